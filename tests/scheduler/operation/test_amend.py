@@ -22,6 +22,7 @@ from scheduler.fleets import OpenFleet, World, named, offered, packed, packed_fr
 from turnout.errors import InfeasiblePromise, ReportError, SettingError, StoreError
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.scheduler import Feature, Features, FleetReader, Scheduler, certify, examine, verifier
+from turnout.scheduler.features import PAPER_FEATURES
 from turnout.scheduler.journal.changes import Changes
 from turnout.scheduler.records import settings_digest
 
@@ -543,6 +544,12 @@ def test_an_error_while_writing_leaves_the_fleet_as_it_was(
             scheduler.amend(guaranteed_rate=0.2, deadline=99.0)
     assert packed(scheduler) == before
     assert (scheduler.settings.deadline, scheduler.amendments) == (10.0, [])
+    with monkeypatch.context() as patched:
+        patched.setattr("turnout.scheduler.scheduler.write_amendment", fail)
+        with pytest.raises(KeyboardInterrupt):
+            scheduler.amend(features=Features.of(BATTERY))
+    assert packed(scheduler) == before
+    assert scheduler.features == PAPER_FEATURES
     assert scheduler.amend(guaranteed_rate=0.2, deadline=99.0) == ["guaranteed_rate", "deadline"]
     play(scheduler, 2)
     assert packed(scheduler) == packed_from_disk(scheduler.path)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from scheduler.fleets import named, offered, packed, packed_from_disk, packed_without_times
@@ -275,6 +277,92 @@ def test_a_client_that_misses_its_deadline_is_late_and_its_true_time_is_learned(
         assert turn.late_seconds == 9.0
         assert turn.folded is not None
         assert packed(scheduler) == packed_from_disk(scheduler.path)
+
+
+def test_a_turn_that_has_ended_is_reported_with_its_seconds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_slots(folder / "fleet.turnout", deadline=5.0) as scheduler:
+        (first, *_) = scheduler.fill(offered(*named(6)))
+        monkeypatch.setattr("turnout.scheduler.slots.records.seconds_since", lambda *_: 6.0)
+        scheduler.fill(offered(*named(6)))
+        refusal = f"turn {first.id} is no longer under way: pass the seconds that '{first.client}' took"
+        with pytest.raises(ReportError, match=refusal):
+            scheduler.report(first.id)
+        assert scheduler.report(first.id, 9.0)
+
+
+def test_a_turn_whose_time_is_unknown_is_reported_with_its_seconds(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_slots(folder / "fleet.turnout", deadline=None) as scheduler:
+        (first, *_) = scheduler.fill(offered(*named(6)))
+        with monkeypatch.context() as restarted:  # the machine was restarted, and its clock was changed
+            restarted.setattr("turnout.scheduler.slots.records.seconds_since", lambda *_: math.nan)
+            unknown = f"time since the selection is unknown.*: pass the seconds that '{first.client}' took"
+            with pytest.raises(ReportError, match=unknown):
+                scheduler.report(first.id)
+            assert scheduler.turns(first.id)[0].kind is None
+            assert scheduler.report(first.id, 9.0)
+            scheduler.fill(offered(*named(6)))
+        (turn,) = scheduler.turns(first.id)
+        assert (turn.kind, turn.seconds) == ("arrived", 9.0)
+
+
+def test_the_time_of_a_late_client_whose_status_is_unknown_is_counted_but_not_learned(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "fleet.turnout"
+    elapsed = {"seconds": 0.0}
+    monkeypatch.setattr("turnout.scheduler.slots.records.seconds_since", lambda *_: elapsed["seconds"])
+    with open_slots(path, deadline=5.0, persist_statuses=False, backoff_after=1) as scheduler:
+        late = scheduler.fill(offered(*named(3)))
+    with open_slots(path, deadline=5.0, persist_statuses=False, backoff_after=1) as scheduler:
+        elapsed["seconds"] = 6.0
+        scheduler.fill(["c3"])
+        assert scheduler.status().backing_off.keys() == {turn.client for turn in late}
+        before = scheduler.state()
+        for turn in late:
+            assert scheduler.report(turn.id, 9.0)
+        elapsed["seconds"] = 1.0
+        scheduler.fill(["c3"])
+        after = scheduler.state()
+        assert scheduler.status().backing_off == {}
+        assert [scheduler.turns(turn.id)[0].late_seconds for turn in late] == [9.0, 9.0, 9.0]
+        assert all(scheduler.turns(turn.id)[0].folded is not None for turn in late)
+        assert len(before["awaited.rows"]) == 3
+        assert len(after["awaited.rows"]) == 0
+        learned = [key for key in before if "model" in key or "usual" in key]
+        assert learned
+        for key in learned:
+            assert np.array_equal(before[key], after[key]), key
+
+
+def test_slots_stay_empty_if_the_policy_finds_nobody_eligible(folder: Path) -> None:
+    settings = {"policy": "random", "settings": {}, "allowed": [0, 2]}
+    with Scheduler.open(
+        folder / "fleet.turnout", concurrency=3, policy="eligible", settings=settings, deadline=9.0
+    ) as scheduler:
+        assert {turn.client for turn in scheduler.fill(offered(*named(5)))} == {"c0", "c2"}
+        assert scheduler.fill(offered(*named(5))) == []
+        assert (scheduler.round, len(scheduler.in_flight())) == (2, 2)
+        assert packed(scheduler) == packed_from_disk(scheduler.path)
+
+
+def test_the_status_names_the_clients_that_train(folder: Path) -> None:
+    with open_slots(folder / "fleet.turnout") as scheduler:
+        scheduler.register(named(3))
+        assert "training" not in str(scheduler.status())
+        given = [turn.client for turn in scheduler.fill(offered("c0", "c1"))]
+        text = str(scheduler.status())
+    assert "turns      2 were given; 2 of 3 slots are in use" in text
+    assert f"training   {', '.join(given)}" in text
+
+
+def test_a_fleet_without_clients_cannot_be_filled(folder: Path) -> None:
+    with open_slots(folder / "fleet.turnout") as scheduler:
+        with pytest.raises(OfferError, match="the fleet has no clients: fill with the status of at least one"):
+            scheduler.fill({})
+        assert (scheduler.round, scheduler.clients) == (0, [])
+        assert len(scheduler.fill(["a"])) == 1
 
 
 POLICIES: dict[str, dict[str, Any]] = {

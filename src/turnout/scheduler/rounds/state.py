@@ -217,8 +217,7 @@ class Fleet:
         del self.rows[self.ids[row]]
         self.ids[row] = name
         self.rows[name] = row
-        if self._policy is not None:
-            self._policy.forget([row])
+        self.policy.forget([row])
         self.counters.forget(row)
         self.history.forget(row)
         self.pending = {key: arrival for key, arrival in self.pending.items() if key[1] != row}
