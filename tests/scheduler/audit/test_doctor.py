@@ -540,6 +540,30 @@ def test_a_fleet_with_forgotten_and_retired_clients_and_its_own_features_is_inta
     assert problems(path)["state"].remedy == "restore the file from a backup"
 
 
+@pytest.mark.parametrize("forgets", [True, False])
+def test_a_late_time_that_was_learned_needs_no_record_once_its_client_is_forgotten(
+    tmp_path: Path, forgets: bool
+) -> None:
+    path = tmp_path / "fleet.turnout"
+    with Scheduler.open(path, settings={"cohort_size": 2}, deadline=30.0, allow_infeasible=True) as scheduler:
+        for _ in range(2):
+            scheduler.choose({client: ClientStatus(1.0, 3.0) for client in ("a", "b")})
+            scheduler.report("a", 5.0)
+            scheduler.close_round()
+            if scheduler.round == 1:
+                scheduler.report("b", 40.0, round=1)
+        if forgets:
+            scheduler.forget("b")
+    assert problems(path) == {}
+    assert "1 late times agree with the turns" in findings_by_part(path)["rounds"].message
+    with closing(sqlite3.connect(path)) as db, db:
+        forge_turn(db, "row = 1 AND folded = 2", "folded = NULL")
+    found = {part: finding.message for part, finding in problems(path).items()}
+    assert found.get("rounds") == (
+        None if forgets else "a late time of row 1 in round 1 was learned, but no turn records it"
+    )
+
+
 @pytest.mark.parametrize("policy", ["random", "round-robin"])
 def test_a_fleet_whose_policy_guarantees_nothing_is_intact(tmp_path: Path, policy: str) -> None:
     path = tmp_path / "fleet.turnout"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler.fleets import named, offered, packed, packed_from_disk, packed_without_times
+from scheduler.fleets import named, offered, packed, packed_from_disk, packed_without_contexts, packed_without_times
 from turnout.errors import InfeasiblePromise, OfferError, ReportError, SettingError
 from turnout.scheduler import Reporter, Scheduler, certify, examine, verifier
 
@@ -405,7 +405,27 @@ def training_of(scheduler: Scheduler) -> set[str]:
     return {scheduler.clients[row] for row in rows}
 
 
-def test_statuses_that_are_not_persisted_are_not_in_the_file(folder: Path) -> None:
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_goes_on_after_a_restart_that_lost_the_statuses_of_turns_under_way(
+    folder: Path, policy: str
+) -> None:
+    path = folder / "fleet.turnout"
+    with open_slots(path, policy=policy, settings=POLICIES[policy], persist_statuses=False) as scheduler:
+        play(scheduler, 6)
+        under_way = [turn.id for turn in scheduler.in_flight()]
+        assert under_way
+    with Scheduler.open(path) as scheduler:
+        assert [turn.id for turn in scheduler.in_flight()] == under_way
+        for number in under_way:
+            scheduler.report(number, 4.0, loss=0.5)
+        assert len(scheduler.fill(offered(*named(8)))) == 3
+        assert [scheduler.turns(number)[0].kind for number in under_way] == ["arrived"] * len(under_way)
+        assert packed_without_contexts(scheduler) == packed_from_disk(path)
+        play(scheduler, 3)
+    assert [finding.message for finding in examine(path) if finding.ok is False] == []
+
+
+def test_statuses_that_are_not_persisted_change_no_turn(folder: Path) -> None:
     with (
         open_slots(folder / "all.turnout") as keeping,
         open_slots(folder / "some.turnout", persist_statuses=False) as dropping,
