@@ -53,6 +53,11 @@ def packed_without_times(scheduler: Scheduler) -> bytes:
     return pack_snapshot({key: value for key, value in scheduler.state().items() if key != "given"})
 
 
+def packed_without_contexts(scheduler: Scheduler) -> bytes:
+    """Returns the same without the contexts of clients that train or are late, for fleets that persist no statuses."""
+    return pack_snapshot(scheduler._memory.state(with_contexts=False))
+
+
 def packed_from_disk(path: Path) -> bytes:
     """Returns the state as another process would load it now."""
     with Scheduler.open(path, read_only=True) as reader:

@@ -154,6 +154,19 @@ def test_a_second_report_with_different_content_is_refused(open_fleet: OpenFleet
     assert packed(scheduler) == closed
 
 
+def test_a_report_without_seconds_and_without_a_reason_is_refused(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 2})
+    scheduler.choose(offered("a", "b"))
+    nothing: Any = None
+    with Reporter(scheduler.path) as reporter:
+        for attempt in (reporter.report, reporter.report_failure, scheduler.report_failure):
+            with pytest.raises(ReportError, match="pass the seconds that 'a' took, or the reason why it failed"):
+                attempt("a", nothing)
+    with pytest.raises(ReportError, match="pass the seconds that 'b' took, or the reason why it failed"):
+        scheduler.report_many({"a": 2.0, "b": nothing})
+    assert [turn.kind for turn in scheduler.turns()] == [None, None]
+
+
 # report for an unknown round or client, or one not selected
 
 
@@ -1018,6 +1031,7 @@ def test_misreported_contexts_are_learned_or_flagged_and_turns_stay_fair(
         assert "c1" not in flagged[rounds // 2 - 1]
         assert sum("c0" in suspects for suspects in last_quarter) < len(last_quarter) / 2
     assert "no longer explain their times" in "".join(scheduler.notices())
+    assert set(scheduler.doubted()) == flagged[-1]
     model, row = scheduler._memory.fleet.model, scheduler.rows(["c0"])
     assert model is not None
     status = _scale_status(ClientStatus(1.0, 3.0), 3.0)

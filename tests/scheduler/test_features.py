@@ -12,7 +12,14 @@ from scheduler.fleets import OpenFleet, packed, packed_from_disk, play_round
 from turnout.errors import OfferError, SettingError
 from turnout.kernel.arrays import FloatArray
 from turnout.scheduler import ClientStatus, Feature, Features, FleetReader, Scheduler
-from turnout.scheduler.features import BANDWIDTH_RANGE, DEFAULT_FREE_CPU, DEFAULT_TRANSFER_SECONDS, Columns
+from turnout.scheduler.features import (
+    BANDWIDTH_RANGE,
+    DEFAULT_FREE_CPU,
+    DEFAULT_TRANSFER_SECONDS,
+    PAPER_FEATURES,
+    Columns,
+    paper_contexts,
+)
 
 BATTERY = Feature("battery", 0.0, 1.0, "of capacity")
 TEMPERATURE = Feature("temperature", -40.0, 90.0, "°C", source="server")
@@ -42,6 +49,15 @@ def test_the_default_features_are_those_of_the_paper(open_fleet: OpenFleet) -> N
         [[1.0, 0.0, 30.0]],
         [[1.0, 1.0, 30.0], [1.0, 0.0, 30.0]],
     ]
+
+
+def test_the_features_of_the_paper_are_the_same_from_its_formula_and_from_the_fast_path() -> None:
+    rng = np.random.default_rng(3)
+    columns = {"free_cpu": rng.uniform(0.5, 2, 6), "bandwidth": rng.uniform(1, 9, 6)}
+    server = {"needs_cold_start": rng.integers(0, 2, 6) == 1, "model_size": np.full(6, 20.0)}
+    fast = PAPER_FEATURES.contexts(columns, server, str)
+    assert np.array_equal(fast, np.column_stack(paper_contexts({**server, **columns})))
+    assert fast.tolist()[0] == [1 / columns["free_cpu"][0], server["needs_cold_start"][0], 20 / columns["bandwidth"][0]]
 
 
 def test_a_late_or_failed_client_needs_a_cold_start_again(open_fleet: OpenFleet) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from killing import environment
 from measuring import unmeasured
-from scheduler.fleets import OpenFleet, offered, packed, packed_from_disk, turns_in
+from scheduler.fleets import OpenFleet, offered, packed, packed_from_disk, rows_of, turns_in
 from scheduler.serving import TORTURE
 from turnout.errors import ReportError, StoreError
 from turnout.scheduler import Scheduler, doubled_closes, examine, remove_doubled_closes
@@ -284,6 +284,21 @@ def test_f2_a_file_with_a_doubled_close_is_refused_and_repaired(
     assert doubled_closes(doubled.path) == []
     assert packed_from_disk(doubled.path) == packed_from_disk(sound.path)
     assert all(finding.ok is not False for finding in examine(doubled.path))
+
+
+def test_f2_a_file_without_a_doubled_close_is_not_changed_by_the_repair(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(**SETTINGS)
+    for _ in range(3):
+        scheduler.choose(offered("a", "b", "c"))
+        scheduler.close_round(9.0)
+    scheduler.snapshot()
+    scheduler.close()
+    rows = {table: rows_of(scheduler.path, f"SELECT * FROM {table}") for table in ("events", "masks", "snapshot")}
+    state = packed_from_disk(scheduler.path)
+    assert doubled_closes(scheduler.path) == []
+    assert remove_doubled_closes(scheduler.path) == 0
+    assert {table: rows_of(scheduler.path, f"SELECT * FROM {table}") for table in rows} == rows
+    assert packed_from_disk(scheduler.path) == state
 
 
 def test_f2_a_doubled_close_is_not_repaired_if_the_state_cannot_be_computed_again(

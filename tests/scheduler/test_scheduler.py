@@ -806,6 +806,14 @@ def test_the_history_of_a_client_contains_the_outcome_of_each_turn(open_fleet: O
     assert scheduler.turns(99) == []
 
 
+def test_former_names_of_queries_still_work(open_fleet: OpenFleet) -> None:
+    for policy, guarantees in (("fair-pace", True), ("random", False)):
+        scheduler = open_fleet(policy, policy=policy)
+        play_round(scheduler, offered(*named(4)))
+        assert scheduler.promises is scheduler.has_guarantee is guarantees
+        assert scheduler.doubted() == []
+
+
 def test_the_status_is_printed_as_aligned_lines(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 3, "guaranteed_rate": 1}, backoff_after=1)
     assert "clients    0" in str(scheduler.status())

@@ -99,6 +99,45 @@ def test_selections_are_the_same_and_no_status_is_in_the_file(open_fleet: OpenFl
 
 
 @pytest.mark.parametrize("persisted", [False, True])
+def test_no_status_of_a_client_that_trains_is_in_the_file_of_a_fleet_without_rounds(
+    open_fleet: OpenFleet, persisted: bool
+) -> None:
+    world, settings = World(CLIENTS), {"guaranteed_rate": "1/20"}
+    scheduler = open_fleet(settings=settings, concurrency=3, persist_statuses=persisted)
+    for number in range(1, 7):
+        scheduler.fill(world.statuses(number))
+        assert len(scheduler.in_flight()) == 3
+        assert (numbers_in(scheduler.path, world, range(1, number + 1)) > 0) == persisted
+        with closing(Journal(scheduler.path, read_only=True)) as journal:
+            assert all(np.isnan(flight.context).all() != persisted for flight in journal.flights().values())
+        scheduler.snapshot()
+        assert has_contexts(scheduler.path, "flights") == persisted
+        for turn in scheduler.in_flight()[: number % 3]:
+            scheduler.report(turn.id, 4.0)
+
+
+def test_after_a_restart_turns_under_way_count_but_teach_nothing(open_fleet: OpenFleet) -> None:
+    world, settings = World(CLIENTS), {"guaranteed_rate": "1/20"}
+    scheduler = open_fleet(settings=settings, concurrency=3, persist_statuses=False)
+    given = scheduler.fill(world.statuses(1))
+    scheduler.close()
+    with Scheduler.open(scheduler.path) as restarted:
+        known = learned(restarted)
+        assert [turn.id for turn in restarted.in_flight()] == [turn.id for turn in given]
+        for turn in given:
+            restarted.report(turn.id, 4.0)
+        restarted.fill({})
+        assert learned(restarted) == known
+        assert restarted.certificate().turns.sum() == 3
+        assert packed(restarted) == packed_from_disk(restarted.path)
+        for turn in restarted.fill(world.statuses(2)):
+            restarted.report(turn.id, 4.0)
+        restarted.fill({})
+        assert learned(restarted) != known
+    assert [finding.message for finding in examine(scheduler.path) if finding.ok is False] == []
+
+
+@pytest.mark.parametrize("persisted", [False, True])
 def test_no_context_of_a_late_client_is_in_a_stored_state(
     open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch, persisted: bool
 ) -> None:
@@ -122,12 +161,12 @@ def test_no_context_of_a_late_client_is_in_a_stored_state(
         assert np.isfinite(summary.state["awaited.contexts"]).any() == persisted
 
 
-def has_contexts(path: Path) -> bool:
-    """Returns whether the stored state has contexts of clients that are late; some are."""
+def has_contexts(path: Path, part: str = "awaited") -> bool:
+    """Returns whether the stored state has contexts of clients that are late, or train ("flights"); some do."""
     with closing(Journal(path, read_only=True)) as journal:
         saved = journal.snapshot()
         assert saved is not None
-        contexts = saved.state["awaited.contexts"]
+        contexts = saved.state[f"{part}.contexts"]
         assert contexts.size
         return bool(np.isfinite(contexts).any())
 

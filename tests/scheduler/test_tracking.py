@@ -102,6 +102,25 @@ def test_turns_without_rounds_are_tracked_by_decision(open_fleet: OpenFleet) -> 
     assert later["promise/turns_behind"] == pytest.approx(scheduler.certificate().behind.max())
 
 
+def test_a_fill_that_changes_no_turn_is_not_tracked(open_fleet: OpenFleet) -> None:
+    recording = Recording()
+    scheduler = open_fleet(concurrency=2, settings={"guaranteed_rate": 0.05})
+    scheduler.track(recording)
+    scheduler.fill(IDS[:1])
+    scheduler.fill([*IDS[:1]])  # which trains: a slot is free, but nobody is there
+    assert [step for step, _ in recording.steps] == [1]
+
+
+def test_turns_without_a_guarantee_are_tracked_without_a_promise(open_fleet: OpenFleet) -> None:
+    recording = Recording()
+    scheduler = open_fleet(concurrency=2, policy="random", settings={})
+    scheduler.track(recording)
+    scheduler.fill(IDS)
+    ((step, metrics),) = recording.steps
+    assert (step, metrics["turns/given"]) == (2, 2.0)
+    assert "promise/turns_behind" not in metrics
+
+
 def test_a_round_that_cannot_be_written_is_not_tracked(open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch) -> None:
     recording = Recording()
     scheduler = open_fleet(settings=SETTINGS)

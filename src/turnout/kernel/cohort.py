@@ -257,7 +257,7 @@ def _histogram_cells(times: FloatArray, owed: IntArray) -> npt.NDArray[np.int32]
     sample = slice(None, None, max(len(times) // 1024, 1))
     positive = times[sample][times[sample] > 0]
     widest = float(np.quantile(positive, 0.98)) if len(positive) else 1.0
-    buckets_per_second = min((TIME_BUCKETS - 2) / widest, float(np.finfo(np.float64).max)) if widest > 0 else 1.0
+    buckets_per_second = min((TIME_BUCKETS - 2) / widest, float(np.finfo(np.float64).max))
     with np.errstate(over="ignore"):
         cells = np.minimum(times * buckets_per_second, TIME_BUCKETS - 2).astype(np.int32)
     cells += 1

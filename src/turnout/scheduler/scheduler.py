@@ -632,7 +632,9 @@ class Scheduler:
         if seconds is not None:
             return seconds
         flight = self._memory.flights.get(turn.round)
-        elapsed = math.nan if flight is None else flight.elapsed
+        if flight is None:
+            raise ReportError(f"turn {turn.round} is no longer under way: pass the seconds that {turn.id!r} took")
+        elapsed = flight.elapsed
         if math.isnan(elapsed):
             raise ReportError(f"{UNKNOWN_ELAPSED}: pass the seconds that {turn.id!r} took")
         return elapsed

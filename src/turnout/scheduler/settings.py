@@ -111,7 +111,7 @@ class SchedulerSettings:
         persist_statuses: Whether the statuses of clients, and the contexts computed from them, are written to the file.
             If not, selections are the same, but they can only be explained in part, and the file has no replay. The
             learned times are written after every round instead. After a crash, nothing is learned from the round that
-            was open and from clients that were late.
+            was open, from turns that were under way, and from clients that were late.
         concurrency: The number of slots of a fleet without rounds: whenever one is free, `fill` gives one client a turn
             (docs/asynchronous.md). None for a fleet with rounds.
         status_ttl: The seconds for which a device that has checked in (`check_in`) can be given a turn; about as long

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from turnout.errors import StoreError
+from scheduler.forging import fetch_row, forge_event, forge_snapshot, forge_turn
+from turnout.errors import StateError, StoreError
 from turnout.scheduler import ClientStatus, Feature, Features, Reporter, Scheduler
 from turnout.scheduler.audit.doctor.doctor import Finding, examine
-from turnout.scheduler.records import digest_of, pack_offer, turn_from_row, unpack_offer
+from turnout.scheduler.records import digest_of, pack_offer, unpack_closed, unpack_offer
 from turnout.store import RunStore
-from turnout.store.encoding.packing import pack_snapshot, unpack_snapshot
 
 Damage = Callable[[sqlite3.Connection], object]
 SETTINGS = {"cohort_size": 3, "guaranteed_rate": 0.1}
@@ -71,32 +71,10 @@ def problems(path: Path) -> dict[str, Finding]:
     return {finding.part: finding for finding in examine(path) if finding.ok is False}
 
 
-def fetch_row(db: sqlite3.Connection, query: str, *values: object) -> tuple[object, ...]:
-    row: tuple[object, ...] = db.execute(query, values).fetchone()
-    return row
-
-
-def forge_turn(db: sqlite3.Connection, where: str, change: str) -> None:
-    """Changes a turn and its checksum, as a bug in turnout might."""
-    key = fetch_row(db, f"SELECT round, row FROM turns WHERE {where} ORDER BY round LIMIT 1")
-    db.execute(f"UPDATE turns SET {change} WHERE round = ? AND row = ?", key)
-    turn, _ = turn_from_row(fetch_row(db, "SELECT * FROM turns WHERE round = ? AND row = ?", *key))
-    db.execute("UPDATE turns SET seal = ? WHERE round = ? AND row = ?", (turn.checksum, *key))
-
-
-def forge_snapshot(db: sqlite3.Connection) -> None:
-    """Changes the number of turns in the snapshot, and its digest."""
-    seq, data = fetch_row(db, "SELECT seq, data FROM snapshot")
-    state = unpack_snapshot(data)  # type: ignore[arg-type]
-    state["policy.turns"][0] += 1
-    data = pack_snapshot(state)
-    db.execute("UPDATE snapshot SET data = ?, digest = ?", (data, digest_of(b"", str(seq), data)))
-
-
 def forge_offer(db: sqlite3.Connection, round_: int = 5, under: int | None = None, **changes: Any) -> None:
     """Changes an offer and its digest; `under` is the round under which it is stored, by default its own."""
     data, volunteers = fetch_row(db, "SELECT data, volunteers FROM offers WHERE round = ?", round_)
-    offer = unpack_offer(data, volunteers)  # type: ignore[arg-type]
+    offer = unpack_offer(data, volunteers)
     data, volunteers = pack_offer(replace(offer, **changes))
     put_offer(db, round_ if under is None else under, volunteers, data)
 
@@ -107,6 +85,37 @@ def put_offer(db: sqlite3.Connection, round_: int, volunteers: bytes, data: byte
         "INSERT OR REPLACE INTO offers (round, volunteers, data, digest) VALUES (?, ?, ?, ?)",
         (round_, volunteers, data, digest),
     )
+
+
+def count_a_turn_more(state: dict[str, Any]) -> None:
+    """Changes a state: its first client has had a turn more."""
+    state["policy.turns"][0] += 1
+
+
+def learn_a_late_time_twice(db: sqlite3.Connection) -> None:
+    """Changes the newest close event: it learns the times that the one before it learned."""
+    events = db.execute("SELECT seq, data FROM events WHERE kind = 'close' ORDER BY seq DESC").fetchall()
+    late = next(closed for _, data in events[1:] if len((closed := unpack_closed(data, None)[0]).late_rows))
+
+    def repeat(_: dict[str, Any], arrays: dict[str, Any]) -> None:
+        arrays.update(late_rounds=late.late_rounds, late_rows=late.late_rows, late_seconds=late.late_seconds)
+
+    forge_event(db, events[0][0], repeat)
+
+
+def hide_a_turn_from_the_index(db: sqlite3.Connection) -> None:
+    """Changes the newest turn in the index of turns by id, but not in the table."""
+    newest = "WHERE round = 25 AND row = (SELECT MIN(row) FROM turns WHERE round = 25)"
+    (client,) = fetch_row(db, f"SELECT id FROM turns {newest}")
+    index = fetch_row(db, "SELECT * FROM sqlite_master WHERE name = 'turns_by_id'")
+    db.execute(f"UPDATE turns SET id = 'another' {newest}")
+    db.execute("PRAGMA writable_schema = ON")
+    db.execute("DELETE FROM sqlite_master WHERE name = 'turns_by_id'")
+    db.commit()
+    db.execute("PRAGMA writable_schema = RESET")  # which reads the schema again
+    db.execute(f"UPDATE turns SET id = ? {newest}", (client,))
+    db.execute("PRAGMA writable_schema = ON")
+    db.execute("INSERT INTO sqlite_master VALUES (?, ?, ?, ?, ?)", index)
 
 
 OFFER_DAMAGE: list[tuple[Damage, str]] = [
@@ -280,7 +289,7 @@ def play_rounds_and_die(path: Path) -> None:
             {"state"},
             "the snapshot does not match its digest",
         ),
-        (forge_snapshot, {"state", "books"}, "gives another policy.turns"),
+        (lambda db: forge_snapshot(db, count_a_turn_more), {"state", "books"}, "gives another policy.turns"),
         (lambda db: db.execute("UPDATE open_round SET data = x'00'"), {"open round"}, "cannot be read"),
         (lambda db: db.execute("UPDATE meta SET value = '{}' WHERE key = 'settings'"), {"settings"}, "cannot be read"),
         (
@@ -294,6 +303,8 @@ def play_rounds_and_die(path: Path) -> None:
             "should be 7, but the events end with round 24",
         ),
         (lambda db: db.execute("DROP TABLE turns"), {"turns", "rounds"}, "no such table"),
+        (learn_a_late_time_twice, {"rounds"}, "was learned twice"),
+        (hide_a_turn_from_the_index, {"pages"}, "missing from index turns_by_id"),
     ],
 )
 def test_damage_is_named(path: Path, damage: Damage, parts: set[str], message: str) -> None:
@@ -303,6 +314,91 @@ def test_damage_is_named(path: Path, damage: Damage, parts: set[str], message: s
     assert parts <= found.keys()
     assert any(message in finding.message for finding in found.values()), found
     assert all(finding.remedy for finding in found.values())
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE meta SET value = '{' WHERE key = 'settings'",
+        "UPDATE meta SET value = '[]' WHERE key = 'settings'",
+        "DELETE FROM meta WHERE key = 'settings'",
+        "DROP TABLE meta",
+    ],
+)
+def test_a_file_whose_settings_cannot_be_read_is_checked_as_one_with_rounds(path: Path, damage: str) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(damage)
+    found = findings_by_part(path)
+    assert found["settings"].ok is False
+    assert found["settings"].message.startswith("cannot be read")
+    assert found["availability"].ok is True
+    assert found["availability"].message == "the availability of clients is stored for 24 rounds"
+    assert "decisions" not in found
+
+
+def test_an_incomplete_index_of_turns_is_refused_also_by_readers(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        hide_a_turn_from_the_index(db)
+    with (
+        Scheduler.open(path, read_only=True) as reader,
+        pytest.raises(StoreError, match="the index of turns by id is incomplete"),
+    ):
+        reader.status()
+
+
+def test_a_late_time_that_was_learned_twice_is_refused(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        learn_a_late_time_twice(db)
+    with pytest.raises(StateError, match=r"the late time of client \d in turn \d+ was learned before"):
+        Scheduler.open(path)
+    (message,) = [finding.message for finding in examine(path) if finding.part == "state"]
+    assert message.startswith("a scheduler cannot open this file: the late time of client")
+
+
+def test_a_state_that_raises_an_unexpected_error_is_reported(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        forge_snapshot(db, lambda state: state.pop("ids"))
+    found = problems(path)
+    assert found.keys() == {"state"}
+    assert found["state"].message == "a scheduler cannot open this file: KeyError: 'ids'"
+    assert f"sqlite3 {path} 'DELETE FROM snapshot'" in found["state"].remedy
+
+
+@pytest.mark.parametrize(("rows", "clients"), [([0], "1 client"), ([0, 4, 9], "3 clients")])
+def test_books_that_do_not_balance_are_found(tmp_path: Path, rows: list[int], clients: str) -> None:
+    path = tmp_path / "fleet.turnout"
+    with Scheduler.open(path, settings=SETTINGS, deadline=30.0) as scheduler:
+        play_rounds(scheduler, 5)
+        scheduler.snapshot()
+
+    def owe_less(state: dict[str, Any]) -> None:
+        state["policy.queues.balance"][rows] -= 1000
+
+    with closing(sqlite3.connect(path)) as db, db:
+        forge_snapshot(db, owe_less)
+    found = problems(path)
+    assert found.keys() == {"state", "books"}
+    assert found["books"].message == f"the books of {clients} do not balance"
+    assert "gives another policy.queues.balance than all events do" in found["state"].message
+
+
+def test_availability_that_a_large_fleet_dropped_with_a_snapshot_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "fleet.turnout"
+    for module in ("journal.changes", "audit.doctor.tables"):
+        monkeypatch.setattr(f"turnout.scheduler.{module}.KEEP_AVAILABILITY_UP_TO", 9)
+    with Scheduler.open(path, settings=SETTINGS, deadline=30.0) as scheduler:
+        play_rounds(scheduler, 5)
+        scheduler.snapshot()
+        play_rounds(scheduler, 2)
+    assert problems(path) == {}
+    assert findings_by_part(path)["availability"].message == (
+        "the availability of clients is stored for 2 rounds; that of 5 was dropped with a snapshot, because this fleet "
+        "is large"
+    )
+    monkeypatch.setattr("turnout.scheduler.audit.doctor.tables.KEEP_AVAILABILITY_UP_TO", 10)
+    assert problems(path)["availability"].message.count("is missing") == 5
 
 
 @pytest.mark.parametrize(("damage", "message"), OFFER_DAMAGE)
@@ -366,7 +462,7 @@ def test_offers_without_contexts_are_intact(tmp_path: Path) -> None:
 
 def test_a_wrong_snapshot_can_be_deleted_if_everything_else_is_intact(path: Path) -> None:
     with closing(sqlite3.connect(path)) as db, db:
-        forge_snapshot(db)
+        forge_snapshot(db, count_a_turn_more)
     remedy = problems(path)["state"].remedy
     assert f"sqlite3 {path} 'DELETE FROM snapshot'" in remedy
     with closing(sqlite3.connect(path)) as db, db:
@@ -442,6 +538,30 @@ def test_a_fleet_with_forgotten_and_retired_clients_and_its_own_features_is_inta
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE snapshot SET data = x'00'")
     assert problems(path)["state"].remedy == "restore the file from a backup"
+
+
+@pytest.mark.parametrize("forgets", [True, False])
+def test_a_late_time_that_was_learned_needs_no_record_once_its_client_is_forgotten(
+    tmp_path: Path, forgets: bool
+) -> None:
+    path = tmp_path / "fleet.turnout"
+    with Scheduler.open(path, settings={"cohort_size": 2}, deadline=30.0, allow_infeasible=True) as scheduler:
+        for _ in range(2):
+            scheduler.choose({client: ClientStatus(1.0, 3.0) for client in ("a", "b")})
+            scheduler.report("a", 5.0)
+            scheduler.close_round()
+            if scheduler.round == 1:
+                scheduler.report("b", 40.0, round=1)
+        if forgets:
+            scheduler.forget("b")
+    assert problems(path) == {}
+    assert "1 late times agree with the turns" in findings_by_part(path)["rounds"].message
+    with closing(sqlite3.connect(path)) as db, db:
+        forge_turn(db, "row = 1 AND folded = 2", "folded = NULL")
+    found = {part: finding.message for part, finding in problems(path).items()}
+    assert found.get("rounds") == (
+        None if forgets else "a late time of row 1 in round 1 was learned, but no turn records it"
+    )
 
 
 @pytest.mark.parametrize("policy", ["random", "round-robin"])

@@ -320,3 +320,28 @@ def test_a_forgotten_client_is_in_no_answer_from_the_first_step_on(open_journal:
     assert json.loads(next(iter(reader.events()))[2]) == ["a", "forgotten-1", "c"]
     assert not journal.is_unclean
     journal.check_head()
+
+
+def test_no_summary_is_written_while_a_client_is_forgotten(open_journal: OpenJournal) -> None:
+    journal, ids = open_journal(), ["a", "secret", "c"]
+    with journal.writing() as changes:
+        changes.add_clients(0, ids)
+        for number in range(1, 11):
+            event = write_round(changes, number, [0, 1], ids)
+        last = changes.forget(1, "secret", "forgotten-1", 0, None)
+        changes.put_snapshot(last, state_after(10, 3), AT, Retention(rounds=4))
+    with (
+        pytest.raises(StoreError, match="a client is being forgotten: open the file again"),
+        journal.writing() as changes,
+    ):
+        changes.put_summary(event - 4, state_after(6, 3), AT)
+    with journal.writing() as changes:
+        assert not changes.summarize(Retention(rounds=4), 20, 20, AT)
+    assert journal.summary().event == 0
+    while journal.redact():
+        pass
+    with journal.writing() as changes:
+        changes.put_summary(event - 4, state_after(6, 3), AT)
+    assert (journal.summary().event, journal.summary().round) == (event - 4, 6)
+    assert len([entry for entry in journal.events() if entry[1] == "close"]) == 4
+    journal.check_head()

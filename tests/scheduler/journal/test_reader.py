@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from scheduler import restless_server
-from scheduler.fleets import OpenFleet, named, offered, packed, play_round
+from scheduler.fleets import OpenFleet, named, offered, packed, play_round, rows_of
 from turnout.errors import StoreError
 from turnout.scheduler import KINDS, FleetEvent, FleetReader, Follower, RecordedOffer, Reporter, Scheduler, StaleError
 from turnout.scheduler.journal import changes
@@ -184,6 +184,23 @@ def test_every_recorded_offer_is_read(open_fleet: OpenFleet, folder: Path) -> No
             contexts = offer.whole_contexts()
             assert contexts is not None
             assert contexts[closed.rows].tolist() == closed.contexts.tolist()
+
+
+def test_offers_with_a_client_that_is_being_forgotten_are_not_read(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    for clients in (["a", "b"], ["b", "secret-phone"], ["a", "b"]):
+        play_round(scheduler, offered(*clients))
+    steps = scheduler.forget_in_steps("secret-phone")
+    with FleetReader(scheduler.path) as reader:
+        assert [offer.round for offer in reader.offers()] == [1, 2, 3]
+        next(steps)
+    assert rows_of(scheduler.path, "SELECT round FROM offers") == [(1,), (2,), (3,)]
+    with FleetReader(scheduler.path) as reader:
+        assert [offer.round for offer in reader.offers()] == [1, 3]
+        assert reader.offer(2) is None
+    for _ in steps:
+        pass
+    assert rows_of(scheduler.path, "SELECT round FROM offers") == [(1,), (3,)]
 
 
 def assert_same_offer(left: RecordedOffer, right: RecordedOffer) -> None:

@@ -22,7 +22,9 @@ from scheduler.fleets import OpenFleet, World, named, offered, packed, packed_fr
 from turnout.errors import InfeasiblePromise, ReportError, SettingError, StoreError
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.scheduler import Feature, Features, FleetReader, Scheduler, certify, examine, verifier
+from turnout.scheduler.features import PAPER_FEATURES
 from turnout.scheduler.journal.changes import Changes
+from turnout.scheduler.records import settings_digest
 
 POLICIES: Mapping[str, Mapping[str, Any]] = {
     "fair-pace": {"policy": "fair-pace", "settings": {"cohort_size": 2, "guaranteed_rate": "1/6"}},
@@ -542,6 +544,12 @@ def test_an_error_while_writing_leaves_the_fleet_as_it_was(
             scheduler.amend(guaranteed_rate=0.2, deadline=99.0)
     assert packed(scheduler) == before
     assert (scheduler.settings.deadline, scheduler.amendments) == (10.0, [])
+    with monkeypatch.context() as patched:
+        patched.setattr("turnout.scheduler.scheduler.write_amendment", fail)
+        with pytest.raises(KeyboardInterrupt):
+            scheduler.amend(features=Features.of(BATTERY))
+    assert packed(scheduler) == before
+    assert scheduler.features == PAPER_FEATURES
     assert scheduler.amend(guaranteed_rate=0.2, deadline=99.0) == ["guaranteed_rate", "deadline"]
     play(scheduler, 2)
     assert packed(scheduler) == packed_from_disk(scheduler.path)
@@ -764,6 +772,30 @@ def test_damaged_settings_at_creation_are_found(open_fleet: OpenFleet, damage: s
         db.execute(damage)
     damaged = [finding.part for finding in examine(scheduler.path) if finding.ok is False]
     assert "settings" in damaged
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_settings_that_are_not_those_of_the_last_amendment_are_found_and_refused(
+    open_fleet: OpenFleet, read_only: bool
+) -> None:
+    scheduler = open_fleet()
+    play(scheduler, 3)
+    scheduler.amend(deadline=20.0)
+    settings = scheduler.settings
+    scheduler.close()
+    with closing(sqlite3.connect(scheduler.path)) as db, db:
+        (text,) = db.execute("SELECT value FROM meta WHERE key = 'settings'").fetchone()
+        changed = text.replace('"deadline": 20.0', '"deadline": 21.0')
+        assert changed != text
+        values = [(changed, "settings"), (settings_digest(changed), "seal")]
+        db.executemany("UPDATE meta SET value = ? WHERE key = ?", values)
+    (finding,) = [finding for finding in examine(scheduler.path) if finding.part == "settings"]
+    assert (finding.ok, finding.message) == (False, "the settings are not those of the last amendment")
+    with pytest.raises(StoreError, match="the settings are not those of the last amendment"):
+        open_fleet(read_only=read_only).status()
+    with closing(sqlite3.connect(scheduler.path)) as db, db:
+        db.executemany("UPDATE meta SET value = ? WHERE key = ?", [(text, "settings"), (settings_digest(text), "seal")])
+    assert open_fleet(read_only=read_only).settings == settings
 
 
 # New features

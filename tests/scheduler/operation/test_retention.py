@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import sqlite3
 from contextlib import closing
@@ -382,6 +383,38 @@ def test_a_large_fleet_is_certified_from_its_last_snapshot(
     assert content["summary"]["round"] == 6
     assert content["rounds"] == 9
     assert sum(client["turns"] for client in content["clients"].values()) == 18
+
+
+def test_compact_keeps_rounds_whose_state_a_large_fleet_can_no_longer_compute(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for module in ("journal.changes", "audit.doctor.tables"):
+        monkeypatch.setattr(f"turnout.scheduler.{module}.KEEP_AVAILABILITY_UP_TO", 3)
+    scheduler = open_fleet(late_window=1)
+    for _ in range(9):
+        play_round(scheduler, offered(*"abcde"))
+    scheduler.snapshot()
+    before, certificate = packed(scheduler), certificate_of(scheduler.path)
+    scheduler.amend(keep_rounds=4)
+    with caplog.at_level(logging.INFO, "turnout.scheduler"):
+        scheduler.compact()
+    assert "round 5 is kept for now, because the state after it cannot be computed" in caplog.text
+    with FleetReader(scheduler.path) as reader:
+        assert reader.summary().event == 0
+        assert [closed.round for closed in reader.closed_rounds()] == list(range(1, 10))
+    assert packed_from_disk(scheduler.path) == packed(scheduler) == before
+    assert certificate_of(scheduler.path) == certificate
+    assert problems(scheduler.path) == []
+
+
+def test_compact_drops_nothing_before_the_first_turn_of_a_fleet_without_rounds(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(concurrency=2, settings={"guaranteed_rate": "1/20"}, keep_rounds=20)
+    scheduler.register(["a", "b"])
+    scheduler.compact()
+    with FleetReader(scheduler.path) as reader:
+        assert reader.summary().event == 0
+        assert [event.kind for event in reader.events()] == ["joined"]
+    assert len(scheduler.fill(["a", "b"])) == 2
 
 
 # Periods

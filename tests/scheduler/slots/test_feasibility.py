@@ -9,6 +9,8 @@ import pytest
 
 from scheduler.fleets import named, offered
 from turnout import InfeasiblePromise, Scheduler
+from turnout.scheduler.slots import feasibility
+from turnout.scheduler.slots.state import SlotFleet
 
 #: The seconds of the turns: with two slots, the slow client can have 1 in 11 turns.
 SECONDS = {"c0": 1.0, "c1": 1.0, "c2": 1.0, "c3": 10.0}
@@ -69,6 +71,48 @@ def test_too_many_clients_are_refused_in_words_of_turns(tmp_path: Path) -> None:
         scheduler.fill(named(5))
     assert "cohort_size" not in str(refused.value)
     assert refused.value.slots is None
+
+
+def test_rates_that_exceed_1_together_after_clients_joined_are_noticed(tmp_path: Path) -> None:
+    with open_fleet(tmp_path / "fleet.turnout", "1/4", allow_infeasible=True) as scheduler:
+        scheduler.fill(named(4))
+        assert not [notice for notice in scheduler.notices() if "promised" in notice]
+        scheduler.register(["e"])
+        (notice,) = [notice for notice in scheduler.notices() if "promised" in notice]
+    assert notice == (
+        "no policy could give the clients of this fleet what they are promised, because all rates together exceed 1: "
+        "amend the fleet to a guaranteed_rate of at most 0.2"
+    )
+
+
+def test_the_longest_deadline_of_a_large_fleet_follows_from_the_mean_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_fleet(tmp_path / "fleet.turnout", "1/20") as scheduler:
+        learn_times(scheduler)
+        fleet = scheduler._fleet
+        assert isinstance(fleet, SlotFleet)
+        exact = feasibility.longest_deadline(fleet)
+        monkeypatch.setattr(feasibility, "LARGE_FLEET", 3)
+        estimated = feasibility.longest_deadline(fleet)
+    mean = sum(SECONDS.values()) / 4  # two slots give a turn in half the mean time, and a client has 1 of 20 turns
+    assert estimated == pytest.approx(mean / 2 * 20)
+    assert exact != estimated
+
+
+def test_the_longest_deadline_is_the_same_in_large_and_small_fleets_if_all_turns_take_equally_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_fleet(tmp_path / "fleet.turnout", "1/20") as scheduler:
+        for _ in range(4):
+            for turn in scheduler.fill(offered(*named(4))):
+                scheduler.report(turn.id, 3.0)
+        scheduler.fill([])
+        fleet = scheduler._fleet
+        assert isinstance(fleet, SlotFleet)
+        assert feasibility.longest_deadline(fleet) == pytest.approx(30.0)
+        monkeypatch.setattr(feasibility, "LARGE_FLEET", 3)
+        assert feasibility.longest_deadline(fleet) == pytest.approx(30.0)
 
 
 def test_a_deadline_beyond_the_time_in_which_a_client_earns_a_turn_is_noticed(tmp_path: Path) -> None:

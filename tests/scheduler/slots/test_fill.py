@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from scheduler.fleets import named, offered, packed, packed_from_disk, packed_without_times
+from scheduler.fleets import named, offered, packed, packed_from_disk, packed_without_contexts, packed_without_times
 from turnout.errors import InfeasiblePromise, OfferError, ReportError, SettingError
 from turnout.scheduler import Reporter, Scheduler, certify, examine, verifier
 
@@ -298,6 +300,92 @@ def test_a_reporter_accepts_late_turns_for_as_many_decisions_as_the_window_has_f
             reporter.report(clients[1], 9.0, round=2)
 
 
+def test_a_turn_that_has_ended_is_reported_with_its_seconds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_slots(folder / "fleet.turnout", deadline=5.0) as scheduler:
+        (first, *_) = scheduler.fill(offered(*named(6)))
+        monkeypatch.setattr("turnout.scheduler.slots.records.seconds_since", lambda *_: 6.0)
+        scheduler.fill(offered(*named(6)))
+        refusal = f"turn {first.id} is no longer under way: pass the seconds that '{first.client}' took"
+        with pytest.raises(ReportError, match=refusal):
+            scheduler.report(first.id)
+        assert scheduler.report(first.id, 9.0)
+
+
+def test_a_turn_whose_time_is_unknown_is_reported_with_its_seconds(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_slots(folder / "fleet.turnout", deadline=None) as scheduler:
+        (first, *_) = scheduler.fill(offered(*named(6)))
+        with monkeypatch.context() as restarted:  # the machine was restarted, and its clock was changed
+            restarted.setattr("turnout.scheduler.slots.records.seconds_since", lambda *_: math.nan)
+            unknown = f"time since the selection is unknown.*: pass the seconds that '{first.client}' took"
+            with pytest.raises(ReportError, match=unknown):
+                scheduler.report(first.id)
+            assert scheduler.turns(first.id)[0].kind is None
+            assert scheduler.report(first.id, 9.0)
+            scheduler.fill(offered(*named(6)))
+        (turn,) = scheduler.turns(first.id)
+        assert (turn.kind, turn.seconds) == ("arrived", 9.0)
+
+
+def test_the_time_of_a_late_client_whose_status_is_unknown_is_counted_but_not_learned(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "fleet.turnout"
+    elapsed = {"seconds": 0.0}
+    monkeypatch.setattr("turnout.scheduler.slots.records.seconds_since", lambda *_: elapsed["seconds"])
+    with open_slots(path, deadline=5.0, persist_statuses=False, backoff_after=1) as scheduler:
+        late = scheduler.fill(offered(*named(3)))
+    with open_slots(path, deadline=5.0, persist_statuses=False, backoff_after=1) as scheduler:
+        elapsed["seconds"] = 6.0
+        scheduler.fill(["c3"])
+        assert scheduler.status().backing_off.keys() == {turn.client for turn in late}
+        before = scheduler.state()
+        for turn in late:
+            assert scheduler.report(turn.id, 9.0)
+        elapsed["seconds"] = 1.0
+        scheduler.fill(["c3"])
+        after = scheduler.state()
+        assert scheduler.status().backing_off == {}
+        assert [scheduler.turns(turn.id)[0].late_seconds for turn in late] == [9.0, 9.0, 9.0]
+        assert all(scheduler.turns(turn.id)[0].folded is not None for turn in late)
+        assert len(before["awaited.rows"]) == 3
+        assert len(after["awaited.rows"]) == 0
+        learned = [key for key in before if "model" in key or "usual" in key]
+        assert learned
+        for key in learned:
+            assert np.array_equal(before[key], after[key]), key
+
+
+def test_slots_stay_empty_if_the_policy_finds_nobody_eligible(folder: Path) -> None:
+    settings = {"policy": "random", "settings": {}, "allowed": [0, 2]}
+    with Scheduler.open(
+        folder / "fleet.turnout", concurrency=3, policy="eligible", settings=settings, deadline=9.0
+    ) as scheduler:
+        assert {turn.client for turn in scheduler.fill(offered(*named(5)))} == {"c0", "c2"}
+        assert scheduler.fill(offered(*named(5))) == []
+        assert (scheduler.round, len(scheduler.in_flight())) == (2, 2)
+        assert packed(scheduler) == packed_from_disk(scheduler.path)
+
+
+def test_the_status_names_the_clients_that_train(folder: Path) -> None:
+    with open_slots(folder / "fleet.turnout") as scheduler:
+        scheduler.register(named(3))
+        assert "training" not in str(scheduler.status())
+        given = [turn.client for turn in scheduler.fill(offered("c0", "c1"))]
+        text = str(scheduler.status())
+    assert "turns      2 were given; 2 of 3 slots are in use" in text
+    assert f"training   {', '.join(given)}" in text
+
+
+def test_a_fleet_without_clients_cannot_be_filled(folder: Path) -> None:
+    with open_slots(folder / "fleet.turnout") as scheduler:
+        with pytest.raises(OfferError, match="the fleet has no clients: fill with the status of at least one"):
+            scheduler.fill({})
+        assert (scheduler.round, scheduler.clients) == (0, [])
+        assert len(scheduler.fill(["a"])) == 1
+
+
 POLICIES: dict[str, dict[str, Any]] = {
     "fair-pace": {"guaranteed_rate": "1/20"},
     "rbcsf": {"guaranteed_rate": "1/20", "speed_weight": 0.5},
@@ -338,7 +426,27 @@ def training_of(scheduler: Scheduler) -> set[str]:
     return {scheduler.clients[row] for row in rows}
 
 
-def test_statuses_that_are_not_persisted_are_not_in_the_file(folder: Path) -> None:
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_goes_on_after_a_restart_that_lost_the_statuses_of_turns_under_way(
+    folder: Path, policy: str
+) -> None:
+    path = folder / "fleet.turnout"
+    with open_slots(path, policy=policy, settings=POLICIES[policy], persist_statuses=False) as scheduler:
+        play(scheduler, 6)
+        under_way = [turn.id for turn in scheduler.in_flight()]
+        assert under_way
+    with Scheduler.open(path) as scheduler:
+        assert [turn.id for turn in scheduler.in_flight()] == under_way
+        for number in under_way:
+            scheduler.report(number, 4.0, loss=0.5)
+        assert len(scheduler.fill(offered(*named(8)))) == 3
+        assert [scheduler.turns(number)[0].kind for number in under_way] == ["arrived"] * len(under_way)
+        assert packed_without_contexts(scheduler) == packed_from_disk(path)
+        play(scheduler, 3)
+    assert [finding.message for finding in examine(path) if finding.ok is False] == []
+
+
+def test_statuses_that_are_not_persisted_change_no_turn(folder: Path) -> None:
     with (
         open_slots(folder / "all.turnout") as keeping,
         open_slots(folder / "some.turnout", persist_statuses=False) as dropping,

@@ -60,6 +60,32 @@ def test_the_reason_is_explained(tmp_path: Path) -> None:
         assert "during its turn of about 30 s the server makes" in reasons[-1]
 
 
+def test_other_clients_are_explained_as_usual(tmp_path: Path) -> None:
+    with open_fleet(tmp_path / "fleet.turnout", max_staleness=4.0, buffer=1) as scheduler:
+        given = play(scheduler, 30)
+        decision = scheduler.round
+        explanations = {client: scheduler.explain(client, decision) for client in named(5)}
+    available = [client for client, explanation in explanations.items() if explanation.standing != "training"]
+    assert len(available) > 1
+    assert explanations[given[-1]].standing == "chosen"
+    for client in available:
+        assert explanations[client].exact
+        assert "max_staleness" not in explanations[client].sentence
+
+
+def test_without_a_guarantee_a_slow_client_is_given_no_turn_while_others_are_there(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"policy": "random", "settings": {}, "buffer": 1}
+    with open_fleet(tmp_path / "fleet.turnout", max_staleness=4.0, **options) as scheduler:
+        given = play(scheduler, 40)
+        assert "c5" in given[:20]  # until its time is known
+        assert "c5" not in given[20:]
+        for turn in scheduler.in_flight():
+            scheduler.report(turn.id, 30.0)
+        assert [turn.client for turn in scheduler.fill(offered("c5"))] == ["c5"]
+    with open_fleet(tmp_path / "unlimited.turnout", max_staleness=None, **options) as scheduler:
+        assert "c5" in play(scheduler, 40)[20:]
+
+
 def test_stale_clients_are_given_turns_if_nobody_else_is_there(tmp_path: Path) -> None:
     with open_fleet(tmp_path / "fleet.turnout", max_staleness=4.0, buffer=1) as scheduler:
         play(scheduler, 20)

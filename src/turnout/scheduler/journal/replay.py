@@ -68,11 +68,12 @@ class FleetState:
     def state(self, *, with_contexts: bool = True) -> dict[str, Any]:
         """Returns the state as plain arrays and numbers, with a digest of the ids.
 
-        Without contexts, the actual times of clients that are late now cannot be learned from this state.
+        Without contexts, the actual times of clients that are late or train now cannot be learned from this state.
         """
         state = {**self.fleet.state(), "ids": _ids_digest(self.fleet.ids)}
         if not with_contexts:
-            state["awaited.contexts"] = np.full_like(state["awaited.contexts"], np.nan)
+            for key in state.keys() & {"awaited.contexts", "flights.contexts"}:
+                state[key] = np.full_like(state[key], np.nan)
         return state
 
 

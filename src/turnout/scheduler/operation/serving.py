@@ -37,7 +37,7 @@ class Offered:
         statuses: The statuses of the available clients.
         joined: The ids among them that are new.
         kept: The statuses of clients that have checked in.
-        awaited: Which clients wait because they were asked to, by row; None if nobody was.
+        awaited: Which clients wait because they were asked to, by row.
         waited: Returns for how many seconds the clients with these rows have been waiting. Only for check-ins, which
             are gathered in a window.
     """
@@ -45,7 +45,7 @@ class Offered:
     statuses: Mapping[str, Any] | FleetStatus
     joined: Sequence[str]
     kept: Mapping[str, Any]
-    awaited: BoolArray | None = None
+    awaited: BoolArray
     waited: Callable[[IntArray], FloatArray] | None = None
 
 
@@ -155,9 +155,8 @@ class SlotServer:
             return build_offer(fleet, self._features, self._settings, statuses, excluded=excluded)
 
         awaited = np.zeros(len(fleet.ids), dtype=np.bool_)
-        if offered.awaited is not None:
-            awaited[: len(offered.awaited)] = offered.awaited
-            awaited &= ~excluded
+        awaited[: len(offered.awaited)] = offered.awaited
+        awaited &= ~excluded
         if not isinstance(offered.statuses, FleetStatus):
             return SlotOffer(*build({**offered.kept, **offered.statuses}), awaited)
         available, contexts = build(offered.statuses)
@@ -184,11 +183,13 @@ class SlotServer:
             refused: The number of reports that this process has refused.
         """
         event, fleet, settings = filled.event, memory.fleet, self._settings
-        written = event if settings.persist_statuses else event.without_contexts()
+        written, flights = event, filled.flights
+        if not settings.persist_statuses:
+            written, flights = event.without_contexts(), [flight.without_context() for flight in flights]
         number = changes.add_event(FILL, *pack_fill(written))
         changes.drop_flights(event.ended.decisions.tolist())
         changes.put_turns([*filled.late, *(replace(turn, folded=fleet.round) for turn in late_times)])
-        changes.put_flights(filled.flights, [fleet.ids[flight.row] for flight in filled.flights])
+        changes.put_flights(flights, [fleet.ids[flight.row] for flight in flights])
         changes.put_closed_round(fleet.round)
         if filled.offer is not None:
             changes.put_offer(filled.offer, event.at)

@@ -217,8 +217,7 @@ class Fleet:
         del self.rows[self.ids[row]]
         self.ids[row] = name
         self.rows[name] = row
-        if self._policy is not None:
-            self._policy.forget([row])
+        self.policy.forget([row])
         self.counters.forget(row)
         self.history.forget(row)
         self.pending = {key: arrival for key, arrival in self.pending.items() if key[1] != row}
@@ -298,8 +297,8 @@ class Fleet:
         self.pending = {key: replace(arrival, context=unknown) for key, arrival in self.pending.items()}
 
     def _late_arrivals(self, closed: ClosedRound) -> LateArrivals | None:
-        keys = zip(closed.late_rounds.tolist(), closed.late_rows.tolist(), strict=True)
-        arrivals = [self.pending[key] for key in keys]
+        keys = list(zip(closed.late_rounds.tolist(), closed.late_rows.tolist(), strict=True))
+        arrivals = self._pending_arrivals(keys)
         kept = np.array([not math.isnan(arrival.context[0]) for arrival in arrivals], dtype=np.bool_)
         if not kept.any():
             return None
@@ -314,6 +313,16 @@ class Fleet:
             exchange_times=closed.late_seconds[kept],
             learned_since=self.counters.learned[rows] - learned,
         )
+
+    def _pending_arrivals(self, keys: Sequence[tuple[int, int]]) -> list[PendingArrival]:
+        """Returns the late clients whose actual times are learned, by the numbers and rows of their turns."""
+        for number, row in keys:
+            if (number, row) not in self.pending:
+                raise StateError(
+                    f"the late time of client {row} in turn {number} was learned before, or it was not late: restore a "
+                    "backup"
+                )
+        return [self.pending[key] for key in keys]
 
     def _predict(self, closed: ClosedRound) -> FloatArray | None:
         """Returns the predicted time of each client that returned, before the policy learns from the round."""

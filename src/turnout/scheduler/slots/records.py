@@ -112,6 +112,10 @@ class Flight:
     boot: str
     reasons: Mapping[str, float] = field(default_factory=dict)
 
+    def without_context(self) -> Flight:
+        """Returns the same with an unknown context."""
+        return replace(self, context=np.full_like(self.context, np.nan))
+
     @property
     def elapsed(self) -> float:
         """The seconds since the turn was given; NaN if unknown, as that of `OpenRound`."""

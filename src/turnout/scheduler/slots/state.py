@@ -227,7 +227,7 @@ class SlotFleet(Fleet):
         self.counters.backoff_until[filled.late_rows] = 0
 
     def _late_arrivals_of(self, keys: Sequence[tuple[int, int]], seconds: FloatArray) -> LateArrivals | None:
-        arrivals = [self.pending[key] for key in keys]
+        arrivals = self._pending_arrivals(keys)
         kept = [index for index, arrival in enumerate(arrivals) if not np.isnan(arrival.context).any()]
         if not kept:
             return None

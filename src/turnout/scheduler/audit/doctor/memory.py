@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from turnout.counting import counted
 from turnout.errors import PluginError, TurnoutError
 from turnout.kernel.arrays import IntArray
 from turnout.scheduler.audit.doctor.findings import (
@@ -52,6 +53,9 @@ def check_state(path: Path, db: sqlite3.Connection, remedy: str) -> Iterator[Fin
         yield Finding("state", None, f"not checked, because its policy is missing here: {error}", "")
     except TurnoutError as error:
         yield Finding("state", False, f"a scheduler cannot open this file: {error}", remedy)
+    except Exception as error:  # damaged data can raise any exception
+        problem = f"{type(error).__name__}: {error}"
+        yield Finding("state", False, f"a scheduler cannot open this file: {problem}", remedy)
 
 
 class _SnapshotJournal(Journal):
@@ -125,7 +129,8 @@ def _check_counters(db: sqlite3.Connection, fleet: Fleet) -> CheckResult:
             paid[fleet.in_flight.rows] += 1  # turns count when they are given
         result.problems.extend(_count_differences(fleet, "was paid a turn", certificate.turns, paid))
         if not certificate.books_balance:
-            result.problems.append(f"the books of {int((~certificate.balanced).sum()):,} clients do not balance")
+            unbalanced = counted(int((~certificate.balanced).sum()), "client")
+            result.problems.append(f"the books of {unbalanced} do not balance")
         result.summary = f"the books balance for {len(fleet.ids):,} clients and agree with the recorded turns"
     return result
 
@@ -137,10 +142,10 @@ def _describe_promise(fleet: Fleet) -> CheckResult:
     return CheckResult(certificate.summary().sentence(fleet.ids.__getitem__))
 
 
-def _count_differences(fleet: Fleet, event: str, counted: IntArray, recorded: IntArray) -> Iterator[str]:
-    for row in np.flatnonzero(counted != recorded).tolist():
+def _count_differences(fleet: Fleet, event: str, known: IntArray, recorded: IntArray) -> Iterator[str]:
+    for row in np.flatnonzero(known != recorded).tolist():
         yield (
-            f"{fleet.ids[row]!r} {event} {counted[row]} times according to the state, but {recorded[row]} times "
+            f"{fleet.ids[row]!r} {event} {known[row]} times according to the state, but {recorded[row]} times "
             "according to its turns"
         )
 

@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from turnout.errors import SettingError
+from turnout.kernel.arrays import IntArray, as_rows
+
+ROWS = np.arange(1, 101, dtype=np.int64)
+SHUFFLED = np.random.default_rng(0).permutation(ROWS)
+
+
+@pytest.mark.parametrize("rows", [ROWS, ROWS[::-1], SHUFFLED, ROWS[:64], SHUFFLED[:65]], ids=len)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows, ""),
+        (lambda rows: np.where(rows == rows.min(), -1, rows), r"= -1 must be a row, and rows count from 0"),
+        (lambda rows: np.where(rows == rows.max(), 101, rows), r"= 101 is unknown: there are 101 clients"),
+        (lambda rows: np.where(rows == rows.max(), rows.min(), rows), r"is a duplicate: a client may appear only once"),
+        (lambda rows: np.append(rows, rows[-1]), r"is a duplicate: a client may appear only once"),
+    ],
+)
+def test_few_and_many_rows_are_checked_in_any_order(
+    rows: IntArray, change: Callable[[IntArray], IntArray], message: str
+) -> None:
+    changed = change(rows)
+    if message:
+        with pytest.raises(SettingError, match=message):
+            as_rows("rows", changed, SettingError, clients=101)
+    else:
+        assert as_rows("rows", changed, SettingError, clients=101) is changed
