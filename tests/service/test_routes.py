@@ -12,7 +12,7 @@ from starlette.responses import PlainTextResponse
 from service.served import ROUNDS, SLOTS, Service, served
 from turnout.scheduler import Scheduler, examine
 from turnout.service import models
-from turnout.service.access.tokens import TokenFile
+from turnout.service.access.tokens import TokenFile, tokens_path
 from turnout.service.serving import Options, fleet_names, open_fleets
 
 
@@ -269,6 +269,10 @@ def test_a_service_without_tokens_serves_only_this_machine(tmp_path: Path) -> No
             assert service.get("", role=None, headers={"host": host}).status == 421
             assert service.send("GET", "/healthz", role=None, headers={"host": host}).status == 421
         assert service.get("", role=None, headers={"host": "localhost:1"}).status == 200
+        tokens_path(service.fleets["fleet"].scheduler.path).unlink()
+        service.ok("/removals", {"client": PHONES[0]}, role=None)
+        assert service.get(f"/history?client={PHONES[0]}", role=None).status == 404
+        assert not tokens_path(service.fleets["fleet"].scheduler.path).exists()
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
