@@ -15,7 +15,7 @@ import pytest
 
 from cli import in_process
 from plugin_packages import SOURCE, forget, importable, installed, write_module, write_package
-from turnout.cli.naming import Named, apply_settings, load_plugin, parse_policy
+from turnout.cli.naming import Named, apply_settings, parse_policy
 from turnout.errors import SettingError
 from turnout.experiments.leaderboard import suites
 from turnout.experiments.leaderboard.slots import SLOT_SUITES
@@ -275,17 +275,6 @@ def test_what_is_neither_a_policy_nor_a_world_nor_a_learner_cannot_be_loaded(tmp
         error = error_of("runs", "list", tmp_path / "x.turnout", "--with", name)
         assert name.partition(":")[2] in error
         assert "there is no store" not in error
-
-
-def test_a_world_can_be_loaded_although_it_is_no_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_module(tmp_path, "world_module", SOURCE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    try:
-        load_plugin("world_module:small_world")
-        assert "world_module" in sys.modules
-    finally:
-        forget("world_module")
 
 
 # New packages
