@@ -18,12 +18,12 @@ from tracking.events import scalars_in
 from tracking.recording import Broken, Recording
 from turnout.analysis.comparison import common_length, first_rounds
 from turnout.analysis.metrics import summarise
-from turnout.analysis.tracked import turns_behind
+from turnout.analysis.tracked import track_run, turns_behind
 from turnout.cli.simulation.tracking import Tracks
 from turnout.errors import SettingError
 from turnout.kernel.guarantee import Guarantee
 from turnout.simulator import RunPlan, play_plan
-from turnout.store import RunStore
+from turnout.store import RoundColumns, RunStore
 
 TRAINING = ("--world", "name=training", "--world", "hidden=8", "--set", "cohort_size=6", "--workers", "1")
 
@@ -336,6 +336,17 @@ def test_turns_behind_are_those_of_the_shortfall() -> None:
     behind = turns_behind(columns, Guarantee(0.15, accrual="available", paid="chosen"))
     summary = summarise(columns, guaranteed_rate=0.15, accrual="available")
     assert (behind.max(), behind[-1]) == pytest.approx((summary.largest_shortfall, summary.shortfall_at_end))
+
+
+def test_a_promise_that_refers_to_an_unknown_availability_is_not_tracked() -> None:
+    played = play_plan(RunPlan("fair-pace", 12))
+    fields = {name: getattr(played, name) for name in RoundColumns.__slots__}
+    unknown = RoundColumns(**{**fields, "available": None})
+    for columns, accrual, rounds in ((played, "available", 12), (unknown, "available", 0), (unknown, "always", 12)):
+        recording = Recording()
+        track_run(recording, columns, Guarantee(0.15, accrual=accrual, paid="chosen"))  # type: ignore[arg-type]
+        assert len(recording.steps) == 12
+        assert len(recording.values("promise/turns_behind")) == rounds
 
 
 def test_a_tracker_that_fails_stops_no_simulation_and_is_counted() -> None:

@@ -203,6 +203,7 @@ def test_a_fleet_without_devices_gives_no_turn_and_a_stranger_ends_none(clock: C
     turns = fleet_of(edge).in_flight()
     edge.manager.remove_devices_from_selection(["stranger"], edge.context)
     assert fleet_of(edge).in_flight() == turns
+    assert edge.manager._reported == set()
     close(edge)
 
 
