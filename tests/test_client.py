@@ -203,6 +203,33 @@ def test_an_answer_that_is_too_large_is_not_read(no_pauses: list[float]) -> None
     assert len(no_pauses) == 1
 
 
+def without_length(body: Any) -> Answer:
+    """Answers as some proxies do: the body ends with the connection."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("connection", "close")
+        handler.end_headers()
+        handler.wfile.write(json.dumps(body).encode())
+        handler.close_connection = True
+
+    return answer
+
+
+def test_an_answer_without_a_length_is_read_to_its_end_if_it_is_not_too_large(no_pauses: list[float]) -> None:
+    long = without_length({"new": 3, "padding": "x" * 200_000})  # more than is read at once
+    with breaking(long) as (address, _), FleetClient(address) as client:
+        assert client.register(["a"]) == 3
+    assert no_pauses == []
+    with (
+        patch.object(client_module, "MOST_BYTES", 100_000),
+        breaking(long, without_length({"new": 2})) as (address, _),
+        FleetClient(address) as client,
+    ):
+        assert client.register(["a"]) == 2
+    assert len(no_pauses) == 1
+
+
 def test_a_client_gives_up_after_its_attempts(no_pauses: list[float]) -> None:
     failures = [answering(503, {"error": "disk full"})] * 3
     with breaking(*failures) as (address, sent), FleetClient(address, attempts=3) as client:
@@ -309,6 +336,47 @@ def test_a_stream_that_cannot_be_opened_is_tried_as_often_as_a_call(
         with pytest.raises(UnavailableError, match=r"did not send its events in 3 attempts: .*0 streams"):
             next(client.events())
         assert len(no_pauses) == 2
+
+
+def streamed(*parts: str) -> Answer:
+    return answering(200, "".join(f"{part}\n\n" for part in parts).encode(), content_type="text/event-stream")
+
+
+def joined(number: int) -> str:
+    return f'id: {number}\nevent: joined\ndata: {{"clients":["c{number}"]}}'
+
+
+def test_comments_of_a_stream_are_no_events(no_pauses: list[float]) -> None:
+    quiet = streamed(": still there", joined(1), ": still there", ": still there", joined(2))
+    with breaking(quiet) as (address, _), FleetClient(address) as client:
+        found = list(client.events(0, follow=False))
+    assert [(event.kind, event.number, event.data) for event in found] == [
+        ("joined", 1, {"clients": ["c1"]}),
+        ("joined", 2, {"clients": ["c2"]}),
+    ]
+    assert no_pauses == []
+
+
+def test_a_stream_whose_next_events_are_no_longer_kept_is_not_opened_again(no_pauses: list[float]) -> None:
+    stale = streamed(joined(1), 'event: stale\ndata: {"error":"the events from 2 to 9 are no longer kept"}')
+    with breaking(stale) as (address, sent), FleetClient(address) as client:
+        found = client.events(0)
+        assert next(found).number == 1
+        with pytest.raises(RefusedError, match="the events from 2 to 9 are no longer kept") as refused:
+            next(found)
+        assert refused.value.status == 410
+    assert (len(sent), no_pauses) == (1, [])
+
+
+def test_a_stream_that_ends_with_a_trouble_is_opened_again_after_a_pause(no_pauses: list[float]) -> None:
+    trouble = 'event: trouble\ndata: {"error":"the disk is full"}'
+    answers = [streamed(joined(1), trouble), streamed(joined(2), trouble), streamed(trouble)]
+    with breaking(*answers) as (address, sent), FleetClient(address, attempts=2) as client:
+        found = client.events(0)
+        assert [next(found).number for _ in range(2)] == [1, 2]
+        with pytest.raises(UnavailableError, match="in 2 attempts: UnavailableError: the disk is full"):
+            next(found)
+    assert (len(sent), len(no_pauses)) == (3, 2)
 
 
 def test_the_asynchronous_client_yields_events(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from turnout.analysis.explain import explain_run
@@ -14,7 +15,7 @@ from turnout.lab.learner_cache import LearnerCache
 from turnout.lab.world import TrainingWorld
 from turnout.simulator.plans import RunPlan
 from turnout.simulator.sweep import sweep
-from turnout.store import RunStore
+from turnout.store import RoundColumns, RunStore
 
 COHORT = {"cohort_size": 3, "guaranteed_rate": 0.2, "speed_weight": 1.0}
 ROUNDS = 8
@@ -137,3 +138,46 @@ def test_every_price_of_fair_pace_is_explained_with_its_numbers(store: Path, ind
                     slack = (explanation.allowed - explanation.behind) / float(rate)
                     assert explanation.rounds_until <= math.ceil(slack - 1e-9)
     assert (urgent > 0) == (tolerance == 0.3)
+
+
+SLOTS = [
+    RunPlan("fair-pace", 20, 3, {"tolerance": 1.0}, world_settings={"clients": 12}, concurrency=3),
+    RunPlan("fair-pace", 20, 3, {"tolerance": 1.0}, world="traces", world_settings={"clients": 12}, concurrency=3),
+]
+
+
+@pytest.mark.parametrize("plan", SLOTS, ids=["paper", "traces"])
+def test_a_client_that_was_training_was_in_its_turn(plan: RunPlan, tmp_path: Path) -> None:
+    with RunStore(tmp_path / "runs.turnout") as runs:
+        (run,) = sweep([plan], runs, workers=1)
+        columns = runs.columns(run)
+        started, finished = columns.metrics["started"], columns.metrics["finished"]
+        seen = 0
+        for decision in (10, 14, 18):
+            now = started[decision - 1]
+            training = {int(columns.chosen[index]): index + 1 for index in range(decision - 1) if finished[index] > now}
+            for client, since in training.items():
+                found = explain_run(runs, run, client, decision)
+                assert found.sentence == f"client {client} was training, in its turn of decision {since}."
+                assert found.standing == "training"
+                seen += 1
+            (chosen,) = chosen_in(runs, run, decision)
+            found = explain_run(runs, run, chosen, decision)
+            assert (found.standing, found.exact) == ("chosen", True)
+    assert seen >= 5
+
+
+def test_a_run_without_rounds_that_replays_differently_is_not_explained(tmp_path: Path) -> None:
+    plan = SLOTS[0]
+    with RunStore(tmp_path / "runs.turnout") as runs:
+        (run,) = sweep([plan], runs, workers=1)
+        columns = runs.columns(run)
+        times = np.array(columns.exchange_times)
+        times[3] += 1.0
+        fields = {name: getattr(columns, name) for name in RoundColumns.__slots__}
+        other = RoundColumns(**{**fields, "exchange_times": times})
+        run = runs.write_run("other", plan.as_dict(), other, clients=12, code_version="0")
+        found = explain_run(runs, run, 0, 5)
+        assert not found.exact
+        assert "the replay of decision 4 differs from the record" in found.sentence
+        assert "differs from the record" not in explain_run(runs, run, 0, 4).sentence

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from turnout.analysis.metrics import shortfalls, summarise
+from turnout.analysis.replay import records
 from turnout.analysis.replay.records import recorded
 from turnout.analysis.replay.replay import FIGURES, Replayed, fitted_build, replay
 from turnout.analysis.tuning import Goal, find_speed_weight
@@ -265,6 +266,43 @@ def test_a_run_that_cannot_be_rebuilt_is_estimated_from_its_record(tmp_path: Pat
     result = replay(recorded(path), "random", {}, draws=3)
     assert not result["mean_round"].exact
     assert result["mean_round"].replayed == pytest.approx(14.5, abs=3)
+
+
+def test_a_run_in_a_world_that_is_not_installed_is_estimated_from_its_record(tmp_path: Path) -> None:
+    path = tmp_path / "runs.turnout"
+    plan = {**PLAN.as_dict(), "world": "no_such_module:World"}
+    with RunStore(path) as runs:
+        runs.write_run("elsewhere", plan, play_plan(PLAN), clients=40, code_version=__version__)
+    record = recorded(path)
+    result = replay(record, "rbcsf", {"speed_weight": 6.0}, draws=3)
+    assert not result["mean_round"].exact
+    assert result["mean_round"].recorded == pytest.approx(record.columns.durations.mean())
+    with pytest.raises(SettingError, match="fastest requires the true expected times, which were not recorded"):
+        replay(record, "fastest", {})
+
+
+def test_offers_that_are_too_many_to_load_are_resampled(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    complete = recorded(fleet)
+    assert complete.past.offers is not None
+    monkeypatch.setattr(records, "MOST_NUMBERS", complete.past.offers.size - 1)
+    assert recorded(fleet).past.offers is None
+    monkeypatch.setattr(records, "MOST_NUMBERS", complete.past.offers.size)
+    loaded = recorded(fleet).past.offers
+    assert loaded is not None
+    np.testing.assert_array_equal(loaded, complete.past.offers)
+
+
+def test_the_notes_name_clients_that_joined_later_and_deadlines_that_changed(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.turnout"
+    settings = {"cohort_size": 2, "guaranteed_rate": 0.1, "accrual": "always"}
+    with Scheduler.open(path, settings=settings, deadline=30.0, allow_infeasible=True) as scheduler:
+        for clients in (["a", "b", "c"], ["a", "b", "c", "d"]):
+            scheduler.report_many(dict.fromkeys(scheduler.choose(clients), 3.0))
+            scheduler.close_round()
+            scheduler.amend(deadline=20.0)
+    notes = recorded(path).notes
+    assert "resampled times meet the present deadline, 20.0, in all rounds" in notes
+    assert "clients that joined later are promised turns from the first round on, because accrual is always" in notes
 
 
 def test_fleet_files_are_recognised_by_their_content(store: Path, fleet: Path, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from scheduler.slots.played import open_slots
 from turnout.analysis.replay.records import recorded
 from turnout.analysis.replay.replay import fitted_build, replay
 from turnout.errors import SettingError
-from turnout.scheduler import ClientStatus, FleetReader
+from turnout.scheduler import ClientStatus, Feature, Features, FleetReader
 from turnout.simulator import RunPlan, play_into
 from turnout.store import RunStore
 
@@ -116,3 +116,25 @@ def test_a_simulated_run_without_rounds_is_replayed_exactly_in_its_world(tmp_pat
 def test_searches_need_rounds(fleet: Path) -> None:
     with pytest.raises(SettingError, match="has no rounds: only records of rounds can be simulated again"):
         fitted_build(recorded(fleet), {})
+
+
+def test_a_fleet_without_a_turn_that_has_ended_cannot_be_replayed(tmp_path: Path) -> None:
+    with open_slots(tmp_path / "fleet.turnout") as scheduler:
+        scheduler.fill(named(8))
+    with pytest.raises(SettingError, match="holds no turn that has ended, with its context"):
+        recorded(scheduler.path)
+
+
+def test_the_notes_count_the_turns_that_are_left_out(tmp_path: Path) -> None:
+    with open_slots(tmp_path / "fleet.turnout") as scheduler:
+        for battery in (False, True):
+            if battery:
+                scheduler.amend(features=Features.of(Feature("battery", 0.0, 1.0)))
+            statuses = {name: {"battery": 0.5} if battery else ClientStatus(1.0, 2.0) for name in named(8)}
+            for turn in scheduler.fill(statuses):
+                scheduler.report(turn.id, 2.0)
+        scheduler.fill({})
+    record = recorded(scheduler.path)
+    assert len(record.columns) == 3
+    assert "only 3 turns are used: the others, 3, are not stored completely" in record.notes
+    assert not any(note.startswith("turns under way are left out") for note in record.notes)

@@ -10,7 +10,7 @@ import pytest
 
 from turnout import make_policy
 from turnout.analysis.metrics import summarise
-from turnout.analysis.search import Effort, Search
+from turnout.analysis.search import ATTEMPTS, Effort, Search
 from turnout.analysis.tuning import (
     GUARANTEED_RATE,
     SPEED_WEIGHT,
@@ -167,6 +167,34 @@ def test_a_value_is_not_moved_below_the_lowest() -> None:
     search.trial = trial  # type: ignore[method-assign]
     assert search.confirm({"tolerance": 0.7}, Effort(3, 2, 2, 2)) is None
     assert tried == [0.7, 0.63, 0.57, 0.51]
+
+
+def test_a_value_is_moved_to_the_safe_side_only_so_often_and_not_at_all_if_it_is_fixed_or_zero() -> None:
+    search = Certain(Goal("mean_round", 1.0), SPEED_WEIGHT, lambda _: 0.0, lambda _: 2.0)
+    tried: list[float] = []
+    simulate = search.trial
+
+    def trial(settings: Mapping[str, Any], seeds: int) -> Trial:
+        tried.append(float(settings["speed_weight"]))
+        return simulate(settings, seeds)
+
+    search.trial = trial  # type: ignore[method-assign]
+    assert search.confirm({"speed_weight": 1.0}, Effort(3, 2, 2, 2)) is None
+    assert len(tried) == ATTEMPTS
+    assert tried == sorted(set(tried))  # a larger weight makes rounds shorter
+    for weight, is_fixed in ((1.0, True), (0.0, False)):
+        tried.clear()
+        assert search.confirm({"speed_weight": weight}, Effort(3, 2, 2, 2), fixed=is_fixed) is None
+        assert tried == [weight]
+
+
+@pytest.mark.parametrize("find", [find_speed_weight, find_tolerance, find_guaranteed_rate])
+def test_a_policy_that_guarantees_nothing_cannot_be_tuned(find: Any) -> None:
+    def build_random(_: Mapping[str, Any], seed: int) -> tuple[SelectionPolicy, World]:
+        return make_policy("random", 12, cohort_size=3), PaperWorld(seed, clients=12)
+
+    with pytest.raises(SettingError, match="random guarantees nothing, so there is nothing to tune"):
+        find(Goal("mean_round", 1.0, 5), build_random, points=2, coarse=2, fine=2, fresh=2)
 
 
 PACE = RunPlan("fair-pace", ROUNDS, settings={"cohort_size": 3}, world_settings={"clients": 12})

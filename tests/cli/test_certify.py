@@ -4,12 +4,14 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from cli.in_process import run
 from cli.test_explain import error_of, json_of
 from cli.test_fleet import play_slow_and_fast
+from turnout.kernel.certificate import Certificate
 from turnout.scheduler import ClientStatus, Scheduler
 
 
@@ -109,3 +111,13 @@ def test_invalid_arguments_are_reported(fleet: Path, tmp_path: Path) -> None:
     assert "pass a certificate and its record" in error_of("verify")
     assert "cannot read" in error_of("verify", tmp_path / "none", tmp_path / "none")
     assert "cannot write" in error_of("certify", fleet, "-o", tmp_path / "nowhere" / "c.json")
+
+
+def test_books_that_do_not_balance_are_reported(fleet: Path, tmp_path: Path) -> None:
+    out = tmp_path / "c.json"
+    assert run("certify", fleet, "-o", out)[2] == 0
+    with patch.object(Certificate, "books_balance", False):
+        shown = run("verify", out, tmp_path / "c.jsonl")[0]
+        assert not json_of("verify", out, tmp_path / "c.jsonl")["books_balance"]
+    assert "The books do NOT balance: turns < promised − owed − forfeited for some clients" in shown
+    assert "The books balance" not in shown

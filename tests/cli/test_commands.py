@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -19,7 +19,7 @@ import turnout
 from bench.test_live import FIGURES
 from cli import in_process
 from documents import check_command
-from turnout.bench.choosing import standard_cases
+from turnout.bench.choosing import MILLION, large_case, standard_cases
 from turnout.bench.dashboard import ROUTES, DashboardFigures
 from turnout.bench.sweeping import SweepFigures
 from turnout.cli import bench
@@ -285,6 +285,25 @@ def test_bench_dashboard_prints_the_first_answer_of_each_page(monkeypatch: pytes
     assert "First answers: /api/overview" in done.stdout
     assert "later answers come from the cache" in done.stdout
     assert measured == [({"clients": 1000, "cohort": 10, "repeats": 1},)]
+
+
+def test_bench_measures_the_large_fleet_only_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = measure_once(monkeypatch, "_measure_cases", [])
+    measure_once(monkeypatch, "verdicts", [])
+    for arguments in ((), ("--clients", "2000"), ("--cohort", "10")):
+        assert run_here("bench", "choose", "--repeats", "1", "--json", *arguments).returncode == 0
+    assert [cases for cases, *_ in measured] == [
+        [*standard_cases(MILLION, None), large_case()],
+        standard_cases(2000, None),
+        standard_cases(MILLION, 10),
+    ]
+
+
+def test_bench_dashboard_prints_json_and_no_memory_where_it_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = replace(DASHBOARD, memory_bytes=None)
+    measure_once(monkeypatch, "measure_dashboard", figures)
+    assert json.loads(run_here("bench", "dashboard", "--json").stdout) == asdict(figures)
+    assert "of memory" not in run_here("bench", "dashboard").stdout
 
 
 def test_bench_training_needs_an_existing_device() -> None:

@@ -18,11 +18,12 @@ from tracking.events import scalars_in
 from tracking.recording import Broken, Recording
 from turnout.analysis.comparison import common_length, first_rounds
 from turnout.analysis.metrics import summarise
-from turnout.analysis.tracked import turns_behind
+from turnout.analysis.tracked import track_run, turns_behind
+from turnout.cli.simulation.tracking import Tracks
 from turnout.errors import SettingError
 from turnout.kernel.guarantee import Guarantee
 from turnout.simulator import RunPlan, play_plan
-from turnout.store import RunStore
+from turnout.store import RoundColumns, RunStore
 
 TRAINING = ("--world", "name=training", "--world", "hidden=8", "--set", "cohort_size=6", "--workers", "1")
 
@@ -186,6 +187,11 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
     run("simulate", "random", "--rounds", "10", "--save", store)
     run("simulate", "random", "--rounds", "12", "--save", store)
     assert "run 1 and run 2 are of the same policy and seed" in error_of("runs", "compare", store)
+    with RunStore(tmp_path / "empty.turnout") as empty:
+        empty.begin("one", {"policy": "random"}, clients=40, code_version="1")
+    assert "there is no run with rounds to compare: play one first" in error_of(
+        "runs", "compare", tmp_path / "empty.turnout"
+    )
     run("simulate", "fair-pace", "--rounds", "10", "--seed", "3", "--save", store)
     assert "these policies have no seed in common" in error_of("runs", "compare", store, "1", "3")
     run("simulate", "fair-pace", "--rounds", "10", "--world", "clients=50", "--save", store)
@@ -282,11 +288,65 @@ def test_a_stored_run_is_tracked_as_it_was_while_it_was_played(tmp_path: Path) -
     assert [len(tracker.values("promise/turns_behind")) for tracker in live] == [15, 15, 0]
 
 
+def test_a_finished_run_is_tracked_from_the_store_and_not_played_again(tmp_path: Path) -> None:
+    arguments = ("simulate", "fair-pace", "--rounds", "15", "--store", tmp_path / "runs.turnout", "--json")
+    track = ("--track", "tracking.recording:Recording:x")
+    first = run(*arguments, *track)
+    with RunStore(tmp_path / "runs.turnout", read_only=True) as store:
+        before = store.runs()
+    assert run(*arguments, *track) == first
+    with RunStore(tmp_path / "runs.turnout", read_only=True) as store:
+        assert store.runs() == before
+    played, stored = Recording.opened
+    assert (stored.run, stored.settings, stored.closed) == (played.run, played.settings, 1)
+    assert [step for step, _ in stored.steps] == list(range(1, 16))
+    assert stored.steps[-1][1] == pytest.approx(played.steps[-1][1])
+
+
+def test_one_run_is_tracked_and_written_if_a_format_is_given(tmp_path: Path) -> None:
+    store = tmp_path / "runs.turnout"
+    run("simulate", "random", "--rounds", "3", "--store", store)
+    track = ("--track", "tracking.recording:Recording:x")
+    plain = run("runs", "export", store, "1")
+    assert run("runs", "export", store, "1", *track) == ""
+    assert run("runs", "export", store, "1", *track, "--format", "csv") == plain
+    assert [len(tracker.steps) for tracker in Recording.opened] == [3, 3]
+
+
+def test_trackers_of_runs_that_are_interrupted_are_closed(tmp_path: Path) -> None:
+    plans = [RunPlan("random", 3), RunPlan("random", 3, seed=1)]
+    tracks = Tracks(["tracking.recording:Recording:x"])
+
+    def interrupted(store: RunStore) -> None:
+        with tracks.following({"random": plans}, store, plans) as log:
+            assert log is not None
+            for step in (1, 2, 3):
+                log(plans[0], {"round/seconds": 1.0}, step)
+            log(plans[1], {"round/seconds": 2.0}, 1)
+            assert [tracker.closed for tracker in Recording.opened] == [1, 0]
+            raise KeyboardInterrupt
+
+    with RunStore(tmp_path / "runs.turnout") as store, pytest.raises(KeyboardInterrupt):
+        interrupted(store)
+    assert [tracker.closed for tracker in Recording.opened] == [1, 1]
+
+
 def test_turns_behind_are_those_of_the_shortfall() -> None:
     columns = play_plan(RunPlan("random", 40))
     behind = turns_behind(columns, Guarantee(0.15, accrual="available", paid="chosen"))
     summary = summarise(columns, guaranteed_rate=0.15, accrual="available")
     assert (behind.max(), behind[-1]) == pytest.approx((summary.largest_shortfall, summary.shortfall_at_end))
+
+
+def test_a_promise_that_refers_to_an_unknown_availability_is_not_tracked() -> None:
+    played = play_plan(RunPlan("fair-pace", 12))
+    fields = {name: getattr(played, name) for name in RoundColumns.__slots__}
+    unknown = RoundColumns(**{**fields, "available": None})
+    for columns, accrual, rounds in ((played, "available", 12), (unknown, "available", 0), (unknown, "always", 12)):
+        recording = Recording()
+        track_run(recording, columns, Guarantee(0.15, accrual=accrual, paid="chosen"))  # type: ignore[arg-type]
+        assert len(recording.steps) == 12
+        assert len(recording.values("promise/turns_behind")) == rounds
 
 
 def test_a_tracker_that_fails_stops_no_simulation_and_is_counted() -> None:

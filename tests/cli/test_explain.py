@@ -158,3 +158,15 @@ def test_a_run_that_replays_differently_is_not_explained(tmp_path: Path) -> None
         assert not found.exact
         assert "the replay of round 1 differs from the record" in found.sentence
         assert explain_run(store, run_, 0, 1).exact
+
+
+def test_an_explanation_without_numbers_has_no_table(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.turnout"
+    with Scheduler.open(path, policy="random", settings={"cohort_size": 1}, deadline=30.0) as scheduler:
+        (chosen,) = scheduler.choose(["a", "b"])
+    done = run("explain", path, chosen)
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [
+        f"{chosen} was chosen in round 1; an exact explanation is not possible: random did not weigh seconds against "
+        "turns owed in this round."
+    ]

@@ -86,3 +86,4 @@ def test_the_kinds_are_those_that_the_packages_define(folder: Path) -> None:
     with closing(TokenFile(folder / "fleet")) as tokens:
         assert describe_file(tokens.path) == "the token file of a fleet" == KINDS[TOKENS.application_id]
     assert describe_file(folder / "nothing") is None
+    assert describe_file(folder / ("x" * 300)) is None  # no file can have this name

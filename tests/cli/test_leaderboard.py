@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
+from rich.console import Console
 
 from cli import in_process
 from tracking.recording import Recording
+from turnout.cli.studies.leaderboard import _policies_table
 from turnout.experiments.leaderboard.suites import SUITES
 from turnout.store import RunStore
 
@@ -98,6 +101,26 @@ def test_recorded_clients_are_simulated(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     for text in ("recorded clients", "Forecasts of exchange times", "log-time", "availability: recorded"):
         assert text in done.stdout
+
+
+def test_the_table_of_a_suite_that_trains_has_accuracies_and_says_who_never_reached_the_target() -> None:
+    measured = dict.fromkeys(("mean_round", "later_round", "shortfall", "shortfall_at_end"), 1.5)
+    measured |= {"least_share": 0.25, "jain": 0.9, "microseconds": 7.0, "final_accuracy": 0.875}
+    row: dict[str, Any] = {**measured, **{f"{name}_band": None for name in measured}}
+    row |= {"told_truth": False, "front": "on", "chosen": 8.0, "arrived": 1.0, "status": "kept", "tolerance": 2}
+    row |= {"promised": 0.15, "target": 0.8125}
+    reached = {**row, "contender": "all reach it", "minutes_to_target": 4.5, "minutes_to_target_band": 0.5, "never": 0}
+    missed = {**row, "contender": "two do not", "minutes_to_target": 6.0, "minutes_to_target_band": 1.0, "never": 2}
+    missed["microseconds"] = None  # it was not measured
+    table = _policies_table({"seeds": 2, "rounds": 6, "policies": [reached, missed]}, SUITES["training"])
+    shown = io.StringIO()
+    Console(file=shown, width=240).print(table)
+    assert "min to 0.812" in shown.getvalue()
+    lines = {name: line for line in shown.getvalue().splitlines() for name in (" reach", " two do") if name in line}
+    assert "4.5 ± 0.5" in lines[" reach"]
+    assert "0.875" in lines[" reach"]
+    assert "≥ 6.0 ± 1.0 (2 never)" in lines[" two do"]
+    assert lines[" two do"].split("│")[-2].strip() == "–"
 
 
 def test_conflicting_options_are_reported(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from turnout.cli.naming import Named, apply_settings, parse_policy
 from turnout.errors import SettingError
 from turnout.experiments.leaderboard import suites
 from turnout.experiments.leaderboard.slots import SLOT_SUITES
-from turnout.policies.registry import policy_names
+from turnout.policies.registry import WRAPPERS, policy_names
 from turnout.simulator import world_names
 
 __all__ = ["importable", "installed"]
@@ -235,6 +235,46 @@ def test_one_policy_is_shown_with_defaults_and_units() -> None:
     assert "model_size" in run("worlds", "show", "paper").stdout
     assert "did you mean 'rbcsf'?" in error_of("policies", "show", "rbcfs")
     assert "known worlds are paper, traces, training" in error_of("worlds", "show", "nowhere")
+
+
+def test_the_example_of_every_wrapper_can_be_played() -> None:
+    without = []
+    for name in WRAPPERS:
+        lines = [line for line in run("policies", "show", name).stdout.splitlines() if line.startswith("Example: ")]
+        if lines:
+            assert run(*lines[0].removeprefix("Example: turnout ").split(), "--rounds", "2").returncode == 0
+        else:
+            without.append(name)
+    assert without == ["eligible", "quota"]  # no value of what they need fits every fleet
+
+
+def test_what_has_no_settings_or_no_number_among_them_is_shown_without_an_example(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = SOURCE.replace("*, cohort_size=8, offset=0", "").replace("cohort_size, offset", "8, 0")
+    write_module(tmp_path, "bare_module", source)
+    write_module(tmp_path, "plain_module", SOURCE.replace("cohort_size=8, offset=0", "cohort_size=None, offset=None"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    try:
+        shown = run("policies", "show", "bare_module:First").stdout
+        assert shown.splitlines() == [
+            "bare_module:First (policy, of module bare_module): Selects the first available clients.",
+            "It has no settings.",
+        ]
+        shown = run("policies", "show", "plain_module:First").stdout
+        assert "offset" in shown
+        assert "Example" not in shown
+    finally:
+        forget("bare_module", "plain_module")
+
+
+def test_what_is_neither_a_policy_nor_a_world_nor_a_learner_cannot_be_loaded(tmp_path: Path) -> None:
+    assert "no_such_module" in error_of("runs", "list", tmp_path / "x.turnout", "--with", "no_such_module:Thing")
+    for name in ("string:digits", "json:nothing"):
+        error = error_of("runs", "list", tmp_path / "x.turnout", "--with", name)
+        assert name.partition(":")[2] in error
+        assert "there is no store" not in error
 
 
 # New packages

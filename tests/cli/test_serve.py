@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
@@ -20,6 +20,7 @@ import pytest
 
 from cli.in_process import run
 from turnout.scheduler import Scheduler, examine
+from turnout.service import serving as serving_module
 from turnout.service.access.tokens import Role, TokenFile, tokens_path
 from waiting import LONGEST_WAIT
 
@@ -219,3 +220,20 @@ def test_a_missing_extra_says_how_to_install_it(tmp_path: Path, missing: str, ad
     find = importlib.util.find_spec
     with patch.object(importlib.util, "find_spec", lambda name: None if name == missing else find(name)):
         assert advice in error_of("serve", tmp_path / "fleet.turnout")
+
+
+@pytest.mark.parametrize(("host", "is_warned"), [("0.0.0.0", True), ("127.0.0.1", False)])
+def test_it_warns_if_other_machines_can_reach_it_without_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, is_warned: bool
+) -> None:
+    path = tmp_path / "fleet.turnout"
+    run("fleet", "create", path)
+    bearer(path, "server")
+
+    def announce_only(*_: Any, announce: Callable[[str], None], **__: Any) -> None:
+        announce(f"http://{host}:8080")
+
+    monkeypatch.setattr(serving_module, "serve", announce_only)
+    shown = run("serve", path, "--host", host).stdout
+    assert f"{path} at http://{host}:8080/v1/fleets/fleet\n" in shown
+    assert ("Other machines can reach this service, and the connection is not encrypted." in shown) == is_warned

@@ -1,20 +1,28 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import shlex
+import sqlite3
 import subprocess
 import sys
-from contextlib import chdir, nullcontext
+from contextlib import chdir, closing, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cli import in_process
+from turnout.analysis.metrics import summarise
+from turnout.cli.studies.train import _study_settings
+from turnout.experiments.paper.accuracy import find_tasks
+from turnout.lab.learner_cache import MODELS
 from turnout.simulator import PaperWorld, RunPlan, play_plan
-from turnout.store import RunStore
+from turnout.store import RoundColumns, RunStore
 
 
 def run(*arguments: str, cwd: Path | None = None) -> in_process.Done:
@@ -217,6 +225,84 @@ def test_runs_are_listed_shown_exported_and_deleted(tmp_path: Path) -> None:
     assert len(json.loads(run("runs", "list", store, "--json").stdout)) == 1
 
 
+def test_a_trained_model_is_written_as_it_was_stored(tmp_path: Path) -> None:
+    train = ("train", "random", "--rounds", "2", "--hidden", "4", "--items", "20", "--json")
+    store, file = str(tmp_path / "runs.turnout"), tmp_path / "model.npz"
+    done = run(*train, "--store", store, "--weights", str(file))
+    assert done.returncode == 0, done.stderr
+    written = {name: array.copy() for name, array in np.load(file).items() if array.dtype.kind == "f"}
+    with RunStore(store, read_only=True) as opened:
+        snapshot = opened.snapshot(1)
+    assert snapshot is not None
+    weights = snapshot[1]["world.weights"]
+    assert sum(array.size for array in written.values()) == weights.size
+    np.testing.assert_array_equal(
+        np.sort(np.concatenate([array.ravel() for array in written.values()])), np.sort(weights)
+    )
+    assert run(*train, "--store", store, "--weights", str(tmp_path / "again.npz")).returncode == 0
+    for name, array in written.items():
+        np.testing.assert_array_equal(np.load(tmp_path / "again.npz")[name], array)
+
+
+def test_a_model_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
+    train = ("train", "random", "--rounds", "2", "--hidden", "4", "--items", "20")
+    missing = str(tmp_path / "none" / "model.npz")
+    assert "cannot write the model: the folder" in error_of(*train, "--weights", missing)
+    store = tmp_path / "runs.turnout"
+    assert run(*train, "--store", str(store)).returncode == 0
+    with closing(sqlite3.connect(store)) as db, db:
+        db.execute("DELETE FROM snapshots")  # a run of `turnout compare` keeps no model
+    file = tmp_path / "model.npz"
+    error = error_of(*train, "--store", str(store), "--weights", str(file))
+    assert f"{store} holds this run without its model: train with another --store" in error
+    assert not file.exists()
+
+
+def test_training_without_a_measurement_is_reported() -> None:
+    train = ("train", "random", "--rounds", "2", "--hidden", "4", "--items", "20", "--evaluate-every", "3")
+    assert "accuracy was not measured in 2 rounds: lower --evaluate-every" in error_of(*train)
+
+
+def test_the_settings_of_the_study_of_a_dataset_apply_only_to_its_model() -> None:
+    study = find_tasks(["fashion-mnist"])[0].settings
+    own = str(study.get("model", "mlp"))
+    assert _study_settings("fashion-mnist", own) == _study_settings("fashion-mnist", None) == dict(study)
+    other = next(model for model in MODELS if model != own)
+    assert _study_settings("fashion-mnist", other) == {
+        "items": study["items"],
+        "evaluate_every": study["evaluate_every"],
+    }
+
+
+def test_a_deletion_is_confirmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = _saved(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    refused = run("runs", "delete", store, "1")
+    assert refused.returncode != 0
+    assert "Delete run 1 (random, 5 rounds)? [y/N]" in refused.stdout
+    assert len(json.loads(run("runs", "list", store, "--json").stdout)) == 1
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    assert run("runs", "delete", store, "1").stdout.endswith("deleted run 1\n")
+    assert json.loads(run("runs", "list", store, "--json").stdout) == []
+    again = _saved(tmp_path)
+    assert json.loads(run("runs", "delete", again, "2", "--yes", "--json").stdout) == {"deleted": 2}
+
+
+def test_a_run_is_shown_without_figures_that_cannot_be_computed(tmp_path: Path) -> None:
+    path = tmp_path / "runs.turnout"
+    plan = RunPlan("fair-pace", 12, settings={"cohort_size": 3}, world_settings={"clients": 12})
+    played = play_plan(plan)
+    fields = {name: getattr(played, name) for name in RoundColumns.__slots__}
+    unknown = RoundColumns(**{**fields, "available": None, "contexts": np.empty((len(played.chosen), 0))})
+    with RunStore(path) as store:
+        store.write_run("unknown", plan.as_dict(), unknown, clients=12, code_version="1")
+        store.begin("empty", plan.as_dict(), clients=12, code_version="1")
+    summary = json.loads(run("runs", "show", str(path), "1", "--json").stdout)["summary"]
+    assert summary == json.loads(json.dumps(asdict(summarise(unknown, guaranteed_rate=0.15, paid="contributed"))))
+    assert not {"status", "tolerance", "prediction_error"} & set(summary)
+    assert json.loads(run("runs", "show", str(path), "2", "--json").stdout)["summary"] == {}
+
+
 def test_a_guaranteed_rate_is_checked() -> None:
     done = run("check")
     assert done.returncode == 0
@@ -249,6 +335,41 @@ def test_a_guaranteed_rate_in_a_file_is_checked(tmp_path: Path) -> None:
     assert run("check", "--config", str(config)).returncode == 1
 
 
+def test_a_guaranteed_rate_in_a_file_may_be_a_fraction_but_not_one_per_client(tmp_path: Path) -> None:
+    config = tmp_path / "study.toml"
+    for value, rate in (('"3/20"', 0.15), ("0.15", 0.15), ('"1/3"', 1 / 3)):
+        config.write_text(CONFIG.replace("speed_weight = 5.0", f"guaranteed_rate = {value}"))
+        assert json.loads(run("check", "--config", str(config), "--json").stdout)["rate"] == pytest.approx(rate)
+    config.write_text(CONFIG.replace("speed_weight = 5.0", "guaranteed_rate = [0.1, 0.2]"))
+    assert "guaranteed_rate must be one number here" in error_of("check", "--config", str(config))
+    config.write_text(CONFIG.replace("speed_weight = 5.0", 'guaranteed_rate = "often"'))
+    assert "guaranteed_rate must be a number or a fraction such as '3/20', not 'often'" in error_of(
+        "check", "--config", str(config)
+    )
+
+
+def test_the_check_names_the_clients_that_are_rarely_available() -> None:
+    shares = ",".join(["0.1"] * 12 + ["0.9"] * 3)
+    shown = run("check", "--availability", shares, "--rate", "0.09").stdout
+    assert (
+        "At risk because available in less than 1.25 × 0.09 of the rounds: clients 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 "
+        "more.\n" in shown
+    )
+    shown = run("check", "--availability", "0.9,0.1,0.9", "--cohort-size", "2", "--rate", "0.09").stdout
+    assert "of the rounds: clients 1.\n" in shown
+    assert "At risk" not in run("check", "--availability", "0.9", "--rate", "0.09").stdout
+    assert "availability must be numbers, such as 0.8 or 0.8,0.5,0.9, not 'x'" in error_of(
+        "check", "--availability", "0.2,x"
+    )
+
+
+def test_a_tolerance_that_no_smaller_one_could_prove_is_not_advised() -> None:
+    answer = json.loads(run("check", "--tolerance", "0.4", "--json").stdout)
+    assert answer["proved_bound"] == pytest.approx(0.4 - 0.15 + 0.15 * 39 / 8)
+    assert answer["tolerance_for_proof"] is None
+    assert run("check", "--tolerance", "0.4").stdout.endswith("nobody is ever 0.9812 turns behind.\n")
+
+
 def test_the_check_uses_the_cohort_size_of_the_policy_with_a_guarantee_in_the_file(tmp_path: Path) -> None:
     config = tmp_path / "study.toml"
     policies = [("random", 3), ("rbcsf", 20)]
@@ -267,6 +388,10 @@ def test_errors_are_reported_in_one_line(tmp_path: Path) -> None:
     assert "unknown entry 'round' (did you mean 'rounds'?)" in error_of("simulate", "--config", str(bad))
     bad.write_text("[[policy]]\ncohort_size = 3")
     assert "[[policy]] table 1 needs a name" in error_of("simulate", "--config", str(bad))
+    for text in ("world = 3", "policy = 3", '[policy]\nname = "random"'):
+        bad.write_text(text)
+        message = f"{bad}: write one [world] table and any number of [[policy]] tables"
+        assert message in error_of("simulate", "--config", str(bad))
     assert "cannot read" in error_of("simulate", "--config", str(tmp_path / "none.toml"))
     assert "unknown policy 'rbcfs' (did you mean 'rbcsf'?)" in error_of("simulate", "rbcfs")
     assert "(did you mean 'speed_weight'?)" in error_of("simulate", "rbcsf", "--set", "speed_wait=3")

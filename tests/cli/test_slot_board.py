@@ -37,6 +37,15 @@ def test_the_leaderboard_without_rounds_is_printed_written_and_stored(tmp_path: 
     assert sorted({plan.get("concurrency", 0) for plan in plans}) == [0, 8]
 
 
+def test_a_folder_receives_the_runs_too_if_no_store_is_named(tmp_path: Path) -> None:
+    done = run("--suite", "async", "--rounds", "12", "--seeds", "2", "--workers", "1", "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(f"Figure and data are in {tmp_path / 'out'}/\n")
+    assert {path.name for path in (tmp_path / "out").iterdir()} >= {"slots.csv", "slots.json", "slots.svg"}
+    with RunStore(tmp_path / "out" / "runs.turnout", read_only=True) as opened:
+        assert len(opened.runs()) == 2 * len(SLOT_SUITES["async"].contenders)
+
+
 def test_the_training_suite_measures_the_time_to_an_accuracy(tmp_path: Path) -> None:
     suite = ("--suite", "async-training", "--rounds", "24", *SMALL[2:], "--store", str(tmp_path / "runs.turnout"))
     result = json.loads(run(*suite, "--json").stdout)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cli.in_process import Done, run
+from turnout.cli.simulation.sweep import watched
 from turnout.simulator import RunPlan, play_plan
 from turnout.store import RunStore
 
@@ -173,3 +174,12 @@ def test_a_missing_package_says_what_to_install(
     done = run("sweep", "study.toml", "--backend", backend)
     assert done.returncode == 2
     assert f"the package {package}: pip install 'turnout[cluster]'" in done.stderr
+
+
+def test_a_log_file_receives_about_ten_lines_however_many_rounds_are_played(capsys: pytest.CaptureFixture[str]) -> None:
+    with watched([RunPlan("random", 600), RunPlan("random", 400)], None) as watch:
+        for _ in range(1000):
+            watch(1)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 10
+    assert (lines[0], lines[-1]) == ("100 of 1,000 rounds of 2 runs", "1,000 of 1,000 rounds of 2 runs")

@@ -53,6 +53,15 @@ def test_describe_prints_json(generated: Path) -> None:
     assert result["joined"]["devices"] == "by id"
 
 
+def test_describe_prints_files_without_availability(tmp_path: Path) -> None:
+    (tmp_path / "scores.csv").write_text("score\n5\n7\n")
+    done = run("traces", "describe", tmp_path / "scores.csv")
+    assert done.returncode == 0
+    assert "devices: 2, mean score 6" in done.stdout
+    assert "availability:" not in done.stdout
+    assert "share of time" not in done.stdout
+
+
 def test_a_record_shorter_than_a_day_has_no_values_for_the_other_hours(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("client,start,stop\na,0,3600\n")
     result = json.loads(run("traces", "describe", tmp_path / "a.csv", "--json").stdout)

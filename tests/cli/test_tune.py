@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,30 @@ def test_a_goal_that_cannot_be_met_exits_with_code_one_and_a_remedy() -> None:
     for text in ("No speed weight meets this goal, with or without a horizon", "best possible", "--p95-round"):
         assert text in done.stdout
     assert json.loads(run("tune", "--p95-round", "0.1", *SMALL, "--json").stdout)["possible"] is False
+
+
+def test_a_goal_that_only_a_horizon_meets_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def only_with_a_horizon(*arguments: Any, **options: Any) -> Any:
+        effort = {"points": 2, "coarse": 2, "fine": 2, "fresh": 2, "try_horizon": False}
+        found = find_speed_weight(*arguments, **{**options, **effort})
+        settings = {"speed_weight": 3.0, "horizon": 30, "prior": "fleet"}
+        return replace(found, answer=None, horizon=replace(found.best, settings=settings))
+
+    monkeypatch.setattr(tune, "find_speed_weight", only_with_a_horizon)
+    done = run("tune", "--within", "2", *SMALL)
+    assert done.returncode == 0
+    assert "No speed weight meets the goal with the paper's rule; a horizon does.\nRecommended: " in done.stdout
+    assert "--set speed_weight=3.0 --set horizon=30 --set prior=fleet" in done.stdout
+    assert "which extends the paper's rule" not in done.stdout
+
+
+def test_the_line_for_a_live_fleet_opens_it_with_the_settings() -> None:
+    def build(*_: Any) -> Any:
+        raise AssertionError("nothing is played")
+
+    live = tune.Environment("a fleet", "rbcsf", build, {"cohort_size": 3}, "of all rounds", live=True, clients=12)
+    line = live.line({"speed_weight": 2.5}, 30, [])
+    assert line == "Scheduler.open(…, policy='rbcsf', settings={'cohort_size': 3, 'speed_weight': 2.5})"
 
 
 @pytest.mark.usefixtures("small_search")

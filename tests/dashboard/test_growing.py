@@ -42,6 +42,16 @@ def test_appending_nothing_gives_an_empty_array_of_the_dtype() -> None:
     assert (len(column), column.values.tolist(), column.values.dtype.name) == (0, [], "int8")
 
 
+@pytest.mark.parametrize("index", [-1, 2])
+def test_only_a_value_that_was_appended_is_replaced(index: int) -> None:
+    column = GrowingArray(np.float64)
+    column.append([1.0, 2.0])
+    column.set(1, 5.0)
+    with pytest.raises(IndexError, match=f"index must be at least 0 and less than 2, got {index}"):
+        column.set(index, 7.0)
+    assert column.values.tolist() == [1.0, 5.0]
+
+
 @st.composite
 def growing_fleets(draw: st.DrawFn) -> list[BoolArray]:
     """Generates availability masks of a growing fleet."""

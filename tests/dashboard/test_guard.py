@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import json
 import re
@@ -15,11 +16,12 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
 from dashboard.served import Served, served, small_fleet
 from dashboard.test_routes import ROUTES, assert_guarded
 from turnout.dashboard import serving
-from turnout.dashboard.guard import COOKIE, SHORTEST_TOKEN, check_token
+from turnout.dashboard.guard import COOKIE, SHORTEST_TOKEN, Guard, check_token
 from turnout.errors import SettingError, StoreError
 from turnout.web.hosts import is_loopback
 from waiting import LONGEST_WAIT
@@ -397,3 +399,23 @@ def test_serve_checks_its_arguments_before_it_listens(directory: Path) -> None:
         serving.serve(directory / "nothing.turnout")
     with pytest.raises(SettingError, match="cannot listen"):
         serving.serve(directory / "fleet.turnout", host="203.0.113.7", token="x" * 20)
+
+
+def test_a_failure_after_the_answer_has_begun_is_passed_on() -> None:
+    """The server then breaks the connection off, so that the browser does not take a part for the whole."""
+    sent: list[Message] = []
+
+    async def failing(_: Scope, __: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise ZeroDivisionError("after the start")
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": [(b"host", b"localhost")]}
+    with pytest.raises(ZeroDivisionError, match="after the start"):
+        asyncio.run(Guard(failing, token=None)(scope, receive, send))
+    assert [message["status"] for message in sent] == [200]

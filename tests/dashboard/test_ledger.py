@@ -239,6 +239,20 @@ def test_debts_of_a_wrapped_policy_are_exact_or_not_shown(folder: Path) -> None:
                 np.testing.assert_array_equal(debts[-1], policy.debts.owed)
 
 
+def test_debts_by_round_are_not_shown_if_a_wrapper_decides_who_accrues_turns(folder: Path) -> None:
+    inside = {"cohort_size": 3, "guaranteed_rate": 0.1, "accrual": "available"}
+    case = {"policy": "rbcsf", "settings": inside, "allowed": [0, 1, 2, 3, 4]}
+    with RunStore(folder / "runs.turnout") as store:
+        source = run_source(store, write_random_run(store, "eligible", case, random_columns(40, 10, seed=5)))
+        debts, reason = debt_history(source.ledger, all_rows(source.ledger))
+        assert debts is None
+        assert reason is not None
+        assert reason.startswith("A wrapper of the policy changes which clients accrue turns")
+        queues = source.ledger.queues
+        assert queues is not None
+        assert not queues.owed[5:].any()  # they are not allowed, and earn nothing
+
+
 @given(
     rounds=st.integers(0, 25),
     clients=st.integers(1, 9),

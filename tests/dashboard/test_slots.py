@@ -20,14 +20,17 @@ from turnout.dashboard.sources.slot_fleet import open_fleet_source
 from turnout.dashboard.sources.slot_ledger import SlotLedger
 from turnout.dashboard.sources.slot_run import open_run_source
 from turnout.dashboard.views.client import client
+from turnout.dashboard.views.comparing import training
 from turnout.dashboard.views.overview import overview
 from turnout.dashboard.views.queues import debt_history
 from turnout.dashboard.views.rounds import round_detail, rounds
+from turnout.dashboard.views.slots import decision_summary
 from turnout.dashboard.views.system import metrics
 from turnout.dashboard.watch import Watch
 from turnout.scheduler import Scheduler
-from turnout.simulator import RunPlan, SlotRun, play_into
-from turnout.store import RunStore
+from turnout.simulator import RunPlan, SlotRun, play_into, play_plan
+from turnout.store import RoundColumns, RunStore
+from turnout.store.training_log import TrainingLog
 
 
 @pytest.fixture(scope="module")
@@ -238,3 +241,45 @@ def test_the_stream_follows_a_live_fleet_without_rounds(tmp_path: Path) -> None:
             training = server.json(f"/api/explain?id={earlier['id']}&round={later['turn']}")
             assert training["standing"] == "training"
             assert training["sentence"] == f"{earlier['id']} was training, in its turn of decision {earlier['turn']}."
+
+
+def test_the_guarantee_of_a_run_whose_record_does_not_fit_its_policy_is_hidden(tmp_path: Path) -> None:
+    plan = RunPlan("fair-pace", 20, 3, {"tolerance": 1.0}, world_settings={"clients": 12}, concurrency=3)
+    played = play_plan(plan)
+    fields = {name: getattr(played, name) for name in RoundColumns.__slots__}
+    other = RoundColumns(**{**fields, "contexts": np.ones((len(played.chosen), 2))})
+    with RunStore(tmp_path / "runs.turnout") as store:
+        run = store.write_run("other", plan.as_dict(), other, clients=12, code_version="1")
+        source = open_run_source(store, store.info(run))
+        source.catch_up(FOREVER)
+        assert source.trouble is not None
+        assert source.trouble.startswith("The guarantee of this run is not shown because its record is incomplete: ")
+        assert source.ledger.certificate() is None
+        assert source.ledger.turn_column("chosen").tolist() == played.chosen.tolist()
+
+
+def test_the_curve_of_a_fleet_without_rounds_is_drawn_at_the_times_of_its_turns(tmp_path: Path) -> None:
+    with open_slots(tmp_path / "fleet.turnout") as scheduler:
+        play_turns(scheduler, 5)
+    TrainingLog(scheduler.path).write_metrics({"server": {0: {"accuracy": 0.1}, 3: {"accuracy": 0.4}}})
+    watch = Watch(scheduler.path)
+    try:
+        with watch.locked_source() as source:
+            assert source is not None
+            source.catch_up(FOREVER)
+            started = source.ledger.round_column("started")
+        (group,) = shown(watch, training, metric=None)["groups"]
+    finally:
+        watch.stop()
+    assert (group["rounds"], group["mean"]) == ([0, 3], [0.1, 0.4])
+    assert close_to(group["seconds"], [0.0, started[2] - started[0]])
+
+
+def test_a_decision_whose_client_was_late_says_when_its_deadline_passed() -> None:
+    turn = {"id": "c1", "outcome": "late", "staleness": None, "predicted": None}
+    row = {"turn": turn, "seconds": 30.0, "volunteers": 4}
+    assert decision_summary(row) == (
+        "c1 was given a turn, as one of 4 idle clients. It was late: its deadline passed after 30.00 s."
+    )
+    row["turn"] = {**turn, "outcome": "arrived"}
+    assert decision_summary(row) == ("c1 was given a turn, as one of 4 idle clients. Its update arrived after 30.00 s.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import re
 from collections import Counter
@@ -30,7 +31,7 @@ from turnout.analysis.metrics import (
     summarise,
 )
 from turnout.analysis.statistics import mean_confidence_interval
-from turnout.dashboard.views import common, overview, speed
+from turnout.dashboard.views import common, comparing, overview, rounds, speed
 from turnout.errors import SettingError
 from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
 from turnout.policies.rbcsf.policy import RBCSF
@@ -872,6 +873,59 @@ def test_a_guarantee_that_cannot_be_recomputed_is_hidden_with_a_note(folder: Pat
         assert "is not shown because its record is incomplete" in warning["text"]
 
 
+def test_turns_that_were_forfeited_are_a_warning(folder: Path) -> None:
+    path = folder / "runs.turnout"
+    settings = {"cohort_size": 3, "guaranteed_rate": 0.15, "max_owed": 0.5}
+    columns = random_columns(40, 10, seed=5, failures=0.0)
+    with RunStore(path) as store:
+        write_random_run(store, "rbcsf", settings, columns)
+    policy = RBCSF(10, **settings)  # type: ignore[arg-type]
+    for record in columns.records():
+        policy.tell(record.report)
+    assert policy.debts is not None
+    forfeiting = int((policy.debts.forfeited >= 1).sum())
+    assert forfeiting > 1
+    with served(path) as server:
+        texts = [warning["text"] for warning in server.json("/api/overview")["warnings"]]
+    assert f"{forfeiting} clients forfeited turns above the cap: raise max_owed, or lower guaranteed_rate." in texts
+
+
+def test_a_store_without_runs_has_no_client_and_nothing_to_explain(folder: Path) -> None:
+    path = folder / "runs.turnout"
+    RunStore(path).close()
+    with served(path) as server:
+        for route, text in {
+            "client": "there is no client yet: this store has no run",
+            "explain": "there is nothing to explain yet: this store has no run",
+        }.items():
+            answer = server.get(f"/api/{route}?id=0")
+            assert (answer.status, json.loads(answer.body)) == (404, {"error": text})
+
+
+@pytest.mark.parametrize(
+    ("bottleneck", "has_failed", "ending"),
+    [
+        (None, False, "The round took 4.00 s."),
+        ("a", False, "The round took 4.00 s and ended with a, the slowest client."),
+        ("a", True, "The round took 4.00 s: the server waited for a, which failed."),
+    ],
+)
+def test_the_summary_of_a_round_names_the_client_that_ended_it_if_it_is_known(
+    bottleneck: str | None, has_failed: bool, ending: str
+) -> None:
+    row: dict[str, Any] = {
+        "turn": None,
+        "cohort": 2,
+        "volunteers": 5,
+        "back": 1,
+        "late": 0,
+        "failed": 1,
+        "seconds": 4.0,
+    }
+    row |= {"bottleneck": bottleneck, "bottleneck_failed": has_failed, "threshold": None}
+    assert rounds._summary(row) == f"2 clients chosen of 5 available: 1 returned, 1 failed. {ending}"
+
+
 # Training, compare
 
 
@@ -996,6 +1050,20 @@ def test_the_current_run_takes_the_last_place_if_there_are_too_many_groups(folde
             groups = server.json(f"/api/compare?run={runs[current]}")["groups"]
             assert sorted(group["runs"] for group in groups) == [[runs[index]] for index in shown], current
             assert [group["runs"] for group in groups if group["is_current"]] == [[runs[current]]]
+
+
+def test_the_current_run_is_compared_if_there_are_too_many_runs(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparing, "MAX_RUNS", 2)
+    path = folder / "runs.turnout"
+    with RunStore(path) as store:
+        runs = [
+            write_random_run(store, "rbcsf", {"cohort_size": size}, columns_with_cohorts(30, [[0]]))
+            for size in range(1, 6)
+        ]
+    with served(path) as server:
+        for current, shown in ((0, [0, 3, 4]), (3, [3, 4]), (4, [3, 4])):  # the newest are compared
+            groups = server.json(f"/api/compare?run={runs[current]}")["groups"]
+            assert sorted(group["runs"] for group in groups) == [[runs[index]] for index in shown], current
 
 
 def test_a_run_without_rounds_is_not_compared(folder: Path) -> None:

@@ -13,7 +13,7 @@ from service.served import ROUNDS
 from turnout.scheduler import Scheduler
 from turnout.service.access import callers
 from turnout.service.access.callers import Access, Caller
-from turnout.service.access.tokens import SECONDS_PER_DAY, Token, TokenFile
+from turnout.service.access.tokens import SECONDS_PER_DAY, Token, TokenFile, tokens_path
 
 
 @pytest.fixture
@@ -102,3 +102,18 @@ def test_the_tokens_in_memory_are_limited(access: Access, file: TokenFile) -> No
                 assert caller is not None
                 assert (caller.client, caller.token) == (new.token.client, new.token.id)
                 assert len(access._known) <= 4
+
+
+def test_a_token_that_cannot_be_checked_allows_nothing_to_be_read(
+    access: Access, file: TokenFile, caplog: pytest.LogCaptureFixture
+) -> None:
+    (viewer,), (device,) = file.create("viewer"), file.create("device", clients=["phone-1"])
+    assert access.may_read(viewer.text, "fleet")
+    assert not access.may_read(viewer.text, "other")
+    assert not access.may_read(device.text, "fleet")
+    path = tokens_path(file.fleet)
+    path.rename(path.with_name("hidden"))
+    assert not access.may_read(viewer.text, "fleet")
+    assert "tokens cannot be read" in caplog.text
+    path.with_name("hidden").rename(path)
+    assert access.may_read(viewer.text, "fleet")

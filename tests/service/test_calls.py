@@ -174,6 +174,14 @@ def test_stopping_executes_what_waits_and_refuses_what_comes_later(calls: FleetC
         assert len(reader.clients) == 5
 
 
+def test_a_fleet_whose_thread_was_never_started_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.turnout"
+    calls = FleetCalls(Scheduler.open(path, **ROUNDS))
+    calls.stop()
+    assert not calls.is_ready
+    Scheduler.open(path).close()  # the lock is free
+
+
 def test_a_caller_that_has_gone_does_not_stop_the_others(calls: FleetCalls) -> None:
     async def run() -> str:
         gate = Gate()

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
+from fastapi import FastAPI, Request
 from fastapi.routing import APIRoute
+from starlette.types import Message
 
 from service.served import Service, served
-from turnout.service.direct import DirectCalls
+from turnout.service.direct import DirectCalls, _again
+from turnout.service.models import Registration
 from turnout.service.routes import RoleRoute
 
 CALLS: list[tuple[str, Any, str]] = [
@@ -76,3 +80,28 @@ def test_only_what_is_valid_is_called_directly(service: Service) -> None:
         assert service.post("/clients", {"clients": ["a"]}, headers={"idempotency-key": "a b"}).status == 422
         assert service.get("").status == 200
     assert handled == ["/v1/fleets/fleet/clients"] * 2 + ["/v1/fleets/fleet"]
+
+
+def test_what_follows_a_body_that_was_read_already_is_received_after_it() -> None:
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def run() -> list[Message]:
+        again = _again(b"{}", receive)
+        return [await again() for _ in range(3)]
+
+    body = {"type": "http.request", "body": b"{}", "more_body": False}
+    assert asyncio.run(run()) == [body, {"type": "http.disconnect"}, {"type": "http.disconnect"}]
+
+
+def test_a_route_with_other_parameters_is_left_to_fastapi() -> None:
+    async def plain(request: Request, fleet: str, body: Registration, key: str | None = None) -> None: ...
+
+    async def with_a_query(request: Request, fleet: str, body: Registration, limit: int = 3) -> None: ...
+
+    routes = [
+        APIRoute(f"/v1/fleets/{{fleet}}/{name}", endpoint, methods=["POST"], openapi_extra={"x-roles": ["server"]})
+        for name, endpoint in (("plain", plain), ("query", with_a_query))
+    ]
+    direct = DirectCalls(FastAPI(), routes=routes, check=lambda *_: None, roles_field="x-roles")
+    assert list(direct._endpoints) == ["plain"]

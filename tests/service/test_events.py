@@ -168,7 +168,7 @@ def test_invalid_positions_are_refused(service: Service) -> None:
         assert service.get(f"/events?{query}").status == 422, query
 
 
-def test_events_that_are_no_longer_kept_are_gone(tmp_path: Path) -> None:
+def test_events_that_are_no_longer_kept_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with served(tmp_path, {"fleet": {**ROUNDS, "keep_rounds": 10}}) as service:
         service.ok("/clients", {"clients": ["phone-1", "phone-2"]})
         scheduler, done = service.fleets["fleet"].scheduler, 0
@@ -182,6 +182,17 @@ def test_events_that_are_no_longer_kept_are_gone(tmp_path: Path) -> None:
         assert (reply.status, "no longer kept" in reply.error) == (410, True)
         first = int(reply.error.split("begin after event ")[1])
         assert listed(service, f"&after={first}")[0].id == first + 1
+        monkeypatch.setattr(eventlog.EventLog, "check", lambda *_: None)  # they are removed after this check
+        assert listed(service, "&after=0") == [Event("stale", {"error": reply.error}, None)]
+
+
+def test_the_state_is_sent_only_if_it_has_changed(service: Service) -> None:
+    with streaming(service) as stream:
+        assert read_event(stream) is not None
+        for number in range(1, 4):
+            service.ok("/clients", {"clients": [f"phone-{number}"]})
+            event = read_event(stream)
+            assert event == Event("joined", {"clients": [f"phone-{number}"]}, number)
 
 
 def test_too_many_streams_are_refused_and_ended_ones_do_not_count(

@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from service.served import Reply, Service, served
-from turnout.service.examples import ERRORS, EXAMPLES
+from turnout.service.examples import ERRORS, EXAMPLES, add_examples
 
 JSON = "application/json"
 ROUNDS = {"settings": {"cohort_size": 2}, "deadline": 60.0, "allow_infeasible": True}
@@ -143,6 +143,22 @@ def has_form(value: Any, example: Any) -> bool:
     if isinstance(value, bool) or isinstance(example, bool) or not isinstance(value, numbers):
         return type(value) is type(example)
     return isinstance(example, numbers)
+
+
+def test_what_has_no_examples_is_left_as_it_is() -> None:
+    other = {"operationId": "another", "responses": {"200": {"description": "x"}}}
+    known = {
+        "operationId": next(iter(EXAMPLES)),
+        "requestBody": {"content": {JSON: {}}},
+        "responses": {"200": {"content": {JSON: {"schema": {}}}}, "409": {"content": {JSON: {}}}},
+        "parameters": [{"name": "unheard_of"}],
+    }
+    document: dict[str, Any] = {"paths": {"/other": {"get": dict(other)}, "/known": {"post": known}}}
+    add_examples(document)
+    assert document["paths"]["/other"] == {"get": other}
+    assert known["parameters"] == [{"name": "unheard_of"}]
+    assert known["responses"]["409"]["content"][JSON] == {"example": {"error": ERRORS[409]}}  # type: ignore[index]
+    assert list(known["responses"]) == ["200", "409"]
 
 
 def test_forms_that_differ_are_noticed() -> None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
 from service.served import Service, served
 from turnout.errors import StoreError
-from turnout.service.access.guard import BodyLimits
+from turnout.service.access.callers import Access
+from turnout.service.access.guard import BodyLimits, Guard
 from turnout.service.access.tokens import TokenFile, tokens_path
+from turnout.service.metrics import Traffic
 from turnout.service.serving import Options
 from turnout.web.connections import Limits
 from turnout.web.headers import HEADERS
@@ -111,6 +117,55 @@ def test_an_unexpected_failure_is_a_500_without_details(service: Service) -> Non
     with patch.object(TokenFile, "version", side_effect=ZeroDivisionError("secret")):
         reply = service.get("")
     assert (reply.status, reply.error) == (500, "the service failed to answer this request: see its log")
+
+
+def test_a_failure_after_the_answer_has_begun_is_passed_on_and_counted() -> None:
+    """The server then breaks the connection off, so that the caller does not take a part for the whole."""
+    sent: list[Message] = []
+
+    async def failing(_: Scope, __: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        raise ZeroDivisionError("after the start")
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    traffic = Traffic()
+    scope: dict[str, Any] = {
+        "type": "http",
+        "method": "GET",
+        "path": "/v1/fleets/fleet",
+        "headers": [(b"host", b"localhost")],
+    }
+    scope |= {"app": SimpleNamespace(state=SimpleNamespace(fleets={})), "raw_path": b"", "query_string": b""}
+    with pytest.raises(ZeroDivisionError, match="after the start"):
+        asyncio.run(Guard(failing, access=Access(None), traffic=traffic)(scope, receive, send))
+    assert [message["status"] for message in sent] == [200]
+    counted = [line for line in traffic.lines(frozenset([""])) if line.startswith("turnout_service_requests_total")]
+    assert counted == ['turnout_service_requests_total{fleet="",operation="",status="200"} 1']
+
+
+def test_what_is_no_request_is_passed_on_as_it_is() -> None:
+    seen: list[tuple[Scope, Message]] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.append((scope, await receive()))
+        await send({"type": "lifespan.startup.complete"})
+
+    async def receive() -> Message:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: Message) -> None:
+        seen.append(({}, message))
+
+    asyncio.run(Guard(app, access=Access({}))({"type": "lifespan"}, receive, send))
+    assert seen == [
+        ({"type": "lifespan"}, {"type": "lifespan.startup"}),
+        ({}, {"type": "lifespan.startup.complete"}),
+    ]
 
 
 def test_tokens_that_cannot_be_read_give_no_access(service: Service) -> None:

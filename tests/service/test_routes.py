@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,8 @@ from starlette.responses import PlainTextResponse
 from service.served import ROUNDS, SLOTS, Service, served
 from turnout.scheduler import Scheduler, examine
 from turnout.service import models
-from turnout.service.access.tokens import TokenFile
-from turnout.service.serving import Options, fleet_names, open_fleets
+from turnout.service.access.tokens import TokenFile, tokens_path
+from turnout.service.serving import Options, _surviving_sigterm, fleet_names, open_fleets
 
 
 @pytest.fixture
@@ -269,6 +271,10 @@ def test_a_service_without_tokens_serves_only_this_machine(tmp_path: Path) -> No
             assert service.get("", role=None, headers={"host": host}).status == 421
             assert service.send("GET", "/healthz", role=None, headers={"host": host}).status == 421
         assert service.get("", role=None, headers={"host": "localhost:1"}).status == 200
+        tokens_path(service.fleets["fleet"].scheduler.path).unlink()
+        service.ok("/removals", {"client": PHONES[0]}, role=None)
+        assert service.get(f"/history?client={PHONES[0]}", role=None).status == 404
+        assert not tokens_path(service.fleets["fleet"].scheduler.path).exists()
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
@@ -287,3 +293,16 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     with open_fleets([bare], Options()) as (fleets, access):
         assert fleets["bare"].is_ready
         assert access.needs_token
+
+
+def test_a_service_in_another_thread_leaves_the_signals_of_the_process_alone() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    def serve() -> object:
+        with _surviving_sigterm():
+            return signal.getsignal(signal.SIGTERM)
+
+    with ThreadPoolExecutor(1) as thread:
+        assert thread.submit(serve).result() is before
+    assert serve() is not before
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -123,6 +123,22 @@ def test_a_service_follows_a_token_file_that_was_replaced_and_refuses_if_it_is_m
         assert service.find(new.text) is not None
 
 
+def test_a_file_that_another_process_has_just_created_is_kept(fleet: Path) -> None:
+    with TokenFile(fleet) as file:
+        (new,) = file.create("viewer")
+    exists = Path.exists
+    asked: list[Path] = []
+
+    def was_missing(path: Path) -> bool:
+        """Answers as the file system did before the other process created the file, but only at first."""
+        asked.append(path)
+        return exists(path) and asked.count(tokens_path(fleet)) > 1
+
+    with patch.object(Path, "exists", was_missing), TokenFile(fleet) as file:
+        assert file.find(new.text) is not None
+    assert asked.count(tokens_path(fleet)) >= 2
+
+
 def test_an_older_copy_of_the_tokens_is_refused_because_it_may_contain_revoked_ones(fleet: Path) -> None:
     with TokenFile(fleet) as file:
         (new,) = file.create("server")

@@ -53,6 +53,11 @@ def test_concatenated_parts_equal_the_whole(cuts: set[int], kind: str) -> None:
     assert list(RoundColumns.from_bytes(whole.to_bytes()).records()) == records
 
 
+def test_parts_of_nothing_cannot_be_concatenated() -> None:
+    with pytest.raises(StoreError, match="there are no columns to concatenate: give at least one part"):
+        RoundColumns.concatenate([])
+
+
 def test_old_names_still_work() -> None:
     columns = columns_of(unusual_rounds())
     assert columns.report_rows is not None

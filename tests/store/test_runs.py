@@ -20,6 +20,7 @@ from turnout import make_policy
 from turnout.errors import StoreError
 from turnout.kernel.rounds import RoundRecord
 from turnout.store import RoundColumns, RunInfo, RunStore
+from turnout.store.files import database
 
 PLAN = {"policy": "rbcsf", "seed": 3, "settings": {"speed_weight": 5.0}}
 RECORDS = play_rounds(30, deadline=15.0, failure_rate=0.1)
@@ -300,6 +301,13 @@ def test_a_snapshot_holds_only_plain_values(store: RunStore, value: Any) -> None
     assert len(store.columns(run)) == 0
 
 
+def test_the_keys_of_a_snapshot_are_strings(store: RunStore) -> None:
+    run = begin(store)
+    with pytest.raises(StoreError, match="the keys of a snapshot must be strings, not 3"):
+        store.append(run, columns_of(RECORDS), snapshot={3: 1.0})  # type: ignore[dict-item]
+    assert len(store.columns(run)) == 0
+
+
 def test_a_policy_is_restored_from_its_snapshot(store: RunStore) -> None:
     policy, restored = make_policy("rbcsf", 40), make_policy("rbcsf", 40)
     for record in RECORDS:
@@ -465,6 +473,24 @@ def test_a_damaged_page_is_detected_on_opening(path: Path) -> None:
         RunStore(path)
 
 
+def test_only_the_length_of_a_large_store_is_checked_on_opening(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite's check reads the whole file."""
+    with RunStore(path) as store:
+        for number in range(200):
+            begin(store, f"run {number}")
+    content = bytearray(path.read_bytes())
+    last = next(start for start in range(len(content) - 4096, 0, -4096) if content[start] == 13)
+    content[last + 1 : last + 40] = b"\xff" * 39
+    path.write_bytes(bytes(content))
+    with pytest.raises(StoreError, match="is truncated or damaged"):
+        RunStore(path)
+    monkeypatch.setattr(database, "LARGEST_CHECKED", len(content))
+    RunStore(path, read_only=True).close()
+    path.write_bytes(bytes(content[:-1]))
+    with pytest.raises(StoreError, match="is truncated or damaged"):
+        RunStore(path, read_only=True)
+
+
 def test_flipped_bytes_inside_rounds_are_detected_on_reading(path: Path) -> None:
     with RunStore(path) as store:
         run = begin(store)
@@ -504,6 +530,23 @@ def test_rounds_are_correct_or_refused_whichever_byte_is_damaged(path: Path) -> 
         assert records == RECORDS[: len(records)]
         read += 1
     assert read < 50
+
+
+def test_a_store_that_another_process_has_just_created_is_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with RunStore(path) as store:
+        write(store)
+    exists = Path.exists
+    asked: list[Path] = []
+
+    def was_missing(asked_for: Path) -> bool:
+        """Answers as the file system did before the other process created the file, but only at first."""
+        asked.append(asked_for)
+        return exists(asked_for) and asked.count(path) > 1
+
+    monkeypatch.setattr(Path, "exists", was_missing)
+    with RunStore(path) as store:
+        assert list(store.columns(1).records()) == RECORDS
+    assert asked.count(path) == 2
 
 
 def test_a_missing_folder_is_refused(tmp_path: Path) -> None:

@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from store.keepsakes import make_report, make_selection
 from turnout.errors import SettingError, StoreError
+from turnout.kernel.rounds import RoundRecord
 from turnout.simulator import RunPlan, sweep
-from turnout.store import RunStore
+from turnout.store import RoundColumns, RunStore
 from turnout.store.tables import RunTable, TablePart
 
 PLANS = [
@@ -125,3 +127,46 @@ def test_what_cannot_be_a_table_is_refused(store: RunStore, tmp_path: Path, monk
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(SettingError, match=r"Parquet files need pyarrow: pip install 'turnout\[tables\]'"):
         store.table().write_parquet(tmp_path / "x.parquet")
+
+
+def test_losses_are_averaged_without_those_that_were_not_measured(tmp_path: Path) -> None:
+    losses: list[dict[int, float]] = [{0: 0.5, 2: 1.5}, {1: 4.0}, {2: np.nan, 0: 1.0}]
+    rounds = [
+        RoundRecord(
+            make_selection(*measured, round_=round_),
+            make_report(*measured, round_=round_, losses=np.array(list(measured.values()))),
+        )
+        for round_, measured in enumerate(losses, start=1)
+    ]
+    with RunStore(tmp_path / "runs.turnout") as store:
+        store.write_run(
+            "one", {"policy": "x"}, RoundColumns.from_records(rounds, clients=4), clients=4, code_version="1"
+        )
+        by_round, by_client, turns = (store.table("rounds"), store.table("clients"), store.table("turns"))
+    assert by_round.column("mean_loss") == [1.0, 4.0, 1.0]
+    assert by_client.column("mean_loss") == [0.75, 4.0, 1.5, None]
+    assert list(zip(turns.column("client"), turns.column("loss"), strict=True)) == [
+        (0, 0.5),
+        (2, 1.5),
+        (1, 4.0),
+        (2, None),
+        (0, 1.0),
+    ]
+    assert "available" not in by_round.names
+    assert "available_rounds" not in by_client.names
+
+
+def test_a_run_without_rounds_has_only_their_number(tmp_path: Path) -> None:
+    with RunStore(tmp_path / "runs.turnout") as store:
+        store.begin("one", {"policy": "x", "seed": 3}, clients=4, code_version="1")
+        (run,) = rows_of(store.table("runs"))
+    assert (run["policy"], run["seed"], run["rounds"]) == ("x", "3", "0")
+    assert "total_seconds" not in run
+
+
+def test_a_parquet_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "file").touch()
+    table = RunTable([TablePart({"a": 1}, {})])
+    with pytest.raises(SettingError, match=r"cannot write .*rounds.parquet: (Not a directory|File exists)"):
+        table.write_parquet(tmp_path / "file" / "rounds.parquet")

@@ -90,3 +90,36 @@ def test_a_damaged_model_is_refused_with_the_metrics(log: TrainingLog) -> None:
     log.model.write_bytes(b"not a model")
     with pytest.raises(StoreError, match="cannot be read from"):
         log.series()
+
+
+def test_a_run_without_metrics_is_finished_too(log: TrainingLog) -> None:
+    log.write_model({"server_round": 1, "fleet_round": 1}, [np.arange(2.0)])
+    log.finish()
+    assert read_model(log.last)[1][0].tolist() == [0.0, 1.0]
+    assert not log.model.exists()
+    assert not log.last_metrics.exists()
+    assert log.series() == {}
+
+
+def test_a_run_that_ends_while_its_log_is_read_is_read_under_its_last_names(
+    log: TrainingLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.write_model({"server_round": 2, "fleet_round": 7}, [])
+    log.write_metrics(METRICS)
+    expected, found = plain(log), TrainingLog._metrics_files
+    calls: list[list[Path]] = []
+
+    def finish_after(self: TrainingLog) -> list[Path]:
+        calls.append(files := found(self))
+        if len(calls) == 1:
+            log.finish()
+        return files
+
+    monkeypatch.setattr(TrainingLog, "_metrics_files", finish_after)
+    assert plain(log) == expected
+    assert calls == [[log.metrics], [log.last_metrics]]
+    calls.clear()
+    log.last.replace(log.model)
+    log.last_metrics.replace(log.metrics)
+    assert log.written_at == log.last_metrics.stat().st_mtime
+    assert len(calls) == 2

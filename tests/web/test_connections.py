@@ -180,3 +180,19 @@ def test_f14_a_client_that_does_not_read_its_response_is_closed(store: Path) -> 
         raw.connect(("127.0.0.1", server.port))
         raw.sendall(request("/static/plotly.min.js") * 10)  # more than the buffers of the operating system hold
         wait_until(lambda: cannot_send(raw), "the connection is closed")
+
+
+def test_what_arrives_after_the_connection_was_closed_is_not_read(store: Path) -> None:
+    """Data that was received before the closing can be delivered after it: nobody reads an answer any more."""
+    with served(store) as server, connected(server) as raw:
+        wait_until(lambda: protocols(server), "the connection is open")
+        (protocol,) = protocols(server)
+
+        def close_and_receive() -> None:
+            protocol.transport.close()
+            protocol.data_received(request("/healthz"))
+
+        done = call_in_loop(protocol, close_and_receive)
+        assert read_to_end(raw) == b""
+        assert done
+        assert protocol.cycle is None  # no request was begun

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pytest
 from flwr.app import Context, Message
 
@@ -25,6 +26,8 @@ from adapters.flower.in_process import (
 )
 from turnout.adapters.flower import FairSelection, clients_of, identify_clients
 from turnout.adapters.flower.client import Status, with_status
+from turnout.adapters.flower.discovery.identity import describe_nodes
+from turnout.adapters.flower.discovery.statuses import FIRST_CAPACITY, StatusTable
 from turnout.scheduler import Scheduler
 from turnout.scheduler.features import Feature, Features
 
@@ -483,3 +486,26 @@ def test_identify_clients_returns_the_node_of_each_client_that_answers(clock: Cl
     assert identify_clients(grid, patience=4.0) == {"777": 777, "c0": 100}
     assert clock.now - start == pytest.approx(4.0)
     assert clients_of is identify_clients
+
+
+def test_the_table_of_statuses_grows_and_keeps_its_values() -> None:
+    table = StatusTable(Features.of(Feature("battery", 0.0, 5.0)))
+    table.put("first", {"battery": 4.0})
+    many = [f"c{number}" for number in range(3 * FIRST_CAPACITY)]
+    rows = table.rows(many)
+    assert rows.tolist() == list(range(1, len(many) + 1))
+    table.put(many[-1], {"battery": 9.0})
+    table.put("last", {})
+    everybody = table.rows(["first", *many, "last"])
+    offered = np.asarray(table.offer(everybody, everybody).columns["battery"])
+    assert offered.tolist() == [4.0, *[1.0] * (len(many) - 1), 9.0, 1.0]
+    assert table.is_valid(everybody).tolist() == [True, *[True] * (len(many) - 1), False, True]
+    assert many[-1] in table.problem(many[-1])
+
+
+def test_a_grid_of_an_older_release_describes_no_nodes() -> None:
+    class Older:
+        def get_node_ids(self) -> list[int]:
+            return [100]
+
+    assert describe_nodes(Older()) == {}  # type: ignore[arg-type]

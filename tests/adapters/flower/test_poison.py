@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -28,6 +29,8 @@ from adapters.flower.in_process import (
 from turnout.adapters.flower import FairSelection
 from turnout.adapters.flower.client import with_status
 from turnout.adapters.flower.resume.saved_run import RunFiles
+from turnout.adapters.flower.rounds.arrays import model_problem
+from turnout.adapters.flower.rounds.replies import ReplyJudge
 from turnout.errors import SettingError, TrainingError
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -101,6 +104,13 @@ def twice(name: str) -> Change:
     return change
 
 
+def pickled(content: RecordDict) -> None:
+    array = content.array_records["arrays"]["weights"]
+    stream = io.BytesIO()
+    np.save(stream, np.array([{}, {}]), allow_pickle=True)
+    content["arrays"] = ArrayRecord({"weights": Array("object", array.shape, array.stype, stream.getvalue())})
+
+
 POISON: dict[str, tuple[Change, str]] = {
     "NaN": (with_arrays(weights=[1.0, np.nan]), "its array 'weights' contains values that are not finite"),
     "infinity": (with_arrays(weights=[np.inf, 1.0]), "its array 'weights' contains values that are not finite"),
@@ -114,6 +124,7 @@ POISON: dict[str, tuple[Change, str]] = {
     "two records of arrays": (twice("arrays"), "which are not those of the model that was sent"),
     "bytes missing": (damaged, "its array 'weights' cannot be read"),
     "a false shape": (misdeclared, "its array 'weights' cannot be read: it is declared as float64 (1, 2)"),
+    "Python objects": (pickled, "its array 'weights' cannot be read: it contains Python objects"),
     "no metrics": (without("metrics"), "its metrics have no 'num-examples'"),
     "two records of metrics": (twice("metrics"), "it has several metrics 'num-examples'"),
     "no weight": (with_metrics(**{"num-examples": None}), "its metrics have no 'num-examples'"),
@@ -234,6 +245,31 @@ def test_arrays_that_were_not_finite_before_may_stay_so(open_fleet: OpenFleet) -
     )
     assert set(kinds_in(scheduler, 2).values()) == {"arrived"}
     assert weights(result.arrays)[1] == -np.inf
+
+
+def test_arrays_in_a_format_of_the_user_are_not_checked() -> None:
+    own = Array("float64", (2,), "own.format", b"any bytes")
+    assert model_problem(ArrayRecord({"weights": own}), lambda: []) is None
+
+
+def test_a_reply_is_refused_if_its_arrays_are_not_those_of_the_other_replies() -> None:
+    def reply(**arrays: Any) -> RecordDict:
+        return RecordDict({"arrays": ArrayRecord({name: Array(np.array(values)) for name, values in arrays.items()})})
+
+    sent, judge = reply(weights=[1.0, 2.0]), ReplyJudge(2, None)
+    for client in ("a", "b"):  # a strategy that sends a model and gets differences, for example
+        assert judge.add(client, sent, reply(change=[1.0])) is None
+    assert judge.settle(is_final=True) == (["a", "b"], {})
+    judge.add("a", sent, reply(change=[1.0]))
+    judge.add("b", sent, reply(weights=[1.0, 2.0]))
+    judge.add("c", sent, reply(change=[1.0, 2.0]))
+    assert judge.settle(is_final=True) == (
+        ["a"],
+        {
+            "b": "its arrays are those of the model that was sent, those of the other replies {'change': (1,)}",
+            "c": "its arrays are {'change': (2,)}, those of the other replies {'change': (1,)}",
+        },
+    )
 
 
 def test_serialized_trees_of_different_lengths_are_accepted(open_fleet: OpenFleet) -> None:

@@ -23,7 +23,7 @@ from adapters.flower.in_process import (
     weights,
 )
 from turnout.adapters.flower import FairSelection
-from turnout.adapters.flower.simulated import SimulatedFleet
+from turnout.adapters.flower.simulated import SimulatedFleet, SimulatedSlots
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
@@ -222,3 +222,52 @@ def test_the_train_config_reaches_the_clients(open_fleet: OpenFleet) -> None:
     )
     configs = [dict(sent.content.config_records["config"]) for push in grid.sent("train") for sent in push]
     assert {config["lr"] for config in configs} == {0.125}
+
+
+class ClockedScript(Scripted):
+    """A scripted world with a clock, which `moments` records; nobody is available before second 25."""
+
+    idle_seconds = 10.0
+
+    def __init__(self, seconds: list[float | None]) -> None:
+        super().__init__(seconds)
+        self.moments: list[float] = []
+
+    def set_clock(self, seconds: float) -> None:
+        self.moments.append(seconds)
+
+    def offer(self, round: int) -> RoundOffer:
+        offer = super().offer(round)
+        return RoundOffer(round, np.full(self.clients, self.moments[-1] >= 25.0), offer.contexts)
+
+
+def test_without_rounds_the_clock_of_the_world_goes_on_while_nobody_is_available() -> None:
+    world = ClockedScript([5.0, None])
+    slots = SimulatedSlots(world, 20.0)
+    while not (statuses := slots.statuses(1, ["0", "1"])):
+        assert slots.next_turn() is None
+    assert world.moments == [0.0, 10.0, 20.0, 30.0]
+    assert sorted(statuses) == ["0", "1"]
+    slots.give({7: "0", 8: "1"})
+    assert slots.next_turn() == 8  # it fails at once
+    assert slots.end(8) is None
+    assert slots.next_turn() == 7
+    assert (slots.end(7), slots.now) == (5.0, 35.0)
+    again = SimulatedSlots(ClockedScript([5.0, None]), 20.0)
+    again.restore(slots.state())
+    assert again.state() == slots.state() == {"world": {}, "now": 35.0, "offers": 4}
+
+
+def test_without_a_clock_no_time_passes_while_nobody_is_available() -> None:
+    slots = SimulatedSlots(Scripted([5.0], {1: {0}}), 20.0)
+    assert slots.statuses(1, ["0"]) == {}
+    assert slots.next_turn() is None
+    assert slots.now == 0.0
+
+
+def test_a_world_that_combines_cohorts_needs_rounds() -> None:
+    class Combining(Scripted):
+        combines_cohorts = True
+
+    with pytest.raises(SettingError, match="combines the results of a cohort: use it in a fleet with rounds"):
+        SimulatedSlots(Combining([1.0]), 20.0)

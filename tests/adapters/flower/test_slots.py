@@ -37,7 +37,7 @@ from adapters.flower.in_process import (
     weights,
 )
 from adapters.flower.test_poison import nodes as changed_nodes
-from adapters.flower.test_poison import with_arrays
+from adapters.flower.test_poison import with_arrays, with_metrics
 from adapters.flower.test_simulated import Scripted
 from turnout.adapters.flower import FairSelection
 from turnout.adapters.flower.slots.updates import rebase
@@ -243,6 +243,24 @@ def test_failures_and_replies_that_cannot_be_used_free_their_slots(
     assert "; failed " in caplog.text
 
 
+def test_a_reply_with_another_shape_than_the_others_is_a_failure(open_fleet: OpenFleet) -> None:
+    scheduler, grid = open_fleet(**SLOTS), InProcessGrid(changed_nodes(4, with_arrays(weights=[1.0, 2.0, 3.0]), [1]))
+    result = start(scheduler, grid, buffer=2, versions=8)
+    turns = all_turns(scheduler)
+    assert {kind for client, kind in turns if client == "c1" and kind} == {"failed"}
+    assert {kind for client, kind in turns if client != "c1" and kind} == {"arrived"}
+    why = str(scheduler.history("c1")[0].why)
+    assert why.startswith("its reply cannot be used: its arrays are {'weights': (3,)}, which are not those of the")
+    assert len(weights(result.arrays)) == 1
+
+
+def test_without_checks_a_reply_with_another_metric_is_used_without_rounds_too(open_fleet: OpenFleet) -> None:
+    scheduler, grid = open_fleet(**SLOTS), InProcessGrid(changed_nodes(3, with_metrics(accuracy=0.5), [1]))
+    start(scheduler, grid, versions=6, check_replies=False)
+    assert {kind for _, kind in all_turns(scheduler) if kind} == {"arrived"}
+    assert "c1" in {client for client, _ in all_turns(scheduler)}
+
+
 def test_a_message_that_cannot_be_sent_is_a_failure(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(**SLOTS), InProcessGrid(named_nodes(3))
     grid.client("c1").trouble = "unsent"
@@ -260,6 +278,35 @@ def test_a_late_client_frees_its_slot_and_its_true_time_is_learned(
     assert (late.kind, late.seconds, late.late_seconds) == ("late", 10.0, 14.0)
     assert "c2, late, was back after 14.0 s" in caplog.text
     assert "2" not in {name for replies in spy.aggregated for name in replies}
+
+
+def test_the_time_of_a_late_client_is_not_awaited_longer_than_it_could_be_learned(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(**{**SLOTS, "deadline": 4.0}, late_window=1)
+    start(scheduler, InProcessGrid(named_nodes(3, [1.0, 1.0, 14.0])), versions=18)
+    late = scheduler.history("c2")[0]
+    assert (late.kind, late.seconds, late.late_seconds) == ("late", 4.0, None)
+
+
+def test_a_late_client_that_fails_has_no_true_time(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    scheduler = open_fleet(**{**SLOTS, "deadline": 10.0})
+    grid = InProcessGrid(named_nodes(3, [1.0, 1.0, 14.0]))
+    grid.client("c2").trouble = "raises"
+    start(scheduler, grid, versions=16)
+    late = scheduler.history("c2")[0]
+    assert (late.kind, late.late_seconds) == ("late", None)
+    assert "c2, late, did not come back: out of memory" in caplog.text
+
+
+def test_a_policy_without_a_guarantee_is_summarised_without_a_promise(
+    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    scheduler = open_fleet(**{**SLOTS, "policy": "random", "settings": {}})
+    result = start(scheduler, InProcessGrid(named_nodes(3)))
+    assert "updates with a mean staleness of" in caplog.text
+    assert "; promise " not in caplog.text
+    assert not [name for name in result.train_metrics_clientapp[1] if "promise" in name or "behind" in name]
 
 
 def test_a_silent_client_without_a_deadline_fails_after_the_timeout(open_fleet: OpenFleet) -> None:

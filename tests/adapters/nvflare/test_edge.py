@@ -185,6 +185,28 @@ def test_nothing_is_selected_before_enough_devices_are_known(clock: Clock, fleet
     assert not Path(fleet).exists()
 
 
+def test_nothing_is_selected_before_devices_of_enough_clients_are_known(clock: Clock, fleet: str) -> None:
+    edge = server(clock, fleet, phones(6), initial_min_client_num=2)
+    edge.run(3)  # all devices belong to one client
+    assert edge.manager.current_selection == {}
+    edge.manager.update_available_devices({"other": Device("other", "leaf-2", clock.now, None)}, edge.context)
+    assert edge.manager.has_enough_devices_and_clients(edge.context)
+
+
+def test_a_fleet_without_devices_gives_no_turn_and_a_stranger_ends_none(clock: Clock, fleet: str) -> None:
+    edge = server(clock, fleet, phones(6))
+    edge.manager.handle_event(EventType.START_RUN, edge.context)
+    edge.manager.handle_event(EventType.END_RUN, edge.context)  # before the first selection: nothing is open
+    edge.manager.fill_selection(1, edge.context)
+    assert fleet_of(edge).round == 0
+    edge.run(2)
+    turns = fleet_of(edge).in_flight()
+    edge.manager.remove_devices_from_selection(["stranger"], edge.context)
+    assert fleet_of(edge).in_flight() == turns
+    assert edge.manager._reported == set()
+    close(edge)
+
+
 # Jobs
 
 

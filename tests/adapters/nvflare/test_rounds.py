@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nvflare.apis.controller_spec import TaskCompletionStatus
+from nvflare.apis.controller_spec import Task, TaskCompletionStatus, TaskOperatorKey
 from nvflare.apis.dxo import DXO, DataKind
 from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.shareable import Shareable
 from nvflare.app_common.app_constant import AlgorithmConstants, AppConstants
 from nvflare.app_common.workflows.fedavg import FedAvg
 
@@ -21,9 +22,11 @@ from adapters.nvflare.conftest import MakeJob
 from adapters.nvflare.controllers import Averaging, OneAfterTheOther, Scaffolding, TwoTasks
 from adapters.nvflare.in_process import REQUEST_INTERVAL, Job, Work, always, in_turn
 from tracking.recording import Recording
-from turnout.adapters.nvflare.selection import _is_empty_model
+from turnout.adapters.nvflare.clients import ClientDirectory
+from turnout.adapters.nvflare.rounds import FleetRounds, TaskEnd
+from turnout.adapters.nvflare.selection import _content_of, _is_empty_model, _limit
 from turnout.errors import SettingError
-from turnout.scheduler import Scheduler, Turn, examine
+from turnout.scheduler import PAPER_FEATURES, Scheduler, Turn, examine
 
 FAIR: dict[str, Any] = {"guarantee": {"guaranteed_rate": 0.2}, "deadline": 10}
 
@@ -658,6 +661,62 @@ def test_only_a_model_without_parameters_is_empty() -> None:
     for kind, is_model in ((DataKind.WEIGHTS, True), (DataKind.WEIGHT_DIFF, True), (DataKind.METRICS, False)):
         assert _is_empty_model(DXO(kind, data={})) == is_model
         assert not _is_empty_model(DXO(kind, data={"a": 1.0}))
+
+
+def test_only_what_is_in_the_format_of_nvflare_has_a_content() -> None:
+    assert _content_of(Shareable({"own": "format"})) is None
+    content = _content_of(DXO(DataKind.WEIGHTS, data={"a": 1.0}).to_shareable())
+    assert content is not None
+    assert content.data == {"a": 1.0}
+
+
+def test_results_after_the_end_of_their_round_change_nothing(fleet: str) -> None:
+    with Scheduler.open(fleet, settings={"cohort_size": 2}, deadline=10.0) as scheduler:
+        rounds = FleetRounds(scheduler, ClientDirectory(PAPER_FEATURES))
+        cohort = rounds.select({"a": None, "b": None})
+        begun = rounds.begin(cohort)
+        assert begun is not None
+        task = begun[0]
+        assert not rounds.record_arrival(task, "stranger", 1.0, None)
+        rounds.record_failure(task, "stranger", "no reason")
+        assert not rounds.record_arrival(task, "a", 1.0, None)
+        assert rounds.record_arrival(task, "b", 2.0, None)
+        rounds.end(task, TaskEnd.COMPLETE, cohort, [])
+        assert scheduler.open_round is None
+        assert not rounds.record_arrival(task, "a", 9.0, None)
+        rounds.record_failure(task, "b", "too late")
+        assert {turn.id: (turn.kind, turn.seconds) for turn in scheduler.turns(1)} == {
+            "a": ("arrived", 1.0),
+            "b": ("arrived", 2.0),
+        }
+
+
+def test_the_time_of_a_late_client_is_not_learned_after_its_window(
+    fleet: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with Scheduler.open(fleet, settings={"cohort_size": 2}, deadline=10.0, late_window=1) as scheduler:
+        directory = ClientDirectory(PAPER_FEATURES)
+        rounds = FleetRounds(scheduler, directory)
+        for round_ in range(4):
+            cohort = rounds.select({"a": None, **({"slow": None} if round_ == 0 else {})})
+            begun = rounds.begin(cohort)
+            assert begun is not None
+            rounds.record_arrival(begun[0], "a", 1.0, None)
+            rounds.end(begun[0], TaskEnd.TIMEOUT, cohort, [])
+        assert scheduler.history("slow")[0].kind == "late"
+        rounds.record_request("slow", None)
+        assert scheduler.history("slow")[0].late_seconds is None
+    assert "the time of a late client was not learned" in caplog.text
+
+
+@pytest.mark.parametrize(("deadline", "limit"), [(9.2, 10), (0.1, 1), ("auto", 3), (None, 3)])
+@pytest.mark.parametrize("operator", [None, {TaskOperatorKey.TIMEOUT: 3}])
+def test_the_deadline_of_a_task_is_limited_in_whole_seconds(deadline: Any, limit: int, operator: Any) -> None:
+    task = Task("train", Shareable(), timeout=3, operator=None if operator is None else dict(operator))
+    _limit(task, deadline)
+    assert task.timeout == limit
+    assert (task.operator or {}).get(TaskOperatorKey.TIMEOUT) == (None if operator is None else limit)
 
 
 # Tracking

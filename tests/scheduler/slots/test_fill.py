@@ -12,7 +12,8 @@ import pytest
 
 from scheduler.fleets import named, offered, packed, packed_from_disk, packed_without_contexts, packed_without_times
 from turnout.errors import InfeasiblePromise, OfferError, ReportError, SettingError
-from turnout.scheduler import Reporter, Scheduler, certify, examine, verifier
+from turnout.kernel.exchange_time import ExchangeTimeModel
+from turnout.scheduler import Feature, Features, Reporter, Scheduler, certify, examine, verifier
 
 SETTINGS: dict[str, Any] = {"guaranteed_rate": "1/20", "tolerance": 1.0}
 
@@ -484,3 +485,30 @@ def test_messages_speak_of_decisions_not_of_rounds(folder: Path) -> None:
         assert "since decision" in notice
         assert "cohort_size" not in notice
         assert "since decision" in str(scheduler.status())
+
+
+@pytest.mark.parametrize("persist_statuses", [True, False])
+def test_turns_under_way_when_the_features_are_amended_count_but_teach_no_times(
+    folder: Path, persist_statuses: bool
+) -> None:
+    with open_slots(folder / "fleet.turnout", persist_statuses=persist_statuses) as scheduler:
+        first, second, third = scheduler.fill(offered(*named(8)))
+        scheduler.report(first.id, 4.0)
+        scheduler.amend(features=Features.of(Feature("battery", 0.0, 1.0)))
+        scheduler.report(second.id, 5.0)
+        statuses = {client: {"battery": 0.5} for client in named(8)}
+        new = scheduler.fill(statuses)
+        assert [turn.id for turn in new] == [4, 5]
+        scheduler.snapshot()
+        scheduler.report(third.id, 6.0)
+        scheduler.report(new[0].id, 7.0)
+        assert [turn.id for turn in scheduler.fill(statuses)] == [6, 7]
+        assert scheduler.state()["numbers.arrived"].sum() == 4
+        rows = {turn.client: scheduler.history(turn.client)[0].row for turn in (first, second, third, new[0])}
+        model = scheduler.policy.time_model
+        assert model is not None
+        learned = ExchangeTimeModel(8, features=1, ridge=3.0, prior="fleet", relative_ridge=True)
+        learned.learn(np.array([rows[new[0].client]]), np.array([[0.5]]), np.array([7.0]))
+        np.testing.assert_allclose(model.coefficients, learned.coefficients)
+        assert packed(scheduler) == packed_from_disk(scheduler.path)
+    assert all(finding.ok is not False for finding in examine(scheduler.path))

@@ -69,6 +69,16 @@ def test_f11_ordinary_json_is_parsed_and_huge_integers_are_refused() -> None:
         limits.parse_json("9" * 5000)
 
 
+def test_f11_a_header_of_the_second_version_is_read_and_checked() -> None:
+    """NumPy writes it for arrays with very many fields."""
+    stream = io.BytesIO()
+    np.lib.format.write_array(stream, np.arange(3.0), version=(2, 0))
+    np.testing.assert_array_equal(limits.read_npy(stream.getvalue()), [0.0, 1.0, 2.0])
+    for damaged in (stream.getvalue()[:-1], stream.getvalue() + b"x"):
+        with pytest.raises(ValueError, match=r"an array of shape \(3,\) and type float64 does not have 2[35] bytes"):
+            limits.read_npy(damaged)
+
+
 @pytest.mark.parametrize(
     "data",
     [

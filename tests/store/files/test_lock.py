@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from turnout.errors import StoreError
 from turnout.store.files.acknowledged import lock_path
 from turnout.store.files.lock import Writer, WriterLock, lock_line
 from waiting import wait_until
@@ -64,3 +65,28 @@ def test_a_process_that_got_the_number_of_an_ended_writer_is_not_taken_for_it(fo
     lock.release()
     assert Writer.current().has_ended(store)  # this process runs, but does not hold the lock
     assert not Writer(os.getpid(), "another-host").has_ended(store)
+
+
+def test_a_lock_is_released_once(folder: Path) -> None:
+    store = folder / "runs.turnout"
+    first = WriterLock(store)
+    first.release()
+    second = WriterLock(store)
+    first.release()
+    first.forget()
+    assert Writer.parse(lock_line(store)) == Writer.current()  # the second still holds it
+    with pytest.raises(StoreError, match="is being written by process"):
+        WriterLock(store)
+    second.release()
+
+
+def test_a_process_of_another_user_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(process: int, signal: int) -> None:
+        raise PermissionError(process, signal)
+
+    monkeypatch.setattr(os, "kill", refuse)
+    assert not Writer.current().is_dead
+
+
+def test_without_a_lock_file_it_is_not_known_whether_a_running_writer_has_ended(folder: Path) -> None:
+    assert not Writer.current().has_ended(folder / "missing.turnout")

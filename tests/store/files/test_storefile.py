@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from turnout.errors import StoreError
 from turnout.store import RunStore
+from turnout.store.files import acknowledged, system
 from turnout.store.files.acknowledged import Acknowledged, acknowledge, lock_path, read_acknowledged
+from turnout.store.files.backup import back_up
 from turnout.store.files.database import RUNS, log_path
 from turnout.store.files.storefile import Access, StoreFile, counters
 
@@ -52,3 +56,46 @@ def test_who_writes_nothing_does_not_clear_the_mark_of_a_killed_writer(folder: P
     assert open_and_close(copy, "read") == before
     open_and_close(copy, "write")
     assert open_and_close(copy, "read")["in_use"] == "0"
+
+
+def test_a_line_that_is_being_written_is_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder / "runs.turnout"
+    pauses: list[float] = []
+    before, after = Acknowledged("0123456789abcdef", 10**15 - 1).line(), Acknowledged("0123456789abcdef", 10**15).line()
+    torn = after[:20] + before[20:]
+    assert torn not in (before, after)
+    lock_path(path).write_bytes(torn)
+
+    def complete(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            lock_path(path).write_bytes(after)
+
+    monkeypatch.setattr(acknowledged, "time", SimpleNamespace(sleep=complete))
+    assert read_acknowledged(path) == Acknowledged("0123456789abcdef", 10**15)
+    assert pauses == [acknowledged.PAUSE] * 3
+    lock_path(path).write_bytes(torn)  # the process that wrote it was killed
+    assert read_acknowledged(path) is None
+    assert len(pauses) == 3 + acknowledged.ATTEMPTS
+
+
+@pytest.mark.skipif(not system.CAN_LOCK_PARTS, reason="elsewhere another file is locked")
+def test_a_stopped_process_that_holds_the_line_stops_nobody_else(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = folder / "runs.turnout"
+    pauses: list[float] = []
+    acknowledge(path, Acknowledged("0123456789abcdef", 3))
+    monkeypatch.setattr(acknowledged, "time", SimpleNamespace(sleep=pauses.append))
+    with lock_path(path).open("r+b") as held:
+        assert system.try_lock_part(held.fileno(), acknowledged.LINE)
+        acknowledge(path, Acknowledged("0123456789abcdef", 4))
+    assert len(pauses) == acknowledged.ATTEMPTS
+    assert read_acknowledged(path) == Acknowledged("0123456789abcdef", 4)
+
+
+def test_a_copy_of_a_file_without_counters_is_complete(folder: Path) -> None:
+    """Files of the first version count no commits."""
+    path, copy = folder / "runs.turnout", folder / "copy.turnout"
+    shutil.copy(Path(__file__).parents[1] / "data" / "format-1.turnout", path)
+    back_up(path, copy, [RUNS])
+    with closing(sqlite3.connect(path)) as one, closing(sqlite3.connect(copy)) as other:
+        assert list(one.iterdump()) == list(other.iterdump())

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from turnout.cli.naming import load_here
 from turnout.cli.options import JsonOption, print_json, printable
-from turnout.cli.plugins.describing import Description, describe_policy, describe_world
+from turnout.cli.plugins.describing import REQUIRED, Description, describe_policy, describe_world
 from turnout.errors import SettingError
 from turnout.policies.registry import policy_names
 from turnout.simulator.worlds import world_names
@@ -114,5 +114,5 @@ def _show(found: Description, use: str, *, json: bool) -> None:
     if example is not None and found.kind != "wrapper":
         command = use.format(name=found.name, setting=example.name, value=example.shown_default)
         console.print(printable(f"Example: {command}"))
-    elif found.kind == "wrapper":
-        console.print(printable(f"Example: turnout simulate {found.name}:policy=oort,settings.cohort_size=5"))
+    elif found.kind == "wrapper" and [each.name for each in found.settings if each.default is REQUIRED] == ["policy"]:
+        console.print(printable(f"Example: turnout simulate {found.name}:policy=oort,settings.cohort_size=8"))

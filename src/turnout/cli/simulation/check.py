@@ -16,7 +16,7 @@ from turnout.counting import counted
 from turnout.errors import InfeasiblePromise, SettingError
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, as_tolerance
-from turnout.kernel.fairness import DEFAULT_RATE
+from turnout.kernel.fairness import DEFAULT_RATE, exact_rate
 from turnout.kernel.feasibility import feasibility, largest_feasible_rate, require_feasible
 from turnout.kernel.guarantee import Guarantee
 from turnout.policies.registry import load_policies, setting_names
@@ -129,12 +129,12 @@ def _question(
             world["clients"] = len(numbers) if clients is None else clients
     name = world.pop("name", "paper")
     promised = rate if rate is not None else policy.get("guaranteed_rate", DEFAULT_RATE)
-    if not isinstance(promised, int | float):
+    if isinstance(promised, list):
         raise SettingError("guaranteed_rate must be one number here; the policy checks rates per client")
     return {
         "availability": np.array(make_world(load_here(name), 0, **world).availability),
         "cohort_size": cohort_size or policy.get("cohort_size", 8),
-        "rate": float(promised),
+        "rate": float(exact_rate(promised)),
         "tolerance": float(
             as_tolerance(policy.get("tolerance", DEFAULT_TOLERANCE) if tolerance is None else tolerance)
         ),

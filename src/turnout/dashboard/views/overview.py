@@ -224,7 +224,9 @@ def _warnings(source: Source) -> list[dict[str, Any]]:
             warnings.append({"level": "warning", "text": text, "id": names[0] if len(rows) == 1 else None})
     certified = ledger.certificate()
     if certified is not None and (forfeiting := int((certified.forfeited >= 1).sum())):
-        text = f"{count_of(forfeiting, 'client')} forfeited turns above the cap: raise max_owed, or lower speed_weight."
+        text = (
+            f"{count_of(forfeiting, 'client')} forfeited turns above the cap: raise max_owed, or lower guaranteed_rate."
+        )
         warnings.append({"level": "warning", "text": text, "id": None})
     warnings.extend({"level": "note", "text": text, "id": None} for text in source.notices())
     return warnings

@@ -164,6 +164,11 @@ class SlotFleet(Fleet):
             raise StateError("the saved state has other contexts than turns under way")
         self.contexts = {decision: (row, np.array(contexts[decision])) for decision, row in started.items()}
 
+    def _restart_learning(self, features: int) -> None:
+        """Resets what was learned from contexts, and those of the turns under way, which have the former features."""
+        super()._restart_learning(features)
+        self.contexts = {decision: (row, np.full(features, np.nan)) for decision, (row, _) in self.contexts.items()}
+
     def _end_turn(
         self, decision: int, row: int, kind: int, context: FloatArray, seconds: FloatArray, loss: float
     ) -> None:
