@@ -1,4 +1,4 @@
-"""Which tests are run for a mutant: those that call the function with the fault, the fastest first."""
+"""Which tests are run for a mutant: those that call the function with the fault, quick and specific ones first."""
 
 from __future__ import annotations
 
@@ -92,8 +92,9 @@ class Calls:
 def select_tests(mutant: Mutant, files: Sequence[RecordedFile], budget: float) -> list[RecordedTest]:
     """Returns the tests that are run for a mutant, within `budget` seconds, those that call its function first.
 
-    Tests that call it come first, the fastest before the others, because they are the most likely to notice it; then
-    the other tests of their files, which may use what those have computed. A fault outside of all functions, and one
+    Tests that call it come first, because they are the most likely to notice it, and among them those that are quick
+    and call few other functions: half of all tests may call the function, and only one examine it. Then come the other
+    tests of their files, which may use what those have computed. A fault outside of all functions, and one
     in a function that no test calls in its own process, is tried with the tests that call anything in the module; if
     there are none either, with all tests.
     """
@@ -108,7 +109,7 @@ def select_tests(mutant: Mutant, files: Sequence[RecordedFile], budget: float) -
             near = {test for tests in direct for test in tests}
             with_such = [file for file, tests in zip(files, direct, strict=True) if tests]
             beside = [test for file in with_such for test in file.tests if test not in near]
-            return _within(budget, [*_fastest_first(near), *_fastest_first(beside)])
+            return _within(budget, [*_ordered(near), *_ordered(beside)])
     return []
 
 
@@ -116,8 +117,9 @@ def _calls(test: RecordedTest, matches: Callable[[str], bool]) -> bool:
     return any(map(matches, test.calls))
 
 
-def _fastest_first(tests: Iterable[RecordedTest]) -> list[RecordedTest]:
-    return sorted(tests, key=lambda test: (test.seconds, test.name))
+def _ordered(tests: Iterable[RecordedTest]) -> list[RecordedTest]:
+    """Returns the tests in ascending order of seconds times called functions."""
+    return sorted(tests, key=lambda test: (test.seconds * max(len(test.calls), 1), test.name))
 
 
 def _within(budget: float, tests: Iterable[RecordedTest]) -> list[RecordedTest]:

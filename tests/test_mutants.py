@@ -332,6 +332,15 @@ def test_tests_that_call_the_function_come_first_then_their_files() -> None:
     assert names_for("Fleet.close", [RecordedFile((), ())]) == []
 
 
+def test_a_test_that_calls_little_else_comes_before_faster_ones_that_call_much() -> None:
+    broad = [
+        recorded(f"broad {number}", 0.5, "fleet.py:Fleet.close", "a.py:f", "b.py:g", "c.py:h") for number in (1, 2)
+    ]
+    files = [RecordedFile((*broad, recorded("specific", 1.0, "fleet.py:Fleet.close")), ())]
+    assert names_for("Fleet.close", files) == ["specific", "broad 1", "broad 2"]
+    assert names_for("Fleet.close", files, budget=1.5) == ["specific", "broad 1"]
+
+
 # Measurement
 
 #: The mutants of MODULE, and what its tests notice: nobody tests the default, and equal numbers have no larger one.
