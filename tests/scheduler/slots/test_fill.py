@@ -358,6 +358,20 @@ def test_the_time_of_a_late_client_whose_status_is_unknown_is_counted_but_not_le
             assert np.array_equal(before[key], after[key]), key
 
 
+def test_predictions_are_judged_from_the_third_turn_of_a_client_on(folder: Path) -> None:
+    with open_slots(folder / "fleet.turnout", concurrency=1) as scheduler:
+        errors = []
+        for seconds in (4.0, 4.0, 8.0, 8.0):
+            (turn,) = scheduler.fill(offered("only"))
+            errors.append(float(scheduler.state()["ways.from_context"][0]))
+            scheduler.report(turn.id, seconds)
+        scheduler.fill(offered("only"))
+        errors.append(float(scheduler.state()["ways.from_context"][0]))
+    assert errors[:3] == [0.0, 0.0, 0.0]
+    assert errors[3] > 0.4  # the third turn took twice as long as predicted
+    assert errors[4] < errors[3]
+
+
 def test_slots_stay_empty_if_the_policy_finds_nobody_eligible(folder: Path) -> None:
     settings = {"policy": "random", "settings": {}, "allowed": [0, 2]}
     with Scheduler.open(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from turnout.counting import counted
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.slots.waiting import ClientPace, ServerPace, paced_wait
 from turnout.scheduler import clock
@@ -47,7 +48,8 @@ class Waiting:
             self._check_ins.remove(client, row)
             misses = int(fleet.counters.misses[row])
             seconds = self._check_ins.ttl if pace is None else left / pace.decisions_per_second
-            why = f"the last {misses} turns of the client failed or were late: it is backed off for {left:,} more turns"
+            missed = "turn of the client failed or was late" if misses == 1 else f"{misses} turns failed or were late"
+            why = f"the last {missed}: it is backed off for {counted(left, 'more turn')}"
             also = f"; {self._why_rest(fleet, rest)}" if rest else ""
             return Wait(min(max(seconds, rest), LONGEST_WAIT), f"{why}{also}")
         if rest:  # with the next check-in it begins a visit: only after one it is asked to wait by what it is owed
