@@ -41,12 +41,12 @@ def training(scheduler: Scheduler) -> list[str]:
 def test_check_ins_are_gathered_until_enough_devices_wait(tmp_path: Path, clock: Clock) -> None:
     with open_fleet(tmp_path / "fleet.turnout", window_goal=4, window_seconds=20.0) as scheduler:
         assert scheduler.check_in("a") == Wait(
-            20.0, "check-ins are gathered for 20 s more or until 4 wait: 1 devices wait"
+            20.0, "check-ins are gathered for 20 s more or until 4 wait: 1 device is waiting"
         )
         clock.now += 5
         assert wait_of(scheduler.check_in("b")).seconds == 15.0
         assert wait_of(scheduler.check_in("a")).seconds == 15.0  # who asks again does not count twice
-        assert "2 devices wait" in wait_of(scheduler.check_in("b")).why
+        assert "2 devices are waiting" in wait_of(scheduler.check_in("b")).why
         scheduler.check_in("c")
         assert scheduler.round == 0
         scheduler.check_in("d")
@@ -71,7 +71,7 @@ def test_a_window_without_a_goal_ends_by_its_time_alone(tmp_path: Path, clock: C
     with open_fleet(tmp_path / "fleet.turnout", window_seconds=20.0) as scheduler:
         for client in named(9):
             wait = wait_of(scheduler.check_in(client))
-        assert wait == Wait(20.0, "check-ins are gathered for 20 s more: 9 devices wait")
+        assert wait == Wait(20.0, "check-ins are gathered for 20 s more: 9 devices are waiting")
         clock.now += 20.0
         scheduler.check_in("c0")
         assert scheduler.round == 2
@@ -96,10 +96,10 @@ def test_devices_that_cannot_be_given_a_turn_do_not_end_a_window(tmp_path: Path,
     with open_fleet(path, window_goal=2, window_seconds=20.0, rest_seconds=100.0) as scheduler:
         scheduler.fill(["a"])
         assert isinstance(scheduler.check_in("a"), GivenTurn)  # it is training
-        assert "1 devices wait" in wait_of(scheduler.check_in("b")).why
+        assert "1 device is waiting" in wait_of(scheduler.check_in("b")).why
         scheduler.report(1, 3.0)
         assert "rests" in wait_of(scheduler.check_in("a")).why
-        assert "1 devices wait" in wait_of(scheduler.check_in("b")).why
+        assert "1 device is waiting" in wait_of(scheduler.check_in("b")).why
         scheduler.check_in("c")
         assert sorted(training(scheduler)) == ["b", "c"]
         assert clock.now == 0
@@ -109,7 +109,7 @@ def test_turns_end_while_a_window_gathers(tmp_path: Path, clock: Clock) -> None:
     with open_fleet(tmp_path / "fleet.turnout", window_goal=3, window_seconds=20.0) as scheduler:
         scheduler.fill(["a"])
         scheduler.report(1, 3.0)
-        assert "1 devices wait" in wait_of(scheduler.check_in("a")).why  # its turn has ended with this call
+        assert "1 device is waiting" in wait_of(scheduler.check_in("a")).why  # its turn has ended with this call
         assert scheduler.state()["flights.decisions"].tolist() == []
         assert packed(scheduler) == packed_from_disk(scheduler.path)
         assert clock.now == 0
@@ -366,3 +366,19 @@ def test_settings_of_the_rules_are_checked(tmp_path: Path) -> None:
         assert scheduler.amend(window_goal=None, min_available=1) == ["window_goal", "min_available"]
     with open_fleet(path, window_seconds=5.0, rest_seconds=60) as scheduler:
         assert (scheduler.settings.window_goal, scheduler.settings.min_available) == (None, 1)
+
+
+def test_clients_that_rest_do_not_ask_for_turns(tmp_path: Path, clock: Clock) -> None:
+    with open_fleet(tmp_path / "fleet.turnout", rest_seconds=100.0) as scheduler:
+        first = scheduler.check_in("a")
+        assert isinstance(first, GivenTurn)
+        scheduler.check_in("b")
+        for client in ("c", "d", "e"):
+            wait_of(scheduler.check_in(client))
+        clock.now += 4.0
+        scheduler.report(first.id, 4.0)
+        assert "rests for" in wait_of(scheduler.check_in("a")).why
+        assert len(training(scheduler)) == 2
+        pace = scheduler._waiting.pace(scheduler._slot_fleet)
+        assert pace is not None
+        assert (pace.mean_turn, pace.clients) == (4.0, 4)  # two train and two wait; "a" rests

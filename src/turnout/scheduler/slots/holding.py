@@ -54,4 +54,6 @@ def open_window(settings: SchedulerSettings, waited: FloatArray) -> Hold | None:
     if left <= 0:
         return None
     until = "" if goal is None else f" or until {goal:,} wait"
-    return Hold(left, f"check-ins are gathered for {left:.3g} s more{until}: {len(waited):,} devices wait")
+    return Hold(
+        left, f"check-ins are gathered for {left:.3g} s more{until}: {counted(len(waited), 'device', 'are')} waiting"
+    )
