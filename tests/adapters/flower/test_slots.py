@@ -254,11 +254,25 @@ def test_a_reply_with_another_shape_than_the_others_is_a_failure(open_fleet: Ope
     assert len(weights(result.arrays)) == 1
 
 
+class KeepsModel(AsyncSpy):
+    """Aggregates nothing, so that replies may differ: old versions of Flower end the app then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fraction_evaluate = 0.0
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:  # noqa: ARG002
+        self.aggregated.append([str(reply.metadata.src_node_id) for reply in replies])
+        return None, None
+
+
 def test_without_checks_a_reply_with_another_metric_is_used_without_rounds_too(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(**SLOTS), InProcessGrid(changed_nodes(3, with_metrics(accuracy=0.5), [1]))
-    start(scheduler, grid, versions=6, check_replies=False)
+    strategy = KeepsModel()
+    start(scheduler, grid, strategy, versions=6, check_replies=False)
     assert {kind for _, kind in all_turns(scheduler) if kind} == {"arrived"}
     assert "c1" in {client for client, _ in all_turns(scheduler)}
+    assert len({node for nodes in strategy.aggregated for node in nodes}) == 3
 
 
 def test_a_message_that_cannot_be_sent_is_a_failure(open_fleet: OpenFleet) -> None:
