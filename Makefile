@@ -71,7 +71,7 @@ portable: setup  ## run the tests that do not need Linux, and use every part onc
 	$(BIN)/python tests/platforms/tour.py build/tour
 
 # The workers of pytest and the programs that tests start are measured too; those that are killed leave no data.
-coverage: setup  ## measure which lines and branches the tests execute; details in build/coverage (far slower than the tests)
+coverage: setup  ## measure which lines and branches the tests execute; details in build/coverage (20 min)
 	rm -rf build/coverage && mkdir -p build/coverage
 	$(BIN)/coverage run -m pytest -q -n $(WORKERS) --dist worksteal -p no:benchmark -m 'not framework and not thorough' $(COVERED)
 	$(BIN)/coverage combine --quiet

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
 
 from turnout.errors import SettingError
-from turnout.experiments.framework.drawing import MARKERS, as_svg, curve, figure, save, thin_curve
+from turnout.experiments.framework.drawing import MARKERS, as_svg, curve, figure, save, save_as, thin_curve
 from turnout.experiments.framework.palette import OTHERS
 
 pytest.importorskip("matplotlib")
@@ -79,3 +82,24 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         assert [path.name for path in save(drawn, tmp_path / "new", "times")] == ["times.svg", "times.png"]
         with pytest.raises(SettingError, match=r"cannot write figures into .*file/below: Not a directory"):
             save(drawn, tmp_path / "file" / "below", "times")
+
+
+def test_a_legend_that_takes_long_on_a_busy_machine_is_no_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("matplotlib.legend.time", SimpleNamespace(perf_counter=itertools.count(0, 5).__next__))
+    with figure() as drawn:
+        axes = drawn.subplots()
+        axes.plot([1, 2], label="a")
+        axes.legend()
+        with pytest.warns(UserWarning, match="can be slow"):
+            drawn.draw_without_rendering()
+        for write in (
+            lambda: as_svg(drawn),
+            lambda: save(drawn, tmp_path, "a"),
+            lambda: save_as(drawn, tmp_path / "b.png"),
+        ):
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                write()
+            assert caught == []

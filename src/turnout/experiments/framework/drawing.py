@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
@@ -101,10 +102,18 @@ def legend_outside(drawn: Figure, axes: Axes, *, columns: int | None = None) -> 
     )
 
 
+@contextmanager
+def patient() -> Iterator[None]:
+    """Silences matplotlib's warning that a legend took more than a second, as it may on a busy machine."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message='Creating legend with loc="best" can be slow')
+        yield
+
+
 def save_as(drawn: Figure, path: Path) -> None:
     """Writes the figure to a file; the suffix of the path determines the format."""
     try:
-        with _matplotlib()[0].rc_context(STYLE):
+        with _matplotlib()[0].rc_context(STYLE), patient():
             if path.suffix == ".svg":
                 path.write_text(as_svg(drawn), encoding="utf-8")
             else:
@@ -119,7 +128,8 @@ def save(drawn: Figure, folder: Path, name: str) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         paths[0].write_text(as_svg(drawn), encoding="utf-8")
-        drawn.savefig(paths[1])
+        with patient():
+            drawn.savefig(paths[1])
     except OSError as error:
         raise SettingError(f"cannot write figures into {folder}: {error.strerror or error}") from error
     return paths
@@ -128,7 +138,7 @@ def save(drawn: Figure, folder: Path, name: str) -> list[Path]:
 def as_svg(drawn: Figure) -> str:
     """Returns the figure as SVG text with a title and a description, byte for byte the same for the same data."""
     text = io.StringIO()
-    with _matplotlib()[0].rc_context(STYLE):
+    with _matplotlib()[0].rc_context(STYLE), patient():
         drawn.savefig(text, format="svg", metadata={"Date": None})
     head, opening, body = text.getvalue().partition("<svg ")
     attributes, end, content = body.partition(">")

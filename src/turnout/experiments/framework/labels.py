@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from turnout.experiments.framework.drawing import patient
 from turnout.kernel.arrays import FloatArray
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ def write_labels(
     """
     drawn = axes.get_figure(root=True)
     assert drawn is not None, "the axes belong to a figure"
-    drawn.draw_without_rendering()
+    with patient():
+        drawn.draw_without_rendering()
     scale = drawn.dpi / 72
     points = axes.transData.transform(np.column_stack([x, y])) / scale
     frame = axes.get_window_extent()
