@@ -64,7 +64,7 @@ test-thorough: setup  ## run the long versions of tests of which `make test` run
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -p no:benchmark -m 'thorough and not framework'
 
 # Without the tests that kill processes, read /proc, or run a browser or a framework.
-PORTABLE := tests/kernel tests/policies tests/simulator tests/analysis tests/tracking tests/store/encoding tests/releases tests/test_client.py tests/store/test_stored_format.py
+PORTABLE := tests/kernel tests/policies tests/simulator tests/lab/analysis tests/tracking tests/storage/encoding tests/releases tests/test_client.py tests/lab/runs/test_stored_format.py
 portable: setup  ## run the tests that do not need Linux, and use every part once
 	$(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark $(PORTABLE)
 	rm -rf build/tour && mkdir -p build/tour
@@ -84,7 +84,7 @@ test-frameworks: setup oldest nvflare-oldest $(OTHERS)  ## run complete applicat
 	$(BIN)/python -m pytest -q -p no:benchmark -m framework tests
 
 torture: setup  ## kill the scheduler and the service many more times than the tests do, and try other examples of every property (20 min)
-	TURNOUT_TORTURE=10 $(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark tests/scheduler/test_found_faults.py tests/scheduler/test_interruptions.py tests/scheduler/test_faults.py tests/scheduler/test_every_policy.py tests/scheduler/slots/test_kills.py tests/store/test_kills.py tests/service/test_kills.py tests/dashboard/test_pages.py tests/analysis/test_tuning.py tests/cli/test_tune.py tests/policies/test_cohorts.py
+	TURNOUT_TORTURE=10 $(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark tests/live/test_found_faults.py tests/live/test_interruptions.py tests/live/test_faults.py tests/live/test_every_policy.py tests/live/turns/slots/test_kills.py tests/lab/runs/test_kills.py tests/service/test_kills.py tests/dashboard/test_pages.py tests/lab/analysis/test_tuning.py tests/cli/test_tune.py tests/policies/test_cohorts.py
 	$(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark -m hypothesis --hypothesis-profile=search
 
 # turnout, with its compiled kernel, is imported from src; the environment has only the oldest Flower and pytest.
@@ -110,9 +110,9 @@ $(LOWEST)/.installed: pyproject.toml release/lowest.py constraints.txt $(STAMP)
 	@touch $@
 
 # Other tests of the commands compare texts that newer versions of typer print. These use each of the dependencies: NumPy, pandas, pyarrow, trackers, typer, matplotlib, Plotly, FastAPI.
-LOWEST_TESTS := tests/kernel/test_exchange_time.py tests/kernel/test_backend.py tests/store/test_tables.py tests/tracking \
+LOWEST_TESTS := tests/kernel/test_exchange_time.py tests/kernel/test_backend.py tests/lab/runs/test_tables.py tests/tracking \
 	$(addprefix tests/cli/test_commands.py::,test_the_version_names_the_kernel test_every_command_has_help test_an_invalid_setting_prints_one_line_and_exits_with_code_two test_the_demo_shows_the_time_saved_and_the_status_of_the_promise) \
-	tests/experiments/framework/test_drawing.py tests/experiments/framework/test_labels.py tests/dashboard/test_routes.py tests/service/test_routes.py
+	tests/lab/studies/framework/test_drawing.py tests/lab/studies/framework/test_labels.py tests/dashboard/test_routes.py tests/service/test_routes.py
 ifeq ($(LOWEST_PYTHON),)
 lowest:
 	@echo "The lowest versions are tested with Python 3.11 only, which was not found: make lowest LOWEST_PYTHON=…"
@@ -178,7 +178,7 @@ results: setup  ## reproduce the numerical study and the digits (9 min of CPU ti
 	$(BIN)/turnout reproduce accuracy --out docs/results/digits --store build/digits.turnout
 
 figures: setup  ## draw the figures in docs/results again from their stored tables (1 min)
-	PYTHONPATH=tests $(BIN)/python tests/experiments/stored.py
+	PYTHONPATH=tests $(BIN)/python tests/lab/studies/stored.py
 
 release-files: setup  ## write the files of this version to tests/releases, once for each release
 	$(BIN)/python tests/releases/write.py

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import numpy as np
 
 from turnout import ClientStatus, GivenTurn, Scheduler, Selection, Wait
-from turnout.simulator import PaperWorld
+from turnout.lab import PaperWorld
 
 #: The seconds in which all devices check in first, and the mean seconds from a result to the next check-in.
 START, PAUSE = 60.0, 20.0
@@ -174,8 +174,8 @@ def simulated_clock() -> Iterator[Clock]:
     """Replaces the clocks by which schedulers give turns: the monotonic one, and the wall clock."""
     time = Clock()
     with (
-        patch("turnout.scheduler.clock.monotonic_seconds", lambda: time.now),
-        patch("turnout.scheduler.clock.now", lambda: (BEGINNING + timedelta(seconds=time.now)).isoformat()),
+        patch("turnout.live.clock.monotonic_seconds", lambda: time.now),
+        patch("turnout.live.clock.now", lambda: (BEGINNING + timedelta(seconds=time.now)).isoformat()),
     ):
         yield time
 

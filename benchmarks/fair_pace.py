@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from dataclasses import dataclass
 
+from turnout.lab import PaperWorld, play
 from turnout.policies import FairPace
-from turnout.simulator import PaperWorld, play
 
 SEEDS, ROUNDS, RATE, TOLERANCE = 20, 500, 0.15, 2.0
 #: The targets: seconds per round on average, and turns that nobody may ever be behind.

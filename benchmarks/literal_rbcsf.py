@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 
 from turnout.kernel.rounds import Selection
-from turnout.simulator.paper import PaperWorld
+from turnout.lab.worlds.paper import PaperWorld
 
 Matrix = list[list[float]]
 

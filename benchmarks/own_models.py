@@ -26,8 +26,8 @@ from torch.nn import functional
 from turnout.bench.timing import in_turns
 from turnout.errors import TurnoutError
 from turnout.lab import Cohort, TorchTask, Training
-from turnout.lab.learners.devices import device_name
-from turnout.lab.learners.stacked_modules import StackedModuleLearner
+from turnout.lab.training.learners.devices import device_name
+from turnout.lab.training.learners.stacked_modules import StackedModuleLearner
 
 CLASSES = 10
 BATCH = 10

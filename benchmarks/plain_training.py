@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from turnout.kernel.arrays import IntArray
-from turnout.lab.learners.base import Training
-from turnout.lab.learners.networks import KERNEL, POOL, Network
+from turnout.lab.training.learners.base import Training
+from turnout.lab.training.learners.networks import KERNEL, POOL, Network
 
 
 class PlainRound:

@@ -10,8 +10,8 @@ import numpy as np
 from benchmarks.literal_rbcsf import literal_run
 from turnout.bench.sweeping import ROUNDS
 from turnout.bench.timing import in_turns
-from turnout.simulator.plans import RunPlan
-from turnout.simulator.sweep import play_plan
+from turnout.lab.runs.plans import RunPlan
+from turnout.lab.runs.sweep import play_plan
 
 
 @dataclass(frozen=True, slots=True)

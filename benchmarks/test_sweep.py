@@ -8,8 +8,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from benchmarks.literal_rbcsf import literal_run
 from turnout.bench.sweeping import ROUNDS, paper_sweep
-from turnout.simulator import RunPlan, play_plan, sweep
-from turnout.store import RunStore
+from turnout.lab import RunPlan, RunStore, play_plan, sweep
 
 
 def test_sweep_of_six_policies_and_twenty_seeds(benchmark: BenchmarkFixture, tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ import torch
 from benchmarks.plain_training import PlainRound
 from turnout.bench.timing import in_turns
 from turnout.bench.training import TrainingCase, training_case
-from turnout.lab.learners.base import Learner
-from turnout.lab.learners.devices import device_name
-from turnout.lab.learners.stacked_learner import StackedLearner
+from turnout.lab.training.learners.base import Learner
+from turnout.lab.training.learners.devices import device_name
+from turnout.lab.training.learners.stacked_learner import StackedLearner
 
 MIN_SPEEDUP = {"cuda": 20.0, "cpu": 1.4}  # targets
 MAX_DIFFERENCE = 0.05  # relative to the distance between initial and trained weights, in float32

@@ -12,8 +12,7 @@ from tempfile import mkdtemp
 
 import matplotlib.pyplot as plt
 
-from turnout.simulator import RunPlan, sweep
-from turnout.store import RunStore
+from turnout.lab import RunPlan, RunStore, sweep
 
 # %% [markdown]
 # ## Play

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from turnout import make_policy
-from turnout.lab import TorchTask, Training, load_dataset, partition
-from turnout.simulator import PaperWorld, play
+from turnout.lab import PaperWorld, TorchTask, Training, load_dataset, partition, play
 
 
 class Block(nn.Module):

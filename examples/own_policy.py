@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from turnout import RoundOffer, RoundReport, Selection, SelectionPolicy, WithGuarantee, check_policy, make_policy
-from turnout.simulator import PaperWorld, play
+from turnout.lab import PaperWorld, play
 
 CLIENTS, COHORT_SIZE, RATE = 40, 8, 0.15
 

@@ -29,9 +29,9 @@ class Package:
 PACKAGES = (
     Package("kernel", "kernel", ("tests/kernel", "tests/policies"), 0.95),
     Package("policies", "policies", ("tests/policies",), 0.95),
-    Package("store", "store", ("tests/store", "tests/simulator/test_sweep.py"), 0.95),
-    Package("scheduler", "scheduler", ("tests/scheduler",), 0.95),
-    Package("experiments", "experiments", ("tests/experiments",), 0.95),
+    Package("store", "store", ("tests/lab/runs", "tests/simulator/test_sweep.py"), 0.95),
+    Package("scheduler", "scheduler", ("tests/live",), 0.95),
+    Package("experiments", "experiments", ("tests/lab/studies",), 0.95),
     Package("adapters", "adapters", ("tests/adapters",), 0.90),
     Package("views", "dashboard/views", ("tests/dashboard",), 0.90),
 )

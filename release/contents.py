@@ -28,15 +28,15 @@ REQUIRED_SOURCES = {
     "src/turnout/kernel/_fast.pyx",
     "src/turnout/kernel/_fast_cohort.hpp",
     "tests/conftest.py",
-    "tests/scheduler/data/fleet-format-1.turnout",
+    "tests/live/data/fleet-format-1.turnout",
     "tests/syncs.c",
 }
 REQUIRED_IN_WHEEL = {
     "turnout/__init__.py",
     "turnout/dashboard/static/index.html",
     "turnout/kernel/_fast.pyi",
-    "turnout/lab/data/ATTRIBUTION.md",
-    "turnout/lab/data/digits.npz",
+    "turnout/lab/training/data/ATTRIBUTION.md",
+    "turnout/lab/training/data/digits.npz",
     "turnout/py.typed",
 }
 _COMPILED = re.compile(r"turnout/kernel/_fast[^/]*\.(so|pyd)")

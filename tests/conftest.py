@@ -54,7 +54,7 @@ def forks() -> Iterator[ForkServer]:
 
 
 #: What most programs of the documentation and of `examples/` import.
-COMMON = ("turnout.scheduler", "turnout.simulator", "turnout.lab")
+COMMON = ("turnout.live", "turnout.lab", "turnout.lab")
 
 
 @pytest.fixture(scope="session")

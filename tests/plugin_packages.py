@@ -10,10 +10,10 @@ from textwrap import dedent
 
 import pytest
 
+from turnout.lab.learner_registry import REGISTRY as LEARNERS
+from turnout.lab.worlds.registry import REGISTRY as WORLDS
 from turnout.plugins import package_of_module
 from turnout.policies.registry import REGISTRY as POLICIES
-from turnout.simulator.learners import REGISTRY as LEARNERS
-from turnout.simulator.worlds import REGISTRY as WORLDS
 
 #: Leaves a file when it is imported.
 SOURCE = dedent(
@@ -24,8 +24,8 @@ SOURCE = dedent(
 
     from turnout import Selection, SelectionPolicy, UniformRandom
     from turnout.policies.wrappers.base import Wrapper
-    from turnout.simulator import PaperWorld
-    from turnout.simulator.worlds import build_world
+    from turnout.lab import PaperWorld
+    from turnout.lab.worlds.registry import build_world
 
     Path(__file__).with_suffix(".imported").touch()
 

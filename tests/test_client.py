@@ -20,7 +20,7 @@ from turnout import ClientStatus
 from turnout import client as client_module
 from turnout.client import AsyncFleetClient, FleetClient, OpenedRound, RefusedError, UnavailableError
 from turnout.errors import SettingError
-from turnout.scheduler import GivenTurn, Wait
+from turnout.live import GivenTurn, Wait
 from turnout.service import eventlog, events
 
 

@@ -11,8 +11,8 @@ def file_of(*counts: int) -> dict[str, dict[str, int]]:
 def test_lines_and_branches_are_added_up_by_package() -> None:
     report = {
         "files": {
-            "src/turnout/store/runs.py": file_of(8, 10, 1, 2),
-            "src/turnout/store/files/lock.py": file_of(10, 10, 2, 2),
+            "src/turnout/lab/runs/store.py": file_of(8, 10, 1, 2),
+            "src/turnout/storage/files/lock.py": file_of(10, 10, 2, 2),
             "src/turnout/kernel/cohort.py": file_of(5, 5, 0, 0),
             "src/turnout/errors.py": file_of(1, 3, 0, 0),
         }

@@ -19,7 +19,7 @@ import pytest
 from cli.in_process import run
 from documents import PAGES, ROOT, Block, Command, check_command, inline_commands, read_blocks, read_commands
 from forking import ForkServer
-from turnout.simulator.traces.formats.files import read_traces
+from turnout.lab.worlds.traces.formats.files import read_traces
 
 ServerOf: TypeAlias = Callable[[str], ForkServer]
 SAME = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE

@@ -14,8 +14,8 @@ import pytest
 from documents import read_blocks
 from forking import ForkServer
 from notebooks import NOTEBOOKS
-from turnout.scheduler import Scheduler
-from turnout.scheduler.audit.doctor.doctor import examine
+from turnout.live import Scheduler
+from turnout.live.audit.doctor.doctor import examine
 from waiting import wait_until
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

@@ -8,9 +8,9 @@ from contextlib import closing
 from pathlib import Path
 
 from documents import ROOT
-from turnout.scheduler import KINDS, Scheduler
-from turnout.simulator import RunPlan, sweep
-from turnout.store import RunStore
+from turnout.lab import RunPlan, RunStore, sweep
+from turnout.live import Scheduler
+from turnout.live._internals import KINDS
 
 PAGE = (ROOT / "docs/file-format.md").read_text()
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from turnout.scheduler import Scheduler
+from turnout.live import Scheduler
 
 pytest.importorskip("flwr")
 pytestmark = pytest.mark.framework

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from turnout.scheduler import Scheduler
+from turnout.live import Scheduler
 
 pytest.importorskip("flwr", "1.41", reason="SuperNodes are registered by name from Flower 1.41 on")
 from cryptography.hazmat.primitives import serialization

@@ -10,7 +10,7 @@ from documents import ROOT
 from service.served import ROUNDS, SLOTS, served
 from turnout.dashboard.views.system import metrics
 from turnout.dashboard.watch import Watch
-from turnout.scheduler import Scheduler
+from turnout.live import Scheduler
 
 ROW = re.compile(
     r"^\| `(turnout_\w+)` \| (gauge|counter|histogram) \| (both|dashboard|service) \| .+ \|$", re.MULTILINE

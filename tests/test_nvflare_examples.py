@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from turnout.scheduler import Scheduler, examine
+from turnout.live import Scheduler
+from turnout.live._internals import examine
 
 pytest.importorskip("nvflare", reason="NVFlare is not installed: pip install 'turnout[nvflare]'")
 pytestmark = pytest.mark.framework

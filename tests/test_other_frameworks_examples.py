@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from turnout.scheduler import Scheduler, examine
+from turnout.live import Scheduler
+from turnout.live._internals import examine
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples" / "other_frameworks"

@@ -15,8 +15,8 @@ from packaging.version import Version
 
 import turnout
 import turnout.errors
+import turnout.live
 import turnout.policies
-import turnout.scheduler
 from measuring import unmeasured
 from turnout.policies import POLICIES, WRAPPERS
 
@@ -45,7 +45,7 @@ def test_every_policy_wrapper_and_error_is_importable_from_the_package() -> None
     assert errors == set(turnout.errors.__all__) - {"suggestion"}
     assert errors | set(turnout.policies.__all__) <= set(turnout.__all__)
     assert {policy.__name__ for policy in (*POLICIES.values(), *WRAPPERS.values())} <= set(turnout.__all__)
-    for package in (turnout.errors, turnout.policies, turnout.scheduler):
+    for package in (turnout.errors, turnout.policies, turnout.live):
         for name in set(package.__all__) & set(turnout.__all__):
             assert getattr(turnout, name) is getattr(package, name)
 
@@ -62,9 +62,9 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_dir_lists_the_scheduler_without_importing_it() -> None:
-    code = "import sys, turnout; print('Scheduler' in dir(turnout), 'turnout.scheduler' in sys.modules)"
+    code = "import sys, turnout; print('Scheduler' in dir(turnout), 'turnout.live' in sys.modules)"
     assert run_python(code).split() == ["True", "False"]
-    code = "import sys, turnout; turnout.Scheduler; print('turnout.scheduler' in sys.modules, 'sqlite3' in sys.modules)"
+    code = "import sys, turnout; turnout.Scheduler; print('turnout.live' in sys.modules, 'sqlite3' in sys.modules)"
     assert run_python(code).split() == ["True", "True"]
 
 
@@ -164,9 +164,7 @@ def documented_api() -> dict[str, list[str]]:
     [
         "turnout",
         "turnout.policies",
-        "turnout.scheduler",
-        "turnout.simulator",
-        "turnout.store",
+        "turnout.live",
         "turnout.lab",
         "turnout.adapters.flower",
         "turnout.adapters.nvflare",
@@ -177,7 +175,7 @@ def test_the_documents_list_the_public_names_of_each_package(package: str) -> No
 
 
 @pytest.mark.parametrize(
-    "module", ["turnout.analysis.tuning", "turnout.client", "turnout.kernel.cohort", "turnout.kernel.feasibility"]
+    "module", ["turnout.lab.analysis.tuning", "turnout.client", "turnout.kernel.cohort", "turnout.kernel.feasibility"]
 )
 def test_public_names_of_single_modules_exist(module: str) -> None:
     names = documented_api()[module]

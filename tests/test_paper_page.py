@@ -25,7 +25,7 @@ from paper_page import (
     stored_verdicts,
     wrong_verdicts,
 )
-from turnout.experiments.catalogue import GROUPS
+from turnout.lab.studies.catalogue import GROUPS
 
 PAGE = ROOT / "docs" / "paper.md"
 EXPERIMENTS = (*GROUPS["numerical"], *GROUPS["accuracy"])

@@ -30,12 +30,11 @@ from turnout import (
     register_policy,
 )
 from turnout.dashboard.sources.run import RunSource
+from turnout.lab import PaperWorld, RunPlan, RunStore, make_world, play_into, register_world, sweep, world_names
+from turnout.lab.worlds.registry import REGISTRY as WORLDS
+from turnout.live._internals import examine
 from turnout.plugins import naming_packages
 from turnout.policies.registry import REGISTRY, is_wrapper, setting_names
-from turnout.scheduler import examine
-from turnout.simulator import PaperWorld, RunPlan, make_world, play_into, register_world, sweep, world_names
-from turnout.simulator.worlds import REGISTRY as WORLDS
-from turnout.store import RunStore
 
 __all__ = ["importable", "installed"]
 LOOSE = "loose_module:First"
@@ -290,7 +289,7 @@ def test_a_file_cannot_name_what_is_no_policy_or_world(name: str) -> None:
 def test_a_class_whose_module_was_imported_is_found() -> None:
     forget()
     assert REGISTRY.get(f"{__name__}:TopLevel") is TopLevel
-    assert WORLDS.get("turnout.simulator:PaperWorld") is PaperWorld
+    assert WORLDS.get("turnout.lab:PaperWorld") is PaperWorld
 
 
 def test_a_stored_run_says_which_package_is_missing(installed: Path, tmp_path: Path) -> None:

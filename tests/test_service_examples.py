@@ -21,7 +21,8 @@ import pytest
 
 from documents import check_command
 from service.served import SLOTS, Service, served
-from turnout.scheduler import Scheduler, examine
+from turnout.live import Scheduler
+from turnout.live._internals import examine
 from waiting import LONGEST_WAIT
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "service"

@@ -10,7 +10,8 @@ from typing import Any
 
 from documents import ROOT
 from turnout import Guarantee, Scheduler, make_policy
-from turnout.scheduler import LIVE_DEFAULTS, Amendments, SchedulerOptions, SchedulerSettings
+from turnout.live import SchedulerOptions, SchedulerSettings
+from turnout.live._internals import LIVE_DEFAULTS, Amendments
 
 PAGE = (ROOT / "docs/settings.md").read_text()
 OF_GUARANTEE = ("guaranteed_rate", "tolerance", "accrual", "paid", "max_owed", "availability")

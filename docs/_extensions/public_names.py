@@ -80,8 +80,8 @@ def _errors(module: ModuleType) -> list[str]:
 def origin_of(module: str, name: str) -> tuple[str, str]:
     """Returns the module that defines a name, and its name there: follows the imports of the exporting module.
 
-    >>> origin_of("turnout.scheduler", "ARRIVED")
-    ('turnout.scheduler.outcomes', 'ARRIVED')
+    >>> origin_of("turnout.live", "ARRIVED")
+    ('turnout.live.turns.outcomes', 'ARRIVED')
     """
     imports = _imports(module)
     return origin_of(*imports[name]) if name in imports else (module, name)

@@ -1,87 +1,150 @@
 """Client selection for federated learning: short rounds, and a guaranteed share of the turns for every client.
 
-Everything in `__all__` is public. The scheduler and its values are imported on first use, because they need SQLite and
-simulations do not. docs/api.md lists the public packages.
+Everything in `__all__` is public and imported on first use. docs/api.md lists the public packages.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from turnout.errors import (
-    CheckError,
-    ClusterError,
-    DatasetError,
-    InfeasiblePromise,
-    InterruptedGroupError,
-    KernelError,
-    OfferError,
-    PluginError,
-    PolicyCheckError,
-    ReportError,
-    SelectionError,
-    SettingError,
-    StateError,
-    StoreError,
-    TrainingError,
-    TurnoutError,
-)
-from turnout.kernel.certificate import Certificate
-from turnout.kernel.cohort_problem import CohortProblem
-from turnout.kernel.guarantee import Guarantee
-from turnout.kernel.rounds import LateArrivals, RoundOffer, RoundRecord, RoundReport, Selection
-from turnout.policies import (
-    CSUCB,
-    CSUCBQ,
-    E3CS,
-    POLICIES,
-    RBCSF,
-    REFL,
-    UCBCS,
-    WRAPPERS,
-    ActiveFL,
-    CoolDown,
-    DataSize,
-    Eligible,
-    ExcludeBusy,
-    FairOracle,
-    FairPace,
-    Fastest,
-    FedCS,
-    Oort,
-    Overcommit,
-    PowerOfChoice,
-    Quota,
-    RoundRobin,
-    SelectionPolicy,
-    SkewedRandom,
-    TiFL,
-    UniformRandom,
-    WarmUp,
-    WithGuarantee,
-    check_policy,
-    make_policy,
-    policy_names,
-    register_policy,
-)
-from turnout.policies.explain.explanation import Explanation
+from turnout._lazy import lazy_exports
 from turnout.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from turnout.scheduler import ClientStatus, FleetReader, FleetStatus, GivenTurn, Reporter, Scheduler, Wait
+    from turnout.errors import (
+        CheckError,
+        ClusterError,
+        DatasetError,
+        InfeasiblePromise,
+        InterruptedGroupError,
+        KernelError,
+        OfferError,
+        PluginError,
+        PolicyCheckError,
+        ReportError,
+        SelectionError,
+        SettingError,
+        StateError,
+        StoreError,
+        TrainingError,
+        TurnoutError,
+    )
+    from turnout.kernel.certificate import Certificate
+    from turnout.kernel.cohort_problem import CohortProblem
+    from turnout.kernel.guarantee import Guarantee
+    from turnout.kernel.rounds import LateArrivals, RoundOffer, RoundRecord, RoundReport, Selection
+    from turnout.live import ClientStatus, FleetReader, FleetStatus, GivenTurn, Reporter, Scheduler, Wait
+    from turnout.policies import (
+        CSUCB,
+        CSUCBQ,
+        E3CS,
+        POLICIES,
+        RBCSF,
+        REFL,
+        UCBCS,
+        WRAPPERS,
+        ActiveFL,
+        CoolDown,
+        DataSize,
+        Eligible,
+        ExcludeBusy,
+        FairOracle,
+        FairPace,
+        Fastest,
+        FedCS,
+        Oort,
+        Overcommit,
+        PowerOfChoice,
+        Quota,
+        RoundRobin,
+        SelectionPolicy,
+        SkewedRandom,
+        TiFL,
+        UniformRandom,
+        WarmUp,
+        WithGuarantee,
+        check_policy,
+        make_policy,
+        policy_names,
+        register_policy,
+    )
+    from turnout.policies.explain.explanation import Explanation
 else:
-    _LAZY = ("ClientStatus", "FleetReader", "FleetStatus", "GivenTurn", "Reporter", "Scheduler", "Wait")
-
-    def __getattr__(name: str) -> Any:
-        """Imports the scheduler on first use."""
-        if name not in _LAZY:
-            raise AttributeError(f"module 'turnout' has no attribute {name!r}")
-        import turnout.scheduler
-
-        return getattr(turnout.scheduler, name)
-
-    def __dir__() -> list[str]:
-        """Lists the lazily imported names too."""
-        return sorted({*globals(), *_LAZY})
-
+    __getattr__, __dir__ = lazy_exports(
+        __name__,
+        {
+            "errors": (
+                "CheckError",
+                "ClusterError",
+                "DatasetError",
+                "InfeasiblePromise",
+                "InterruptedGroupError",
+                "KernelError",
+                "OfferError",
+                "PluginError",
+                "PolicyCheckError",
+                "ReportError",
+                "SelectionError",
+                "SettingError",
+                "StateError",
+                "StoreError",
+                "TrainingError",
+                "TurnoutError",
+            ),
+            "kernel.certificate": ("Certificate",),
+            "kernel.cohort_problem": ("CohortProblem",),
+            "kernel.guarantee": ("Guarantee",),
+            "kernel.rounds": (
+                "LateArrivals",
+                "RoundOffer",
+                "RoundRecord",
+                "RoundReport",
+                "Selection",
+            ),
+            "live": (
+                "ClientStatus",
+                "FleetReader",
+                "FleetStatus",
+                "GivenTurn",
+                "Reporter",
+                "Scheduler",
+                "Wait",
+            ),
+            "policies": (
+                "ActiveFL",
+                "CSUCB",
+                "CSUCBQ",
+                "CoolDown",
+                "DataSize",
+                "E3CS",
+                "Eligible",
+                "ExcludeBusy",
+                "FairOracle",
+                "FairPace",
+                "Fastest",
+                "FedCS",
+                "Oort",
+                "Overcommit",
+                "POLICIES",
+                "PowerOfChoice",
+                "Quota",
+                "RBCSF",
+                "REFL",
+                "RoundRobin",
+                "SelectionPolicy",
+                "SkewedRandom",
+                "TiFL",
+                "UCBCS",
+                "UniformRandom",
+                "WRAPPERS",
+                "WarmUp",
+                "WithGuarantee",
+                "check_policy",
+                "make_policy",
+                "policy_names",
+                "register_policy",
+            ),
+            "policies.explain.explanation": ("Explanation",),
+        },
+    )
 
 __all__ = [
     "CSUCB",

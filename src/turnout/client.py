@@ -27,7 +27,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from turnout.errors import SettingError, TurnoutError
-from turnout.scheduler import GivenTurn, Wait
+from turnout.live import GivenTurn, Wait
 
 __all__ = [
     "AsyncFleetClient",

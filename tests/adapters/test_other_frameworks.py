@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from turnout.scheduler import Scheduler, examine
+from turnout.live import Scheduler
+from turnout.live._internals import examine
 
 ROOT = Path(__file__).parents[2]
 

@@ -10,7 +10,7 @@ from benchmarks.browser import PROGRAMS
 from benchmarks.dashboard import PAGES, measure_browser
 from turnout.bench.dashboard import ROUTES, dashboard_of, get_json, make_fleet, measure_dashboard
 from turnout.errors import StoreError
-from turnout.scheduler import Scheduler
+from turnout.live import Scheduler
 
 
 def test_a_measured_dashboard_has_all_its_figures(folder: Path) -> None:

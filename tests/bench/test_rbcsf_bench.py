@@ -4,8 +4,8 @@ import pytest
 
 from benchmarks.literal_rbcsf import literal_run
 from benchmarks.rbcsf import RunFigures, measure_run
+from turnout.lab import PaperWorld, play
 from turnout.policies import RBCSF
-from turnout.simulator import PaperWorld, play
 
 
 @pytest.mark.parametrize("speed_weight", [1.0, 50.0])

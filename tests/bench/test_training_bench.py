@@ -9,12 +9,12 @@ import torch
 
 from benchmarks.plain_training import PlainRound, got_weights, plain_module, put_weights
 from benchmarks.training import MAX_DIFFERENCE, TrainingComparison, compare_training
-from lab.processes import trainers
+from lab.training.processes import trainers
 from turnout.bench.training import SHAPES, TrainingFigures, measure_training, noise
 from turnout.errors import SettingError
 from turnout.lab import Cohort, Training, TrainingResult
-from turnout.lab.learners.networks import CONVOLUTIONAL, Network, paper_network
-from turnout.lab.learners.torch_learner import TorchLearner
+from turnout.lab.training.learners.networks import CONVOLUTIONAL, Network, paper_network
+from turnout.lab.training.learners.torch_learner import TorchLearner
 
 
 @pytest.fixture(autouse=True)

@@ -19,9 +19,8 @@ from cli.in_process import run
 from turnout.cli.advice import advice_for, describe
 from turnout.cli.app import MODULES, app
 from turnout.errors import DatasetError, SettingError, StoreError, TurnoutError
-from turnout.scheduler import ClientStatus, Scheduler
-from turnout.simulator import RunPlan, sweep
-from turnout.store import RunStore
+from turnout.lab import RunPlan, RunStore, sweep
+from turnout.live import ClientStatus, Scheduler
 
 LIBRARY = Path(__file__).parents[2] / "src" / "turnout"
 

@@ -12,7 +12,7 @@ from cli.in_process import run
 from cli.test_explain import error_of, json_of
 from cli.test_fleet import play_slow_and_fast
 from turnout.kernel.certificate import Certificate
-from turnout.scheduler import ClientStatus, Scheduler
+from turnout.live import ClientStatus, Scheduler
 
 
 @pytest.fixture

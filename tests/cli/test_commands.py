@@ -24,7 +24,7 @@ from turnout.bench.dashboard import ROUTES, DashboardFigures
 from turnout.bench.sweeping import SweepFigures
 from turnout.cli import bench
 from turnout.cli.app import app
-from turnout.cli.simulation import demo
+from turnout.cli.lab import demo
 from turnout.kernel.backend import using_kernel
 
 
@@ -112,8 +112,8 @@ print(*sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     modules = done.stdout.splitlines()[-1].split()
-    assert "turnout.cli.live.certify" in modules
-    assert not [name for name in modules if name.startswith(("turnout.cli.bench", "turnout.experiments", "matplotlib"))]
+    assert "turnout.cli.fleet.certify" in modules
+    assert not [name for name in modules if name.startswith(("turnout.cli.bench", "turnout.lab.studies", "matplotlib"))]
 
 
 def test_a_mistyped_command_is_corrected() -> None:

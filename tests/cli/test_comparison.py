@@ -16,14 +16,13 @@ import pytest
 from cli import in_process
 from tracking.events import scalars_in
 from tracking.recording import Broken, Recording
-from turnout.analysis.comparison import common_length, first_rounds
-from turnout.analysis.metrics import summarise
-from turnout.analysis.tracked import track_run, turns_behind
-from turnout.cli.simulation.tracking import Tracks
+from turnout.cli.lab.tracking import Tracks
 from turnout.errors import SettingError
 from turnout.kernel.guarantee import Guarantee
-from turnout.simulator import RunPlan, play_plan
-from turnout.store import RoundColumns, RunStore
+from turnout.lab import RoundColumns, RunPlan, RunStore, play_plan
+from turnout.lab.analysis.comparison import common_length, first_rounds
+from turnout.lab.analysis.metrics import summarise
+from turnout.lab.analysis.tracked import track_run, turns_behind
 
 TRAINING = ("--world", "name=training", "--world", "hidden=8", "--set", "cohort_size=6", "--workers", "1")
 

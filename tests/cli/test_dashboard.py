@@ -23,7 +23,7 @@ from cli.in_process import run
 from dashboard.served import small_fleet
 from turnout.cli import main
 from turnout.dashboard import serving
-from turnout.store import RunStore
+from turnout.lab import RunStore
 from waiting import LONGEST_WAIT
 
 

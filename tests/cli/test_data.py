@@ -18,9 +18,9 @@ import pytest
 import turnout.cli.studies.data
 from cli.in_process import Done
 from cli.in_process import run as run_turnout
-from turnout.lab.datasets import SOURCES
-from turnout.lab.files import DataFile, Files
-from turnout.lab.partition import partition
+from turnout.lab.training.datasets import SOURCES
+from turnout.lab.training.files import DataFile, Files
+from turnout.lab.training.partition import partition
 
 DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 FASHION = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from cli.in_process import run
-from turnout.analysis.explain import explain_run
-from turnout.scheduler import ClientStatus, Scheduler
-from turnout.simulator.plans import RunPlan
-from turnout.simulator.sweep import sweep
-from turnout.store import RoundColumns, RunStore
+from turnout.lab import RoundColumns, RunStore
+from turnout.lab.analysis.explain import explain_run
+from turnout.lab.runs.plans import RunPlan
+from turnout.lab.runs.sweep import sweep
+from turnout.live import ClientStatus, Scheduler
 
 SETTINGS = {"cohort_size": 2, "guaranteed_rate": 0.2}
 

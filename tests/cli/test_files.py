@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from cli.in_process import run
-from turnout.scheduler import Scheduler
+from turnout.lab import RunStore
+from turnout.live import Scheduler
 from turnout.service.access.tokens import TOKENS, TokenFile
-from turnout.store import RunStore
-from turnout.store.files.identify import KINDS, describe_file
+from turnout.storage.files.identify import KINDS, describe_file
 
 #: How each file is described, and what the command line adds.
 FOUND = {

@@ -19,8 +19,8 @@ import pytest
 from cli.in_process import Done
 from cli.in_process import run as run_turnout
 from turnout.kernel.certificate import Certificate
-from turnout.scheduler import ClientStatus, Feature, Features, Scheduler
-from turnout.store import RunStore
+from turnout.lab import RunStore
+from turnout.live import ClientStatus, Feature, Features, Scheduler
 
 COMMANDS = [("status",), ("certificate",), ("history", "phone-00"), ("export",), ("doctor",)]
 SETTINGS = {"cohort_size": 3, "guaranteed_rate": 0.1}

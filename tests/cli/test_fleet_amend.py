@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cli.in_process import run
-from turnout.scheduler import ClientStatus, Feature, Features, FleetReader, Scheduler
+from turnout.live import ClientStatus, Feature, Features, FleetReader, Scheduler
 
 
 @pytest.fixture

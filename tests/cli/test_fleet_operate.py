@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from cli.in_process import run
-from turnout.scheduler import FleetReader, Scheduler, examine
-from turnout.store.files.acknowledged import lock_path
-from turnout.store.files.database import log_path
+from turnout.live import FleetReader, Scheduler
+from turnout.live._internals import examine
+from turnout.storage.files.acknowledged import lock_path
+from turnout.storage.files.database import log_path
 
 
 @pytest.fixture

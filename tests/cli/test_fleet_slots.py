@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cli import in_process
-from turnout.scheduler import Scheduler
+from turnout.live import Scheduler
 
 FLEET = "slots.turnout"
 

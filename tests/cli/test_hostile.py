@@ -12,7 +12,7 @@ import pytest
 from cli.in_process import run
 from hostile import GIB, gzip_bomb, one_line_error
 from turnout.errors import DatasetError
-from turnout.lab import files
+from turnout.lab.training import files
 
 CONFIGS = {
     "[" * 50_000: "is not valid TOML",

@@ -11,8 +11,8 @@ from rich.console import Console
 from cli import in_process
 from tracking.recording import Recording
 from turnout.cli.studies.leaderboard import _policies_table
-from turnout.experiments.leaderboard.suites import SUITES
-from turnout.store import RunStore
+from turnout.lab import RunStore
+from turnout.lab.studies.leaderboard.suites import SUITES
 
 
 def run(*arguments: str) -> in_process.Done:

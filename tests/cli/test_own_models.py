@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from cli import in_process
-from turnout.simulator.learners import REGISTRY
-from turnout.store import RunStore
+from turnout.lab import RunStore
+from turnout.lab.learner_registry import REGISTRY
 
 TASK = """
 import numpy as np

@@ -17,10 +17,10 @@ from cli import in_process
 from plugin_packages import SOURCE, forget, importable, installed, write_module, write_package
 from turnout.cli.naming import Named, apply_settings, parse_policy
 from turnout.errors import SettingError
-from turnout.experiments.leaderboard import suites
-from turnout.experiments.leaderboard.slots import SLOT_SUITES
+from turnout.lab import world_names
+from turnout.lab.studies.leaderboard import suites
+from turnout.lab.studies.leaderboard.slots import SLOT_SUITES
 from turnout.policies.registry import WRAPPERS, policy_names
-from turnout.simulator import world_names
 
 __all__ = ["importable", "installed"]
 FEW = ("--rounds", "6", "--seeds", "2", "--workers", "1")
@@ -302,7 +302,7 @@ def test_the_tests_of_a_new_package_pass(kind: str, tmp_path: Path, monkeypatch:
 @pytest.mark.parametrize("kind", ["policy", "world", "learner"])
 def test_pytest_runs_the_tests_of_a_new_package(kind: str, tmp_path: Path) -> None:
     if kind == "learner":
-        pytest.importorskip("turnout.lab.task")
+        pytest.importorskip("turnout.lab.training.task")
     folder = tmp_path / "quick-thing"
     run("new", kind, "quick-thing", "--folder", folder)
     tests = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"]

@@ -19,7 +19,8 @@ from unittest.mock import patch
 import pytest
 
 from cli.in_process import run
-from turnout.scheduler import Scheduler, examine
+from turnout.live import Scheduler
+from turnout.live._internals import examine
 from turnout.service import serving as serving_module
 from turnout.service.access.tokens import Role, TokenFile, tokens_path
 from waiting import LONGEST_WAIT

@@ -16,7 +16,7 @@ from cryptography.x509.oid import NameOID
 from cli.in_process import run
 from cli.test_serve import SLOTS, error_of, serving
 from turnout.client import FleetClient, UnavailableError
-from turnout.scheduler import GivenTurn
+from turnout.live import GivenTurn
 from turnout.service.access.tokens import TokenFile
 
 

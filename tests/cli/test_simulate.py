@@ -17,12 +17,11 @@ import numpy as np
 import pytest
 
 from cli import in_process
-from turnout.analysis.metrics import summarise
 from turnout.cli.studies.train import _study_settings
-from turnout.experiments.paper.accuracy import find_tasks
-from turnout.lab.learner_cache import MODELS
-from turnout.simulator import PaperWorld, RunPlan, play_plan
-from turnout.store import RoundColumns, RunStore
+from turnout.lab import PaperWorld, RoundColumns, RunPlan, RunStore, play_plan
+from turnout.lab.analysis.metrics import summarise
+from turnout.lab.studies.paper.accuracy import find_tasks
+from turnout.lab.training.learner_cache import MODELS
 
 
 def run(*arguments: str, cwd: Path | None = None) -> in_process.Done:
@@ -434,7 +433,7 @@ def _saved(folder: Path) -> str:
 INTERRUPTED = """
 import os, signal, sys
 from turnout.cli import main
-from turnout.store import RunStore
+from turnout.lab import RunStore
 
 plain, written = RunStore.write_run, []
 

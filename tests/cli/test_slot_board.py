@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cli import in_process
-from turnout.experiments.leaderboard.slots import REFERENCE, SLOT_SUITES
-from turnout.store import RunStore
+from turnout.lab import RunStore
+from turnout.lab.studies.leaderboard.slots import REFERENCE, SLOT_SUITES
 
 
 def run(*arguments: str) -> in_process.Done:

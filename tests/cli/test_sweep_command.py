@@ -1,4 +1,4 @@
-"""`turnout sweep` on this machine: what it stores, prints and refuses. tests/clusters has the clusters."""
+"""`turnout sweep` on this machine: what it stores, prints and refuses. tests/lab/clusters has the clusters."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from cli.in_process import Done, run
-from turnout.cli.simulation.sweep import watched
-from turnout.simulator import RunPlan, play_plan
-from turnout.store import RunStore
+from turnout.cli.lab.sweep import watched
+from turnout.lab import RunPlan, RunStore, play_plan
 
 STUDY = """
 rounds = 12

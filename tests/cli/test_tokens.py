@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cli.in_process import run
-from turnout.scheduler import Scheduler
+from turnout.live import Scheduler
 from turnout.service.access.tokens import TokenFile, tokens_path
 
 

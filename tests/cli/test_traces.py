@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from cli.in_process import run
-from turnout.simulator.traces.formats.files import read_traces, write_traces
-from turnout.simulator.traces.generator import Generator
+from turnout.lab.worlds.traces.formats.files import read_traces, write_traces
+from turnout.lab.worlds.traces.generator import Generator
 
 
 @pytest.fixture

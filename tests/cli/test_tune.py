@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from cli.in_process import run
-from turnout.analysis.tuning import find_guaranteed_rate, find_speed_weight, find_tolerance
 from turnout.cli.studies import tune
-from turnout.simulator import RunPlan, play_into
-from turnout.store import RunStore
+from turnout.lab import RunPlan, RunStore, play_into
+from turnout.lab.analysis.tuning import find_guaranteed_rate, find_speed_weight, find_tolerance
 
 SMALL = ("--by", "30", "--world", "clients=12", "--set", "cohort_size=3")
 

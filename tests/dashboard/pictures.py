@@ -17,9 +17,8 @@ from PIL import Image
 from benchmarks.browser import Browser, Page
 from benchmarks.dashboard import PAGES, turn_to
 from turnout.bench.dashboard import dashboard_of
-from turnout.scheduler import ClientStatus, Scheduler
-from turnout.simulator import RunPlan, sweep
-from turnout.store import RunStore
+from turnout.lab import RunPlan, RunStore, sweep
+from turnout.live import ClientStatus, Scheduler
 
 WIDTH, HEIGHT = 1280, 900
 Picture = tuple[str, str, dict[str, str]]

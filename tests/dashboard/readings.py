@@ -15,8 +15,8 @@ from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.sources.run import RunSource
 from turnout.kernel.rounds import OUTCOMES, RoundRecord, RoundReport, Selection
-from turnout.scheduler import Scheduler
-from turnout.store import RoundColumns, RunStore
+from turnout.lab import RoundColumns, RunStore
+from turnout.live import Scheduler
 
 FOREVER = 1e9
 

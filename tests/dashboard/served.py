@@ -18,16 +18,15 @@ from unittest.mock import patch
 import uvicorn
 
 from benchmarks.browser import Page
-from scheduler.fleets import named
+from live.fleets import named
 from turnout.dashboard import app as app_module
 from turnout.dashboard import watch as watch_module
 from turnout.dashboard.serving import make_server
 from turnout.dashboard.sources.run import RunSource
 from turnout.dashboard.watch import Watch
 from turnout.kernel.randomness import round_rng
-from turnout.scheduler import ClientStatus, Scheduler
-from turnout.simulator import RunPlan, play_into
-from turnout.store import RunStore
+from turnout.lab import RunPlan, RunStore, play_into
+from turnout.live import ClientStatus, Scheduler
 from turnout.web.connections import LIMITS, Limits
 from waiting import LONGEST_WAIT, wait_until
 

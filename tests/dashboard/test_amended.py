@@ -12,12 +12,12 @@ import pytest
 
 from dashboard.readings import FOREVER, fleet_ledger
 from dashboard.served import served
-from scheduler.fleets import World
+from live.fleets import World
 from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.views.queues import debt_history
 from turnout.kernel.arrays import FloatArray
-from turnout.scheduler import Feature, Features, Scheduler
-from turnout.scheduler.journal import changes
+from turnout.live import Feature, Features, Scheduler
+from turnout.live.journal import changes
 
 POLICIES: Mapping[str, Mapping[str, Any]] = {
     "fair-pace": {"settings": {"cohort_size": 2, "guaranteed_rate": 0.15}},

@@ -14,12 +14,11 @@ import pytest
 from dashboard.contract import SHAPES, assert_matches_contract, strict_json
 from dashboard.readings import random_columns, write_random_run
 from dashboard.served import Served, play_rounds, run_store, served, small_fleet
-from scheduler.fleets import named, offered
-from scheduler.slots.played import open_slots, play_turns
-from turnout.scheduler import Scheduler
-from turnout.scheduler.journal import changes
-from turnout.simulator import RunPlan, play_into
-from turnout.store import RunStore
+from live.fleets import named, offered
+from live.turns.slots.played import open_slots, play_turns
+from turnout.lab import RunPlan, RunStore, play_into
+from turnout.live import Scheduler
+from turnout.live.journal import changes
 
 CLIENT_ROUTES = ("client", "explain")
 

@@ -14,7 +14,8 @@ from dashboard.served import served
 from dashboard.test_amended import POLICIES, assert_same, play
 from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.views.overview import outcomes
-from turnout.scheduler import Scheduler, StaleError
+from turnout.live import Scheduler
+from turnout.live._internals import StaleError
 
 ROUNDS, KEPT = 40, 12
 

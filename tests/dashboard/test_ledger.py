@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from dashboard.readings import FOREVER, audit_of, fleet_ledger, random_columns, run_source, write_random_run
 from dashboard.served import Stored, play_rounds, run_store, small_fleet
-from scheduler import restless_server
-from scheduler.fleets import named, offered
-from turnout.analysis.metrics import owed_after_each_round, replayed_estimates
+from live import restless_server
+from live.fleets import named, offered
 from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.sources.ledger import CHANGE_THRESHOLD, Ledger
 from turnout.dashboard.sources.run import RunSource
@@ -26,11 +25,12 @@ from turnout.dashboard.views.queues import debt_history, turns_and_availability
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.certificate import Certificate
 from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
+from turnout.lab import RoundColumns, RunStore
+from turnout.lab.analysis.metrics import owed_after_each_round, replayed_estimates
+from turnout.live import Scheduler
+from turnout.live.journal import changes
 from turnout.policies.rbcsf.change import ChangeDetector
 from turnout.policies.registry import make_policy, with_defaults
-from turnout.scheduler import Scheduler
-from turnout.scheduler.journal import changes
-from turnout.store import RoundColumns, RunStore
 
 RATE = Fraction(1, 6)  # guaranteed rate of small_fleet
 

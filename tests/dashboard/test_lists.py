@@ -15,11 +15,11 @@ import pytest
 
 from dashboard.readings import random_columns, write_random_run
 from dashboard.served import Served, served, small_fleet
-from scheduler.fleets import offered
+from live.fleets import offered
 from turnout.dashboard.views.fairness import SORTS
 from turnout.kernel.certificate import STATUSES
-from turnout.scheduler import Scheduler
-from turnout.store import RunStore
+from turnout.lab import RunStore
+from turnout.live import Scheduler
 
 IDS = [f"{kind}-{index:02}" for index in range(13) for kind in ("Phone", "tablet")]
 #: Ids that need escaping in HTML, JSON, addresses or terminals.

@@ -18,8 +18,8 @@ from dashboard.served import Served, first_chunk_only, play_rounds, run_store, s
 from turnout.dashboard import app as app_module
 from turnout.dashboard import watch as watch_module
 from turnout.errors import ReportError
-from turnout.scheduler import Scheduler
-from turnout.store import RunStore
+from turnout.lab import RunStore
+from turnout.live import Scheduler
 from waiting import LONGEST_WAIT, wait_until
 
 # Prometheus: https://prometheus.io/docs/instrumenting/exposition_formats/, text format 0.0.4

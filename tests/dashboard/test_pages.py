@@ -17,12 +17,11 @@ from benchmarks.browser import PROGRAMS, Browser, Page
 from benchmarks.dashboard import DRAWN, PAGES, SETTLED, turn_to
 from dashboard.pictures import DARK, PHONE, PICTURES, make_runs, take_all
 from dashboard.served import first_chunk_only, offer_of, reserve, run_store, served, small_fleet, used
-from scheduler.fleets import named
-from scheduler.slots.played import open_slots, play_turns
+from live.fleets import named
+from live.turns.slots.played import open_slots, play_turns
 from turnout.bench.dashboard import make_fleet
-from turnout.scheduler import FleetReader, Scheduler
-from turnout.simulator import RunPlan, play_into
-from turnout.store import RunStore
+from turnout.lab import RunPlan, RunStore, play_into
+from turnout.live import FleetReader, Scheduler
 
 pytestmark = pytest.mark.skipif(
     not any(map(shutil.which, PROGRAMS)), reason="no Chromium is installed: apt install chromium"

@@ -19,12 +19,11 @@ from benchmarks.dashboard import PAGES, SETTLED, turn_to
 from dashboard.readings import fleet_ledger, run_source
 from dashboard.served import TWELVE, promise_fleet, served, used
 from dashboard.test_machines import metrics_of, value_of
-from scheduler.fleets import named
+from live.fleets import named
 from turnout.kernel.certificate import STATUSES
-from turnout.scheduler import FleetReader, Scheduler
-from turnout.scheduler.journal import changes
-from turnout.simulator import RunPlan, play_into
-from turnout.store import RunStore
+from turnout.lab import RunPlan, RunStore, play_into
+from turnout.live import FleetReader, Scheduler
+from turnout.live.journal import changes
 
 RATE, TOLERANCE = Fraction(1, 10), 2
 ROUTES = ("overview", "fairness", "queues", "turns", "speed", "rounds", "round", "clients", "training", "compare")

@@ -18,13 +18,13 @@ import pytest
 from starlette.routing import Route
 
 from dashboard.served import Served, run_store, served, small_fleet
-from scheduler.fleets import packed_from_disk
+from live.fleets import packed_from_disk
 from turnout.dashboard.app import make_app
 from turnout.dashboard.files import page_files
 from turnout.dashboard.views import overview
 from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
-from turnout.store import RunStore
+from turnout.lab import RunStore
 from turnout.web.headers import HEADERS
 from waiting import LONGEST_WAIT
 

@@ -13,9 +13,8 @@ import pytest
 
 from dashboard.readings import FOREVER, close_to
 from dashboard.served import served
-from scheduler.fleets import named, offered
-from scheduler.slots.played import fill, open_slots, play_turns
-from turnout.analysis.slots import slot_figures, staleness
+from live.fleets import named, offered
+from live.turns.slots.played import fill, open_slots, play_turns
 from turnout.dashboard.sources.slot_fleet import open_fleet_source
 from turnout.dashboard.sources.slot_ledger import SlotLedger
 from turnout.dashboard.sources.slot_run import open_run_source
@@ -27,10 +26,10 @@ from turnout.dashboard.views.rounds import round_detail, rounds
 from turnout.dashboard.views.slots import decision_summary
 from turnout.dashboard.views.system import metrics
 from turnout.dashboard.watch import Watch
-from turnout.scheduler import Scheduler
-from turnout.simulator import RunPlan, SlotRun, play_into, play_plan
-from turnout.store import RoundColumns, RunStore
-from turnout.store.training_log import TrainingLog
+from turnout.lab import RoundColumns, RunPlan, RunStore, SlotRun, play_into, play_plan
+from turnout.lab.analysis.slots import slot_figures, staleness
+from turnout.live import Scheduler
+from turnout.storage.training_log import TrainingLog
 
 
 @pytest.fixture(scope="module")

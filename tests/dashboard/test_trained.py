@@ -16,7 +16,7 @@ from fractions import Fraction
 
 from adapters.flower.in_process import model
 from turnout.adapters.flower.resume.saved_run import RunFiles, SavedRun
-from turnout.store.training_log import Metrics
+from turnout.storage.training_log import Metrics
 
 ROUNDS_BEFORE = 4  # rounds of the fleet before this run
 METRICS: dict[str, Metrics] = {

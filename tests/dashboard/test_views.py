@@ -21,8 +21,12 @@ from hypothesis.extra import numpy as hnp
 
 from dashboard.readings import Audit, audit_of, close_to, random_columns, run_source, write_random_run
 from dashboard.served import Served, Stored, run_store, served, small_fleet
-from scheduler.fleets import named, offered, play_round
-from turnout.analysis.metrics import (
+from live.fleets import named, offered, play_round
+from turnout.dashboard.views import common, comparing, overview, rounds, speed
+from turnout.errors import SettingError
+from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
+from turnout.lab import RoundColumns, RunPlan, RunStore, play, play_into
+from turnout.lab.analysis.metrics import (
     gini_coefficient,
     jain_index,
     lorenz_curve,
@@ -30,14 +34,9 @@ from turnout.analysis.metrics import (
     replayed_estimates,
     summarise,
 )
-from turnout.analysis.statistics import mean_confidence_interval
-from turnout.dashboard.views import common, comparing, overview, rounds, speed
-from turnout.errors import SettingError
-from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
+from turnout.lab.analysis.statistics import mean_confidence_interval
+from turnout.live import Scheduler
 from turnout.policies.rbcsf.policy import RBCSF
-from turnout.scheduler import Scheduler
-from turnout.simulator import RunPlan, play, play_into
-from turnout.store import RoundColumns, RunStore
 from waiting import wait_until
 
 RATE = Fraction(1, 6)

@@ -20,7 +20,7 @@ import pytest
 from dashboard.contract import SHAPES
 from dashboard.readings import random_columns, write_random_run
 from dashboard.served import Served, play_rounds, run_store, served, small_fleet
-from scheduler.fleets import named, offered
+from live.fleets import named, offered
 from turnout.dashboard import watch as watch_module
 from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.views.overview import overview
@@ -28,10 +28,9 @@ from turnout.dashboard.views.queues import turns
 from turnout.dashboard.views.rounds import rounds
 from turnout.dashboard.watch import Watch
 from turnout.errors import StoreError
-from turnout.scheduler import Reporter, Scheduler
-from turnout.scheduler.journal import changes
-from turnout.simulator import RunPlan, play_into
-from turnout.store import RoundColumns, RunStore
+from turnout.lab import RoundColumns, RunPlan, RunStore, play_into
+from turnout.live import Reporter, Scheduler
+from turnout.live.journal import changes
 
 
 @contextmanager

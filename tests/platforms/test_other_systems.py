@@ -16,10 +16,10 @@ import pytest
 from killing import environment
 from turnout.bench.timing import _children_seconds
 from turnout.dashboard.views.system import peak_memory
-from turnout.store.files import system
-from turnout.store.files.acknowledged import Acknowledged, acknowledge, lock_path, read_acknowledged
-from turnout.store.files.database import RUNS, connect, create
-from turnout.store.files.lock import WriterLock
+from turnout.storage.files import system
+from turnout.storage.files.acknowledged import Acknowledged, acknowledge, lock_path, read_acknowledged
+from turnout.storage.files.database import RUNS, connect, create
+from turnout.storage.files.lock import WriterLock
 from turnout.web.listening import listen
 
 HERE = Path(__file__).parent
@@ -126,7 +126,7 @@ def test_the_newest_commit_is_stated_while_the_writer_holds_the_lock(
 ) -> None:
     """Without waiting: a lock that the writer excludes would be tried again and again."""
     monkeypatch.setattr(system, "CAN_LOCK_PARTS", can_lock_parts)
-    monkeypatch.setattr("turnout.store.files.acknowledged.time.sleep", lambda _: pytest.fail("waits for a lock"))
+    monkeypatch.setattr("turnout.storage.files.acknowledged.time.sleep", lambda _: pytest.fail("waits for a lock"))
     path = folder / "runs.turnout"
     lock = WriterLock(path)
     for commits in (3, 5, 4):

@@ -15,10 +15,9 @@ from pathlib import Path
 import turnout
 from turnout import ClientStatus, Scheduler
 from turnout.errors import StoreError, TurnoutError
-from turnout.scheduler import FleetReader, Reporter, certify
-from turnout.simulator import PaperWorld, play
-from turnout.store import RoundColumns, RunStore
-from turnout.store.files.lock import Writer
+from turnout.lab import PaperWorld, RoundColumns, RunStore, play
+from turnout.live import FleetReader, Reporter, certify
+from turnout.storage.files.lock import Writer
 
 CLIENTS = [f"phone-{number}" for number in range(6)]
 

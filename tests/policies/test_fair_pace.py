@@ -16,8 +16,8 @@ from turnout import FairPace, RoundOffer, RoundReport
 from turnout.errors import OfferError, SettingError, StateError
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.rounds import LateArrivals, Selection
+from turnout.lab import PaperWorld, play
 from turnout.policies.small_fleet import SmallFleet
-from turnout.simulator import PaperWorld, play
 
 KERNELS = ("compiled", "numpy")
 

@@ -19,8 +19,8 @@ from cli.in_process import run
 from releases.write import CLIENTS, figures_of, write_release
 from turnout import FleetReader, Reporter, Scheduler
 from turnout.errors import StoreError
-from turnout.scheduler import certify
-from turnout.store import RunStore
+from turnout.lab import RunStore
+from turnout.live import certify
 from turnout.version import __version__
 
 HERE = Path(__file__).parent

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import turnout
-from turnout.scheduler import ClientStatus, Scheduler
-from turnout.store import RunStore
+from turnout.lab import RunStore
+from turnout.live import ClientStatus, Scheduler
 
 HERE = Path(__file__).parent
 CLIENTS = [f"phone-{number}" for number in range(8)]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import uvicorn
 
-from turnout.scheduler import Scheduler
+from turnout.live import Scheduler
 from turnout.service.access.callers import Access
 from turnout.service.access.rates import Rates
 from turnout.service.access.tokens import Role, TokenFile

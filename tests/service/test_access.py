@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from service.served import ROUNDS
-from turnout.scheduler import Scheduler
+from turnout.live import Scheduler
 from turnout.service.access import callers
 from turnout.service.access.callers import Access, Caller
 from turnout.service.access.tokens import SECONDS_PER_DAY, Token, TokenFile, tokens_path

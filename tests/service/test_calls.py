@@ -13,16 +13,17 @@ from unittest.mock import patch
 
 import pytest
 
-from scheduler.fleets import rows_of
+from live.fleets import rows_of
 from service.served import ROUNDS, SLOTS, served
 from turnout.errors import ReportError, StoreError
-from turnout.scheduler import Scheduler, Wait, examine
-from turnout.scheduler.journal.changes import Changes
+from turnout.live import Scheduler, Wait
+from turnout.live._internals import examine
+from turnout.live.journal.changes import Changes
 from turnout.service import calls as calls_module
 from turnout.service.calls import Answer, FleetCalls, RequestKey
 from turnout.service.errors import BusyError, ReusedKeyError, StoppingError
 from turnout.service.serving import Options
-from turnout.store.files.storefile import StoreFile
+from turnout.storage.files.storefile import StoreFile
 from waiting import wait_until
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from service.served import ROUNDS, SLOTS, Service, served
 from turnout.errors import StoreError
-from turnout.scheduler.journal.events import EVENT_KINDS as STORED_KINDS
+from turnout.live.journal.events import EVENT_KINDS as STORED_KINDS
 from turnout.service import eventlog, events
 from waiting import LONGEST_WAIT, wait_until
 

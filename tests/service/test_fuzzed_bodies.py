@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from service.served import ROUNDS, SLOTS, Service, served
-from turnout.scheduler import examine
+from turnout.live._internals import examine
 from turnout.service.routes import REFUSALS
 from waiting import LONGEST_WAIT
 

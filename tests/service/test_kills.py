@@ -22,7 +22,8 @@ from service.simulated_devices import (
     device_with_turns,
     server_with_rounds,
 )
-from turnout.scheduler import Scheduler, Turn, examine
+from turnout.live import Scheduler, Turn
+from turnout.live._internals import examine
 from turnout.service.access.tokens import TokenFile
 
 #: The numbers of devices and kills.

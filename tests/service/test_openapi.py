@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from service.served import ROUNDS, SLOTS, Service, served
 from service.simulated_devices import TORTURE
-from turnout.scheduler import examine
+from turnout.live._internals import examine
 from turnout.service.access.callers import Access
 from turnout.service.app import make_app
 from waiting import LONGEST_WAIT

@@ -12,7 +12,8 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from service.served import ROUNDS, SLOTS, Service, served
-from turnout.scheduler import Scheduler, examine
+from turnout.live import Scheduler
+from turnout.live._internals import examine
 from turnout.service import models
 from turnout.service.access.tokens import TokenFile, tokens_path
 from turnout.service.serving import Options, _surviving_sigterm, fleet_names, open_fleets

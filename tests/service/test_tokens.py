@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 
 from turnout.errors import SettingError, StoreError
-from turnout.scheduler import Scheduler
+from turnout.live import Scheduler
 from turnout.service.access.tokens import ROLES, Role, TokenFile, tokens_path
 
 

@@ -9,8 +9,7 @@ import pytest
 
 from tracking.recording import Broken, Recording
 from turnout.errors import SettingError
-from turnout.simulator import RunPlan, play_into
-from turnout.store import RunStore
+from turnout.lab import RunPlan, RunStore, play_into
 from turnout.tracking import GuardedTracker, Tracker, open_tracker, trackers
 from turnout.tracking import registry as registry_module
 

@@ -16,7 +16,7 @@ from rich.table import Table
 from fair_digits.task import PHONES, learner, to_record
 from turnout import Scheduler, Selection
 from turnout.adapters.flower import FairSelection, identify_clients, restrict_grid
-from turnout.simulator import PaperWorld
+from turnout.lab import PaperWorld
 
 app = ServerApp()
 

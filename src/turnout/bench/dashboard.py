@@ -20,7 +20,7 @@ import numpy as np
 
 from turnout.bench.timing import stop_server
 from turnout.errors import StoreError
-from turnout.scheduler import FleetStatus, Scheduler
+from turnout.live import FleetStatus, Scheduler
 
 ROUTES = ("overview", "fairness", "queues", "turns", "speed", "rounds", "client", "training", "compare", "system")
 TIMEOUT = 300.0  # seconds

@@ -19,9 +19,9 @@ from turnout.bench.choosing import Verdict
 from turnout.bench.timing import interleaved
 from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.kernel.rounds import RoundOffer, RoundReport
+from turnout.live import FleetStatus, Scheduler
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.registry import make_policy
-from turnout.scheduler import FleetStatus, Scheduler
 
 #: Targets for a million clients: CPU seconds, and live rounds in units of the same round in memory.
 MOST_REGISTER, MOST_OPEN, MOST_SNAPSHOT, MOST_FORGET, MOST_ROUND = 5.0, 2.0, 1.0, 0.5, 2.0

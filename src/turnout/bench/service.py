@@ -18,8 +18,8 @@ from pathlib import Path
 from turnout.bench.load import LoadFigures, http_request, send_load
 from turnout.bench.timing import stop_server
 from turnout.errors import StoreError
+from turnout.live import Scheduler
 from turnout.log import silenced
-from turnout.scheduler import Scheduler
 
 #: The target: the calls per second, in units of the requests per second of an empty endpoint.
 LEAST_RATIO = 0.5
@@ -152,7 +152,7 @@ def _merged(figures: Sequence[LoadFigures]) -> LoadFigures:
 
 def _create(path: Path, ids: Sequence[str], **options: object) -> None:
     """Creates a fleet with the default of `turnout fleet create`: statuses are not written."""
-    with silenced("turnout.scheduler"), Scheduler.open(path, persist_statuses=False, **options) as scheduler:  # type: ignore[arg-type]
+    with silenced("turnout.live"), Scheduler.open(path, persist_statuses=False, **options) as scheduler:  # type: ignore[arg-type]
         scheduler.register(ids)
 
 

@@ -16,11 +16,12 @@ from turnout.bench.paced_fleets import PACED_CONDITIONS, PacedFleet
 from turnout.bench.timing import interleaved
 from turnout.kernel.rounds import RoundOffer
 from turnout.kernel.slots.turns import InFlight, StartedTurn
+from turnout.live import Scheduler
+from turnout.live._internals import examine
 from turnout.log import silenced
-from turnout.scheduler import Scheduler, examine
 
 #: The log of live fleets, which would repeat that the promise is broken.
-SCHEDULER_LOG = "turnout.scheduler"
+SCHEDULER_LOG = "turnout.live"
 #: The target of a decision, in reads of what it must look at.
 MOST_READS = 1.3
 

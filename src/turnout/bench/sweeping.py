@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnout.simulator.plans import RunPlan
-from turnout.simulator.sweep import play_plan, sweep
-from turnout.store import RunStore
+from turnout.lab.runs.plans import RunPlan
+from turnout.lab.runs.store import RunStore
+from turnout.lab.runs.sweep import play_plan, sweep
 
 ROUNDS = 500
 MAX_SECONDS = 5.0  # target for the whole sweep on two cores

@@ -9,12 +9,12 @@ import numpy as np
 
 from turnout.bench.timing import in_turns
 from turnout.kernel.arrays import FloatArray, IntArray
-from turnout.lab.datasets import Dataset, find_source
-from turnout.lab.learners.base import Cohort, Learner, Training
-from turnout.lab.learners.devices import device_name, usable_device
-from turnout.lab.learners.networks import Network, paper_network
-from turnout.lab.learners.stacked_learner import StackedLearner
-from turnout.lab.learners.torch_learner import TorchLearner
+from turnout.lab.training.datasets import Dataset, find_source
+from turnout.lab.training.learners.base import Cohort, Learner, Training
+from turnout.lab.training.learners.devices import device_name, usable_device
+from turnout.lab.training.learners.networks import Network, paper_network
+from turnout.lab.training.learners.stacked_learner import StackedLearner
+from turnout.lab.training.learners.torch_learner import TorchLearner
 
 TASKS = ("fashion-mnist", "cifar-10")
 SHAPES = {"digits": (8, 8, 1), "fashion-mnist": (28, 28, 1), "cifar-10": (32, 32, 3)}

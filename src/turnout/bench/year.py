@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from turnout.scheduler import FleetStatus, Scheduler
+from turnout.live import FleetStatus, Scheduler
 
 #: The rounds of a year, one every ten minutes.
 YEAR = 365 * 24 * 6

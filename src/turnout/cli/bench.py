@@ -34,7 +34,7 @@ from turnout.bench.year import YEAR, measure_year
 from turnout.cli.options import DeviceOption, JsonOption, as_period, print_json, progress_bar
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.backend import kernel_name
-from turnout.lab.learner_cache import torch_device
+from turnout.lab.training.learner_cache import torch_device
 
 REPEATS = 9
 

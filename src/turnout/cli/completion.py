@@ -26,8 +26,8 @@ def complete_worlds(incomplete: str) -> list[str]:
     """Completes a setting of the world: its name, or a setting of the paper's world."""
     import inspect
 
-    from turnout.simulator.paper import PaperWorld
-    from turnout.simulator.worlds import world_names
+    from turnout.lab.worlds.paper import PaperWorld
+    from turnout.lab.worlds.registry import world_names
 
     settings = [
         f"{parameter.name}="
@@ -50,28 +50,28 @@ def complete_settings(incomplete: str) -> list[str]:
 
 def complete_suites(incomplete: str) -> list[str]:
     """Completes the name of a suite."""
-    from turnout.experiments.leaderboard.slots import SLOT_SUITES
-    from turnout.experiments.leaderboard.suites import SUITES
+    from turnout.lab.studies.leaderboard.slots import SLOT_SUITES
+    from turnout.lab.studies.leaderboard.suites import SUITES
 
     return starting([*SUITES, *SLOT_SUITES], incomplete)
 
 
 def complete_experiments(incomplete: str) -> list[str]:
     """Completes the name of an experiment or a group of them."""
-    from turnout.experiments.catalogue import EXPERIMENTS, GROUPS
+    from turnout.lab.studies.catalogue import EXPERIMENTS, GROUPS
 
     return starting([*EXPERIMENTS, *GROUPS], incomplete)
 
 
 def complete_datasets(incomplete: str) -> list[str]:
     """Completes the name of a dataset."""
-    from turnout.lab.datasets import SOURCES
+    from turnout.lab.training.datasets import SOURCES
 
     return starting(SOURCES, incomplete)
 
 
 def complete_backends(incomplete: str) -> list[str]:
     """Completes the name of a backend of sweeps."""
-    from turnout.clusters import BACKENDS
+    from turnout.lab.clusters import BACKENDS
 
     return starting(BACKENDS, incomplete)

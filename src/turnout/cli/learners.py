@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from rich.progress import Progress
 
-from turnout.simulator.plans import RunPlan
-from turnout.simulator.sweep import missing_plans
-from turnout.simulator.tracked import MetricsWatcher
-from turnout.store import RunStore
+from turnout.lab.runs.plans import RunPlan
+from turnout.lab.runs.store import RunStore
+from turnout.lab.runs.sweep import missing_plans
+from turnout.lab.runs.tracked import MetricsWatcher
 
 
 def play_all(
@@ -31,7 +31,7 @@ def play_all(
         device: The device that trains models.
         track: Receives the metrics of each round while it is played.
     """
-    from turnout.lab.distributed import play_plans, trains  # runs without training should not wait for it
+    from turnout.lab.training.distributed import play_plans, trains  # runs without training should not wait for it
 
     missing = missing_plans(plans, store)
     what = "Training" if any(trains(plan) for plan in missing) else "Simulating"

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from turnout.errors import SettingError, suggestion
+from turnout.lab import learner_registry as learners
+from turnout.lab.worlds import registry as worlds
 from turnout.plugins import is_module_name
 from turnout.policies.registry import POLICIES, REGISTRY, WRAPPERS, is_wrapper, policy_names, setting_names
-from turnout.simulator import learners, worlds
-from turnout.store.encoding.limits import check_depth, too_deep
+from turnout.storage.encoding.limits import check_depth, too_deep
 
 Named = tuple[str, dict[str, Any]]
 OPENING, CLOSING = "([{", ")]}"

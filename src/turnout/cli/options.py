@@ -14,15 +14,15 @@ from rich.text import Text
 
 from turnout.cli.completion import complete_backends, complete_policies, complete_settings, complete_worlds
 from turnout.cli.naming import apply_settings, load_here, parse_policy, parse_setting, parse_toml, put_setting
-from turnout.clusters import BACKENDS
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import as_count
+from turnout.lab import learner_registry as learners
+from turnout.lab.clusters import BACKENDS
+from turnout.lab.runs.plans import RunPlan
 from turnout.log import printable as escaped
 from turnout.policies.registry import load_policies
-from turnout.simulator import learners
-from turnout.simulator.plans import RunPlan
-from turnout.store.encoding.limits import read_file
-from turnout.store.files.identify import not_a
+from turnout.storage.encoding.limits import read_file
+from turnout.storage.files.identify import not_a
 
 #: The largest configuration file: settings with one value for each of 100,000 clients have about this size.
 MOST_CONFIG_BYTES = 1 << 22

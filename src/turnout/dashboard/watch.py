@@ -21,9 +21,10 @@ from turnout.dashboard.sources.run import RunSource, name_of
 from turnout.dashboard.sources.slot_fleet import open_fleet_source
 from turnout.dashboard.sources.slot_run import open_run_source
 from turnout.errors import ReportError, StoreError, TurnoutError
-from turnout.scheduler import StaleError, is_fleet
-from turnout.store import RunInfo, RunStore
-from turnout.store.files.lock import Writer, lock_line
+from turnout.lab.runs.info import RunInfo
+from turnout.lab.runs.store import RunStore
+from turnout.live._internals import StaleError, is_fleet
+from turnout.storage.files.lock import Writer, lock_line
 
 log = logging.getLogger("turnout.dashboard")
 POLL_SECONDS = 0.5  # interval between two checks of an unchanged file

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from turnout.kernel.certificate import PromiseSummary
+from turnout.live import GivenTurn, Scheduler
+from turnout.live._internals import OpenRound
 from turnout.policies.explain.explanation import Explanation
-from turnout.scheduler import GivenTurn, OpenRound, Scheduler
 
 #: The most clients that a list of the status names.
 MOST_NAMED = 1000

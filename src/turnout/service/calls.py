@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from turnout.errors import InterruptedGroupError, StoreError, TurnoutError
+from turnout.live import Scheduler
+from turnout.live._internals import StoredAnswer
 from turnout.log import get_log
-from turnout.scheduler import Scheduler, StoredAnswer
 from turnout.service.errors import BusyError, ReusedKeyError, StoppingError
 from turnout.service.eventlog import EventLog
 

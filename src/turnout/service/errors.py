@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 
 from turnout.errors import OfferError, ReportError, SettingError, StoreError, TurnoutError
+from turnout.live._internals import StaleError
 from turnout.log import printable
-from turnout.scheduler import StaleError
 
 #: The longest text of an error: messages may quote what was sent.
 LONGEST_TEXT = 1000

@@ -9,7 +9,8 @@ from itertools import islice
 from typing import Any
 
 from turnout.errors import OfferError
-from turnout.scheduler import FleetEvent, FleetReader, Scheduler, StaleError
+from turnout.live import FleetEvent, FleetReader, Scheduler
+from turnout.live._internals import StaleError
 from turnout.service.errors import BusyError
 
 #: How many events are read at a time.

@@ -11,7 +11,8 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 
 from turnout.errors import StoreError
-from turnout.scheduler import KINDS, FleetEvent, StaleError
+from turnout.live import FleetEvent
+from turnout.live._internals import KINDS, StaleError
 from turnout.service.answers import number
 from turnout.service.calls import FleetCalls
 from turnout.service.eventlog import BATCH

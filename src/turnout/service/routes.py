@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from turnout.errors import ReportError, TurnoutError
-from turnout.scheduler import GivenTurn, Scheduler
+from turnout.live import GivenTurn, Scheduler
 from turnout.service import models
 from turnout.service.access.callers import Caller, caller_of
 from turnout.service.access.guard import JSON

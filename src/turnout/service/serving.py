@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from turnout.errors import SettingError
-from turnout.scheduler import Scheduler
+from turnout.live import Scheduler
 from turnout.service.access.callers import Access
 from turnout.service.access.guard import BodyLimits
 from turnout.service.access.rates import Rates

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from turnout.store.tables import flat_settings
+from turnout.tracking.names import flat_settings
 from turnout.tracking.registry import require
 
 EXPERIMENT = "turnout"

@@ -6,7 +6,7 @@ import numpy as np
 
 from turnout.kernel.certificate import Certificate
 from turnout.kernel.rounds import OUTCOMES, RoundRecord
-from turnout.store.tables import FINISHED
+from turnout.kernel.slots.turns import FINISHED
 
 
 class RoundMeter:

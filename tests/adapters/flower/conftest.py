@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from turnout.scheduler import Scheduler
+from turnout.live import Scheduler
 
 if TYPE_CHECKING:
     from adapters.flower.in_process import Clock

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 
 from turnout.adapters.flower.client import with_status
-from turnout.scheduler import Scheduler
+from turnout.live import Scheduler
 
 try:  # a message needs the id of its sender; in older versions the grid sets it
     from flwr.supercore.task_identity import TaskIdentity

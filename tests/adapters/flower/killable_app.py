@@ -27,8 +27,8 @@ from flwr.serverapp.strategy import Result, Strategy
 from adapters.flower.in_process import InProcessGrid, model, named_nodes, open_to_all, partitions, weights
 from turnout.adapters.flower import FairSelection
 from turnout.adapters.flower.resume.saved_run import RunFiles
-from turnout.scheduler import Scheduler
-from turnout.simulator import PaperWorld
+from turnout.lab import PaperWorld
+from turnout.live import Scheduler
 
 ROUNDS, CLIENTS = 6, 6
 FLEET: Mapping[str, Any] = {"settings": {"cohort_size": 2, "guaranteed_rate": 0.2}, "deadline": 60.0}

@@ -15,7 +15,7 @@ from adapters.flower.test_client import context, message
 from adapters.flower.test_legacy import Adder
 from turnout.adapters.flower import FairSelection, identify_clients
 from turnout.adapters.flower.client import with_status
-from turnout.scheduler import Scheduler
+from turnout.live import Scheduler
 
 ROOT = Path(__file__).parents[3]
 

@@ -28,8 +28,8 @@ from turnout.adapters.flower import FairSelection, clients_of, identify_clients
 from turnout.adapters.flower.client import Status, with_status
 from turnout.adapters.flower.discovery.identity import describe_nodes
 from turnout.adapters.flower.discovery.statuses import FIRST_CAPACITY, StatusTable
-from turnout.scheduler import Scheduler
-from turnout.scheduler.features import Feature, Features
+from turnout.live import Scheduler
+from turnout.live.features import Feature, Features
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -34,11 +34,11 @@ from adapters.flower.in_process import (
     weights,
 )
 from adapters.flower.killable_app import FLEET, ROUNDS, STRATEGIES, Checkpoints, Killed, as_dict, play
-from scheduler.fleets import packed_from_disk, turns_in
+from live.fleets import packed_from_disk, turns_in
 from turnout.adapters.flower import FairSelection
 from turnout.adapters.flower.resume.saved_run import RunFiles
 from turnout.errors import StateError
-from turnout.scheduler import Scheduler
+from turnout.live import Scheduler
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -19,7 +19,7 @@ from turnout.adapters.flower.resume.packing import Packer
 from turnout.adapters.flower.resume.saved_run import RunFiles, SavedRun, metrics_of
 from turnout.adapters.flower.resume.strategy_state import restore_strategy, strategy_state
 from turnout.errors import SettingError, StateError
-from turnout.store.training_log import Metrics
+from turnout.storage.training_log import Metrics
 
 DTYPES = ("float16", "float32", "float64", "int8", "int64", "uint32", "bool", "complex64", "<U5", "datetime64[s]")
 

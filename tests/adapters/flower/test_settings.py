@@ -29,7 +29,7 @@ from adapters.flower.conftest import OpenFleet
 from adapters.flower.in_process import Clock, InProcessGrid, Spy, model, named_nodes, open_to_all, partitions, weights
 from turnout.adapters.flower import FairSelection, requirement
 from turnout.errors import SettingError
-from turnout.simulator import PaperWorld
+from turnout.lab import PaperWorld
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -27,7 +27,7 @@ from turnout.adapters.flower.simulated import SimulatedFleet, SimulatedSlots
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.simulator import PaperWorld
+from turnout.lab import PaperWorld
 
 pytestmark = pytest.mark.usefixtures("clock")
 

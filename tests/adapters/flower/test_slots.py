@@ -42,8 +42,8 @@ from adapters.flower.test_simulated import Scripted
 from turnout.adapters.flower import FairSelection
 from turnout.adapters.flower.slots.updates import rebase
 from turnout.errors import SettingError, TrainingError
-from turnout.scheduler import Scheduler
-from turnout.simulator import PaperWorld
+from turnout.lab import PaperWorld
+from turnout.live import Scheduler
 
 pytestmark = pytest.mark.usefixtures("clock")
 

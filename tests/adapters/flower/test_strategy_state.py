@@ -19,7 +19,7 @@ from adapters.flower.in_process import InProcessGrid, after, model, named_nodes,
 from adapters.flower.killable_app import Killed
 from turnout.adapters.flower import FairSelection
 from turnout.errors import SettingError, StateError
-from turnout.scheduler import Scheduler
+from turnout.live import Scheduler
 
 pytestmark = pytest.mark.usefixtures("clock")
 

@@ -18,7 +18,7 @@ from turnout.adapters.common import machine
 from turnout.adapters.nvflare.groups import HAS_SITE_CONFIG
 from turnout.adapters.nvflare.status import STATUS, StatusReporter, read_status
 from turnout.errors import SettingError
-from turnout.scheduler import Feature, Features, FleetReader, Scheduler
+from turnout.live import Feature, Features, FleetReader, Scheduler
 
 needs_site_config = pytest.mark.skipif(not HAS_SITE_CONFIG, reason="NVFlare has no site configuration before 2.9")
 

@@ -16,7 +16,7 @@ from adapters.nvflare.conftest import MakeJob
 from adapters.nvflare.controllers import InMemory
 from adapters.nvflare.in_process import always
 from turnout.adapters.nvflare import FairFedAvg, FairSelection, StatusReporter
-from turnout.scheduler import Scheduler
+from turnout.live import Scheduler
 
 ROOT = Path(__file__).parents[3]
 

@@ -21,7 +21,7 @@ from nvflare.edge.tools.edge_job import EdgeJob
 from adapters.nvflare.in_process import Clock
 from tracking.recording import Recording
 from turnout.errors import SettingError
-from turnout.scheduler import FleetReader, Scheduler
+from turnout.live import FleetReader, Scheduler
 
 pytest.importorskip("turnout.adapters.nvflare.edge", reason="edge jobs need NVFlare 2.9", exc_type=ImportError)
 

@@ -26,7 +26,8 @@ from turnout.adapters.nvflare.clients import ClientDirectory
 from turnout.adapters.nvflare.rounds import FleetRounds, TaskEnd
 from turnout.adapters.nvflare.selection import _content_of, _is_empty_model, _limit
 from turnout.errors import SettingError
-from turnout.scheduler import PAPER_FEATURES, Scheduler, Turn, examine
+from turnout.live import PAPER_FEATURES, Scheduler, Turn
+from turnout.live._internals import examine
 
 FAIR: dict[str, Any] = {"guarantee": {"guaranteed_rate": 0.2}, "deadline": 10}
 

@@ -17,7 +17,7 @@ from nvflare.app_common.shareablegenerators.full_model_shareable_generator impor
 from adapters.nvflare.conftest import MakeJob
 from adapters.nvflare.in_process import Job, Work, always, in_turn
 from turnout.adapters.nvflare import FairScatterAndGather
-from turnout.scheduler import Scheduler
+from turnout.live import Scheduler
 
 
 class Persistor(ModelPersistor):

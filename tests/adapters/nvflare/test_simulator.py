@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from turnout.scheduler import Scheduler, examine
+from turnout.live import Scheduler
+from turnout.live._internals import examine
 
 JOBS = Path(__file__).parent / "simulated"
 pytestmark = pytest.mark.framework

@@ -14,11 +14,11 @@ from turnout.kernel.cohort import as_exact
 from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.fairness import OwedTurns
 from turnout.kernel.rounds import RoundOffer, Selection
+from turnout.lab import PaperWorld, play
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.explanation import explain_choice
 from turnout.policies.explain.margin import SelectionMargin, selection_margin
 from turnout.policies.registry import make_policy
-from turnout.simulator import PaperWorld, play
 
 WEIGHTS = (0.0, 0.1, 1.0, 7.0, 20.0, 1e6, 1e12)
 

@@ -14,9 +14,9 @@ from turnout import FairPace, RoundOffer, Selection
 from turnout.kernel.arrays import BoolArray
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.cohort_problem import CohortProblem
+from turnout.lab import PaperWorld, play
 from turnout.policies.explain.explanation import Explanation, explain_choice
 from turnout.policies.explain.margin import selection_margin
-from turnout.simulator import PaperWorld, play
 
 
 def random_policy(rng: np.random.Generator, **settings: Any) -> tuple[FairPace, RoundOffer]:

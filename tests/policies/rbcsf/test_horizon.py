@@ -7,8 +7,8 @@ import pytest
 
 from turnout import RBCSF, RoundOffer, RoundReport
 from turnout.errors import SettingError
+from turnout.lab import PaperWorld, play
 from turnout.policies.rbcsf.horizon import Horizon
-from turnout.simulator import PaperWorld, play
 
 
 @pytest.mark.parametrize("seeds", [2, pytest.param(10, marks=pytest.mark.thorough)])

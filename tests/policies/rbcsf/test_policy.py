@@ -17,9 +17,9 @@ from turnout import RBCSF, RoundOffer, RoundReport, Scheduler
 from turnout.errors import InfeasiblePromise, OfferError, ReportError, SettingError, StateError
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.rounds import LateArrivals
+from turnout.lab import PaperWorld, RunPlan
+from turnout.lab import play as play_world
 from turnout.policies.small_fleet import SmallFleet
-from turnout.simulator import PaperWorld, RunPlan
-from turnout.simulator import play as play_world
 
 SITES = [("north", "south", None)[row % 3] for row in range(12)]
 EXTENSIONS: dict[str, dict[str, Any]] = {

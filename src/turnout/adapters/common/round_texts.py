@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from turnout.kernel.certificate import Certificate
-from turnout.scheduler import ARRIVED, KINDS, SURPLUS, Scheduler, Turn
+from turnout.live import Scheduler, Turn
+from turnout.live._internals import ARRIVED, KINDS, SURPLUS
 
 MAX_LISTED = 10  # clients named in one log line
 

@@ -10,8 +10,8 @@ from flwr.app import Message
 from flwr.serverapp.strategy import Strategy
 
 from turnout.errors import SettingError
+from turnout.live import Scheduler
 from turnout.policies.registry import nested_settings
-from turnout.scheduler import Scheduler
 
 LEGACY_ADVICE = "and docs/flower.md lists the lines to change under 'Apps of the older interface'"
 REQUIRED: Mapping[str, float] = {"fraction_train": 1.0, "min_train_nodes": 1, "min_available_nodes": 1}

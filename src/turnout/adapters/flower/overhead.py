@@ -18,8 +18,8 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from turnout.adapters.flower.client import with_status
 from turnout.adapters.flower.selection import FairSelection
 from turnout.adapters.flower.virtual import VirtualGrid
+from turnout.live import Scheduler
 from turnout.log import silenced
-from turnout.scheduler import Scheduler
 
 #: Targets: a round, and the first round, in units of a round of plain FedAvg with its default settings.
 MOST_ROUND, MOST_FIRST = 1.5, 5.0

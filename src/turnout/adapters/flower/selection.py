@@ -36,9 +36,9 @@ from turnout.adapters.flower.slots.updates import check_model
 from turnout.adapters.flower.wire import pop_client_info
 from turnout.errors import SettingError, StateError
 from turnout.kernel.arrays import as_count, as_number
+from turnout.lab.worlds.base import World
+from turnout.live import Scheduler
 from turnout.log import get_log
-from turnout.scheduler import Scheduler
-from turnout.simulator.world import World
 from turnout.tracking import Tracker
 
 log = get_log("flwr")

@@ -12,8 +12,8 @@ import numpy as np
 
 from turnout.errors import SettingError
 from turnout.kernel.rounds import RoundOffer, Selection
-from turnout.scheduler import ClientStatus
-from turnout.simulator.world import ClockedWorld, CohortWorld, World
+from turnout.lab.worlds.base import ClockedWorld, CohortWorld, World
+from turnout.live import ClientStatus
 
 
 class SimulatedFleet:
@@ -67,7 +67,7 @@ class SimulatedFleet:
 class SimulatedSlots(SimulatedFleet):
     """The same without rounds: turns begin and end by the clock of the world, in the order of their ends.
 
-    Each offer is another round of the world, as in `turnout.simulator.SlotRun`.
+    Each offer is another round of the world, as in `turnout.lab.SlotRun`.
     """
 
     def __init__(self, world: World, model_size: float) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from turnout.errors import OfferError
+from turnout.live import Features
 from turnout.log import EscapingLog
-from turnout.scheduler import Features
 
 log = EscapingLog(logging.getLogger("turnout.nvflare"))
 

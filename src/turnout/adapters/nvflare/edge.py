@@ -22,8 +22,8 @@ from turnout.adapters.nvflare.fleet import FleetPlan, SchedulerOptions
 from turnout.adapters.nvflare.recipes import PACKAGE, job_of
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
+from turnout.live import PAPER_FEATURES, Features, GivenTurn, Scheduler
 from turnout.log import EscapingLog
-from turnout.scheduler import PAPER_FEATURES, Features, GivenTurn, Scheduler
 
 #: The edge jobs of NVFlare 2.7 fail if an update arrives whose version of the model is not used any more.
 OLDEST = (2, 9)

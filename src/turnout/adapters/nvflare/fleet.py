@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
-from turnout.scheduler import Features, Scheduler, SchedulerSettings, live_policy
-from turnout.scheduler import SchedulerOptions as SchedulerOptions
+from turnout.live import Features, Scheduler, SchedulerSettings
+from turnout.live import SchedulerOptions as SchedulerOptions
+from turnout.live._internals import live_policy
 
 #: Options of `Scheduler.open` that have an argument of their own.
 NAMED_OPTIONS = {"settings": "guarantee", "deadline": "deadline"}

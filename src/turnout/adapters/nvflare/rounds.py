@@ -13,8 +13,9 @@ from typing import Any
 from turnout.adapters.common.round_texts import certificate_of, describe_closed_round, describe_selection
 from turnout.adapters.nvflare.clients import ClientDirectory, LateTurn
 from turnout.errors import ReportError, StateError
+from turnout.live import Scheduler
+from turnout.live._internals import OpenRound
 from turnout.log import EscapingLog
-from turnout.scheduler import OpenRound, Scheduler
 
 log = EscapingLog(logging.getLogger("turnout.nvflare"))
 

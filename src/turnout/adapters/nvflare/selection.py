@@ -25,8 +25,8 @@ from turnout.adapters.nvflare.rounds import FleetRounds, RoundTask, TaskEnd
 from turnout.adapters.nvflare.status import read_status
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_number
+from turnout.live import PAPER_FEATURES, Features, Scheduler
 from turnout.log import EscapingLog
-from turnout.scheduler import PAPER_FEATURES, Features, Scheduler
 
 if TYPE_CHECKING:
     from nvflare.apis.impl.controller import Controller as _Base

@@ -13,8 +13,8 @@ from turnout.cli.naming import load_here
 from turnout.cli.options import JsonOption, print_json, printable
 from turnout.cli.plugins.describing import REQUIRED, Description, describe_policy, describe_world
 from turnout.errors import SettingError
+from turnout.lab.worlds.registry import world_names
 from turnout.policies.registry import policy_names
-from turnout.simulator.worlds import world_names
 
 policies = typer.Typer(
     help="List policies and wrappers, and show their settings.\n\nExample: turnout policies show rbcsf"

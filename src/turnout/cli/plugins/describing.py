@@ -10,11 +10,11 @@ from typing import Any
 
 from turnout.errors import TurnoutError
 from turnout.kernel.guarantee import Guarantee
+from turnout.lab.worlds import registry as worlds
 from turnout.policies import signatures
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.baselines.uniform import UniformRandom
 from turnout.policies.registry import REGISTRY, is_wrapper
-from turnout.simulator import worlds
 
 #: The number of clients of an example, from which the defaults of a guarantee are read.
 EXAMPLE = 40

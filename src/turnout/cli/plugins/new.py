@@ -17,8 +17,8 @@ from rich.console import Console
 from turnout.cli.options import printable
 from turnout.cli.plugins.templates import PACKAGE, PROJECT, README, SOURCES, USES
 from turnout.errors import SettingError
+from turnout.lab.worlds.registry import world_names
 from turnout.policies.registry import policy_names
-from turnout.simulator.worlds import world_names
 from turnout.version import __version__
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")

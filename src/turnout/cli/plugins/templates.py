@@ -134,7 +134,8 @@ POLICY_TEST = '''\
 from $module import $cls
 
 from turnout import check_policy, make_policy
-from turnout.simulator import PaperWorld, play
+from turnout.lab.runs.play import play
+from turnout.lab.worlds.paper import PaperWorld
 
 
 def test_it_satisfies_the_contract() -> None:
@@ -219,7 +220,8 @@ WORLD_TEST = '''\
 from $module import $cls
 
 from turnout import FairPace
-from turnout.simulator import check_world, play
+from turnout.lab.runs.play import play
+from turnout.lab.worlds.checks import check_world
 
 
 def test_it_satisfies_the_contract() -> None:
@@ -242,7 +244,8 @@ from __future__ import annotations
 import numpy as np
 from torch import nn
 
-from turnout.lab import TorchTask, Training
+from turnout.lab.training.learners.base import Training
+from turnout.lab.training.task import TorchTask
 
 FEATURES, CLASSES = 20, 4
 
@@ -282,7 +285,8 @@ import numpy as np
 from $module import $cls
 
 from turnout import UniformRandom
-from turnout.simulator import PaperWorld, play
+from turnout.lab.runs.play import play
+from turnout.lab.worlds.paper import PaperWorld
 
 
 def test_it_learns() -> None:

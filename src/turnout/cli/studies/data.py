@@ -14,12 +14,12 @@ from turnout.cli.completion import complete_datasets
 from turnout.cli.options import JsonOption, SeedOption, print_json, progress_bar
 from turnout.counting import counted
 from turnout.errors import DatasetError
-from turnout.experiments.framework.drawing import save_as
-from turnout.experiments.partition_figure import draw_partition
-from turnout.lab.datasets import SOURCES, Source, find_source, load_dataset
-from turnout.lab.files import fetch as fetch_files
-from turnout.lab.files import find_folder
-from turnout.lab.partition import partition
+from turnout.lab.studies.framework.drawing import save_as
+from turnout.lab.studies.partition_figure import draw_partition
+from turnout.lab.training.datasets import SOURCES, Source, find_source, load_dataset
+from turnout.lab.training.files import fetch as fetch_files
+from turnout.lab.training.files import find_folder
+from turnout.lab.training.partition import partition
 
 data = typer.Typer(
     no_args_is_help=True,

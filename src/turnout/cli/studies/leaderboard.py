@@ -12,22 +12,22 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.table import Table
 
-from turnout.analysis.statistics import UNIT_RANGE, format_interval
 from turnout.cli.interruption import resumable
 from turnout.cli.naming import parse_policy
 from turnout.cli.options import print_json, progress_bar
 from turnout.counting import counted
-from turnout.experiments.framework.experiment import Experiment, Findings
-from turnout.experiments.framework.reproduce import check_device, reproduce
-from turnout.experiments.leaderboard.choosing_cost import choosing_costs
-from turnout.experiments.leaderboard.leaderboard import Leaderboard, as_json, with_costs, write_leaderboard
-from turnout.experiments.leaderboard.suites import Suite, find_suite
-from turnout.simulator.plans import RunPlan
-from turnout.simulator.sweep import missing_plans
-from turnout.simulator.traces.world import TraceWorld
-from turnout.simulator.tracked import MetricsWatcher
-from turnout.simulator.worlds import make_world
-from turnout.store import RunStore
+from turnout.lab.analysis.statistics import UNIT_RANGE, format_interval
+from turnout.lab.runs.plans import RunPlan
+from turnout.lab.runs.store import RunStore
+from turnout.lab.runs.sweep import missing_plans
+from turnout.lab.runs.tracked import MetricsWatcher
+from turnout.lab.studies.framework.experiment import Experiment, Findings
+from turnout.lab.studies.framework.reproduce import check_device, reproduce
+from turnout.lab.studies.leaderboard.choosing_cost import choosing_costs
+from turnout.lab.studies.leaderboard.leaderboard import Leaderboard, as_json, with_costs, write_leaderboard
+from turnout.lab.studies.leaderboard.suites import Suite, find_suite
+from turnout.lab.worlds.registry import make_world
+from turnout.lab.worlds.traces.world import TraceWorld
 
 #: Sends the runs that a store holds to trackers; what it yields does the same for missing ones while they are played.
 Following = Callable[

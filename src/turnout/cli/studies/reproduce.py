@@ -21,11 +21,14 @@ from turnout.cli.options import (
     print_json,
     progress_bar,
 )
-from turnout.clusters import connect
 from turnout.counting import counted
-from turnout.experiments.catalogue import EXPERIMENTS, GROUPS, find_experiments
-from turnout.experiments.framework.experiment import Experiment
-from turnout.experiments.framework.reproduce import (
+from turnout.lab.clusters import connect
+from turnout.lab.runs.executors import Executor
+from turnout.lab.runs.store import RunStore
+from turnout.lab.runs.sweep import missing_plans
+from turnout.lab.studies.catalogue import EXPERIMENTS, GROUPS, find_experiments
+from turnout.lab.studies.framework.experiment import Experiment
+from turnout.lab.studies.framework.reproduce import (
     Result,
     check_device,
     claims_of,
@@ -33,11 +36,8 @@ from turnout.experiments.framework.reproduce import (
     verdict_counts,
     write_results,
 )
-from turnout.experiments.framework.reproduce import reproduce as reproduced
-from turnout.experiments.paper.accuracy import TASKS
-from turnout.simulator.executors import Executor
-from turnout.simulator.sweep import missing_plans
-from turnout.store import RunStore
+from turnout.lab.studies.framework.reproduce import reproduce as reproduced
+from turnout.lab.studies.paper.accuracy import TASKS
 
 COLOURS = {"holds": "green", "does not hold": "red", "not decided": "yellow"}
 

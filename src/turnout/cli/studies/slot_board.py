@@ -11,14 +11,14 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from turnout.analysis.statistics import format_interval
 from turnout.cli.naming import parse_policy
 from turnout.cli.options import print_json
 from turnout.cli.studies.leaderboard import Following, play_board
-from turnout.experiments.framework import drawing
-from turnout.experiments.framework.reproduce import as_csv, check_device, write_text
-from turnout.experiments.leaderboard.leaderboard import rows_of
-from turnout.experiments.leaderboard.slots import REFERENCE, SLOT_SUITES, TABLE, SlotBoard, SlotSuite
+from turnout.lab.analysis.statistics import format_interval
+from turnout.lab.studies.framework import drawing
+from turnout.lab.studies.framework.reproduce import as_csv, check_device, write_text
+from turnout.lab.studies.leaderboard.leaderboard import rows_of
+from turnout.lab.studies.leaderboard.slots import REFERENCE, SLOT_SUITES, TABLE, SlotBoard, SlotSuite
 
 
 def show_slot_board(

@@ -10,7 +10,6 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from turnout.analysis.metrics import summarise
 from turnout.cli.completion import complete_datasets, complete_policies
 from turnout.cli.interruption import resumable
 from turnout.cli.options import (
@@ -25,16 +24,18 @@ from turnout.cli.options import (
     progress_bar,
 )
 from turnout.errors import SettingError
-from turnout.experiments.paper.accuracy import find_tasks
 from turnout.kernel.rounds import RoundRecord
-from turnout.lab.batched import train_plans
-from turnout.lab.checkpoint import write_model
-from turnout.lab.datasets import SOURCES
-from turnout.lab.learner_cache import MODELS, LearnerCache
-from turnout.lab.learners.base import Layout
-from turnout.lab.world import TrainingWorld
-from turnout.simulator.plans import RunPlan
-from turnout.store import RoundColumns, RunStore
+from turnout.lab.analysis.metrics import summarise
+from turnout.lab.columns import RoundColumns
+from turnout.lab.runs.plans import RunPlan
+from turnout.lab.runs.store import RunStore
+from turnout.lab.studies.paper.accuracy import find_tasks
+from turnout.lab.training.batched import train_plans
+from turnout.lab.training.checkpoint import write_model
+from turnout.lab.training.datasets import SOURCES
+from turnout.lab.training.learner_cache import MODELS, LearnerCache
+from turnout.lab.training.learners.base import Layout
+from turnout.lab.training.world import TrainingWorld
 
 
 def train(

@@ -13,11 +13,22 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from turnout.analysis.promise import SHARE_OF
-from turnout.analysis.replay.records import Recorded, recorded
-from turnout.analysis.replay.replay import fitted_build
-from turnout.analysis.statistics import format_interval
-from turnout.analysis.tuning import (
+from turnout.cli.options import (
+    JsonOption,
+    SeedOption,
+    SettingOption,
+    WorldOption,
+    contenders,
+    print_json,
+    progress_bar,
+)
+from turnout.counting import counted
+from turnout.errors import SettingError, suggestion
+from turnout.lab.analysis.promise import SHARE_OF
+from turnout.lab.analysis.replay.records import Recorded, recorded
+from turnout.lab.analysis.replay.replay import fitted_build
+from turnout.lab.analysis.statistics import format_interval
+from turnout.lab.analysis.tuning import (
     PARAMETERS,
     Build,
     Goal,
@@ -30,21 +41,10 @@ from turnout.analysis.tuning import (
     find_speed_weight,
     find_tolerance,
 )
-from turnout.cli.options import (
-    JsonOption,
-    SeedOption,
-    SettingOption,
-    WorldOption,
-    contenders,
-    print_json,
-    progress_bar,
-)
-from turnout.counting import counted
-from turnout.errors import SettingError, suggestion
-from turnout.experiments.framework.drawing import save_as
-from turnout.experiments.tuning_figure import KNEE_RULE, draw_trade_off, tuning_to_dict
+from turnout.lab.studies.framework.drawing import save_as
+from turnout.lab.studies.tuning_figure import KNEE_RULE, draw_trade_off, tuning_to_dict
+from turnout.lab.worlds.recorded import ASSUMPTIONS
 from turnout.policies.base import SelectionPolicy
-from turnout.simulator.recorded import ASSUMPTIONS
 
 UNITS = {"mean_round": " s", "p95_round": " s"}
 DIGITS = {

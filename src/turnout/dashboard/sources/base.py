@@ -9,8 +9,9 @@ import numpy as np
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import RoundReport, Selection
+from turnout.live import Turn
+from turnout.live._internals import Flight, OpenRound, WriterFigures
 from turnout.policies.explain.explanation import Explanation
-from turnout.scheduler import Flight, OpenRound, Turn, WriterFigures
 
 
 class Source(Protocol):

@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from turnout.analysis.metrics import jain_index
-from turnout.analysis.slots import SlotFigures, slot_figures, turn_clocks
 from turnout.errors import TurnoutError
 from turnout.kernel.arrays import FloatArray, IntArray
+from turnout.kernel.slots.turns import FINISHED, STARTED
+from turnout.lab.analysis.metrics import jain_index
+from turnout.lab.analysis.slots import SlotFigures, slot_figures, turn_clocks
+from turnout.lab.columns import RoundColumns
+from turnout.lab.runs.info import RunInfo
+from turnout.lab.runs.plans import slot_defaults
+from turnout.lab.runs.store import RunStore
 from turnout.policies.registry import guarantee_of, with_defaults
-from turnout.simulator.plans import slot_defaults
-from turnout.simulator.slots import FINISHED, STARTED
-from turnout.store import RoundColumns, RunInfo, RunStore
 
 #: The metrics of turns without rounds that are times of the run.
 CLOCKS = (STARTED, FINISHED)

@@ -15,21 +15,10 @@ from turnout.dashboard.sources.training import read_training_metrics
 from turnout.errors import ReportError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import RoundReport, Selection
+from turnout.live import Amendment, FleetEvent, FleetReader, Scheduler, Turn
+from turnout.live._internals import FAILED, Flight, OpenRound, RecordedRound, WriterFigures, explain_closed_round
 from turnout.policies.explain.explanation import Explanation
-from turnout.scheduler import (
-    FAILED,
-    Amendment,
-    FleetEvent,
-    FleetReader,
-    Flight,
-    OpenRound,
-    RecordedRound,
-    Scheduler,
-    Turn,
-    WriterFigures,
-    explain_closed_round,
-)
-from turnout.store.training_log import TrainingLog
+from turnout.storage.training_log import TrainingLog
 
 EVENTS_PER_POLL, EVENTS_PER_POLL_LARGE = 20, 4
 #: The number of amendments that the page lists, the newest ones.

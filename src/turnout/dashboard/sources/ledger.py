@@ -15,9 +15,10 @@ from turnout.kernel.certificate import Certificate, Clock, PromiseSummary
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import Accrual, FairnessQueues
 from turnout.kernel.rounds import RoundReport, round_seconds
+from turnout.live import ClientHistory
+from turnout.live._internals import ARRIVED, JUDGED_AFTER, KINDS, OUTRUN, SURPLUS, FleetTotals
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.rbcsf.change import ChangeDetector
-from turnout.scheduler import ARRIVED, JUDGED_AFTER, KINDS, OUTRUN, SURPLUS, ClientHistory, FleetTotals
 
 #: Threshold of Page's test for changed exchange times, in mean prediction errors of the client. With exponentially
 #: distributed times the false alarm rate is 1 in 10,000 turns; doubled times are detected after about ten turns.
@@ -50,7 +51,7 @@ _PER_TURN = {
 #: The reasons of a selection that are shown for each client.
 TURN_REASONS = ("optimistic", "owed", "usual", "behind", "price")
 UNKNOWN = -1
-#: The kind of a turn without rounds that has not ended yet, after those of `turnout.scheduler.KINDS`.
+#: The kind of a turn without rounds that has not ended yet, after those of `turnout.live.KINDS`.
 UNDER_WAY = len(KINDS)
 _FAIRNESS_SERIES = ("rounds", "worst", "mean", "p95", "least_share", "behind")
 _PER_CLIENT = {
@@ -69,7 +70,7 @@ class PlayedRound:
 
     Attributes:
         report: The report that the policy learned from.
-        kinds: The outcome of each client, as an index of `turnout.scheduler.KINDS`.
+        kinds: The outcome of each client, as an index of `turnout.live.KINDS`.
         times: Seconds from the selection to the reply of each client; NaN if unknown.
         reasons: The reasons that the policy recorded for its selection.
         opened: Unix time of the selection.

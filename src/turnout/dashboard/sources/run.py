@@ -8,20 +8,22 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from turnout.analysis.explain import explain_run
 from turnout.dashboard.sources.base import align_reasons
 from turnout.dashboard.sources.ledger import Ledger, PlayedRound
 from turnout.errors import ReportError, TurnoutError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import OUTCOMES, RoundRecord, RoundReport
+from turnout.lab.analysis.explain import explain_run
+from turnout.lab.runs.info import RunInfo
+from turnout.lab.runs.plans import RunPlan, slot_defaults
+from turnout.lab.runs.store import RunStore
+from turnout.live import Turn
+from turnout.live._internals import KINDS, Flight, OpenRound, WriterFigures
 from turnout.plugins import naming_packages
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.explanation import Explanation
 from turnout.policies.registry import build_policy, with_defaults
 from turnout.policies.wrappers.guarantee import MostOwed
-from turnout.scheduler import KINDS, Flight, OpenRound, Turn, WriterFigures
-from turnout.simulator.plans import RunPlan, slot_defaults
-from turnout.store import RunInfo, RunStore
 
 _KIND_OF = {outcome: KINDS.index(outcome) for outcome in OUTCOMES}
 
@@ -192,7 +194,7 @@ def _to_played_round(record: RoundRecord) -> PlayedRound:
 
 
 def kinds_of(report: RoundReport) -> IntArray:
-    """Returns the outcomes of a simulated report, as indices of `turnout.scheduler.KINDS`."""
+    """Returns the outcomes of a simulated report, as indices of `turnout.live.KINDS`."""
     if report.outcomes is None:
         return np.zeros(len(report.clients), dtype=np.int64)
     return np.array([_KIND_OF[str(outcome)] for outcome in report.outcomes], dtype=np.int64)

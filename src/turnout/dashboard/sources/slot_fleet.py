@@ -13,7 +13,8 @@ from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.sources.slot_ledger import EndedSlot, GivenSlot, SlotLedger
 from turnout.kernel.arrays import IntArray
-from turnout.scheduler import FAILED, FilledSlots, FleetEvent, FleetReader, Flight, OpenRound, SlotFleet, Turn
+from turnout.live import FleetEvent, FleetReader, Turn
+from turnout.live._internals import FAILED, FilledSlots, Flight, OpenRound, SlotFleet
 
 
 class SlotFleetSource(FleetSource):

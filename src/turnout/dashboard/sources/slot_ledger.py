@@ -13,7 +13,7 @@ from turnout.dashboard.sources.growing import AvailabilityMasks, GrowingArray
 from turnout.dashboard.sources.ledger import EVERY_ROUND_UP_TO, TURN_REASONS, UNDER_WAY, UNKNOWN, Ledger, PlayedRound
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import RoundReport
-from turnout.scheduler import ARRIVED, KINDS
+from turnout.live._internals import ARRIVED, KINDS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,7 +45,7 @@ class EndedSlot(NamedTuple):
     Attributes:
         decision: The number of the decision that gave it.
         row: The client.
-        kind: The outcome, as an index of `turnout.scheduler.KINDS`.
+        kind: The outcome, as an index of `turnout.live.KINDS`.
         seconds: How long it lasted.
         time: The exchange time; NaN if it is not known, because the client failed.
         loss: The loss; NaN if none was reported.

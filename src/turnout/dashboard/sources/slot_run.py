@@ -15,10 +15,11 @@ from turnout.dashboard.sources.slot_ledger import EndedSlot, GivenSlot, SlotLedg
 from turnout.errors import TurnoutError
 from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.kernel.rounds import RoundRecord
-from turnout.kernel.slots.turns import InFlight, StartedTurn
-from turnout.scheduler import FAILED
-from turnout.simulator.slots import FINISHED, STARTED, Flight
-from turnout.store import RunInfo, RunStore
+from turnout.kernel.slots.turns import FINISHED, STARTED, InFlight, StartedTurn
+from turnout.lab.runs.info import RunInfo
+from turnout.lab.runs.slots import Flight
+from turnout.lab.runs.store import RunStore
+from turnout.live._internals import FAILED
 
 #: The metrics of a turn that the ledger has as columns.
 _OWN = (STARTED, FINISHED)
@@ -29,7 +30,7 @@ class SlotRunSource(RunSource):
     """The source of a run without rounds.
 
     The record has the turns in the order of their decisions. They are passed to the policy as they happened: a turn
-    ends before the first decision that was made after its end, as in `turnout.simulator.SlotRun`.
+    ends before the first decision that was made after its end, as in `turnout.lab.SlotRun`.
     """
 
     def __init__(self, store: RunStore, info: RunInfo) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from turnout.kernel.arrays import FloatArray, IntArray
-from turnout.store.training_log import TrainingLog
+from turnout.storage.training_log import TrainingLog
 
 #: Prefixes of the display names by kind of metric, in display order.
 PREFIXES = {"server": "", "evaluate": "clients' ", "train": "training "}

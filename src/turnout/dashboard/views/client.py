@@ -25,8 +25,8 @@ from turnout.dashboard.views.common import (
 from turnout.dashboard.views.queues import debt_history, turns_and_availability
 from turnout.dashboard.watch import Watch
 from turnout.errors import ReportError
+from turnout.live._internals import KINDS
 from turnout.policies.explain.explanation import Explanation
-from turnout.scheduler import KINDS
 
 SHOWN_TURNS = 500
 #: When a client accrues turns, in words, for rounds and for decisions.

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from turnout.analysis.statistics import mean_confidence_interval
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.digests import Digest
 from turnout.dashboard.sources.ledger import Ledger
@@ -19,7 +18,8 @@ from turnout.dashboard.views.common import about, bin_series, json_number, json_
 from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray
-from turnout.store import RunInfo
+from turnout.lab.analysis.statistics import mean_confidence_interval
+from turnout.lab.runs.info import RunInfo
 
 MAX_RUNS = 400
 MAX_GROUPS = 24

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from turnout.analysis.metrics import gini_coefficient, jain_index, lorenz_curve
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.views.common import (
@@ -26,6 +25,7 @@ from turnout.dashboard.views.common import (
 from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray
+from turnout.lab.analysis.metrics import gini_coefficient, jain_index, lorenz_curve
 
 MAX_POINTS = 2000
 LORENZ_POINTS = 200

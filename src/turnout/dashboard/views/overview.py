@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from turnout.analysis.metrics import jain_index
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.views.common import (
@@ -24,7 +23,8 @@ from turnout.dashboard.views.common import (
 from turnout.dashboard.views.slots import slot_figures, under_way
 from turnout.dashboard.watch import Watch
 from turnout.kernel.arrays import FloatArray
-from turnout.scheduler import ARRIVED, KINDS, MISSED, RETURNED
+from turnout.lab.analysis.metrics import jain_index
+from turnout.live._internals import ARRIVED, KINDS, MISSED, RETURNED
 
 RECENT_ROUNDS = 50
 SHOWN_CLIENTS = 8

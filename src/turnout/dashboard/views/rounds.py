@@ -15,7 +15,8 @@ from turnout.dashboard.views.slots import OUT, decision_summary, kind_name, turn
 from turnout.dashboard.watch import Watch
 from turnout.errors import ReportError
 from turnout.kernel.arrays import FloatArray, IntArray
-from turnout.scheduler import ARRIVED, FAILED, KINDS, LATE, OUTRUN, SURPLUS, OpenRound, Turn
+from turnout.live import Turn
+from turnout.live._internals import ARRIVED, FAILED, KINDS, LATE, OUTRUN, SURPLUS, OpenRound
 
 EMPTY: dict[str, Any] = {
     **dict.fromkeys(("number", "first", "last", "seconds", "volunteers", "target_size", "threshold", "objective")),

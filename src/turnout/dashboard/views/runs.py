@@ -9,7 +9,7 @@ from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.run import given_true_times, name_of
 from turnout.dashboard.views.common import about, json_number
 from turnout.dashboard.watch import LISTED_RUNS, Watch
-from turnout.store import RunInfo
+from turnout.lab.runs.info import RunInfo
 
 #: How long one request may compute figures of runs; the next request continues.
 FIGURES_SECONDS = 0.5

@@ -12,7 +12,7 @@ from turnout.dashboard.sources.slot_ledger import SlotLedger
 from turnout.dashboard.views.common import bin_edges, count_of, json_number, json_numbers
 from turnout.dashboard.watch import Watch
 from turnout.kernel.arrays import FloatArray
-from turnout.scheduler import ARRIVED, FAILED, KINDS, LATE
+from turnout.live._internals import ARRIVED, FAILED, KINDS, LATE
 
 #: The number of turns that the page lists, the oldest ones.
 SHOWN_FLIGHTS = 50

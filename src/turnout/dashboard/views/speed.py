@@ -10,7 +10,7 @@ from turnout.dashboard.sources.base import Source
 from turnout.dashboard.views.common import about, bin_series, flags, histogram, json_number, json_numbers
 from turnout.dashboard.watch import Watch
 from turnout.kernel.arrays import FloatArray, IntArray
-from turnout.scheduler import LATE
+from turnout.live._internals import LATE
 
 MAX_POINTS = 1500
 BAND_PARTS, MIN_BAND_TURNS = 10, 40

@@ -23,7 +23,7 @@ from turnout.dashboard.views.slots import RECENT_PER_SLOT, rate_of
 from turnout.dashboard.watch import Watch
 from turnout.kernel.backend import kernel_name
 from turnout.kernel.certificate import STATUSES
-from turnout.scheduler import seconds_since_report
+from turnout.live._internals import seconds_since_report
 from turnout.version import __version__
 from turnout.web.prometheus import labels, metric_lines
 

@@ -18,6 +18,9 @@ from turnout.kernel.arrays import BoolArray, IntArray, as_count, as_mask, as_row
 from turnout.kernel.fairness import UNLIMITED, FairnessQueues
 from turnout.kernel.rounds import Value
 
+#: The metrics of a turn without rounds: when it began and when it ended, in seconds.
+STARTED, FINISHED = "started", "finished"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StartedTurn(Value):

@@ -18,12 +18,12 @@ from types import TracebackType
 from typing import Literal, get_args
 
 from turnout.errors import SettingError, StoreError, suggestion
-from turnout.scheduler import check_client_id, is_fleet
-from turnout.store.files.backup import back_up
-from turnout.store.files.database import FileKind, create, translate_sqlite_errors
-from turnout.store.files.identify import not_a
-from turnout.store.files.lock import WriterLock
-from turnout.store.files.storefile import StoreFile
+from turnout.live._internals import check_client_id, is_fleet
+from turnout.storage.files.backup import back_up
+from turnout.storage.files.database import FileKind, create, translate_sqlite_errors
+from turnout.storage.files.identify import not_a
+from turnout.storage.files.lock import WriterLock
+from turnout.storage.files.storefile import StoreFile
 
 #: device: checks in and reports for its own client. server: selects and closes, reports for every client. viewer:
 #: reads. operator: everything, and alone changes settings and forgets clients.

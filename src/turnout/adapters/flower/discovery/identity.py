@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 
 from turnout.adapters.flower.wire import is_client_id
 from turnout.errors import StateError
-from turnout.store.files.atomic import atomic_write
+from turnout.storage.files.atomic import atomic_write
 
 
 @dataclass(frozen=True, slots=True)

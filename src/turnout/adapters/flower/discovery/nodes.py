@@ -16,8 +16,8 @@ from turnout.adapters.flower.grid import POLL, TimedGrid
 from turnout.adapters.flower.wire import QUERY, ClientInfo, pop_client_info
 from turnout.counting import counted
 from turnout.kernel.arrays import IntArray
+from turnout.live import PAPER_FEATURES, Features, FleetStatus
 from turnout.log import get_log
-from turnout.scheduler import PAPER_FEATURES, Features, FleetStatus
 
 log = get_log("flwr")
 APP_ERROR = 2  # Flower's error code for an exception in the client app

@@ -8,8 +8,8 @@ import numpy as np
 
 from turnout.errors import OfferError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
+from turnout.live import Features, FleetStatus
 from turnout.log import get_log
-from turnout.scheduler import Features, FleetStatus
 
 log = get_log("flwr")
 DEFAULT_STATUS = 1.0  # value of each feature of a client that reports no status

@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord, MetricRecord
 
 from turnout.adapters.flower.resume.packing import Packer
 from turnout.errors import StateError
-from turnout.store.training_log import Metrics, TrainingLog, read_metrics, read_model
+from turnout.storage.training_log import Metrics, TrainingLog, read_metrics, read_model
 
 FORMAT = 2  # format 1 has no class of the strategy, and no "extra"
 PARTS = ("arrays", "metrics", "expected", "strategy", "world", "extra")

@@ -20,9 +20,9 @@ from turnout.adapters.flower.rounds.live_round import LiveRound
 from turnout.adapters.flower.rounds.round_summary import RoundSummary, summarize_round
 from turnout.adapters.flower.simulated import SimulatedFleet
 from turnout.errors import SettingError, StateError
+from turnout.live import Scheduler
 from turnout.log import get_log
-from turnout.scheduler import Scheduler
-from turnout.store.training_log import METRIC_KINDS, OWN_PREFIX, Metrics
+from turnout.storage.training_log import METRIC_KINDS, OWN_PREFIX, Metrics
 
 log = get_log("flwr")
 Evaluate = Callable[[int, ArrayRecord], MetricRecord | None]

@@ -11,8 +11,8 @@ from turnout.adapters.flower.grid import TimedGrid
 from turnout.adapters.flower.rounds.live_round import LiveRound
 from turnout.adapters.flower.simulated import SimulatedFleet
 from turnout.errors import SettingError, StateError
+from turnout.live import GivenTurn, Scheduler, Statuses
 from turnout.log import get_log
-from turnout.scheduler import GivenTurn, Scheduler, Statuses
 
 log = get_log("flwr")
 CONNECTION_POLL = 1.0  # seconds between two checks of the connected nodes, at most

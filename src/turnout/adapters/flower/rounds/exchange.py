@@ -14,8 +14,9 @@ from turnout.adapters.flower.rounds.live_round import LiveRound
 from turnout.adapters.flower.rounds.replies import Form, ReplyJudge
 from turnout.adapters.flower.simulated import SimulatedFleet
 from turnout.adapters.flower.wire import pop_client_info
+from turnout.live import Scheduler
+from turnout.live._internals import OpenRound
 from turnout.log import get_log
-from turnout.scheduler import OpenRound, Scheduler
 
 log = get_log("flwr")
 EXPIRED = (3, 4)  # Flower's error codes for a message, or a reply, that is no longer stored

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from flwr.app import Message
 
-from turnout.scheduler import OpenRound
+from turnout.live._internals import OpenRound
 
 
 @dataclass(slots=True)

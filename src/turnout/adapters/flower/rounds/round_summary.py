@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from turnout.adapters.common.round_texts import certificate_of, describe_closed_round
 from turnout.kernel.certificate import Certificate
-from turnout.scheduler import Scheduler
-from turnout.store.training_log import OWN_PREFIX
+from turnout.live import Scheduler
+from turnout.storage.training_log import OWN_PREFIX
 
 
 @dataclass(frozen=True, slots=True)

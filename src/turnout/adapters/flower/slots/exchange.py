@@ -22,8 +22,8 @@ from turnout.adapters.flower.slots.turns import Reply, SentTurn
 from turnout.adapters.flower.slots.updates import rebase
 from turnout.adapters.flower.slots.version import Version
 from turnout.adapters.flower.wire import pop_client_info
+from turnout.live import GivenTurn, Scheduler
 from turnout.log import get_log
-from turnout.scheduler import GivenTurn, Scheduler
 
 log = get_log("flwr")
 LEAST_FAILURES = 10  # turns that fail in a row before a version ends without enough updates

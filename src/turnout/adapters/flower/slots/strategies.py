@@ -23,7 +23,7 @@ from flwr.serverapp.strategy import (
 from turnout.adapters.flower.checks import nested_strategies
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count, as_number
-from turnout.scheduler import Scheduler
+from turnout.live import Scheduler
 
 #: The declaration of a strategy of your own.
 DECLARATION = "works_without_rounds"

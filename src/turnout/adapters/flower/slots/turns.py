@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from flwr.app import ArrayRecord, Message
 
-from turnout.scheduler import GivenTurn
+from turnout.live import GivenTurn
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from flwr.app import Message
 
 from turnout.adapters.common.round_texts import certificate_of, join_first
 from turnout.adapters.flower.rounds.round_summary import RoundSummary, promise_metrics
-from turnout.scheduler import Scheduler
-from turnout.store.training_log import OWN_PREFIX
+from turnout.live import Scheduler
+from turnout.storage.training_log import OWN_PREFIX
 
 
 @dataclass(slots=True)

@@ -1,0 +1,171 @@
+"""`turnout fleet backup | compact | retire | forget | abandon-round | repair`: what an operator does with a fleet."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from turnout.cli.options import printable, progress_bar
+from turnout.counting import counted
+from turnout.errors import SettingError, StoreError
+from turnout.live import FleetReader, Scheduler
+from turnout.live._internals import back_up_fleet, doubled_closes, examine, remove_doubled_closes
+from turnout.service.access.tokens import TokenFile, back_up_tokens, tokens_path
+
+FleetArgument = Annotated[Path, typer.Argument(metavar="FILE", help="File of the fleet, such as fleet.turnout.")]
+ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT", help="Id of the client.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+
+
+def backup(
+    file: FleetArgument,
+    copy: Annotated[Path, typer.Argument(metavar="COPY", help="File to write; it must not exist.")],
+) -> None:
+    """Write a complete copy of a fleet, also while its scheduler or `turnout serve` is running; the copy is one file.
+
+    If the fleet has tokens for `turnout serve`, they are copied to a second file, COPY-tokens. Do not copy the file of
+    a running fleet in any other way: its newest commits are in a log beside it.
+
+    Example: turnout fleet backup fleet.turnout backup-monday.turnout
+    """
+    if tokens_path(copy).exists():
+        raise StoreError(f"{tokens_path(copy)} exists already: choose another path, or move it away")
+    with progress_bar() as progress:
+        task = progress.add_task("pages", total=None)
+        back_up_fleet(file, copy, lambda done, total: progress.update(task, completed=done, total=total))
+    with FleetReader(copy) as reader:
+        rounds = "closed rounds" if reader.settings.concurrency is None else "turns"
+        _say(f"{copy} has all {reader.round:,} {rounds} of {counted(len(reader.ids), 'client')}.")
+    if back_up_tokens(file, copy):
+        _say(f"{tokens_path(copy)} has its tokens.")
+
+
+def compact(file: FleetArgument) -> None:
+    """Delete what the fleet no longer keeps, and rewrite its file without unused space.
+
+    `turnout fleet amend` sets for how long rounds (--keep-rounds) and offers (--keep-offers) are kept. Every round then
+    deletes some of what is older, so that the file stops growing; this command deletes all of it at once and makes the
+    file smaller. It also removes what is left of forgotten clients in unused parts of a large file. Certificates,
+    debts, totals and what was learned stay exact. No scheduler may hold the file, no round may be open, and the disk
+    must have room for a second copy of the file.
+
+    Example: turnout fleet compact fleet.turnout
+    """
+    before = file.stat().st_size if file.exists() else 0
+    with _opened(file) as scheduler:
+        with Console(stderr=True).status("Rewriting the file"):
+            scheduler.compact()
+        settings = scheduler.settings
+    with FleetReader(file) as reader:
+        summary = reader.summary()
+    rounds = "rounds" if settings.concurrency is None else "turns"
+    kept = f"{rounds} after {summary.round:,} are kept" if summary.round else f"all {rounds} are kept"
+    _say(f"{file} has {file.stat().st_size / 1e6:,.1f} MB now, {before / 1e6:,.1f} MB before; {kept}.")
+    if settings.keep_rounds is None and settings.keep_offers is None:
+        _say("To keep less, set a limit first: turnout fleet amend FILE --keep-rounds 5000 --keep-offers 1000")
+
+
+def retire(file: FleetArgument, client: ClientArgument) -> None:
+    """Exclude a client that has left for good; no scheduler may hold the file, and no round may be open.
+
+    Its turns stay in the certificate, but the promise to it is not judged any more.
+
+    Example: turnout fleet retire fleet.turnout phone-7
+    """
+    with _opened(file) as scheduler:
+        scheduler.retire(client)
+    _say(f"{client} is retired.")
+
+
+def forget(file: FleetArgument, client: ClientArgument, yes: YesOption = False) -> None:
+    """Remove the id and all reports of a client for good; no scheduler may hold the file, and no round may be open.
+
+    Its tokens are removed as well. The number of its turns stays in the certificate, under another name. Clean backups
+    and exports yourself.
+
+    Example: turnout fleet forget fleet.turnout phone-7 --yes
+    """
+    _confirm(yes, f"Remove everything that {client} has reported from {file}? This cannot be undone.")
+    with _opened(file) as scheduler:
+        row = int(scheduler.rows([client])[0])
+        scheduler.forget(client)
+        name = scheduler.clients[row]
+    if tokens_path(file).exists():
+        with TokenFile(file) as tokens:
+            tokens.remove_client(client)
+    _say(f"The client is forgotten; its turns are counted as those of {name}.")
+
+
+def abandon_round(file: FleetArgument) -> None:
+    """Cancel the open round, if no client has reported; no scheduler may hold the file.
+
+    Example: turnout fleet abandon-round fleet.turnout
+    """
+    with _opened(file) as scheduler:
+        if scheduler.open_round is None:
+            raise SettingError(f"no round of {file} is open")
+        number = scheduler.round
+        scheduler.abandon_round()
+    _say(f"Round {number:,} is abandoned, as if its cohort had never been selected.")
+
+
+def repair(
+    file: FleetArgument,
+    accept_older: Annotated[
+        bool, typer.Option("--accept-older", help="Continue from the older state of a file that has lost commits.")
+    ] = False,
+    yes: YesOption = False,
+) -> None:
+    """Make a damaged fleet usable again, if that is possible without guessing; shows first what is wrong.
+
+    A file that has lost commits is refused by all commands. Restore the missing files or a backup if you can. If you
+    cannot, --accept-older continues from the state that is left: the rounds since then are lost. A round that an
+    older version has closed twice, because it was interrupted, is closed once afterwards.
+
+    Example: turnout fleet repair fleet.turnout --accept-older
+    """
+    findings = [finding for finding in examine(file) if finding.ok is False]
+    for finding in findings:
+        _say(f"{finding.part}: {finding.message}")
+    if not findings:
+        _say(f"{file} is not damaged: there is nothing to repair.")
+        return
+    if not any(finding.part == "log" for finding in findings) and (doubled := doubled_closes(file)):
+        closed = (
+            "was closed twice. Remove its second close?"
+            if len(doubled) == 1
+            else "were closed twice. Remove the second closes?"
+        )
+        _confirm(yes, f"{counted(len(doubled), 'round')} of {file} {closed}")
+        _say(f"The second close of {counted(remove_doubled_closes(file), 'round')} was removed from {file}.")
+        return
+    if not any(finding.part == "log" for finding in findings):
+        raise StoreError(f"{file} is damaged in a way that cannot be repaired: restore it from a backup", damaged=file)
+    if not accept_older:
+        raise SettingError("commits are lost: restore all files or a backup, or pass --accept-older to go on without")
+    _confirm(yes, f"Continue with {file} in its older state? The lost commits cannot be restored afterwards.")
+    with FleetReader(file, accept_older=True) as reader:
+        features = reader.features
+    with Scheduler.open(file, features=features, accept_older=True) as scheduler:
+        noun = "round" if scheduler.settings.concurrency is None else "turn"
+        _say(f"{file} continues after {noun} {scheduler.round:,}.")
+
+
+def _opened(file: Path) -> Scheduler:
+    """Opens an existing fleet; nothing is selected, so the function that computes features is not needed."""
+    with FleetReader(file) as reader:
+        features = reader.features
+    return Scheduler.open(file, features=features)
+
+
+def _confirm(yes: bool, question: str) -> None:
+    if not yes and not (sys.stdin.isatty() and typer.confirm(printable(question).plain)):
+        raise SettingError("nothing was changed: answer yes, or pass --yes")
+
+
+def _say(text: str) -> None:
+    Console(highlight=False, soft_wrap=True).print(printable(text))

@@ -1,0 +1,107 @@
+"""`turnout tokens`: who may call the HTTP service of a fleet."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, cast
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from turnout.cli.options import JsonOption, print_json, printable
+from turnout.errors import SettingError
+from turnout.log import printable as escaped
+from turnout.service.access.tokens import ROLES, Role, TokenFile, as_date
+from turnout.storage.encoding.limits import read_file
+
+#: The largest file of client ids: ids of a million clients.
+MOST_ID_BYTES = 1 << 26
+tokens = typer.Typer(
+    no_args_is_help=True,
+    help="Create, list and revoke the tokens of a fleet's HTTP service.\n\n"
+    "Example: turnout tokens create fleet.turnout --role server",
+)
+FleetArgument = Annotated[Path, typer.Argument(metavar="FLEET", help="File of the fleet, such as fleet.turnout.")]
+
+
+@tokens.command()
+def create(
+    fleet: FleetArgument,
+    role: Annotated[str, typer.Option(help=f"What the holder may do: {', '.join(ROLES)}. See above.")],
+    client: Annotated[
+        list[str] | None, typer.Option(help="Id of the client whose device gets the token. Repeatable.")
+    ] = None,
+    clients: Annotated[
+        Path | None, typer.Option(help="File with the ids of clients, one per line: one token for each.")
+    ] = None,
+    label: Annotated[str, typer.Option(help="Note about the token, for people.")] = "",
+    days: Annotated[
+        float | None, typer.Option(help="Number of days for which it is valid; by default for ever.")
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Create a token and print it. It is shown only once: the file of tokens contains only its digest.
+
+    device: checks in and reports for its own client. server: selects clients, reports and closes rounds. viewer: reads.
+    operator: everything, and alone changes settings and forgets clients.
+
+    Example: turnout tokens create fleet.turnout --role device --client phone-1
+    """
+    ids = [*(client or []), *([] if clients is None else _read_ids(clients))]
+    with TokenFile(fleet) as file:
+        made = file.create(cast(Role, role), clients=ids, label=label, days=days)
+    if json:
+        print_json([{"token": new.text, **asdict(new.token)} for new in made])
+        return
+    for new in made:
+        typer.echo(new.text if new.token.client is None else f"{escaped(new.token.client)} {new.text}")
+
+
+@tokens.command("list")
+def list_(fleet: FleetArgument, json: JsonOption = False) -> None:
+    """List the tokens: their ids, roles and states, not their secrets.
+
+    Example: turnout tokens list fleet.turnout
+    """
+    with TokenFile(fleet, read_only=True) as file:
+        found = file.list()
+    if json:
+        print_json([{**asdict(token), "state": token.state} for token in found])
+        return
+    table = Table("id", "role", "client", "state", "created", "expires", "label", title=printable(str(fleet)))
+    for token in found:
+        shown = (token.id, token.role, token.client or "", token.state, as_date(token.created), as_date(token.expires))
+        table.add_row(*map(printable, (*shown, token.label)))
+    Console().print(table)
+
+
+@tokens.command()
+def revoke(
+    fleet: FleetArgument,
+    token: Annotated[str, typer.Argument(metavar="ID", help="Id of the token, as listed, or the whole token.")],
+) -> None:
+    """Revoke a token for good; a running service refuses it from its next request on.
+
+    Example: turnout tokens revoke fleet.turnout 3f9c27a41be0
+    """
+    with TokenFile(fleet, read_only=True) as file:  # does not create a file
+        file.list()
+    with TokenFile(fleet) as file:
+        revoked = file.revoke(token)
+    Console(soft_wrap=True, highlight=False).print(
+        printable(f"Token {revoked.id} ({revoked.role}) was revoked at {as_date(revoked.revoked)} UTC.")
+    )
+
+
+def _read_ids(path: Path) -> list[str]:
+    """Returns the lines of a file, without empty ones."""
+    try:
+        lines = read_file(path, MOST_ID_BYTES).decode("utf-8").splitlines()
+    except (OSError, EOFError, ValueError) as error:
+        raise SettingError(f"cannot read client ids from {path}: {error}") from error
+    ids = [line.strip() for line in lines if line.strip()]
+    if not ids:
+        raise SettingError(f"{path} has no client ids: write one per line")
+    return ids

@@ -1,0 +1,196 @@
+"""`turnout check`: whether a promise is feasible, and what is proved about it."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+
+from turnout.cli.lab.check_slots import check_slots
+from turnout.cli.naming import load_here
+from turnout.cli.options import ConfigOption, JsonOption, print_json, read_config
+from turnout.counting import counted
+from turnout.errors import InfeasiblePromise, SettingError
+from turnout.kernel.arrays import FloatArray
+from turnout.kernel.certificate import DEFAULT_TOLERANCE, as_tolerance
+from turnout.kernel.fairness import DEFAULT_RATE, exact_rate
+from turnout.kernel.feasibility import feasibility, largest_feasible_rate, require_feasible
+from turnout.kernel.guarantee import Guarantee
+from turnout.lab.worlds.registry import make_world
+from turnout.policies.registry import load_policies, setting_names
+
+
+def check(
+    clients: Annotated[int | None, typer.Option(min=1, help="Number of clients; by default 40.")] = None,
+    cohort_size: Annotated[int | None, typer.Option(min=1, help="Number of clients per round; by default 8.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=0, max=1, help=f"Guaranteed rate; by default {DEFAULT_RATE:g}.")
+    ] = None,
+    availability: Annotated[
+        str | None,
+        typer.Option(
+            help="Share of the rounds in which clients are available: one number for all, or one per client, such as "
+            "0.8,0.5,0.9. By default 0.8."
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(help=f"Turns that a client may be behind; by default {DEFAULT_TOLERANCE:g}."),
+    ] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(min=1, help="Number of slots of a server without rounds; needs --times.")
+    ] = None,
+    times: Annotated[
+        str | None,
+        typer.Option(help="With --concurrency, seconds of a turn: one number for all, or one per client: 60,60,480."),
+    ] = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Check whether a promise is feasible, how much slack it has, which clients are at risk, and what is proved.
+
+    Without rounds (--concurrency), the slowest clients limit what can be guaranteed, because nobody is in two slots.
+
+    Exit code: 0 if the rate is feasible, 1 if it is not.
+
+    Example: turnout check --clients 100 --cohort-size 10 --rate 0.05
+    """
+    if concurrency is not None:
+        unused = {"--cohort-size": cohort_size, "--availability": availability, "--tolerance": tolerance}
+        for name, value in {**unused, "--config": config}.items():
+            if value is not None:
+                raise SettingError(f"{name} cannot be used with --concurrency: omit it")
+        check_slots(times, clients, concurrency, rate, json=json)
+        return
+    if times is not None:
+        raise SettingError("--times needs --concurrency: rounds wait for the slowest client, whatever it takes")
+    question = _question(clients, cohort_size, rate, availability, tolerance, config)
+    shares: FloatArray = question["availability"]
+    size, promised = question["cohort_size"], question["rate"]
+    largest = largest_feasible_rate(shares, size)
+    found = feasibility(np.full(len(shares), promised), shares, size)
+    at_risk = np.flatnonzero(shares < 1.25 * promised).tolist()
+    answer: dict[str, Any] = {
+        "feasible": found.holds,
+        "clients": len(shares),
+        "cohort_size": size,
+        "rate": promised,
+        "largest_feasible_rate": float(largest),
+        "slack": float(largest) - promised,
+        "clients_at_risk": at_risk,
+        "remedy": None,
+        "tolerance": question["tolerance"],
+        **_proved(len(shares), size, promised, question["tolerance"]),
+    }
+    try:
+        require_feasible(np.full(len(shares), promised), shares, size)
+    except InfeasiblePromise as error:
+        answer["remedy"] = str(error).removesuffix(", or pass allow_infeasible=True to go on without a guarantee")
+    if json:
+        print_json(answer)
+    else:
+        _print(answer)
+    if not found.holds:
+        raise typer.Exit(1)
+
+
+def _question(
+    clients: int | None,
+    cohort_size: int | None,
+    rate: float | None,
+    availability: str | None,
+    tolerance: float | None,
+    config: Any,
+) -> dict[str, Any]:
+    """Returns the values of the command line, else those of the file, else the defaults.
+
+    Args:
+        clients: The number of clients.
+        cohort_size: The number of clients per round.
+        rate: The guaranteed rate.
+        availability: One probability, or one per client, as text.
+        tolerance: The tolerance in turns.
+        config: The file.
+    """
+    file = {} if config is None else read_config(config)
+    for table in file.get("policy", []):
+        load_policies(load_here(table["name"]), table)
+    world = dict(file.get("world", {}))
+    policy = _policy_with_guarantee(file.get("policy", []))
+    if clients is not None:
+        world["clients"] = clients
+    if availability is not None:
+        numbers = [_parse_share(text) for text in availability.split(",")]
+        world["availability"] = numbers[0] if len(numbers) == 1 else numbers
+        if len(numbers) > 1:
+            world["clients"] = len(numbers) if clients is None else clients
+    name = world.pop("name", "paper")
+    promised = rate if rate is not None else policy.get("guaranteed_rate", DEFAULT_RATE)
+    if isinstance(promised, list):
+        raise SettingError("guaranteed_rate must be one number here; the policy checks rates per client")
+    return {
+        "availability": np.array(make_world(load_here(name), 0, **world).availability),
+        "cohort_size": cohort_size or policy.get("cohort_size", 8),
+        "rate": float(exact_rate(promised)),
+        "tolerance": float(
+            as_tolerance(policy.get("tolerance", DEFAULT_TOLERANCE) if tolerance is None else tolerance)
+        ),
+    }
+
+
+def _proved(clients: int, cohort_size: int, rate: float, tolerance: float) -> dict[str, float | None]:
+    """Returns the proved bound of fair-pace, and the tolerance for which the bound is the tolerance asked for."""
+    promise = Guarantee(rate, tolerance=tolerance, accrual="available", paid="chosen")
+    bound = promise.proved_bound(clients, cohort_size)
+    if math.isinf(bound) or tolerance <= rate:
+        return {"proved_bound": None, "tolerance_for_proof": None}
+    needed = 2 * tolerance - bound
+    return {"proved_bound": bound, "tolerance_for_proof": needed if needed > rate else None}
+
+
+def _policy_with_guarantee(policies: list[dict[str, Any]]) -> dict[str, Any]:
+    """Returns the first policy with a guaranteed rate, stated or by default; an empty dict if there is none."""
+    stated = [policy for policy in policies if "guaranteed_rate" in policy]
+    by_default = [policy for policy in policies if "guaranteed_rate" in setting_names(policy["name"])]
+    return next(iter(stated + by_default), {})
+
+
+def _parse_share(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise SettingError(f"availability must be numbers, such as 0.8 or 0.8,0.5,0.9, not {text!r}") from None
+
+
+def _print(answer: dict[str, Any]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    largest, rate = answer["largest_feasible_rate"], answer["rate"]
+    if answer["feasible"]:
+        clients = counted(answer["clients"], "client")
+        console.print(
+            f"[green]feasible[/]: {clients}, {answer['cohort_size']} per round, a guaranteed rate of "
+            f"{rate:g} for each.\nThe largest feasible rate is {largest:.6g}: a slack of {answer['slack']:.6g}."
+        )
+    else:
+        console.print(f"[red]not feasible[/]: {answer['remedy']}.")
+    at_risk = answer["clients_at_risk"]
+    if at_risk:
+        shown = ", ".join(map(str, at_risk[:10])) + (f" and {len(at_risk) - 10} more" if len(at_risk) > 10 else "")
+        console.print(f"At risk because available in less than 1.25 × {rate:g} of the rounds: clients {shown}.")
+    if answer["proved_bound"] is not None:
+        console.print(_proof(answer))
+
+
+def _proof(answer: dict[str, Any]) -> str:
+    """Says what is proved about fair-pace with this promise, if it refers to the rounds a client is available for."""
+    tolerance, needed = answer["tolerance"], answer["tolerance_for_proof"]
+    text = (
+        f"Proved for fair-pace, if turns are earned by being available and count when a client is selected: with a "
+        f"tolerance of {tolerance:g}, nobody is ever {answer['proved_bound']:.4g} turns behind"
+    )
+    if needed is None:
+        return f"{text}."
+    return f"{text}; a tolerance of {needed:.4g} keeps everybody less than {tolerance:g} turns behind."

@@ -1,0 +1,255 @@
+"""Comparisons of stored runs: measured, printed, and written to files."""
+
+from __future__ import annotations
+
+import json as json_module
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from turnout.cli.lab.judging import JudgedPromise, status_cell
+from turnout.cli.lab.measuring import Comparison, Contender, measure
+from turnout.cli.lab.slots import NOTE as SLOT_NOTE
+from turnout.cli.lab.slots import promised_phrase
+from turnout.cli.options import print_json
+from turnout.counting import counted
+from turnout.errors import SettingError, suggestion
+from turnout.kernel.certificate import Tolerance
+from turnout.kernel.guarantee import Guarantee
+from turnout.lab.analysis.comparison import common_length, first_rounds
+from turnout.lab.analysis.statistics import UNIT_RANGE, format_interval
+from turnout.lab.analysis.tracked import turns_behind
+from turnout.lab.columns import RoundColumns
+from turnout.lab.runs.store import RunStore
+from turnout.lab.studies.comparison_figures import accuracy_table, behind_table, draw_accuracy, draw_behind
+from turnout.lab.studies.framework.drawing import save
+from turnout.lab.studies.framework.reproduce import as_csv, write_text
+from turnout.lab.studies.paper.comparison import draw_overview, overview_tables
+from turnout.lab.studies.paper.learning_curves import LearningCurve
+
+TargetOption = Annotated[
+    float | None,
+    typer.Option(min=0, max=1, help="Accuracy, such as 0.9: the time to reach it is compared, in a world that trains."),
+]
+CsvOption = Annotated[
+    Path | None, typer.Option("--csv", help="CSV file for one row per policy and seed, with all settings.")
+]
+ANY = (-math.inf, math.inf)
+LEFT = ("policy", "status")
+#: A narrower terminal has no room for lines between the columns, and only for one number beside another.
+WIDE = 100
+
+
+class ContenderRuns(NamedTuple):
+    """A policy, its runs in a store (one per seed), and the tolerance by which it is judged."""
+
+    contender: Contender
+    runs: Sequence[int]
+    tolerance: Tolerance
+
+
+class Output(NamedTuple):
+    """Where a comparison goes: to standard output as a table or as JSON, to a CSV file, and to a folder."""
+
+    json: bool
+    csv: Path | None
+    folder: Path | None
+
+
+def baseline_index(names: Sequence[str], baseline: str | None) -> int:
+    """Returns the index of the policy to compare with: by default random, or the first."""
+    if baseline is not None and baseline not in names:
+        raise SettingError(
+            f"there is no {baseline!r} to compare with{suggestion(baseline, names)}; there are {', '.join(names)}"
+        )
+    return names.index(baseline or ("random" if "random" in names else names[0]))
+
+
+def show_comparison(
+    store: RunStore,
+    contenders: Sequence[ContenderRuns],
+    reference: int,
+    promise: JudgedPromise,
+    target: float | None,
+    output: Output,
+) -> None:
+    """Measures stored runs over the rounds that all of them have, prints the result, and writes it to files.
+
+    Args:
+        store: The store of the runs.
+        contenders: The policies and their runs.
+        reference: The index of the policy with which the others are compared, seed by seed.
+        promise: The promise by which all are judged.
+        target: The accuracy whose time is measured, or None.
+        output: Where the result goes.
+    """
+    lengths = [store.info(run).rounds for _, runs, _ in contenders for run in runs]
+    rounds = common_length(lengths)
+
+    def runs_of(entry: ContenderRuns) -> list[RoundColumns]:
+        return [first_rounds(store.columns(run), rounds) for run in entry.runs]
+
+    comparison = Comparison(
+        measured=[measure(entry.contender, runs_of(entry), promise, entry.tolerance, target) for entry in contenders],
+        reference=reference,
+        promise=promise,
+        rounds=rounds,
+        lengths=(min(lengths), max(lengths)),
+        target=target,
+        concurrency=contenders[0].contender.plan.get("concurrency"),
+    )
+    if output.csv is not None:
+        write_text(output.csv, comparison.seeds_table().to_csv())
+    if output.folder is not None:
+        runs = {entry.contender.name: runs_of(entry) for entry in contenders}
+        write_comparison(comparison, runs, output.folder)
+    if output.json:
+        print_json(comparison.as_dict())
+        return
+    print_comparison(comparison)
+    for written in (output.csv, output.folder):
+        if written is not None:
+            Console(highlight=False, soft_wrap=True).print(f"Written: {written}", markup=False)
+
+
+def print_comparison(comparison: Comparison) -> None:
+    """Prints the table of a comparison, and what its columns mean."""
+    console = Console(highlight=False)
+    console.print(_table(comparison, comparison.as_dict()["policies"], console.width))
+    if (note := comparison.note()) is not None:
+        console.print(f"[yellow]{note}[/]")
+    console.print(_explanation(comparison), markup=False)
+
+
+def write_comparison(comparison: Comparison, runs: dict[str, list[RoundColumns]], folder: Path) -> None:
+    """Writes the data of a comparison as CSV, JSON and Markdown, and its figures as SVG and PNG.
+
+    Args:
+        comparison: The comparison.
+        runs: The compared rounds of each contender, one run per seed.
+        folder: The folder, which is created.
+    """
+    data = comparison.as_dict()
+    text = json_module.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    write_text(folder / "comparison.json", text)
+    write_text(folder / "comparison.csv", comparison.policies_table().to_csv())
+    write_text(folder / "seeds.csv", comparison.seeds_table().to_csv())
+    write_text(folder / "comparison.md", _markdown(comparison, data["policies"]))
+    names = list(runs)
+    if comparison.concurrency is None:
+        times, shares = overview_tables(runs)
+        write_text(folder / "training-time.csv", as_csv(times))
+        write_text(folder / "shares.csv", as_csv(shares))
+        save(draw_overview(names, times, shares, comparison.promise.number), folder, "overview")
+    promise = comparison.promise
+    guarantee = Guarantee(promise.number, accrual=promise.accrual, paid=promise.paid, allow_infeasible=True)
+    behind = behind_table({name: [turns_behind(columns, guarantee) for columns in runs[name]] for name in names})
+    write_text(folder / "behind.csv", as_csv(behind))
+    tolerances = {measured.contender.name: measured.tolerance for measured in comparison.measured}
+    save(draw_behind(behind, tolerances, "round" if comparison.concurrency is None else "decision"), folder, "behind")
+    if comparison.trains:
+        accuracies = accuracy_table({name: [LearningCurve.of(columns) for columns in runs[name]] for name in names})
+        write_text(folder / "accuracy.csv", as_csv(accuracies))
+        save(draw_accuracy(names, accuracies, comparison.target), folder, "accuracy")
+
+
+def _title(comparison: Comparison) -> str:
+    seeds = f"{counted(comparison.seeds, 'seed')}, mean ± 95 % confidence"
+    if comparison.concurrency is None:
+        return f"{counted(comparison.rounds, 'round')}, {seeds}; {comparison.promise}"
+    return (
+        f"{counted(comparison.rounds, 'turn')}, {counted(comparison.concurrency, 'slot')}, {seeds}; "
+        f"{promised_phrase(comparison.promise)}"
+    )
+
+
+def _headings(comparison: Comparison) -> list[str]:
+    if comparison.concurrency is None:
+        speed = ["mean round, s", "saved, %"]
+    else:
+        speed = ["updates/s", f"× {comparison.baseline}", "staleness"]
+    training = ["accuracy"] if comparison.trains else []
+    if comparison.target is not None:
+        training.append(f"min to {comparison.target:g}")
+    return ["policy", *speed, *training, "least share", "shortfall", "status", *([] if training else ["Jain"])]
+
+
+def _explanation(comparison: Comparison) -> str:
+    """Returns what the columns mean."""
+    training = ""
+    if comparison.trains:
+        training = "accuracy: mean over the last tenth of a run. "
+    if comparison.target is not None:
+        training += (
+            f"min to {comparison.target:g}: simulated minutes until the accuracy is reached; a run that never does "
+            "counts with its whole duration. "
+        )
+    if comparison.concurrency is not None:
+        return f"{training}{SLOT_NOTE} Shortfall and status: in the worst of the seeds."
+    return (
+        f"saved: time of all rounds against {comparison.baseline}, seed by seed. {training}least share: turns of the "
+        f"client with the fewest, as a share {comparison.measured[0].share_of}. shortfall: promised turns minus turns, "
+        "the largest of any client after any round. status: at the worst moment; kept is less than one turn behind, "
+        "broken is beyond the tolerance. Shortfall and status: in the worst of the seeds."
+    )
+
+
+def _cells(comparison: Comparison, row: dict[str, Any]) -> list[str]:
+    if comparison.concurrency is None:
+        cells = [row["policy"], _cell(row["mean_round"], 2), _cell(row["time_saved"], 1, 100)]
+    else:
+        cells = [row["policy"], _cell(row["updates_per_second"], 3), _cell(row["speedup"], 2)]
+        cells.append(_cell(row["mean_staleness"], 1))
+    if comparison.trains:
+        cells.append(_cell(row["final_accuracy"], 3, limits=UNIT_RANGE))
+    if comparison.target is not None:
+        never = row["never_reached_target"]
+        text = _cell(row["minutes_to_target"], 1)
+        cells.append(f"≥ {text} ({never} never)" if never else text)
+    cells.append(_cell(row["least_share"], 3 if comparison.concurrency is None else 4, limits=UNIT_RANGE))
+    cells += [f"{row['largest_shortfall']:.2f}", status_cell(row["status"], row["tolerance"])]
+    return cells if comparison.trains else [*cells, _cell(row["jain"], 3, limits=UNIT_RANGE)]
+
+
+def _table(comparison: Comparison, rows: Sequence[dict[str, Any]], width: int) -> Table:
+    table = Table(title=_title(comparison))
+    is_narrow = width < WIDE
+    if is_narrow:
+        table.box, table.padding, table.pad_edge = box.SIMPLE_HEAD, (0, 1, 0, 0), False
+    for heading in _headings(comparison):
+        shown = heading.replace(" ", "\n", 1) if is_narrow else heading
+        table.add_column(shown, justify="left" if heading in LEFT else "right", overflow="fold")
+    for row in rows:
+        name, *cells = _cells(comparison, row)
+        table.add_row(name, *map(_in_lines, cells) if is_narrow else cells)
+    return table
+
+
+def _in_lines(cell: str) -> str:
+    """Returns a cell with one number per line.
+
+    >>> _in_lines("0.107 (0.000 to 0.484)").split(chr(10))
+    ['0.107', '(0.000 to', '0.484)']
+    """
+    return cell.replace(" ± ", "\n± ").replace(" (", "\n(").replace(" to ", " to\n")
+
+
+def _markdown(comparison: Comparison, rows: Sequence[dict[str, Any]]) -> str:
+    headings = _headings(comparison)
+    lines = [f"{_title(comparison)}.", ""]
+    if (note := comparison.note()) is not None:
+        lines += [note, ""]
+    lines += [f"| {' | '.join(headings)} |", f"|{'|'.join('---' if name in LEFT else '---:' for name in headings)}|"]
+    lines += [f"| {' | '.join(cell.replace('|', '/') for cell in _cells(comparison, row))} |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(interval: dict[str, Any], digits: int, scale: float = 1.0, *, limits: tuple[float, float] = ANY) -> str:
+    mean, half_width = (math.nan if value is None else value * scale for value in interval.values())
+    return format_interval(mean, half_width, digits, limits=limits)

@@ -1,0 +1,328 @@
+"""Metrics of a run: selection rates, turns owed, shortfalls, round times and prediction errors.
+
+The metrics of a promise are those of `turnout.lab.analysis.promise`, which this module exports too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from turnout.errors import SettingError
+from turnout.kernel.arrays import FloatArray, as_count, as_floats, as_number, require_length
+from turnout.kernel.exchange_time import ExchangeTimeModel
+from turnout.kernel.fairness import Accrual, Rate
+from turnout.kernel.guarantee import Paid
+from turnout.kernel.rounds import TIMED_OUTCOMES
+from turnout.lab.analysis.promise import (
+    SHARE_OF,
+    Shortfall,
+    accrual_mask,
+    least_share,
+    owed_after_each_round,
+    owed_units,
+    require_rounds,
+    round_of_each_row,
+    shares,
+    shortfalls,
+    with_outcome,
+)
+from turnout.lab.analysis.statistics import mean_or_nan
+from turnout.lab.columns import RoundColumns
+
+__all__ = [
+    "SHARE_OF",
+    "Estimates",
+    "PredictionError",
+    "Shortfall",
+    "Summary",
+    "as_true_means",
+    "available_rates",
+    "band_coverage",
+    "gini_coefficient",
+    "jain_index",
+    "least_share",
+    "lorenz_curve",
+    "owed_after_each_round",
+    "owed_units",
+    "prediction_error",
+    "replayed_estimates",
+    "round_of_each_row",
+    "selection_rates",
+    "shares",
+    "shortfalls",
+    "sliding_rates",
+    "spread",
+    "summarise",
+    "time_saved",
+]
+
+
+class Estimates(NamedTuple):
+    """The predicted seconds of each selected client before its round, and their uncertainty."""
+
+    predicted: FloatArray
+    uncertainty: FloatArray
+
+
+class PredictionError(NamedTuple):
+    """The mean absolute error in seconds, overall and per round; NaN without observed times."""
+
+    overall: float
+    by_round: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Figures of a run: round times in seconds, shares of turns, and how far clients are behind a promise, in turns.
+
+    Attributes:
+        rounds: The number of rounds.
+        mean_round: The mean duration of a round, in seconds.
+        p95_round: The 95th percentile of the durations.
+        total_time: The sum of the durations.
+        mean_cohort: The mean number of selected clients.
+        least_share: The smallest share of any client; see `share_of`.
+        jain: Jain's index of the turns.
+        spread_of_turns: The standard deviation of the turns over the clients.
+        worst_debt: The longest queue of owed turns after the last round.
+        mean_debt: The mean length of the queues.
+        largest_shortfall: The largest number of promised turns minus turns of any client at the end of any round.
+        shortfall_at_end: The same after the last round.
+        share_of: What shares are shares of: "of all rounds", or "of the rounds it was available for".
+    """
+
+    rounds: int
+    mean_round: float
+    p95_round: float
+    total_time: float
+    mean_cohort: float
+    least_share: float
+    jain: float
+    spread_of_turns: float
+    worst_debt: float
+    mean_debt: float
+    largest_shortfall: float
+    shortfall_at_end: float
+    share_of: str
+
+
+def summarise(
+    columns: RoundColumns,
+    *,
+    guaranteed_rate: Rate | npt.ArrayLike,
+    accrual: Accrual = "always",
+    paid: Paid = "chosen",
+) -> Summary:
+    """Summarises the speed and the fairness of a run.
+
+    By default the promise is that of the paper: every client accrues turns in every round, and a selection pays one
+    turn.
+    """
+    rounds = require_rounds(columns)
+    durations, turns = columns.durations, columns.turns
+    shortfall = shortfalls(columns, guaranteed_rate, accrual=accrual, paid=paid)
+    owed, units_per_turn = shortfall.certificate.owed_units, shortfall.units_per_turn
+    return Summary(
+        rounds=rounds,
+        mean_round=float(durations.mean()),
+        p95_round=float(np.percentile(durations, 95)),
+        total_time=float(durations.sum()),
+        mean_cohort=len(columns.chosen) / rounds,
+        least_share=least_share(columns, guaranteed_rate, accrual=accrual, paid=paid),
+        jain=jain_index(turns),
+        spread_of_turns=spread(turns),
+        worst_debt=int(owed.max()) / units_per_turn,
+        mean_debt=int(owed.sum()) / (units_per_turn * columns.clients),
+        largest_shortfall=shortfall.largest,
+        shortfall_at_end=shortfall.at_end,
+        share_of=SHARE_OF[accrual],
+    )
+
+
+def selection_rates(columns: RoundColumns) -> FloatArray:
+    """Returns the share of rounds in which each client was selected, (N,)."""
+    rates: FloatArray = columns.turns / require_rounds(columns)
+    return rates
+
+
+def available_rates(columns: RoundColumns, *, least: float = 0.0) -> FloatArray:
+    """Returns the share of its available rounds in which each client was selected, (N,).
+
+    The rate is NaN for clients that were available in no round or in less than the share `least` of all rounds, because
+    few rounds give no reliable rate.
+    """
+    rounds = require_rounds(columns)
+    available_rounds = accrual_mask(columns, "available").sum(axis=0)
+    rates = np.full(columns.clients, np.nan)
+    counts = (available_rounds > 0) & (available_rounds >= least * rounds)
+    rates[counts] = columns.turns[counts] / available_rounds[counts]
+    return rates
+
+
+def sliding_rates(columns: RoundColumns, window: int) -> FloatArray:
+    """Returns the share of the last `window` rounds in which each client was selected, (T − window + 1, N).
+
+    Row 0 covers rounds 1 to `window`.
+    """
+    window = as_count("window", window, SettingError)
+    rounds = require_rounds(columns)
+    if window > rounds:
+        raise SettingError(f"window must be at most the number of rounds, {rounds}, not {window}")
+    turns_before = np.zeros((rounds + 1, columns.clients), dtype=np.int64)
+    np.cumsum(columns.chosen_mask, axis=0, out=turns_before[1:])
+    rates: FloatArray = (turns_before[window:] - turns_before[:-window]) / window
+    return rates
+
+
+def jain_index(turns: npt.ArrayLike) -> float:
+    """Returns Jain's fairness index (Σx)²/(N·Σx²) of the turns.
+
+    It ranges from 1/N (one client has all turns) to 1 (all clients have the same number of turns, or none has any).
+
+    >>> jain_index([2, 2, 2, 2]), jain_index([8, 0, 0, 0])
+    (1.0, 0.25)
+    """
+    counts = _as_turns(turns)
+    if not counts.any():
+        return 1.0
+    shares = counts / counts.max()
+    return float(np.clip(shares.sum() ** 2 / (len(shares) * (shares**2).sum()), 1 / len(shares), 1.0))
+
+
+def gini_coefficient(turns: npt.ArrayLike) -> float:
+    """Returns twice the area between the Lorenz curve and the diagonal.
+
+    It is 0 if all clients have the same number of turns, and close to 1 if one client has all of them.
+
+    >>> gini_coefficient([2, 2, 2, 2]), gini_coefficient([8, 0, 0, 0])
+    (0.0, 0.75)
+    """
+    counts = np.sort(_as_turns(turns))
+    if not counts.any():
+        return 0.0
+    ranks = np.arange(1, len(counts) + 1)
+    return float(2 * (ranks * counts).sum() / (len(counts) * counts.sum()) - (len(counts) + 1) / len(counts))
+
+
+def lorenz_curve(turns: npt.ArrayLike) -> FloatArray:
+    """Returns the Lorenz curve of the turns: points (share of the clients, share of the turns), (N + 1, 2).
+
+    The clients are sorted by their number of turns, least selected first.
+
+    >>> lorenz_curve([3, 0, 1])
+    array([[0.        , 0.        ],
+           [0.33333333, 0.        ],
+           [0.66666667, 0.25      ],
+           [1.        , 1.        ]])
+    """
+    counts = np.sort(_as_turns(turns))
+    if not counts.any():
+        counts = np.ones_like(counts)
+    cumulative = np.concatenate([[0.0], np.cumsum(counts)])
+    return np.column_stack([np.arange(len(cumulative)) / len(counts), cumulative / cumulative[-1]])
+
+
+def spread(turns: npt.ArrayLike) -> float:
+    """Returns the standard deviation of the turns over the clients."""
+    return float(_as_turns(turns).std())
+
+
+def time_saved(columns: RoundColumns, baseline: RoundColumns) -> float:
+    """Returns the saved share of the baseline's total time over the same number of rounds; negative if slower."""
+    if require_rounds(columns) != require_rounds(baseline):
+        raise SettingError(
+            f"time_saved compares runs of equal length, but the run has {len(columns.rounds)} rounds and the baseline "
+            f"{len(baseline.rounds)}"
+        )
+    total = float(baseline.durations.sum())
+    if total == 0:
+        raise SettingError(
+            "the baseline took no time, so the saved share is undefined: use a baseline with selected clients"
+        )
+    return 1 - float(columns.durations.sum()) / total
+
+
+def replayed_estimates(
+    columns: RoundColumns, *, features: int | None = None, ridge: float = 1.0, forgetting: float = 1.0
+) -> Estimates:
+    """Returns the predictions of a model for each turn, (R,), made before it learns from the round of that turn.
+
+    The model learns as ExchangeTimeModel does: from clients that arrived or were late, but not from failures.
+    Corrections of late arrivals are applied in the round that reported them. `features` is by default the number of
+    features of the contexts.
+    """
+    predicted, uncertainty = np.empty(len(columns.chosen)), np.empty(len(columns.chosen))
+    if len(columns.chosen) == 0:
+        return Estimates(predicted, uncertainty)
+    width = columns.contexts.shape[1] if features is None else features
+    model = ExchangeTimeModel(columns.clients, features=width, ridge=ridge, forgetting=forgetting)
+    usable = with_outcome(columns, TIMED_OUTCOMES)
+    starts = columns.starts.tolist()
+    for round_, start, end in zip(columns.rounds.tolist(), starts, starts[1:], strict=False):
+        clients, contexts = columns.chosen[start:end], columns.contexts[start:end]
+        predicted[start:end] = model.predict(contexts, clients)
+        uncertainty[start:end] = model.uncertainty(contexts, clients)
+        if (late := columns.late.get(round_)) is not None:
+            model.correct(
+                late.clients, late.contexts, late.deadlines, late.exchange_times, learned_since=late.learned_since
+            )
+        usable_rows = usable[start:end]
+        model.learn(clients[usable_rows], contexts[usable_rows], columns.exchange_times[start:end][usable_rows])
+    return Estimates(predicted, uncertainty)
+
+
+def prediction_error(
+    columns: RoundColumns, *, features: int | None = None, ridge: float = 1.0, forgetting: float = 1.0
+) -> PredictionError:
+    """Returns the difference of the replayed predictions from the observed times, without failed clients."""
+    predicted, _ = replayed_estimates(columns, features=features, ridge=ridge, forgetting=forgetting)
+    counts = with_outcome(columns, TIMED_OUTCOMES)
+    errors = np.abs(predicted - columns.exchange_times)[counts]
+    rounds = len(columns.rounds)
+    of_round = round_of_each_row(columns)[counts]
+    sums, clients = np.bincount(of_round, errors, rounds), np.bincount(of_round, minlength=rounds)
+    by_round = np.divide(sums, clients, out=np.full(rounds, np.nan), where=clients > 0)
+    return PredictionError(mean_or_nan(errors), by_round)
+
+
+def band_coverage(
+    columns: RoundColumns,
+    expected: npt.ArrayLike,
+    exploration: float,
+    *,
+    features: int | None = None,
+    ridge: float = 1.0,
+    forgetting: float = 1.0,
+) -> float:
+    """Returns the share of turns whose true expected time lies within predicted ± exploration·uncertainty.
+
+    Args:
+        columns: The recorded rounds.
+        expected: The true expected time of each turn, (R,).
+        exploration: The factor on the uncertainty.
+        features: The number of features of the model; by default that of the contexts.
+        ridge: The ridge parameter of the model.
+        forgetting: The forgetting factor of the model.
+    """
+    exploration = as_number("exploration", exploration, SettingError, least=0)
+    means = as_true_means(expected, columns)
+    predicted, uncertainty = replayed_estimates(columns, features=features, ridge=ridge, forgetting=forgetting)
+    return mean_or_nan(np.abs(means - predicted) <= exploration * uncertainty)
+
+
+def as_true_means(expected: npt.ArrayLike, columns: RoundColumns) -> FloatArray:
+    """Validates true expected times: one per selected client of each round."""
+    means = as_floats("expected", expected, 1, SettingError)
+    require_length("expected", means, len(columns.chosen), "chosen clients in all rounds", SettingError)
+    return means
+
+
+def _as_turns(turns: npt.ArrayLike) -> FloatArray:
+    counts = as_floats("turns", turns, 1, SettingError)
+    if len(counts) == 0 or counts.min() < 0:
+        raise SettingError("turns must be a non-negative number per client, for at least one client")
+    return counts

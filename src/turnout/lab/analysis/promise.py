@@ -1,0 +1,361 @@
+"""What recorded rounds mean for a promise: shares, turns owed, and how far clients fell behind.
+
+A promise has a rate, an accrual and a rule of what pays a turn. The same three determine every figure of this module:
+
+- a client accrues its rate in every round (accrual="always"), or in the rounds for which it is available;
+- a turn counts when the client is selected (paid="chosen"), or when its update arrives in time ("contributed");
+- the share of a client is its turns divided by the rounds in which it accrued;
+- its shortfall is its promised turns (rate · rounds in which it accrued) minus its turns: negative with a surplus.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from turnout.errors import ReportError, SettingError
+from turnout.kernel import fairness
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_number
+from turnout.kernel.certificate import (
+    DEFAULT_TOLERANCE,
+    Certificate,
+    PromiseStatus,
+    Tolerance,
+    as_tolerance,
+    exact_tolerance,
+)
+from turnout.kernel.fairness import Accrual, Rate, exact_rates
+from turnout.kernel.guarantee import Guarantee, Paid
+from turnout.kernel.rounds import OUTCOMES
+from turnout.lab.columns import RoundColumns
+
+#: What a share is a share of, for the headings of tables.
+SHARE_OF: dict[Accrual, str] = {accrual: f"of {rounds}" for accrual, rounds in fairness.SHARE_OF.items()}
+#: The outcomes that count as a turn.
+OUTCOMES_PAID: dict[Paid, tuple[str, ...]] = {"chosen": OUTCOMES, "contributed": ("arrived",)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shortfall:
+    """How far clients fell behind a promise, in exact integer units of 1 / units_per_turn turns.
+
+    Attributes:
+        certificate: The promised turns and the turns after the last round, with their statuses.
+        largest_units: The largest shortfall of each client at the end of any round; negative if it always had a
+            surplus.
+        largest_in: The number of the round in which each client had it for the first time.
+    """
+
+    certificate: Certificate
+    largest_units: IntArray
+    largest_in: IntArray
+
+    @property
+    def units_per_turn(self) -> int:
+        """The number of units in a turn."""
+        return self.certificate.units_per_turn
+
+    @property
+    def largest(self) -> float:
+        """The largest shortfall of any client at the end of any round, in turns."""
+        return int(self.largest_units.max()) / self.units_per_turn
+
+    @property
+    def at_end(self) -> float:
+        """The largest shortfall of any client after the last round, in turns."""
+        return int(self.certificate.behind_units.max()) / self.units_per_turn
+
+    @property
+    def worst_client(self) -> int:
+        """The row of the client with the largest shortfall at any time; the lowest of equals."""
+        return int(self.largest_units.argmax())
+
+    @property
+    def worst_round(self) -> int:
+        """The number of the round in which that client had this shortfall for the first time."""
+        return int(self.largest_in[self.worst_client])
+
+    @property
+    def worst_at_end(self) -> int:
+        """The row of the client with the largest shortfall after the last round; the lowest of equals."""
+        return int(self.certificate.behind_units.argmax())
+
+    @property
+    def status(self) -> PromiseStatus:
+        """The worst status of any client after the last round."""
+        return self.certificate.status
+
+    @property
+    def ever_broken(self) -> BoolArray:
+        """Whether each client was ever further behind than the tolerance, even if it caught up later."""
+        limit = math.floor(exact_tolerance(self.certificate.tolerance) * self.units_per_turn)
+        broken: BoolArray = self.largest_units > limit
+        return broken
+
+
+class AmendedTerms(NamedTuple):
+    """Terms of a promise that apply after a number of rounds.
+
+    Attributes:
+        after: The number of rounds before them.
+        rate: The guaranteed rate from then on.
+        tolerance: The tolerance from then on.
+    """
+
+    after: int
+    rate: Rate | npt.ArrayLike
+    tolerance: Tolerance
+
+
+def shortfalls(
+    columns: RoundColumns,
+    guaranteed_rate: Rate | npt.ArrayLike,
+    *,
+    accrual: Accrual = "always",
+    paid: Paid = "chosen",
+    tolerance: Tolerance = DEFAULT_TOLERANCE,
+    amended: Sequence[AmendedTerms] = (),
+) -> Shortfall:
+    """Returns how far clients fell behind a promise, at any time and at the end.
+
+    Args:
+        columns: The recorded rounds.
+        guaranteed_rate: The guaranteed rate, one for all clients or one per client.
+        accrual: Whether clients accrue turns "always" or only in rounds in which they are "available".
+        paid: Whether a turn counts when the client is "chosen", or when its update arrived ("contributed").
+        tolerance: The number of turns that a client may be behind, for the statuses.
+        amended: Terms that replaced the rate and the tolerance later, in order: earlier rounds count at the earlier
+            rate.
+    """
+    require_rounds(columns)
+    stages = [AmendedTerms(0, guaranteed_rate, tolerance), *amended]
+    exact = [exact_rates(stage.rate, columns.clients) for stage in stages]
+    units_per_turn = math.lcm(*(unit for _, unit in exact))
+    rates_of = [rates * (units_per_turn // unit) for rates, unit in exact]
+    limits = [math.floor(exact_tolerance(as_tolerance(stage.tolerance)) * units_per_turn) for stage in stages]
+    stage_of = np.searchsorted([stage.after for stage in amended], np.arange(len(columns.rounds)), side="right")
+    accruing = accrual_mask(columns, accrual)
+    counts = with_outcome(columns, outcomes_paid(paid))
+    starts = columns.starts.tolist()
+    promised, turns, owed = (np.zeros(columns.clients, dtype=np.int64) for _ in range(3))
+    largest = np.full(columns.clients, np.iinfo(np.int64).min)
+    largest_in, broken_since = (np.zeros(columns.clients, dtype=np.int64) for _ in range(2))
+    for index, number in enumerate(columns.rounds.tolist()):
+        rows = slice(starts[index], starts[index + 1])
+        takers = columns.chosen[rows][counts[rows]]
+        earned = accruing[index] * rates_of[stage_of[index]]
+        promised += earned
+        turns[takers] += 1
+        owed += earned
+        owed[takers] = np.maximum(owed[takers] - units_per_turn, 0)
+        behind = promised - turns * units_per_turn
+        largest_in[behind > largest] = number
+        np.maximum(largest, behind, out=largest)
+        broken = behind > limits[stage_of[index]]
+        broken_since[broken & (broken_since == 0)] = number
+        broken_since[~broken] = 0
+    certificate = Certificate(
+        turns=turns,
+        units_per_turn=units_per_turn,
+        promised_units=promised,
+        owed_units=owed,
+        forfeited_units=np.zeros(columns.clients, dtype=np.int64),
+        tolerance=stages[-1].tolerance,
+        broken_since=broken_since,
+    )
+    return Shortfall(certificate, largest, largest_in)
+
+
+def share_of(accrual: Accrual, slots: int | None = None) -> str:
+    """Returns what a share of turns is a share of, in words; `slots` is given if there are no rounds."""
+    return SHARE_OF[accrual] if slots is None else f"of {fairness.SHARE_OF_TURNS[accrual]}"
+
+
+def describe_promise(guarantee: Guarantee, slots: int | None = None) -> str:
+    """Returns a promise as a phrase for reports; `slots` is given if there are no rounds.
+
+    >>> describe_promise(Guarantee(0.1, tolerance=3))
+    '0.1 of the rounds it was available for, at most 3 turns behind; a turn counts when the update arrives in time'
+    """
+    rates, units_per_turn = exact_rates(guarantee.rate, None)
+    low, high = int(np.min(rates)) / units_per_turn, int(np.max(rates)) / units_per_turn
+    rate = f"{low:g}" if low == high else f"{low:g} to {high:g}"
+    counts = "the client is selected" if guarantee.paid == "chosen" else "the update arrives in time"
+    tolerance = float(guarantee.tolerance)
+    turns = "turn" if tolerance == 1 else "turns"
+    shared = share_of(guarantee.accrual, slots)
+    return f"{rate} {shared}, at most {tolerance:g} {turns} behind; a turn counts when {counts}"
+
+
+def shares(columns: RoundColumns, *, accrual: Accrual = "always", paid: Paid = "chosen") -> FloatArray:
+    """Returns the share of each client, (N,): its turns divided by the rounds in which it accrued; NaN without any."""
+    require_rounds(columns)
+    rounds = accrual_mask(columns, accrual).sum(axis=0)
+    turns = paid_turns(columns, paid)
+    every = np.full(columns.clients, np.nan)
+    np.divide(turns, rounds, out=every, where=rounds > 0)
+    return every
+
+
+def least_share(
+    columns: RoundColumns,
+    guaranteed_rate: Rate | npt.ArrayLike,
+    *,
+    accrual: Accrual = "always",
+    paid: Paid = "chosen",
+) -> float:
+    """Returns the smallest share of any client.
+
+    With accrual="available", clients that were available for too few rounds to be promised a whole turn do not count,
+    unless all were: their share says nothing. Returns NaN if no client was ever available.
+
+    Args:
+        columns: The recorded rounds.
+        guaranteed_rate: The guaranteed rate, one for all clients or one per client.
+        accrual: Whether clients accrue turns "always" or only in rounds in which they are "available".
+        paid: Whether a turn counts when the client is "chosen", or when its update arrived ("contributed").
+    """
+    require_rounds(columns)
+    rates, units_per_turn = exact_rates(guaranteed_rate, columns.clients)
+    rounds = accrual_mask(columns, accrual).sum(axis=0)
+    return smallest_share(paid_turns(columns, paid), rounds, rounds * rates >= units_per_turn, accrual)
+
+
+def smallest_share(turns: IntArray, rounds: IntArray, servable: BoolArray, accrual: Accrual) -> float:
+    """Returns the smallest share of any client, as `least_share` defines it.
+
+    Args:
+        turns: The turns of each client.
+        rounds: The rounds in which it accrued.
+        servable: Whether it was promised at least one whole turn.
+        accrual: In which rounds clients accrue.
+    """
+    counts = rounds > 0
+    if accrual == "available" and (counts & servable).any():
+        counts &= servable
+    return float((turns[counts] / rounds[counts]).min()) if counts.any() else math.nan
+
+
+def paid_turns(columns: RoundColumns, paid: Paid) -> IntArray:
+    """Returns the turns of each client that count, (N,)."""
+    taken = columns.chosen[with_outcome(columns, outcomes_paid(paid))]
+    return np.bincount(taken, minlength=columns.clients).astype(np.int64, copy=False)
+
+
+def outcomes_paid(paid: Paid) -> tuple[str, ...]:
+    """Returns the outcomes that count as a turn.
+
+    >>> outcomes_paid("contributed")
+    ('arrived',)
+    """
+    if paid not in OUTCOMES_PAID:
+        raise SettingError(f"paid must be 'chosen' or 'contributed', not {paid!r}")
+    return OUTCOMES_PAID[paid]
+
+
+def owed_after_each_round(
+    columns: RoundColumns,
+    guaranteed_rate: Rate | npt.ArrayLike,
+    *,
+    accrual: Accrual = "always",
+    max_owed: float | Fraction | None = None,
+    outcomes_paid: Sequence[str] = OUTCOMES,
+) -> FloatArray:
+    """Returns the turns owed to each client after each round, (T, N), as FairnessQueues computes them.
+
+    Args:
+        columns: The recorded rounds.
+        guaranteed_rate: The guaranteed rate, one for all clients or one per client.
+        accrual: Whether clients accrue turns "always" or only in rounds in which they are "available".
+        max_owed: The largest number of turns owed to a client; None for no limit.
+        outcomes_paid: The outcomes that pay a turn: all outcomes if a selection pays, ("arrived",) if only a
+            contribution pays.
+    """
+    units, units_per_turn = owed_units(
+        columns, guaranteed_rate, accrual=accrual, max_owed=max_owed, outcomes_paid=outcomes_paid
+    )
+    return units / units_per_turn
+
+
+def owed_units(
+    columns: RoundColumns,
+    guaranteed_rate: Rate | npt.ArrayLike,
+    *,
+    accrual: Accrual = "always",
+    max_owed: float | Fraction | None = None,
+    outcomes_paid: Sequence[str] = OUTCOMES,
+) -> tuple[IntArray, int]:
+    """Returns the result of owed_after_each_round in integer units, and the number of units per turn.
+
+    Args:
+        columns: The recorded rounds.
+        guaranteed_rate: The guaranteed rate, one for all clients or one per client.
+        accrual: Whether clients accrue turns "always" or only in rounds in which they are "available".
+        max_owed: The largest number of turns owed to a client; None for no limit.
+        outcomes_paid: The outcomes that pay a turn.
+    """
+    rates, units_per_turn = exact_rates(guaranteed_rate, columns.clients)
+    gains: IntArray = np.multiply(accrual_mask(columns, accrual), rates, dtype=np.int64)
+    gains[_paid_mask(columns, outcomes_paid)] -= units_per_turn
+    if max_owed is None:
+        # The recursion owed ← max(owed + gain, 0) equals the running sum minus its running minimum.
+        balance = np.cumsum(gains, axis=0)
+        return balance - np.minimum(np.minimum.accumulate(balance, axis=0), 0), units_per_turn
+    as_number("max_owed", float(max_owed), SettingError, least=0)
+    cap = math.floor(Fraction(max_owed) * units_per_turn)
+    owed = np.zeros(columns.clients, dtype=np.int64)
+    owed_after = np.empty_like(gains)
+    for round_, gain in enumerate(gains):
+        owed = np.minimum(np.maximum(owed + gain, 0), cap)
+        owed_after[round_] = owed
+    return owed_after, units_per_turn
+
+
+def accrual_mask(columns: RoundColumns, accrual: Accrual) -> BoolArray:
+    """Returns which clients accrue in each round, (T, N)."""
+    if accrual == "always":
+        return np.broadcast_to(np.True_, (len(columns.rounds), columns.clients))
+    if accrual != "available":
+        raise SettingError(f"accrual must be 'always' or 'available', not {accrual!r}")
+    if columns.available is None or "available" in columns.absent:
+        raise ReportError(
+            "accrual='available' needs the available clients of every round, but some rounds were recorded without them"
+        )
+    return columns.available
+
+
+def with_outcome(columns: RoundColumns, outcomes: Sequence[str]) -> BoolArray:
+    """Returns a mask of the rows with one of these outcomes; without recorded outcomes, all clients arrived."""
+    for outcome in outcomes:
+        if outcome not in OUTCOMES:
+            raise SettingError(f"unknown outcome {outcome!r}: outcomes are {', '.join(OUTCOMES)}")
+    is_wanted = np.array([outcome in outcomes for outcome in OUTCOMES])
+    if columns.outcomes is None:
+        return np.full(len(columns.chosen), is_wanted[OUTCOMES.index("arrived")])
+    mask: BoolArray = is_wanted[columns.outcomes]
+    return mask
+
+
+def round_of_each_row(columns: RoundColumns) -> IntArray:
+    """Returns the index, from 0, of the round to which each row of the columns belongs, (R,)."""
+    return np.repeat(np.arange(len(columns.rounds)), np.diff(columns.starts))
+
+
+def require_rounds(columns: RoundColumns) -> int:
+    """Returns the number of rounds; raises SettingError if there is none."""
+    if len(columns.rounds) == 0:
+        raise SettingError("the columns hold no rounds: at least one round is required")
+    return len(columns.rounds)
+
+
+def _paid_mask(columns: RoundColumns, outcomes: Sequence[str]) -> BoolArray:
+    paying = with_outcome(columns, outcomes)
+    paid = np.zeros((len(columns.rounds), columns.clients), dtype=np.bool_)
+    paid[round_of_each_row(columns)[paying], columns.chosen[paying]] = True
+    return paid

@@ -1,0 +1,374 @@
+"""Replays a record under another policy and compares the results with the recorded ones."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from turnout.errors import PluginError, SettingError
+from turnout.kernel.arrays import FloatArray, as_count
+from turnout.kernel.certificate import STATUSES, Clock, PromiseStatus
+from turnout.kernel.guarantee import Guarantee
+from turnout.kernel.slots.turns import STARTED
+from turnout.lab.analysis.metrics import jain_index
+from turnout.lab.analysis.promise import (
+    AmendedTerms,
+    Shortfall,
+    accrual_mask,
+    describe_promise,
+    share_of,
+    shortfalls,
+    smallest_share,
+)
+from turnout.lab.analysis.replay.records import Recorded
+from turnout.lab.analysis.replay.slots import RecordedTurnWorld, play_turns
+from turnout.lab.analysis.slots import slot_figures
+from turnout.lab.analysis.statistics import UNIT_RANGE, student_t
+from turnout.lab.columns import RoundColumns
+from turnout.lab.runs.plans import RunPlan
+from turnout.lab.runs.play import play
+from turnout.lab.worlds.recorded import ASSUMPTIONS, FittedWorld, RecordedWorld
+from turnout.policies.base import SelectionPolicy
+
+#: The figures of a replay; without rounds, a turn is a round with one client, and RATE comes first.
+FIGURES = (
+    "mean_round",
+    "p95_round",
+    "least_share",
+    "largest_shortfall",
+    "shortfall_at_end",
+    "worst_debt",
+    "jain",
+    "other_choices",
+    "other_rounds",
+)
+RATE = "updates_per_second"
+ON_TIME = ("mean_round", "p95_round", RATE)
+CALIBRATED_ON = 4  # the number of seeds that determine the scale of a fitted world
+REPEATED = "everything is exact: the policy selects the recorded cohorts from the recorded offers"
+
+
+class Figure(NamedTuple):
+    """A recorded figure and its replayed value; `half_width` is 0 if the replay is exact."""
+
+    name: str
+    recorded: float
+    replayed: float
+    half_width: float
+    exact: bool
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The range of possible values."""
+        if self.name in ("least_share", "jain"):
+            return UNIT_RANGE
+        return (-math.inf if "shortfall" in self.name else 0.0, math.inf)
+
+
+class Outcome(NamedTuple):
+    """The figures of some rounds by name, and how far clients fell behind."""
+
+    figures: dict[str, float]
+    shortfall: Shortfall
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """The comparison of a record with its replay under another policy or other settings.
+
+    Attributes:
+        policy: The name of the replayed policy.
+        settings: Its settings.
+        rounds: The number of rounds.
+        choices: The number of recorded selections.
+        figures: The figures, in the order of FIGURES; without rounds, after RATE.
+        promise: The promise by which both are judged, as a phrase.
+        share_of: What the least share is a share of.
+        recorded_status: The status of the promise after the recorded rounds.
+        recorded_promise: The same as a sentence.
+        statuses: How many replays ended with each status.
+        replayed_promise: The status of the first replay with the worst status, as a sentence.
+        known_times: The share of the replay's times that are recorded ones.
+        draws: The number of replays.
+        notes: What is exact and what is estimated.
+        slots: The number of slots, if there are no rounds: `rounds` is the number of turns then.
+    """
+
+    policy: str
+    settings: Mapping[str, Any]
+    rounds: int
+    choices: int
+    figures: tuple[Figure, ...]
+    promise: str
+    share_of: str
+    recorded_status: PromiseStatus
+    recorded_promise: str
+    statuses: Mapping[PromiseStatus, int]
+    replayed_promise: str
+    known_times: float
+    draws: int
+    notes: tuple[str, ...]
+    slots: int | None = None
+
+    @property
+    def status(self) -> PromiseStatus:
+        """The worst status of the promise after any replay."""
+        return max(self.statuses, key=STATUSES.index)
+
+    def __getitem__(self, name: str) -> Figure:
+        return next(figure for figure in self.figures if figure.name == name)
+
+
+class FittedBuild(NamedTuple):
+    """What tuning needs to simulate a policy in worlds that are fitted to a record.
+
+    Attributes:
+        build: Builds the policy and a fitted world from settings and a seed.
+        scale: The factor on all times of the worlds.
+        mean_round: The recorded mean round, which the recorded policy has with this factor, in seconds.
+    """
+
+    build: Callable[[Mapping[str, Any], int], tuple[SelectionPolicy, FittedWorld]]
+    scale: float
+    mean_round: float
+
+
+def fitted_build(record: Recorded, given: Mapping[str, Any], policy: str = "rbcsf") -> FittedBuild:
+    """Returns a builder of a policy in worlds that are fitted to the record, for the searches of `tuning`.
+
+    Args:
+        record: The record.
+        given: Settings of the policy; they override the recorded ones.
+        policy: The name of the policy.
+    """
+    if record.slots is not None:
+        raise SettingError(f"{record.where} has no rounds: only records of rounds can be simulated again for a search")
+    base = record.settings_for(policy, given)
+
+    def fitted(seed: int, scale: float = 1.0) -> FittedWorld:
+        return FittedWorld(record.past, seed, scale=scale)
+
+    mean_durations = []
+    for seed in range(CALIBRATED_ON):
+        world = fitted(seed)
+        records = play(record.staged(record.policy, {}), world, len(record.columns))
+        mean_durations.append(np.mean([played.report.duration for played in records]))
+    simulated, observed = float(np.mean(mean_durations)), float(record.columns.durations.mean())
+    scale = observed / simulated if simulated > 0 else 1.0
+
+    def build(settings: Mapping[str, Any], seed: int) -> tuple[SelectionPolicy, FittedWorld]:
+        return record.build(policy, {**base, **settings}), fitted(seed, scale)
+
+    return FittedBuild(build, scale, observed)
+
+
+def replay(
+    record: Recorded,
+    policy: str,
+    given: Mapping[str, Any],
+    *,
+    draws: int = 20,
+    watch: Callable[[int, int], None] | None = None,
+) -> Replayed:
+    """Replays the recorded offers under another policy or other settings.
+
+    The result is exact for a simulated world that can be rebuilt. Otherwise availability is as recorded; contexts and
+    times that were not recorded are resampled `draws` times, and each figure is a mean with a 95 % prediction interval.
+
+    Args:
+        record: The record to replay.
+        policy: The name of the policy.
+        given: Settings of the policy; they override the recorded ones.
+        draws: The number of replays with resampled values.
+        watch: A progress callback; receives the number of finished replays and their total.
+    """
+    draws = as_count("draws", draws, SettingError, least=2)
+    settings = record.settings_for(policy, given)
+    again = record.build(policy, settings)
+    if _can_be_rebuilt(record):
+        assert record.plan is not None
+        columns = _played_in_its_world(replace(record.plan, policy=policy, settings=settings))
+        notes: tuple[str, ...] = (
+            "everything is exact: the world of this run was rebuilt with its availability, contexts and noise",
+        )
+        return _replayed(record, policy, given, settings, [columns], 1.0, notes, exact=True)
+    if again.requires_expected_times:
+        raise SettingError(f"{policy} requires the true expected times, which were not recorded: replay another policy")
+    live = [stage.settings for stage in record.stages] or ([] if record.live is None else [record.live])
+    repeated = record.past.has_all_contexts and all(settings_.overcommit == 1 for settings_ in live)
+    if not repeated and record.repeats(policy, given):
+        notes = ("everything is exact: the same policy with the same settings makes the recorded selections",)
+        return _replayed(record, policy, given, settings, [record.columns], 1.0, notes, exact=True)
+    replays, recorded_times, reported_times = [], 0, 0
+    for seed in range(draws):
+        world, staged = _world_of(record, seed), record.staged(policy, given)
+        if isinstance(world, RecordedTurnWorld) and record.slots is not None:
+            replays.append(play_turns(staged, world, record.slots))
+        else:
+            records = list(play(staged, world, len(record.columns)))
+            replays.append(RoundColumns.from_records(records, clients=world.clients))
+        recorded_times += world.recorded_times
+        reported_times += world.reported_times
+        if watch is not None:
+            watch(seed + 1, draws)
+    notes = _notes(record, again) if recorded_times < reported_times else (REPEATED,)
+    known_share = recorded_times / max(reported_times, 1)
+    return _replayed(record, policy, given, settings, replays, known_share, notes, exact=False)
+
+
+def _world_of(record: Recorded, seed: int) -> RecordedWorld:
+    return RecordedWorld(record.past, seed) if record.slots is None else RecordedTurnWorld(record.past, seed)
+
+
+def _notes(record: Recorded, policy: SelectionPolicy) -> tuple[str, ...]:
+    if record.past.has_all_contexts:
+        exact = "exact: the available clients and their contexts, because complete offers were recorded"
+        fairness = "selections, turns and debts, as far as the policy learned from resampled times"
+    elif policy.features is None:
+        exact = f"exact: the available clients; {policy.name} does not use contexts"
+        fairness = "selections, turns and debts, as far as the policy learned from resampled times"
+    else:
+        exact = "exact: the available clients"
+        unknown = "not selected" if record.slots is None or record.past.offers is None else "training"
+        fairness = (
+            f"selections, turns and debts: contexts of clients that were {unknown} are resampled from their turns"
+        )
+    return (
+        f"{exact}; the times of clients that were also selected in the record with the same context",
+        f"estimated: {fairness}",
+        f"estimated: {ASSUMPTIONS[0]}",
+        *record.notes,
+    )
+
+
+def _replayed(
+    record: Recorded,
+    policy: str,
+    given: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    played: Sequence[RoundColumns],
+    known: float,
+    notes: tuple[str, ...],
+    *,
+    exact: bool,
+) -> Replayed:
+    """Compares the record with its replays under the guarantee of the replayed policy, or else the recorded one.
+
+    Args:
+        record: The record.
+        policy: The name of the replayed policy.
+        given: The settings of the replayed policy that override the recorded ones.
+        settings: All settings of the replayed policy; after amendments, the last ones.
+        played: The replays.
+        known: The share of the replays' times that are recorded ones.
+        notes: What is exact and what is estimated.
+        exact: Whether the replay is exact.
+    """
+    promises = record.promises(policy, given)
+    before = _outcome(record.columns, record.columns, promises)
+    outcomes = [_outcome(columns, record.columns, promises) for columns in played]
+    names = list(before.figures)
+    after = np.array([[outcome.figures[name] for name in names] for outcome in outcomes])
+    figures = []
+    # The selections are certain if they do not depend on the draws.
+    settled = all(np.array_equal(columns.chosen, played[0].chosen) for columns in played)
+    for index, name in enumerate(names):
+        values = after[:, index]
+        sure = exact or (settled and (name not in ON_TIME or known == 1) and bool((values == values[0]).all()))
+        now = float(values[0] if sure else values.mean())
+        figures.append(Figure(name, before.figures[name], now, 0.0 if sure else prediction_half_width(values), sure))
+    worst = max(outcomes, key=lambda outcome: STATUSES.index(outcome.shortfall.status))
+    return Replayed(
+        policy=policy,
+        settings=dict(settings),
+        rounds=len(record.columns),
+        choices=len(record.columns.chosen),
+        figures=tuple(figures),
+        promise=_describe_promises(promises, record.slots),
+        share_of=share_of(promises[-1][1].accrual, record.slots),
+        recorded_status=before.shortfall.status,
+        recorded_promise=_sentence(before, record),
+        statuses=dict(Counter(outcome.shortfall.status for outcome in outcomes)),
+        replayed_promise=_sentence(worst, record),
+        known_times=known,
+        draws=len(played),
+        notes=notes,
+        slots=record.slots,
+    )
+
+
+def _sentence(outcome: Outcome, record: Recorded) -> str:
+    """Returns the status of the promise as a sentence."""
+    clock: Clock = "round" if record.slots is None else "decision"
+    return replace(outcome.shortfall.certificate, clock=clock).summary().sentence(record.name)
+
+
+def prediction_half_width(values: FloatArray) -> float:
+    """Returns half the width of the 95 % prediction interval of a single replay."""
+    count = len(values)
+    return float(student_t(0.95, count - 1) * values.std(ddof=1) * math.sqrt(1 + 1 / count))
+
+
+def _describe_promises(promises: Sequence[tuple[int, Guarantee]], slots: int | None) -> str:
+    """Returns the promises as a phrase; each of them once, if amendments left it as it was."""
+    text = last = describe_promise(promises[0][1], slots)
+    noun = "round" if slots is None else "turn"
+    for after, promise in promises[1:]:
+        phrase = describe_promise(promise, slots)
+        if phrase != last:
+            text, last = f"{text}; from {noun} {after + 1} of these on, {phrase}", phrase
+    return text
+
+
+def _outcome(columns: RoundColumns, record: RoundColumns, promises: Sequence[tuple[int, Guarantee]]) -> Outcome:
+    """Returns the figures of some rounds, compared with the record, under promises that may have been amended."""
+    durations, turns = columns.durations, columns.turns
+    promise = promises[0][1]
+    terms: dict[str, Any] = {"accrual": promise.accrual, "paid": promise.paid}
+    amended = [AmendedTerms(after, later.rate, later.tolerance) for after, later in promises[1:]]
+    shortfall = shortfalls(columns, promise.rate, tolerance=promise.tolerance, amended=amended, **terms)
+    certificate, rounds = shortfall.certificate, accrual_mask(columns, promise.accrual).sum(axis=0)
+    is_servable = certificate.promised_units >= certificate.units_per_turn
+    new = columns.chosen_mask & ~record.chosen_mask
+    other = (columns.chosen_mask != record.chosen_mask).any(axis=1)
+    values = [
+        float(durations.mean()),
+        float(np.percentile(durations, 95)),
+        smallest_share(certificate.turns, rounds, is_servable, promise.accrual),
+        shortfall.largest,
+        shortfall.at_end,
+        float(shortfall.certificate.owed.max()),
+        jain_index(turns),
+        float(new.sum()),
+        float(other.sum()),
+    ]
+    figures = dict(zip(FIGURES, values, strict=True))
+    if STARTED in columns.metrics:
+        del figures["other_rounds"]  # equals other_choices: a turn has one client
+        figures = {RATE: slot_figures(columns).updates_per_second, **figures}
+    return Outcome(figures, shortfall)
+
+
+def _can_be_rebuilt(record: Recorded) -> bool:
+    """Returns whether playing the plan of the run again reproduces the record exactly."""
+    if record.plan is None or record.plan.world == "training":  # training takes too long to be repeated
+        return False
+    try:
+        again, columns = _played_in_its_world(record.plan), record.columns
+    except PluginError:  # its policy or its world is not installed here
+        return False
+    return bool(
+        np.array_equal(again.chosen, columns.chosen)
+        and np.array_equal(again.starts, columns.starts)
+        and np.array_equal(again.exchange_times, columns.exchange_times)
+    )
+
+
+def _played_in_its_world(plan: RunPlan) -> RoundColumns:
+    run = plan.start()
+    return RoundColumns.from_records(run.play(plan.rounds), clients=run.world.clients)

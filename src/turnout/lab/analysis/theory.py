@@ -1,0 +1,183 @@
+"""The bounds that the paper proves, and the corresponding measurements of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from turnout.errors import SettingError
+from turnout.kernel.arrays import FloatArray, as_count, as_floats, as_number, require_length
+from turnout.kernel.fairness import Rate, exact_rate, exact_rates
+from turnout.lab.analysis.metrics import as_true_means, replayed_estimates
+from turnout.lab.analysis.promise import owed_units, round_of_each_row
+from turnout.lab.analysis.statistics import mean_or_nan
+from turnout.lab.columns import RoundColumns
+
+
+class LemmaCoverage(NamedTuple):
+    """The shares of (round, selected client) pairs, and of clients in all their turns, for which the lemma's band held.
+
+    The lemma is about one client and all rounds, so the second share should be at least 1 − delta. Clients that were
+    never selected do not count; NaN if no client was selected.
+    """
+
+    pairs: float
+    clients: float
+
+
+def regret(durations: npt.ArrayLike, best_durations: npt.ArrayLike) -> FloatArray:
+    """Returns the running mean of the duration minus that of the reference, (T,) in seconds: R(T) of the paper.
+
+    The best fair policy has no closed form. In a long run FairOracle is at least as slow, so the regret against
+    FairOracle is an underestimate.
+
+    >>> regret([3.0, 5.0], [2.0, 2.0])
+    array([1., 2.])
+    """
+    ours = as_floats("durations", durations, 1, SettingError)
+    best = as_floats("best_durations", best_durations, 1, SettingError)
+    require_length("best_durations", best, len(ours), "rounds in durations", SettingError)
+    return np.cumsum(ours - best) / np.arange(1, len(ours) + 1)
+
+
+def regret_bound(
+    rounds: npt.ArrayLike,
+    *,
+    clients: int,
+    guaranteed_rate: Rate,
+    speed_weight: float,
+    R: float,  # noqa: N803
+    S: float,  # noqa: N803
+    L: float,  # noqa: N803
+    delta: float,
+    ridge: float = 1.0,
+    K: float | None = None,  # noqa: N803
+) -> FloatArray:
+    """Returns the paper's bound on the regret after each number of rounds, for three features.
+
+    N·(1 + beta²)/(2V) + zeta_T·sqrt(6·log(1 + T·L²/(3·ridge))/T), where zeta_T = max(K, 1)·max(2R·sqrt(3·log((1 +
+    T·L²/ridge)/delta)) + sqrt(ridge)·S, 1).
+
+    The formula follows the printed theorem. Its zeta_T doubles only the first term of alpha_T; the proof has 2·alpha_T,
+    hence 2·sqrt(ridge)·S. The theorem has probability (1 − delta)², and needs ridge ≥ 1. Its proof replaces the
+    expected longest time of a cohort by the longest expected time, so it is not true in general; see docs/theory.md.
+
+    Args:
+        rounds: The numbers of rounds T.
+        clients: The number of clients N.
+        guaranteed_rate: The guaranteed rate beta.
+        speed_weight: The speed weight V.
+        R: The noise is R-sub-Gaussian.
+        S: The bound on ‖theta‖.
+        L: The bound on the norm of the contexts.
+        delta: The probability that the confidence band fails.
+        ridge: The ridge parameter.
+        K: The bound on the true expected exchange time of any selected client, in seconds. The theorem calls it "a
+            constant value"; its proof needs tau* ≤ K, so that no optimistic time, which is at least 0, is off by more
+            than K. By default K = S·L, which tau* = c·theta cannot exceed.
+    """
+    after = np.asarray(rounds, dtype=np.float64)
+    if not (after >= 1).all():
+        raise SettingError(f"rounds must be at least 1, not {after.min()}")
+    clients = as_count("clients", clients, SettingError)
+    weight = as_number("speed_weight", speed_weight, SettingError, above=0)
+    ridge = as_number("ridge", ridge, SettingError, above=0)
+    as_number("delta", delta, SettingError, above=0, most=1)
+    for name, value in (("R", R), ("S", S), ("L", L)):
+        as_number(name, value, SettingError, least=0)
+    slowest = S * L if K is None else as_number("K", K, SettingError, least=0)
+    cost_of_fairness = clients * (1 + float(exact_rate(guaranteed_rate)) ** 2) / (2 * weight)
+    width = 2 * R * np.sqrt(3 * np.log((1 + after * L**2 / ridge) / delta)) + np.sqrt(ridge) * S
+    zeta = max(slowest, 1.0) * np.maximum(width, 1.0)
+    return np.asarray(cost_of_fairness + zeta * np.sqrt(6 * np.log(1 + after * L**2 / (3 * ridge)) / after))
+
+
+def drift_constant(clients: int, guaranteed_rate: Rate) -> float:
+    """Returns Γ = N·(1 + beta²)/2, the paper's bound on what one round adds to the Lyapunov function ½·Σ owed².
+
+    >>> drift_constant(40, 0.15)
+    20.45
+    """
+    clients = as_count("clients", clients, SettingError)
+    return float(clients * (1 + exact_rate(guaranteed_rate) ** 2) / 2)
+
+
+def queue_bound(
+    rounds: npt.ArrayLike,
+    *,
+    clients: int,
+    guaranteed_rate: Rate,
+    speed_weight: float = 0.0,
+    slowest: float = 0.0,
+) -> FloatArray:
+    """Returns sqrt(2T·(Γ + V·slowest)), a bound on sqrt(Σ owed²) in expectation after each number of rounds T.
+
+    With the default speed weight it is the bound sqrt(2ΓT) of the paper's proof that the queues are mean-rate stable.
+    That proof omits the term V·(round time of the best fair policy − own round time), which is positive as long as
+    RBCS-F leaves slow clients waiting; `slowest` bounds it.
+
+    Args:
+        rounds: The numbers of rounds T.
+        clients: The number of clients N.
+        guaranteed_rate: The guaranteed rate beta.
+        speed_weight: The speed weight V.
+        slowest: A bound on the optimistic round time of the best fair policy, in seconds.
+
+    >>> queue_bound([500, 20_000], clients=40, guaranteed_rate=0.15).round(1).tolist()
+    [143.0, 904.4]
+    """
+    after = np.asarray(rounds, dtype=np.float64)
+    if not (after >= 1).all():
+        raise SettingError(f"rounds must be at least 1, not {after.min()}")
+    weight = as_number("speed_weight", speed_weight, SettingError, least=0)
+    seconds = as_number("slowest", slowest, SettingError, least=0)
+    return np.sqrt(2 * after * (drift_constant(clients, guaranteed_rate) + weight * seconds))
+
+
+def lemma_coverage(
+    columns: RoundColumns,
+    expected: npt.ArrayLike,
+    schedule: Callable[[int], float],
+    *,
+    features: int | None = None,
+    ridge: float = 1.0,
+) -> LemmaCoverage:
+    """Returns how often 0 ≤ mean − optimistic ≤ 2·exploration·uncertainty held for the selected clients.
+
+    optimistic = max(predicted − exploration·uncertainty, 0), predicted by a model that learned from the same rounds.
+
+    Args:
+        columns: The recorded rounds.
+        expected: The true mean exchange time of each turn, (R,).
+        schedule: Returns the exploration of a round, as TheoreticalExploration does; it should have the ridge and
+            features given here.
+        features: The number of features of the model; by default that of the contexts.
+        ridge: The ridge parameter of the model.
+    """
+    means = as_true_means(expected, columns)
+    predicted, uncertainty = replayed_estimates(columns, features=features, ridge=ridge)
+    explorations = np.array([schedule(round_) for round_ in columns.rounds.tolist()], dtype=np.float64)
+    band = explorations[round_of_each_row(columns)] * uncertainty
+    missing = means - np.maximum(predicted - band, 0.0)
+    held = (missing >= 0) & (missing <= 2 * band)
+    failures = np.bincount(columns.chosen, ~held, columns.clients)
+    return LemmaCoverage(mean_or_nan(held), mean_or_nan(failures[columns.turns > 0] == 0))
+
+
+def long_run_margin(columns: RoundColumns, guaranteed_rate: Rate | npt.ArrayLike) -> float:
+    """Returns by how much the share of rounds of the worst-served client exceeds guaranteed_rate − owed/rounds.
+
+    The margin is never negative, whatever the policy: this is an identity of the accounting, which says nothing about
+    the promise. It is computed in integers; only the result is rounded. Clients accrue turns in every round, and a
+    selection pays one turn.
+    """
+    owed, units_per_turn = owed_units(columns, guaranteed_rate)
+    rounds = len(owed)
+    if rounds == 0:
+        raise SettingError("the columns hold no rounds: at least one round is required")
+    rates, _ = exact_rates(guaranteed_rate, columns.clients)
+    margins = columns.turns * units_per_turn - np.asarray(rates) * rounds + owed[-1]
+    return int(margins.min()) / (units_per_turn * rounds)

@@ -1,0 +1,162 @@
+"""Sweeps on Dask."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+from turnout.errors import ClusterError, SettingError
+from turnout.kernel.arrays import as_count
+from turnout.lab.clusters.addresses import ANSWER_SECONDS, check_listening, require_package, split_address, unreachable
+from turnout.lab.runs.executors import Result, Task, TaskQueue, available_cores, ignored_interrupts
+
+START = "`dask scheduler` starts one and prints its address, and `dask worker ADDRESS` adds workers"
+
+
+class DaskCluster:
+    """An executor on Dask, connected while it is open (`with`).
+
+    Every worker needs the same version of turnout. Dask starts a task on another worker if the worker of the task dies;
+    its setting `distributed.scheduler.allowed-failures` says how often.
+
+    Args:
+        address: "auto" for the scheduler that DASK_SCHEDULER_ADDRESS or the configuration of Dask names, or HOST:PORT;
+            None starts Dask on this machine, and ends it at the end.
+        workers: The number of processes if Dask is started; by default one per core.
+    """
+
+    def __init__(self, address: str | None = None, *, workers: int | None = None) -> None:
+        require_package("distributed", "dask")
+        if address is not None and workers is not None:
+            raise SettingError(
+                "the number of workers is that of the cluster: omit it, or omit the address", argument="workers"
+            )
+        self.address = _configured_address() if address == "auto" else address
+        if self.address is not None:
+            split_address(self.address)
+        self._started = available_cores() if workers is None else as_count("workers", workers, SettingError)
+        self._client: Any = None
+        self._cluster: Any = None
+
+    @property
+    def client(self) -> Any:
+        """The `distributed.Client`."""
+        if self._client is None:
+            raise ClusterError("the cluster is not connected: open it in a `with` block")
+        return self._client
+
+    @property
+    def workers(self) -> int:
+        """The number of threads of all workers, which is the number of tasks that run at the same time."""
+        return max(1, sum(self.client.nthreads().values()))
+
+    @property
+    def gpus(self) -> int | None:
+        """The number of GPUs that workers declare as resources, or of workers; None if Dask runs on this machine."""
+        if self._cluster is not None:
+            return None
+        workers = self._worker_infos()
+        return sum(int(worker["resources"].get("GPU", 0)) for worker in workers) or len(workers)
+
+    def __enter__(self) -> DaskCluster:
+        from distributed import Client, LocalCluster
+
+        if self.address is None:
+            with ignored_interrupts():
+                self._cluster = LocalCluster(
+                    n_workers=self._started,
+                    threads_per_worker=1,
+                    dashboard_address=None,
+                    silence_logs=logging.CRITICAL,  # errors of runs are raised, and workers that died are replaced
+                )
+                self._client = Client(self._cluster)
+            return self
+        check_listening(self.address, "Dask", START)
+        try:
+            self._client = Client(self.address, timeout=ANSWER_SECONDS)
+        except (OSError, ValueError) as error:
+            raise unreachable("Dask", self.address, str(error) or type(error).__name__, START) from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for opened in (self._client, self._cluster):
+            if opened is not None:
+                opened.close()
+        self._client = self._cluster = None
+
+    def run(
+        self,
+        function: Callable[[Task], Result],
+        tasks: Sequence[Task],
+        *,
+        gpus: int = 0,
+        follow: Callable[[int, Result], Task | None] | None = None,
+    ) -> Iterator[tuple[int, Result]]:
+        """Yields the index and the result of each task, in the order in which they end.
+
+        Args:
+            function: The function to call.
+            tasks: The arguments, one per call; they start in this order.
+            gpus: The number of GPUs that each task needs; workers that declare the resource GPU are given as many
+                tasks as they have GPUs.
+            follow: Returns the task that continues one that has ended, or None.
+        """
+        from distributed import CancelledError, KilledWorker, as_completed
+
+        resources = (
+            {"GPU": gpus} if gpus and any("GPU" in worker["resources"] for worker in self._worker_infos()) else None
+        )
+        queue: TaskQueue[Task, Result] = TaskQueue(tasks, follow)
+        waiting: dict[Any, tuple[int, Any]] = {}
+
+        def start() -> list[Any]:
+            """Starts the tasks that can start now."""
+            started = queue.take(len(waiting), lambda: (self.gpus or 1) // gpus if resources else self.workers)
+            futures = self.client.map(function, [task for _, task in started], pure=False, resources=resources)
+            waiting.update({future.key: (index, future) for (index, _), future in zip(started, futures, strict=True)})
+            return list(futures)
+
+        try:
+            completed = as_completed(start())
+            for future in completed:
+                try:
+                    result = future.result()
+                except KilledWorker as error:
+                    raise ClusterError(
+                        f"a run ended every worker of Dask that played it ({error.last_worker.address} last): it may "
+                        "need more memory than the workers have"
+                    ) from error
+                except CancelledError as error:
+                    raise ClusterError("the connection to the scheduler of Dask was lost") from error
+                except ModuleNotFoundError as error:
+                    raise ClusterError(
+                        f"a worker of Dask lacks a module ({error}): install turnout on every machine"
+                    ) from error
+                index, _ = waiting.pop(future.key)
+                future.release()
+                queue.ended(index, result)
+                completed.update(start())
+                yield index, result
+        finally:
+            with contextlib.suppress(CancelledError, OSError):  # the scheduler is gone, and its tasks with it
+                self.client.cancel([future for _, future in waiting.values()])
+
+    def _worker_infos(self) -> list[Any]:
+        return list(self.client.scheduler_info(n_workers=-1)["workers"].values())
+
+
+def _configured_address() -> str:
+    import dask
+    import distributed  # noqa: F401  # it adds its defaults to the configuration
+
+    address = dask.config.get("scheduler-address", None)
+    if address is None:
+        raise ClusterError(
+            "Dask does not find a running cluster by itself: set DASK_SCHEDULER_ADDRESS, or give HOST:PORT; " + START
+        )
+    return str(address)

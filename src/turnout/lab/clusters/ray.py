@@ -1,0 +1,152 @@
+"""Sweeps on Ray."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any
+
+from turnout.errors import ClusterError, SettingError, TurnoutError
+from turnout.kernel.arrays import as_count
+from turnout.lab.clusters.addresses import check_listening, require_package, split_address, unreachable
+from turnout.lab.runs.executors import MOST_REPEATS, Result, Task, TaskQueue, available_cores
+
+START = "`ray start --head` starts one, and prints its address"
+
+
+class RayCluster:
+    """An executor on Ray, connected while it is open (`with`).
+
+    Every worker needs the same version of turnout. A connection to Ray that this process has already is used, and left
+    open.
+
+    Args:
+        address: "auto" for the cluster of this machine or of RAY_ADDRESS, HOST:PORT, or ray://HOST:PORT from outside
+            the cluster; None starts Ray on this machine, and ends it at the end.
+        workers: The number of processes if Ray is started; by default one per core.
+    """
+
+    def __init__(self, address: str | None = None, *, workers: int | None = None) -> None:
+        require_package("ray", "ray")
+        if address is not None and workers is not None:
+            raise SettingError(
+                "the number of workers is that of the cluster: omit it, or omit the address", argument="workers"
+            )
+        if address not in (None, "auto"):
+            assert address is not None
+            split_address(address)
+        self.address = address
+        self._started = available_cores() if workers is None else as_count("workers", workers, SettingError)
+        self._is_ours = False
+
+    @property
+    def workers(self) -> int:
+        """The number of CPU cores of the cluster, which is the number of tasks that run at the same time."""
+        import ray
+
+        return max(1, int(ray.cluster_resources().get("CPU", 0)))
+
+    @property
+    def gpus(self) -> int:
+        """The number of GPUs of the cluster."""
+        import ray
+
+        return int(ray.cluster_resources().get("GPU", 0))
+
+    def __enter__(self) -> RayCluster:
+        import ray
+
+        if ray.is_initialized():
+            return self
+        # Ray would report its use to its makers, and warn about a future default that we choose here.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        if self.address is None:
+            try:
+                ray.init(address="local", num_cpus=self._started, include_dashboard=False, **quiet)
+            except Exception as error:  # Ray has no class of its own for this
+                raise ClusterError(
+                    f"Ray could not be started on this machine ({_first_line(error)}): its logs are in "
+                    "/tmp/ray/session_latest/logs"
+                ) from error
+        else:
+            if self.address != "auto":
+                check_listening(self.address, "Ray", START)
+            try:
+                ray.init(address=self.address, **quiet)
+            except (ConnectionError, RuntimeError, ValueError) as error:
+                if self.address == "auto" and isinstance(error, ConnectionError):
+                    raise ClusterError(
+                        f"no Ray cluster runs on this machine, and RAY_ADDRESS names none: {START}"
+                    ) from error
+                raise unreachable("Ray", self.address, _first_line(error), START) from error
+        self._is_ours = True
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_ours:
+            import ray
+
+            ray.shutdown()
+            self._is_ours = False
+
+    def run(
+        self,
+        function: Callable[[Task], Result],
+        tasks: Sequence[Task],
+        *,
+        gpus: int = 0,
+        follow: Callable[[int, Result], Task | None] | None = None,
+    ) -> Iterator[tuple[int, Result]]:
+        """Yields the index and the result of each task, in the order in which they end.
+
+        Args:
+            function: The function to call.
+            tasks: The arguments, one per call; they start in this order.
+            gpus: The number of GPUs that each task needs; Ray shows no others to it.
+            follow: Returns the task that continues one that has ended, or None.
+        """
+        import ray
+        from ray.exceptions import RayError, RayTaskError
+
+        remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=MOST_REPEATS)(function)
+        queue: TaskQueue[Task, Result] = TaskQueue(tasks, follow)
+        waiting: dict[Any, int] = {}
+        try:
+            while True:
+                started = queue.take(len(waiting), lambda: self.gpus // gpus if gpus else self.workers)
+                waiting |= {remote.remote(task): index for index, task in started}
+                if not waiting:
+                    return
+                (ended, *_), _ = ray.wait(list(waiting), num_returns=1)
+                try:
+                    result = ray.get(ended)
+                except RayTaskError as error:
+                    raise _cause(error) from error
+                except RayError as error:
+                    raise ClusterError(f"a run could not be played on Ray ({_first_line(error)})") from error
+                index = waiting.pop(ended)
+                queue.ended(index, result)
+                yield index, result
+        finally:
+            for task in waiting:
+                ray.cancel(task, force=True)
+
+
+def _cause(error: Any) -> BaseException:
+    """Returns the error of a task as the worker raised it, if turnout raised it on purpose."""
+    cause = error.cause
+    if isinstance(cause, TurnoutError):
+        return cause
+    if isinstance(cause, ModuleNotFoundError):
+        return ClusterError(f"a worker of Ray lacks a module ({cause}): install turnout on every machine")
+    return ClusterError(f"a run failed in a worker of Ray: {error}")
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -1,0 +1,1 @@
+"""Runs of policies in worlds: plans, sweeps, and the store of runs."""

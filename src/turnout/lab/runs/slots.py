@@ -1,0 +1,233 @@
+"""The loop that plays a policy in a world without rounds: K slots, and a new turn whenever one of them is free."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from turnout.errors import SettingError, StateError
+from turnout.kernel.arrays import as_count, as_number, saved_value
+from turnout.kernel.rounds import RoundOffer, RoundRecord, RoundReport
+from turnout.kernel.slots.turns import FINISHED, STARTED, InFlight, StartedTurn
+from turnout.lab.columns import RoundColumns
+from turnout.lab.worlds.base import ClockedWorld, CohortWorld, TurnWorld, World
+from turnout.policies.base import SelectionPolicy, prefixed, subset
+
+#: The number of world rounds in which nobody is available and nobody trains, after which the run ends with an error.
+MOST_EMPTY = 10_000
+COUNTS = ("decisions", "next", "world_round")
+
+
+class Flight(NamedTuple):
+    """A turn under way; the first two fields determine the order in which turns end."""
+
+    end: float
+    decision: int
+    record: RoundRecord
+
+
+class SlotRun:
+    """Plays a policy in a world with `concurrency` slots; whenever one is free, a client is given a turn.
+
+    A decision is what a round is elsewhere: for each, the world makes a new offer, and the policy selects one of
+    those that are available and not training. The record of a turn has the number of its decision as its round, one
+    client, the clients that earn with the decision as available, and the metrics `started` and `finished`, in seconds.
+
+    Args:
+        policy: A policy with `fills_slots`.
+        world: The world. If it has a clock, that follows the turns.
+        concurrency: The number of slots.
+
+    >>> from turnout import make_policy
+    >>> from turnout.lab import PaperWorld
+    >>> run = SlotRun(make_policy("fair-pace", 40, guaranteed_rate=0.01), PaperWorld(), concurrency=8)
+    >>> [len(record.selection.clients) for record in run.play(3)]
+    [1, 1, 1]
+    """
+
+    def __init__(self, policy: SelectionPolicy, world: World, concurrency: int) -> None:
+        self.concurrency = as_count("concurrency", concurrency, SettingError)
+        if policy.clients != world.clients:
+            raise SettingError(
+                f"the policy has {policy.clients} clients, but the world has {world.clients}: both need the same number"
+            )
+        if not policy.fills_slots:
+            raise SettingError(
+                f"{policy.name} cannot give turns one at a time: play it in rounds, or use another policy, such as "
+                "fair-pace"
+            )
+        if isinstance(world, CohortWorld) and world.combines_cohorts:
+            raise SettingError(
+                "this world averages the models of a cohort, so it needs rounds: for training, set buffer, such as 8"
+            )
+        self.policy, self.world = policy, world
+        # Asked once: a comparison with a protocol takes longer than most other parts of a turn.
+        self._clocked = world if isinstance(world, ClockedWorld) else None
+        self._training = world if isinstance(world, TurnWorld) else None
+        self.in_flight = InFlight(policy.clients)
+        self.decisions = 0
+        self.now = 0.0
+        self._world_round = 0
+        self._flights: list[Flight] = []  # a heap
+        self._waiting: dict[int, RoundRecord] = {}  # finished turns that wait for earlier ones
+        self._next = 1  # the decision whose record is yielded next
+
+    def play(self, total: int, *, stop: int | None = None) -> Iterator[RoundRecord]:
+        """Yields the records of the turns in the order of their decisions, each as soon as it and all before it ended.
+
+        Args:
+            total: The number of turns to give in the whole run. Those under way at the end are awaited.
+            stop: The last turn to yield now, by default the last of the run. The run can be continued after it.
+        """
+        total = as_count("total", total, SettingError, least=0)
+        last = total if stop is None else min(as_count("stop", stop, SettingError, least=0), total)
+        while self._next <= last:
+            if self._next in self._waiting:
+                self._next += 1
+                yield self._waiting.pop(self._next - 1)
+            else:
+                self._finish_one(self.next_end(total))
+
+    def state(self) -> dict[str, Any]:
+        """Returns everything that the next decision depends on, as plain arrays and numbers."""
+        return {
+            **prefixed("policy", self.policy.state()),
+            **prefixed("world", self.world.state()),
+            **prefixed("in_flight", self.in_flight.state()),
+            "flights": self._packed(flight.record for flight in self._flights),
+            "waiting": self._packed(self._waiting.values()),
+            "decisions": self.decisions,
+            "next": self._next,
+            "now": self.now,
+            "world_round": self._world_round,
+        }
+
+    def restore(self, state: Mapping[str, Any], done: int) -> None:
+        """Restores what `state` returned after `done` records, in a run that was built with the same settings."""
+        flights, waiting = (self._unpacked(saved_value(state, key)) for key in ("flights", "waiting"))
+        counts = {key: as_count(key, int(saved_value(state, key)), StateError, least=0) for key in COUNTS}
+        now = as_number("now", saved_value(state, "now"), StateError, least=0)
+        if counts["next"] != done + 1:
+            raise StateError(f"the saved state follows {counts['next'] - 1:,} records, but there are {done:,}")
+        self.policy.restore(subset(state, "policy"))
+        self.world.restore(subset(state, "world"))
+        self.in_flight.restore(subset(state, "in_flight"))
+        self._flights = [Flight(record.report.metrics[FINISHED], record.round, record) for record in flights]
+        heapq.heapify(self._flights)
+        self._waiting = {record.round: record for record in waiting}
+        self.decisions, self._next, self._world_round = counts["decisions"], counts["next"], counts["world_round"]
+        self.now = now
+
+    def decide(self) -> RoundRecord:
+        """Ends turns until a slot is free and a client is available, gives one turn, and returns its record.
+
+        The result is not learned yet, and a world that trains has not trained yet.
+        """
+        return self._give(self.next_offer())
+
+    def next_offer(self) -> RoundOffer:
+        """Ends turns until a slot is free and a client is available, and returns the offer for this slot.
+
+        The clients that are training are available in it.
+        """
+        while (offer := self._offer_for_slot()) is None:
+            self._finish_one(heapq.heappop(self._flights))
+        return offer
+
+    def next_end(self, total: int) -> Flight:
+        """Gives turns until one must end first; returns that turn, which must be given to `end` with its report.
+
+        With `end`, several runs can advance together, and what their clients train can be computed at once.
+
+        Args:
+            total: The number of turns to give in the whole run; fewer than that have ended.
+        """
+        while self.decisions < total and (offer := self._offer_for_slot()) is not None:
+            self._give(offer)
+        if not self._flights:
+            raise StateError(f"all {total:,} turns of the run have ended")
+        return heapq.heappop(self._flights)
+
+    def end(self, flight: Flight, report: RoundReport) -> list[RoundRecord]:
+        """Ends a turn that `next_end` returned; returns the records that can be stored now, in order of decisions."""
+        self._learn(flight, report)
+        records = []
+        while self._next in self._waiting:
+            records.append(self._waiting.pop(self._next))
+            self._next += 1
+        return records
+
+    def _offer_for_slot(self) -> RoundOffer | None:
+        """Returns the next offer if a slot is free and a client is available; None if a turn must end first."""
+        if len(self._flights) >= self.concurrency:
+            return None
+        for _ in range(MOST_EMPTY + 1):
+            offer = self._offer()
+            if (offer.available & self.in_flight.idle).any():
+                return offer
+            if self._flights:
+                return None
+            self._pass_time()
+        raise StateError(f"no client was available in {MOST_EMPTY:,} offers in a row: the run cannot go on")
+
+    def visible(self, offer: RoundOffer) -> RoundOffer:
+        """Returns what the policy sees of an offer: the clients that are idle, and one place."""
+        visible = offer.restricted(offer.available & self.in_flight.idle, 1)
+        known = visible if self.policy.requires_expected_times else visible.without_truth()
+        return replace(known, round=self.decisions + 1)
+
+    def _give(self, offer: RoundOffer) -> RoundRecord:
+        decision, visible = self.decisions + 1, offer.restricted(offer.available & self.in_flight.idle, 1)
+        selection = self.policy.ask(self.visible(offer))
+        if len(selection.clients) != 1:
+            raise SettingError(
+                f"{self.policy.name} selected {len(selection.clients)} clients for one slot: it cannot fill slots"
+            )
+        played = self.world.play(visible, replace(selection, round=offer.round))
+        present = offer.available.copy()
+        present[self.in_flight.rows] = True
+        capped = self.in_flight.capped(decision, self.policy.debts)
+        turn = StartedTurn.trusted(decision, int(selection.clients[0]), present, capped)
+        self.policy.tell_started(turn)
+        self.in_flight.start(turn)
+        self.decisions = decision
+        end = self.now + float(played.exchange_times[0])
+        metrics = {**played.metrics, STARTED: self.now, FINISHED: end}
+        report = replace(played, round=decision, available=turn.earning(), metrics=metrics)
+        record = RoundRecord(selection, report)
+        heapq.heappush(self._flights, Flight(end, decision, record))
+        return record
+
+    def _finish_one(self, flight: Flight) -> None:
+        report = flight.record.report
+        self._learn(flight, report if self._training is None else self._training.finish(report))
+
+    def _learn(self, flight: Flight, report: RoundReport) -> None:
+        self.now = flight.end
+        self.in_flight.finish(int(report.clients[0]))
+        self.policy.tell_finished(report)
+        self._waiting[flight.decision] = RoundRecord(flight.record.selection, report)
+
+    def _offer(self) -> RoundOffer:
+        self._world_round += 1
+        if self._clocked is not None:
+            self._clocked.set_clock(self.now)
+        return self.world.offer(self._world_round)
+
+    def _pass_time(self) -> None:
+        """Lets time pass while nobody is available and nobody trains."""
+        if self._clocked is not None:
+            self.now += self._clocked.idle_seconds
+
+    def _packed(self, records: Iterable[RoundRecord]) -> npt.NDArray[np.uint8]:
+        in_order = sorted(records, key=lambda record: record.round)
+        return np.frombuffer(RoundColumns.from_records(in_order, clients=self.policy.clients).to_bytes(), np.uint8)
+
+    def _unpacked(self, packed: npt.ArrayLike) -> list[RoundRecord]:
+        columns = RoundColumns.from_bytes(np.asarray(packed, dtype=np.uint8).tobytes())
+        return list(columns.records())

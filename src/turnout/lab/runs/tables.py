@@ -1,0 +1,270 @@
+"""Many runs as one tidy table: one row per run, per round, per client or per turn, with the settings as columns.
+
+A table is made of parts, one per run: the constants of the run, and its columns.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from turnout.errors import SettingError, StoreError, suggestion
+from turnout.kernel.rounds import OUTCOMES
+from turnout.kernel.slots.turns import FINISHED
+from turnout.lab.columns import RoundColumns
+from turnout.lab.runs.info import RunInfo
+from turnout.tracking.names import flat_settings
+
+TableKind = Literal["runs", "rounds", "clients", "turns"]
+KINDS: tuple[TableKind, ...] = get_args(TableKind)
+#: Entries of a plan with other names in a table, where `rounds` is the number of rounds that were played.
+PLAN_NAMES = {"rounds": "planned_rounds", "settings": "setting", "world_settings": "world_setting"}
+#: The metric of a run without rounds that holds the time at which a turn ended.
+Column = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TablePart:
+    """The rows of one run: what is the same in all of them, and the columns."""
+
+    constants: Mapping[str, Any]
+    columns: Mapping[str, Column]
+
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+        return len(next(iter(self.columns.values()))) if self.columns else 1
+
+
+@dataclass(frozen=True, slots=True)
+class RunTable:
+    """A table of many runs; a run that lacks a column has no value in it."""
+
+    parts: Sequence[TablePart]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all columns: the constants of the runs come first."""
+        constants = dict.fromkeys(name for part in self.parts for name in part.constants)
+        return list(constants | dict.fromkeys(name for part in self.parts for name in part.columns))
+
+    def __len__(self) -> int:
+        return sum(part.rows for part in self.parts)
+
+    def rows(self) -> Iterator[list[Any]]:
+        """Yields all rows as Python values; None where there is no value."""
+        names = self.names
+        for part in self.parts:
+            columns = {name: _as_values(column) for name, column in part.columns.items()}
+            for index in range(part.rows):
+                yield [
+                    columns[name][index] if name in columns else _as_value(part.constants.get(name)) for name in names
+                ]
+
+    def column(self, name: str) -> list[Any]:
+        """Returns one column as Python values; values of several types become strings."""
+        values: list[Any] = []
+        for part in self.parts:
+            if name in part.columns:
+                values += _as_values(part.columns[name])
+            else:
+                values += [_as_value(part.constants.get(name))] * part.rows
+        kinds = {type(value) for value in values if value is not None}
+        if kinds <= {int, float} and float in kinds:
+            return [None if value is None else float(value) for value in values]
+        return values if len(kinds) <= 1 else [None if value is None else str(value) for value in values]
+
+    def to_csv(self) -> str:
+        """Returns the table as CSV; a missing value is an empty field."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(self.names)
+        writer.writerows(self.rows())
+        return text.getvalue()
+
+    def to_jsonl(self) -> str:
+        """Returns one JSON object per row."""
+        names = self.names
+        return "".join(json.dumps(dict(zip(names, row, strict=True)), ensure_ascii=False) + "\n" for row in self.rows())
+
+    def to_pandas(self) -> Any:
+        """Returns a `pandas.DataFrame`; needs pandas."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise SettingError(f"a DataFrame needs pandas: pip install 'turnout[tables]' ({error})") from error
+        return pd.DataFrame({name: self.column(name) for name in self.names})
+
+    def write_parquet(self, path: str | os.PathLike[str]) -> None:
+        """Writes a Parquet file; needs pyarrow."""
+        try:
+            import pyarrow as pa
+            import pyarrow.parquet as pq
+        except ImportError as error:
+            raise SettingError(f"Parquet files need pyarrow: pip install 'turnout[tables]' ({error})") from error
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(pa.table({name: self.column(name) for name in self.names}), path)
+        except OSError as error:
+            raise SettingError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def as_kind(kind: str) -> TableKind:
+    """Returns the kind of a table; raises SettingError if there is none of this name."""
+    for known in KINDS:
+        if kind == known:
+            return known
+    raise SettingError(f"unknown table {kind!r}{suggestion(kind, KINDS)}: choose one of {', '.join(KINDS)}")
+
+
+def build_table(
+    kind: TableKind,
+    runs: Iterable[tuple[RunInfo, RoundColumns]],
+    figures: Callable[[RunInfo, RoundColumns], Mapping[str, Any]] | None = None,
+) -> RunTable:
+    """Returns one table of these runs.
+
+    Args:
+        kind: What a row is: "runs", "rounds", "clients" or "turns".
+        runs: The runs and their rounds.
+        figures: Returns further figures of a run, for a table of runs.
+    """
+    parts = []
+    for info, columns in runs:
+        constants = run_constants(info)
+        if kind == "runs":
+            more = {} if figures is None or not len(columns) else figures(info, columns)
+            parts.append(TablePart({**constants, **_run_figures(columns), **more}, {}))
+        else:
+            parts.append(TablePart(constants, _COLUMNS[kind](columns)))
+    if not parts:
+        raise StoreError("there is no run to put into a table: play a run first, or name other runs", argument="run")
+    return RunTable(parts)
+
+
+def run_constants(info: RunInfo) -> dict[str, Any]:
+    """Returns the number, the plan and the settings of a run as one flat mapping."""
+    plan = dict(info.plan)
+    label = plan.pop("label", "") or plan.get("policy", info.key)
+    first = {"run": info.id, "label": label, "policy": plan.pop("policy", None), "seed": plan.pop("seed", None)}
+    others = flat_settings({PLAN_NAMES.get(name, name): value for name, value in plan.items()})
+    return {**first, "clients": info.clients, **others, "finished": info.finished, "code_version": info.code_version}
+
+
+def _run_figures(columns: RoundColumns) -> dict[str, Any]:
+    rounds = len(columns)
+    if not rounds:
+        return {"rounds": 0}
+    durations, turns = columns.durations, columns.turns
+    last = {f"last.{name}": _last_finite(values) for name, values in columns.metrics.items()}
+    return {
+        "rounds": rounds,
+        "total_seconds": float(_elapsed(columns).max()),
+        "mean_round_seconds": float(durations.mean()),
+        "p95_round_seconds": float(np.percentile(durations, 95)),
+        "mean_selected": len(columns.chosen) / rounds,
+        "fewest_turns": int(turns.min()),
+        "most_turns": int(turns.max()),
+        **last,
+    }
+
+
+def _round_columns(columns: RoundColumns) -> dict[str, Column]:
+    rounds = len(columns)
+    of_round = np.repeat(np.arange(rounds), np.diff(columns.starts))
+    durations = columns.durations
+    found: dict[str, Column] = {
+        "round": columns.rounds,
+        "seconds": durations,
+        "elapsed_seconds": _elapsed(columns),
+        "selected": np.diff(columns.starts),
+    }
+    outcomes = np.zeros(len(columns.chosen), np.uint8) if columns.outcomes is None else columns.outcomes
+    for index, outcome in enumerate(OUTCOMES):
+        found[outcome] = np.bincount(of_round[outcomes == index], minlength=rounds)
+    if columns.available is not None:
+        available = columns.available.sum(axis=1).astype(np.float64)
+        available[_absent(columns, "available")] = np.nan
+        found["available"] = available
+    if columns.losses is not None:
+        found["mean_loss"] = _means(columns.losses, of_round, rounds)
+    for prefix, named in (("reason", columns.cohort_reasons), ("metric", columns.metrics)):
+        found |= {f"{prefix}.{name}": values for name, values in named.items()}
+    return found
+
+
+def _client_columns(columns: RoundColumns) -> dict[str, Column]:
+    clients, chosen = columns.clients, columns.chosen
+    outcomes = np.zeros(len(chosen), np.uint8) if columns.outcomes is None else columns.outcomes
+    found: dict[str, Column] = {"client": np.arange(clients), "turns": columns.turns}
+    for index, outcome in enumerate(OUTCOMES):
+        found[outcome] = np.bincount(chosen[outcomes == index], minlength=clients)
+    found["share_of_rounds"] = columns.turns / max(len(columns), 1)
+    if columns.available is not None and not _absent(columns, "available").any():
+        found["available_rounds"] = columns.available.sum(axis=0)
+    found["mean_seconds"] = _means(columns.exchange_times, chosen, clients)
+    if columns.losses is not None:
+        found["mean_loss"] = _means(columns.losses, chosen, clients)
+    return found
+
+
+def _turn_columns(columns: RoundColumns) -> dict[str, Column]:
+    outcomes = np.zeros(len(columns.chosen), np.uint8) if columns.outcomes is None else columns.outcomes
+    found: dict[str, Column] = {
+        "round": np.repeat(columns.rounds, np.diff(columns.starts)),
+        "client": columns.chosen,
+        "seconds": columns.exchange_times,
+        "outcome": np.array(OUTCOMES)[outcomes],
+    }
+    if columns.losses is not None:
+        found["loss"] = columns.losses
+    return found | {f"reason.{name}": values for name, values in columns.client_reasons.items()}
+
+
+_COLUMNS: Mapping[str, Callable[[RoundColumns], dict[str, Column]]] = {
+    "rounds": _round_columns,
+    "clients": _client_columns,
+    "turns": _turn_columns,
+}
+
+
+def _elapsed(columns: RoundColumns) -> Column:
+    """Returns the seconds from the start of the run to the end of each round, or turn: turns overlap."""
+    return columns.metrics[FINISHED] if FINISHED in columns.metrics else np.cumsum(columns.durations)
+
+
+def _absent(columns: RoundColumns, name: str) -> npt.NDArray[np.bool_]:
+    return columns.absent.get(name, np.zeros(len(columns), dtype=np.bool_))
+
+
+def _means(values: Column, groups: Column, count: int) -> Column:
+    """Returns the mean of each group without NaN; NaN for a group without values."""
+    counts = ~np.isnan(values)
+    sums = np.bincount(groups[counts], values[counts], minlength=count)
+    numbers = np.bincount(groups[counts], minlength=count)
+    means: Column = np.divide(sums, numbers, out=np.full(count, np.nan), where=numbers > 0)
+    return means
+
+
+def _last_finite(values: Column) -> float | None:
+    finite = values[np.isfinite(values)]
+    return float(finite[-1]) if len(finite) else None
+
+
+def _as_values(column: Column) -> list[Any]:
+    return [_as_value(value) for value in column.tolist()]
+
+
+def _as_value(value: Any) -> Any:
+    """Returns None for NaN, which stands for something that was not measured."""
+    return None if isinstance(value, float) and math.isnan(value) else value

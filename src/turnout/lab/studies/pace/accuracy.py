@@ -1,0 +1,141 @@
+"""Test accuracy of models that are trained with FairPace, against rounds and against time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from turnout.lab.analysis.promise import least_share, shortfalls
+from turnout.lab.columns import RoundColumns
+from turnout.lab.studies.framework.claims import Claim, Group, highest, lowest
+from turnout.lab.studies.framework.experiment import Findings, Runs, Table
+from turnout.lab.studies.paper.accuracy import AccuracyExperiment
+from turnout.lab.studies.paper.comparison import CONTENDERS, RATE, weight_label
+from turnout.lab.studies.paper.learning_curves import final_accuracies, time_to_target
+from turnout.lab.studies.paper.panels import HIGH, Panel, PanelCurves, target_of
+
+PACE = "FairPace, tolerance 2"
+SLOW, FAST = weight_label(1), weight_label(20)
+
+
+class PaceExperiment(AccuracyExperiment):
+    """FairPace beside random, RBCS-F at two weights and FedCS(3); all clients are promised the paper's rate."""
+
+    contenders: ClassVar[Mapping[str, tuple[str, dict[str, Any]]]] = {
+        PACE: ("fair-pace", {"guaranteed_rate": RATE, "tolerance": 2.0, "accrual": "always"}),
+        **{label: CONTENDERS[label] for label in (SLOW, FAST, "random", "FedCS(3)")},
+    }
+    gammas = (1, "iid")
+    summary = "pace-summary"
+    seeds = 5
+
+    def findings(self, runs: Runs) -> Findings:
+        """Computes the claims, the curves, a summary, and how far clients fell behind."""
+        findings = super().findings(runs)
+        return Findings(findings.claims, {**findings.tables, "pace-fairness": self._fairness(runs)})
+
+    def _fairness(self, runs: Runs) -> Table:
+        """Returns the least share of all rounds and the largest shortfall of each contender, as means over seeds."""
+        rows: list[dict[str, Any]] = []
+        for panel in self.panels:
+            for label in self.contenders:
+                name = f"{panel.name}, {label}"
+                rows.append(
+                    {
+                        "dataset": panel.dataset,
+                        "gamma": str(panel.gamma),
+                        "contender": label,
+                        "least_share_of_all_rounds": round(float(runs.each(name, _least_share).values.mean()), 6),
+                        "largest_shortfall_in_turns": round(float(runs.each(name, _shortfall).values.max()), 6),
+                    }
+                )
+        return {column: [row[column] for row in rows] for column in rows[0]}
+
+
+class PaceRounds(PaceExperiment):
+    """Accuracy against rounds."""
+
+    name = "pace-rounds"
+    title = "Accuracy with FairPace against rounds"
+    about = (
+        "Test accuracy by round. The final accuracy of a run is the mean over the last tenth of its rounds. Every "
+        f"client is promised {RATE:g} of all rounds; FairPace may leave it 2 turns behind."
+    )
+
+    def panel_claims(self, panel: Panel, curves: PanelCurves) -> list[Claim]:
+        """Returns claims about final accuracies."""
+        final = {label: final_accuracies(label, seeds) for label, seeds in curves.items()}
+        return [
+            highest(
+                "FairPace above RBCS-F 20 and FedCS",
+                f"{panel.name}: the final accuracy of FairPace is higher than those of {FAST} and FedCS(3)",
+                final[PACE],
+                [final[FAST], final["FedCS(3)"]],
+                panel=panel.name,
+            ),
+            highest(
+                "random above FairPace",
+                f"{panel.name}: the final accuracy of random is higher than that of FairPace",
+                final["random"],
+                [final[PACE]],
+                panel=panel.name,
+            ),
+        ]
+
+
+class PaceTime(PaceExperiment):
+    """Accuracy against simulated time."""
+
+    name = "pace-time"
+    title = "Accuracy with FairPace against time"
+    about = (
+        f"Test accuracy against simulated minutes, for the same runs. The target of a panel is {HIGH:g} of the final "
+        "accuracy of random. For a run that never reaches it, its whole time is a lower bound."
+    )
+    clock = "minutes"
+
+    def panel_claims(self, panel: Panel, curves: PanelCurves) -> list[Claim]:
+        """Returns claims about the time to the target and about the whole time."""
+        target = target_of(curves, self.reference, HIGH)
+        late = {label: time_to_target(label, seeds, target, "minutes") for label, seeds in curves.items()}
+        whole = {label: Group(label, np.array([run.duration for run in seeds])) for label, seeds in curves.items()}
+        return [
+            lowest(
+                "FairPace ahead of random",
+                f"{panel.name}: FairPace reaches accuracy {target:.3f} before random (minutes)",
+                late[PACE],
+                [late["random"]],
+                panel=panel.name,
+            ),
+            lowest(
+                "FairPace ahead of RBCS-F 1",
+                f"{panel.name}: FairPace reaches accuracy {target:.3f} before {SLOW} (minutes)",
+                late[PACE],
+                [late[SLOW]],
+                panel=panel.name,
+            ),
+            lowest(
+                "FairPace ahead of RBCS-F 20",
+                f"{panel.name}: FairPace reaches accuracy {target:.3f} before {FAST} (minutes)",
+                late[PACE],
+                [late[FAST]],
+                panel=panel.name,
+            ),
+            lowest(
+                "shorter than random and RBCS-F 1",
+                f"{panel.name}: all rounds of FairPace take less time than those of random and {SLOW} (minutes)",
+                whole[PACE],
+                [whole["random"], whole[SLOW]],
+                panel=panel.name,
+            ),
+        ]
+
+
+def _least_share(columns: RoundColumns) -> float:
+    return least_share(columns, RATE)
+
+
+def _shortfall(columns: RoundColumns) -> float:
+    return shortfalls(columns, RATE).largest

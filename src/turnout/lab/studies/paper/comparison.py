@@ -1,0 +1,345 @@
+"""The paper's comparison: one set of runs, shown in several figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from turnout.kernel.arrays import FloatArray
+from turnout.lab.analysis.metrics import jain_index, owed_after_each_round, spread
+from turnout.lab.analysis.statistics import mean_confidence_interval
+from turnout.lab.columns import RoundColumns
+from turnout.lab.runs.plans import RunPlan
+from turnout.lab.studies.framework.claims import Claim, Group, above, ascending, below, highest, lowest
+from turnout.lab.studies.framework.drawing import curve, figure, legend_outside
+from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs, Table
+from turnout.lab.studies.framework.palette import styles_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+RATE = 0.15
+WEIGHTS = (1, 5, 20, 50)
+ROUNDS = 500
+#: Owed turns are flat if they grow by less than this from one fifth of the rounds to the next.
+FLAT = 0.05
+#: The share of its level at which a queue counts as settled.
+SETTLED = 0.9
+#: Turns are even above this value of Jain's index.
+EVEN = 0.95
+
+
+def weight_label(weight: float) -> str:
+    """Returns the label of RBCS-F with a speed weight."""
+    return f"RBCS-F, weight {weight:g}"
+
+
+RBCSF_LABELS = [weight_label(weight) for weight in WEIGHTS]
+CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
+    **{weight_label(weight): ("rbcsf", {"speed_weight": float(weight)}) for weight in WEIGHTS},
+    "random": ("random", {}),
+    "FedCS(3)": ("fedcs", {"deadline": 3.0}),
+}
+
+
+def paper_plans(seeds: int, rounds: int, labels: Sequence[str] = tuple(CONTENDERS), **options: Any) -> Plans:
+    """Returns plans of the paper's contenders in the paper's world, one per seed."""
+    return {
+        label: [
+            RunPlan(CONTENDERS[label][0], rounds, seed, CONTENDERS[label][1], label=label, **options)
+            for seed in range(seeds)
+        ]
+        for label in labels
+    }
+
+
+def weighted_plans(policy: str, weights: Mapping[str, float], seeds: int, rounds: int) -> dict[str, list[RunPlan]]:
+    """Returns plans of long runs with several speed weights, by label; they store only choices and times."""
+    return {
+        label: [RunPlan(policy, rounds, seed, {"speed_weight": weight}, keep="choices") for seed in range(seeds)]
+        for label, weight in weights.items()
+    }
+
+
+class PaperComparison(Experiment):
+    """The base class of the comparisons, which share their runs."""
+
+    def plans(self, seeds: int, rounds: int | None = None) -> Plans:
+        """Returns plans of weights 1, 5, 20 and 50, random and FedCS(3), in the paper's world."""
+        return paper_plans(seeds, rounds or ROUNDS)
+
+
+class Queues(PaperComparison):
+    """The paper's figure of queue lengths."""
+
+    name = "queues"
+    title = "Turns owed"
+    about = (
+        "The mean number of turns owed to a client, by round. If it levels off, the promise is kept in the long run."
+    )
+
+    def findings(self, runs: Runs) -> Findings:
+        """Measures the level at which the mean number of owed turns settles, and when it does."""
+        owed = {label: runs.curves(label, _mean_owed) for label in RBCSF_LABELS}
+        return Findings(queue_claims(owed), {"queues": _curves_table(owed)})
+
+    def draw(self, findings: Findings) -> Figure:
+        """Draws the mean number of owed turns against rounds."""
+        with figure() as drawn:
+            axes = drawn.subplots()
+            _draw_curves(axes, findings.tables["queues"], RBCSF_LABELS)
+            axes.set(title="Turns owed, mean over clients", xlabel="round", ylabel="turns owed per client, turns")
+            legend_outside(drawn, axes)
+            return drawn
+
+
+class TrainingTime(PaperComparison):
+    """The paper's figure of training time."""
+
+    name = "training-time"
+    title = "Training time"
+    about = "Training time by round: the cumulative sum of the round durations."
+
+    def findings(self, runs: Runs) -> Findings:
+        """Compares the total training times."""
+        elapsed = {label: runs.curves(label, lambda columns: np.cumsum(columns.durations)) for label in runs.labels}
+        totals = {label: Group(label, curves[:, -1] / 60) for label, curves in elapsed.items()}
+        by_speed = ["FedCS(3)", *reversed(RBCSF_LABELS), "random"]
+        saved = {
+            label: Group(label, 1 - group.values / totals["random"].values)
+            for label, group in totals.items()
+            if label != "random"
+        }
+        table: Table = {
+            "contender": by_speed,
+            "minutes": [float(totals[label].values.mean()) for label in by_speed],
+            "minutes_band": [float(mean_confidence_interval(totals[label].values)[1]) for label in by_speed],
+            "time_saved": [float(saved[label].values.mean()) if label in saved else 0.0 for label in by_speed],
+        }
+        tables = {"training-time": _curves_table(elapsed, scale=1 / 60), "training-time-totals": table}
+        return Findings(training_time_claims(totals), tables)
+
+    def draw(self, findings: Findings) -> Figure:
+        """Draws the training time in minutes against rounds."""
+        with figure() as drawn:
+            axes = drawn.subplots()
+            _draw_curves(axes, findings.tables["training-time"], ["random", *RBCSF_LABELS, "FedCS(3)"])
+            axes.set(title="Training time", xlabel="round", ylabel="training time, minutes")
+            legend_outside(drawn, axes)
+            return drawn
+
+
+class PullRecord(PaperComparison):
+    """The paper's figure of how often each client was chosen."""
+
+    name = "pull-record"
+    title = "Turns taken"
+    about = "The number of turns of each client, in ascending order: flat for a fair policy, steep for an unfair one."
+
+    def findings(self, runs: Runs) -> Findings:
+        """Compares how evenly turns are distributed."""
+        spreads = {label: runs.each(label, lambda columns: spread(columns.turns)) for label in runs.labels}
+        evenness = {label: runs.each(label, lambda columns: jain_index(columns.turns)) for label in runs.labels}
+        sorted_turns = {
+            label: runs.curves(label, lambda columns: np.sort(columns.turns).astype(np.float64))
+            for label in runs.labels
+        }
+        table: Table = {
+            "contender": runs.labels,
+            "spread_of_turns": [float(spreads[label].values.mean()) for label in runs.labels],
+            "jain_index": [float(evenness[label].values.mean()) for label in runs.labels],
+        }
+        tables = {"pull-record": _curves_table(sorted_turns, "client"), "pull-record-evenness": table}
+        return Findings(pull_record_claims(spreads, evenness), tables)
+
+    def draw(self, findings: Findings) -> Figure:
+        """Draws one strip per policy, as in the paper, and the same data as curves."""
+        table = findings.tables["pull-record"]
+        labels = ["random", *RBCSF_LABELS, "FedCS(3)"]
+        with figure(9.0, 4.8) as drawn:
+            strips, curves = drawn.subplots(1, 2)
+            turns = np.array([np.asarray(table[f"{label} mean"]) for label in labels])
+            image = strips.imshow(turns, aspect="auto", cmap="cividis", interpolation="nearest")
+            strips.set(title="Turns of each client", xlabel="clients, in order of their turns")
+            strips.set_yticks(range(len(labels)), labels)
+            drawn.colorbar(image, ax=strips, label="turns", shrink=0.8)
+            _draw_curves(curves, table, labels, "client")
+            curves.set(title="The same data as curves", xlabel="clients, in order of their turns", ylabel="turns")
+            legend_outside(drawn, curves, columns=3)
+            return drawn
+
+
+class Overview(PaperComparison):
+    """The figure of the README: the time saved, and the share of rounds of each client."""
+
+    name = "overview"
+    title = "At a glance"
+    about = "Training time, and the share of rounds of each client."
+
+    def findings(self, runs: Runs) -> Findings:
+        """Computes the curves; makes no claims."""
+        times, shares = overview_tables({label: list(runs.of(label)) for label in runs.labels})
+        return Findings([], {"overview-time": times, "overview-shares": shares})
+
+    def draw(self, findings: Findings) -> Figure:
+        """Draws training time and shares in two panels."""
+        labels = ["random", *RBCSF_LABELS, "FedCS(3)"]
+        return draw_overview(labels, findings.tables["overview-time"], findings.tables["overview-shares"])
+
+
+def queue_claims(owed: Mapping[str, FloatArray]) -> list[Claim]:
+    """Returns the claims about the mean number of owed turns: one curve per seed, as rows, for each weight."""
+    rounds = next(iter(owed.values())).shape[1]
+    levels = [Group(label, settled_level(curves)) for label, curves in owed.items()]
+    settled = [Group(group.label, first_round_at(owed[group.label], SETTLED * group.values)) for group in levels]
+    return [
+        flattening_claim(owed, rounds),
+        ascending(
+            "higher level",
+            f"over the last fifth of {rounds:,} rounds, the mean of owed turns is higher with a larger weight (turns)",
+            levels,
+        ),
+        ascending(
+            "later",
+            f"{SETTLED:.0%} of that level is reached in a later round with a larger weight (round)",
+            settled,
+        ),
+    ]
+
+
+def flattening_claim(owed: Mapping[str, FloatArray], rounds: int) -> Claim:
+    """Returns the claim that the mean number of owed turns levels off within the first `rounds` rounds."""
+    growth = [Group(label, _growth(curves[:, :rounds])) for label, curves in owed.items()]
+    return below(
+        f"flattens within {rounds:,} rounds",
+        f"within {rounds:,} rounds, the mean of owed turns grows by less than {FLAT:.0%} from the fourth to the last "
+        "fifth of the rounds",
+        growth,
+        FLAT,
+    )
+
+
+def training_time_claims(totals: Mapping[str, Group]) -> list[Claim]:
+    """Returns the claims about the total training time of each contender, in minutes."""
+    return [
+        highest(
+            "random slowest",
+            "random takes more time than every other policy (minutes)",
+            totals["random"],
+            _others(totals, "random"),
+        ),
+        ascending(
+            "larger weight, shorter",
+            "RBCS-F takes less time with a larger speed weight (minutes)",
+            [totals[label] for label in reversed(RBCSF_LABELS)],
+        ),
+        lowest(
+            "FedCS(3) shortest",
+            "FedCS(3) takes less time than every other policy (minutes)",
+            totals["FedCS(3)"],
+            _others(totals, "FedCS(3)"),
+        ),
+    ]
+
+
+def pull_record_claims(spreads: Mapping[str, Group], evenness: Mapping[str, Group]) -> list[Claim]:
+    """Returns the claims about the standard deviation and about Jain's index of the turns of each contender."""
+    return [
+        ascending(
+            "spread grows",
+            "the standard deviation of turns grows with the speed weight",
+            [spreads[label] for label in RBCSF_LABELS],
+        ),
+        highest(
+            "FedCS(3) most uneven",
+            "the standard deviation of turns is larger for FedCS(3) than for every other policy",
+            spreads["FedCS(3)"],
+            _others(spreads, "FedCS(3)"),
+        ),
+        above(
+            "random and small weights even",
+            f"Jain's index of turns is above {EVEN:g} for random and weight 1",
+            [evenness["random"], evenness[RBCSF_LABELS[0]]],
+            EVEN,
+        ),
+    ]
+
+
+def settled_level(curves: FloatArray) -> FloatArray:
+    """Returns the mean of each curve over the last fifth of its rounds."""
+    level: FloatArray = curves[:, -_fifth(curves) :].mean(axis=1)
+    return level
+
+
+def first_round_at(curves: FloatArray, levels: FloatArray) -> FloatArray:
+    """Returns the first round in which each curve reaches its level; rounds are counted from 1."""
+    first: FloatArray = (curves >= levels[:, None]).argmax(axis=1) + 1.0
+    return first
+
+
+def _growth(curves: FloatArray) -> FloatArray:
+    """Returns the relative growth of the mean from the fourth to the last fifth of the rounds; 0 if both are 0."""
+    fifth = _fifth(curves)
+    before, level = curves[:, -2 * fifth : -fifth].mean(axis=1), settled_level(curves)
+    growth: FloatArray = np.where(level == before, 0.0, level / np.maximum(before, 1e-9) - 1)
+    return growth
+
+
+def _fifth(curves: FloatArray) -> int:
+    return max(int(curves.shape[1]) // 5, 1)
+
+
+def _others(groups: Mapping[str, Group], label: str) -> list[Group]:
+    return [group for name, group in groups.items() if name != label]
+
+
+def overview_tables(runs: Mapping[str, Sequence[RoundColumns]]) -> tuple[Table, Table]:
+    """Returns training time in minutes by round, and sorted shares of rounds.
+
+    `runs` holds one run per seed of each contender.
+    """
+    elapsed = {label: np.stack([np.cumsum(run.durations) for run in seeds]) for label, seeds in runs.items()}
+    shares = {label: np.stack([np.sort(run.turns) / len(run.rounds) for run in seeds]) for label, seeds in runs.items()}
+    return _curves_table(elapsed, scale=1 / 60), _curves_table(shares, "client")
+
+
+def draw_overview(labels: Sequence[str], times: Table, shares: Table, promised: float = RATE) -> Figure:
+    """Draws training time by round, and the share of rounds of each client."""
+    with figure(9.0, 4.4) as drawn:
+        time, share = drawn.subplots(1, 2)
+        _draw_curves(time, times, labels)
+        _draw_curves(share, shares, labels, "client")
+        share.axhline(promised, color="black", linestyle=":", linewidth=1)
+        last = float(np.asarray(shares["client"])[-1])
+        share.annotate(
+            "promised", (last, promised), xytext=(0, -12), textcoords="offset points", fontsize=9, ha="right"
+        )
+        time.set(title="Training time", xlabel="round", ylabel="training time, minutes")
+        share.set(title="Share of rounds of each client", xlabel="clients, in order of their turns")
+        share.set_ylabel("share of rounds, from 0 to 1")
+        legend_outside(drawn, time, columns=min(len(labels), 3))
+        return drawn
+
+
+def _mean_owed(columns: Any) -> FloatArray:
+    means: FloatArray = owed_after_each_round(columns, RATE).mean(axis=1)
+    return means
+
+
+def _curves_table(curves: dict[str, FloatArray], x: str = "round", scale: float = 1.0) -> dict[str, FloatArray]:
+    table: dict[str, FloatArray] = {x: np.arange(1.0, next(iter(curves.values())).shape[1] + 1)}
+    for label, rows in curves.items():
+        mean, band = mean_confidence_interval(rows * scale)
+        table[f"{label} mean"], table[f"{label} band"] = np.asarray(mean), np.asarray(band)
+    return table
+
+
+def _draw_curves(axes: Any, table: Any, labels: Sequence[str], x: str = "round") -> None:
+    for label, style in styles_of(labels).items():
+        mean, band = (np.asarray(table[f"{label} {measure}"]) for measure in ("mean", "band"))
+        # Times, turns and shares are never negative.
+        curve(axes, label, np.asarray(table[x]), mean, band, style=style, limits=(0.0, np.inf))
+    axes.margins(x=0.01)
+    axes.set_ylim(bottom=0)

@@ -1,0 +1,147 @@
+"""RBCS-F with a horizon, which keeps the promise by a given round, compared with the paper's rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from turnout.lab.analysis.metrics import shortfalls
+from turnout.lab.analysis.statistics import mean_confidence_interval
+from turnout.lab.runs.plans import RunPlan
+from turnout.lab.studies.framework.claims import Claim, Group, below, lowest
+from turnout.lab.studies.framework.drawing import figure
+from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs, Table
+from turnout.lab.studies.framework.labels import write_labels
+from turnout.lab.studies.framework.palette import OTHERS
+from turnout.lab.studies.paper.comparison import RATE, weight_label
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WEIGHTS = (0.5, 1, 2, 5, 20)
+PAPER_LABELS = [weight_label(weight) for weight in WEIGHTS]
+ROUNDS = 500
+ZERO, FLEET = "horizon", "horizon, fleet prior"
+#: A promise is kept if every client is less than one turn behind; see turnout.kernel.certificate.
+KEPT = 1.0
+LONGEST = 9.2  # seconds
+
+
+class HorizonStudy(Experiment):
+    """Compares several weights of the paper's rule with one weight and a horizon, with and without the fleet prior."""
+
+    name = "horizon"
+    title = "Horizon"
+    about = (
+        "Mean round time against the share of the least-selected client after 500 rounds: the paper's rule at several "
+        "speed weights, and RBCS-F with a horizon, which keeps the promise by the last round."
+    )
+
+    def plans(self, seeds: int, rounds: int | None = None) -> Plans:
+        """Returns plans in which the horizon is the number of rounds."""
+        length = rounds or ROUNDS
+        contenders: dict[str, dict[str, Any]] = {
+            label: {"speed_weight": float(weight)} for label, weight in zip(PAPER_LABELS, WEIGHTS, strict=True)
+        }
+        contenders[ZERO] = {"speed_weight": 20.0, "horizon": length}
+        contenders[FLEET] = {"speed_weight": 20.0, "horizon": length, "prior": "fleet"}
+        return {
+            label: [RunPlan("rbcsf", length, seed, settings, label=label) for seed in range(seeds)]
+            for label, settings in contenders.items()
+        }
+
+    def findings(self, runs: Runs) -> Findings:
+        """Measures round time and fairness of each contender."""
+        time = {label: runs.each(label, lambda columns: float(columns.durations.mean())) for label in runs.labels}
+        share = {
+            label: runs.each(label, lambda columns: float(columns.chosen_mask.mean(axis=0).min()))
+            for label in runs.labels
+        }
+        behind = {label: runs.each(label, lambda columns: shortfalls(columns, RATE).at_end) for label in runs.labels}
+        measures = {"mean_round": time, "least_share": share, "shortfall_at_end": behind}
+        table: Table = {"contender": np.array(runs.labels), **_columns(measures)}
+        return Findings(horizon_claims(time, behind), {"horizon": table})
+
+    def draw(self, findings: Findings) -> Figure:
+        """Draws the paper's rule as a curve over its weights, and the runs with a horizon as points."""
+        table = {name: np.asarray(values) for name, values in findings.tables["horizon"].items()}
+        with figure(7.0, 4.4) as drawn:
+            axes = drawn.subplots()
+            paper = np.isin(table["contender"], PAPER_LABELS)
+            for rows, label, style, line in (
+                (paper, "the paper's rule, speed weights at the points", OTHERS[0], "-"),
+                (~paper, "with a horizon", OTHERS[1], "none"),
+            ):
+                axes.errorbar(
+                    table["least_share"][rows],
+                    table["mean_round"][rows],
+                    xerr=table["least_share_band"][rows],
+                    yerr=table["mean_round_band"][rows],
+                    color=style.colour,
+                    marker=style.marker,
+                    markersize=4,
+                    elinewidth=0.8,
+                    linestyle=line,
+                    label=label,
+                )
+            axes.axvline(RATE, color="black", linestyle=":", linewidth=1)
+            axes.set(
+                title="Keeping the promise by a given round",
+                xlabel="share of rounds of the least-selected client (dotted: promised)",
+                ylabel="mean round time, seconds",
+            )
+            axes.legend()
+            axes.margins(x=0.2)  # room for labels
+            weights = iter(WEIGHTS)
+            texts = [str(name) if name in (ZERO, FLEET) else f"{next(weights):g}" for name in table["contender"]]
+            write_labels(axes, table["least_share"], table["mean_round"], texts)
+            return drawn
+
+
+def horizon_claims(time: Mapping[str, Group], behind: Mapping[str, Group]) -> list[Claim]:
+    """Returns the claims about RBCS-F with a horizon and the fleet prior.
+
+    Args:
+        time: The mean round time of each contender, in seconds.
+        behind: How many turns the client that is furthest behind its guaranteed rate is behind after the last round.
+    """
+    return [
+        _kept(FLEET, behind),
+        below("short rounds", f"the mean round time is at most {LONGEST:g} s", [time[FLEET]], LONGEST),
+        lowest(
+            "shorter than the paper's rule at the same promise",
+            "the mean round time is lower than at every weight at which the paper's rule keeps the promise by the last "
+            "round, or may keep it (s)",
+            time[FLEET],
+            [time[label] for label in PAPER_LABELS if _kept(label, behind).verdict != "does not hold"],
+        ),
+        lowest(
+            "the fleet's prior helps",
+            "the mean round time is lower with the fleet prior (s)",
+            time[FLEET],
+            [time[ZERO]],
+        ),
+    ]
+
+
+def _kept(label: str, behind: Mapping[str, Group]) -> Claim:
+    return below(
+        "kept by the horizon",
+        f"after the last round every client is less than {KEPT:g} turn behind {RATE:g} of the rounds: the promise is "
+        "kept (turns of the client that is furthest behind)",
+        [behind[label]],
+        KEPT,
+        strictly=True,
+    )
+
+
+def _columns(measures: Mapping[str, Mapping[str, Group]]) -> dict[str, Any]:
+    """Returns means and half-widths of the confidence intervals, one row per contender."""
+    table: dict[str, Any] = {}
+    for measure, groups in measures.items():
+        bands = [mean_confidence_interval(group.values) for group in groups.values()]
+        table[measure] = np.array([float(band.mean) for band in bands])
+        table[f"{measure}_band"] = np.array([float(band.half_width) for band in bands])
+    return table

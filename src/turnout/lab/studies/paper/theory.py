@@ -1,0 +1,174 @@
+"""The paper's theorems, measured: long-run rates, regret and its bound."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from turnout.kernel.arrays import FloatArray
+from turnout.lab.analysis.statistics import mean_confidence_interval
+from turnout.lab.analysis.theory import regret, regret_bound
+from turnout.lab.columns import RoundColumns
+from turnout.lab.studies.framework.claims import Claim, Group, above, below
+from turnout.lab.studies.framework.drawing import curve, figure, legend_outside, thin_curve
+from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs, Table
+from turnout.lab.studies.framework.palette import styles_of
+from turnout.lab.studies.paper.comparison import RATE, weight_label, weighted_plans
+from turnout.lab.worlds.paper import PaperWorld
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WEIGHTS = (5, 20, 50)
+ROUNDS = 20_000
+DELTA = 0.1
+ORACLE = "fair oracle"
+ORACLE_WEIGHT = 200.0
+
+
+class Theory(Experiment):
+    """Compares long runs with the theorems."""
+
+    name = "theory"
+    title = "Theory"
+    about = (
+        "Long runs compared with the theorems. The best fair policy has no closed form: the fair oracle, which knows "
+        f"the expected times and has speed weight {ORACLE_WEIGHT:g}, is at least as slow; its mean round time "
+        "over the second half of its runs is the reference for the regret. The bound is far above the measured regret, "
+        "and not true in general. Rates are measured over the second half "
+        "of the rounds, so that the debts of the first rounds do not count."
+    )
+
+    def plans(self, seeds: int, rounds: int | None = None) -> Plans:
+        """Returns plans of 20,000 rounds for three weights and for the oracle."""
+        long = rounds or ROUNDS
+        return {
+            **weighted_plans("rbcsf", {weight_label(weight): float(weight) for weight in WEIGHTS}, seeds, long),
+            **weighted_plans("fair-oracle", {ORACLE: ORACLE_WEIGHT}, seeds, long),
+        }
+
+    def findings(self, runs: Runs) -> Findings:
+        """Measures the rates of the least-selected clients, and the regret."""
+        labels = [weight_label(weight) for weight in WEIGHTS]
+        reference = runs.each(ORACLE, second_half_mean)
+        regrets = {label: _regrets(runs, label, reference) for label in labels}
+        bounds = {label: _bound(weight, regrets[label].shape[1]) for label, weight in zip(labels, WEIGHTS, strict=True)}
+        least = {label: runs.curves(label, _least_rate) for label in labels}
+        late = {label: runs.each(label, late_least_rate) for label in labels}
+        rounds = regrets[labels[0]].shape[1]
+        claims = [rate_claim(list(late.values()), rounds - rounds // 2), regret_claim(regrets, bounds, reference)]
+        return Findings(claims, {"theory": _table(labels, regrets, bounds, least)})
+
+    def draw(self, findings: Findings) -> Figure:
+        """Draws the regret with its bound, and the rate of the least-selected client."""
+        table = findings.tables["theory"]
+        rounds = np.asarray(table["round"])
+        with figure(9.0, 4.3) as drawn:
+            left, right = drawn.subplots(1, 2)
+            for label, style in styles_of(map(weight_label, WEIGHTS)).items():
+                curve(left, label, rounds, np.asarray(table[f"{label} regret"]), style=style, log=True)
+                left.plot(rounds, np.asarray(table[f"{label} bound"]), color=style.colour, linestyle=":")
+                curve(right, label, rounds, np.asarray(table[f"{label} least rate"]), style=style, log=True)
+            left.set(
+                title="Mean regret (bounds dotted)", xlabel="round", ylabel="regret, seconds per round", xscale="log"
+            )
+            left.set_yscale("symlog", linthresh=1.0)
+            right.axhline(RATE, color="black", linestyle=":", linewidth=1)
+            right.set(title="Rate of the least-selected client", xlabel="round", ylabel="share of rounds", xscale="log")
+            right.annotate(
+                "promised", (rounds[-1], RATE), xytext=(0, 3), textcoords="offset points", ha="right", fontsize=9
+            )
+            right.set_ylim(bottom=0)
+            legend_outside(drawn, left, columns=3)
+            return drawn
+
+
+def rate_claim(late: Sequence[Group], window: int) -> Claim:
+    """Returns the claim that every client gets its guaranteed rate in the second half of the rounds.
+
+    `late` holds the rate of the least-selected client over the last `window` rounds, by weight.
+    """
+    claim = above(
+        "rate in the second half",
+        f"over the last {window:,} rounds, the least-selected client gets at least the guaranteed rate, {RATE:g}",
+        late,
+        RATE,
+    )
+    missing = {
+        f"{group.label}: turns missing": Group(group.label, (RATE - group.values) * window).summary for group in late
+    }
+    return replace(claim, numbers={**claim.numbers, **missing})
+
+
+def regret_claim(regrets: Mapping[str, FloatArray], bounds: Mapping[str, FloatArray], reference: Group) -> Claim:
+    """Returns the claim that the regret is never above its bound.
+
+    Args:
+        regrets: The regret curves of each weight, one per seed, as rows.
+        bounds: The bound of each weight, by round.
+        reference: The mean round time of the fair oracle.
+    """
+    excess = [Group(label, (curves - bounds[label]).max(axis=1)) for label, curves in regrets.items()]
+    numbers = {"fair oracle, mean round time": reference.summary}
+    for label, curves in regrets.items():
+        at_the_end = Group(label, curves[:, -1])
+        numbers[f"{label}: regret at the end"] = f"{at_the_end.summary} (bound {bounds[label][-1]:.4g})"
+    verdict = below("", "", excess, 0.0).verdict
+    return Claim("regret below its bound", "the mean regret is never above the theorem's bound (s)", verdict, numbers)
+
+
+def second_half_mean(columns: RoundColumns) -> float:
+    """Returns the mean round time over the second half of the rounds, in seconds."""
+    return float(columns.durations[len(columns.durations) // 2 :].mean())
+
+
+def late_least_rate(columns: RoundColumns) -> float:
+    """Returns the rate of the least-selected client over the second half of the rounds."""
+    late = columns.chosen_mask[len(columns.rounds) // 2 :]
+    return float(late.mean(axis=0).min())
+
+
+def _regrets(runs: Runs, label: str, reference: Group) -> FloatArray:
+    """Returns one regret curve per seed, each relative to the reference of the same seed."""
+    return np.stack(
+        [
+            regret(columns.durations, np.full(len(columns.durations), best))
+            for columns, best in zip(runs.of(label), reference.values, strict=True)
+        ]
+    )
+
+
+def _least_rate(columns: RoundColumns) -> FloatArray:
+    turns = np.cumsum(columns.chosen_mask, axis=0, dtype=np.int32)
+    rates: FloatArray = turns.min(axis=1) / np.arange(1, len(turns) + 1)
+    return rates
+
+
+def _bound(weight: float, rounds: int) -> FloatArray:
+    world = PaperWorld()
+    return regret_bound(
+        np.arange(1, rounds + 1),
+        clients=world.clients,
+        guaranteed_rate=RATE,
+        speed_weight=float(weight),
+        delta=DELTA,
+        **world.bounds(),
+    )
+
+
+def _table(
+    labels: list[str],
+    regrets: dict[str, FloatArray],
+    bounds: dict[str, FloatArray],
+    least: dict[str, FloatArray],
+) -> Table:
+    table: dict[str, FloatArray] = {}
+    for label in labels:
+        mean_regret = np.asarray(mean_confidence_interval(regrets[label])[0])
+        table["round"], table[f"{label} regret"] = thin_curve(mean_regret)
+        table[f"{label} bound"] = thin_curve(bounds[label])[1]
+        table[f"{label} least rate"] = thin_curve(np.asarray(mean_confidence_interval(least[label])[0]))[1]
+    return table

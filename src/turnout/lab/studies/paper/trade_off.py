@@ -1,0 +1,143 @@
+"""Round time against the share of the least-selected client, for several speed weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from turnout.kernel.arrays import FloatArray
+from turnout.lab.analysis.statistics import mean_confidence_interval
+from turnout.lab.columns import RoundColumns
+from turnout.lab.studies.framework.claims import Claim, Group, above, ascending
+from turnout.lab.studies.framework.drawing import figure
+from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs
+from turnout.lab.studies.framework.labels import write_labels
+from turnout.lab.studies.framework.palette import OTHERS
+from turnout.lab.studies.paper.comparison import RATE, weight_label, weighted_plans
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WEIGHTS = (0.5, 1, 2, 5, 10, 20, 50, 100)
+ROUNDS = 5000
+ORACLE = "fair oracle"
+ORACLE_WEIGHT = 100.0
+
+
+class TradeOff(Experiment):
+    """Compares many speed weights, after a tenth of the rounds and after all rounds."""
+
+    name = "trade-off"
+    title = "Trade-off"
+    about = (
+        "Mean round time against the share of the least-selected client, for many speed weights. The dashed line is "
+        "the mean round time of the fair oracle over the second half of its runs (expected times known, weight "
+        f"{ORACLE_WEIGHT:g}): it approaches the best fair policy from above."
+    )
+
+    def plans(self, seeds: int, rounds: int | None = None) -> Plans:
+        """Returns plans of 5,000 rounds for each weight; their first 500 rounds are the short runs."""
+        long = rounds or ROUNDS
+        return {
+            **weighted_plans("rbcsf", {weight_label(weight): float(weight) for weight in WEIGHTS}, seeds, long),
+            **weighted_plans("fair-oracle", {ORACLE: ORACLE_WEIGHT}, seeds, long),
+        }
+
+    def findings(self, runs: Runs) -> Findings:
+        """Measures round time and fairness of each weight at both lengths."""
+        labels = [weight_label(weight) for weight in WEIGHTS]
+        points = {label: np.array([_points(columns) for columns in runs.of(label)]) for label in labels}
+        optimum = runs.each(ORACLE, lambda columns: float(columns.durations[len(columns.durations) // 2 :].mean()))
+        table: dict[str, FloatArray] = {"speed_weight": np.array(WEIGHTS, dtype=np.float64)}
+        for length_index, length in enumerate(("short", "long")):
+            for measure_index, measure in enumerate(("mean_round", "least_share")):
+                bands = [mean_confidence_interval(points[label][:, length_index, measure_index]) for label in labels]
+                table[f"{length}_{measure}"] = np.array([float(band.mean) for band in bands])
+                table[f"{length}_{measure}_band"] = np.array([float(band.half_width) for band in bands])
+        lengths = [len(next(runs.of(labels[0])).durations)] * len(WEIGHTS)
+        table["long_rounds"] = np.array(lengths, dtype=np.float64)
+        table["short_rounds"] = np.maximum(table["long_rounds"] // 10, 1)
+        table["fair_optimum"] = np.full(len(WEIGHTS), optimum.values.mean())
+        return Findings(trade_off_claims(points), {"trade-off": table})
+
+    def draw(self, findings: Findings) -> Figure:
+        """Draws one curve per length, with the weights written at their points."""
+        table = {name: np.asarray(values, dtype=np.float64) for name, values in findings.tables["trade-off"].items()}
+        with figure(7.0, 4.4) as drawn:
+            axes = drawn.subplots()
+            for length, style in zip(("short", "long"), OTHERS, strict=False):
+                label = f"after {table[f'{length}_rounds'][0]:,.0f} rounds"
+                x, y = table[f"{length}_least_share"], table[f"{length}_mean_round"]
+                axes.errorbar(
+                    x,
+                    y,
+                    xerr=table[f"{length}_least_share_band"],
+                    yerr=table[f"{length}_mean_round_band"],
+                    color=style.colour,
+                    linestyle=style.line,
+                    marker=style.marker,
+                    markersize=4,
+                    elinewidth=0.8,
+                    label=label,
+                )
+            axes.axhline(table["fair_optimum"][0], color="black", linestyle="--", linewidth=1)
+            axes.annotate(
+                "fair oracle", (0.0, table["fair_optimum"][0]), xytext=(2, 3), textcoords="offset points", fontsize=9
+            )
+            axes.axvline(RATE, color="black", linestyle=":", linewidth=1)
+            axes.set(
+                title="Round time against fairness (speed weights at the points)",
+                xlabel="share of rounds of the least-selected client (dotted: promised)",
+                ylabel="mean round time, seconds",
+            )
+            axes.legend()
+            both = {
+                measure: np.concatenate([table[f"{length}_{measure}"] for length in ("short", "long")])
+                for measure in ("least_share", "mean_round")
+            }
+            weights = [f"{weight:g}" for weight in table["speed_weight"]] * 2
+            write_labels(axes, both["least_share"], both["mean_round"], weights)
+            return drawn
+
+
+def trade_off_claims(points: Mapping[str, FloatArray]) -> list[Claim]:
+    """Returns the claims about round time and fairness.
+
+    `points` holds for each weight an array (seeds, 2, 2): (mean round time, least share) after a tenth of the rounds
+    and after all rounds.
+    """
+    descending = [weight_label(weight) for weight in reversed(WEIGHTS)]
+    patient = weight_label(20)
+    return [
+        ascending(
+            "larger weight, shorter rounds",
+            "the mean round time decreases with the speed weight (seconds)",
+            [Group(label, points[label][:, 1, 0]) for label in descending],
+        ),
+        ascending(
+            "larger weight, later fairness",
+            "after a tenth of the rounds, the share of the least-selected client decreases with the speed weight",
+            [Group(label, points[label][:, 0, 1]) for label in descending],
+        ),
+        above(
+            "patience pays",
+            "at weight 20, the share of the least-selected client grows from a tenth of the rounds to all rounds",
+            [Group(f"{patient}, gain", points[patient][:, 1, 1] - points[patient][:, 0, 1])],
+            0.0,
+            strictly=True,
+        ),
+    ]
+
+
+def _points(columns: RoundColumns) -> FloatArray:
+    """Returns (mean round time, least share) after a tenth of the rounds and after all rounds."""
+    total = len(columns.durations)
+    mask = columns.chosen_mask
+    return np.array(
+        [
+            (columns.durations[:rounds].mean(), mask[:rounds].sum(axis=0).min() / rounds)
+            for rounds in (max(total // 10, 1), total)
+        ]
+    )

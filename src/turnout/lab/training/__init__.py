@@ -1,0 +1,1 @@
+"""Real federated training: datasets, partitions, learners, and a world in which the selected clients train."""

@@ -1,0 +1,237 @@
+"""Plays many training runs at once: runs that share a learner advance together, each step in one computation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Generic, TypeVar
+
+from turnout.kernel.rounds import RoundRecord
+from turnout.lab.runs.plans import RunPlan
+from turnout.lab.runs.store import RunStore
+from turnout.lab.runs.sweep import missing_plans, run_id, sweep
+from turnout.lab.runs.tracked import MetricsWatcher
+from turnout.lab.training.buffered import finish_batched
+from turnout.lab.training.learner_cache import LearnerCache
+from turnout.lab.training.learners.base import OverlappingLearner
+from turnout.lab.training.progress import (
+    RoundsInProgress,
+    RoundWatcher,
+    RunInProgress,
+    RunPart,
+    StoredRun,
+    TurnsInProgress,
+    Watcher,
+    Watchers,
+    begin_run,
+)
+from turnout.lab.training.world import BegunRounds
+
+#: Finishes one step of some runs that was begun; returns the records that each can store now.
+Step = Callable[[], list[list[RoundRecord]]]
+AnyRun = TypeVar("AnyRun", bound="RunInProgress")
+LANES = 2  # of a learner that trains while this process goes on
+MIN_PLAY_TO_SAVE_RATIO = 20.0  # playing takes at least this many times longer than saving
+
+
+def train_plans(
+    plans: Iterable[RunPlan],
+    store: RunStore,
+    *,
+    device: str = "cpu",
+    workers: int | None = None,
+    save_every: float = 30.0,
+    keep_models: bool = False,
+    watch: Watcher | None = None,
+    on_round: RoundWatcher | None = None,
+    track: MetricsWatcher | None = None,
+) -> list[int]:
+    """Plays every plan of the world "training" that is missing from the store; returns the run ids in plan order.
+
+    Convolutional networks and models of your own train in batches on `device`; small models, which NumPy trains, are
+    distributed over processes. Interrupted runs resume from their last snapshot.
+
+    Args:
+        plans: The plans of the runs.
+        store: The store that holds finished runs and receives new ones.
+        device: The torch device on which convolutional networks train.
+        workers: The number of CPU processes, by default one per core.
+        save_every: The interval in seconds between snapshots of all runs with their models. It is extended if saving
+            would take more than a twentieth of the time.
+        keep_models: Whether the store keeps the final state of each run, with its model.
+        watch: Called with the number of rounds, or of turns without rounds, that were just played.
+        on_round: Called with the plan and the record of each round or turn; small models then run in this process.
+        track: Called with the plan and the metrics of each round or turn while it is played.
+    """
+    requested = list(plans)
+    small = [plan for plan in requested if _is_small(plan)]
+    with LearnerCache(device, workers=workers) as cache:
+        if small and not keep_models and on_round is None and device == "cpu":
+            on_run = None if watch is None else lambda plan: watch(plan.rounds)
+            sweep(small, store, workers=workers, watch=on_run, track=track)
+        runs = [begin_run(plan, StoredRun(store, plan, cache.made_by)) for plan in missing_plans(requested, store)]
+        watchers = Watchers(watch, on_round, track)
+        for batch in _sharing_a_learner(runs):
+            has_snapshots = _play_batch(batch, save_every, keep_models, watchers)
+            if has_snapshots and not keep_models:
+                store.compact()
+    return [run_id(store, plan) for plan in requested]
+
+
+def train_for(seconds: float, parts: Sequence[tuple[RunPlan, RunPart]], *, device: str = "cpu") -> tuple[str, float]:
+    """Plays runs for a time, or to their end; returns what made them (`code_version`), and the seconds before that.
+
+    Every run that is not finished afterwards was saved with its state; each is played for at least one step.
+
+    Args:
+        seconds: The time after which the runs are saved.
+        parts: The plans, and where each run resumes.
+        device: The torch device on which convolutional networks train.
+    """
+    begun = time.monotonic()
+    with LearnerCache(device, workers=1) as cache:
+        runs = [begin_run(plan, part) for plan, part in parts]
+        ready = time.monotonic()
+        for batch in _sharing_a_learner(runs):
+            _play_batch(batch, seconds, False, Watchers(), stop=lambda: time.monotonic() >= ready + seconds)
+        return cache.made_by, ready - begun
+
+
+def _is_small(plan: RunPlan) -> bool:
+    """Returns whether NumPy trains the model."""
+    return plan.world_settings.get("learner") is None and plan.world_settings.get("model", "mlp") == "mlp"
+
+
+def _sharing_a_learner(runs: Sequence[RunInProgress]) -> list[list[RunInProgress]]:
+    """Returns the runs of each learner."""
+    learners = {id(run.learner): run.learner for run in runs}.values()
+    return [[run for run in runs if run.learner is learner] for learner in learners]
+
+
+def _play_batch(
+    runs: Sequence[RunInProgress],
+    save_every: float,
+    keep_models: bool,
+    watchers: Watchers,
+    stop: Callable[[], bool] = lambda: False,
+) -> bool:
+    """Plays all runs of a learner, and closes it; returns whether snapshots were saved.
+
+    Args:
+        runs: Runs that share a learner.
+        save_every: The interval between snapshots, in seconds.
+        keep_models: Whether a finished run keeps its state.
+        watchers: Who follows the runs.
+        stop: Returns whether the runs are to be saved and left, after the step that is under way.
+    """
+    in_rounds = [run for run in runs if isinstance(run, RoundsInProgress)]
+    without_rounds = [run for run in runs if isinstance(run, TurnsInProgress)]
+    has_snapshots = _play_runs(in_rounds, _begin_round, save_every, keep_models, watchers, stop)
+    has_snapshots |= _play_runs(without_rounds, _begin_turn, save_every, keep_models, watchers, stop)
+    runs[0].learner.close()
+    return has_snapshots
+
+
+def _play_runs(
+    runs: Sequence[AnyRun],
+    begin: Callable[[Sequence[AnyRun]], Step],
+    save_every: float,
+    keep_models: bool,
+    watchers: Watchers,
+    stop: Callable[[], bool],
+) -> bool:
+    """Plays all runs to their end, or until they stop; returns whether snapshots were saved, now or earlier.
+
+    If the learner trains while this process goes on, the runs form two lanes: the rounds of one lane are selected and
+    prepared while the learner trains those of the other.
+
+    Args:
+        runs: Runs that share a learner.
+        begin: Begins one step of each of these runs.
+        save_every: The interval between snapshots, in seconds.
+        keep_models: Whether a finished run keeps its state.
+        watchers: Who follows the runs.
+        stop: Returns whether the runs are to be saved and left.
+    """
+    has_snapshots = any(run.done for run in runs)
+    for run in runs:
+        if run.finished:  # interrupted after its last round, before it was marked as finished
+            run.save(with_state=keep_models)
+    active = [run for run in runs if not run.finished]
+    count = LANES if active and isinstance(active[0].learner, OverlappingLearner) else 1
+    lanes = [_Lane(part, begin, save_every) for part in (active[lane::count] for lane in range(count)) if part]
+    while lanes:
+        for lane in lanes:
+            played = lane.finish(keep_models, watchers, stop)
+            if watchers.watch is not None and played:
+                watchers.watch(played)
+            has_snapshots |= lane.saved
+        lanes = [lane for lane in lanes if lane.runs]
+    return has_snapshots
+
+
+class _Lane(Generic[AnyRun]):
+    """Runs that advance together; between two calls of `finish`, their next step is under way."""
+
+    def __init__(self, runs: Sequence[AnyRun], begin: Callable[[Sequence[AnyRun]], Step], save_every: float) -> None:
+        self.runs, self._begin, self._save_every = list(runs), begin, save_every
+        self._next_save = time.monotonic() + save_every
+        self.saved = False
+        self._step = begin(self.runs)
+
+    def finish(self, keep_models: bool, watchers: Watchers, stop: Callable[[], bool]) -> int:
+        """Finishes the step of all runs, saves what is due, and begins the next; returns the number of records.
+
+        Args:
+            keep_models: Whether a finished run keeps its state.
+            watchers: Who follows the runs.
+            stop: Returns whether the runs are to be saved and left.
+        """
+        steps = self._step()
+        for run, records in zip(self.runs, steps, strict=True):
+            run.append(records, watchers)
+            if run.finished:
+                run.save(with_state=keep_models)
+        self.runs = [run for run in self.runs if not run.finished]
+        is_last = bool(self.runs) and stop()
+        if self.runs and (is_last or time.monotonic() >= self._next_save):
+            start = time.monotonic()
+            for run in self.runs:
+                run.save(with_state=True)
+            self.saved = True
+            now = time.monotonic()
+            self._next_save = now + max(self._save_every, MIN_PLAY_TO_SAVE_RATIO * (now - start))
+        if is_last:
+            self.runs = []
+        if self.runs:
+            self._step = self._begin(self.runs)
+        return sum(map(len, steps))
+
+
+def _begin_round(runs: Sequence[RoundsInProgress]) -> Step:
+    """Begins the next round of each run."""
+    offers = [run.world.offer(run.done + 1) for run in runs]
+    selections = [
+        run.policy.ask(offer if run.policy.requires_expected_times else offer.without_truth())
+        for run, offer in zip(runs, offers, strict=True)
+    ]
+    begun = BegunRounds([run.world for run in runs], offers, selections)
+
+    def finish() -> list[list[RoundRecord]]:
+        reports = begun.finish()
+        for run, report in zip(runs, reports, strict=True):
+            run.policy.tell(report)
+        return [[RoundRecord(selection, report)] for selection, report in zip(selections, reports, strict=True)]
+
+    return finish
+
+
+def _begin_turn(runs: Sequence[TurnsInProgress]) -> Step:
+    """Gives turns in each run until one must end, which happens when the step is finished."""
+    flights = [run.slots.next_end(run.plan.rounds) for run in runs]
+
+    def finish() -> list[list[RoundRecord]]:
+        reports = finish_batched([run.world for run in runs], [flight.record.report for flight in flights])
+        return [run.slots.end(flight, report) for run, flight, report in zip(runs, flights, reports, strict=True)]
+
+    return finish

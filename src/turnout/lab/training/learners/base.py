@@ -1,0 +1,170 @@
+"""The Learner protocol and its values: training settings, cohorts and training results.
+
+Weights are a flat vector of parameters. Each learner chooses its own representation: a NumPy array, or a tensor on its
+device, where it may stack several models into one computation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from turnout.errors import SettingError
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number
+from turnout.lab.training.aliases import accepts_former_names
+
+Weights = Any
+
+
+@accepts_former_names(batch="batch_size", rate="learning_rate", proximal="proximal_mu")
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Settings of the local training of a client: stochastic gradient descent on its own items.
+
+    A positive `proximal_mu` enables FedProx, which adds the term proximal_mu/2 · ‖w − w₀‖² to the loss; w₀ are the
+    weights that the client received. `batch`, `rate` and `proximal` are former names of `batch_size`, `learning_rate`
+    and `proximal_mu`; they still work as arguments and as attributes.
+    """
+
+    epochs: int = 1
+    batch_size: int = 32
+    learning_rate: float = 0.05
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    proximal_mu: float = 0.0
+
+    def __post_init__(self) -> None:
+        as_count("epochs", self.epochs, SettingError)
+        as_count("batch_size", self.batch_size, SettingError)
+        as_number("learning_rate", self.learning_rate, SettingError, above=0)
+        as_number("momentum", self.momentum, SettingError, least=0, most=1)
+        as_number("weight_decay", self.weight_decay, SettingError, least=0)
+        as_number("proximal_mu", self.proximal_mu, SettingError, least=0)
+
+    @property
+    def batch(self) -> int:
+        """Former name of `batch_size`."""
+        return self.batch_size
+
+    @property
+    def rate(self) -> float:
+        """Former name of `learning_rate`."""
+        return self.learning_rate
+
+    @property
+    def proximal(self) -> float:
+        """Former name of `proximal_mu`."""
+        return self.proximal_mu
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cohort:
+    """Clients that train from the same weights.
+
+    `orders` (clients, epochs, items): indices of each client's training items, in the order in which it visits them.
+    Rows of clients with fewer items than others end with −1 (`held_items` removes them).
+    `shares` (clients,): the weight of each client's model in the average, proportional to its number of items.
+    """
+
+    weights: Weights
+    orders: IntArray
+    shares: FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingResult:
+    """The averaged weights of a cohort, and the mean training loss of each client.
+
+    `finite` is False for a client whose model or loss is not finite. Such a model is excluded from the average; if
+    every model is excluded, `weights` are those from which the cohort started.
+    """
+
+    weights: Weights
+    losses: FloatArray
+    finite: BoolArray
+
+
+class Layout(Protocol):
+    """The arrays of a model, and how they lie in its flat weights."""
+
+    @property
+    def parameters(self) -> int:
+        """The length of the flat weights."""
+
+    def check_weights(self, array: npt.ArrayLike) -> npt.NDArray[np.floating]:
+        """Returns the weights as an array; raises StateError if their shape or type does not fit this model."""
+
+    def layers(self, weights: npt.NDArray[np.floating]) -> dict[str, npt.NDArray[np.floating]]:
+        """Returns the arrays of a model by name, for use outside this package."""
+
+
+class Learner(Protocol):
+    """Trains and averages cohorts, and evaluates models."""
+
+    training: Training
+
+    @property
+    def network(self) -> Layout:
+        """The layout of the flat weights."""
+
+    def initial_weights(self, seed: int) -> Weights:
+        """Returns the weights of a newly initialised model."""
+
+    def train(self, cohorts: Sequence[Cohort]) -> list[TrainingResult]:
+        """Trains every client of every cohort and averages each cohort.
+
+        The result of a cohort does not depend on the other cohorts.
+        """
+
+    def evaluate(self, models: Sequence[Weights]) -> list[float]:
+        """Returns the accuracy of each model on the test set."""
+
+    def saved(self, weights: Weights) -> npt.NDArray[np.floating]:
+        """Returns the weights as a flat array, for a checkpoint."""
+
+    def loaded(self, array: npt.ArrayLike) -> Weights:
+        """Returns the weights that `saved` converted to an array."""
+
+    def close(self) -> None:
+        """Releases processes and memory; the learner can be used again afterwards."""
+
+
+class BegunTraining(Protocol):
+    """Training that a learner has begun, and that its device may still be doing."""
+
+    def finish(self) -> tuple[list[TrainingResult], list[float]]:
+        """Waits for the end; returns the results, and the accuracies of the models that were to be evaluated."""
+
+
+@runtime_checkable
+class OverlappingLearner(Protocol):
+    """A learner whose device trains while this process does something else."""
+
+    def begin(self, cohorts: Sequence[Cohort], evaluated: Sequence[int] = ()) -> BegunTraining:
+        """Begins to train all cohorts, and then to evaluate the averages of the cohorts with these indices."""
+
+
+def held_items(order: IntArray) -> list[IntArray]:
+    """Returns the items of a client in each epoch, (epochs, items) without the −1 at the end of the rows."""
+    return [epoch[epoch >= 0] for epoch in order]
+
+
+def require_equal_sizes(orders: IntArray) -> None:
+    """Raises SettingError if some clients hold fewer items than others."""
+    if (orders < 0).any():
+        raise SettingError("this learner needs a partition in which every client holds the same number of items")
+
+
+def average_models(previous: FloatArray, models: FloatArray, losses: FloatArray, shares: FloatArray) -> TrainingResult:
+    """Averages the finite models, weighted by their shares.
+
+    `models` holds one model per row. Without any finite model the result holds the `previous` weights.
+    """
+    finite: BoolArray = np.isfinite(models).all(axis=1) & np.isfinite(losses)
+    total = float(shares[finite].sum())
+    mean = (shares[finite] / total).astype(models.dtype) @ models[finite] if total > 0 else previous
+    return TrainingResult(mean, np.where(finite, losses, np.nan), finite)

@@ -1,0 +1,110 @@
+"""A learner for any module of torch: a plain loop over the clients, on a GPU or over forked processes on a CPU."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from turnout.errors import TrainingError
+from turnout.kernel.arrays import FloatArray, IntArray
+from turnout.lab.training.learners.base import Cohort, TrainingResult, average_models, held_items
+from turnout.lab.training.learners.client_loop import TEST_ITEMS, ClientLoop
+from turnout.lab.training.learners.cnn import descend
+from turnout.lab.training.learners.devices import usable_device
+from turnout.lab.training.learners.modules import ModuleLayout, ModuleSpec, seeded
+
+
+class ModuleLearner(ClientLoop):
+    """Trains one client after the other; on a CPU `workers` processes share the clients.
+
+    Random numbers that a module draws in training (dropout) depend on the seed of the federation, the round and the
+    client only. Buffers that training changes, such as the running statistics of a BatchNorm, are averaged as
+    parameters are.
+    """
+
+    def __init__(self, spec: ModuleSpec, *, device: str = "cpu", workers: int | None = None) -> None:
+        """Copies the data to the device; starts no process yet.
+
+        Args:
+            spec: The model, the data and the settings of local training.
+            device: A torch device: "cpu", "cuda", or "cuda:1" for the second GPU.
+            workers: The number of processes on a CPU, by default one per core.
+        """
+        kind = usable_device(device)
+        self.spec, self.training, self.device = spec, spec.training, torch.device(device)
+        self._module = spec.build(0)
+        self._layout = ModuleLayout(self._module)
+        self.network = self._layout
+        self._module.to(self.device)
+        inputs, targets = spec.test_set
+        whole = spec.metric is not None
+        super().__init__(
+            self._layout.dtype,
+            workers if kind == "cpu" else 1,
+            test_items=len(inputs),
+            test_chunk=len(inputs) if whole else TEST_ITEMS,
+            test_total=1 if whole else targets.numel(),
+        )
+        self._train_set = tuple(tensor.to(self.device) for tensor in spec.train_set)
+        self._test_set = tuple(tensor.to(self.device) for tensor in spec.test_set)
+
+    def initial_weights(self, seed: int) -> npt.NDArray[np.floating]:
+        """Returns the weights of a new module; a module that was given, not built, is the same for every seed."""
+        built = self.spec.build(seed)
+        return self.loaded(self._layout.get(built).numpy())
+
+    def _average(self, cohort: Cohort, models: FloatArray, losses: FloatArray) -> TrainingResult:
+        """Averages the changes of the weights: what no client changed stays exactly the same."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            changes = models - cohort.weights
+        mean = average_models(np.zeros_like(cohort.weights), changes, losses, cohort.shares)
+        return TrainingResult(cohort.weights + mean.weights, mean.losses, mean.finite)
+
+    def _train_client(self, weights: Tensor, order: IntArray) -> tuple[Tensor, float]:
+        layout, training = self._layout, self.training
+        inputs, targets = self._train_set
+        layout.put(self._module, weights)
+        self._module.train()
+        layers = [value for value in self._module.parameters() if value.requires_grad]
+        start = [layer.detach().clone() for layer in layers]
+        momenta = [torch.zeros_like(layer) for layer in start] if training.momentum else []
+        losses = []
+        with seeded(_noise_seed(order), self.device):
+            for epoch in held_items(order):
+                for items in torch.split(torch.from_numpy(epoch).to(self.device), training.batch_size):
+                    try:
+                        loss = self.spec.loss(self._module(inputs[items]), targets[items])
+                        gradients = torch.autograd.grad(loss, layers, materialize_grads=True)
+                    except (RuntimeError, ValueError, IndexError) as error:
+                        if "fork" in str(error):  # explained by the pool of workers
+                            raise
+                        raise TrainingError(
+                            f"the model cannot train on a batch of {len(items)} items: {error}"
+                        ) from error
+                    losses.append(loss.detach())
+                    descend(training, layers, start, gradients, momenta)
+        return layout.get(self._module), float(torch.stack(losses).double().mean())
+
+    def _measure(self, weights: Tensor, items: slice) -> float:
+        self._layout.put(self._module, weights)
+        return measure(self.spec, self._module, self._test_set[0][items], self._test_set[1][items])
+
+
+def measure(spec: ModuleSpec, module: torch.nn.Module, inputs: Tensor, targets: Tensor) -> float:
+    """Returns the metric of a module on these items, or without a metric its number of correct predictions."""
+    module.train(False)
+    with torch.no_grad():
+        if spec.metric is None:
+            return float((module(inputs).argmax(dim=1) == targets).sum())
+        outputs = torch.cat([module(part) for part in torch.split(inputs, TEST_ITEMS)])
+        return float(spec.metric(outputs, targets))
+
+
+def _noise_seed(order: IntArray) -> int:
+    """Returns a seed for the random numbers of a client: its order depends on the seed, the client and the round."""
+    digest = hashlib.blake2b(np.ascontiguousarray(order).tobytes(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

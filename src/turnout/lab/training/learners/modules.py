@@ -1,0 +1,125 @@
+"""Modules of torch as models of a federation: their weights as one flat vector, their data, loss and metric."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from turnout.errors import SettingError, StateError
+from turnout.kernel.randomness import round_rng
+from turnout.lab.training.learners.base import Training
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+Metric = Callable[[Tensor, Tensor], "float | Tensor"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ModuleSpec:
+    """What a learner of modules needs: the model, its loss and metric, the data and the settings of local training.
+
+    `model` is a module, or a function that builds one. The sets are pairs (inputs, targets) of tensors in main memory.
+    Without a `metric`, the share of correct predictions is measured.
+    """
+
+    model: nn.Module | Callable[[], nn.Module]
+    loss: Loss
+    train_set: tuple[Tensor, Tensor]
+    test_set: tuple[Tensor, Tensor]
+    training: Training
+    metric: Metric | None = None
+
+    def build(self, seed: int) -> nn.Module:
+        """Returns a new module in main memory: a copy of the given one, or one whose weights depend on the seed."""
+        if isinstance(self.model, nn.Module):
+            return copy.deepcopy(self.model).cpu()
+        with seeded(int(round_rng(seed, "initial weights", 0).integers(2**63)), torch.device("cpu")):
+            built = self.model()
+        if not isinstance(built, nn.Module):
+            raise SettingError(f"model must be a torch module, or a function that returns one, not {type(built)}")
+        return built.cpu()
+
+
+class ModuleLayout:
+    """The arrays of a module in its flat weights: its trained parameters, then what is not trained.
+
+    The second part holds parameters that need no gradient, and floating-point buffers that the module saves, such as
+    the running statistics of a BatchNorm. Everything else in the module keeps the value that it has when it is built.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        saved = module.state_dict()
+        parameters = dict(module.named_parameters())
+        buffers = {name: value for name, value in module.named_buffers() if name in saved and value.is_floating_point()}
+        trained = {name: value for name, value in parameters.items() if value.requires_grad}
+        fixed = {name: value for name, value in parameters.items() if not value.requires_grad} | buffers
+        if not trained:
+            raise SettingError("the model has no parameters that need a gradient: there is nothing to train")
+        self.trained, self.fixed = tuple(trained), tuple(fixed)
+        self.shapes = [tuple(value.shape) for value in (*trained.values(), *fixed.values())]
+        sizes = [value.numel() for value in (*trained.values(), *fixed.values())]
+        self.slices = [slice(first, last) for first, last in pairwise(np.cumsum([0, *sizes]).tolist())]
+        self.parameters: int = sum(sizes)
+        double = any(value.dtype == torch.float64 for value in trained.values())
+        self.dtype: Literal["float64", "float32"] = "float64" if double else "float32"
+        self._constants = {
+            name: value.clone() for name, value in module.named_buffers() if name not in buffers and value is not None
+        }
+
+    def check_weights(self, array: npt.ArrayLike) -> npt.NDArray[np.floating]:
+        """Returns the weights as an array; raises StateError if their shape or type does not fit this model."""
+        weights = np.asarray(array)
+        if weights.shape != (self.parameters,) or weights.dtype.kind != "f":
+            raise StateError(
+                f"the saved weights are {weights.dtype} of shape {weights.shape}, this model has {self.parameters} "
+                "floating-point parameters and buffers: they belong to another model"
+            )
+        return weights
+
+    def layers(self, weights: npt.NDArray[np.floating]) -> dict[str, npt.NDArray[np.floating]]:
+        """Returns the parameters and buffers of a model by their names in the module."""
+        parts = zip((*self.trained, *self.fixed), self.slices, self.shapes, strict=True)
+        return {name: weights[span].reshape(shape) for name, span, shape in parts}
+
+    def split(self, weights: Tensor) -> list[Tensor]:
+        """Returns views of the arrays in flat weights, (parameters,) or (models, parameters)."""
+        parts = zip(self.slices, self.shapes, strict=True)
+        return [weights[..., span].reshape(*weights.shape[:-1], *shape) for span, shape in parts]
+
+    def put(self, module: nn.Module, weights: Tensor) -> None:
+        """Copies flat weights into a module, and resets the buffers that they do not contain."""
+        values = dict(zip((*self.trained, *self.fixed), self.split(weights), strict=True)) | self._constants
+        with torch.no_grad():
+            for name, target in (*module.named_parameters(), *module.named_buffers()):
+                target.copy_(values[name])
+
+    def get(self, module: nn.Module) -> Tensor:
+        """Returns the flat weights of a module, in main memory."""
+        values = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        parts = [values[name].detach().flatten() for name in (*self.trained, *self.fixed)]
+        return torch.cat([part.to(getattr(torch, self.dtype)) for part in parts]).cpu()
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """Seeds torch's random numbers on the CPU and on this device, and restores their states afterwards."""
+    state = torch.get_rng_state()
+    device_state = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    torch.default_generator.manual_seed(seed)
+    if device_state is not None:
+        with torch.cuda.device(device):
+            torch.cuda.manual_seed(seed)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+        if device_state is not None:
+            torch.cuda.set_rng_state(device_state, device)

@@ -1,0 +1,118 @@
+"""A learner for small models that needs NumPy only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from turnout.kernel.arrays import FloatArray, IntArray
+from turnout.lab.training.datasets import Dataset
+from turnout.lab.training.learners.base import Cohort, Training, TrainingResult, average_models, require_equal_sizes
+from turnout.lab.training.learners.networks import perceptron
+
+
+class NumpyLearner:
+    """Trains softmax regression (`hidden=0`) or a network with one hidden layer.
+
+    All clients of a cohort are trained in one stacked computation, equivalent to training them one by one.
+    """
+
+    def __init__(self, dataset: Dataset, training: Training | None = None, *, hidden: int = 32) -> None:
+        self.training = training or Training()
+        self.network = perceptron(dataset, hidden)
+        self._train_images = _scale(dataset.train_images, dataset.brightest)
+        self._train_labels = dataset.train_labels.astype(np.int64)
+        self._test_images = _scale(dataset.test_images, dataset.brightest)
+        self._test_labels = dataset.test_labels.astype(np.int64)
+
+    def initial_weights(self, seed: int) -> FloatArray:
+        """Returns the weights of a newly initialised model."""
+        return self.network.initial_weights(seed)
+
+    def train(self, cohorts: Sequence[Cohort]) -> list[TrainingResult]:
+        """Trains and averages the cohorts, one after the other."""
+        results = []
+        for cohort in cohorts:
+            models, losses = self.train_clients(cohort.weights, cohort.orders)
+            results.append(average_models(cohort.weights, models, losses, cohort.shares))
+        return results
+
+    def train_clients(self, weights: FloatArray, orders: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Returns the trained model of each client (one per row) and its mean training loss."""
+        training = self.training
+        require_equal_sizes(orders)
+        clients, epochs, items_per_client = orders.shape
+        start = np.repeat(weights[None], clients, axis=0)
+        models, momentum = start.copy(), np.zeros_like(start)
+        total_loss, batches = np.zeros(clients), 0
+        with np.errstate(over="ignore", invalid="ignore"):  # diverged models are detected by their weights
+            for epoch in range(epochs):
+                for first in range(0, items_per_client, training.batch_size):
+                    items = orders[:, epoch, first : first + training.batch_size]
+                    losses, gradients = self._gradients(models, self._train_images[items], self._train_labels[items])
+                    gradients += training.weight_decay * models + training.proximal_mu * (models - start)
+                    momentum = training.momentum * momentum + gradients
+                    models = models - training.learning_rate * momentum
+                    total_loss += losses
+                    batches += 1
+        return models, total_loss / max(batches, 1)
+
+    def evaluate(self, models: Sequence[FloatArray]) -> list[float]:
+        """Returns the accuracy of each model on the test set."""
+        accuracies = []
+        for weights in models:
+            with np.errstate(over="ignore", invalid="ignore"):
+                scores = self._forward(weights[None], self._test_images[None])[-1][0]
+            accuracies.append(float((scores.argmax(axis=1) == self._test_labels).mean()))
+        return accuracies
+
+    def saved(self, weights: FloatArray) -> npt.NDArray[np.floating]:
+        """Returns a copy of the weights."""
+        return weights.copy()
+
+    def loaded(self, array: npt.ArrayLike) -> FloatArray:
+        """Returns a copy of saved weights; raises StateError if they do not fit this network."""
+        return self.network.check_weights(array).astype(np.float64)
+
+    def close(self) -> None:
+        """Does nothing: this learner holds no resources."""
+
+    def _forward(self, models: FloatArray, images: FloatArray) -> list[FloatArray]:
+        """Returns the input of each layer, then the scores; all of shape (models, items, …)."""
+        layers = self.network.split(models)
+        values = [images]
+        for depth in range(0, len(layers), 2):
+            scores = values[-1] @ layers[depth] + layers[depth + 1][:, None, :]
+            values.append(np.maximum(scores, 0.0) if depth + 2 < len(layers) else scores)
+        return values
+
+    def _gradients(self, models: FloatArray, images: FloatArray, labels: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Returns the mean cross-entropy of each model on its batch, and its flat gradient."""
+        values = self._forward(models, images)
+        scores = values[-1] - values[-1].max(axis=2, keepdims=True)
+        probabilities = np.exp(scores)
+        probabilities /= probabilities.sum(axis=2, keepdims=True)
+        correct = np.take_along_axis(probabilities, labels[:, :, None], axis=2)[:, :, 0]
+        losses = -np.log(np.maximum(correct, 1e-300)).mean(axis=1)
+        losses = np.where(np.isnan(correct).any(axis=1), np.nan, losses)
+        error = probabilities
+        np.put_along_axis(error, labels[:, :, None], correct[:, :, None] - 1, axis=2)
+        error /= labels.shape[1]
+        layers = self.network.split(models)
+        gradients: list[FloatArray] = []
+        for depth in range(len(layers) - 2, -1, -2):
+            inputs = values[depth // 2]
+            gradients.insert(0, error.sum(axis=1))
+            gradients.insert(0, inputs.transpose(0, 2, 1) @ error)
+            if depth:
+                error = (error @ layers[depth].transpose(0, 2, 1)) * (inputs > 0)
+        flat = [gradient.reshape(len(models), prod(gradient.shape[1:])) for gradient in gradients]
+        return losses, np.concatenate(flat, axis=1)
+
+
+def _scale(images: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], brightest: int) -> FloatArray:
+    """Flattens each image and scales its pixels to [0, 1]."""
+    return images.reshape(len(images), -1) / brightest

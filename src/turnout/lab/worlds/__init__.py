@@ -1,0 +1,1 @@
+"""Simulated worlds: the paper's, recorded ones, and traces of devices."""

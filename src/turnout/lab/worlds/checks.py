@@ -1,0 +1,177 @@
+"""check_world: the conformance suite that every world must pass."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from turnout.errors import CheckError, TurnoutError
+from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
+from turnout.lab.worlds.base import World
+from turnout.lab.worlds.registry import missing_members
+from turnout.policies.base import SelectionPolicy
+from turnout.policies.baselines.round_robin import RoundRobin
+from turnout.policies.baselines.uniform import UniformRandom
+
+Build: TypeAlias = Callable[[int], World]
+
+ROUNDS = 20
+COHORT = 3
+
+
+def check_world(build: Build) -> list[str]:
+    """Checks that a world satisfies the contract on which the rest of turnout relies; returns the checks' names.
+
+    Args:
+        build: Builds a new world from a seed.
+
+    Raises:
+        CheckError: If a check fails.
+
+    >>> from turnout.lab import PaperWorld
+    >>> check_world(PaperWorld)[:2]
+    ['it is a world', 'the same seed plays the same rounds']
+    """
+    passed = []
+    for check in CHECKS:
+        name = check.__name__.replace("_", " ")
+        try:
+            check(build)
+        except CheckError as failure:
+            raise CheckError(f"{name}: {failure}") from None
+        except TurnoutError as error:
+            raise CheckError(f"{name}: the world raised {error!r}") from error
+        passed.append(name)
+    return passed
+
+
+def it_is_a_world(build: Build) -> None:
+    """It has clients, their availability, offers, reports and a state."""
+    world = build(0)
+    missing = missing_members(world)
+    _require(not missing, f"{world!r} has no {', '.join(missing)}")
+    _require(isinstance(world.clients, int) and world.clients >= 1, f"clients is {world.clients!r}")
+    shares = np.asarray(world.availability)
+    _require(shares.shape == (world.clients,), f"availability has the shape {shares.shape}, not one entry per client")
+    _require(bool(((shares >= 0) & (shares <= 1)).all()), "availability has an entry outside 0 to 1")
+
+
+def the_same_seed_plays_the_same_rounds(build: Build) -> None:
+    """Everything is a function of the seed and of the selections."""
+    first, second = _play(build(1), UniformRandom), _play(build(1), UniformRandom)
+    _require_same(first, second, "two worlds with the same seed differ")
+
+
+def every_policy_gets_the_same_world(build: Build) -> None:
+    """Availability does not depend on who was selected, unless a world says otherwise by its state."""
+    if build(1).state():
+        return
+    for one, other in zip(_play(build(1), UniformRandom), _play(build(1), RoundRobin), strict=True):
+        _require(
+            np.array_equal(one[0].available, other[0].available),
+            f"round {one[0].round}: another selection before it changed who is available",
+        )
+
+
+def offers_and_reports_are_complete(build: Build) -> None:
+    """An offer has its round and all clients, a report exactly the selected clients."""
+    world = build(0)
+    for number, (offer, report) in enumerate(_play(world, UniformRandom), start=1):
+        _require(offer.round == number, f"offer({number}) has the round {offer.round}")
+        _require(offer.clients == world.clients, f"an offer has {offer.clients} clients, the world {world.clients}")
+        _require(report.round == number, f"the report of round {number} has the round {report.round}")
+        expected = UniformRandom(world.clients, cohort_size=COHORT).ask(offer).clients
+        _require(
+            np.array_equal(np.sort(report.clients), expected),
+            f"round {number}: {expected.tolist()} were selected, {report.clients.tolist()} are in the report",
+        )
+
+
+def an_empty_cohort_is_valid(build: Build) -> None:
+    """A round without selected clients has a report without clients."""
+    world = build(0)
+    offer = world.offer(1)
+    report = world.play(offer, Selection(1, np.empty(0, dtype=np.int64)))
+    _require(len(report.clients) == 0, f"nobody was selected, but {report.clients.tolist()} are in the report")
+
+
+def offering_changes_nothing(build: Build) -> None:
+    """`offer` can be called again, with the same result."""
+    world = build(0)
+    before = world.state()
+    first, second = world.offer(1), world.offer(1)
+    _require(first == second, "two offers of round 1 differ")
+    _require_same_state(before, world.state(), "offer changed the state")
+
+
+def a_restored_world_goes_on_alike(build: Build) -> None:
+    """`state` has everything that the next round depends on, as plain arrays and numbers."""
+    world, half = build(2), ROUNDS // 2
+    _play(world, UniformRandom, 1, half)
+    saved = world.state()
+    for key, value in saved.items():
+        plain = isinstance(value, bool | int | float | str) or (
+            isinstance(value, np.ndarray) and value.dtype.kind in "biufU"
+        )
+        _require(plain, f"state[{key!r}] is a {type(value).__name__}, not a plain array or number")
+    copied = {key: np.array(value) if isinstance(value, np.ndarray) else value for key, value in saved.items()}
+    rest = _play(world, UniformRandom, half + 1, ROUNDS)
+    _require_same_state(copied, saved, "later rounds changed a saved state")
+    restored = build(2)
+    restored.restore(saved)
+    _require_same(rest, _play(restored, UniformRandom, half + 1, ROUNDS), "the restored world differs")
+
+
+def global_random_state_is_untouched(build: Build) -> None:
+    """Global random generators are neither used nor reseeded."""
+    numpy_before, python_before = np.random.get_state(), random.getstate()  # noqa: NPY002
+    _play(build(0), UniformRandom)
+    numpy_after = np.random.get_state()  # noqa: NPY002
+    _require(
+        all(np.array_equal(a, b) for a, b in zip(numpy_before, numpy_after, strict=True))
+        and python_before == random.getstate(),
+        "the world drew from, or reseeded, a global random generator: use round_rng(seed, purpose, round)",
+    )
+
+
+CHECKS: tuple[Callable[[Build], None], ...] = (
+    it_is_a_world,
+    the_same_seed_plays_the_same_rounds,
+    every_policy_gets_the_same_world,
+    offers_and_reports_are_complete,
+    an_empty_cohort_is_valid,
+    offering_changes_nothing,
+    a_restored_world_goes_on_alike,
+    global_random_state_is_untouched,
+)
+
+
+def _play(
+    world: World, policy: Callable[..., SelectionPolicy], first: int = 1, last: int = ROUNDS
+) -> list[tuple[RoundOffer, RoundReport]]:
+    selecting, played = policy(world.clients, cohort_size=COHORT), []
+    for number in range(first, last + 1):
+        offer = world.offer(number)
+        report = world.play(offer, selecting.ask(offer))
+        selecting.tell(report)
+        played.append((offer, report))
+    return played
+
+
+def _require(satisfied: bool, complaint: str) -> None:
+    if not satisfied:
+        raise CheckError(complaint)
+
+
+def _require_same(first: list[Any], second: list[Any], complaint: str) -> None:
+    for (offer, report), (other_offer, other_report) in zip(first, second, strict=True):
+        _require(offer == other_offer, f"{complaint}: the offers of round {offer.round}")
+        _require(report == other_report, f"{complaint}: the reports of round {offer.round}")
+
+
+def _require_same_state(before: dict[str, Any], after: dict[str, Any], complaint: str) -> None:
+    same = before.keys() == after.keys() and all(np.array_equal(before[key], after[key]) for key in before)
+    _require(same, complaint)

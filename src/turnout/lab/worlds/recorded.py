@@ -1,0 +1,355 @@
+"""Worlds built from recorded rounds: a fitted simulator and a replay of the recorded offers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from turnout.errors import SelectionError, SettingError
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number, load_array, read_only
+from turnout.kernel.randomness import round_rng
+from turnout.kernel.rounds import OUTCOMES, LateArrivals, RoundOffer, RoundReport, Selection
+from turnout.lab.columns import RoundColumns
+from turnout.lab.worlds.distributions import Draws
+
+RIDGE = 1.0
+MIN_OWN_TURNS = 5  # a client with fewer turns is resampled from the turns of the whole fleet
+BLOCK_ROUNDS = 20  # the block length of the availability bootstrap, which preserves short-term correlation
+MIN_PREDICTION = 0.05  # the lower bound of a predicted time, as a share of the client's mean time
+LATE_COLUMNS = ("rounds", "clients", "contexts", "deadlines", "exchange_times", "learned_since")
+FAILED, LATE = OUTCOMES.index("failed"), OUTCOMES.index("late")
+
+ASSUMPTIONS = (
+    "times: one regression per client on its recorded contexts, shrunk towards the fleet-wide regression; the residual "
+    "factors, including failures, are resampled from the client's own turns",
+    "contexts: resampled from the client's recorded contexts; if only the contexts of selected clients were recorded, "
+    "these are the contexts of its turns",
+    f"availability: the recorded rounds, resampled in blocks of {BLOCK_ROUNDS} rounds with random starts; clients that "
+    "joined late or left count as unavailable in the other rounds",
+    f"a client with fewer than {MIN_OWN_TURNS} turns is resampled from the whole fleet",
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordedHistory:
+    """Recorded rounds from which a world is built.
+
+    `cold_start`: the index of the feature that states whether a client did not train in the previous round; the worlds
+    compute this feature from the selections instead of resampling it. `deadline`: the number of seconds after which a
+    client is late, if rounds had a deadline. `offers`: the contexts of all clients in all rounds, (rounds, clients,
+    features), if complete offers were recorded; NaN where a context was not recorded.
+    """
+
+    columns: RoundColumns
+    cold_start: int | None = None
+    deadline: float | None = None
+    offers: FloatArray | None = None
+
+    def __post_init__(self) -> None:
+        columns = self.columns
+        if not len(columns.chosen):
+            raise SettingError(
+                "the record holds no turns, so no times can be learned: record at least one round with a selection"
+            )
+        if columns.available is None or "available" in columns.absent:
+            raise SettingError(
+                "the record does not state who was available in every round: record complete rounds (keep='all'), "
+                "or use another world"
+            )
+        if not columns.contexts.shape[1]:
+            raise SettingError(
+                "the record holds no contexts: record complete rounds (keep='all'), or use another world"
+            )
+        if self.cold_start is not None and not 0 <= self.cold_start < columns.contexts.shape[1]:
+            raise SettingError(
+                f"cold_start must be the index of a feature, below {columns.contexts.shape[1]}, not {self.cold_start}"
+            )
+        if self.deadline is not None:
+            as_number("deadline", self.deadline, SettingError, above=0)
+        if self.offers is not None:
+            expected = (len(columns), columns.clients, columns.contexts.shape[1])
+            if self.offers.shape != expected:
+                raise SettingError(f"offers must have the shape {expected}, not {self.offers.shape}")
+
+    @property
+    def available(self) -> BoolArray:
+        """The available clients of each round, (rounds, clients)."""
+        assert self.columns.available is not None
+        return self.columns.available
+
+    @property
+    def has_all_contexts(self) -> bool:
+        """Whether the contexts of all available clients were recorded."""
+        return self.offers is not None and not bool(np.isnan(self.offers[self.available]).any())
+
+    @property
+    def true_times(self) -> FloatArray:
+        """The seconds of every turn; for a late client its true time, if it arrived later."""
+        columns = self.columns
+        times: FloatArray = columns.exchange_times.copy()
+        index_of_round = {int(round_): index for index, round_ in enumerate(columns.rounds)}
+        for late in columns.late.values():
+            for round_, client, seconds in zip(late.rounds, late.clients, late.exchange_times, strict=True):
+                index = index_of_round.get(int(round_))
+                if index is not None:
+                    turns = slice(*columns.starts[index : index + 2])
+                    times[turns][columns.chosen[turns] == client] = seconds
+        return times
+
+
+class FittedTimes:
+    """Regressions of the exchange times on the contexts, one per client, and the residual factor of each turn."""
+
+    def __init__(self, history: RecordedHistory) -> None:
+        columns = history.columns
+        times, contexts, rows = history.true_times, columns.contexts, columns.chosen
+        outcomes = np.zeros(len(rows), dtype=np.uint8) if columns.outcomes is None else columns.outcomes
+        usable = (outcomes != FAILED) & (times > 0)
+        if not usable.any():
+            raise SettingError(
+                "the record holds no successful turn, so no times can be learned: at least one client must have arrived"
+            )
+        self.theta = _regressions(rows[usable], contexts[usable], times[usable], columns.clients)
+        self._floor = MIN_PREDICTION * _client_means(rows[usable], times[usable], columns.clients)
+        predicted = self.predict(rows, contexts)
+        factors = np.where(usable, times / predicted, 1.0)
+        factors[usable] *= _corrections(rows[usable], predicted[usable], factors[usable], times[usable])[rows[usable]]
+        #: Residual factor, failure flag and seconds of each recorded turn.
+        self.factors, self.failed, self.seconds = factors, outcomes == FAILED, times
+        self.sampler = BootstrapSampler(rows, columns.clients)
+        weights = np.bincount(rows[usable], factors[usable], columns.clients)
+        counts = np.bincount(rows[usable], minlength=columns.clients)
+        fleet = float(factors[usable].mean())
+        self.mean_factors: FloatArray = np.where(
+            self.sampler.has_own_records & (counts > 0), weights / np.maximum(counts, 1), fleet
+        )
+
+    def predict(self, rows: IntArray, contexts: FloatArray) -> FloatArray:
+        """Returns the seconds that the regressions predict, at least MIN_PREDICTION times the client's mean."""
+        seconds: FloatArray = np.maximum((contexts * self.theta[rows]).sum(axis=1), self._floor[rows])
+        return seconds
+
+
+class BootstrapSampler:
+    """Resamples each client's own records, or the whole fleet's if it has fewer than MIN_OWN_TURNS."""
+
+    def __init__(self, rows: IntArray, clients: int) -> None:
+        self._order = np.argsort(rows, kind="stable")
+        counts = np.bincount(rows, minlength=clients)
+        self.has_own_records: BoolArray = counts >= MIN_OWN_TURNS
+        starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+        self._starts = np.where(self.has_own_records, starts, 0)
+        self._counts = np.where(self.has_own_records, counts, len(rows))
+
+    def sample(self, draws: FloatArray) -> IntArray:
+        """Returns the index of one record per client, (N,), from uniform numbers in [0, 1)."""
+        indices: IntArray = self._order[self._starts + (draws * self._counts).astype(np.int64)]
+        return indices
+
+
+class FittedWorld:
+    """A world that resembles the record, for any number of rounds and any seed; ASSUMPTIONS lists its assumptions.
+
+    All times are multiplied by `scale`. Policies prefer clients in fast contexts; unless all contexts were recorded, a
+    fitted world is therefore a few per cent too fast, which a caller that knows the recorded policy can correct with
+    `scale`.
+    """
+
+    def __init__(self, history: RecordedHistory, seed: int = 0, *, scale: float = 1.0) -> None:
+        self._scale = as_number("scale", scale, SettingError, above=0)
+        self.history, self.seed = history, as_count("seed", seed, SettingError, least=0)
+        self._clients = history.columns.clients
+        self.times = FittedTimes(history)
+        rows, contexts = history.columns.chosen, history.columns.contexts
+        if history.offers is not None:
+            rounds, rows = np.nonzero(history.available & ~np.isnan(history.offers).any(axis=2))
+            contexts = history.offers[rounds, rows]
+        if not len(rows):
+            rows, contexts = history.columns.chosen, history.columns.contexts
+        self._contexts, self._context_sampler = contexts, BootstrapSampler(rows, self._clients)
+        self._context_draws = Draws(seed, "recorded contexts", self._clients)
+        self._turn_draws = Draws(seed, "recorded turns", self._clients)
+        self._trained: BoolArray = np.zeros(self._clients, dtype=np.bool_)
+
+    @property
+    def clients(self) -> int:
+        """The number of clients of the record."""
+        return self._clients
+
+    @property
+    def availability(self) -> FloatArray:
+        """The share of the recorded rounds in which each client was available, (N,)."""
+        shares: FloatArray = self.history.available.mean(axis=0)
+        return shares
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """The assumptions of the fitted world, as sentences for reports."""
+        return ASSUMPTIONS
+
+    def offer(self, round: int) -> RoundOffer:
+        """Returns the available clients and their contexts, with expected times."""
+        if round < 1:
+            raise SettingError(f"round must be at least 1, not {round}")
+        contexts = self._contexts[self._context_sampler.sample(self._context_draws.at(round))]
+        return self._make_offer(round, self._available(round), contexts)
+
+    def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
+        """Draws the exchange times and outcomes of the selected clients."""
+        chosen = selection.clients
+        if len(chosen) and (chosen.max() >= self._clients or not offer.available[chosen].all()):
+            raise SelectionError(f"round {offer.round}: a selected client is unknown or not available")
+        contexts = offer.contexts[chosen]
+        seconds, outcomes = self._outcomes(offer.round, chosen, contexts)
+        self._trained = np.zeros(self._clients, dtype=np.bool_)
+        self._trained[chosen[outcomes == 0]] = True
+        names = None if not outcomes.any() else np.array(OUTCOMES)[outcomes]
+        return RoundReport(offer.round, chosen, contexts, seconds, available=offer.available, outcomes=names)
+
+    def state(self) -> dict[str, Any]:
+        """Returns which clients trained in the last round."""
+        return {"trained": self._trained.copy()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restores the state that `state` returned."""
+        self._trained = load_array(state, "trained", self._trained)
+
+    def _make_offer(self, round: int, available: BoolArray, contexts: FloatArray) -> RoundOffer:
+        """Sets the cold-start feature from the last selection, and adds the expected times."""
+        if self.history.cold_start is not None:
+            contexts[:, self.history.cold_start] = ~self._trained
+        expected = self.times.predict(np.arange(self._clients), contexts) * self.times.mean_factors * self._scale
+        return RoundOffer(round, available, contexts, expected)
+
+    def _available(self, round: int) -> BoolArray:
+        rounds = len(self.history.available)
+        block, index = divmod(round - 1, BLOCK_ROUNDS)
+        first = int(round_rng(self.seed, "recorded availability", block).integers(rounds))
+        mask: BoolArray = self.history.available[(first + index) % rounds]
+        return mask
+
+    def _outcomes(
+        self,
+        round: int,
+        rows: IntArray,
+        contexts: FloatArray,
+    ) -> tuple[FloatArray, npt.NDArray[np.uint8]]:
+        """Returns seconds and outcomes: the predicted time multiplied by the factor of a resampled turn."""
+        turns = self.times.sampler.sample(self._turn_draws.at(round))[rows]
+        failed = self.times.failed[turns]
+        seconds = self.times.predict(rows, contexts) * self.times.factors[turns] * self._scale
+        seconds = np.where(failed, self.times.seconds[turns], seconds)
+        outcomes = np.where(failed, FAILED, 0).astype(np.uint8)
+        if self.history.deadline is not None:
+            outcomes[~failed & (seconds > self.history.deadline)] = LATE
+            seconds = np.minimum(seconds, self.history.deadline)
+        return seconds, outcomes
+
+
+class RecordedWorld(FittedWorld):
+    """Replays the recorded offers for any policy: recorded values are used unchanged, missing ones are resampled.
+
+    Recorded are the available clients, the contexts (of all clients if complete offers were recorded, else those of the
+    turns), and the times of clients that were also selected in the recorded round with the same context.
+    `recorded_times` counts the reported times that are recorded ones, `reported_times` all times reported so far.
+    """
+
+    def __init__(self, history: RecordedHistory, seed: int = 0) -> None:
+        super().__init__(history, seed)
+        self.recorded_times = self.reported_times = 0
+        self._late: set[tuple[int, int]] = set()
+
+    def offer(self, round: int) -> RoundOffer:
+        """Returns the recorded offer; contexts that were not recorded are resampled."""
+        if not 1 <= round <= len(self.history.columns):
+            raise SettingError(
+                f"round must be one of the recorded rounds, 1 to {len(self.history.columns)}, not {round}"
+            )
+        contexts = self._contexts[self._context_sampler.sample(self._context_draws.at(round))]
+        if self.history.offers is not None:
+            recorded = self.history.offers[round - 1]
+            is_recorded = ~np.isnan(recorded).any(axis=1)
+            contexts[is_recorded] = recorded[is_recorded]
+        turns = self._turns_of(round)
+        contexts[self.history.columns.chosen[turns]] = self.history.columns.contexts[turns]
+        return self._make_offer(round, self._available(round), contexts)
+
+    def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
+        """Reports the recorded results of the selected clients, and resampled results where there are none.
+
+        The true times of late clients are reported in the round in which they were recorded.
+        """
+        report = super().play(offer, selection)
+        arrivals = self.history.columns.late.get(offer.round)
+        if arrivals is None:
+            return report
+        pairs = zip(arrivals.rounds.tolist(), arrivals.clients.tolist(), strict=True)
+        selected_here = np.array([pair in self._late for pair in pairs])
+        if not selected_here.any():
+            return report
+        late_arrivals = LateArrivals(**{name: getattr(arrivals, name)[selected_here] for name in LATE_COLUMNS})
+        return replace(report, late_arrivals=late_arrivals)
+
+    def _available(self, round: int) -> BoolArray:
+        mask: BoolArray = read_only(self.history.available[round - 1])
+        return mask
+
+    def _turns_of(self, round: int) -> slice:
+        return slice(*self.history.columns.starts[round - 1 : round + 1].tolist())
+
+    def _outcomes(
+        self,
+        round: int,
+        rows: IntArray,
+        contexts: FloatArray,
+    ) -> tuple[FloatArray, npt.NDArray[np.uint8]]:
+        """Returns the recorded results; a time in another context is scaled by the ratio of the predictions."""
+        seconds, outcomes = super()._outcomes(round, rows, contexts)
+        turns, columns = self._turns_of(round), self.history.columns
+        turn_of_row = {int(row): turn for turn, row in enumerate(columns.chosen[turns], start=turns.start)}
+        for index, row in enumerate(rows.tolist()):
+            if (turn := turn_of_row.get(row)) is None:
+                continue
+            outcomes[index] = 0 if columns.outcomes is None else columns.outcomes[turn]
+            seconds[index] = columns.exchange_times[turn]
+            if np.array_equal(columns.contexts[turn], contexts[index]):
+                self.recorded_times += 1
+                if outcomes[index] == LATE:
+                    self._late.add((round, row))
+            elif not outcomes[index]:
+                both = self.times.predict(np.array([row, row]), np.array([contexts[index], columns.contexts[turn]]))
+                seconds[index] *= both[0] / both[1]
+        self.reported_times += len(rows)
+        return seconds, outcomes
+
+
+def _regressions(rows: IntArray, contexts: FloatArray, times: FloatArray, clients: int) -> FloatArray:
+    """Fits one ridge regression per client, shrunk towards the fleet-wide regression."""
+    width = contexts.shape[1]
+    products = contexts[:, :, None] * contexts[:, None, :]
+    fleet = np.linalg.solve(products.sum(axis=0) + 1e-6 * np.eye(width), contexts.T @ times)
+    squares = np.zeros((clients, width, width))
+    np.add.at(squares, rows, products)
+    sums = np.zeros((clients, width))
+    np.add.at(sums, rows, contexts * times[:, None])
+    solved = np.linalg.solve(squares + RIDGE * np.eye(width), (sums + RIDGE * fleet)[:, :, None])
+    return np.asarray(solved[:, :, 0], dtype=np.float64)
+
+
+def _client_means(rows: IntArray, times: FloatArray, clients: int) -> FloatArray:
+    """Returns the mean time of each client, or the overall mean for clients without turns."""
+    counts = np.bincount(rows, minlength=clients)
+    means: FloatArray = np.bincount(rows, times, clients) / np.maximum(counts, 1)
+    means[counts == 0] = float(times.mean())
+    return means
+
+
+def _corrections(rows: IntArray, predicted: FloatArray, factors: FloatArray, times: FloatArray) -> FloatArray:
+    """Returns factors per client that make independently drawn predictions and factors match the recorded mean time."""
+    counts = np.maximum(np.bincount(rows), 1)
+    means = [np.bincount(rows, values) / counts for values in (times, predicted, factors)]
+    return np.divide(means[0], means[1] * means[2], out=np.ones(len(counts)), where=means[1] * means[2] > 0)

@@ -1,0 +1,134 @@
+"""Helpers shared by the trace file formats: column names, part detection and the error of unreadable files."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from turnout.lab.worlds.traces.data import AvailabilityTrace, DeviceTrace, LinkTrace
+from turnout.lab.worlds.traces.formats.tables import Layout, part_for
+from turnout.storage.encoding.limits import BoundedReader
+
+Columns: TypeAlias = dict[str, npt.NDArray[Any] | Sequence[Any]]
+Part: TypeAlias = AvailabilityTrace | DeviceTrace | LinkTrace
+
+ID_PREFIXES = {"availability": "client", "devices": "device", "links": "link"}
+#: Columns with one value per row; all others have one value per client.
+ROW_COLUMNS = {
+    "availability": ("start", "stop", "time", "state"),
+    "devices": ("seconds_per_sample", "score"),
+    "links": ("down_mbps", "down_kbps", "up_mbps", "up_kbps", "time"),
+}
+
+
+#: The largest text of a trace file, decompressed. Its rows take about ten times as much memory; larger traces are read
+#: faster as npz.
+MOST_TEXT_BYTES = 1 << 28
+#: The longest line in characters: all rows of a client in JSON lines, such as a million intervals.
+LONGEST_LINE = 1 << 24
+#: The largest number of lines, which may be empty.
+MOST_LINES = 20_000_000
+
+
+class TraceFormatError(Exception):
+    """A trace file, or a record in it, that cannot be read; `location` states where the problem is."""
+
+    def __init__(self, message: str, location: str = "") -> None:
+        super().__init__(message)
+        self.location = location
+
+
+def part_arrays(part: Part) -> dict[str, Any]:
+    """Returns the arrays of a part by column name, without columns that have default values."""
+    names = list(part.ids)
+    if isinstance(part, AvailabilityTrace):
+        return {"client": names, "ptr": part.ptr, "start": part.starts, "stop": part.stops, "end": part.ends}
+    if isinstance(part, DeviceTrace):
+        return {"client": names, part.unit: part.values}
+    arrays = {"client": names, "down_mbps": part.down, "up_mbps": part.up}
+    if (part.down_deviations > 0).any() or (part.up_deviations > 0).any():
+        arrays |= {"down_deviation_mbps": part.down_deviations, "up_deviation_mbps": part.up_deviations}
+    if len(part.times) == len(names) and (part.times == 0).all() and (part.ends == 1).all():
+        return arrays  # constants need neither times nor ends
+    return {**arrays, "ptr": part.ptr, "time": part.times, "end": part.ends}
+
+
+def detect_part(columns: Mapping[str, Any], names: Sequence[str], kind: str) -> str:
+    """Returns the name of the part that these columns describe."""
+    part = part_for(list(columns))
+    if part is None:
+        raise TraceFormatError(expected_columns(names, kind), "line 1" if kind == "column" else "")
+    return part
+
+
+def expected_columns(names: Sequence[str], kind: str) -> str:
+    """Returns the message about columns that describe no part."""
+    return (
+        f"the {kind}s {', '.join(map(str, names)) or '(none)'} describe no trace: start and stop, time and state, "
+        "seconds_per_sample, score, or down_mbps is required; give other names in the columns of a Layout"
+    )
+
+
+def reject_missing_columns(layout: Layout, names: Sequence[str]) -> None:
+    """Rejects a layout that names a column which the file does not have."""
+    for column, file_column in layout.columns.items():
+        if file_column not in names:
+            raise TraceFormatError(
+                f"the file has no {file_column!r}, which the layout names for {column!r}; it has {', '.join(names)}"
+            )
+
+
+def generated_ids(part: str, count: int) -> list[str]:
+    """Returns ids for a part without ids; the prefix differs between parts, so that no ids match by coincidence."""
+    return [f"{ID_PREFIXES[part]}-{number}" for number in range(count)]
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """Yields the lines of a file, decompressed if its name ends in .gz, without reading all of it at once."""
+    number = 0
+    try:
+        with open_text(path, MOST_TEXT_BYTES) as text:
+            while line := text.readline(LONGEST_LINE + 1):
+                if len(line) > LONGEST_LINE:
+                    raise TraceFormatError(
+                        f"a line must have at most {LONGEST_LINE:,} characters, got more: write an npz file",
+                        f"line {number + 1}",
+                    )
+                number += 1
+                if number > MOST_LINES:
+                    raise TraceFormatError(
+                        f"a file must have at most {MOST_LINES:,} lines, got more: write an npz file"
+                    )
+                yield line
+    except UnicodeDecodeError as error:
+        line_in_chunk = error.object.count(b"\n", 0, error.start)
+        raise TraceFormatError("the file is not UTF-8 text", f"line {number + 1 + line_in_chunk}") from error
+    except zlib.error as error:
+        raise TraceFormatError(f"the file is damaged: {error}") from error
+    except ValueError as error:
+        raise TraceFormatError(str(error)) from error
+
+
+@contextmanager
+def open_text(path: Path, most: int) -> Iterator[io.TextIOWrapper]:
+    """Opens a file of at most `most` bytes as text, decompressed if its name ends in .gz."""
+    with path.open("rb") as file:
+        content = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
+        bounded = io.BufferedReader(BoundedReader(content, most))  # type: ignore[arg-type]
+        with io.TextIOWrapper(bounded, encoding="utf-8-sig", newline="\n") as text:
+            yield text
+
+
+def as_plain_values(values: npt.NDArray[Any] | Sequence[Any]) -> list[Any]:
+    """Returns Python numbers, integral ones as integers; reading them back gives the same values."""
+    if not isinstance(values, np.ndarray):
+        return list(values)
+    return [int(value) if value.is_integer() else value for value in values.tolist()]

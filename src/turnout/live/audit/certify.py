@@ -1,0 +1,220 @@
+"""Writes a certificate that anyone can verify: the promise, what each client got, and the record behind it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turnout.errors import SettingError, StoreError
+from turnout.kernel.certificate import Certificate, exact_tolerance
+from turnout.live.audit.verify import differences
+from turnout.live.clock import now
+from turnout.live.journal.events import event_to_dict
+from turnout.live.journal.replay import live_policy, stored_features
+from turnout.live.reader import FleetReader, ReplayStart
+from turnout.live.settings import SchedulerSettings
+from turnout.live.turns.rounds.state import Fleet
+from turnout.live.turns.slots.state import SlotFleet
+from turnout.policies.base import SelectionPolicy
+from turnout.storage.files.atomic import atomic_write
+from turnout.version import __version__
+
+#: Format 2 states the tolerance, how far each client is behind and whether the promise is kept; format 1 only stated
+#: whether the books balance, which `holds` was the name of. Format 3 has amendments of the terms. Format 4 begins with
+#: a summary of events that are not part of the record.
+#: Format 5 has turns without rounds, and perhaps a summary.
+FORMAT, FORMAT_WITH_AMENDMENTS, FORMAT_WITH_SUMMARY, FORMAT_WITHOUT_ROUNDS = 2, 3, 4, 5
+
+
+def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
+    """Writes a certificate of a fleet, and the record from which it can be computed again; returns the certificate.
+
+    The certificate has the counts of the scheduler itself: the turns of each client, how far it is behind its promise,
+    its status, and since when it is beyond the tolerance. `status`, `worst` and `since` are those of the clients that
+    have not left. Before it is written, the independent verifier compares it with the record. The settings and terms
+    are those after the last amendment; the record has those at its beginning and the amended ones.
+
+    The record begins with the first event or, if earlier rounds are no longer kept or a large fleet has dropped the
+    availability of clients in them, with a summary of the events before. `summary` then states the last of them: what
+    the clients got up to there is stated, but cannot be computed again.
+
+    Args:
+        fleet: The file of the fleet.
+        certificate: The file to write the certificate to.
+        record: The file to write the record to.
+
+    Raises:
+        SettingError: The policy guarantees nothing, or something that a certificate cannot express.
+        StoreError: The record is incomplete, or its counts are not those of the scheduler.
+    """
+    if len({path.resolve() for path in (fleet, certificate, record)}) < 3:
+        raise SettingError("fleet, certificate and record must be three different files: choose other paths")
+    with FleetReader(fleet) as reader, reader.reading():
+        settings, state = reader.settings, reader.state()
+        if not state.fleet.ids:
+            raise StoreError(f"no client has joined {fleet} yet: close a round before you certify")
+        start = _start(reader, state.fleet)
+        header = {
+            "format": FORMAT_WITH_AMENDMENTS if reader.amendments else FORMAT,
+            "turnout": __version__,
+            "date": now(),
+            "fleet": fleet.name,
+            "head": reader.head,
+            "policy": settings.policy,
+            "settings": reader.stored_settings,
+            "terms": _terms(state.fleet.policy, state.fleet.judged_after),
+        }
+        if start is not None:
+            before = {"event": start.event, "round": start.fleet.round}
+            header |= {"format": FORMAT_WITH_SUMMARY, "summary": before}
+        if settings.concurrency is not None:
+            header["format"] = FORMAT_WITHOUT_ROUNDS
+        # Clients that are new in the open round are not part of the record until it is closed.
+        joined = len(state.fleet.ids) - (0 if state.opened is None else len(state.opened.joined))
+        digest = hashlib.sha256()
+        with atomic_write(record) as out:
+            for line in _record_lines(reader, header, start):
+                out.write(line)
+                digest.update(line)
+        certificate_of_all = state.fleet.certificate()
+        if certificate_of_all is None:
+            raise _guarantees_nothing(settings.policy)
+        ids, counted = state.fleet.ids[:joined], certificate_of_all.of(np.arange(joined))
+        summary = counted.summary()
+        content = {
+            **header,
+            "events": reader.last_event,
+            "rounds": state.fleet.round,
+            "books_balance": counted.books_balance,
+            "status": summary.status,
+            "worst": None if summary.worst is None else ids[summary.worst],
+            "since": summary.since,
+            "record_sha256": digest.hexdigest(),
+            "clients": _client_entries(counted, ids),
+        }
+    text = f"{json.dumps(content, indent=1, ensure_ascii=False)}\n".encode()
+    with record.open("rb") as lines:
+        found = differences(text, lines)
+    if found:
+        more = f"; and {len(found) - 1:,} more" if len(found) > 1 else ""
+        raise StoreError(
+            f"the counts of the scheduler of {fleet} differ from its record ({found[0]}{more}): if a wrapper around "
+            "the policy decides which clients accrue turns, the fleet cannot be certified; otherwise the file may be "
+            "damaged",
+            damaged=fleet,
+        )
+    with atomic_write(certificate) as out:
+        out.write(text)
+    return content
+
+
+def _guarantees_nothing(policy: str) -> SettingError:
+    return SettingError(f"the policy {policy} guarantees nothing: use fair-pace, or with-guarantee around the policy")
+
+
+def _terms(policy: SelectionPolicy, judged_after: int, unit: int = 1) -> dict[str, Any]:
+    """Returns the terms of the guarantee in integer units, including the defaults of live fleets.
+
+    Args:
+        policy: The policy of the fleet.
+        judged_after: The round after which the promise is judged.
+        unit: The units per turn of the terms before an amendment: the new units divide them and those of the policy.
+    """
+    guarantee, queues = policy.guarantee, policy.debts
+    if guarantee is None or queues is None:
+        raise _guarantees_nothing(policy.name)
+    if policy.groups is not None:
+        raise SettingError(
+            "the policy also guarantees turns to groups, which a certificate cannot express: create a fleet without "
+            "groups and group_rates to certify it"
+        )
+    unit = math.lcm(unit, queues.units_per_turn)
+    rates = np.asarray(queues.accounts().rates) * (unit // queues.units_per_turn)
+    return {
+        "units_per_turn": unit,
+        "rate_units": rates.tolist(),
+        "cap_units": None if queues.max_owed is None else math.floor(Fraction(queues.max_owed) * unit),
+        "accrual": queues.accrual,
+        "paid": guarantee.paid,
+        "tolerance": str(exact_tolerance(guarantee.tolerance)),
+        "judged_after": judged_after,
+    }
+
+
+def _amended_terms(stored: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the terms that stored settings mean, in units that divide those of the terms before."""
+    settings = SchedulerSettings.from_dict(stored)
+    policy = live_policy(settings, stored_features(stored["features"]).outputs, 1)
+    return _terms(policy, before["judged_after"], before.get("units_per_turn", 1))
+
+
+def _start(reader: FleetReader, fleet: Fleet) -> ReplayStart | None:
+    """Returns the state with which the record begins; None if it begins with the first event."""
+    is_available_needed = fleet.queues is not None and fleet.queues.accrual == "available"
+    return reader.replay_start(with_availability=is_available_needed)
+
+
+def _record_lines(reader: FleetReader, header: dict[str, Any], start: ReplayStart | None) -> Iterator[bytes]:
+    """Yields the lines of the record: the terms at its beginning, a summary of earlier events, one line per event."""
+    terms = header["terms"]
+    if start is not None:
+        terms = _terms(start.fleet.policy, terms["judged_after"])
+        header = {**header, "settings": start.settings, "terms": terms}
+    elif reader.amendments:
+        created = reader.created_with
+        terms = _amended_terms(created, {"judged_after": terms["judged_after"]})
+        header = {**header, "settings": created, "terms": terms}
+    yield _line({"event": 0, "kind": "terms", **header})
+    if start is not None:
+        yield _line(_summary_entry(start))
+    for event in reader.events(0 if start is None else start.event):
+        if event.amended is not None:
+            terms = _amended_terms(event.amended.settings, terms)
+            yield _line({**event_to_dict(event), "terms": terms})
+        else:
+            yield _line(event_to_dict(event))
+
+
+def _summary_entry(start: ReplayStart) -> dict[str, Any]:
+    """Returns the line of a record that states what clients got before the record begins."""
+    fleet, certificate = start.fleet, start.fleet.certificate()
+    if certificate is None:
+        raise _guarantees_nothing(fleet.policy.name)
+    entries = _client_entries(certificate, fleet.ids)
+    stated = ("turns", "promised_units", "owed_units", "forfeited_units", "broken_since")
+    left = [fleet.ids[row] for row in np.flatnonzero(fleet.counters.retired).tolist()]
+    entry = {
+        "event": start.event,
+        "kind": "summary",
+        "round": fleet.round,
+        "clients": {name: {key: entry[key] for key in stated} for name, entry in entries.items()},
+        "left": left,
+    }
+    if isinstance(fleet, SlotFleet):
+        entry["training"] = {fleet.ids[row]: decision for decision, row in fleet.training().items()}
+    return entry
+
+
+def _line(entry: dict[str, Any]) -> bytes:
+    return f"{json.dumps(entry, ensure_ascii=False)}\n".encode()
+
+
+def _client_entries(counted: Certificate, ids: list[str]) -> dict[str, dict[str, Any]]:
+    columns = {
+        "turns": counted.turns,
+        "promised_units": counted.promised_units,
+        "owed_units": counted.owed_units,
+        "forfeited_units": counted.forfeited_units,
+        "behind_units": counted.behind_units,
+        "status": counted.statuses,
+        "broken_since": np.zeros_like(counted.turns) if counted.broken_since is None else counted.broken_since,
+    }
+    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return {client: dict(zip(columns, row, strict=True)) for client, row in zip(ids, rows, strict=True)}

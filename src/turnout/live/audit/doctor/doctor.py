@@ -1,0 +1,234 @@
+"""Checks the file of a fleet and reports what is damaged and what to do."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from turnout.errors import StoreError
+from turnout.live.audit.doctor import slots, tables
+from turnout.live.audit.doctor.findings import (
+    RESTORE,
+    CheckResult,
+    Finding,
+    event_data,
+    run_check,
+    snapshot_required,
+)
+from turnout.live.audit.doctor.memory import check_state
+from turnout.live.journal.amendments import AMEND, Amendment
+from turnout.live.journal.answers import has_answers
+from turnout.live.journal.replay import stored_features
+from turnout.live.journal.schema import FLEET, INITIAL, INITIAL_DIGEST, READABLE
+from turnout.live.journal.summary import read_summary
+from turnout.live.settings import SchedulerSettings
+from turnout.live.turns.records import settings_digest
+from turnout.storage.files.database import connect, translate_sqlite_errors
+from turnout.storage.files.lock import Writer, lock_line
+from turnout.storage.files.storefile import counters, find_lost_commits
+from turnout.version import __version__
+
+__all__ = ["Finding", "examine"]
+
+DELETE_SNAPSHOT = (
+    "stop the scheduler and run `sqlite3 FILE 'DELETE FROM snapshot'`: when the file is opened again, its state is "
+    "rebuilt from all events"
+)
+ACCEPT_OLDER = (
+    f"{RESTORE}; if none is newer than the file, open the file with accept_older=True to continue without the rest"
+)
+DELETE_OFFER = (
+    "stop the scheduler and run `sqlite3 FILE 'DELETE FROM offers WHERE round = N'` for each damaged {noun} N: only "
+    "the explanation of that {noun} is lost"
+)
+
+
+def examine(path: Path) -> list[Finding]:
+    """Checks everything in the file of a fleet, without changing it.
+
+    Raises:
+        StoreError: The file does not exist or is not the file of a fleet.
+    """
+    _require_fleet(path)
+    address = f"{path.absolute().as_uri()}?mode=ro"
+    with closing(sqlite3.connect(address, uri=True, timeout=60, isolation_level=None)) as db:
+        db.execute("BEGIN")  # all checks must see one state of the file, even while a scheduler writes it
+        readable = run_check("format", lambda: _check_format(db), "install the version of turnout that wrote the file")
+        pages = run_check(
+            "pages", lambda: _check_pages(db, path), f"{RESTORE}; `sqlite3 FILE .recover` saves what can still be read"
+        )
+        if not readable.ok or not _has_schema(db):
+            return _with_path([readable, pages], path)
+        noun = "decision" if _is_without_rounds(db) else "round"
+        checks: dict[str, Callable[[], CheckResult]] = {
+            "settings": lambda: _check_settings(db),
+            "summary": lambda: tables.check_summary(db, noun),
+            "events": lambda: tables.check_events(db),
+            "clients": lambda: tables.check_clients(db),
+            "turns": lambda: tables.check_turns(db, noun),
+            **(_checks_without_rounds(db) if _is_without_rounds(db) else _checks_of_rounds(db)),
+            **({"answers": lambda: tables.check_answers(db)} if has_answers(db) else {}),
+        }
+        log = run_check("log", lambda: _check_log(db, path), ACCEPT_OLDER)
+        findings = [readable, pages, log, *(run_check(part, check) for part, check in checks.items())]
+        can_replay = _is_intact(findings) and not snapshot_required(db)
+        findings.extend(check_state(path, db, DELETE_SNAPSHOT if can_replay else RESTORE))
+        remedy = DELETE_OFFER.format(noun=noun) if _is_intact(findings) else RESTORE
+        findings.append(run_check("offers", lambda: tables.check_offers(db, noun), remedy))
+        information = (
+            run_check("writer", lambda: _describe_writer(db, path)),
+            run_check("size", lambda: _describe_size(db, path)),
+        )
+        return [*_with_path(findings, path), *(Finding(finding.part, None, finding.message) for finding in information)]
+
+
+def _with_path(findings: Sequence[Finding], path: Path) -> list[Finding]:
+    """Returns findings whose remedies name the file."""
+    quoted = shlex.quote(str(path))
+    return [replace(finding, remedy=finding.remedy.replace("FILE", quoted)) for finding in findings]
+
+
+def _has_schema(db: sqlite3.Connection) -> bool:
+    """Returns whether SQLite can read the schema; without it only the check of the pages is possible, and fails."""
+    try:
+        db.execute("SELECT COUNT(*) FROM sqlite_master")
+    except sqlite3.DatabaseError:
+        return False
+    return True
+
+
+def _checks_of_rounds(db: sqlite3.Connection) -> dict[str, Callable[[], CheckResult]]:
+    return {
+        "availability": lambda: tables.check_availability(db),
+        "rounds": lambda: tables.check_rounds(db),
+        "open round": lambda: tables.check_open_round(db),
+    }
+
+
+def _checks_without_rounds(db: sqlite3.Connection) -> dict[str, Callable[[], CheckResult]]:
+    return {
+        "presence": lambda: slots.check_presence(db),
+        "decisions": lambda: slots.check_decisions(db),
+        "turns under way": lambda: slots.check_flights(db),
+    }
+
+
+def _is_without_rounds(db: sqlite3.Connection) -> bool:
+    """Returns whether the file says that it has no rounds; settings that cannot be read are found by another check."""
+    try:
+        (text,) = db.execute("SELECT value FROM meta WHERE key = 'settings'").fetchone() or ("",)
+        return json.loads(text).get("concurrency") is not None
+    except (TypeError, ValueError, AttributeError, sqlite3.DatabaseError):
+        return False
+
+
+def _is_intact(findings: Sequence[Finding]) -> bool:
+    return all(finding.ok is not False for finding in findings)
+
+
+def _require_fleet(path: Path) -> None:
+    """Raises StoreError unless the application id is that of a fleet; the rest of the file may be damaged."""
+    if not path.is_file():
+        raise StoreError(f"there is no fleet at {path}: check the path")
+    with translate_sqlite_errors(path):
+        with path.open("rb") as file:
+            application_id = file.read(72)[68:]
+        if application_id != FLEET.application_id.to_bytes(4, "big"):
+            connect(path, FLEET, read_only=True).close()
+
+
+# Checks of the file as a whole
+
+
+def _check_format(db: sqlite3.Connection) -> CheckResult:
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    result = CheckResult(f"fleet format {version}, read by turnout {__version__} with SQLite {sqlite3.sqlite_version}")
+    if version not in [kind.format for kind in READABLE]:
+        result.problems.append(
+            f"the file has fleet format {version}, but turnout {__version__} reads only formats up to {FLEET.format}"
+        )
+    return result
+
+
+def _check_pages(db: sqlite3.Connection, path: Path) -> CheckResult:
+    result = CheckResult()
+    (pages,), (page_size,) = (db.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size"))
+    size = path.stat().st_size
+    if size < pages * page_size and not _size_beside(path, "-wal"):
+        result.problems.append(f"the file is truncated: it has {size:,} of {pages * page_size:,} bytes")
+    for (message,) in db.execute("PRAGMA integrity_check"):
+        if message != "ok":
+            result.problems.append(" ".join(message.split()))
+    result.summary = f"SQLite finds no error in {pages:,} pages of {page_size:,} bytes"
+    return result
+
+
+def _check_log(db: sqlite3.Connection, path: Path) -> CheckResult:
+    """Checks that the file has all commits that were acknowledged, as far as the lock file states them."""
+    lost = find_lost_commits(path, db)
+    commits = int(counters(db).get("commits", 0))
+    return CheckResult(f"all {commits:,} commits that were acknowledged are there", [lost] if lost else [])
+
+
+def _check_settings(db: sqlite3.Connection) -> CheckResult:
+    meta = dict(db.execute("SELECT key, value FROM meta"))
+    stored = json.loads(meta["settings"])
+    settings, features = SchedulerSettings.from_dict(stored), stored_features(stored["features"])
+    result = CheckResult(f"policy {settings.policy}, {features.outputs} features")
+    if settings_digest(meta["settings"]) != meta["seal"]:
+        result.problems.append("the settings do not match their digest")
+    result.problems.extend(_amendment_problems(db, meta))
+    return result
+
+
+def _amendment_problems(db: sqlite3.Connection, meta: dict[str, str]) -> Iterator[str]:
+    """Yields where the settings at creation, the amendments and the present settings do not agree."""
+    dropped = [data for _, data in read_summary(db).amendments]
+    amended = [Amendment.unpack(data) for data in (*dropped, *event_data(db, AMEND))]
+    if bool(amended) != (INITIAL in meta):
+        kept = "were kept" if INITIAL in meta else "are missing"
+        yield f"there are {len(amended):,} amendments, but the settings at creation {kept}"
+    if INITIAL in meta and settings_digest(meta[INITIAL]) != meta.get(INITIAL_DIGEST):
+        yield "the settings at creation do not match their digest"
+    if amended and amended[-1].settings != json.loads(meta["settings"]):
+        yield "the settings are not those of the last amendment"
+
+
+# Information that is neither right nor wrong
+
+
+def _describe_writer(db: sqlite3.Connection, path: Path) -> CheckResult:
+    """Describes the current and the last writer.
+
+    The lock file is only read: taking the lock, even for a moment, could make a starting scheduler fail.
+    """
+    meta = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('writer', 'epoch')"))
+    holder = lock_line(path)
+    last = f"last opened for writing by {meta['writer'] or 'no process'} (epoch {meta['epoch']})"
+    if not holder:
+        return CheckResult(f"{last}; no process holds the file now")
+    writer = Writer.parse(holder)
+    if writer is not None and writer.has_ended(path):
+        return CheckResult(
+            f"{last}; {holder} was killed or crashed: open the file again to continue, no committed data is lost"
+        )
+    return CheckResult(f"{last}; {holder} holds the file now")
+
+
+def _describe_size(db: sqlite3.Connection, path: Path) -> CheckResult:
+    (free,), (page_size,) = (db.execute(f"PRAGMA {name}").fetchone() for name in ("freelist_count", "page_size"))
+    return CheckResult(
+        f"{path.stat().st_size / 2**20:,.1f} MiB, of which {free * page_size / 2**20:,.1f} MiB are unused, and "
+        f"{_size_beside(path, '-wal') / 2**20:,.1f} MiB in the write-ahead log"
+    )
+
+
+def _size_beside(path: Path, suffix: str) -> int:
+    """Returns the size of a file beside the database, such as its log; 0 if it does not exist."""
+    beside = path.with_name(path.name + suffix)
+    return beside.stat().st_size if beside.exists() else 0

@@ -1,0 +1,157 @@
+"""Checks of the state that a scheduler builds from a fleet's file."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turnout.counting import counted
+from turnout.errors import PluginError, TurnoutError
+from turnout.kernel.arrays import IntArray
+from turnout.live.audit.doctor.findings import (
+    CheckResult,
+    Finding,
+    forgotten_rows,
+    run_check,
+    snapshot_event,
+    snapshot_required,
+)
+from turnout.live.features import Features
+from turnout.live.journal.journal import Journal, SavedState
+from turnout.live.journal.replay import FleetState, load, stored_features
+from turnout.live.journal.summary import read_summary, read_totals
+from turnout.live.settings import SchedulerSettings
+from turnout.live.turns.outcomes import KINDS
+from turnout.live.turns.rounds.state import Fleet
+from turnout.live.turns.slots.state import SlotFleet
+
+
+def check_state(path: Path, db: sqlite3.Connection, remedy: str) -> Iterator[Finding]:
+    """Loads the file as a scheduler does, and checks the snapshot and the counters of the state.
+
+    Args:
+        path: The file of the fleet.
+        db: A connection to it, inside a transaction.
+        remedy: What to do if the state cannot be loaded.
+    """
+    try:
+        with closing(_SnapshotJournal(path, read_only=True)) as journal, journal.reading():
+            stored = journal.settings
+            settings, features = SchedulerSettings.from_dict(stored), stored_features(stored["features"])
+            state = load(journal, settings, features)
+            yield run_check("state", lambda: _check_snapshot(journal, db, state, settings, features), remedy)
+            yield run_check("books", lambda: _check_counters(db, state.fleet))
+            # A broken promise is no damage: the file is intact and says truthfully that clients got too few turns.
+            yield replace(run_check("promise", lambda: _describe_promise(state.fleet)), ok=None, remedy="")
+    except PluginError as error:  # the file may be intact: nobody without the policy can tell
+        yield Finding("state", None, f"not checked, because its policy is missing here: {error}", "")
+    except TurnoutError as error:
+        yield Finding("state", False, f"a scheduler cannot open this file: {error}", remedy)
+    except Exception as error:  # damaged data can raise any exception
+        problem = f"{type(error).__name__}: {error}"
+        yield Finding("state", False, f"a scheduler cannot open this file: {problem}", remedy)
+
+
+class _SnapshotJournal(Journal):
+    """A journal whose snapshots can be ignored, so that the state is rebuilt from all events that are kept."""
+
+    ignore_snapshot = False
+
+    def snapshot(self, before: int | None = None) -> SavedState | None:
+        """Returns the newest stored state; without snapshots, only the summary is one."""
+        return self.first_state() if self.ignore_snapshot else super().snapshot(before)
+
+
+def _check_snapshot(
+    journal: _SnapshotJournal,
+    db: sqlite3.Connection,
+    state: FleetState,
+    settings: SchedulerSettings,
+    features: Features,
+) -> CheckResult:
+    """Checks that the snapshot and the events after it give the same state as all events.
+
+    Args:
+        journal: The journal of the fleet.
+        db: Its connection, inside a transaction.
+        state: The state that was loaded from the snapshot and the events after it.
+        settings: The settings of the fleet.
+        features: The features of the fleet.
+    """
+    last = snapshot_event(db)
+    if not last:
+        return CheckResult("built from all events; no snapshot was taken yet")
+    if reason := snapshot_required(db):
+        return CheckResult(
+            f"built from the snapshot after event {last} and the events after it; earlier events cannot be compared "
+            f"with it, because {reason}"
+        )
+    journal.ignore_snapshot = True
+    loaded = state.state()
+    replayed = load(journal, settings, features, judged_after=state.fleet.judged_after).state()
+    different = [key for key in {**loaded, **replayed} if not _equal(loaded.get(key), replayed.get(key))]
+    result = CheckResult(f"the snapshot after event {last} and the events after it give the same state as all events")
+    if different:
+        result.problems.append(
+            f"the snapshot after event {last} gives another {', '.join(different)} than all events do"
+        )
+    return result
+
+
+def _check_counters(db: sqlite3.Connection, fleet: Fleet) -> CheckResult:
+    """Checks that the counters of the state are those of the recorded turns, and that the books balance."""
+    result = CheckResult("this policy guarantees nothing")
+    counts = {kind: np.zeros(len(fleet.ids), np.int64) for kind in KINDS}
+    kept = (
+        "SELECT row, kind, COUNT(*) FROM turns WHERE round > ? AND round <= ? AND round NOT IN (SELECT round FROM "
+        "open_round) GROUP BY row, kind"
+    )
+    for row, kind, count in db.execute(kept, (read_summary(db).round, fleet.round)):
+        counts[kind][row] = count
+    dropped = read_totals(db, len(fleet.ids))
+    counts = {kind: count + dropped.counts[kind] for kind, count in counts.items()}
+    known = np.ones(len(fleet.ids), np.int64)
+    known[list(forgotten_rows(db))] = 0
+    arrived, lost = counts["arrived"] + counts["surplus"], counts["late"] + counts["failed"]
+    result.problems.extend(_count_differences(fleet, "returned", fleet.history.arrived, arrived * known))
+    result.problems.extend(_count_differences(fleet, "was late or failed", fleet.history.lost, lost * known))
+    guarantee = fleet.policy.guarantee if fleet.ids else None
+    certificate = fleet.policy.certificate() if fleet.ids else None
+    if guarantee is not None and certificate is not None:
+        paid = counts["arrived"] if guarantee.paid == "contributed" else np.sum(list(counts.values()), axis=0)
+        if isinstance(fleet, SlotFleet) and guarantee.paid == "chosen":
+            paid[fleet.in_flight.rows] += 1  # turns count when they are given
+        result.problems.extend(_count_differences(fleet, "was paid a turn", certificate.turns, paid))
+        if not certificate.books_balance:
+            unbalanced = counted(int((~certificate.balanced).sum()), "client")
+            result.problems.append(f"the books of {unbalanced} do not balance")
+        result.summary = f"the books balance for {len(fleet.ids):,} clients and agree with the recorded turns"
+    return result
+
+
+def _describe_promise(fleet: Fleet) -> CheckResult:
+    certificate = fleet.certificate() if fleet.ids else None
+    if certificate is None:
+        return CheckResult("nothing is promised" if fleet.ids else "there are no clients yet")
+    return CheckResult(certificate.summary().sentence(fleet.ids.__getitem__))
+
+
+def _count_differences(fleet: Fleet, event: str, known: IntArray, recorded: IntArray) -> Iterator[str]:
+    for row in np.flatnonzero(known != recorded).tolist():
+        yield (
+            f"{fleet.ids[row]!r} {event} {known[row]} times according to the state, but {recorded[row]} times "
+            "according to its turns"
+        )
+
+
+def _equal(left: Any, right: Any) -> bool:
+    """Returns whether two values are equal; floats may differ in the last digits, as machines round differently."""
+    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray) and left.dtype.kind == "f":
+        return left.shape == right.shape and bool(np.allclose(left, right, rtol=1e-9, atol=1e-12, equal_nan=True))
+    return type(left) is type(right) and bool(np.array_equal(left, right))

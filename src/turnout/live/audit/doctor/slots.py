@@ -1,0 +1,105 @@
+"""Checks of the tables of a fleet without rounds."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import sqlite3
+from collections.abc import Iterator
+
+from turnout.counting import counted
+from turnout.live.audit.doctor.findings import CheckResult, event_data, meta_value, turns_by_row
+from turnout.live.journal.redaction import pending_redactions
+from turnout.live.journal.summary import read_summary
+from turnout.live.turns.outcomes import KINDS, RETURNED
+from turnout.live.turns.records import digest_of
+from turnout.live.turns.slots.records import FILL, EndedTurns, unpack_fill, unpack_flight
+from turnout.storage.encoding.packing import unpack
+
+
+def check_presence(db: sqlite3.Connection) -> CheckResult:
+    """Checks the stored presence of clients against the events that filled slots."""
+    result, stored, events = CheckResult(), 0, set()
+    query = (
+        "SELECT e.seq, e.data, m.data FROM events e LEFT JOIN masks m ON m.seq = e.seq WHERE e.kind = ? AND e.seq > ?"
+    )
+    for seq, data, presence in db.execute(query, (FILL, read_summary(db).event)):
+        events.add(seq)
+        header = unpack(data)[0]
+        if presence is None:
+            result.problems.append(f"the presence of clients at decision {header['first']} is missing")
+        elif hashlib.sha256(presence).hexdigest() != header["mask"]:
+            result.problems.append(f"the presence of clients at decision {header['first']} does not match its digest")
+        stored += presence is not None
+    for (seq,) in db.execute("SELECT seq FROM masks WHERE seq > ?", (read_summary(db).event,)):
+        if seq not in events:
+            result.problems.append(f"a record of presence belongs to event {seq}, which gives no turns")
+    result.summary = f"the presence of clients is stored for {stored:,} calls of fill"
+    return result
+
+
+def check_decisions(db: sqlite3.Connection) -> CheckResult:
+    """Checks turns against the events that gave and ended them: none may be lost or counted twice."""
+    summary = read_summary(db)
+    result, last = CheckResult(), summary.round
+    ids = [client for (client,) in db.execute("SELECT id FROM clients ORDER BY row")]
+    unredacted = {redaction.row for redaction in pending_redactions(db)}
+    under_way = {int(number) for (number,) in db.execute("SELECT round FROM open_round")}
+    open_turns: dict[int, int] = {}
+    ended = 0
+    for data in event_data(db, FILL):
+        filled = unpack_fill(data, None)
+        if filled.first != last + 1:
+            result.problems.append(f"decision {filled.first} follows decision {last}")
+        for decision, row in zip(filled.ended.decisions.tolist(), filled.ended.rows.tolist(), strict=True):
+            if decision > summary.round and open_turns.pop(decision, None) != row:
+                result.problems.append(f"turn {decision} ended, but was not under way")
+        result.problems.extend(_ended_problems(db, filled.ended, unredacted, summary.round))
+        ended += len(filled.ended)
+        for index, row in enumerate(filled.rows.tolist()):
+            decision = filled.first + index
+            open_turns[decision] = row
+            turns = turns_by_row(db, decision)
+            if list(turns) != [row]:
+                result.problems.append(f"turn {decision} was given to row {row}, but the turns have {sorted(turns)}")
+            elif turns[row].id != ids[row]:
+                result.problems.append(f"turn {decision} has the id {turns[row].id!r} instead of {ids[row]!r}")
+        last = filled.last
+    missing = set(open_turns) ^ {number for number in under_way if number > summary.round}
+    result.problems.extend(
+        f"turn {number} is under way in the events or in the file, but not in both" for number in missing
+    )
+    if str(last) != meta_value(db, "round"):
+        result.problems.append(
+            f"the last decision should be {meta_value(db, 'round')}, but the events end with decision {last}"
+        )
+    for (number,) in db.execute("SELECT DISTINCT round FROM turns WHERE round > ?", (last,)):
+        result.problems.append(f"there is a turn {number}, which no decision gave")
+    result.summary = f"{last - summary.round:,} decisions and {ended:,} ended turns agree with the turns"
+    return result
+
+
+def check_flights(db: sqlite3.Connection) -> CheckResult:
+    """Checks the turns under way against their digests."""
+    result = CheckResult()
+    count = 0
+    for number, data, digest in db.execute("SELECT round, data, digest FROM open_round ORDER BY round"):
+        count += 1
+        if digest != digest_of(b"", str(number), data):
+            result.problems.append(f"the turn {number}, which is under way, does not match its digest")
+        elif unpack_flight(data).decision != number:
+            result.problems.append(f"the turn {number} is stored as another one")
+    result.summary = f"{counted(count, 'turn', 'are')} under way"
+    return result
+
+
+def _ended_problems(db: sqlite3.Connection, ended: EndedTurns, unchecked: set[int], after: int) -> Iterator[str]:
+    columns = (ended.decisions, ended.rows, ended.kinds, ended.seconds, ended.losses)
+    for decision, row, kind, seconds, loss in zip(*(column.tolist() for column in columns), strict=True):
+        turn = turns_by_row(db, decision).get(row)
+        if turn is None or row in unchecked or decision <= after:
+            continue
+        if turn.kind != KINDS[kind] or (turn.seconds is not None and turn.seconds != seconds):
+            yield f"turn {decision} ended as {KINDS[kind]} after {seconds:g} s, but is recorded as {turn.kind}"
+        if KINDS[kind] in RETURNED and turn.loss != (None if math.isnan(loss) else loss):
+            yield f"turn {decision} ended with loss {loss:g}, but is recorded with loss {turn.loss}"

@@ -1,0 +1,299 @@
+"""Checks of the tables of a fleet's file: each row against its checksum, and the tables against each other."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from turnout.counting import counted
+from turnout.live.audit.doctor.findings import (
+    CheckResult,
+    close_events,
+    event_data,
+    forgotten_rows,
+    meta_value,
+    snapshot_event,
+    turns_by_row,
+)
+from turnout.live.journal.answers import stored_answers
+from turnout.live.journal.journal import has_offers
+from turnout.live.journal.redaction import pending_redactions
+from turnout.live.journal.schema import KEEP_AVAILABILITY_UP_TO
+from turnout.live.journal.summary import read_summary, read_summary_state, read_totals
+from turnout.live.turns.outcomes import KINDS, RETURNED
+from turnout.live.turns.records import (
+    ClosedRound,
+    RecordedOffer,
+    Turn,
+    digest_of,
+    offer_digest,
+    turn_from_row,
+    unpack_closed,
+    unpack_offer,
+    unpack_open,
+)
+
+
+def check_events(db: sqlite3.Connection) -> CheckResult:
+    """Checks that no event is missing and that each matches its digest, which covers all events before it."""
+    result, kinds, summary = CheckResult(), Counter[str](), read_summary(db)
+    previous, expected = summary.digest, summary.event + 1
+    boundaries = {redaction.boundary: redaction.digest for redaction in pending_redactions(db)}
+    query = "SELECT seq, kind, data, digest FROM events WHERE seq > ? ORDER BY seq"
+    for seq, kind, data, digest in db.execute(query, (summary.event,)):
+        if seq - 1 in boundaries:
+            previous = bytes.fromhex(boundaries[seq - 1])
+        if seq != expected:
+            result.problems.append(f"event {expected} is missing")
+        elif digest != digest_of(previous, kind, data):
+            result.problems.append(f"event {seq} ({kind}) does not match its digest")
+        previous, expected = digest, seq + 1
+        kinds[kind] += 1
+    if previous.hex() != meta_value(db, "head"):
+        result.problems.append("the newest events are missing")
+    by_kind = ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())
+    result.summary = f"{kinds.total():,} events{f' ({by_kind})' if by_kind else ''} match their digests"
+    if summary.event:
+        result.summary += f"; {summary.event:,} earlier ones are no longer kept"
+    return result
+
+
+def check_summary(db: sqlite3.Connection, noun: str) -> CheckResult:
+    """Checks what takes the place of events and turns that are no longer kept against its digests.
+
+    Args:
+        db: A connection to the file.
+        noun: What the numbers of turns count: "round", or "decision" in a fleet without rounds.
+    """
+    summary = read_summary(db)
+    if not summary.event:
+        return CheckResult(f"all {noun}s are kept")
+    state = read_summary_state(db)
+    result = CheckResult(f"{noun}s up to {summary.round:,} are no longer kept; their summary matches its digest")
+    if int(state["round"]) != summary.round or int(state["clients"]) != summary.clients:
+        result.problems.append(f"the state in the summary is not that of its last {noun}")
+    (clients,) = db.execute("SELECT COUNT(*) FROM clients").fetchone()
+    read_totals(db, clients)  # raises an error for totals that do not match their checksums
+    return result
+
+
+def check_availability(db: sqlite3.Connection) -> CheckResult:
+    """Checks the stored availability of the clients against the events that closed the rounds."""
+    result, stored_rounds, dropped_rounds, closing_events = CheckResult(), 0, 0, set()
+    last, (clients,) = snapshot_event(db), db.execute("SELECT COUNT(*) FROM clients").fetchone()
+    for seq, data in close_events(db):
+        closing_events.add(seq)
+        stored = db.execute("SELECT data FROM masks WHERE seq = ?", (seq,)).fetchone()
+        header = unpack_closed(data, None)[1]
+        if stored is None and seq <= last and clients > KEEP_AVAILABILITY_UP_TO:
+            dropped_rounds += 1
+        elif stored is None:
+            result.problems.append(f"the availability of clients in round {header['round']} is missing")
+        elif hashlib.sha256(stored[0]).hexdigest() != header["mask"]:
+            result.problems.append(f"the availability of clients in round {header['round']} does not match its digest")
+        stored_rounds += stored is not None
+    for (seq,) in db.execute("SELECT seq FROM masks WHERE seq > ?", (read_summary(db).event,)):
+        if seq not in closing_events:
+            result.problems.append(f"an availability record belongs to event {seq}, which closes no round")
+    result.summary = f"the availability of clients is stored for {stored_rounds:,} rounds"
+    if dropped_rounds:
+        result.summary += f"; that of {dropped_rounds:,} was dropped with a snapshot, because this fleet is large"
+    return result
+
+
+def check_clients(db: sqlite3.Connection) -> CheckResult:
+    """Checks the ids in the table of clients against those of the join events."""
+    result = CheckResult()
+    stored = db.execute("SELECT row, id FROM clients ORDER BY row").fetchall()
+    # The ids of clients that joined before the summary are compared with the digest in its state.
+    joined = [client for _, client in stored[: read_summary(db).clients]]
+    joined += [client for data in event_data(db, "join") for client in json.loads(data)]
+    if len(stored) != len(joined):
+        result.problems.append(f"the table of clients has {len(stored):,} ids, but {len(joined):,} clients joined")
+    if repeated := len(stored) - len({client for _, client in stored}):
+        result.problems.append(f"{counted(repeated, 'client', 'have')} the id of another one")
+    unredacted = {redaction.row: redaction.client for redaction in pending_redactions(db)}
+    for index, ((row, client), expected) in enumerate(zip(stored, joined, strict=False)):
+        if (row, client) != (index, expected) and unredacted.get(row) != expected:
+            result.problems.append(f"row {row} has the id {client!r}, but {expected!r} joined as row {index}")
+    result.summary = f"{counted(len(stored), 'client', 'have')} the ids with which they joined"
+    if unredacted:
+        result.summary += f"; {len(unredacted):,} that were forgotten are removed when the file is opened again"
+    return result
+
+
+def check_turns(db: sqlite3.Connection, noun: str) -> CheckResult:
+    """Checks every turn against its checksum; `noun` as for `check_summary`."""
+    result, count = CheckResult(), 0
+    for turn, checksum in map(turn_from_row, db.execute("SELECT * FROM turns ORDER BY round, row")):
+        count += 1
+        if turn.checksum != checksum:
+            result.problems.append(f"the turn of {turn.id!r} in {noun} {turn.round} does not match its checksum")
+    result.summary = f"{counted(count, 'turn')} {'matches its checksum' if count == 1 else 'match their checksums'}"
+    return result
+
+
+def check_rounds(db: sqlite3.Connection) -> CheckResult:
+    """Checks turns against the events that closed their rounds: none may be lost or counted twice."""
+    summary = read_summary(db)
+    result, last_closed = CheckResult(), summary.round
+    ids = [client for (client,) in db.execute("SELECT id FROM clients ORDER BY row")]
+    unredacted = {redaction.row for redaction in pending_redactions(db)}  # their turns and events may differ for now
+    learned: dict[tuple[int, int], tuple[int, float]] = {}
+    for _, data in close_events(db):
+        closed = unpack_closed(data, None)[0]
+        if closed.round != last_closed + 1:
+            result.problems.append(f"round {closed.round} was closed after round {last_closed}")
+        last_closed = closed.round
+        turns = {row: turn for row, turn in turns_by_row(db, closed.round).items() if row not in unredacted}
+        result.problems.extend(_closed_round_problems(closed, turns, ids, unredacted))
+        for round_, row, seconds in zip(
+            closed.late_rounds.tolist(), closed.late_rows.tolist(), closed.late_seconds.tolist(), strict=True
+        ):
+            if (round_, row) in learned:
+                result.problems.append(f"the late time of {ids[row]!r} in round {round_} was learned twice")
+            if round_ > summary.round:
+                learned[round_, row] = (closed.round, seconds)
+    if str(last_closed) != meta_value(db, "round"):
+        result.problems.append(
+            f"the last closed round should be {meta_value(db, 'round')}, but the events end with round {last_closed}"
+        )
+    result.problems.extend(_late_time_problems(db, dict(learned), summary.round))
+    open_round = db.execute("SELECT COALESCE(MAX(round), 0) FROM open_round").fetchone()[0]
+    for (round_,) in db.execute("SELECT DISTINCT round FROM turns WHERE round > ?", (last_closed,)):
+        if round_ != open_round:
+            result.problems.append(f"there are turns of round {round_}, which is neither closed nor open")
+    result.summary = (
+        f"{last_closed - summary.round:,} closed rounds and {len(learned):,} late times agree with the turns"
+    )
+    return result
+
+
+def _closed_round_problems(
+    closed: ClosedRound, turns: dict[int, Turn], ids: list[str], unchecked: set[int]
+) -> Iterator[str]:
+    if sorted(turns) != sorted(set(closed.rows.tolist()) - unchecked):
+        yield f"round {closed.round} was closed with {len(closed.rows)} clients, but {len(turns)} have turns in it"
+    columns = (closed.rows, closed.kinds, closed.seconds, closed.reported_losses)
+    for row, kind, seconds, loss in zip(*(column.tolist() for column in columns), strict=True):
+        turn = turns.get(row)
+        if turn is None:
+            continue
+        if turn.id != ids[row]:
+            yield f"in round {closed.round} the turn of row {row} has the id {turn.id!r} instead of {ids[row]!r}"
+        if turn.kind != KINDS[kind] or (turn.seconds is not None and turn.seconds != seconds):
+            recorded = "" if turn.seconds is None else f" after {turn.seconds:g} s"
+            yield (
+                f"in round {closed.round} {turn.id!r} was closed as {KINDS[kind]} after {seconds:g} s, but its turn is "
+                f"recorded as {turn.kind}{recorded}"
+            )
+        if KINDS[kind] in RETURNED and turn.loss != (None if math.isnan(loss) else loss):
+            yield (
+                f"in round {closed.round} {turn.id!r} was closed with loss {loss:g}, but its turn is recorded with "
+                f"loss {turn.loss}"
+            )
+
+
+def _late_time_problems(
+    db: sqlite3.Connection, learned: dict[tuple[int, int], tuple[int, float]], after: int
+) -> Iterator[str]:
+    """Yields problems of late times.
+
+    Args:
+        db: A connection to the file.
+        learned: The round that learned a time, and the time, by the round and the row of the client that was late.
+        after: Rounds up to this one are no longer kept.
+    """
+    forgotten = forgotten_rows(db)
+    query = "SELECT * FROM turns WHERE folded IS NOT NULL AND round > ? ORDER BY round, row"
+    for turn, _ in map(turn_from_row, db.execute(query, (after,))):
+        time = learned.pop((turn.round, turn.row), None)
+        if turn.row not in forgotten and time != (turn.folded, turn.late_seconds):
+            yield f"the recorded late time of {turn.id!r} in round {turn.round} is not the time that was learned"
+    for round_, row in learned:
+        if row not in forgotten:
+            yield f"a late time of row {row} in round {round_} was learned, but no turn records it"
+
+
+def check_open_round(db: sqlite3.Connection) -> CheckResult:
+    """Checks the open round against its digest, its turns and the last closed round."""
+    stored = db.execute("SELECT round, data, digest FROM open_round").fetchall()
+    if not stored:
+        return CheckResult("no round is open")
+    result, (number, data, digest), last_closed = CheckResult(), stored[0], int(meta_value(db, "round"))
+    if digest != digest_of(b"", str(number), data):
+        result.problems.append(f"the open round {number} does not match its digest")
+    opened = unpack_open(data)
+    if len(stored) > 1 or opened.round != last_closed + 1:
+        result.problems.append(f"round {opened.round} is open, but the last closed round is {last_closed}")
+    if sorted(turns_by_row(db, opened.round)) != sorted(opened.rows.tolist()):
+        result.problems.append(f"the cohort of the open round {opened.round} is not the clients that have turns in it")
+    result.summary = f"round {opened.round} is open with {counted(len(opened.rows), 'client')}"
+    return result
+
+
+def check_offers(db: sqlite3.Connection, noun: str) -> CheckResult:
+    """Checks the recorded offers against their digests and the turns of their rounds; `noun` as for `check_summary`."""
+    if not has_offers(db):
+        return CheckResult("no offers are recorded: the file was written by an older version of turnout")
+    result, count, newest = CheckResult(), 0, _newest_round(db)
+    for round_, volunteers, data, digest in db.execute(
+        "SELECT round, volunteers, data, digest FROM offers ORDER BY round"
+    ):
+        count += 1
+        if digest != offer_digest(round_, volunteers, data):
+            result.problems.append(f"the offer of {noun} {round_} does not match its digest")
+            continue
+        try:
+            offer = unpack_offer(data, volunteers)
+        except Exception as error:  # the other offers can still be checked
+            result.problems.append(f"the offer of {noun} {round_} cannot be unpacked ({error})")
+            continue
+        result.problems.extend(_offer_problems(offer, round_, newest, set(turns_by_row(db, round_)), noun))
+    result.summary = f"offers are recorded for {count:,} {noun}s and agree with the turns"
+    return result
+
+
+def _offer_problems(offer: RecordedOffer, round: int, newest: int, invited: set[int], noun: str) -> Iterator[str]:
+    """Yields the problems of an offer that could be read.
+
+    Args:
+        offer: The offer.
+        round: The round under which it is stored.
+        newest: The newest round.
+        invited: The rows that have turns in the round.
+        noun: As for `check_summary`.
+    """
+    selected, available = offer.rows.tolist(), np.flatnonzero(offer.available).tolist()
+    if offer.round != round:
+        yield f"the offer of {noun} {offer.round} is stored under {noun} {round}"
+    if not 1 <= round <= newest:
+        missing = "is neither closed nor open" if noun == "round" else "was not made"
+        yield f"there is an offer of {noun} {round}, which {missing}"
+    elif len(selected) != len(invited) or set(selected) != invited:
+        yield f"the clients selected from the offer of {noun} {round} are not those that have turns in it"
+    if not set(selected) <= set(available):
+        yield f"in {noun} {round} clients were selected that were not available"
+    if offer.contexts is not None and len(offer.contexts) != len(available):
+        yield f"in {noun} {round} {len(available):,} clients were available, but {len(offer.contexts):,} have contexts"
+
+
+def _newest_round(db: sqlite3.Connection) -> int:
+    """Returns the number of the open round, or of the last closed one."""
+    open_round = db.execute("SELECT COALESCE(MAX(round), 0) FROM open_round").fetchone()[0]
+    return max(int(meta_value(db, "round")), int(open_round))
+
+
+def check_answers(db: sqlite3.Connection) -> CheckResult:
+    """Checks the stored answers to requests of a service against their checksums."""
+    damaged = [answer.is_intact for answer in stored_answers(db)].count(False)
+    result = CheckResult("the stored answers to requests match their checksums")
+    if damaged:
+        result.problems.append(f"{damaged:,} stored answers to requests do not match their checksums")
+    return result

@@ -1,0 +1,122 @@
+"""Amendments in the journal of a fleet: events that change its settings.
+
+The table `meta` holds the present settings, so that every process reads those. The first amendment also stores the
+settings with which the fleet was created, from which a replay of all events starts. Each event holds the settings after
+it, so the settings at any event are those of the last amendment before it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from turnout.live.journal.changes import Changes
+from turnout.live.journal.journal import Journal
+from turnout.storage.encoding.packing import parse_stored
+
+#: The kind of the event.
+AMEND = "amend"
+#: The settings that have no effect while they are None.
+NONE_IF_UNSET = ("deadline", "max_staleness", "buffer", "window_goal", "window_seconds", "rest_seconds")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Amendment:
+    """A change of settings.
+
+    Attributes:
+        round: The last round that was closed before.
+        at: When the settings were changed, in ISO format.
+        changes: The new value of each setting that changed.
+        before: Their values before; None for a setting of a policy that had its default.
+        settings: All settings after the change, as they are stored.
+    """
+
+    round: int
+    at: str
+    changes: Mapping[str, Any]
+    before: Mapping[str, Any]
+    settings: Mapping[str, Any]
+
+    @property
+    def has_new_features(self) -> bool:
+        """Whether contexts have other features from now on, so that times are learned again."""
+        return "features" in self.changes
+
+    def pack(self) -> bytes:
+        """Returns the amendment as the event stores it."""
+        return json.dumps(self.to_dict(), sort_keys=True, ensure_ascii=False).encode()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the amendment for JSON."""
+        return {
+            "round": self.round,
+            "at": self.at,
+            "changes": dict(self.changes),
+            "before": dict(self.before),
+            "settings": dict(self.settings),
+        }
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Amendment:
+        """Returns what `pack` packed."""
+        return cls(**parse_stored(data))
+
+    def sentence(self) -> str:
+        """Returns what was changed, for people."""
+        parts = [_sentence(name, self.before[name], value) for name, value in self.changes.items()]
+        moment = "round" if self.settings.get("concurrency") is None else "turn"
+        return f"amended after {moment} {self.round:,}: {', '.join(parts)}"
+
+
+def write_amendment(changes: Changes, amendment: Amendment) -> int:
+    """Writes an amendment and the settings after it; returns the number of the event."""
+    changes.put_settings(amendment.settings)
+    return changes.add_event(AMEND, amendment.pack())
+
+
+def amendments(journal: Journal) -> list[Amendment]:
+    """Returns all amendments of a fleet, in order."""
+    with journal.reading():
+        if journal.initial_settings is None:  # without a search of all events
+            return []
+        return [Amendment.unpack(data) for data in journal.amendments()]
+
+
+def settings_at(journal: Journal, event: int) -> dict[str, Any]:
+    """Returns the stored settings after event `event`; 0 for those with which the fleet was created.
+
+    Raises:
+        StoreError: If the settings do not match their digests, or the present ones are not those of the last amendment.
+    """
+    with journal.reading():
+        present, initial = journal.settings, journal.initial_settings
+        if initial is None:
+            return present
+        newest = journal.amendments()
+        if not newest or Amendment.unpack(newest[-1]).settings != present:
+            raise journal.corruption("the settings are not those of the last amendment")
+        before = journal.amendments(event)
+        return dict(Amendment.unpack(before[-1]).settings) if before else initial
+
+
+def settings_before(journal: Journal, round: int) -> Mapping[str, Any]:
+    """Returns the stored settings with which the cohort of a round was selected."""
+    with journal.reading():
+        earlier = [amendment for amendment in amendments(journal) if amendment.round < round]
+        return earlier[-1].settings if earlier else settings_at(journal, 0)
+
+
+def _sentence(name: str, before: Any, after: Any) -> str:
+    return "new features" if name == "features" else f"{name} from {_shown(name, before)} to {_shown(name, after)}"
+
+
+def _shown(name: str, value: Any) -> str:
+    if name == "groups":
+        named = [group for group in value or () if group is not None]
+        return f"those of {len(named):,} clients ({', '.join(sorted(set(named)))})" if named else "none"
+    if value is None:
+        return "none" if name in NONE_IF_UNSET else "all" if name in ("keep_rounds", "keep_offers") else "the default"
+    return str(value)

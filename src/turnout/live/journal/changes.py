@@ -1,0 +1,258 @@
+"""Changes of a fleet's file, each inside a write transaction."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from turnout.errors import StoreError
+from turnout.live.journal.answers import StoredAnswer, drop_answers_about, write_answer
+from turnout.live.journal.redaction import Redaction, pending_redactions, start_redaction
+from turnout.live.journal.schema import INITIAL, INITIAL_DIGEST, KEEP_AVAILABILITY_UP_TO, update_turns
+from turnout.live.journal.summary import (
+    drop_oldest_offers,
+    last_event,
+    read_summary,
+    replace_summary_state,
+    trim,
+    write_summary,
+)
+from turnout.live.retention import LEAST_ROUNDS, Retention
+from turnout.live.turns.records import (
+    OpenRound,
+    RecordedOffer,
+    Turn,
+    digest_of,
+    offer_digest,
+    pack_offer,
+    pack_open,
+    settings_digest,
+)
+from turnout.live.turns.slots.records import Flight, pack_flight
+from turnout.storage.encoding.packing import pack_compact_snapshot
+
+#: The most clients of one join event, so that it can be read and redacted in a short time.
+JOINED_AT_ONCE = 20_000
+
+
+class Changes:
+    """Changes a fleet's file. `Journal.writing` creates it, and all its changes are committed together or not at all.
+
+    Args:
+        db: The connection, inside a write transaction.
+    """
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+
+    def add_clients(self, first: int, ids: Sequence[str]) -> None:
+        """Adds clients from row `first` on, with one join event or, if there are many, several."""
+        for start in range(0, len(ids), JOINED_AT_ONCE):
+            text = json.dumps(ids[start : start + JOINED_AT_ONCE], ensure_ascii=False)
+            self._db.execute("INSERT INTO clients SELECT ? + key, value FROM json_each(?)", (first + start, text))
+            self.add_event("join", text.encode())
+
+    def add_event(self, kind: str, data: bytes, availability: bytes | None = None) -> int:
+        """Appends an event whose digest covers all events before it; returns its number."""
+        last, previous = last_event(self._db)
+        seq = last + 1
+        digest = digest_of(previous, kind, data)
+        self._db.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (seq, kind, data, digest))
+        self._db.execute("UPDATE meta SET value = ? WHERE key = 'head'", (digest.hex(),))
+        if availability is not None:
+            self._db.execute("INSERT INTO masks VALUES (?, ?)", (seq, availability))
+        return seq
+
+    def remove_events(self, numbers: Sequence[int]) -> None:
+        """Removes events; later ones get new numbers and digests. Snapshots, which contain them, are deleted."""
+        first = min(numbers)
+        later = self._db.execute(
+            "SELECT e.seq, e.kind, e.data, m.data FROM events e LEFT JOIN masks m ON m.seq = e.seq WHERE e.seq >= ? "
+            "ORDER BY e.seq",
+            (first,),
+        ).fetchall()
+        for table in ("events", "masks"):
+            self._db.execute(f"DELETE FROM {table} WHERE seq >= ?", (first,))
+        self._db.execute("DELETE FROM snapshot")
+        for seq, kind, data, availability in later:
+            if seq not in numbers:
+                self.add_event(kind, data, availability)
+        self._db.execute("UPDATE meta SET value = ? WHERE key = 'head'", (last_event(self._db)[1].hex(),))
+
+    def put_settings(self, settings: Mapping[str, Any]) -> None:
+        """Writes amended settings; those with which the fleet was created are kept."""
+        meta = dict(self._db.execute("SELECT key, value FROM meta WHERE key IN ('settings', 'seal')"))
+        initial = [(INITIAL, meta["settings"]), (INITIAL_DIGEST, meta["seal"])]
+        self._db.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", initial)
+        text = json.dumps(settings, sort_keys=True)
+        present = [(text, "settings"), (settings_digest(text), "seal")]
+        self._db.executemany("UPDATE meta SET value = ? WHERE key = ?", present)
+
+    def put_open_round(self, opened: OpenRound, ids: Sequence[str]) -> None:
+        """Writes the open round and the turns of its cohort, before the cohort is returned to the server."""
+        data = pack_open(opened)
+        digest = digest_of(b"", str(opened.round), data)
+        self._db.execute("INSERT INTO open_round VALUES (?, ?, ?)", (opened.round, data, digest))
+        turns = [Turn(opened.round, int(row), client) for row, client in zip(opened.rows, ids, strict=True)]
+        self._db.executemany(
+            "INSERT INTO turns (round, row, id, seal) VALUES (?, ?, ?, ?)",
+            [(turn.round, turn.row, turn.id, turn.checksum) for turn in turns],
+        )
+
+    def put_flights(self, flights: Sequence[Flight], ids: Sequence[str]) -> None:
+        """Writes turns that are under way, of the clients with these ids, before they are returned to the server."""
+        for flight, client in zip(flights, ids, strict=True):
+            data = pack_flight(flight)
+            digest = digest_of(b"", str(flight.decision), data)
+            self._db.execute("INSERT INTO open_round VALUES (?, ?, ?)", (flight.decision, data, digest))
+            turn = Turn(flight.decision, flight.row, client)
+            self._db.execute(
+                "INSERT INTO turns (round, row, id, seal) VALUES (?, ?, ?, ?)",
+                (turn.round, turn.row, turn.id, turn.checksum),
+            )
+
+    def drop_flights(self, decisions: Sequence[int]) -> None:
+        """Deletes turns that are no longer under way; all of them must be."""
+        for decision in decisions:
+            self.drop_open_round(decision)
+
+    def put_offer(self, offer: RecordedOffer, at: str) -> None:
+        """Writes the offer from which the cohort of the open round was selected, at the time `at`."""
+        data, volunteers = pack_offer(offer)
+        values = (offer.round, volunteers, data, offer_digest(offer.round, volunteers, data), at)
+        self._db.execute("INSERT INTO offers (round, volunteers, data, digest, at) VALUES (?, ?, ?, ?, ?)", values)
+
+    def drop_offer(self, round: int) -> None:
+        """Deletes the offer of a round."""
+        self._db.execute("DELETE FROM offers WHERE round = ?", (round,))
+
+    def put_turns(self, turns: Sequence[Turn]) -> None:
+        """Updates turns with their outcomes."""
+        update_turns(self._db, turns)
+
+    def put_closed_round(self, round: int) -> None:
+        """Writes the number of the last closed round, which reporting processes read without replaying events."""
+        self._db.execute("UPDATE meta SET value = ? WHERE key = 'round'", (str(round),))
+
+    def put_writer_figures(self, figures: Mapping[str, Any]) -> None:
+        """Writes figures about this process, for those who read the file."""
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES ('figures', ?)", (json.dumps(figures),))
+
+    def put_answer(self, answer: StoredAnswer) -> None:
+        """Writes the answer to a request, and deletes a few that are no longer kept."""
+        write_answer(self._db, answer)
+
+    def drop_open_round(self, round: int) -> None:
+        """Deletes the open round after it was closed or abandoned; it must be this one."""
+        deleted = self._db.execute("DELETE FROM open_round WHERE round = ?", (round,)).rowcount
+        if deleted != 1:
+            raise StoreError(f"round {round} is not open in the file: it was closed or abandoned before")
+
+    def drop_turns(self, round: int) -> None:
+        """Deletes the turns of a round that was abandoned."""
+        self._db.execute("DELETE FROM turns WHERE round = ?", (round,))
+
+    def put_snapshot(self, seq: int, state: Mapping[str, Any], at: str, retention: Retention | None = None) -> None:
+        """Writes the state after event `seq`, and deletes older snapshots.
+
+        In a large fleet the availability of earlier rounds is deleted as well, because the snapshot replaces it.
+
+        Args:
+            seq: The number of the event.
+            state: The state.
+            at: The present time, in ISO format.
+            retention: For how long rounds are kept. One snapshot is then kept in each quarter of that period: when the
+                rounds before it are no longer kept, it becomes the summary of them.
+        """
+        self._delete_snapshots(seq, retention)
+        self._insert_snapshot(seq, state, at)
+        if int(state["clients"]) > KEEP_AVAILABILITY_UP_TO:
+            self._db.execute("DELETE FROM masks WHERE seq <= ?", (seq,))
+
+    def _insert_snapshot(self, seq: int, state: Mapping[str, Any], at: str) -> None:
+        data = pack_compact_snapshot(state)
+        values = (seq, data, digest_of(b"", str(seq), data), int(state["round"]), at)
+        self._db.execute("INSERT INTO snapshot (seq, data, digest, round, at) VALUES (?, ?, ?, ?, ?)", values)
+
+    def _delete_snapshots(self, seq: int, retention: Retention | None) -> None:
+        kept_round, kept_at = read_summary(self._db).round, None
+        for number, round_, at in self._db.execute("SELECT seq, round, at FROM snapshot ORDER BY seq").fetchall():
+            is_spaced = (
+                retention is not None
+                and round_ is not None  # the snapshots of older versions do not state their rounds
+                and number < seq
+                and retention.has_quarter_passed(kept_round, kept_at, round_, at)
+            )
+            if is_spaced:
+                kept_round, kept_at = round_, at
+            else:
+                self._db.execute("DELETE FROM snapshot WHERE seq = ?", (number,))
+
+    def summarize(self, retention: Retention, newest_round: int, settled: int, at: str) -> bool:
+        """Lets a snapshot take the place of all rounds before it that are no longer kept; returns whether one does.
+
+        Args:
+            retention: For how long rounds are kept.
+            newest_round: The last closed round.
+            settled: The last round whose turns can no longer change.
+            at: The present time, in ISO format.
+        """
+        if pending_redactions(self._db):  # their digests are being computed
+            return False
+        event = 0
+        for number, round_, taken in self._db.execute("SELECT seq, round, at FROM snapshot ORDER BY seq").fetchall():
+            is_over = round_ is not None and retention.is_over(round_, taken, newest_round, at)
+            if is_over and round_ <= settled:
+                event = number
+        if event:
+            write_summary(self._db, event)
+        return bool(event)
+
+    def put_summary(self, event: int, state: Mapping[str, Any], at: str) -> None:
+        """Lets this state, which is that after event `event`, take the place of all events up to it."""
+        if pending_redactions(self._db):
+            raise StoreError("a client is being forgotten: open the file again, and then compact it")
+        self._db.execute("DELETE FROM snapshot WHERE seq = ?", (event,))
+        self._insert_snapshot(event, state, at)
+        write_summary(self._db, event)
+
+    def trim(self) -> bool:
+        """Deletes some rows from before the summary; returns whether any are left."""
+        return trim(self._db)
+
+    def drop_offers(self, retention: Retention, newest_round: int, at: str) -> bool:
+        """Deletes some offers that are no longer kept, the oldest first; returns whether any are left.
+
+        Args:
+            retention: For how long offers are kept.
+            newest_round: The last round with an offer.
+            at: The present time, in ISO format.
+        """
+        if retention.rounds is not None:
+            return drop_oldest_offers(self._db, newest_round - retention.rounds)
+        query, cutoff = "SELECT COALESCE(MAX(round), 0) FROM offers WHERE at <= ?", retention.cutoff(at)
+        (until,) = self._db.execute(query, (cutoff,)).fetchone()
+        return drop_oldest_offers(self._db, min(int(until), newest_round - LEAST_ROUNDS))
+
+    def forget(self, row: int, client: str, name: str, since: int, summary: Mapping[str, Any] | None) -> int:
+        """Replaces the id of a client, starts to remove all that it reported, and returns the number of the event.
+
+        `Journal.redact` removes the rest in steps. A snapshot must be written in the same transaction, because the
+        state cannot be computed from redacted events.
+
+        Args:
+            row: The row of the client.
+            client: Its id.
+            name: The name that replaces its id.
+            since: The turns after this round can still be reported, so they are redacted at once.
+            summary: The state of the summary without what the client reported; None if it is not in the summary.
+        """
+        first = read_summary(self._db)
+        if summary is not None:
+            replace_summary_state(self._db, summary)
+        redaction = Redaction(row, client, name, boundary=first.event, digest=first.digest.hex())
+        start_redaction(self._db, redaction, since)
+        drop_answers_about(self._db, client)
+        return self.add_event("forget", json.dumps({"row": row, "name": name}).encode())

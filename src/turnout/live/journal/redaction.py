@@ -1,0 +1,191 @@
+"""Removes a forgotten client from everything that was written, in short transactions.
+
+The id is replaced and a forget event is written first. Then the turns, the offers and the events are redacted from the
+oldest on, some at a time, so that other processes can write in between; a process that is killed continues when the
+file is opened again. Readers redact what is left by themselves.
+
+Because the digest of an event covers all events before it, the digests of all later events change. While the redaction
+is under way, the events up to a boundary have new digests. The event after the boundary still has the digest that
+follows from the old one, which is kept until then.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+from turnout.live.journal.schema import update_turns
+from turnout.live.journal.summary import forget_totals, last_event, trim
+from turnout.live.turns.records import (
+    Turn,
+    as_bytes,
+    digest_of,
+    redact_event,
+    turn_from_row,
+    was_available,
+)
+
+#: The number of turns, offers or events that one transaction redacts.
+BATCH = 200
+#: The key in `meta` of a mark: SQLite leaves bytes of changed rows in unused parts of its pages, so the file may still
+#: contain data of forgotten clients, which no query returns. Rewriting the whole file removes them.
+UNCLEAN = "unclean"
+#: The bytes of events after which a transaction redacts no more: one that many clients joined with is large.
+MOST_EVENT_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Redaction:
+    """How far the redaction of a client has come.
+
+    Attributes:
+        row: The row of the client.
+        client: Its id.
+        name: The name that replaces its id.
+        offers: The last round whose offer was checked.
+        boundary: The last event that was redacted.
+        digest: The digest, in hexadecimal, that this event had before.
+        is_turn_left: Whether there may be turns under the old id.
+        is_offer_left: Whether there may be offers that were not checked.
+    """
+
+    row: int
+    client: str
+    name: str
+    offers: int = 0
+    boundary: int = 0
+    digest: str = ""
+    is_turn_left: bool = True
+    is_offer_left: bool = True
+
+
+def pending_redactions(db: sqlite3.Connection) -> list[Redaction]:
+    """Returns the redactions that are not complete, in the order in which they were started."""
+    stored = db.execute("SELECT value FROM meta WHERE key = 'redactions'").fetchone()
+    return [] if stored is None else [Redaction(**entry) for entry in json.loads(stored[0])]
+
+
+def redact_pending_event(pending: Sequence[Redaction], seq: int, kind: str, data: bytes) -> bytes:
+    """Returns the data of an event without forgotten clients, also if it is not redacted in the file yet."""
+    for redaction in pending:
+        if seq > redaction.boundary:
+            data = redact_event(kind, data, redaction.row, redaction.client, redaction.name)
+    return data
+
+
+def redact_pending_turn(pending: Sequence[Redaction], turn: Turn) -> Turn:
+    """Returns a turn without what a forgotten client reported, also if it is not redacted in the file yet."""
+    for redaction in pending:
+        if turn.id == redaction.client:
+            return _redacted(turn, redaction.name)
+    return turn
+
+
+def is_offer_dropped(pending: Sequence[Redaction], round: int, availability: bytes) -> bool:
+    """Returns whether an offer contains a forgotten client, although it is still in the file."""
+    return any(
+        redaction.is_offer_left and round > redaction.offers and was_available(availability, redaction.row)
+        for redaction in pending
+    )
+
+
+def is_unclean(db: sqlite3.Connection) -> bool:
+    """Returns whether unused parts of the file may contain data of forgotten clients."""
+    return db.execute("SELECT 1 FROM meta WHERE key = ?", (UNCLEAN,)).fetchone() is not None
+
+
+def start_redaction(db: sqlite3.Connection, redaction: Redaction, since: int) -> None:
+    """Replaces the id of the client, and redacts its turns after round `since`."""
+    db.execute("PRAGMA secure_delete = ON")
+    db.execute("UPDATE clients SET id = ? WHERE row = ?", (redaction.name, redaction.row))
+    forget_totals(db, redaction.row)
+    _redact_turns(db, redaction, "AND round > ?", since)
+    _store(db, [*pending_redactions(db), redaction])
+
+
+def continue_redaction(db: sqlite3.Connection) -> bool:
+    """Redacts the next turns, offers or events; returns whether anything is left to do."""
+    pending = pending_redactions(db)
+    if not pending:
+        return False
+    first, *others = pending
+    db.execute("PRAGMA secure_delete = ON")
+    updated: Redaction | None = first
+    is_trimmed = not trim(db)  # rows that are no longer kept need not be redacted
+    forget_totals(db, first.row)
+    if not is_trimmed:
+        pass
+    elif first.is_turn_left:
+        updated = replace(first, is_turn_left=_redact_turns(db, first, f"LIMIT {BATCH}") == BATCH)
+    elif first.is_offer_left:
+        updated = _drop_offers(db, first)
+    else:
+        updated = _redact_events(db, first)
+    _store(db, [*([] if updated is None else [updated]), *others])
+    db.execute("PRAGMA secure_delete = FAST")
+    return updated is not None or bool(others)
+
+
+def _store(db: sqlite3.Connection, redactions: Sequence[Redaction]) -> None:
+    text = json.dumps([asdict(redaction) for redaction in redactions])
+    db.execute("DELETE FROM meta WHERE key = 'redactions'")
+    if redactions:
+        db.execute("INSERT INTO meta VALUES ('redactions', ?)", (text,))
+
+
+def _redact_turns(db: sqlite3.Connection, redaction: Redaction, which: str, *values: int) -> int:
+    """Redacts some turns that have the old id; returns their number."""
+    stored = db.execute(f"SELECT * FROM turns WHERE id = ? {which}", (redaction.client, *values)).fetchall()
+    turns = [turn_from_row(row)[0] for row in stored]
+    update_turns(db, [_redacted(turn, redaction.name) for turn in turns])
+    return len(turns)
+
+
+def _redacted(turn: Turn, name: str) -> Turn:
+    return replace(
+        turn,
+        id=name,
+        seconds=None if turn.seconds is None else 0.0,
+        why=None,
+        at=None,
+        late_seconds=None,
+        late_at=None,
+        folded=turn.folded or turn.round,
+        loss=None,
+    )
+
+
+def _drop_offers(db: sqlite3.Connection, redaction: Redaction) -> Redaction:
+    """Deletes offers that contain the client: a selection cannot be repeated without its context."""
+    query = "SELECT round, volunteers FROM offers WHERE round > ? ORDER BY round LIMIT ?"
+    stored = db.execute(query, (redaction.offers, BATCH)).fetchall()
+    contained = [(round_,) for round_, volunteers in stored if was_available(volunteers, redaction.row)]
+    db.executemany("DELETE FROM offers WHERE round = ?", contained)
+    last = stored[-1][0] if stored else redaction.offers
+    return replace(redaction, offers=last, is_offer_left=len(stored) == BATCH)
+
+
+def _redact_events(db: sqlite3.Connection, redaction: Redaction) -> Redaction | None:
+    """Redacts the next events and computes their digests again; returns None after the last event."""
+    boundary, old = redaction.boundary, bytes.fromhex(redaction.digest)
+    query = "SELECT seq, kind, data, digest FROM events WHERE seq > ? ORDER BY seq LIMIT ?"
+    stored = db.execute(query, (boundary, BATCH))
+    before = db.execute("SELECT digest FROM events WHERE seq = ?", (boundary,)).fetchone()
+    new = old if before is None else as_bytes(before[0])
+    size, changed = 0, []
+    for seq, kind, data, digest in stored:
+        redacted = redact_event(kind, data, redaction.row, redaction.client, redaction.name)
+        new, old, boundary = digest_of(new, kind, redacted), as_bytes(digest), seq
+        if new != old:
+            changed.append((redacted, new, seq))
+        size += len(data)
+        if size >= MOST_EVENT_BYTES:
+            break
+    db.executemany("UPDATE events SET data = ?, digest = ? WHERE seq = ?", changed)
+    if boundary < last_event(db)[0]:
+        return replace(redaction, boundary=boundary, digest=old.hex())
+    db.execute("UPDATE meta SET value = ? WHERE key = 'head'", (new.hex(),))
+    db.execute("INSERT OR REPLACE INTO meta VALUES (?, '1')", (UNCLEAN,))
+    return None

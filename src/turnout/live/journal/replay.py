@@ -1,0 +1,352 @@
+"""Replays the journal of a fleet: computes the state from the snapshot and the events."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from turnout.errors import SettingError, StoreError
+from turnout.kernel.arrays import FloatArray
+from turnout.kernel.rounds import RoundReport
+from turnout.live.features import PAPER_FEATURES, Columns, Feature, Features
+from turnout.live.journal.amendments import AMEND, Amendment, settings_at
+from turnout.live.journal.events import unknown_event
+from turnout.live.journal.journal import Journal
+from turnout.live.settings import SchedulerSettings
+from turnout.live.turns.records import ClosedRound, OpenRound, unpack_closed
+from turnout.live.turns.rounds.state import Fleet
+from turnout.live.turns.slots.records import FILL, Flight, unpack_fill
+from turnout.live.turns.slots.state import SlotFleet
+from turnout.plugins import naming_packages
+from turnout.policies.base import SelectionPolicy
+from turnout.policies.registry import build_policy, nested_settings, setting_default, with_defaults
+from turnout.storage.encoding.packing import parse_stored
+
+#: Settings for which live fleets have other defaults than simulations: turns are earned by being available and paid for
+#: contributing, and the scheduler itself checks whether the guarantee is feasible.
+LIVE_DEFAULTS = {"accrual": "available", "paid": "contributed", "allow_infeasible": True}
+#: The default debt cap is SPARE_TURNS above the debt that outweighs the longest wait: the deadline, or LONGEST_WAIT
+#: seconds in a fleet without one.
+SPARE_TURNS, LONGEST_WAIT = 10, 60.0
+MAX_TURNS = 1e6
+#: The speed weight that is assumed for policies without one.
+DEFAULT_SPEED_WEIGHT = 20.0
+#: Policies that select by how far clients are behind, not by the debts that a cap limits.
+UNCAPPED = ("fair-pace",)
+
+
+@dataclass(slots=True)
+class FleetState:
+    """The state of a fleet, computed from its journal.
+
+    Attributes:
+        fleet: The clients and the policy, after all events.
+        opened: The open round, if any.
+        unsaved: The number of rounds that were closed since the last snapshot.
+        flights: The turns under way of a fleet without rounds, by decision.
+    """
+
+    fleet: Fleet
+    opened: OpenRound | None
+    unsaved: int
+    flights: dict[int, Flight] = field(default_factory=dict)
+
+    def close(self, closed: ClosedRound) -> RoundReport:
+        """Applies the close of the open round; returns the report that the policy learned from."""
+        report = self.fleet.close(closed)
+        self.opened = None
+        self.unsaved += 1
+        return report
+
+    def state(self, *, with_contexts: bool = True) -> dict[str, Any]:
+        """Returns the state as plain arrays and numbers, with a digest of the ids.
+
+        Without contexts, the actual times of clients that are late or train now cannot be learned from this state.
+        """
+        state = {**self.fleet.state(), "ids": _ids_digest(self.fleet.ids)}
+        if not with_contexts:
+            for key in state.keys() & {"awaited.contexts", "flights.contexts"}:
+                state[key] = np.full_like(state[key], np.nan)
+        return state
+
+
+def load(journal: Journal, settings: SchedulerSettings, features: Features, *, judged_after: int = 0) -> FleetState:
+    """Computes the state from the last snapshot, the events after it and the open round.
+
+    Args:
+        journal: The journal of the fleet.
+        settings: The present settings of the fleet.
+        features: The present features of the fleet.
+        judged_after: The round after which a replay without a snapshot judges the promise; see `Fleet`.
+
+    Raises:
+        StoreError: Parts of the file are damaged or do not agree.
+    """
+    with journal.reading():
+        ids, unsaved, snapshot = journal.ids(), 0, journal.snapshot()
+        after = 0 if snapshot is None else snapshot.event
+        fleet = fleet_at(journal, after, settings, features)
+        fleet.judged_after = judged_after
+        if snapshot is not None:
+            restore(journal, fleet, snapshot.state, ids)
+        for _, kind, data, availability in journal.events(after):
+            apply_event(fleet, kind, data, availability)
+            unsaved += kind in ("close", FILL)
+        journal.check_head()
+        if fleet.ids != ids:
+            raise journal.corruption("the table of clients does not agree with the join events")
+        if isinstance(fleet, SlotFleet):
+            flights = journal.flights()
+            _check_turns(journal, fleet.round, None, settings.late_window * fleet.slots)
+            if {decision: flight.row for decision, flight in flights.items()} != fleet.training():
+                raise journal.corruption("the turns under way are not those of the decisions")
+            return FleetState(fleet, None, unsaved, flights)
+        opened = journal.open_round()
+        _check_turns(journal, fleet.round, opened, settings.late_window)
+        if opened is not None:
+            fleet.join(opened.joined)
+    return FleetState(fleet, opened, unsaved)
+
+
+def load_before(journal: Journal, settings: SchedulerSettings, features: Features, round: int) -> Fleet:
+    """Computes the state in which the cohort of a closed round was selected."""
+    with journal.reading():
+        first = journal.summary().round
+        if round <= first:
+            noun = journal.moment
+            raise StoreError(f"{noun}s up to {first:,} are no longer kept (keep_rounds): choose a later {noun}")
+        after, fleet = _load_saved(journal, settings, features, before=round)
+        for _, kind, data, availability in journal.events(after):
+            if kind == "close" and fleet.round + 1 == round:
+                return fleet
+            if kind == FILL and isinstance(fleet, SlotFleet):
+                filled = unpack_fill(data, availability)
+                if filled.first <= round <= filled.last:
+                    fleet.fill(filled.until(round - 1))
+                    return fleet
+            apply_event(fleet, kind, data, availability)
+    raise StoreError(f"round {round} was not closed in {journal.path}: check the number of the round")
+
+
+def load_after(journal: Journal, settings: SchedulerSettings, features: Features, round: int) -> tuple[int, Fleet]:
+    """Computes the state right after a round was closed; returns the number of that event, and the state."""
+    with journal.reading():
+        after, fleet = _load_saved(journal, settings, features, before=round)
+        for number, kind, data, availability in journal.events(after):
+            apply_event(fleet, kind, data, availability)
+            if kind in ("close", FILL) and fleet.round == round:
+                return number, fleet
+    raise StoreError(f"round {round} was not closed in {journal.path}: check the number of the round")
+
+
+def _load_saved(journal: Journal, settings: SchedulerSettings, features: Features, *, before: int) -> tuple[int, Fleet]:
+    """Loads the newest stored state before a round; returns the number of its event, and the state."""
+    saved = journal.snapshot(before=before)
+    after = 0 if saved is None else saved.event
+    fleet = fleet_at(journal, after, settings, features)
+    if saved is not None:
+        restore(journal, fleet, saved.state, journal.ids())
+    return after, fleet
+
+
+def live_policy(settings: SchedulerSettings, features: int, clients: int) -> SelectionPolicy:
+    """Builds the policy of a fleet, with the defaults of live fleets.
+
+    Args:
+        settings: The settings of the fleet.
+        features: The number of features in a context.
+        clients: The number of clients.
+    """
+    deadline = settings.deadline if isinstance(settings.deadline, int | float) else LONGEST_WAIT
+
+    slots = {} if settings.concurrency is None else {"cohort_size": 1}
+
+    def defaults(name: str, own: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**LIVE_DEFAULTS, **slots, "features": features, "max_owed": _default_max_owed(name, own, deadline)}
+
+    with naming_packages(settings.packages):
+        own = with_defaults(settings.policy, settings.settings, defaults)
+        policy = build_policy(settings.policy, clients, **own)
+    if policy.requires_expected_times:
+        raise SettingError(
+            f"the policy {settings.policy} requires the true expected times, unknown in a live fleet: use fair-pace"
+        )
+    if settings.concurrency is not None and policy.cohort_size != 1:
+        raise SettingError(
+            f"cohort_size must be 1, or left out, in a fleet with a concurrency, got {policy.cohort_size}: turns are "
+            "given one at a time"
+        )
+    if settings.concurrency is not None and not policy.fills_slots:
+        raise SettingError(
+            f"the policy {settings.policy} cannot give turns one at a time: leave out concurrency, or use fair-pace"
+        )
+    if settings.concurrency is not None and policy.guarantee is not None and not _has_rate(settings):
+        raise SettingError(
+            "a fleet with a concurrency needs the guaranteed_rate in its settings: a share of all turns, at most 1 "
+            "divided by the number of clients"
+        )
+    return policy
+
+
+def _has_rate(settings: SchedulerSettings) -> bool:
+    return any("guaranteed_rate" in own for _, own in nested_settings(settings.policy, settings.settings))
+
+
+def _default_max_owed(policy: str, settings: Mapping[str, Any], longest_wait: float) -> int | None:
+    """Returns the default debt cap of one policy; None if it needs none.
+
+    A debt of speed_weight · seconds turns outweighs a wait of that many seconds; under a smaller cap the slowest client
+    would never be selected.
+
+    Args:
+        policy: The name of the policy, which may be inside wrappers.
+        settings: Its own settings.
+        longest_wait: The longest wait that a debt must be able to outweigh, in seconds.
+    """
+    if policy in UNCAPPED:
+        return None
+    weight = settings.get("speed_weight", setting_default(policy, "speed_weight"))
+    if weight is None:
+        weight = DEFAULT_SPEED_WEIGHT
+    if not isinstance(weight, int | float) or weight < 0:
+        return SPARE_TURNS  # the policy refuses such a weight with a message of its own
+    return SPARE_TURNS + math.ceil(min(weight * longest_wait, MAX_TURNS))
+
+
+def resolve_features(
+    stored: Mapping[str, Any], features: Features | None, path: Path, *, read_only: bool, amended_in: int | None = None
+) -> Features:
+    """Returns the features with which a fleet is opened.
+
+    Args:
+        stored: The features as they are stored in the file.
+        features: The features that the caller passed, if any; they must be those of the file.
+        path: The file, for messages.
+        read_only: Whether the fleet is opened only for reading; then functions that compute features are not needed.
+        amended_in: The round in which the features were amended; None if they never were.
+    """
+    since = "was created with" if amended_in is None else f"was amended in round {amended_in} and has"
+    if features is not None:
+        if json.loads(json.dumps(features.to_dict())) != stored:
+            raise SettingError(
+                f"{path} {since} other features ({stored['declared']}): open it with those, or amend them"
+            )
+        return features
+    if stored == json.loads(json.dumps(PAPER_FEATURES.to_dict())):
+        return PAPER_FEATURES
+    if stored["computed"] and not read_only:
+        raise SettingError(f"{path} {since} features that a function computes: open it with the same features=…")
+    return stored_features(stored)
+
+
+def stored_features(stored: Mapping[str, Any]) -> Features:
+    """Returns the features of a file, without the function that computes them: enough for reading."""
+    declared = tuple(Feature(*feature) for feature in stored["declared"])
+    return Features(declared, _refuse_to_compute if stored["computed"] else None, stored["outputs"])
+
+
+def fresh_fleet(settings: SchedulerSettings, features: Features) -> Fleet:
+    """Returns the state of a fleet that no client has joined."""
+
+    def build(clients: int) -> SelectionPolicy:
+        return live_policy(settings, features.outputs, clients)
+
+    after, window = settings.rest_after, settings.late_window
+    if settings.concurrency is None:
+        return Fleet(build, backoff_after=after, late_window=window)
+    slots, rest = settings.concurrency, settings.rest_seconds
+    return SlotFleet(build, backoff_after=after, late_window=window, slots=slots, rest_seconds=rest)
+
+
+def fleet_at(journal: Journal, event: int, settings: SchedulerSettings, features: Features) -> Fleet:
+    """Returns the state of a fleet that no client has joined, with the settings that it had after event `event`.
+
+    Args:
+        journal: The journal of the fleet.
+        event: The number of the event; 0 for the settings with which the fleet was created.
+        settings: The present settings, which are used if they were never amended.
+        features: The present features.
+    """
+    stored = settings_at(journal, event)
+    if stored == journal.settings:
+        return fresh_fleet(settings, features)
+    return fresh_fleet(SchedulerSettings.from_dict(stored), stored_features(stored["features"]))
+
+
+def amend_fleet(fleet: Fleet, amendment: Amendment) -> None:
+    """Applies an amendment to the state of a fleet."""
+    settings = SchedulerSettings.from_dict(amendment.settings)
+    outputs = stored_features(amendment.settings["features"]).outputs
+    fleet.amend(
+        lambda clients: live_policy(settings, outputs, clients),
+        new_features=outputs if amendment.has_new_features else None,
+    )
+    if isinstance(fleet, SlotFleet):
+        fleet.rest_seconds = settings.rest_seconds
+
+
+def restore(journal: Journal, fleet: Fleet, state: Mapping[str, Any], ids: Sequence[str]) -> None:
+    """Restores a snapshot; raises StoreError if it belongs to other ids than those of the file."""
+    known = ids[: int(state["clients"])]
+    if _ids_digest(known) != state["ids"]:
+        raise journal.corruption("the table of clients does not match the digest in the snapshot")
+    fleet.restore(state, known)
+
+
+def _refuse_to_compute(_: Columns) -> Sequence[FloatArray]:
+    raise SettingError("the features of this fleet are computed by a function: open it with features=… to select")
+
+
+def apply_event(fleet: Fleet, kind: str, data: bytes, availability: bytes | None) -> None:
+    """Applies one stored event to the state of a fleet."""
+    if kind == "join":
+        fleet.join(parse_stored(data))
+    elif kind == "close":
+        if availability is None:
+            raise StoreError("the availability of clients in a round is not stored any more: restore a backup")
+        closed = unpack_closed(data, availability)[0]
+        if closed.round != fleet.round + 1:
+            raise StoreError(
+                f"the close of round {closed.round} follows that of round {fleet.round}, so one was recorded twice or "
+                "is missing: repair the file, or restore a backup"
+            )
+        fleet.close(closed)
+    elif kind == FILL:
+        if availability is None:
+            raise StoreError("the presence of clients at a decision is not stored any more: restore a backup")
+        if not isinstance(fleet, SlotFleet):
+            raise StoreError("the fleet has rounds, but its journal has turns without rounds: restore a backup")
+        fleet.fill(unpack_fill(data, availability))
+    elif kind == "retire":
+        fleet.retire(parse_stored(data)["row"])
+    elif kind == AMEND:
+        amend_fleet(fleet, Amendment.unpack(data))
+    elif kind == "forget":  # a snapshot was taken with it, so only a replay that starts before that snapshot gets here
+        content = parse_stored(data)
+        fleet.forget(content["row"], content["name"])
+    else:
+        raise unknown_event(kind)
+
+
+def _check_turns(journal: Journal, closed: int, opened: OpenRound | None, late_window: int) -> None:
+    """Checks all turns that may still change against their checksums, and the rounds against each other."""
+    newest = closed if opened is None else closed + 1
+    turns = journal.turns_since(closed - late_window)
+    if journal.last_closed_round() != closed or any(turn.round > newest for turn in turns):
+        last = "the last closed round" if journal.moment == "round" else "the last one"
+        raise journal.corruption(f"there are turns after {journal.moment} {closed}, {last}")
+    if opened is not None:
+        invited = [turn.row for turn in turns if turn.round == newest]
+        if opened.round != newest or invited != sorted(opened.rows.tolist()):
+            raise journal.corruption(f"the turns of the open round {opened.round} are not those of its cohort")
+
+
+def _ids_digest(ids: Sequence[str]) -> str:
+    return hashlib.blake2b("\0".join(ids).encode(), digest_size=16).hexdigest()

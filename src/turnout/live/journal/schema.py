@@ -1,0 +1,123 @@
+"""The tables of a fleet's file.
+
+meta         the settings and their digest, and those at creation once they were amended; the current writer (the epoch
+             grows whenever the file is opened to write); the digest of the last event; the number of the last closed
+             round; the number of commits; figures about the writer (commit latency, refused reports); what is left to
+             do of the redaction of forgotten clients, and whether unused parts of the file may contain their data
+clients      the ids of the clients, by row; all are different, which the scheduler ensures: an index would make it slow
+             to register many
+events       the events that the state is computed from: join, close, retire, forget, amend; the digest of each covers
+             all events before it
+masks        the clients that were available in a closed round, as packed bits, by the number of its event
+offers       the offer from which each cohort was selected: the contexts of all available clients, if the fleet is
+             small enough
+open_round   the open round, if any
+turns        the clients that were invited in each round, and their outcomes; reports are written here
+snapshot     the state after an event, so that opening the file need not replay all events; with retention, some earlier
+             ones too, from which the summary is taken
+summary      with retention: the state after the last event that is no longer kept, which takes the place of all events
+             up to it
+totals       with retention: the number of turns of each client, by outcome, that are no longer in `turns`
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
+
+from turnout.live.turns.records import Turn
+from turnout.storage.files.database import FileKind
+
+#: Files of format 1 and early files of format 2 lack this table; it is created when a scheduler opens them to write.
+OFFERS = """
+CREATE TABLE IF NOT EXISTS offers (
+    round INTEGER PRIMARY KEY, volunteers BLOB NOT NULL, data BLOB NOT NULL, digest BLOB NOT NULL, at TEXT
+)"""
+SUMMARY = """
+CREATE TABLE summary (
+    seq INTEGER PRIMARY KEY, round INTEGER NOT NULL, previous BLOB NOT NULL, notes BLOB NOT NULL, digest BLOB NOT NULL,
+    data BLOB NOT NULL, data_digest BLOB NOT NULL
+)"""
+TOTALS = """
+CREATE TABLE totals (
+    row INTEGER PRIMARY KEY, arrived INTEGER NOT NULL, surplus INTEGER NOT NULL, outrun INTEGER NOT NULL,
+    late INTEGER NOT NULL, failed INTEGER NOT NULL, seconds REAL NOT NULL, last_round INTEGER NOT NULL,
+    seal INTEGER NOT NULL
+)"""
+FLEET = FileKind(
+    "fleet",
+    0x7475666C,  # "tufl", in ASCII
+    3,
+    f"""
+CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE clients (row INTEGER PRIMARY KEY, id TEXT NOT NULL);
+CREATE TABLE events (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, data BLOB NOT NULL, digest BLOB NOT NULL);
+CREATE TABLE masks (seq INTEGER PRIMARY KEY, data BLOB NOT NULL);
+CREATE TABLE open_round (round INTEGER PRIMARY KEY, data BLOB NOT NULL, digest BLOB NOT NULL);
+CREATE TABLE turns (
+    round INTEGER NOT NULL,
+    row INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    kind TEXT,
+    seconds REAL,
+    why TEXT,
+    at TEXT,
+    late_seconds REAL,
+    late_at TEXT,
+    folded INTEGER,
+    seal INTEGER NOT NULL,
+    loss REAL,
+    PRIMARY KEY (round, row)
+) WITHOUT ROWID;
+CREATE INDEX turns_by_id ON turns (id, round);
+CREATE TABLE snapshot (seq INTEGER PRIMARY KEY, data BLOB NOT NULL, digest BLOB NOT NULL, round INTEGER, at TEXT);
+{OFFERS};
+{SUMMARY};
+{TOTALS};
+""",
+)
+#: Still readable: files of format 2 do not count their commits and have no amendments and no retention; in format 1,
+#: turns have no losses either. A scheduler that opens such a file to write upgrades it.
+FORMAT_1, FORMAT_2 = replace(FLEET, format=1), replace(FLEET, format=2)
+READABLE = (FLEET, FORMAT_2, FORMAT_1)
+#: The first format with the tables `summary` and `totals`.
+SUMMARIES_SINCE = 3
+#: The keys in `meta` of the settings with which an amended fleet was created, and of their digest.
+INITIAL, INITIAL_DIGEST = "initial_settings", "initial_seal"
+#: Fleets of up to this many clients keep the availability of every round; larger ones keep it since the last snapshot.
+KEEP_AVAILABILITY_UP_TO = 10_000
+
+
+def upgrade(db: sqlite3.Connection, format: int) -> None:
+    """Upgrades a file of an older format to the present one, inside a write transaction."""
+    if format < 2:
+        db.execute("ALTER TABLE turns ADD COLUMN loss REAL")
+    if format < 3:
+        db.execute(OFFERS)
+        if "at" not in _columns(db, "offers"):
+            db.execute("ALTER TABLE offers ADD COLUMN at TEXT")
+        db.execute("ALTER TABLE snapshot ADD COLUMN round INTEGER")
+        db.execute("ALTER TABLE snapshot ADD COLUMN at TEXT")
+        db.execute(SUMMARY)
+        db.execute(TOTALS)
+    db.execute(f"PRAGMA user_version = {FLEET.format}")
+
+
+def _columns(db: sqlite3.Connection, table: str) -> list[str]:
+    return [column[1] for column in db.execute(f"PRAGMA table_info({table})")]
+
+
+def update_turns(db: sqlite3.Connection, turns: Sequence[Turn]) -> None:
+    """Writes these turns in place of those of the same clients and rounds."""
+    db.executemany(
+        "UPDATE turns SET id = ?, kind = ?, seconds = ?, why = ?, at = ?, late_seconds = ?, late_at = ?, "
+        "folded = ?, loss = ?, seal = ? WHERE round = ? AND row = ?",
+        [
+            (
+                *(t.id, t.kind, t.seconds, t.why, t.at, t.late_seconds, t.late_at, t.folded, t.loss, t.checksum),
+                *(t.round, t.row),
+            )
+            for t in turns
+        ],
+    )

@@ -1,0 +1,313 @@
+"""The summary of a fleet's past: what takes the place of events and turns that are no longer kept.
+
+The summary has the state after the last event that is not kept, and the digest of that event, from which the digest of
+the next event follows. Numbers of events and rounds continue. Rows that belong to the time before the summary are
+deleted some at a time; the turns among them are first added to the totals of their clients.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from turnout.errors import StoreError
+from turnout.kernel.arrays import FloatArray, IntArray
+from turnout.live.journal.schema import SUMMARIES_SINCE
+from turnout.live.turns.outcomes import KINDS
+from turnout.live.turns.records import Turn, as_bytes, digest_of, turn_from_row
+from turnout.storage.encoding.packing import pack_compact_snapshot, parse_stored, unpack_snapshot
+
+#: The number of events or offers, and the number of turns, that one transaction deletes; always two rounds at least, so
+#: that more is deleted than a round adds.
+BATCH, TURNS = 64, 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The place in the record at which what is kept begins.
+
+    Attributes:
+        event: The number of the last event that is not kept; 0 if all are kept.
+        round: The last round that was closed by then.
+        digest: The digest of that event.
+        clients: The number of clients that had joined by then.
+        amendments: The amendments that are not kept as events: the number and the data of each.
+        forgotten: The rows of the clients that were forgotten by then.
+    """
+
+    event: int = 0
+    round: int = 0
+    digest: bytes = b""
+    clients: int = 0
+    amendments: tuple[tuple[int, bytes], ...] = ()
+    forgotten: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClientTotals:
+    """The turns of a client that are no longer kept.
+
+    Attributes:
+        row: The row of the client.
+        arrived: The number of turns with this outcome; so for the next four.
+        surplus: See `arrived`.
+        outrun: See `arrived`.
+        late: See `arrived`.
+        failed: See `arrived`.
+        seconds: The sum of the exchange times of the turns in which the client returned.
+        last_round: The last of these turns.
+    """
+
+    row: int
+    arrived: int = 0
+    surplus: int = 0
+    outrun: int = 0
+    late: int = 0
+    failed: int = 0
+    seconds: float = 0.0
+    last_round: int = 0
+
+    @property
+    def checksum(self) -> int:
+        """The checksum that is stored with the totals."""
+        return zlib.crc32(repr(self._values).encode())
+
+    @property
+    def _values(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, field.name) for field in fields(self))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FleetTotals:
+    """The turns of all clients that are no longer kept, as arrays by row.
+
+    Attributes:
+        counts: The number of turns, by outcome.
+        seconds: The sum of the exchange times of the turns in which the client returned.
+        last_round: The last of these turns; 0 if there is none.
+    """
+
+    counts: Mapping[str, IntArray]
+    seconds: FloatArray
+    last_round: IntArray
+
+    @property
+    def turns(self) -> IntArray:
+        """The number of turns of each client."""
+        turns: IntArray = np.sum(list(self.counts.values()), axis=0)
+        return turns
+
+
+def has_summaries(db: sqlite3.Connection) -> bool:
+    """Returns whether the format of the file has summaries."""
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    return bool(version >= SUMMARIES_SINCE)
+
+
+def read_summary(db: sqlite3.Connection) -> Summary:
+    """Returns the summary, without its state; raises StoreError if it does not match its digest."""
+    stored = None
+    if has_summaries(db):
+        stored = db.execute("SELECT seq, round, previous, notes, digest FROM summary").fetchone()
+    if stored is None:
+        return Summary()
+    event, round_, previous, notes, digest = stored
+    if digest != _header_digest(event, round_, previous, notes):
+        raise StoreError("the summary of earlier turns does not match its digest: restore the file from a backup")
+    content = parse_stored(notes)
+    amendments = tuple((int(number), text.encode()) for number, text in content["amendments"])
+    return Summary(event, round_, previous, int(content["clients"]), amendments, tuple(content["forgotten"]))
+
+
+def read_summary_state(db: sqlite3.Connection) -> dict[str, Any]:
+    """Returns the state of the summary, which must exist."""
+    digest, data, data_digest = db.execute("SELECT digest, data, data_digest FROM summary").fetchone()
+    if data_digest != digest_of(as_bytes(digest), "state", as_bytes(data)):
+        raise StoreError("the state in the summary does not match its digest: restore the file from a backup")
+    return unpack_snapshot(data)
+
+
+def last_event(db: sqlite3.Connection) -> tuple[int, bytes]:
+    """Returns the number and the digest of the newest event; 0 and b"" before the first."""
+    last = db.execute("SELECT seq, digest FROM events ORDER BY seq DESC LIMIT 1").fetchone()
+    if last is not None:
+        return int(last[0]), as_bytes(last[1])
+    summary = read_summary(db)
+    return summary.event, summary.digest
+
+
+def write_summary(db: sqlite3.Connection, event: int) -> None:
+    """Makes the snapshot after event `event` the summary, and deletes older snapshots."""
+    before = read_summary(db)
+    query = "SELECT data, digest FROM snapshot WHERE seq = ?"
+    data, digest = db.execute(query, (event,)).fetchone()
+    if digest != digest_of(b"", str(event), data):
+        raise StoreError(f"the snapshot after event {event} does not match its digest: restore the file from a backup")
+    state = unpack_snapshot(data)
+    dropped = db.execute(
+        "SELECT seq, kind, data FROM events WHERE kind IN ('amend', 'forget') AND seq > ? AND seq <= ? ORDER BY seq",
+        (before.event, event),
+    ).fetchall()
+    amendments = [(number, as_bytes(text)) for number, kind, text in dropped if kind == "amend"]
+    forgotten = [int(parse_stored(text)["row"]) for _, kind, text in dropped if kind == "forget"]
+    (last_digest,) = db.execute("SELECT digest FROM events WHERE seq = ?", (event,)).fetchone()
+    summary = Summary(
+        event,
+        int(state["round"]),
+        last_digest,
+        int(state["clients"]),
+        (*before.amendments, *amendments),
+        (*before.forgotten, *forgotten),
+    )
+    _put(db, summary, data)
+    db.execute("DELETE FROM snapshot WHERE seq <= ?", (event,))
+
+
+def replace_summary_state(db: sqlite3.Connection, state: Mapping[str, Any]) -> None:
+    """Replaces the state of the summary by one without a client that was forgotten."""
+    _put(db, read_summary(db), pack_compact_snapshot(state))
+
+
+def _put(db: sqlite3.Connection, summary: Summary, data: bytes) -> None:
+    content = {
+        "clients": summary.clients,
+        "amendments": [(number, text.decode()) for number, text in summary.amendments],
+        "forgotten": list(summary.forgotten),
+    }
+    notes = json.dumps(content, ensure_ascii=False).encode()
+    digest = _header_digest(summary.event, summary.round, summary.digest, notes)
+    db.execute("DELETE FROM summary")
+    db.execute(
+        "INSERT INTO summary VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (summary.event, summary.round, summary.digest, notes, digest, data, digest_of(digest, "state", data)),
+    )
+
+
+def _header_digest(event: int, round: int, previous: bytes, notes: bytes) -> bytes:
+    return digest_of(as_bytes(previous), f"{event} {round}", as_bytes(notes))
+
+
+# Rows that are no longer kept
+
+
+def trim(db: sqlite3.Connection) -> bool:
+    """Deletes some rows from before the summary, and adds their turns to the totals; returns whether any are left."""
+    summary = read_summary(db)
+    if not summary.event:
+        return False
+    events = _delete_oldest(db, "events", "seq", summary.event)
+    masks = _delete_oldest(db, "masks", "seq", summary.event)
+    oldest = _oldest(db, "turns", "round")
+    if oldest is not None and oldest <= summary.round:
+        limit = min(_end_of_batch(db, oldest), summary.round)
+        _add_to_totals(db, [turn_from_row(row)[0] for row in _turns_until(db, limit)])
+        db.execute("DELETE FROM turns WHERE round <= ?", (limit,))
+    # The offers of rounds whose turns are gone; those of other rounds before the summary follow with their turns.
+    kept_from = _oldest(db, "turns", "round")
+    last = summary.round if kept_from is None else min(kept_from - 1, summary.round)
+    offers = _delete_oldest(db, "offers", "round", last)
+    is_turn_left = kept_from is not None and kept_from <= summary.round
+    return events or masks or offers or is_turn_left
+
+
+def _end_of_batch(db: sqlite3.Connection, oldest: int) -> int:
+    """Returns the last round up to which one transaction deletes turns."""
+    beyond = db.execute(f"SELECT round FROM turns ORDER BY round LIMIT 1 OFFSET {TURNS}").fetchone()
+    enough = oldest + BATCH - 1 if beyond is None else int(beyond[0]) - 1
+    return min(max(enough, oldest + 1), oldest + BATCH - 1)
+
+
+def _turns_until(db: sqlite3.Connection, round: int) -> Iterable[tuple[Any, ...]]:
+    return db.execute("SELECT * FROM turns WHERE round <= ?", (round,))
+
+
+def _oldest(db: sqlite3.Connection, table: str, key: str) -> int | None:
+    (oldest,) = db.execute(f"SELECT MIN({key}) FROM {table}").fetchone()
+    return None if oldest is None else int(oldest)
+
+
+def _delete_oldest(db: sqlite3.Connection, table: str, key: str, last: int) -> bool:
+    """Deletes some rows up to `last`; returns whether any are left."""
+    oldest = _oldest(db, table, key)
+    if oldest is None or oldest > last:
+        return False
+    end = min(oldest + BATCH - 1, last)
+    db.execute(f"DELETE FROM {table} WHERE {key} <= ?", (end,))
+    oldest = _oldest(db, table, key)
+    return oldest is not None and oldest <= last
+
+
+def drop_oldest_offers(db: sqlite3.Connection, until: int) -> bool:
+    """Deletes some offers up to round `until`, the oldest first; returns whether any are left."""
+    return _delete_oldest(db, "offers", "round", until)
+
+
+def _add_to_totals(db: sqlite3.Connection, turns: Iterable[Turn]) -> None:
+    totals: dict[int, ClientTotals] = {}
+    for turn in turns:
+        before = totals.get(turn.row) or read_client_totals(db, turn.row) or ClientTotals(turn.row)
+        totals[turn.row] = _with_turn(before, turn)
+    db.executemany(
+        "INSERT OR REPLACE INTO totals VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        [(*(getattr(entry, field.name) for field in fields(entry)), entry.checksum) for entry in totals.values()],
+    )
+
+
+def _with_turn(totals: ClientTotals, turn: Turn) -> ClientTotals:
+    values = {field.name: getattr(totals, field.name) for field in fields(totals)}
+    if turn.kind is None:  # every client of a closed round has an outcome
+        raise StoreError(f"the turn of row {turn.row} in round {turn.round} has no outcome: restore a backup")
+    values[turn.kind] += 1
+    if turn.kind in KINDS[:2] and turn.seconds is not None:
+        values["seconds"] += turn.seconds
+    values["last_round"] = max(values["last_round"], turn.round)
+    return ClientTotals(**values)
+
+
+def read_client_totals(db: sqlite3.Connection, row: int) -> ClientTotals | None:
+    """Returns the totals of one client; None if all its turns are kept."""
+    stored = db.execute("SELECT * FROM totals WHERE row = ?", (row,)).fetchone()
+    return None if stored is None else _checked(stored)
+
+
+def read_totals(db: sqlite3.Connection, clients: int) -> FleetTotals:
+    """Returns the turns before the summary of all clients, whether their rows are deleted already or not."""
+    counts = {kind: np.zeros(clients, dtype=np.int64) for kind in KINDS}
+    seconds, last_round = np.zeros(clients), np.zeros(clients, dtype=np.int64)
+    summary = read_summary(db)
+    if not summary.event:
+        return FleetTotals(counts, seconds, last_round)
+    for stored in db.execute("SELECT * FROM totals"):
+        totals = _checked(stored)
+        for kind in KINDS:
+            counts[kind][totals.row] = getattr(totals, kind)
+        seconds[totals.row], last_round[totals.row] = totals.seconds, totals.last_round
+    for turn, _ in map(turn_from_row, _turns_until(db, summary.round)):
+        if turn.kind is not None:
+            counts[turn.kind][turn.row] += 1
+            seconds[turn.row] += turn.seconds if turn.kind in KINDS[:2] and turn.seconds is not None else 0.0
+            last_round[turn.row] = max(last_round[turn.row], turn.round)
+    return FleetTotals(counts, seconds, last_round)
+
+
+def forget_totals(db: sqlite3.Connection, row: int) -> None:
+    """Removes the times of a client from its totals; the number of its turns is part of the certificate."""
+    totals = read_client_totals(db, row)
+    if totals is not None:
+        values = {field.name: getattr(totals, field.name) for field in fields(totals)}
+        erased = ClientTotals(**{**values, "seconds": 0.0})
+        db.execute("UPDATE totals SET seconds = 0.0, seal = ? WHERE row = ?", (erased.checksum, row))
+
+
+def _checked(stored: tuple[Any, ...]) -> ClientTotals:
+    *values, seal = stored
+    totals = ClientTotals(*values)
+    if totals.checksum != seal:
+        raise StoreError(f"the totals of row {totals.row} do not match their checksum: restore the file from a backup")
+    return totals

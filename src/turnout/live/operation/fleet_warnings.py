@@ -1,0 +1,63 @@
+"""Warns in the log when a fleet gets into trouble, once for each trouble."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from turnout.live.operation.notices import infeasible_notice, promise_notice, waiting_notice
+from turnout.live.settings import SchedulerSettings
+from turnout.live.turns.rounds.feasibility import LARGE_FLEET
+from turnout.live.turns.rounds.state import Fleet
+from turnout.log import get_log
+
+log = get_log("turnout.live")
+#: The round from which waiting times are estimated: few times are known before.
+FIRST_ESTIMATE = 4
+
+
+class FleetWarnings:
+    """Remembers which troubles of a fleet the log states already; `path` is its file, which the log names."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._is_broken = self._waits_too_long = self._is_infeasible = False
+        self._judged_clients = self._round = 0
+
+    def start(self, fleet: Fleet, settings: SchedulerSettings) -> None:
+        """Notes the troubles of a fleet that is opened to write, whose notices were logged."""
+        self._round = fleet.round
+        self._is_broken = bool(promise_notice(fleet, settings))
+        self._waits_too_long = bool(waiting_notice(fleet, settings))
+        self._is_infeasible = bool(infeasible_notice(fleet))
+        self._judged_clients = _active_clients(fleet)
+
+    def after_round(self, fleet: Fleet, settings: SchedulerSettings) -> None:
+        """Warns if the promise is broken since this round, a client waits too long, or the promise is infeasible."""
+        was_broken, self._is_broken = self._is_broken, fleet.is_broken
+        if self._is_broken and not was_broken:
+            self._warn(promise_notice(fleet, settings))
+        # Waiting times are estimated after rounds 4, 8, 16, …: that takes long in large fleets. Without rounds, several
+        # decisions are made at once.
+        is_due, self._round = fleet.round.bit_length() > self._round.bit_length(), fleet.round
+        if not self._waits_too_long and fleet.round >= FIRST_ESTIMATE and is_due:
+            notice = waiting_notice(fleet, settings)
+            self._waits_too_long = bool(notice)
+            self._warn(notice)
+        is_small = len(fleet.ids) <= LARGE_FLEET
+        if is_due or (is_small and self._judged_clients != _active_clients(fleet)):
+            self.after_change(fleet)
+
+    def after_change(self, fleet: Fleet) -> None:
+        """Warns if the fleet cannot be given what it is promised, after its clients or settings have changed."""
+        was_infeasible, notice = self._is_infeasible, infeasible_notice(fleet)
+        self._is_infeasible, self._judged_clients = bool(notice), _active_clients(fleet)
+        if not was_infeasible:
+            self._warn(notice)
+
+    def _warn(self, notice: str) -> None:
+        if notice:
+            log.warning("%s: %s", self._path, notice)
+
+
+def _active_clients(fleet: Fleet) -> int:
+    return len(fleet.ids) - int(fleet.counters.retired.sum())

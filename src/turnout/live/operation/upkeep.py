@@ -1,0 +1,116 @@
+"""Applies the retention of a fleet: which rounds and offers are no longer kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from turnout.live.clock import now
+from turnout.live.features import Features
+from turnout.live.journal.changes import Changes
+from turnout.live.journal.journal import Journal
+from turnout.live.journal.replay import FleetState, fleet_at, load_after, restore
+from turnout.live.settings import SchedulerSettings
+from turnout.live.turns.records import unpack_closed
+from turnout.live.turns.slots.records import FILL, unpack_fill
+from turnout.log import get_log
+
+log = get_log("turnout.live")
+#: The number of rounds, or of calls of `fill`, between snapshots, so that at most so many are replayed when the file is
+#: opened.
+SNAPSHOT_EVERY = 50
+
+
+def write_snapshot(changes: Changes, settings: SchedulerSettings, memory: FleetState, event: int) -> None:
+    """Writes a snapshot of the state after event `event`; a snapshot that is old enough becomes the summary."""
+    at, retention = now(), settings.round_retention
+    changes.put_snapshot(event, memory.state(with_contexts=settings.persist_statuses), at, retention)
+    if retention is not None:
+        changes.summarize(retention, memory.fleet.round, last_settled(memory, settings), at)
+    memory.unsaved = 0
+
+
+def last_settled(memory: FleetState, settings: SchedulerSettings) -> int:
+    """Returns the last round, or decision, whose turns can no longer change: nobody may report late, and none lasts."""
+    last = memory.fleet.round - settings.late_window * (settings.concurrency or 1)
+    return min(last, *(decision - 1 for decision in memory.flights)) if memory.flights else last
+
+
+def drop_some(changes: Changes, settings: SchedulerSettings, round: int) -> bool:
+    """Deletes some of what is no longer kept, which takes milliseconds; returns whether any is left.
+
+    Args:
+        changes: An open transaction.
+        settings: The settings of the fleet.
+        round: The newest round.
+    """
+    is_left = changes.trim()
+    if settings.offer_retention is not None:
+        is_left |= changes.drop_offers(settings.offer_retention, round, now())
+    return is_left
+
+
+def summarize_at_once(journal: Journal, settings: SchedulerSettings, features: Features, memory: FleetState) -> None:
+    """Replaces all rounds that are no longer kept by a summary, also if no snapshot was kept for it.
+
+    Args:
+        journal: The journal of the fleet.
+        settings: Its settings, which state for how long rounds are kept.
+        features: Its features.
+        memory: Its present state.
+    """
+    last = _last_dropped_round(journal, settings, memory)
+    if last <= journal.summary().round:
+        return
+    if not journal.has_all_availability():  # a large fleet: one of its snapshots becomes the summary in time
+        log.info("%s: round %s is kept for now, because the state after it cannot be computed", journal.path, last)
+        return
+    event, fleet = load_after(journal, settings, features, last)
+    state = FleetState(fleet, None, 0).state(with_contexts=settings.persist_statuses)
+    with journal.writing() as changes:
+        changes.put_summary(event, state, now())
+
+
+def _last_dropped_round(journal: Journal, settings: SchedulerSettings, memory: FleetState) -> int:
+    """Returns the last round that is no longer kept; 0 if all are. Without rounds, it is that of a call of `fill`."""
+    retention, newest = settings.round_retention, memory.fleet.round
+    if retention is None:
+        return 0
+    settled = last_settled(memory, settings)
+    if retention.rounds is not None and settings.concurrency is None:
+        return max(min(settled, newest - retention.rounds), 0)
+    found, at = 0, now()
+    for _, kind, data, _ in journal.events():
+        if kind not in ("close", FILL):
+            continue
+        if kind == FILL:
+            filled = unpack_fill(data, None)
+            last, closed_at = filled.last, filled.at
+        else:
+            closed, header = unpack_closed(data, None)
+            last, closed_at = closed.round, header["closed"]
+        if last > settled or not retention.is_over(last, closed_at, newest, at):
+            break
+        found = last
+    return found
+
+
+def summary_without(
+    journal: Journal, settings: SchedulerSettings, features: Features, row: int, name: str
+) -> dict[str, Any] | None:
+    """Returns the state of the summary without what a client reported; None if the client is not in it.
+
+    Args:
+        journal: The journal of the fleet, before the client is forgotten.
+        settings: The settings of the fleet.
+        features: The features of the fleet.
+        row: The row of the client.
+        name: The name that replaces its id.
+    """
+    with journal.reading():
+        first = journal.first_state()
+        if first is None or row >= int(first.state["clients"]):
+            return None
+        fleet = fleet_at(journal, first.event, settings, features)
+        restore(journal, fleet, first.state, journal.ids())
+        fleet.erase(row, name)  # it was retired later
+        return FleetState(fleet, None, 0).state()

@@ -1,0 +1,352 @@
+"""Reads the file of a fleet without changing it, even while a scheduler writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from turnout.errors import SettingError, StoreError
+from turnout.live.features import Features
+from turnout.live.journal.amendments import Amendment, amendments, settings_at
+from turnout.live.journal.ended import RecordedTurn, ended_turns, offer_of_decision
+from turnout.live.journal.events import FleetEvent, RecordedRound, decode_event
+from turnout.live.journal.figures import WriterFigures
+from turnout.live.journal.journal import Journal
+from turnout.live.journal.replay import FleetState, apply_event, fleet_at, load, restore, stored_features
+from turnout.live.journal.summary import FleetTotals, Summary
+from turnout.live.settings import SchedulerSettings
+from turnout.live.turns.records import OpenRound, RecordedOffer, Turn
+from turnout.live.turns.rounds.state import Fleet, judged_after
+from turnout.live.turns.slots.records import FILL, Flight
+
+
+class FleetReader:
+    """Reads the file of a fleet, from any process and at any time.
+
+    Each call reads the newest state of the file. Calls inside `with reader.reading():`, and inside the loop over an
+    iterator, all see the same state. Only one thread may use a reader at a time.
+
+    In a fleet without rounds, `ended_turns` and `in_flight` take the place of `closed_rounds` and `open_round`. A turn
+    ends in any order, and what was learned at a decision depends on that order: so turns are read as they ended, and
+    not by decision, as if each were a round of its own. Everything else has the number of a decision where it has that
+    of a round elsewhere.
+
+    >>> import tempfile
+    >>> from turnout.live import Scheduler
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> path = Path(folder.name) / "fleet.turnout"
+    >>> with Scheduler.open(path, policy="random", settings={"cohort_size": 1}, deadline=60.0) as scheduler:
+    ...     _ = scheduler.choose({"phone": {"free_cpu": 1.0, "bandwidth": 2.0}})
+    ...     _ = scheduler.report("phone", 1.5)
+    ...     _ = scheduler.close_round()
+    >>> with FleetReader(path) as reader:
+    ...     print(reader.settings.policy, reader.ids, reader.round)
+    ...     print([event.kind for event in reader.events()])
+    ...     for closed in reader.closed_rounds():
+    ...         print(closed.clients, closed.seconds)
+    random ['phone'] 1
+    ['joined', 'closed']
+    ('phone',) [1.5]
+    >>> folder.cleanup()
+    """
+
+    def __init__(self, path: str | Path, *, accept_older: bool = False) -> None:
+        self._journal = Journal(Path(path), read_only=True, accept_older=accept_older)
+        try:
+            self._stored = self._journal.settings
+            self._settings = SchedulerSettings.from_dict(self._stored)
+        except BaseException:
+            self._journal.close()
+            raise
+
+    @property
+    def stored_settings(self) -> dict[str, Any]:
+        """The settings of the fleet and its features, as they are stored."""
+        return self._journal.settings
+
+    @property
+    def settings(self) -> SchedulerSettings:
+        """The settings of the fleet, as the last amendment left them."""
+        stored = self.stored_settings
+        if stored != self._stored:
+            self._stored, self._settings = stored, SchedulerSettings.from_dict(stored)
+        return self._settings
+
+    @property
+    def features(self) -> Features:
+        """The features of the clients, without the function that computes them."""
+        return stored_features(self.stored_settings["features"])
+
+    @property
+    def created_with(self) -> dict[str, Any]:
+        """The settings with which the fleet was created, and its features then, as they are stored."""
+        return settings_at(self._journal, 0)
+
+    @property
+    def amendments(self) -> list[Amendment]:
+        """All changes of the settings, in order."""
+        return amendments(self._journal)
+
+    @property
+    def path(self) -> Path:
+        """The file of the fleet."""
+        return self._journal.path
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Opens a block in which all calls see the same state of the file."""
+        with self._journal.reading():
+            yield
+
+    # Clients and rounds
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of all clients, by row. Clients that are new in the open round join when it is closed."""
+        return self._journal.ids()
+
+    @property
+    def round(self) -> int:
+        """The number of the last closed round; without rounds, of the last decision; 0 before the first."""
+        return self._journal.last_closed_round()
+
+    def closed_rounds(self, after: int = 0) -> Iterator[RecordedRound]:
+        """Yields the closed rounds after round `after`, in order.
+
+        Raises:
+            SettingError: If the fleet has no rounds.
+        """
+        self._need(rounds=True, instead="ended_turns")
+        return self._closed_rounds(after)
+
+    def ended_turns(self) -> Iterator[RecordedTurn]:
+        """Yields the turns of a fleet without rounds that have ended, in the order in which their results were learned.
+
+        Raises:
+            SettingError: If the fleet has rounds.
+        """
+        self._need(rounds=False, instead="closed_rounds")
+        return ended_turns(self.events())
+
+    def in_flight(self) -> list[tuple[Flight, Turn]]:
+        """Returns the turns of a fleet without rounds that are under way, in the order of their decisions.
+
+        The second value has the outcome, if one was reported: it is learned, and the slot is free, with the next fill.
+
+        Raises:
+            SettingError: If the fleet has rounds.
+        """
+        self._need(rounds=False, instead="open_round")
+        with self.reading():
+            turns = {turn.round: turn for turn in self._journal.turns_under_way()}
+            return [(flight, turns[decision]) for decision, flight in self._journal.flights().items()]
+
+    def _need(self, *, rounds: bool, instead: str) -> None:
+        if (self.settings.concurrency is None) != rounds:
+            what = "no rounds" if rounds else "rounds"
+            raise SettingError(f"{self.path} is a fleet with {what}: use {instead} of its reader")
+
+    def _closed_rounds(self, after: int) -> Iterator[RecordedRound]:
+        for event in self.events():
+            if event.closed is not None and event.closed.round > after:
+                yield event.closed
+
+    def open_round(self) -> tuple[OpenRound, list[Turn]] | None:
+        """Returns the open round with the turns of its cohort, or None if no round is open.
+
+        Raises:
+            SettingError: If the fleet has no rounds.
+        """
+        self._need(rounds=True, instead="in_flight")
+        with self.reading():
+            opened = self._journal.open_round()
+            return None if opened is None else (opened, self.turns(opened.round))
+
+    def writer_figures(self) -> WriterFigures:
+        """Returns what the scheduler stored about itself when it closed the last round."""
+        return self._journal.writer_figures()
+
+    def snapshot_age(self) -> int:
+        """Returns the number of rounds that were closed since the last snapshot."""
+        return self._journal.snapshot_age()
+
+    def turns(self, round: int) -> list[Turn]:
+        """Returns the turns of all clients that were invited in a round, by row; the one turn of a decision."""
+        return self._journal.turns_of(round)
+
+    def offer(self, round: int) -> RecordedOffer | None:
+        """Returns the offer from which the cohort of a round was selected, or None if it is not recorded."""
+        if self.settings.concurrency is None:
+            return self._journal.offer(round)
+        with self.reading():
+            return offer_of_decision(self._journal, round)
+
+    def offers(self) -> Iterator[RecordedOffer]:
+        """Yields all recorded offers, in the order of their rounds.
+
+        Where several slots were filled at once, only the offer of the first decision is recorded.
+        """
+        with self.reading():
+            for round_ in self._journal.rounds_with_offers():
+                offer = self._journal.offer(round_)
+                if offer is not None:
+                    yield offer
+
+    # Events
+
+    def events(self, after: int = 0) -> Iterator[FleetEvent]:
+        """Yields the events after event `after`, in order, and checks each against its digest."""
+        with self.reading():
+            ids, joined = self._journal.ids(), self._journal.count_joined(after)
+            for stored in self._journal.events(after):
+                event = decode_event(*stored, ids, joined)
+                joined += len(event.clients) if event.kind == "joined" else 0
+                yield event
+
+    @property
+    def last_event(self) -> int:
+        """The number of the newest event; 0 before the first."""
+        return self._journal.last_event()
+
+    @property
+    def head(self) -> str:
+        """The digest of the newest event, which covers all events before it."""
+        return self._journal.head()
+
+    @property
+    def changes(self) -> int:
+        """A number that changes whenever another process or connection has written to the file."""
+        return self._journal.changes
+
+    def state(self) -> FleetState:
+        """Returns the state of the fleet after the newest event, with the open round, as its scheduler has it."""
+        with self.reading():
+            return load(self._journal, self.settings, self.features)
+
+    def summary(self) -> Summary:
+        """Returns where the events that are kept begin; event 0 stands for the beginning."""
+        return self._journal.summary()
+
+    def totals(self) -> FleetTotals:
+        """Returns the turns of all clients in rounds that are no longer kept, by row."""
+        return self._journal.totals()
+
+    def replay_start(self, *, with_availability: bool = True) -> ReplayStart | None:
+        """Returns the oldest state from which all later events can be applied; None for the beginning.
+
+        Args:
+            with_availability: Whether the events must have the availability of clients, which large fleets drop.
+        """
+        with self.reading():
+            start = self._journal.replay_start() if with_availability else self._journal.first_state()
+            if start is None:
+                return None
+            fleet = fleet_at(self._journal, start.event, self.settings, self.features)
+            restore(self._journal, fleet, start.state, self._journal.ids())
+            return ReplayStart(start.event, settings_at(self._journal, start.event), fleet)
+
+    def follow(self) -> Follower:
+        """Returns a follower, which delivers all events that are kept, with the state of the fleet."""
+        return Follower(self, self._journal)
+
+    def close(self) -> None:
+        """Closes the file; a second call has no effect."""
+        self._journal.close()
+
+    def __repr__(self) -> str:
+        return f"FleetReader({str(self.path)!r}, policy={self._settings.policy!r})"
+
+    def __enter__(self) -> FleetReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class ReplayStart(NamedTuple):
+    """A state from which later events can be applied.
+
+    Attributes:
+        event: The number of the event after which it was taken.
+        settings: The settings of the fleet then, as they are stored.
+        fleet: The state.
+    """
+
+    event: int
+    settings: dict[str, Any]
+    fleet: Fleet
+
+
+class Follower:
+    """Delivers the events of a fleet as they are written, and keeps the state of the fleet.
+
+    Attributes:
+        fleet: The state before the first event that was not applied. Pass each event to `apply` when the state before
+            it is no longer needed.
+        starts_after: The number of the last event that the initial state contains: 0; the event of the last snapshot if
+            the file no longer has the availability of every round; or that of the summary of rounds that are no longer
+            kept.
+        summary: Where the events that are delivered begin.
+        position: The number of the last event that was delivered.
+
+    `poll` raises StaleError if a client was forgotten, or if the writer dropped data that was not delivered yet. What
+    was read so far is then no longer in the file: follow it again from the beginning, with a new follower.
+    """
+
+    def __init__(self, reader: FleetReader, journal: Journal) -> None:
+        self._journal = journal
+        with journal.reading():
+            self._last_at_start = journal.last_event()
+            self.summary = journal.summary()
+            self.position = self.summary.event
+            start = reader.replay_start()
+            self.starts_after = 0 if start is None else start.event
+            self.fleet = fleet_at(journal, 0, reader.settings, reader.features) if start is None else start.fleet
+            newest = journal.snapshot() if start is None else None
+            if newest is not None:
+                self.fleet.judged_after = judged_after(newest.state)  # as in the state of the scheduler
+            self._ids = self.fleet.ids[: self.summary.clients]
+
+    def poll(self, limit: int = -1) -> list[FleetEvent]:
+        """Returns the next events, at most `limit` of them; an empty list if there are none."""
+        with self._journal.reading():
+            if self._journal.summary().event > self.position:
+                raise self._stale()
+            return self._poll(limit)
+
+    def _poll(self, limit: int) -> list[FleetEvent]:
+        events = []
+        for number, kind, data, availability in self._journal.events(self.position, limit):
+            forgotten = kind == "forget" and number > self._last_at_start
+            if forgotten or (self.is_ahead(number) and kind in ("close", FILL) and availability is None):
+                raise self._stale()
+            event = decode_event(number, kind, data, availability, self._ids, len(self._ids))
+            if event.kind == "joined":  # share the strings of the state, if it has these ids already
+                ids = event.clients if self.is_ahead(number) else [self.fleet.ids[row] for row in event.rows]
+                self._ids.extend(ids)
+            self.position = number
+            events.append(event)
+        return events
+
+    def _stale(self) -> StaleError:
+        return StaleError(
+            f"data was removed from {self._journal.path} since it was read: read it again from the beginning"
+        )
+
+    def apply(self, event: FleetEvent) -> None:
+        """Applies the next event to the state of the fleet."""
+        if self.is_ahead(event.number):
+            apply_event(self.fleet, *event.stored)
+
+    def is_ahead(self, number: int) -> bool:
+        """Returns whether an event is newer than the initial state."""
+        return number > self.starts_after
+
+
+class StaleError(StoreError):
+    """The data that was read so far is no longer in the file."""

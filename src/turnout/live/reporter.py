@@ -1,0 +1,214 @@
+"""Records outcomes in the file of a fleet, each once, from any process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+
+from turnout.errors import ReportError
+from turnout.kernel.arrays import as_number
+from turnout.live.clock import now
+from turnout.live.identifiers import as_reason, as_round, check_client_id
+from turnout.live.journal.journal import Journal
+from turnout.live.turns.outcomes import STILL_OUT
+from turnout.live.turns.records import Turn
+
+#: The largest accepted exchange time, in seconds.
+MAX_SECONDS = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One outcome to record: either the exchange time of an update, perhaps with a loss, or the reason of a failure.
+
+    Attributes:
+        client: The id of the client.
+        seconds: The exchange time; None if the client failed.
+        why: The reason of the failure.
+        round: The round of the turn; None means the client's latest turn.
+        loss: The mean training loss, if it was reported.
+    """
+
+    client: str
+    seconds: float | None = None
+    why: str | None = None
+    round: int | None = None
+    loss: float | None = None
+
+    def __post_init__(self) -> None:
+        check_client_id(self.client, ReportError)
+        object.__setattr__(self, "client", str.__str__(self.client))
+        if self.round is not None:
+            object.__setattr__(self, "round", as_round(self.round))
+        # Values are converted to plain types: the checksum is computed from them again when they are read.
+        if self.seconds is not None:
+            seconds = as_number(f"seconds of {self.client!r}", self.seconds, ReportError, above=0, most=MAX_SECONDS)
+            object.__setattr__(self, "seconds", seconds)
+            if self.loss is not None:
+                object.__setattr__(self, "loss", as_number(f"loss of {self.client!r}", self.loss, ReportError))
+        elif self.why is not None:
+            object.__setattr__(self, "why", as_reason(self.why))
+        else:
+            raise ReportError(f"pass the seconds that {self.client!r} took, or the reason why it failed")
+
+
+def outcomes_of(seconds: Mapping[str, float], losses: Mapping[str, float] | None, round: int | None) -> list[Outcome]:
+    """Returns one outcome per arrived client; `losses` may cover all clients, some or none."""
+    losses = losses or {}
+    for client in losses:
+        if client not in seconds:
+            raise ReportError(f"losses has {client!r}, but seconds does not: pass both; nothing was recorded")
+    return [Outcome(client, duration, round=round, loss=losses.get(client)) for client, duration in seconds.items()]
+
+
+def record(journal: Journal, outcomes: Sequence[Outcome], late_window: int) -> list[bool]:
+    """Records outcomes in one transaction and returns for each whether it is new.
+
+    An outcome that was recorded before has no effect.
+
+    Raises:
+        ReportError: If a client was not selected, or a different outcome of the same turn was recorded before; then no
+            outcome is recorded.
+    """
+    is_new = []
+    with journal.writing() as changes:
+        opened = journal.open_round_number()
+        in_open: dict[str, Turn] = {}
+        if opened is not None and len(outcomes) > 1:
+            in_open = journal.turns_of_clients([outcome.client for outcome in outcomes], opened)
+        changed: dict[tuple[int, str], Turn] = {}
+        at = now()
+        for outcome in outcomes:
+            turn = in_open.get(outcome.client) if outcome.round in (None, opened) else None
+            turn = turn or journal.turn(outcome.client, outcome.round)
+            if turn is None:
+                where = "in any round" if outcome.round is None else f"in round {outcome.round}"
+                raise ReportError(f"{outcome.client!r} was not selected {where}: check the id; nothing was recorded")
+            turn = changed.get((turn.round, turn.id), turn)  # if an earlier outcome is of the same turn
+            if turn.round == opened or journal.is_open(turn.round):
+                updated = _updated_open_turn(turn, outcome, at)
+            else:
+                closed = journal.last_closed_round()
+                updated = _updated_closed_turn(turn, outcome, closed, late_window, at)
+            is_new.append(updated is not None)
+            if updated is not None:
+                changed[updated.round, updated.id] = updated
+        changes.put_turns(list(changed.values()))
+    return is_new
+
+
+def _updated_open_turn(turn: Turn, outcome: Outcome, at: str) -> Turn | None:
+    """Returns the turn of the open round with this outcome; None if it is recorded already."""
+    kind = "arrived" if outcome.seconds is not None else "failed"
+    if turn.kind is None:
+        # A turn of the open round has no other values yet; `replace` would take four times as long.
+        return Turn(turn.round, turn.row, turn.id, kind, outcome.seconds, outcome.why, at, loss=outcome.loss)
+    if (turn.kind, turn.seconds, turn.why, turn.loss) == (kind, outcome.seconds, outcome.why, outcome.loss):
+        return None
+    raise _conflict(turn, f"failed: {turn.why}" if turn.seconds is None else f"{turn.kind} after {turn.seconds:g} s")
+
+
+def _updated_closed_turn(turn: Turn, outcome: Outcome, closed: int, late_window: int, at: str) -> Turn | None:
+    """Returns the turn of a closed round with the actual time and loss of a late client; None if nothing changes."""
+    if turn.kind not in STILL_OUT:
+        if (turn.seconds, turn.why, turn.loss) == (outcome.seconds, outcome.why, outcome.loss):
+            return None
+        raise _conflict(turn, str(turn.kind))
+    if outcome.seconds is None:
+        return None  # the turn is recorded as missed already
+    # A report may have been in transit when the round was closed: it had not arrived by then.
+    seconds = max(outcome.seconds, turn.seconds or 0.0)
+    if (seconds, outcome.loss) == (turn.late_seconds, turn.loss):
+        return None
+    if turn.late_seconds is not None:
+        raise _conflict(turn, f"late, after {turn.late_seconds:g} s")
+    if closed - turn.round >= late_window:
+        raise ReportError(
+            f"round {turn.round} of {turn.id!r} was closed {closed - turn.round} rounds ago, but late_window is "
+            f"{late_window}: its time can no longer be learned"
+        )
+    return replace(turn, late_seconds=seconds, loss=outcome.loss, late_at=at)
+
+
+def _conflict(turn: Turn, recorded: str) -> ReportError:
+    if turn.loss is not None:
+        recorded += f", loss {turn.loss:g}"
+    return ReportError(f"{turn.id!r} was reported before in round {turn.round} ({recorded}): the first report is kept")
+
+
+class Reporter:
+    """Reports outcomes to the file of a fleet from any process except its scheduler; many may report at once.
+
+    Threads may share a reporter.
+
+    `seconds` is the exchange time, from sending the model until the update arrived, by a monotonic clock.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self._mutex = threading.Lock()
+        self._journal = Journal(Path(path), reporting=True)
+        settings = self._journal.settings
+        self._late_window = int(settings["late_window"]) * int(settings.get("concurrency") or 1)
+
+    @property
+    def path(self) -> Path:
+        """The file of the fleet."""
+        return self._journal.path
+
+    def report(
+        self,
+        client: str,
+        seconds: float,
+        *,
+        loss: float | None = None,
+        round: int | None = None,
+    ) -> bool:
+        """Records that the update of a client arrived; returns False if that was recorded before.
+
+        Args:
+            client: The id of the client.
+            seconds: The exchange time.
+            loss: The mean training loss of the client, if it is known.
+            round: The round in which the client was selected; by default the latest.
+        """
+        return self._record([Outcome(client, seconds, round=round, loss=loss)])[0]
+
+    def report_failure(self, client: str, why: str, *, round: int | None = None) -> bool:
+        """Records that a client failed, and why; returns False if that was recorded before."""
+        return self._record([Outcome(client, why=why, round=round)])[0]
+
+    def failed(self, client: str, why: str, *, round: int | None = None) -> bool:
+        """The former name of `report_failure`."""
+        return self.report_failure(client, why, round=round)
+
+    def report_many(
+        self,
+        seconds: Mapping[str, float],
+        *,
+        losses: Mapping[str, float] | None = None,
+        round: int | None = None,
+    ) -> int:
+        """Records arrivals in one transaction; returns how many are new. `losses` may cover some of the clients."""
+        return sum(self._record(outcomes_of(seconds, losses, round)))
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._journal.close()
+
+    def __repr__(self) -> str:
+        return f"Reporter({str(self.path)!r})"
+
+    def __enter__(self) -> Reporter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _record(self, outcomes: Sequence[Outcome]) -> list[bool]:
+        with self._mutex:
+            return record(self._journal, outcomes, self._late_window)

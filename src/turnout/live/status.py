@@ -1,0 +1,164 @@
+"""The summary of a fleet, for people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from turnout.counting import counted
+from turnout.kernel.certificate import Certificate, PromiseSummary
+from turnout.live.turns.records import OpenRound, Turn
+from turnout.live.turns.rounds.state import Fleet
+from turnout.live.turns.slots.state import SlotFleet
+from turnout.log import printable
+
+#: The number of clients that a list shows.
+SHOWN = 10
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerStatus:
+    """The state of a fleet; its string form is for people.
+
+    Attributes:
+        clients: The number of clients, retired ones included.
+        retired: The number of retired clients.
+        round: The number of the open round, or of the last closed round.
+        is_open: Whether the round is open.
+        elapsed: The seconds since the selection of the open round; NaN if unknown.
+        deadline: The deadline of the open round in seconds, or None.
+        wanted: The number of updates that the open round needs.
+        out: The clients of the open round that have not reported.
+        arrived: The clients of the open round whose updates have arrived.
+        failed: The clients of the open round that failed, with the reasons.
+        behind: The clients that are furthest behind, with promised turns minus turns taken; at most 10, each at least
+            one turn behind. Retired clients are not among them.
+        backing_off: The clients that are backed off, with the last round of the back-off.
+        promise: Whether the promise is kept, in a few numbers; None if there is none.
+        worst: The client that is furthest behind its promise; None if there is none.
+        notices: What an operator should know about the settings and the clients.
+        slots: The number of slots of a fleet without rounds, in which `round` is the last decision, and `out` are the
+            clients that are training; None for a fleet with rounds.
+    """
+
+    clients: int
+    retired: int
+    round: int
+    is_open: bool
+    elapsed: float
+    deadline: float | None
+    wanted: int
+    out: list[str]
+    arrived: list[str]
+    failed: dict[str, str]
+    behind: dict[str, float]
+    backing_off: dict[str, int]
+    promise: PromiseSummary | None
+    worst: str | None
+    notices: list[str]
+    slots: int | None = None
+
+    @property
+    def resting(self) -> dict[str, int]:
+        """The former name of `backing_off`."""
+        return self.backing_off
+
+    @property
+    def certificate_holds(self) -> bool | None:
+        """The former name of `promise.status != "broken"`; None if nothing is promised."""
+        return None if self.promise is None else self.promise.status != "broken"
+
+    @property
+    def promise_sentence(self) -> str | None:
+        """The status of the promise as one sentence, with the id of the client furthest behind; None without one."""
+        return None if self.promise is None else self.promise.sentence(lambda _: str(self.worst))
+
+    def __str__(self) -> str:
+        until = "no deadline" if self.deadline is None else f"deadline after {self.deadline:.1f} s"
+        lines = [f"clients    {self.clients:,}, {self.retired:,} of them retired"]
+        if self.is_open:
+            lines.append(
+                f"round      {self.round}, open for {_duration(self.elapsed)}, {until}, {self.wanted} required"
+            )
+            lines.append(f"reported   {len(self.arrived)}: {_some(self.arrived)}")
+            lines.append(f"pending    {len(self.out)}: {_some(self.out)}")
+            if self.failed:
+                lines.append(f"failed     {_some([f'{client} ({why})' for client, why in self.failed.items()])}")
+        elif self.slots is not None:
+            lines.append(
+                f"turns      {self.round:,} were given; {counted(len(self.out), 'slot', 'are', of=self.slots)} in use"
+            )
+            if self.out:
+                lines.append(f"training   {_some(self.out)}")
+        else:
+            lines.append(f"round      {self.round} is closed, no round is open")
+        if self.behind:
+            lines.append(
+                f"behind     {_some([f'{client} by {turns:.2f} turns' for client, turns in self.behind.items()])}"
+            )
+        if self.backing_off:
+            unit = "round" if self.slots is None else "turn"
+            lines.append(
+                f"back-off   {_some([f'{client} until {unit} {last}' for client, last in self.backing_off.items()])}"
+            )
+        if self.promise_sentence is not None:
+            lines.append(f"promise    {self.promise_sentence}")
+        lines.extend(f"note       {notice}" for notice in self.notices)
+        return "\n".join(lines)
+
+
+def status_of(
+    fleet: Fleet, opened: OpenRound | None, turns: Sequence[Turn], elapsed: float, notices: list[str]
+) -> SchedulerStatus:
+    """Builds the summary.
+
+    Args:
+        fleet: The state of the fleet.
+        opened: The open round, if there is one.
+        turns: The turns of the open round.
+        elapsed: The seconds since the selection of the open round.
+        notices: What an operator should know.
+    """
+    backing_off = np.flatnonzero(fleet.counters.backing_off(fleet.round) & (fleet.counters.retired == 0))
+    certificate = fleet.certificate() if fleet.ids else None
+    promise = None if certificate is None else certificate.summary()
+    return SchedulerStatus(
+        clients=len(fleet.ids),
+        retired=int(fleet.counters.retired.sum()),
+        round=fleet.round if opened is None else opened.round,
+        is_open=opened is not None,
+        elapsed=elapsed,
+        deadline=None if opened is None else opened.deadline,
+        wanted=0 if opened is None else opened.wanted,
+        out=[turn.id for turn in turns if turn.kind is None],
+        arrived=[turn.id for turn in turns if turn.kind == "arrived"],
+        failed={turn.id: turn.why or "" for turn in turns if turn.kind == "failed"},
+        behind={} if certificate is None else _furthest_behind(certificate, fleet.ids),
+        backing_off={fleet.ids[row]: int(fleet.counters.backoff_until[row]) for row in backing_off.tolist()},
+        promise=promise,
+        worst=None if promise is None or promise.worst is None else fleet.ids[promise.worst],
+        notices=notices,
+        slots=fleet.slots if isinstance(fleet, SlotFleet) else None,
+    )
+
+
+def _furthest_behind(certificate: Certificate, ids: Sequence[str]) -> dict[str, float]:
+    """Returns how many turns clients are behind, for at most SHOWN that are one turn or more behind."""
+    units = certificate.behind_units
+    rows = np.flatnonzero(units >= certificate.units_per_turn)
+    if certificate.retired is not None:
+        rows = rows[~certificate.retired[rows]]
+    most = rows[np.argsort(-units[rows], kind="stable")][:SHOWN]
+    return {ids[row]: int(units[row]) / certificate.units_per_turn for row in most.tolist()}
+
+
+def _duration(seconds: float) -> str:
+    return "an unknown time" if math.isnan(seconds) else f"{seconds:.1f} s"
+
+
+def _some(items: Sequence[str]) -> str:
+    more = f" and {len(items) - SHOWN:,} more" if len(items) > SHOWN else ""
+    return ", ".join(map(printable, items[:SHOWN])) + more

@@ -1,0 +1,1 @@
+"""Turns of a live fleet: rounds and slots, from the decision to the settlement."""

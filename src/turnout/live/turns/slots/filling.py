@@ -1,0 +1,183 @@
+"""Ends turns, and gives new ones for the slots that are free."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from turnout.kernel.arrays import BoolArray, FloatArray
+from turnout.kernel.rounds import RoundOffer
+from turnout.live import clock
+from turnout.live.clock import boot_id
+from turnout.live.settings import SchedulerSettings
+from turnout.live.turns.outcomes import KINDS, LATE
+from turnout.live.turns.records import RecordedOffer, Turn
+from turnout.live.turns.rounds.choosing import deadline_of
+from turnout.live.turns.slots.holding import Hold
+from turnout.live.turns.slots.records import EndedTurns, FilledSlots, Flight
+from turnout.live.turns.slots.state import SlotFleet
+
+
+class SlotOffer(NamedTuple):
+    """What a call of `fill` offers, by row.
+
+    Attributes:
+        available: The clients that may be given a turn, if they are not training.
+        contexts: The contexts of all clients.
+        awaited: The clients that wait because they were asked to: they cannot be given a turn, but count as present.
+        hold: Why nobody is given a turn, if a rule of the fleet holds all turns back.
+    """
+
+    available: BoolArray
+    contexts: FloatArray
+    awaited: BoolArray
+    hold: Hold | None = None
+
+
+class Filled(NamedTuple):
+    """A call of `fill`, before it is written.
+
+    Attributes:
+        event: What it changes.
+        flights: The turns that were given.
+        late: The turns of clients that are late since this call.
+        offer: What the first decision was made from; None if no turn was given.
+        hold: Why nobody was given a turn, if a rule of the fleet held all turns back.
+    """
+
+    event: FilledSlots
+    flights: list[Flight]
+    late: list[Turn]
+    offer: RecordedOffer | None
+    hold: Hold | None
+
+
+def ended_turns(flights: Mapping[int, Flight], turns: Sequence[Turn]) -> tuple[EndedTurns, list[Turn]]:
+    """Returns the turns under way that have ended, and those among them whose clients are late since now.
+
+    A turn has ended if an outcome was reported, or if its deadline has passed.
+
+    Args:
+        flights: The turns under way, by decision.
+        turns: The same with the outcomes that were reported.
+    """
+    ended, late = [], []
+    for turn in turns:
+        flight = flights[turn.round]
+        if turn.kind is None:
+            if flight.deadline is None or flight.elapsed < flight.deadline:
+                continue
+            turn = Turn(turn.round, turn.row, turn.id, KINDS[LATE], float(flight.deadline))
+            late.append(turn)
+        ended.append(turn)
+    waited = [0.0 if math.isnan(flights[turn.round].elapsed) else flights[turn.round].elapsed for turn in ended]
+    return (
+        EndedTurns(
+            decisions=np.array([turn.round for turn in ended], dtype=np.int64),
+            rows=np.array([turn.row for turn in ended], dtype=np.int64),
+            seconds=np.array(
+                [own if turn.seconds is None else turn.seconds for turn, own in zip(ended, waited, strict=True)]
+            ).reshape(-1),
+            kinds=np.array([KINDS.index(str(turn.kind)) for turn in ended], dtype=np.int64),
+            losses=np.array([np.nan if turn.loss is None else turn.loss for turn in ended], dtype=np.float64),
+        ),
+        late,
+    )
+
+
+def fill_slots(
+    fleet: SlotFleet,
+    settings: SchedulerSettings,
+    offered: Callable[[], SlotOffer],
+    ended: EndedTurns,
+    late: list[Turn],
+    reported_late: Sequence[Turn],
+) -> Filled:
+    """Applies the turns that have ended to the fleet, and gives one turn for every free slot.
+
+    Args:
+        fleet: The state of the fleet, which is changed.
+        settings: Its settings.
+        offered: Returns the offer. It is called when the turns have ended: a client that is just back needs no cold
+            start.
+        ended: The turns that have ended.
+        late: Those of clients that are late since now.
+        reported_late: Turns of late clients whose actual times were reported since.
+    """
+    first = fleet.round + 1
+    end_only = FilledSlots(
+        first=first,
+        rows=np.empty(0, dtype=np.int64),
+        contexts=np.empty((0, 0)),
+        present=np.empty(0, dtype=np.bool_),
+        ended=ended,
+        late_decisions=np.array([turn.round for turn in reported_late], dtype=np.int64),
+        late_rows=np.array([turn.row for turn in reported_late], dtype=np.int64),
+        late_seconds=np.array([turn.late_seconds for turn in reported_late], dtype=np.float64),
+        at=clock.now(),
+    )
+    fleet.end_turns(end_only)
+    available, contexts, awaited, hold = offered()
+    idle = available & fleet.in_flight.idle
+    present = available | awaited | ~fleet.in_flight.idle
+    flights, offer = list[Flight](), None
+    checked: RoundOffer | None = None
+    for _ in range(fleet.free_slots):
+        if not idle.any():
+            break
+        decision = fleet.round + 1
+        if checked is None:  # statuses are checked once for all decisions
+            checked = RoundOffer(decision, idle.copy(), contexts, places=1)
+        selection = fleet.policy.ask(RoundOffer.trusted(decision, idle.copy(), checked.contexts, places=1))
+        if not len(selection.clients):
+            break  # a policy may find nobody eligible
+        row = int(selection.clients[0])
+        if offer is None:
+            offer = _offer(decision, idle, contexts, selection.clients, selection.reasons, settings)
+        context = np.ascontiguousarray(contexts[row])
+        flights.append(
+            Flight(
+                decision,
+                row,
+                context,
+                deadline_of(fleet, settings, selection.clients, contexts[selection.clients]),
+                clock.now(),
+                clock.monotonic_seconds(),
+                boot_id(),
+                {name: float(np.ravel(value)[0]) for name, value in selection.reasons.items()},
+            )
+        )
+        fleet.give_turn(row, present, context)
+        idle[row] = False
+    rows = np.array([flight.row for flight in flights], dtype=np.int64)
+    event = FilledSlots(
+        first=first,
+        rows=rows,
+        contexts=np.ascontiguousarray(contexts[rows]),
+        present=present,
+        ended=ended,
+        late_decisions=end_only.late_decisions,
+        late_rows=end_only.late_rows,
+        late_seconds=end_only.late_seconds,
+        at=end_only.at,
+    )
+    return Filled(event, flights, late, offer, hold)
+
+
+def _offer(
+    decision: int,
+    idle: BoolArray,
+    contexts: FloatArray,
+    rows: np.ndarray[tuple[int], np.dtype[np.int64]],
+    reasons: Mapping[str, FloatArray],
+    settings: SchedulerSettings,
+) -> RecordedOffer:
+    """Returns the offer to record, without contexts in fleets of more clients than the settings say."""
+    if settings.persist_statuses and len(idle) <= settings.record_offers_up_to:
+        return RecordedOffer(decision, rows, reasons, idle.copy(), contexts[idle])
+    selected = np.zeros(len(idle), dtype=np.bool_)
+    selected[rows] = True
+    return RecordedOffer(decision, rows, reasons, selected, None)

@@ -1,0 +1,194 @@
+"""Records of turns without rounds: what one call of `fill` changes, and the turns that are under way."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
+from turnout.live.clock import seconds_since
+from turnout.live.turns.records import checked_availability, pack_availability
+from turnout.storage.encoding.packing import corruption_as_store_error, pack, unpack
+
+#: The kind of the event.
+FILL = "fill"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EndedTurns:
+    """Turns that have ended since the last fill, in the order of their decisions.
+
+    Attributes:
+        decisions: The decision that gave each turn.
+        rows: The row of each client.
+        seconds: The exchange time; the deadline of a late client, or the time until a client failed.
+        kinds: The outcome, as an index into KINDS.
+        losses: The loss, NaN where none was reported.
+    """
+
+    decisions: IntArray
+    rows: IntArray
+    seconds: FloatArray
+    kinds: IntArray
+    losses: FloatArray
+
+    @classmethod
+    def none(cls) -> EndedTurns:
+        """Returns that no turn has ended."""
+        numbers, times = np.empty(0, dtype=np.int64), np.empty(0)
+        return cls(numbers, numbers, times, numbers, times)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FilledSlots:
+    """Everything that one call of `fill` changes: turns end, then turns are given, one decision after the other.
+
+    Attributes:
+        first: The number of the first decision.
+        rows: The client of each decision.
+        contexts: The context of each client; NaN if it is not known.
+        present: Which clients were available or training, by row; the same for all decisions of a call.
+        ended: The turns that have ended.
+        late_decisions: The earlier decisions of late clients whose actual times were reported since.
+        late_rows: The rows of these clients.
+        late_seconds: Their actual times.
+        at: When the slots were filled, in ISO format.
+    """
+
+    first: int
+    rows: IntArray
+    contexts: FloatArray
+    present: BoolArray
+    ended: EndedTurns
+    late_decisions: IntArray
+    late_rows: IntArray
+    late_seconds: FloatArray
+    at: str
+
+    @property
+    def last(self) -> int:
+        """The number of the last decision; `first` − 1 if no turn was given."""
+        return self.first + len(self.rows) - 1
+
+    def until(self, decision: int) -> FilledSlots:
+        """Returns the same with only the turns up to a decision."""
+        count = max(decision - self.first + 1, 0)
+        return replace(self, rows=self.rows[:count], contexts=self.contexts[:count])
+
+    def without_contexts(self) -> FilledSlots:
+        """Returns the same with unknown contexts."""
+        return replace(self, contexts=np.full_like(self.contexts, np.nan))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Flight:
+    """A turn that is under way.
+
+    Attributes:
+        decision: The number of the decision that gave it, which is the id of the turn.
+        row: The row of the client.
+        context: The context of the client; NaN if it is not known.
+        deadline: The deadline in seconds, or None.
+        given: When the turn was given, by the wall clock, in ISO format.
+        monotonic: The same by the monotonic clock.
+        boot: The boot id of the machine at that time.
+        reasons: The policy's reasons: a number for each name.
+    """
+
+    decision: int
+    row: int
+    context: FloatArray
+    deadline: float | None
+    given: str
+    monotonic: float
+    boot: str
+    reasons: Mapping[str, float] = field(default_factory=dict)
+
+    def without_context(self) -> Flight:
+        """Returns the same with an unknown context."""
+        return replace(self, context=np.full_like(self.context, np.nan))
+
+    @property
+    def elapsed(self) -> float:
+        """The seconds since the turn was given; NaN if unknown, as that of `OpenRound`."""
+        return seconds_since(self.monotonic, self.boot, self.given)
+
+
+def pack_fill(filled: FilledSlots) -> tuple[bytes, bytes]:
+    """Returns the data of the event, and the packed presence of the clients."""
+    presence = pack_availability(filled.present)
+    ended = filled.ended
+    arrays: dict[str, npt.NDArray[Any]] = {
+        "rows": filled.rows,
+        "contexts": filled.contexts,
+        "ended_decisions": ended.decisions,
+        "ended_rows": ended.rows,
+        "ended_seconds": ended.seconds,
+        "ended_kinds": ended.kinds.astype(np.int8),
+        "late_rounds": filled.late_decisions,
+        "late_rows": filled.late_rows,
+        "late_seconds": filled.late_seconds,
+    }
+    if not np.isnan(ended.losses).all():
+        arrays["losses"] = ended.losses
+    header = {
+        "first": filled.first,
+        "clients": len(filled.present),
+        "mask": hashlib.sha256(presence).hexdigest(),
+        "at": filled.at,
+    }
+    return pack(header, arrays), presence
+
+
+def unpack_fill(data: bytes, presence: bytes | None) -> FilledSlots:
+    """Returns what `pack_fill` packed; without presence, no client is present."""
+    header, arrays = unpack(data)
+    with corruption_as_store_error():
+        present = checked_availability(header, presence, f"the presence of clients at decision {header['first']}")
+        ended_rows = arrays["ended_rows"]
+        return FilledSlots(
+            first=header["first"],
+            rows=arrays["rows"],
+            contexts=arrays["contexts"],
+            present=present,
+            ended=EndedTurns(
+                arrays["ended_decisions"],
+                ended_rows,
+                arrays["ended_seconds"],
+                arrays["ended_kinds"].astype(np.int64),
+                arrays.get("losses", np.full(len(ended_rows), np.nan)),
+            ),
+            late_decisions=arrays["late_rounds"],
+            late_rows=arrays["late_rows"],
+            late_seconds=arrays["late_seconds"],
+            at=header["at"],
+        )
+
+
+def pack_flight(flight: Flight) -> bytes:
+    """Returns the data of a turn that is under way."""
+    header = {
+        "decision": flight.decision,
+        "row": flight.row,
+        "deadline": flight.deadline,
+        "given": flight.given,
+        "monotonic": flight.monotonic,
+        "boot": flight.boot,
+        "reasons": dict(flight.reasons),
+    }
+    return pack(header, {"context": flight.context})
+
+
+def unpack_flight(data: bytes) -> Flight:
+    """Returns what `pack_flight` packed."""
+    header, arrays = unpack(data)
+    with corruption_as_store_error():
+        return Flight(**header, context=arrays["context"])

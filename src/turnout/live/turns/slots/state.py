@@ -1,0 +1,248 @@
+"""The state of a fleet without rounds: what its decisions, and the turns that have ended, amount to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from turnout.errors import ReportError, StateError
+from turnout.kernel.arrays import BoolArray, FloatArray, saved_value
+from turnout.kernel.certificate import Certificate
+from turnout.kernel.rounds import LateArrivals, RoundReport
+from turnout.kernel.slots.turns import InFlight, StartedTurn
+from turnout.live.clock import wall_seconds
+from turnout.live.turns.outcomes import FAILED, LATE, OUTCOME_OF_KIND, SURPLUS
+from turnout.live.turns.rounds.history import JUDGED_AFTER
+from turnout.live.turns.rounds.reliability import backoff_rounds
+from turnout.live.turns.rounds.state import Fleet, PendingArrival
+from turnout.live.turns.slots.records import FilledSlots
+from turnout.policies.base import SelectionPolicy, prefixed, subset
+
+
+class SlotFleet(Fleet):
+    """The clients by row, what is known about each, and which of them train.
+
+    Decisions take the place of rounds: `round` is the number of the last decision. Only `fill`, `join`, `retire`,
+    `forget` and `amend` change it. Back-off and the time for which late clients may report are counted in rounds in the
+    settings; here, a round is as many decisions as there are slots.
+
+    Args:
+        build: Builds the policy for a number of clients.
+        backoff_after: The number of consecutive misses after which a client is backed off.
+        late_window: The number of rounds in which the true time of a late client is still learned.
+        slots: The number of slots.
+        rest_seconds: The seconds in which a client is given at most one turn; None for no limit.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[int], SelectionPolicy],
+        *,
+        backoff_after: int,
+        late_window: int,
+        slots: int,
+        rest_seconds: float | None = None,
+    ) -> None:
+        super().__init__(build, backoff_after=backoff_after, late_window=late_window * slots)
+        self.slots, self.rest_seconds = slots, rest_seconds
+        self.given: FloatArray = np.empty(0)  # when each client was given its last turn, since 1970; NaN before
+        self.called = math.nan  # when the slots were filled last, since 1970; not part of the saved state
+        self.in_flight = InFlight(0)
+        self.contexts: dict[int, tuple[int, FloatArray]] = {}  # the client and the context of each turn under way
+
+    @property
+    def free_slots(self) -> int:
+        """The number of slots in which no client trains."""
+        return max(self.slots - len(self.in_flight), 0)
+
+    def certificate(self) -> Certificate | None:
+        """Returns what every client was promised and got, since which decisions promises are broken; None without."""
+        certificate = super().certificate()
+        return None if certificate is None else replace(certificate, clock="decision")
+
+    def join(self, ids: Sequence[str]) -> None:
+        """Adds new clients, in this order."""
+        super().join(ids)
+        self.in_flight.add(len(ids))
+        self.given = np.concatenate([self.given, np.full(len(ids), np.nan)])
+
+    def erase(self, row: int, name: str) -> None:
+        """Forgets the id and everything that a client reported, without retiring it."""
+        super().erase(row, name)
+        self.given[row] = np.nan
+
+    def rest_left(self, at: float) -> FloatArray:
+        """Returns for how many seconds each client is given no turn because it rests; 0 for those that do not.
+
+        A client also rests if its last turn seems to lie in the future, because the clock was set back, but not if it
+        lies further away than a rest: then the clock is not believed.
+
+        Args:
+            at: The time, in seconds since 1970.
+        """
+        if self.rest_seconds is None:
+            return np.zeros(len(self.ids))
+        elapsed = at - self.given
+        left: FloatArray = np.where(np.abs(elapsed) < self.rest_seconds, self.rest_seconds - elapsed, 0.0)
+        return left
+
+    def training(self) -> dict[int, int]:
+        """Returns the rows of the clients that train, by the decisions that gave them their turns."""
+        return {decision: row for decision, (row, _) in self.contexts.items()}
+
+    def fill(self, filled: FilledSlots) -> None:
+        """Applies a call of `fill`: learns from the turns that have ended, then counts the turns that are given."""
+        self.end_turns(filled)
+        for index, row in enumerate(filled.rows.tolist()):
+            self.give_turn(row, filled.present, filled.contexts[index])
+
+    def end_turns(self, filled: FilledSlots) -> None:
+        """Learns from the turns that have ended, and from the actual times of late clients."""
+        if filled.first != self.round + 1:
+            raise StateError(f"decision {filled.first} follows decision {self.round}: one is missing or was doubled")
+        self.called = wall_seconds(filled.at)
+        self._learn_late_times(filled)
+        ended = filled.ended
+        for index in range(len(ended)):
+            decision, row, kind = int(ended.decisions[index]), int(ended.rows[index]), int(ended.kinds[index])
+            known, context = self.contexts.pop(decision, (None, np.empty(0)))
+            if known != row:
+                raise ReportError(f"client {row} has no turn of decision {decision}")
+            self._end_turn(decision, row, kind, context, ended.seconds[index : index + 1], ended.losses[index])
+
+    def give_turn(self, row: int, present: BoolArray, context: FloatArray) -> None:
+        """Counts the turn that the next decision gives.
+
+        Args:
+            row: The client.
+            present: Which clients are available or training, by row.
+            context: The context of the client.
+        """
+        decision = self.round + 1
+        turn = StartedTurn.trusted(decision, row, present, self.in_flight.capped(decision, self.queues))
+        self.policy.tell_started(turn)
+        self.in_flight.start(turn)
+        self.contexts[turn.decision] = (turn.client, context)
+        self.given[row] = self.called
+        self.counters.offered += 1 if turn.present.all() else turn.present
+        self.round = turn.decision
+        oldest = self.round - self._late_window
+        if any(decision <= oldest for decision, _ in self.pending):
+            self.pending = {key: arrival for key, arrival in self.pending.items() if key[0] > oldest}
+        self._judge()
+
+    def state(self) -> dict[str, Any]:
+        """Returns everything except the ids, as plain arrays and numbers."""
+        decisions = sorted(self.contexts)
+        contexts = np.array([self.contexts[decision][1] for decision in decisions], dtype=np.float64)
+        return {
+            **super().state(),
+            **prefixed("in_flight", self.in_flight.state()),
+            "flights.decisions": np.array(decisions, dtype=np.int64),
+            "flights.contexts": contexts.reshape(len(decisions), -1 if decisions else 0),
+            "given": self.given.copy(),
+        }
+
+    def restore(self, state: Mapping[str, Any], ids: Sequence[str]) -> None:
+        """Restores what `state` returned, for the clients with these ids."""
+        super().restore(state, ids)
+        # States that were saved before rests existed have no times.
+        self.given = np.array(state.get("given", np.full(len(ids), np.nan)), dtype=np.float64)
+        if len(self.given) != len(ids):
+            raise StateError(f"the saved state has {len(self.given)} times of turns, but {len(ids)} ids were given")
+        self.in_flight = InFlight(len(ids))
+        self.in_flight.restore(subset(state, "in_flight"))
+        contexts = dict(
+            zip(saved_value(state, "flights.decisions").tolist(), saved_value(state, "flights.contexts"), strict=True)
+        )
+        started = {self.in_flight.decision_of(row): row for row in self.in_flight.rows.tolist()}
+        if contexts.keys() != started.keys():
+            raise StateError("the saved state has other contexts than turns under way")
+        self.contexts = {decision: (row, np.array(contexts[decision])) for decision, row in started.items()}
+
+    def _restart_learning(self, features: int) -> None:
+        """Resets what was learned from contexts, and those of the turns under way, which have the former features."""
+        super()._restart_learning(features)
+        self.contexts = {decision: (row, np.full(features, np.nan)) for decision, (row, _) in self.contexts.items()}
+
+    def _end_turn(
+        self, decision: int, row: int, kind: int, context: FloatArray, seconds: FloatArray, loss: float
+    ) -> None:
+        """Ends one turn.
+
+        Args:
+            decision: The decision that gave it.
+            row: The client.
+            kind: The outcome, as an index into KINDS.
+            context: The context of the client.
+            seconds: The exchange time, as an array.
+            loss: The loss, NaN if none was reported.
+        """
+        rows, kinds = np.array([row]), np.array([kind])
+        is_known = not np.isnan(context).any()
+        report = RoundReport(
+            decision,
+            rows,
+            context[None],
+            seconds,
+            outcomes=OUTCOME_OF_KIND[kinds],
+            losses=None if np.isnan(loss) else np.array([loss]),
+        )
+        predicted = np.full(1, np.nan)  # typical times are learned under any policy
+        if self.model is not None and kind <= SURPLUS and is_known and self.counters.learned[row] >= JUDGED_AFTER:
+            predicted = self.model.predict(context[None], rows)
+        self.policy.tell_finished(report)
+        self.in_flight.finish(row)
+        self.history.record(rows, kinds, seconds, predicted)
+        counters = self.counters
+        if kind != FAILED and (self.model is None or is_known):
+            counters.learned[row] += 1
+        if kind <= SURPLUS:
+            counters.last_trained[row] = self.round
+            counters.misses[row] = counters.backoff_until[row] = 0
+            return
+        counters.misses[row] += 1
+        backoff = self.slots * backoff_rounds(int(counters.misses[row]), self._backoff_after)
+        counters.backoff_until[row] = self.round + backoff if backoff else 0
+        self._last_backoff = max(self._last_backoff, self.round + backoff)
+        if kind == LATE:
+            self.pending[decision, row] = PendingArrival(
+                tuple(context.tolist()), float(seconds[0]), int(counters.learned[row])
+            )
+
+    def _learn_late_times(self, filled: FilledSlots) -> None:
+        """Learns the actual times of clients that were late."""
+        keys = list(zip(filled.late_decisions.tolist(), filled.late_rows.tolist(), strict=True))
+        if not keys:
+            return
+        late = self._late_arrivals_of(keys, filled.late_seconds)
+        if late is not None:
+            features = 0 if not self.policy.features else self.policy.features
+            nobody = np.empty(0, dtype=np.int64)
+            self.policy.tell_finished(
+                RoundReport(self.round or 1, nobody, np.empty((0, features)), np.empty(0), late_arrivals=late)
+            )
+        for key in keys:
+            del self.pending[key]
+        self.counters.misses[filled.late_rows] = 0
+        self.counters.backoff_until[filled.late_rows] = 0
+
+    def _late_arrivals_of(self, keys: Sequence[tuple[int, int]], seconds: FloatArray) -> LateArrivals | None:
+        arrivals = self._pending_arrivals(keys)
+        kept = [index for index, arrival in enumerate(arrivals) if not np.isnan(arrival.context).any()]
+        if not kept:
+            return None
+        rows = np.array([keys[index][1] for index in kept], dtype=np.int64)
+        learned = np.array([arrivals[index].learned for index in kept], dtype=np.int64)
+        return LateArrivals(
+            rounds=np.array([keys[index][0] for index in kept], dtype=np.int64),
+            clients=rows,
+            contexts=np.array([arrivals[index].context for index in kept]),
+            deadlines=np.array([arrivals[index].deadline for index in kept]),
+            exchange_times=seconds[kept],
+            learned_since=self.counters.learned[rows] - learned,
+        )

@@ -1,4 +1,0 @@
-"""What keeps a live fleet running: amendments, notices, metrics, and the deletion of old rounds.
-
-This package is private: use what `turnout.scheduler` exports.
-"""

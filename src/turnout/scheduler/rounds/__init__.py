@@ -1,4 +1,0 @@
-"""Opening and closing rounds of a live fleet.
-
-This package is private: use what `turnout.scheduler` exports.
-"""

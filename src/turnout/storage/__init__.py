@@ -1,0 +1,1 @@
+"""How bytes reach a disk: files, locks, transactions, and encodings with checksums."""

@@ -1,0 +1,309 @@
+"""Creation, opening and checking of the SQLite file of a store, with helpful error messages."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from turnout.errors import StoreError
+from turnout.storage.files.acknowledged import Acknowledged, acknowledge
+from turnout.storage.files.holders import writing_processes
+from turnout.storage.files.identify import KINDS, describe_file
+from turnout.storage.files.system import sync_folder
+
+#: How long a transaction waits for other processes, and how long a takeover does, in seconds.
+WAIT_SECONDS, TAKEOVER_WAIT_SECONDS = 60.0, 5.0
+LARGEST_CHECKED = 64 * 2**20
+#: SQLite treats any shorter file as a new database, whatever it contains.
+SMALLEST_DATABASE = 512
+
+
+@dataclass(frozen=True, slots=True)
+class FileKind:
+    """A kind of SQLite file: its name in messages, its application id, the version of its format and its schema."""
+
+    name: str
+    application_id: int
+    format: int
+    schema: str
+
+
+RUNS = FileKind(
+    "store",
+    0x7475726E,  # "turn", in ASCII
+    1,
+    """
+CREATE TABLE runs (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    key TEXT NOT NULL UNIQUE,
+    plan TEXT NOT NULL,
+    clients INTEGER NOT NULL,
+    code_version TEXT NOT NULL,
+    started TEXT NOT NULL,
+    finished INTEGER NOT NULL DEFAULT 0
+);
+CREATE TABLE chunks (
+    run INTEGER NOT NULL REFERENCES runs(id) ON DELETE CASCADE,
+    last INTEGER NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (run, last)
+);
+CREATE TABLE snapshots (
+    run INTEGER PRIMARY KEY REFERENCES runs(id) ON DELETE CASCADE,
+    round INTEGER NOT NULL,
+    data BLOB NOT NULL
+);
+""",
+)
+
+
+#: The table of single values that every kind of store has.
+META = "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID"
+
+
+def new_counters() -> dict[str, str]:
+    """Returns the values of `meta` with which a new file counts its commits.
+
+    file_id: a random id, which the file keeps. commits: the number of write transactions. in_use: "1" from the first
+    commit of a process until it closes the file, and after a crash: the log may then contain commits that the file
+    itself does not.
+    """
+    return {"file_id": secrets.token_hex(8), "commits": "0", "in_use": "0"}
+
+
+def create(path: Path, kind: FileKind = RUNS, fill: Callable[[sqlite3.Connection], None] | None = None) -> None:
+    """Creates a file under a temporary name, calls `fill` on it and renames it, so that `path` is always complete.
+
+    The caller holds the lock of the writer.
+    """
+    if _has_content(log := log_path(path)):
+        raise StoreError(f"{path} does not exist, but its log {log} does: restore the database, or move the log away")
+    temporary = _with_suffix(path, ".new")
+    for leftover in (temporary, *(_with_suffix(temporary, suffix) for suffix in ("-wal", "-shm", "-journal"))):
+        leftover.unlink(missing_ok=True)
+    connection = _connect(temporary, mode="rwc")
+    try:
+        if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
+            raise StoreError(
+                f"{path.parent} cannot hold a {kind.name} (is it a network folder?): choose a local folder"
+            )
+        _sync_every_commit(connection)
+        pragmas = f"PRAGMA application_id = {kind.application_id}; PRAGMA user_version = {kind.format};"
+        connection.executescript(f"BEGIN; {pragmas} {kind.schema} COMMIT;")
+        with transaction(connection):
+            connection.execute(META)
+            counters = new_counters()
+            connection.executemany("INSERT INTO meta VALUES (?, ?)", counters.items())
+            if fill is not None:
+                fill(connection)
+    finally:
+        connection.close()
+    temporary.rename(path)
+    acknowledge(path, Acknowledged(counters["file_id"], 0), lower=True)
+    sync_folder(path.parent)
+
+
+def connect(path: Path, kind: FileKind = RUNS, *, read_only: bool) -> sqlite3.Connection:
+    """Opens a connection and checks that the file is of this kind and format."""
+    connection = _connect(path, mode="ro" if read_only else "rw")
+    try:
+        _check_kind(connection, path, kind)
+        if not read_only:
+            _sync_every_commit(connection)
+            connection.execute("PRAGMA foreign_keys = ON")
+            connection.execute("PRAGMA secure_delete = FAST")  # deleted data is zeroed where that costs nothing
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def connect_any(path: Path, kinds: Sequence[FileKind], *, read_only: bool) -> sqlite3.Connection:
+    """Opens a file of one of these kinds; the error for any other file is about the first of them."""
+    try:
+        return connect(path, kinds[0], read_only=read_only)
+    except StoreError:
+        for kind in kinds[1:]:
+            with suppress(StoreError):
+                return connect(path, kind, read_only=read_only)
+        raise
+
+
+def check_integrity(connection: sqlite3.Connection, path: Path, *, thoroughly: bool = False) -> None:
+    """Raises StoreError if the file is truncated or, for files below 64 MiB, if SQLite's integrity check fails.
+
+    With `thoroughly` the indexes are compared with their tables too, which takes about five times as long.
+    """
+    (pages,), (page_size,) = (connection.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size"))
+    size = path.stat().st_size
+    if size < pages * page_size and not _has_content(log_path(path)):
+        raise _damaged(path, f"it has {size} of {pages * page_size} bytes")
+    if size >= LARGEST_CHECKED:
+        return
+    (finding,) = connection.execute(f"PRAGMA {'integrity' if thoroughly else 'quick'}_check(1)").fetchone()
+    if finding != "ok":
+        raise _damaged(path, finding)
+
+
+@contextmanager
+def translate_sqlite_errors(path: Path) -> Iterator[None]:
+    """Converts errors of SQLite and of the file system into a StoreError that states what to do."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise _translate(path, error) from error
+    except UnicodeDecodeError as error:
+        raise _damaged(path, str(error)) from error
+    except OSError as error:
+        raise StoreError(
+            f"{path} cannot be used ({error.strerror or error}): check the folder and its permissions"
+        ) from error
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Runs the `with` block in a transaction, which is rolled back on any error."""
+    token = None
+    try:
+        if connection.in_transaction:  # an interrupted call has left it open
+            connection.execute("ROLLBACK")
+        token = own_transaction(connection)
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        with suppress(sqlite3.Error):  # SQLite may have rolled back already, and the first error must be reported
+            if owns_transaction(connection, token):
+                connection.execute("ROLLBACK")
+        raise
+
+
+class StoreConnection(sqlite3.Connection):
+    """A connection that knows which block began its newest transaction."""
+
+    token: object = None
+
+
+def own_transaction(connection: sqlite3.Connection) -> object:
+    """Returns a token of the next transaction.
+
+    An interruption can leave a `with` block behind that was entered but never left. Python ends it when it collects
+    garbage, at any time: it must not roll back the transaction of another block then.
+    """
+    token = object()
+    if isinstance(connection, StoreConnection):
+        connection.token = token
+    return token
+
+
+def transaction_token(connection: sqlite3.Connection) -> object:
+    """Returns the token of the present transaction."""
+    return connection.token if isinstance(connection, StoreConnection) else None
+
+
+def owns_transaction(connection: sqlite3.Connection, token: object) -> bool:
+    """Returns whether the present transaction is the one of this token."""
+    is_own = not isinstance(connection, StoreConnection) or connection.token is token
+    return is_own and connection.in_transaction
+
+
+def _connect(path: Path, *, mode: str) -> sqlite3.Connection:
+    uri = f"{path.absolute().as_uri()}?mode={mode}"
+    return sqlite3.connect(
+        uri, uri=True, timeout=WAIT_SECONDS, isolation_level=None, check_same_thread=False, factory=StoreConnection
+    )
+
+
+def _sync_every_commit(connection: sqlite3.Connection) -> None:
+    """Flushes every commit to disk; on macOS, where fsync leaves data in the cache of the disk, with F_FULLFSYNC."""
+    for setting in ("synchronous = FULL", "fullfsync = ON", "checkpoint_fullfsync = ON"):
+        connection.execute(f"PRAGMA {setting}")
+
+
+def _check_kind(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if (size := path.stat().st_size) < SMALLEST_DATABASE:
+        raise StoreError(
+            f"{path} has {size} bytes, too few for a turnout {kind.name}: restore it from a backup, or delete it to "
+            "create a new one"
+        )
+    if application != kind.application_id:
+        found = describe_file(path) or "a SQLite file"
+        raise StoreError(f"{path} is {found}, not {KINDS[kind.application_id]}: choose another path")
+    if version != kind.format:
+        raise StoreError(
+            f"{path} has {kind.name} format {version}, but this version of turnout reads format {kind.format}: install "
+            "a newer version of turnout"
+        )
+
+
+def _translate(path: Path, error: sqlite3.Error) -> StoreError:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_NOTADB:
+        found = describe_file(path)
+        if found is None or "SQLite" in found or found in KINDS.values():
+            found = "not a SQLite file, or its header is damaged, so it is"
+        else:
+            found = f"{found},"
+        return StoreError(f"{path} is {found} neither a fleet nor a store of runs: choose another path")
+    if path.is_dir():
+        return StoreError(f"{path} is a folder, not a file: choose another path")
+    if code == sqlite3.SQLITE_CORRUPT:
+        return _damaged(path, str(error))
+    advice = {
+        sqlite3.SQLITE_CANTOPEN: "check that it is a file and that its folder is writable, or copy it elsewhere",
+        sqlite3.SQLITE_READONLY: "check the permissions of the file and its folder, or open it with read_only=True",
+        sqlite3.SQLITE_FULL: "free some disk space and retry; nothing of the interrupted operation was stored",
+        sqlite3.SQLITE_BUSY: f"{_holder(path)}; end that process and retry",
+        sqlite3.SQLITE_TOOBIG: "append fewer rounds at a time",
+    }.get(code, "check the disk, and that no other program changes the file")
+    return StoreError(f"{path} cannot be used ({error}): {advice}")
+
+
+def _holder(path: Path) -> str:
+    processes = [str(process) for process in writing_processes(path) if process != os.getpid()]
+    if not processes:
+        return "another process is inside a transaction"
+    return f"process {' and '.join(processes)} is inside a transaction, and may be stopped or hang"
+
+
+def _damaged(path: Path, finding: str) -> StoreError:
+    one_line = " ".join(finding.split())
+    return StoreError(
+        f"{path} is truncated or damaged ({one_line}): restore it from a backup, or recover what is readable with "
+        f"`sqlite3 {path.name} .recover`"
+    )
+
+
+def log_path(path: Path) -> Path:
+    """Returns the path of the write-ahead log of a database."""
+    return _with_suffix(path, "-wal")
+
+
+def is_in_wal_mode(path: Path) -> bool:
+    """Returns whether the header of a database says that it has a write-ahead log."""
+    with path.open("rb") as file:
+        return file.read(20)[18:] == b"\x02\x02"
+
+
+def single_value(db: sqlite3.Connection, query: str, *values: Any) -> Any:
+    """Returns the only value that a query finds."""
+    row = db.execute(query, values).fetchone()
+    if row is None:
+        raise StoreError(f"the file is damaged ({query} finds nothing): restore it from a backup")
+    return row[0]
+
+
+def _with_suffix(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def _has_content(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0

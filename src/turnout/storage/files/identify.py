@@ -1,0 +1,53 @@
+"""Says what a file is, for the messages about a file of the wrong kind."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+from turnout.storage.encoding.limits import read_file
+
+#: The files of turnout by their application ids; the packages above define two of them.
+KINDS = {
+    0x7475726E: "a store of runs",
+    0x7475666C: "a fleet",
+    0x7475746B: "the token file of a fleet",
+}
+SQLITE_MAGIC = b"SQLite format 3\x00"
+#: The other files that a user may take for one of these, by their first bytes.
+MAGIC = {b"PK\x03\x04": "a zip or npz file", b"\x1f\x8b": "a gzip file", b"%PDF": "a PDF file", b"\x89PNG": "a picture"}
+PLAN_ENTRIES = {"rounds", "seeds", "world", "policy"}
+LARGEST_PLAN = 1 << 22
+
+
+def describe_file(path: Path) -> str | None:
+    """Returns what a file is, such as "a fleet" or "a plan in TOML"; None if that is unknown or cannot be read."""
+    try:
+        if path.is_dir():
+            return "a folder"
+        if not path.is_file():
+            return None  # reading a pipe would wait
+        with path.open("rb") as file:
+            start = file.read(72)
+        if start.startswith(SQLITE_MAGIC):
+            return KINDS.get(int.from_bytes(start[68:72], "big"), "a SQLite file of another program")
+        for magic, name in MAGIC.items():
+            if start.startswith(magic):
+                return name
+        return "a plan in TOML" if _is_plan(path) else None
+    except (OSError, EOFError):
+        return None
+
+
+def not_a(path: Path, wanted: str) -> str | None:
+    """Returns "PATH is a fleet, not WANTED" for a file whose kind is known and differs from `wanted`, else None."""
+    found = describe_file(path)
+    return None if found in (None, wanted) else f"{path} is {found}, not {wanted}"
+
+
+def _is_plan(path: Path) -> bool:
+    try:
+        content = tomllib.loads(read_file(path, LARGEST_PLAN).decode())
+    except (ValueError, RecursionError):
+        return False
+    return bool(PLAN_ENTRIES & set(content))

@@ -1,0 +1,171 @@
+"""An advisory lock for the only writer of a store, which the operating system releases when the process ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+
+from turnout.errors import StoreError
+from turnout.storage.files import system
+from turnout.storage.files.acknowledged import LINE, UNKNOWN, lock_path, read_acknowledged
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """The process that writes a store, as the lock file and the journal of a fleet name it.
+
+    >>> str(Writer(17, "server"))
+    'process 17 on host server'
+    >>> Writer.parse("process 17 on host server")
+    Writer(process=17, host='server')
+    """
+
+    process: int
+    host: str
+
+    def __str__(self) -> str:
+        return f"process {self.process} on host {self.host}"
+
+    @classmethod
+    def current(cls) -> Writer:
+        """Returns the calling process."""
+        return cls(os.getpid(), socket.gethostname())
+
+    @classmethod
+    def parse(cls, line: str) -> Writer | None:
+        """Parses what `str` wrote; returns None for any other text."""
+        found = re.fullmatch(r"process (\d+) on host (.*)", line.strip())
+        return None if found is None else cls(int(found[1]), found[2])
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the process has ended; False for a process of another host, of which nothing is known."""
+        if self.host != socket.gethostname():
+            return False
+        return not system.is_running(self.process) or _is_zombie(self.process)
+
+    def has_ended(self, store: Path) -> bool:
+        """Whether the process has ended that the lock file of a store names.
+
+        Unlike `is_dead`, it does not take another process for the writer that got the same number later: that one does
+        not hold the lock.
+        """
+        return self.is_dead or (self.host == socket.gethostname() and _is_locked(lock_path(store)) is False)
+
+
+def _is_zombie(process: int) -> bool:
+    """Returns whether a process has ended and its parent has not noticed yet; False where /proc does not tell."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return False
+    return state[:1] in (["Z"], ["X"])
+
+
+def _is_locked(path: Path) -> bool | None:
+    """Returns whether a process of this system holds a lock on a file; None where /proc does not tell."""
+    try:
+        inode, lines = path.stat().st_ino, Path("/proc/locks").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    held = {field.rpartition(":")[2] for line in lines for field in line.split() if field.count(":") == 2}
+    return str(inode) in held
+
+
+def lock_line(store: Path) -> str:
+    """Returns the line in the lock file that names the holder, without taking the lock; empty if there is no holder."""
+    try:
+        return _holder(lock_path(store).read_bytes())
+    except FileNotFoundError:
+        return ""
+
+
+def _holder(content: bytes) -> str:
+    """Returns the line that names the holder. Lock files of older versions have no other line."""
+    has_commits = content[LINE - 1 : LINE] == b"\n"
+    return content[LINE if has_commits else 0 :].decode("utf-8").strip()
+
+
+class WriterLock:
+    """A lock that is held from construction to `release`.
+
+    The lock file states the last acknowledged commit of the store and names the process that holds the lock. After
+    `release` it names no process, but it is not deleted.
+
+    Args:
+        store: The file to write.
+        takeover: Whether to continue although another process holds the lock. That process keeps the lock on the old
+            file, which is replaced.
+    """
+
+    def __init__(self, store: Path, *, takeover: bool = False) -> None:
+        if takeover:
+            _replace_lock_file(store)
+        self._file = os.open(lock_path(store), os.O_RDWR | os.O_CREAT | system.BINARY, 0o644)
+        self._is_held = True
+        try:
+            is_free = system.try_lock(self._file)
+        except (OSError, StoreError):
+            self.forget()
+            raise
+        if not is_free:
+            holder = lock_line(store) or "a process that has not yet written its name"
+            self.forget()
+            raise StoreError(
+                f"{store} is being written by {holder}: wait until it ends, or open the store with read_only=True"
+            )
+        self._name_holder(f"{Writer.current()}\n")
+        _held.add(self)
+
+    def release(self) -> None:
+        """Releases the lock; further calls have no effect."""
+        if not self._is_held:
+            return
+        _held.discard(self)
+        self._name_holder("")
+        system.unlock(self._file)
+        self.forget()
+
+    def forget(self) -> None:
+        """Closes the file; in a forked child, the lock then ends with the parent, which holds it."""
+        if self._is_held:
+            self._is_held = False
+            os.close(self._file)
+
+    def _name_holder(self, text: str) -> None:
+        stated = system.read_at(self._file, LINE, 0)
+        if stated != UNKNOWN and not stated.startswith(b"commit "):
+            system.write_at(self._file, UNKNOWN, 0)  # the lock file is new, or that of an older version
+        system.write_at(self._file, text.encode(), LINE)
+        os.ftruncate(self._file, LINE + len(text.encode()))
+
+
+def _replace_lock_file(store: Path) -> None:
+    """Replaces the lock file by one that states the same commit and that nobody has locked."""
+    stated, replacement = read_acknowledged(store), lock_path(store).with_suffix(".lock.new")
+    replacement.write_bytes(UNKNOWN if stated is None else stated.line())
+    try:
+        replacement.replace(lock_path(store))
+    except PermissionError as error:  # Windows replaces no open file
+        replacement.unlink(missing_ok=True)
+        raise StoreError(
+            f"the lock file of {store} cannot be replaced while {lock_line(store) or 'a process'} has it open: "
+            "end that process first"
+        ) from error
+
+
+_held: weakref.WeakSet[WriterLock] = weakref.WeakSet()
+
+
+def _forget_all() -> None:
+    for lock in list(_held):
+        lock.forget()
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):  # Windows cannot fork
+    os.register_at_fork(after_in_child=_forget_all)

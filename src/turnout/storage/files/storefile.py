@@ -1,0 +1,382 @@
+"""One connection to the file of a store: opened with all checks, changed in counted transactions."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal
+
+from turnout.errors import StoreError
+from turnout.log import get_log
+from turnout.storage.files.acknowledged import Acknowledged, acknowledge, lock_path, read_acknowledged
+from turnout.storage.files.database import (
+    META,
+    TAKEOVER_WAIT_SECONDS,
+    WAIT_SECONDS,
+    FileKind,
+    check_integrity,
+    connect_any,
+    is_in_wal_mode,
+    log_path,
+    new_counters,
+    own_transaction,
+    owns_transaction,
+    single_value,
+    transaction,
+    transaction_token,
+    translate_sqlite_errors,
+)
+from turnout.storage.files.lock import WriterLock
+from turnout.storage.files.system import sync_folder
+
+log = get_log("turnout.lab")
+
+Access = Literal["read", "report", "write"]
+#: The number of times of commits that are kept.
+KEPT_TIMES = 1000
+#: How long closing waits for other processes, in seconds.
+CLOSE_WAIT_SECONDS = 1.0
+
+
+class StoreFile:
+    """A connection to a file that counts its commits.
+
+    Every write transaction increases a counter in the file. When it is committed, the lock file beside the store
+    states the counter. A file with a smaller counter has lost commits, for example because its log is missing or
+    damaged, and is refused by every kind of access. So is a file that was in use and has no lock file: it is a copy of
+    a running store without its log.
+
+    Args:
+        path: The file, which must exist.
+        kinds: The kinds of files to accept, the newest first.
+        access: "read"; "report": to write beside the only writer; "write": as the only writer.
+        takeover: Whether to write although another process, which hangs, holds the lock of the writer.
+        accept_older: Whether a file that has lost commits is opened in its older state.
+        thoroughly: Whether the indexes are compared with their tables too.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        kinds: Sequence[FileKind],
+        access: Access,
+        *,
+        takeover: bool = False,
+        accept_older: bool = False,
+        thoroughly: bool = False,
+    ) -> None:
+        self.path, self.access = path, access
+        #: Called in every write transaction; it raises an error if this process must not write any more.
+        self.guard: Callable[[], None] = lambda: None
+        self._process = os.getpid()
+        self._lock: WriterLock | None = None
+        self._connection: sqlite3.Connection | None = None
+        self._log_inode: int | None = None
+        self._is_marked = self._clears_mark = False
+        self._group: object = None  # the token of the transaction that a group shares
+        self._part: object = None  # the `writing` block of a group that has begun and not ended
+        #: The seconds that the newest commits of this process took.
+        self.commit_times: deque[float] = deque(maxlen=KEPT_TIMES)
+        try:
+            with translate_sqlite_errors(path):
+                self._open(kinds, takeover, accept_older, thoroughly)
+        except BaseException:
+            self.close()
+            raise
+
+    # Transactions
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The connection; raises StoreError if the file was closed, or opened by another process."""
+        if self._connection is None:
+            raise StoreError(f"{self.path} was closed: open it again")
+        if os.getpid() != self._process:
+            raise StoreError(f"{self.path} was opened by process {self._process}: open it again in this process")
+        return self._connection
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Opens a read transaction, in which all queries see one state of the file; it may be nested."""
+        with translate_sqlite_errors(self.path):
+            db = self.connection
+            if db.in_transaction:
+                yield db
+                return
+            token = own_transaction(db)
+            db.execute("BEGIN")
+            try:
+                yield db
+            finally:
+                if owns_transaction(db, token):
+                    db.execute("ROLLBACK")
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """Opens a write transaction; when the block ends, its changes are on disk and acknowledged.
+
+        Inside a group, it is a part of the transaction of the group: if the block fails, only this part is undone.
+        """
+        with translate_sqlite_errors(self.path):
+            db = self._writable()
+            if self._group is not None:
+                with self._writing_part(db):
+                    yield db
+                return
+            with self._committing(db):
+                yield db
+
+    @contextmanager
+    def grouping(self) -> Iterator[None]:
+        """Opens a write transaction that all `writing` blocks inside share: it is committed when this block ends.
+
+        If this block is left by an exception, or the commit fails, nothing of it is stored. A block without changes
+        costs no flush to disk.
+        """
+        if self._group is not None:
+            raise StoreError(f"a group of changes of {self.path} is open already: end it first")
+        with translate_sqlite_errors(self.path):
+            db = self._writable()
+            with self._committing(db, unless_empty=True):
+                self._group, self._part = transaction_token(db), None
+                try:
+                    yield
+                    self._check_group(db)
+                finally:
+                    self._group = None
+
+    @contextmanager
+    def _committing(self, db: sqlite3.Connection, *, unless_empty: bool = False) -> Iterator[None]:
+        """Opens a write transaction, counts its commit and acknowledges it; with `unless_empty` only if it changes."""
+        newest, before = None, db.total_changes
+        with transaction(db):
+            self._check_same_file()
+            self.guard()
+            yield
+            if not unless_empty or db.total_changes != before:
+                newest = self._count_commit(db)
+            start = time.perf_counter()
+        if newest is not None:
+            self._acknowledge(db, newest)
+            self.commit_times.append(time.perf_counter() - start)
+
+    @contextmanager
+    def _writing_part(self, db: sqlite3.Connection) -> Iterator[None]:
+        self._check_group(db)
+        part = self._part = object()
+        db.execute("SAVEPOINT part")
+        try:
+            yield
+        except BaseException:
+            if owns_transaction(db, self._group):  # a full disk makes SQLite undo the whole transaction
+                db.execute("ROLLBACK TO part")
+                db.execute("RELEASE part")
+                self._part = None
+            raise
+        if self._part is not part or not owns_transaction(db, self._group):
+            raise self._lost_group()
+        db.execute("RELEASE part")
+        self._part = None
+
+    def _check_group(self, db: sqlite3.Connection) -> None:
+        """Raises StoreError if a part was neither stored nor undone, or if SQLite has undone the transaction."""
+        if self._part is not None or not owns_transaction(db, self._group):
+            raise self._lost_group()
+
+    def _lost_group(self) -> StoreError:
+        return StoreError(f"a group of changes of {self.path} was interrupted, and nothing of it was stored: retry")
+
+    @property
+    def commits(self) -> int:
+        """The number of commits since the file was created; 0 for files of older versions."""
+        with self.reading() as db:
+            return int(counters(db).get("commits", 0))
+
+    @property
+    def log_bytes(self) -> int:
+        """The size of the write-ahead log."""
+        log_file = log_path(self.path)
+        return log_file.stat().st_size if log_file.exists() else 0
+
+    @property
+    def changes(self) -> int:
+        """A number that changes whenever another connection has written to the file."""
+        with translate_sqlite_errors(self.path):
+            return int(single_value(self.connection, "PRAGMA data_version"))
+
+    def vacuum(self) -> None:
+        """Rewrites the file without unused space; this temporarily needs as much disk space again."""
+        with translate_sqlite_errors(self.path):
+            self._writable().execute("VACUUM")
+        self.checkpoint()  # VACUUM leaves the new content in the write-ahead log
+
+    def checkpoint(self) -> None:
+        """Moves the write-ahead log into the file and truncates it, so that no deleted data remains in the log."""
+        with translate_sqlite_errors(self.path):
+            self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def _writable(self) -> sqlite3.Connection:
+        if self.access == "read":
+            raise StoreError(f"{self.path} was opened read-only: open it without read_only=True to write")
+        return self.connection
+
+    def roll_back(self) -> None:
+        """Ends a transaction that an interrupted call has left open; a group goes on, and undoes its failed parts."""
+        db = self.connection
+        if db.in_transaction and self._group is None:
+            db.execute("ROLLBACK")
+
+    def close(self) -> None:
+        """Closes the file and releases the lock; a second call has no effect."""
+        db, self._connection = self._connection, None
+        if db is not None:
+            if self._clears_mark and os.getpid() == self._process:
+                self._clear_mark(db)
+            db.close()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    # Opening
+
+    def _open(self, kinds: Sequence[FileKind], takeover: bool, accept_older: bool, thoroughly: bool) -> None:
+        # Before anything is written, not even a lock file, and without a connection that could change the log.
+        self._connection = connect_any(self.path, kinds, read_only=True)
+        has_lock_file = lock_path(self.path).exists()
+        if self.access == "write":
+            self._lock = WriterLock(self.path, takeover=takeover)
+        problem = find_lost_commits(self.path, self._connection, has_lock_file)
+        if problem and not accept_older:
+            raise StoreError(
+                f"{problem}. Restore all files or a backup; accept_older=True continues from the older state",
+                argument="accept_older",
+                damaged=self.path,
+            )
+        if problem and self.access == "read":
+            log.info("%s. The older state is read", problem)
+        elif problem:
+            log.warning("%s. The older state was accepted", problem)
+        if self.access != "read":
+            self._connection.close()
+            self._connection = connect_any(self.path, kinds, read_only=False)
+        self._inode = self.path.stat().st_ino
+        check_integrity(self._connection, self.path, thoroughly=thoroughly)
+        if self.access == "write":
+            wait = TAKEOVER_WAIT_SECONDS if takeover else WAIT_SECONDS
+            self._connection.execute(f"PRAGMA busy_timeout = {wait * 1000:.0f}")
+            self._start_counting(self._connection, accept_older)
+            self._connection.execute(f"PRAGMA busy_timeout = {WAIT_SECONDS * 1000:.0f}")
+
+    def _start_counting(self, db: sqlite3.Connection, accept_older: bool) -> None:
+        """Marks the file as in use, in the file itself, before anything else is written."""
+        sync_folder(self.path.parent)  # a marked file without its lock file is refused, after a power failure too
+        db.execute("PRAGMA journal_mode = WAL")  # a copy made by VACUUM INTO has lost this mode
+        with transaction(db):
+            db.execute(META)
+            db.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", new_counters().items())
+            newest = self._count_commit(db)
+        if accept_older:
+            acknowledge(self.path, newest, lower=True)
+        self._acknowledge(db, newest)
+        self._clears_mark = True
+
+    # Counting
+
+    def _count_commit(self, db: sqlite3.Connection) -> Acknowledged:
+        """Increases the counter in the open transaction, and marks the file as in use."""
+        stored = counters(db)
+        commits = int(stored["commits"]) + 1
+        db.execute("UPDATE meta SET value = ? WHERE key = 'commits'", (str(commits),))
+        if stored["in_use"] != "1":
+            db.execute("UPDATE meta SET value = '1' WHERE key = 'in_use'")
+            self._is_marked, self._clears_mark = False, True
+        return Acknowledged(stored["file_id"], commits)
+
+    def _acknowledge(self, db: sqlite3.Connection, newest: Acknowledged) -> None:
+        """States the commit in the lock file; before the first one, the mark is moved from the log into the file."""
+        if not self._is_marked:
+            _, frames, moved = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            self._is_marked = frames == moved
+        if self._log_inode is None:
+            self._log_inode = _inode(log_path(self.path))
+        acknowledge(self.path, newest)
+
+    def _clear_mark(self, db: sqlite3.Connection) -> None:
+        """Moves the log into the file and clears the mark, unless other processes prevent it or have taken over."""
+        try:
+            db.execute(f"PRAGMA busy_timeout = {CLOSE_WAIT_SECONDS * 1000:.0f}")
+            with transaction(db):
+                self._check_same_file()
+                self._connection = db  # for the guard
+                self.guard()
+                newest = self._count_commit(db)
+                db.execute("UPDATE meta SET value = '0' WHERE key = 'in_use'")
+            self._acknowledge(db, newest)
+            db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        except (sqlite3.Error, OSError, StoreError) as error:
+            log.debug("%s stays marked as in use: %s", self.path, error)
+        finally:
+            self._connection = None
+
+    def _check_same_file(self) -> None:
+        """Raises StoreError if the file or its log was deleted or replaced, so that nobody would find the changes."""
+        if _inode(self.path) != self._inode:
+            raise StoreError(
+                f"{self.path} was deleted or replaced while it was in use, so nothing more can be stored in it: end "
+                "this process, restore the file and open it again"
+            )
+        if self._log_inode is not None and _inode(log_path(self.path)) != self._log_inode:
+            raise StoreError(
+                f"{log_path(self.path)} was deleted or replaced while it was in use, so nothing more can be stored: "
+                "end this process, restore the files and open them again"
+            )
+
+
+def find_lost_commits(path: Path, db: sqlite3.Connection, has_lock_file: bool | None = None) -> str:
+    """Returns why a file is older than what was acknowledged, or may be; "" if nothing is known to be lost.
+
+    Args:
+        path: The file.
+        db: A connection to it that can only read.
+        has_lock_file: Whether there was a lock file before this process opened the file; by default, whether there is.
+    """
+    has_lock_file = lock_path(path).exists() if has_lock_file is None else has_lock_file
+    stated = read_acknowledged(path)  # before the counter in the file, which other processes may increase
+    stored = counters(db)
+    commits = int(stored.get("commits", 0))
+    if stated is not None and stored.get("file_id", stated.file_id) == stated.file_id and commits < stated.commits:
+        return (
+            f"{path} has lost {stated.commits - commits:,} of {stated.commits:,} commits that were acknowledged: "
+            f"{_describe_log(path)}"
+        )
+    if stored.get("in_use") == "1" and not has_lock_file and is_in_wal_mode(path):
+        return (
+            f"{path} is a copy of a file in use, without its lock file {lock_path(path).name}: newer commits may be "
+            "missing"
+        )
+    return ""
+
+
+def counters(db: sqlite3.Connection) -> dict[str, str]:
+    """Returns the id, the number of commits and the mark of a file; empty for files of older versions."""
+    if not single_value(db, "SELECT COUNT(*) FROM sqlite_master WHERE name = 'meta'"):
+        return {}
+    return dict(db.execute("SELECT key, value FROM meta WHERE key IN ('file_id', 'commits', 'in_use')"))
+
+
+def _describe_log(path: Path) -> str:
+    log_file = log_path(path)
+    size = log_file.stat().st_size if log_file.exists() else 0
+    return f"its log {log_file.name} {f'was truncated or damaged ({size:,} bytes)' if size else 'is missing or empty'}"
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None

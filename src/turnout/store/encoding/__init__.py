@@ -1,4 +1,0 @@
-"""Arrays and numbers as bytes: packing, compact states, and limits for what is read from a file.
-
-This package is private: use what `turnout.store` exports.
-"""

@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from turnout.errors import SettingError
+from turnout.kernel.arrays import FloatArray
+from turnout.kernel.exploration import ConstantExploration, TheoreticalExploration
+from turnout.kernel.rounds import RoundOffer
+from turnout.lab.analysis.lemma import AllEstimates, estimate_all, required_exploration
+from turnout.lab.analysis.metrics import replayed_estimates
+from turnout.lab.analysis.theory import lemma_coverage
+from turnout.lab.columns import RoundColumns
+from turnout.lab.runs.play import play
+from turnout.lab.worlds.paper import PaperWorld
+from turnout.policies.rbcsf.policy import RBCSF
+
+
+def run(seed: int = 0, rounds: int = 30) -> RoundColumns:
+    records = list(play(RBCSF(40), PaperWorld(seed), rounds))
+    return RoundColumns.from_records(records, clients=40)
+
+
+def made_up(predicted: list[list[float]], uncertainty: float, expected: list[list[float]]) -> AllEstimates:
+    """Returns estimates of rounds (rows) and clients (columns)."""
+    shape = np.array(predicted)
+    return AllEstimates(
+        np.arange(1.0, len(shape) + 1), shape, np.full(shape.shape, uncertainty), np.array(expected, dtype=np.float64)
+    )
+
+
+def test_the_estimates_of_selected_clients_are_those_of_a_replay() -> None:
+    columns = run()
+    found = estimate_all(columns, PaperWorld(0))
+    predicted, uncertainty = replayed_estimates(columns)
+    rows = np.repeat(np.arange(30), np.diff(columns.starts))
+    np.testing.assert_allclose(found.predicted[rows, columns.chosen], predicted)
+    np.testing.assert_allclose(found.uncertainty[rows, columns.chosen], uncertainty)
+    rounds = columns.rounds[rows]
+    expected = PaperWorld(0).expected_times(rounds, columns.chosen, columns.contexts)
+    np.testing.assert_allclose(found.expected[rows, columns.chosen], expected)
+    assert found.predicted.shape == (30, 40)
+
+
+def test_clients_that_were_never_selected_are_estimated_too() -> None:
+    columns = run(rounds=2)
+    never = np.setdiff1d(np.arange(40), columns.chosen)
+    found = estimate_all(columns, PaperWorld(0))
+    assert len(never)
+    assert not found.predicted[:, never].any()
+    assert (found.expected[:, never] > 0).all()
+    # With exploration 0, the band of a client about which nothing is known has no width: all of them are outside.
+    assert found.covered(ConstantExploration(0.0)) == 0.0
+    truth = PaperWorld(0).expected_times(
+        columns.rounds[np.repeat([0, 1], np.diff(columns.starts))], columns.chosen, columns.contexts
+    )
+    wide = ConstantExploration(10.0)
+    assert found.covered(wide) == lemma_coverage(columns, truth, wide).clients == 1.0
+
+
+def test_coverage_matches_a_manual_computation() -> None:
+    # Bands of 2: optimistic times 3, 0 | 3, 0, and expected times must lie in [3, 7] and [0, 4].
+    found = made_up([[5.0, 1.0], [5.0, 1.0]], 1.0, [[3.0, 4.0], [7.0, 0.0]])
+    two = ConstantExploration(2.0)
+    assert found.optimistic(two).tolist() == [[3.0, 0.0], [3.0, 0.0]]
+    assert found.covered(two) == 1.0
+    assert found._replace(expected=np.array([[2.9, 4.0], [7.0, 0.0]])).covered(two) == 0.5
+    assert found._replace(expected=np.array([[3.0, 4.0], [7.1, 0.0]])).covered(two) == 0.5
+    assert found._replace(expected=np.array([[3.0, 4.1], [7.1, 0.0]])).covered(two) == 0.0
+
+
+def test_the_exploration_is_that_of_the_round() -> None:
+    found = made_up([[5.0], [5.0]], 1.0, [[7.0], [9.0]])
+    assert found.covered(lambda round_: 2.0 * round_) == 1.0
+    assert found.covered(lambda round_: 4.0 / round_) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("predicted", "expected", "needed"),
+    [(5.0, 3.0, 2.0), (5.0, 8.0, 3.0), (5.0, 10.0, 5.0), (1.0, 8.0, 4.0), (-1.0, 6.0, 3.0)],
+)
+def test_the_exploration_that_a_client_needs(predicted: float, expected: float, needed: float) -> None:
+    found = made_up([[predicted]], 0.5, [[expected]])
+    assert required_exploration(found) == needed / 0.5
+    assert found.covered(ConstantExploration(needed / 0.5)) == 1.0
+    assert found.covered(ConstantExploration(0.999 * needed / 0.5)) == 0.0
+
+
+def test_a_share_of_delta_of_the_clients_may_need_more() -> None:
+    found = made_up([[10.0] * 10], 1.0, [[10.0 + step for step in range(10)]])
+    assert [required_exploration(found, delta) for delta in (0.0, 0.1, 0.5, 0.55, 1.0)] == [9.0, 8.0, 4.0, 4.0, 0.0]
+    with pytest.raises(SettingError, match="delta must be"):
+        required_exploration(found, 1.5)
+
+
+positive: st.SearchStrategy[FloatArray] = st.lists(
+    st.lists(st.floats(0.0, 20.0), min_size=4, max_size=4), min_size=3, max_size=3
+).map(np.array)
+
+
+@given(positive, positive, st.sampled_from([0.0, 0.25, 0.5]))
+@settings(deadline=None)
+def test_the_required_exploration_is_the_smallest_that_covers(
+    predicted: FloatArray, expected: FloatArray, delta: float
+) -> None:
+    found = AllEstimates(np.arange(1.0, 4.0), predicted, np.full((3, 4), 0.7), expected)
+    needed = required_exploration(found, delta)
+    assert found.covered(ConstantExploration(needed * (1 + 1e-9) + 1e-9)) >= 1 - delta
+    if needed > 1e-6:
+        assert found.covered(ConstantExploration(needed * (1 - 1e-6))) < 1 - delta
+
+
+def test_the_lemmas_schedule_covers_all_clients_of_the_papers_world() -> None:
+    world = PaperWorld(0)
+    bounds = world.bounds()
+    schedule = TheoreticalExploration(R=bounds["R"], S=bounds["S"], L=bounds["L"], delta=0.1)
+    found = estimate_all(run(rounds=60), world)
+    assert found.covered(schedule) == 1.0
+    assert (found.optimistic(schedule) > 0).mean() < 0.001  # nothing is known: the coverage is vacuous
+    assert required_exploration(found) < schedule(1)
+
+
+def test_a_run_of_another_world_is_rejected() -> None:
+    with pytest.raises(SettingError, match="round 1 was not played in this world: its exchange times differ"):
+        estimate_all(run(0), PaperWorld(1, availability=1.0))
+
+
+def test_a_world_without_expected_times_is_rejected() -> None:
+    class Silent(PaperWorld):
+        def offer(self, round: int) -> RoundOffer:
+            return super().offer(round).without_truth()
+
+    with pytest.raises(SettingError, match="does not state expected times"):
+        estimate_all(run(0), Silent(0))
+    assert math.isfinite(required_exploration(estimate_all(run(0), PaperWorld(0))))

@@ -1,0 +1,356 @@
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lab.analysis.records import columns_of, histories, records_of
+from turnout.errors import ReportError, SettingError
+from turnout.kernel.exchange_time import ExchangeTimeModel
+from turnout.kernel.fairness import FairnessQueues
+from turnout.kernel.rounds import LateArrivals, RoundRecord, RoundReport, Selection
+from turnout.lab.analysis.metrics import (
+    band_coverage,
+    jain_index,
+    lorenz_curve,
+    owed_after_each_round,
+    prediction_error,
+    replayed_estimates,
+    selection_rates,
+    sliding_rates,
+    spread,
+    summarise,
+    time_saved,
+)
+from turnout.lab.columns import RoundColumns
+from turnout.policies.rbcsf.policy import RBCSF
+from turnout.policies.small_fleet import SmallFleet
+
+
+def fleet_records(*, rounds: int, clients: int = 12, seed: int = 1, failure_rate: float = 0.1) -> list[RoundRecord]:
+    fleet = SmallFleet(seed, clients=clients, deadline=12.0, failure_rate=failure_rate)
+    policy = RBCSF(clients, cohort_size=4)
+    records = []
+    for number in range(1, rounds + 1):
+        offer = fleet.offer(number)
+        selection = policy.ask(offer)
+        report = fleet.play(offer, selection)
+        policy.tell(report)
+        records.append(RoundRecord(selection, report))
+    return records
+
+
+@pytest.fixture(scope="module")
+def fleet_run() -> tuple[list[RoundRecord], RoundColumns]:
+    records = fleet_records(rounds=60)
+    return records, RoundColumns.from_records(records, clients=12)
+
+
+# Shares
+
+
+def test_selection_rates_are_turns_divided_by_rounds() -> None:
+    columns = columns_of([[0], [0, 2], [], [2]], clients=3)
+    assert selection_rates(columns).tolist() == [0.5, 0.0, 0.5]
+
+
+def test_sliding_rates_use_a_moving_window() -> None:
+    columns = columns_of([[0], [0, 1], [], [1]], clients=2)
+    assert sliding_rates(columns, 2).tolist() == [[1.0, 0.5], [0.5, 0.5], [0.0, 0.5]]
+
+
+def test_a_window_over_all_rounds_gives_the_selection_rates(fleet_run: tuple[list[RoundRecord], RoundColumns]) -> None:
+    _, columns = fleet_run
+    assert np.array_equal(sliding_rates(columns, 60), selection_rates(columns)[None])
+    assert np.array_equal(sliding_rates(columns, 1), columns.chosen_mask)
+
+
+@pytest.mark.parametrize("window", [0, 3])
+def test_a_window_longer_than_the_run_is_rejected(window: int) -> None:
+    with pytest.raises(SettingError, match="window must be at"):
+        sliding_rates(columns_of([[0], [0]], clients=1), window)
+
+
+def test_a_run_without_rounds_has_no_rates() -> None:
+    with pytest.raises(SettingError, match="hold no rounds"):
+        selection_rates(RoundColumns.from_records([], clients=1))
+
+
+# Debts
+
+
+@given(histories())
+@settings(max_examples=60, deadline=None)
+def test_debts_equal_those_of_the_queues_exactly(history: dict[str, Any]) -> None:
+    clients, rate, accrual, cap = (history[name] for name in ("clients", "rate", "accrual", "max_owed"))
+    records = records_of(
+        history["cohorts"], clients=clients, outcomes=history["outcomes"], available=history["available"]
+    )
+    queues = FairnessQueues(clients, rate, accrual=accrual, max_owed=cap)
+    expected = []
+    for record in records:
+        report = record.report
+        queues.advance(report.clients[report.with_outcome(*history["outcomes_paid"])], report.available)
+        expected.append(queues.owed)
+    owed = owed_after_each_round(
+        RoundColumns.from_records(records, clients=clients),
+        rate,
+        accrual=accrual,
+        max_owed=cap,
+        outcomes_paid=history["outcomes_paid"],
+    )
+    assert owed.tobytes() == np.array(expected).tobytes()
+
+
+def test_an_unselected_client_is_owed_its_rate_per_round() -> None:
+    owed = owed_after_each_round(columns_of([[0], [0], [1]], clients=2), "1/4")
+    assert owed.tolist() == [[0.0, 0.25], [0.0, 0.5], [0.25, 0.0]]
+
+
+def test_only_paid_outcomes_pay_a_turn() -> None:
+    columns = columns_of([[0, 1], [0, 1]], clients=2, outcomes=[["arrived", "late"], ["failed", "arrived"]])
+    assert owed_after_each_round(columns, 0.5).tolist() == [[0, 0], [0, 0]]
+    assert owed_after_each_round(columns, 0.5, outcomes_paid=("arrived",)).tolist() == [[0, 0.5], [0.5, 0]]
+
+
+def test_without_recorded_outcomes_all_clients_arrived() -> None:
+    columns = columns_of([[0]], clients=1)
+    assert owed_after_each_round(columns, 0.5, outcomes_paid=("arrived",)).tolist() == [[0.0]]
+    assert owed_after_each_round(columns, 0.5, outcomes_paid=("late", "failed")).tolist() == [[0.5]]
+
+
+def test_invalid_settings_of_debts_are_rejected() -> None:
+    record = RoundRecord(Selection(1, [0]), RoundReport(1, [0], [[1.0]], [1.0]))  # type: ignore[arg-type]
+    without_availability = RoundColumns.from_records([record], clients=2)
+    with pytest.raises(ReportError, match="needs the available clients of every round"):
+        owed_after_each_round(without_availability, 0.5, accrual="available")
+    partly_without_availability = RoundColumns.from_records([record, *records_of([[0], [0]], clients=2)[1:]], clients=2)
+    with pytest.raises(ReportError, match="needs the available clients of every round"):
+        owed_after_each_round(partly_without_availability, 0.5, accrual="available")
+    with pytest.raises(SettingError, match="accrual must be"):
+        owed_after_each_round(without_availability, 0.5, accrual="never")  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="max_owed must be at least 0"):
+        owed_after_each_round(without_availability, 0.5, max_owed=-1)
+    with pytest.raises(SettingError, match="unknown outcome 'a'"):
+        owed_after_each_round(without_availability, 0.5, outcomes_paid="arrived")
+
+
+# Evenness
+
+turns_of_clients = st.lists(st.integers(0, 10**6), min_size=1, max_size=40)
+
+
+@given(turns_of_clients)
+def test_jains_index_lies_between_one_over_n_and_one(turns: list[int]) -> None:
+    index = jain_index(turns)
+    assert 1 / len(turns) <= index <= 1
+    if any(turns):
+        squares = Fraction(sum(turns) ** 2, len(turns) * sum(count**2 for count in turns))
+        assert index == pytest.approx(float(squares), rel=1e-12)
+
+
+@given(st.integers(1, 50), st.floats(1e-300, 1e300))
+def test_jains_index_is_one_for_equal_turns_and_one_over_n_for_a_single_client(clients: int, turns: float) -> None:
+    assert jain_index([turns] * clients) == pytest.approx(1.0, rel=1e-12)
+    assert jain_index([turns] + [0.0] * (clients - 1)) == 1 / clients
+
+
+def test_no_turns_count_as_even() -> None:
+    assert jain_index([0, 0, 0]) == 1.0
+    assert spread([0, 0, 0]) == 0.0
+    assert lorenz_curve([0, 0]).tolist() == [[0, 0], [0.5, 0.5], [1, 1]]
+
+
+@given(turns_of_clients)
+def test_the_lorenz_curve_is_convex_from_corner_to_corner(turns: list[int]) -> None:
+    curve = lorenz_curve(turns)
+    assert curve.shape == (len(turns) + 1, 2)
+    assert curve[0].tolist() == [0.0, 0.0]
+    assert curve[-1].tolist() == [1.0, 1.0]
+    steps = np.diff(curve[:, 1])
+    assert (steps >= 0).all()
+    assert (np.diff(steps) >= -1e-12).all()
+    assert (curve[:, 1] <= curve[:, 0] + 1e-12).all()
+
+
+def test_the_lorenz_curve_starts_with_the_least_selected_client() -> None:
+    assert lorenz_curve([5, 1, 2, 0])[:, 1].tolist() == [0.0, 0.0, 1 / 8, 3 / 8, 1.0]
+
+
+def test_the_spread_is_the_standard_deviation() -> None:
+    assert spread([2, 4, 4, 4, 5, 5, 7, 9]) == 2.0
+
+
+def test_turns_must_be_present_and_not_negative() -> None:
+    for invalid in ([], [1, -1]):
+        with pytest.raises(SettingError, match="turns must be"):
+            jain_index(invalid)
+
+
+# Times
+
+
+def test_time_saved_is_a_share_of_the_time_of_the_baseline() -> None:
+    slow = columns_of([[0, 1], [0]], clients=2, times=[[4.0, 6.0], [2.0]])
+    fast = columns_of([[0], [1]], clients=2, times=[[1.0], [5.0]])
+    assert time_saved(fast, slow) == 0.25
+    assert time_saved(slow, slow) == 0.0
+    assert time_saved(slow, fast) == pytest.approx(-1 / 3)
+
+
+def test_time_saved_needs_comparable_runs() -> None:
+    two, count, idle = columns_of([[0], [0]], clients=1), columns_of([[0]], clients=1), columns_of([[], []], clients=1)
+    with pytest.raises(SettingError, match="the run has 2 rounds and the baseline 1"):
+        time_saved(two, count)
+    with pytest.raises(SettingError, match="the baseline took no time"):
+        time_saved(two, idle)
+
+
+# Predictions
+
+
+@pytest.mark.parametrize(("ridge", "forgetting"), [(1.0, 1.0), (0.5, 1.0), (1.0, 0.9)])
+def test_replayed_estimates_equal_those_of_a_model_that_learns_round_by_round(
+    fleet_run: tuple[list[RoundRecord], RoundColumns], ridge: float, forgetting: float
+) -> None:
+    records, columns = fleet_run
+    model = ExchangeTimeModel(12, ridge=ridge, forgetting=forgetting)
+    predicted: list[float] = []
+    uncertainty: list[float] = []
+    for record in records:
+        report = record.report
+        predicted.extend(model.predict(report.contexts, report.clients))
+        uncertainty.extend(model.uncertainty(report.contexts, report.clients))
+        model.learn_from(report)
+    replay = replayed_estimates(columns, ridge=ridge, forgetting=forgetting)
+    assert replay.predicted.tobytes() == np.array(predicted).tobytes()
+    assert replay.uncertainty.tobytes() == np.array(uncertainty).tobytes()
+
+
+@pytest.mark.parametrize("forgetting", [1.0, 0.8])
+def test_replayed_estimates_apply_corrections_in_the_round_that_reported_them(forgetting: float) -> None:
+    records = records_of(
+        [[0], [0], [0], [0]],
+        clients=1,
+        times=[[5.0], [4.0], [6.0], [6.0]],
+        outcomes=[["late"], ["arrived"], ["arrived"], ["arrived"]],
+    )
+    truth = LateArrivals([1], [0], [[1.0]], [5.0], [8.0], [1])  # type: ignore[arg-type]
+    records[2] = RoundRecord(records[2].selection, replace(records[2].report, late_arrivals=truth))
+    model = ExchangeTimeModel(1, features=1, forgetting=forgetting)
+    expected: list[float] = []
+    for record in records:
+        expected.extend(model.predict(record.report.contexts, record.report.clients))
+        model.learn_from(record.report)
+    replay = replayed_estimates(RoundColumns.from_records(records, clients=1), forgetting=forgetting)
+    assert replay.predicted.tolist() == expected
+    if forgetting == 1:
+        assert expected == pytest.approx([0, 5 / 2, 9 / 3, (8 + 4 + 6) / 4])
+
+
+def test_replayed_estimates_agree_with_the_equations_of_the_paper(
+    fleet_run: tuple[list[RoundRecord], RoundColumns],
+) -> None:
+    records, columns = fleet_run
+    H, b = [np.eye(3) for _ in range(12)], [np.zeros(3) for _ in range(12)]  # noqa: N806
+    predicted, uncertainty = [], []
+    for record in records:
+        report = record.report
+        for n, c, tau, failed in zip(
+            report.clients, report.contexts, report.exchange_times, report.with_outcome("failed"), strict=True
+        ):
+            inverse = np.linalg.inv(H[n])
+            predicted.append(c @ inverse @ b[n])
+            uncertainty.append(math.sqrt(c @ inverse @ c))
+            if not failed:
+                H[n] += np.outer(c, c)
+                b[n] += tau * c
+    replay = replayed_estimates(columns)
+    np.testing.assert_allclose(replay.predicted, predicted, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(replay.uncertainty, uncertainty, rtol=1e-8, atol=1e-8)
+
+
+def test_first_predictions_are_zero_and_failures_are_not_learned() -> None:
+    columns = columns_of(
+        [[0], [0], [0]],
+        clients=1,
+        times=[[9.0], [6.0], [7.0]],
+        contexts=[[[2.0]], [[2.0]], [[1.0]]],
+        outcomes=[["failed"], ["late"], ["arrived"]],
+    )
+    replay = replayed_estimates(columns)
+    assert replay.predicted.tolist() == pytest.approx([0.0, 0.0, 2.4])
+    assert replay.uncertainty.tolist() == pytest.approx([2.0, 2.0, math.sqrt(0.2)])
+
+
+def test_the_prediction_error_ignores_failures() -> None:
+    columns = columns_of(
+        [[0, 1], [1], [], [0]],
+        clients=2,
+        times=[[4.0, 2.0], [9.0], [], [3.0]],
+        outcomes=[["arrived", "late"], ["failed"], [], ["arrived"]],
+    )
+    # The first prediction is 0; then client 0 is predicted to take 4/2 seconds.
+    overall, by_round = prediction_error(columns)
+    assert overall == pytest.approx((4 + 2 + 1) / 3)
+    np.testing.assert_allclose(by_round, [3.0, np.nan, np.nan, 1.0])
+
+
+def test_the_prediction_error_is_nan_without_observed_times() -> None:
+    overall, by_round = prediction_error(columns_of([[]], clients=1))
+    assert math.isnan(overall)
+    assert np.isnan(by_round).all()
+
+
+def test_band_coverage_counts_expected_times_within_the_band() -> None:
+    columns = columns_of([[0], [0]], clients=1, times=[[4.0], [4.0]])
+    # Predicted 0 ± 1·w, then 2 ± w·sqrt(1/2).
+    assert band_coverage(columns, [1.0, 1.0], 1.0) == 0.5
+    assert band_coverage(columns, [1.0, 1.0], 2.0) == 1.0
+    assert band_coverage(columns, [1.0, 1.0], 0.5) == 0.0
+    assert band_coverage(columns, [1.0, 2.0], 0.0) == 0.5
+
+
+def test_band_coverage_needs_one_expected_time_per_turn() -> None:
+    with pytest.raises(SettingError, match="expected has 1 rows, but there are 2 chosen clients"):
+        band_coverage(columns_of([[0], [0]], clients=1), [1.0], 1.0)
+
+
+# The summary
+
+
+def test_the_summary_of_a_small_run_matches_a_manual_computation() -> None:
+    columns = columns_of([[0, 1], [0], [], [0]], clients=3, times=[[1.0, 3.0], [5.0], [], [2.0]])
+    assert asdict(summarise(columns, guaranteed_rate="1/4")) == pytest.approx(
+        {
+            "rounds": 4,
+            "mean_round": 2.5,
+            "p95_round": 4.7,  # interpolated: 85 % between 3 and 5
+            "total_time": 10.0,
+            "mean_cohort": 1.0,
+            "least_share": 0.0,
+            "jain": 16 / 30,
+            "spread_of_turns": math.sqrt(14 / 9),
+            "worst_debt": 1.0,
+            "mean_debt": (0 + 0.75 + 1) / 3,
+            "largest_shortfall": 1.0,
+            "shortfall_at_end": 1.0,
+            "share_of": "of all rounds",
+        }
+    )
+
+
+def test_the_summary_agrees_with_the_individual_metrics(fleet_run: tuple[list[RoundRecord], RoundColumns]) -> None:
+    records, columns = fleet_run
+    summary = summarise(columns, guaranteed_rate=0.15)
+    owed = owed_after_each_round(columns, 0.15)[-1]
+    assert summary.total_time == pytest.approx(sum(record.report.duration for record in records))
+    assert summary.least_share == selection_rates(columns).min()
+    assert summary.worst_debt == owed.max()
+    assert summary.mean_debt == pytest.approx(owed.mean())

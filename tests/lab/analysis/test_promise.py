@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lab.analysis.records import columns_of, histories, records_of
+from turnout.errors import ReportError, SettingError
+from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
+from turnout.lab.analysis.metrics import available_rates, owed_units, selection_rates, summarise
+from turnout.lab.analysis.promise import SHARE_OF, least_share, shares, shortfalls
+from turnout.lab.columns import RoundColumns
+
+
+def recount(
+    records: list[RoundRecord], rates: list[Fraction], accrual: str, paid: str
+) -> tuple[list[list[Fraction]], list[int], list[int]]:
+    """Counts with fractions: shortfalls after each round, turns, and rounds in which each client accrued."""
+    turns, rounds = [0] * len(rates), [0] * len(rates)
+    behind = []
+    for record in records:
+        report = record.report
+        assert report.available is not None
+        for client in range(len(rates)):
+            rounds[client] += 1 if accrual == "always" else int(report.available[client])
+        for index, client in enumerate(report.clients.tolist()):
+            outcome = "arrived" if report.outcomes is None else str(report.outcomes[index])
+            turns[client] += paid == "chosen" or outcome == "arrived"
+        behind.append([rate * rounds[client] - turns[client] for client, rate in enumerate(rates)])
+    return behind, turns, rounds
+
+
+@given(histories(), st.sampled_from(["chosen", "contributed"]), st.sampled_from([0.5, 1, Fraction(7, 3), 2.0]))
+@settings(max_examples=60, deadline=None)
+def test_shortfalls_equal_a_plain_recount(history: dict[str, Any], paid: Any, tolerance: Any) -> None:
+    clients, rate, accrual = history["clients"], history["rate"], history["accrual"]
+    records = records_of(
+        history["cohorts"], clients=clients, outcomes=history["outcomes"], available=history["available"]
+    )
+    columns = RoundColumns.from_records(records, clients=clients)
+    rates = rate if isinstance(rate, list) else [rate] * clients
+    behind, turns, rounds = recount(records, rates, accrual, paid)
+    found = shortfalls(columns, rate, accrual=accrual, paid=paid, tolerance=tolerance)
+
+    unit = found.units_per_turn
+    by_client = [max(after[client] for after in behind) for client in range(clients)]
+    assert [Fraction(units, unit) for units in found.largest_units.tolist()] == by_client
+    assert found.largest_in.tolist() == [
+        1 + [after[client] for after in behind].index(by_client[client]) for client in range(clients)
+    ]
+    assert found.largest == float(max(by_client))
+    assert found.worst_client == by_client.index(max(by_client))
+    assert found.worst_round == found.largest_in[found.worst_client]
+    assert found.at_end == float(max(behind[-1]))
+    assert found.worst_at_end == behind[-1].index(max(behind[-1]))
+
+    certificate = found.certificate
+    assert [Fraction(units, unit) for units in certificate.behind_units.tolist()] == behind[-1]
+    assert certificate.turns.tolist() == turns
+    assert certificate.books_balance
+    expected = ["broken" if left > tolerance else "behind" if left >= 1 else "kept" for left in behind[-1]]
+    assert certificate.statuses.tolist() == expected
+    assert found.status == max(expected, key=["kept", "behind", "broken"].index)
+    assert found.ever_broken.tolist() == [largest > tolerance for largest in by_client]
+    outcomes = {"chosen": ("arrived", "late", "failed"), "contributed": ("arrived",)}[paid]
+    owed, _ = owed_units(columns, rate, accrual=accrual, outcomes_paid=outcomes)
+    assert certificate.owed_units.tolist() == owed[-1].tolist()
+    for client in range(clients):
+        last_kept = max((t for t, after in enumerate(behind, 1) if after[client] <= tolerance), default=0)
+        since = 0 if last_kept == len(behind) else last_kept + 1
+        assert certificate.broken_since is not None
+        assert certificate.broken_since[client] == since
+
+    each = shares(columns, accrual=accrual, paid=paid)
+    assert [None if math.isnan(share) else share for share in each.tolist()] == [
+        taken / count if count else None for taken, count in zip(turns, rounds, strict=True)
+    ]
+
+
+def test_a_client_that_catches_up_is_kept_at_the_end_but_was_broken() -> None:
+    columns = columns_of([[0], [0], [0], [0], [0], [0], [1], [1], [1]], clients=2)
+    found = shortfalls(columns, 0.5, tolerance=2)
+    assert (found.largest, found.worst_client, found.worst_round) == (3.0, 1, 6)
+    assert (found.at_end, found.worst_at_end, found.status) == (1.5, 1, "behind")
+    assert found.ever_broken.tolist() == [False, True]
+    assert found.certificate.broken_since is not None
+    assert found.certificate.broken_since.tolist() == [0, 0]
+
+
+def test_a_surplus_is_a_negative_shortfall() -> None:
+    found = shortfalls(columns_of([[0, 1], [0, 1]], clients=2), 0.25)
+    assert (found.largest, found.at_end, found.status) == (-0.75, -1.5, "kept")
+
+
+def test_a_share_is_that_of_the_promise() -> None:
+    columns = columns_of(
+        [[0, 1], [0], [0], [1]],
+        clients=3,
+        available=[[True, True, False], [True, False, False], [True, False, False], [True, True, False]],
+        outcomes=[["arrived", "late"], ["failed"], ["arrived"], ["arrived"]],
+    )
+    assert np.array_equal(shares(columns), selection_rates(columns))
+    assert np.array_equal(shares(columns, accrual="available"), available_rates(columns), equal_nan=True)
+    assert shares(columns, accrual="available", paid="contributed").tolist()[:2] == [0.5, 0.5]
+    assert least_share(columns, 0.5) == 0.0
+    assert least_share(columns, 0.5, accrual="available") == 0.75  # client 2 was never available
+    summary = summarise(columns, guaranteed_rate=0.5, accrual="available", paid="contributed")
+    assert (summary.least_share, summary.share_of) == (0.5, SHARE_OF["available"])
+    assert (summary.largest_shortfall, summary.shortfall_at_end) == (0.5, 0.0)
+
+
+def test_clients_that_could_not_be_served_do_not_count_for_the_least_share_of_available_rounds() -> None:
+    available = [[True, round_ == 3] for round_ in range(8)]
+    columns = columns_of([[0]] * 8, clients=2, available=available)
+    assert least_share(columns, 0.25, accrual="available") == 1.0  # one round is not enough for a turn
+    assert least_share(columns, 0.25) == 0.0
+    assert least_share(columns, 1.0, accrual="available") == 0.0
+    assert least_share(columns, 0.1, accrual="available") == 0.0  # nobody is promised a whole turn: all count
+    nobody = columns_of([[]], clients=1, available=[[False]])
+    assert math.isnan(least_share(nobody, 0.5, accrual="available"))
+
+
+def test_invalid_promises_are_rejected() -> None:
+    columns = columns_of([[0]], clients=1)
+    with pytest.raises(SettingError, match="paid must be 'chosen' or 'contributed'"):
+        shortfalls(columns, 0.5, paid="never")  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="accrual must be"):
+        shares(columns, accrual="never")  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="tolerance must be above 0"):
+        shortfalls(columns, 0.5, tolerance=0)
+    with pytest.raises(SettingError, match="hold no rounds"):
+        shortfalls(RoundColumns.from_records([], clients=1), 0.5)
+    record = RoundRecord(Selection(1, [0]), RoundReport(1, [0], [[1.0]], [1.0]))  # type: ignore[arg-type]
+    with pytest.raises(ReportError, match="needs the available clients"):
+        shortfalls(RoundColumns.from_records([record], clients=1), 0.5, accrual="available")

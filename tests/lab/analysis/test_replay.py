@@ -1,0 +1,334 @@
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from turnout.errors import SettingError, StoreError
+from turnout.kernel.randomness import round_rng
+from turnout.kernel.rounds import OUTCOMES
+from turnout.lab import RunPlan, RunStore, play_into, play_plan
+from turnout.lab.analysis.metrics import shortfalls, summarise
+from turnout.lab.analysis.replay import records
+from turnout.lab.analysis.replay.records import recorded
+from turnout.lab.analysis.replay.replay import FIGURES, Replayed, fitted_build, replay
+from turnout.lab.analysis.tuning import Goal, find_speed_weight
+from turnout.live import ClientStatus, FleetReader, Scheduler
+from turnout.live._internals import KINDS
+from turnout.live.journal.journal import is_fleet
+from turnout.version import __version__
+
+SETTINGS = {"cohort_size": 3, "guaranteed_rate": 0.2, "speed_weight": 5.0}
+PLAN = RunPlan("rbcsf", 60, seed=2, settings={"speed_weight": 5.0})
+ROUNDS = 60
+DEADLINE = 14.0
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with one run of the paper's world."""
+    path = tmp_path_factory.mktemp("store") / "runs.turnout"
+    with RunStore(path) as runs:
+        play_into(runs, PLAN)
+    return path
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sixty rounds of ten phones, phone-9 the slowest; some turns fail, and some late clients report later."""
+    path = tmp_path_factory.mktemp("fleet") / "fleet.turnout"
+    rng = random.Random(0)
+    with Scheduler.open(path, policy="rbcsf", settings=SETTINGS, deadline=DEADLINE, allow_infeasible=True) as scheduler:
+        for round_ in range(ROUNDS):
+            draws = round_rng(0, "status", round_).uniform(0.5, 2.0, (10, 2))
+            statuses = {
+                f"phone-{n}": ClientStatus(*map(float, draws[n])) for n in range(10) if n == 0 or rng.random() < 0.8
+            }
+            for client in scheduler.choose(statuses):
+                seconds = (1 + int(client[-1])) / statuses[client].free_cpu * rng.uniform(0.8, 1.2)
+                if rng.random() < 0.03:
+                    scheduler.failed(client, "battery")
+                elif seconds <= DEADLINE:
+                    scheduler.report(client, seconds)
+            scheduler.close_round()
+            for turn in scheduler.turns(scheduler.round):
+                if turn.kind == "late":
+                    scheduler.report(turn.id, 25.0, round=turn.round)
+    return path
+
+
+def assert_unchanged(result: Replayed) -> None:
+    """Asserts that the replay is exact and equals the record."""
+    for figure in result.figures:
+        assert figure.exact, figure.name
+        assert figure.half_width == 0
+        assert figure.replayed == figure.recorded, figure.name
+    assert result["other_choices"].replayed == result["other_rounds"].replayed == 0
+
+
+def test_the_same_policy_reproduces_a_simulated_run_exactly(store: Path) -> None:
+    record = recorded(store)
+    assert_unchanged(replay(record, "rbcsf", {}))
+    assert record.past.columns.rounds.tolist() == list(range(1, 61))
+
+
+def test_the_same_policy_reproduces_a_fleet_exactly(fleet: Path) -> None:
+    """The policy selects from the complete offers in every round; the recorded selections are not copied."""
+    record = recorded(fleet)
+    assert record.past.has_all_contexts
+    result = replay(record, "rbcsf", {"speed_weight": 5}, draws=2)
+    assert_unchanged(result)
+    assert result.draws == 2
+
+
+@pytest.mark.parametrize("policy", ["rbcsf", "random", "fedcs"])
+def test_another_policy_in_a_simulated_world_is_exact(store: Path, policy: str) -> None:
+    given = {"speed_weight": 50.0} if policy == "rbcsf" else {}
+    result = replay(recorded(store), policy, given)
+    expected = play_plan(RunPlan(policy, 60, seed=2, settings=given))
+    assert all(figure.exact for figure in result.figures)
+    assert result["mean_round"].replayed == expected.durations.mean()
+    assert result["least_share"].replayed == expected.turns.min() / 60
+    shortfall = shortfalls(expected, 0.15)
+    assert result["largest_shortfall"].replayed == shortfall.largest
+    assert result["shortfall_at_end"].replayed == shortfall.at_end
+    assert result.statuses == {shortfall.status: 1}
+    assert result.share_of == "of all rounds"
+    assert result["other_choices"].replayed > 0
+
+
+def test_a_fleet_under_another_weight_is_estimated(fleet: Path) -> None:
+    result = replay(recorded(fleet), "rbcsf", {"speed_weight": 0.1}, draws=5)
+    assert [figure.name for figure in result.figures] == list(FIGURES)
+    assert not result["mean_round"].exact
+    assert result["mean_round"].half_width > 0
+    assert result["mean_round"].replayed > result["mean_round"].recorded  # fairer, and slower
+    assert result["worst_debt"].replayed < result["worst_debt"].recorded
+    assert 0 < result.known_times < 1
+    assert "complete offers were recorded" in result.notes[0]
+
+
+def test_without_complete_offers_contexts_are_resampled(fleet: Path) -> None:
+    record = recorded(fleet)
+    record = replace(record, past=replace(record.past, offers=None))
+    result = replay(record, "rbcsf", {"speed_weight": 0.1}, draws=3)
+    assert any("resampled from their turns" in note for note in result.notes)
+    assert not result["least_share"].exact
+    assert_unchanged(replay(record, "rbcsf", {}))
+
+
+def test_a_policy_without_contexts_is_exact_except_for_times(fleet: Path) -> None:
+    result = replay(recorded(fleet), "random", {}, draws=4)
+    assert result.settings["cohort_size"] == 3  # inherited from the recorded policy
+    assert all(result[name].exact for name in ("jain", "other_choices", "other_rounds"))
+    # Only updates that arrive in time count as turns, and this depends on times.
+    assert not any(result[name].exact for name in ("mean_round", "least_share", "largest_shortfall"))
+    assert result["least_share"].half_width > 0
+
+
+def test_fair_pace_replays_a_fleet_that_broke_its_promise(fleet: Path) -> None:
+    record = recorded(fleet)
+    result = replay(record, "fair-pace", {}, draws=3)
+    assert result.settings == {"cohort_size": 3, "guaranteed_rate": 0.2}  # the recorded promise
+    assert result.promise.startswith("0.2 of the rounds it was available for, at most 2 turns behind")
+    assert result.recorded_status == "broken"
+    assert result.recorded_promise.startswith("broken: phone-9 is ")
+    assert result["largest_shortfall"].replayed < result["largest_shortfall"].recorded
+    assert result["least_share"].replayed > result["least_share"].recorded
+    assert sum(result.statuses.values()) == 3
+    assert result.status != "broken"
+    assert result.replayed_promise.startswith(f"{result.status}: ")
+
+
+def test_the_recorded_figures_are_those_of_the_fleets_own_certificate(fleet: Path) -> None:
+    result = replay(recorded(fleet), "rbcsf", {}, draws=2)
+    with Scheduler.open(fleet, read_only=True) as scheduler:
+        certificate = scheduler.certificate()
+        assert (
+            result.recorded_promise.split(",")[0]
+            == certificate.summary().sentence(lambda row: scheduler.clients[row]).split(",")[0]
+        )
+    assert result["shortfall_at_end"].recorded == certificate.behind.max()
+    assert result.recorded_status == certificate.status
+
+
+def test_a_fleet_of_fair_pace_is_reproduced_exactly(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.turnout"
+    rng = random.Random(1)
+    settings = {"cohort_size": 3, "guaranteed_rate": 0.2, "tolerance": 3}
+    with Scheduler.open(path, policy="fair-pace", settings=settings, deadline=DEADLINE) as scheduler:
+        for _ in range(30):
+            statuses = {f"phone-{n}": ClientStatus(rng.uniform(0.5, 2.0), 1.0) for n in range(10)}
+            for client in scheduler.choose(statuses):
+                scheduler.report(client, min(1 + int(client[-1]) * rng.uniform(0.8, 1.2), DEADLINE))
+            scheduler.close_round()
+    result = replay(recorded(path), "fair-pace", {}, draws=2)
+    assert_unchanged(result)
+    assert result.status == result.recorded_status != "broken"
+    assert "at most 3 turns behind" in result.promise
+    assert replay(recorded(path), "fair-pace", {"tolerance": 1.5}, draws=2)["other_choices"].replayed > 0
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Forty rounds of a fleet with over-selection: clients fail, are late, outrun, or return after enough others."""
+    path = tmp_path_factory.mktemp("crowded") / "fleet.turnout"
+    rng = random.Random(3)
+    with Scheduler.open(path, policy="rbcsf", settings=SETTINGS, deadline=DEADLINE, overcommit=2.0) as scheduler:
+        for _ in range(40):
+            chosen = scheduler.choose({f"phone-{n}": ClientStatus(1.0, 1.0) for n in range(10)})
+            for client in chosen:
+                seconds = (1 + int(client[-1])) * rng.uniform(0.5, 1.5)
+                if rng.random() < 0.3:
+                    scheduler.report_failure(client, "battery")
+                elif seconds <= DEADLINE and rng.random() < 0.8:
+                    scheduler.report(client, seconds)
+            scheduler.close_round()
+    return path
+
+
+def test_metrics_replay_and_tuning_have_the_same_mean_round(crowded: Path) -> None:
+    waited, kinds = [], set()
+    with FleetReader(crowded) as reader:
+        for closed in reader.closed_rounds():
+            names = [KINDS[kind] for kind in closed.kinds]
+            kinds |= set(names)
+            waited.append(
+                max(seconds for seconds, kind in zip(closed.seconds, names, strict=True) if kind != "surplus")
+            )
+            if "late" in names or "arrived" not in names:
+                assert waited[-1] == DEADLINE  # the server waited in vain
+            elif "failed" in names and "outrun" not in names:
+                assert (closed.seconds[closed.kinds == KINDS.index("failed")] == 0).all()  # and for nobody else
+            assert closed.duration == waited[-1]
+    assert kinds == set(KINDS)
+    mean = float(np.mean(waited))
+    record = recorded(crowded)
+    assert record.columns.durations.tolist() == waited
+    assert summarise(record.columns, guaranteed_rate=0.2).mean_round == mean
+    assert replay(record, "rbcsf", {}, draws=2)["mean_round"].recorded == mean
+    assert replay(record, "random", {}, draws=2)["mean_round"].recorded == mean
+    assert fitted_build(record, {}).mean_round == mean
+
+
+def test_a_replay_waits_for_clients_that_were_not_needed(crowded: Path) -> None:
+    """Over-selection is not replayed, so a client that returned after enough others arrives at its own time."""
+    record = recorded(crowded)
+    assert any("the server waits for all" in note for note in record.notes)
+    later = record.past.columns.exchange_times > record.columns.exchange_times
+    assert later.any()
+    assert record.columns.outcomes is not None
+    assert record.past.columns.outcomes is not None
+    assert (record.columns.outcomes[later] == OUTCOMES.index("late")).all()
+    assert (record.past.columns.outcomes[later] == OUTCOMES.index("arrived")).all()
+
+
+def test_all_turns_of_a_fleet_are_read(fleet: Path) -> None:
+    record = recorded(fleet)
+    columns = record.past.columns
+    with Scheduler.open(fleet, read_only=True) as scheduler:
+        rounds = [scheduler.turns(round_) for round_ in range(1, ROUNDS + 1)]
+    turns = [turn for of_round in rounds for turn in of_round]
+    lasted = []
+    for of_round in rounds:  # a failed turn has no seconds: the server waited for it with others, or not at all
+        kinds = {turn.kind for turn in of_round}
+        waited = DEADLINE if "late" in kinds or "arrived" not in kinds else 0.0
+        lasted += [waited if turn.seconds is None else turn.seconds for turn in of_round]
+    assert sorted(columns.exchange_times.tolist()) == sorted(lasted)
+    assert columns.clients == 10
+    assert record.past.deadline == DEADLINE
+    assert record.past.cold_start == 1
+    late = [turn for turn in turns if turn.folded]
+    assert late
+    assert (record.past.true_times == 25.0).sum() == len(late)
+
+
+def test_a_world_fitted_to_a_fleet_is_as_fast_as_its_record(fleet: Path) -> None:
+    record = recorded(fleet)
+    build, scale, mean_round = fitted_build(record, {})
+    assert 0.7 < scale < 1.4
+    assert mean_round == record.columns.durations.mean()
+    result = find_speed_weight(Goal.within(2, by=20), build, points=3, coarse=3, fine=3, fresh=4, try_horizon=False)
+    policy, world = build({"speed_weight": 1.0}, 0)
+    assert policy.cohort_size == 3
+    assert np.array_equal(world.availability, record.past.available.mean(axis=0))
+    assert result.curve[0].mean("shortfall") < result.curve[-1].mean("shortfall")
+
+
+def test_a_run_that_cannot_be_rebuilt_is_estimated_from_its_record(tmp_path: Path) -> None:
+    path = tmp_path / "runs.turnout"
+    with RunStore(path) as runs:  # rounds of another seed than the plan's, as an older version might have written
+        columns = play_plan(RunPlan("rbcsf", 60, seed=9))
+        runs.write_run(PLAN.key, PLAN.as_dict(), columns, clients=40, code_version=__version__)
+    result = replay(recorded(path), "random", {}, draws=3)
+    assert not result["mean_round"].exact
+    assert result["mean_round"].replayed == pytest.approx(14.5, abs=3)
+
+
+def test_a_run_in_a_world_that_is_not_installed_is_estimated_from_its_record(tmp_path: Path) -> None:
+    path = tmp_path / "runs.turnout"
+    plan = {**PLAN.as_dict(), "world": "no_such_module:World"}
+    with RunStore(path) as runs:
+        runs.write_run("elsewhere", plan, play_plan(PLAN), clients=40, code_version=__version__)
+    record = recorded(path)
+    result = replay(record, "rbcsf", {"speed_weight": 6.0}, draws=3)
+    assert not result["mean_round"].exact
+    assert result["mean_round"].recorded == pytest.approx(record.columns.durations.mean())
+    with pytest.raises(SettingError, match="fastest requires the true expected times, which were not recorded"):
+        replay(record, "fastest", {})
+
+
+def test_offers_that_are_too_many_to_load_are_resampled(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    complete = recorded(fleet)
+    assert complete.past.offers is not None
+    monkeypatch.setattr(records, "MOST_NUMBERS", complete.past.offers.size - 1)
+    assert recorded(fleet).past.offers is None
+    monkeypatch.setattr(records, "MOST_NUMBERS", complete.past.offers.size)
+    loaded = recorded(fleet).past.offers
+    assert loaded is not None
+    np.testing.assert_array_equal(loaded, complete.past.offers)
+
+
+def test_the_notes_name_clients_that_joined_later_and_deadlines_that_changed(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.turnout"
+    settings = {"cohort_size": 2, "guaranteed_rate": 0.1, "accrual": "always"}
+    with Scheduler.open(path, settings=settings, deadline=30.0, allow_infeasible=True) as scheduler:
+        for clients in (["a", "b", "c"], ["a", "b", "c", "d"]):
+            scheduler.report_many(dict.fromkeys(scheduler.choose(clients), 3.0))
+            scheduler.close_round()
+            scheduler.amend(deadline=20.0)
+    notes = recorded(path).notes
+    assert "resampled times meet the present deadline, 20.0, in all rounds" in notes
+    assert "clients that joined later are promised turns from the first round on, because accrual is always" in notes
+
+
+def test_fleet_files_are_recognised_by_their_content(store: Path, fleet: Path, tmp_path: Path) -> None:
+    assert is_fleet(fleet)
+    assert not is_fleet(store)
+    (tmp_path / "text").write_text("hello")
+    assert not is_fleet(tmp_path / "text")
+
+
+def test_invalid_replays_are_rejected(store: Path, fleet: Path, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="there is no file"):
+        recorded(tmp_path / "nowhere.turnout")
+    with pytest.raises(SettingError, match="omit run"):
+        recorded(fleet, 1)
+    with pytest.raises(StoreError, match="no run 7"):
+        recorded(store, 7)
+    with pytest.raises(SettingError, match="unknown policy"):
+        replay(recorded(store), "rbscf", {})
+    with pytest.raises(SettingError, match="true expected times"):
+        replay(recorded(fleet), "fastest", {})
+    with pytest.raises(SettingError, match="draws must be at least 2"):
+        replay(recorded(fleet), "random", {}, draws=1)
+    with RunStore(tmp_path / "empty.turnout"):
+        pass
+    with pytest.raises(SettingError, match="holds 0 runs"):
+        recorded(tmp_path / "empty.turnout")
+    Scheduler.open(tmp_path / "new.turnout").close()
+    with pytest.raises(SettingError, match="no closed round"):
+        recorded(tmp_path / "new.turnout")

@@ -1,0 +1,371 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from turnout.errors import SettingError
+from turnout.kernel.arrays import FloatArray
+from turnout.kernel.exchange_time import ExchangeTimeModel
+from turnout.kernel.exploration import ConstantExploration, TheoreticalExploration
+from turnout.kernel.fairness import FairnessQueues
+from turnout.kernel.rounds import RoundOffer, RoundRecord, RoundReport, Selection
+from turnout.lab.analysis.theory import (
+    drift_constant,
+    lemma_coverage,
+    long_run_margin,
+    queue_bound,
+    regret,
+    regret_bound,
+)
+from turnout.lab.columns import RoundColumns
+from turnout.policies.baselines.oracle import FairOracle
+from turnout.policies.rbcsf.policy import RBCSF
+from turnout.policies.small_fleet import SmallFleet
+
+# SmallFleet: free_cpu >= 0.5, bandwidth >= 2, model size 20; the slowest class has theta = [4, 1, 1].
+LONGEST_CONTEXT = math.sqrt(2**2 + 1 + 10**2)
+LARGEST_THETA = math.sqrt(4**2 + 1 + 1)
+SLOWEST_MEAN = 4 * 2 + 1 + 10 * 1.0
+
+
+def columns_of(cohorts: Sequence[Sequence[int]], *, clients: int, times: float = 1.0) -> RoundColumns:
+    records = []
+    for number, cohort in enumerate(cohorts, start=1):
+        rows = np.array(cohort, dtype=np.int64)
+        report = RoundReport(number, rows, np.ones((len(rows), 1)), np.full(len(rows), times))
+        records.append(RoundRecord(Selection(number, rows), report))
+    return RoundColumns.from_records(records, clients=clients)
+
+
+def random_cohorts(
+    seed: int, *, rounds: int, clients: int, noise: Callable[[np.random.Generator, FloatArray], FloatArray]
+) -> tuple[RoundColumns, FloatArray, FloatArray]:
+    """Returns random cohorts of half the SmallFleet with the given noise, theta, and the true means of the turns."""
+    fleet, rng = SmallFleet(seed, clients=clients), np.random.default_rng(seed)
+    records = []
+    for number in range(1, rounds + 1):
+        offer: RoundOffer = fleet.offer(number)
+        rows = np.sort(rng.choice(clients, clients // 2, replace=False))
+        means = (offer.contexts * fleet.theta).sum(axis=1)[rows]
+        report = RoundReport(number, rows, offer.contexts[rows], np.maximum(means + noise(rng, means), 0))
+        records.append(RoundRecord(Selection(number, rows), report))
+    columns = RoundColumns.from_records(records, clients=clients)
+    return columns, fleet.theta, (columns.contexts * fleet.theta[columns.chosen]).sum(axis=1)
+
+
+# Regret
+
+
+def test_regret_is_the_running_mean_of_the_difference() -> None:
+    assert regret([3.0, 5.0, 1.0], [2.0, 2.0, 4.0]).tolist() == pytest.approx([1.0, 2.0, 1 / 3])
+
+
+def test_regret_against_the_same_run_is_zero() -> None:
+    assert not regret([3.0, 5.0], [3.0, 5.0]).any()
+    with pytest.raises(SettingError, match="best_durations has 1 rows, but there are 2 rounds"):
+        regret([1.0, 2.0], [1.0])
+
+
+PAPER = {"R": 0.5, "S": 2.0, "L": 3.0, "delta": 0.1}
+
+
+def test_the_bound_equals_the_formula_of_the_theorem() -> None:
+    # T = 100, N = 40, beta = 0.15, V = 20, lambda = 2, K = 7: T·L²/lambda = 450 and T·L²/(3·lambda) = 150.
+    bound = regret_bound([100], clients=40, guaranteed_rate=0.15, speed_weight=20, ridge=2.0, K=7.0, **PAPER)
+    zeta = 7 * (2 * 0.5 * math.sqrt(3 * math.log(4510)) + math.sqrt(2) * 2)
+    assert bound.tolist() == pytest.approx([40 * 1.0225 / 40 + zeta * math.sqrt(6 * math.log(151) / 100)])
+    assert bound[0] == pytest.approx(31.18174, abs=1e-5)
+
+
+def test_the_bound_is_vectorised_over_rounds() -> None:
+    def bound(rounds: int | list[int]) -> FloatArray:
+        return regret_bound(rounds, clients=4, guaranteed_rate="1/4", speed_weight=5, **PAPER)
+
+    bounds = bound([1, 10, 500])
+    assert bounds.shape == (3,)
+    assert bound(10).shape == ()
+    assert bounds.tolist() == [bound(1), bound(10), bound(500)]
+
+
+def test_in_the_long_run_only_the_cost_of_fairness_remains() -> None:
+    def bound(rounds: float, speed_weight: float) -> float:
+        return float(regret_bound(rounds, clients=40, guaranteed_rate=0.15, speed_weight=speed_weight, **PAPER))
+
+    assert bound(1e14, 20) == pytest.approx(40 * 1.0225 / 40, abs=1e-3)
+    assert bound(100, 50) < bound(100, 20)
+    assert (np.diff([bound(rounds, 20) for rounds in (10, 100, 1000, 10_000)]) < 0).all()
+
+
+def test_the_default_of_k_is_s_times_l() -> None:
+    def bound(K: float | None) -> float:  # noqa: N803
+        return float(regret_bound(50, clients=4, guaranteed_rate=0.1, speed_weight=1, K=K, **PAPER))
+
+    assert bound(None) == bound(6.0)
+    assert bound(0.2) == bound(1.0) < bound(6.0)
+
+
+def test_a_narrow_band_is_widened_to_one_second() -> None:
+    bound = regret_bound(
+        [9.0], clients=1, guaranteed_rate=0, speed_weight=1, R=0.0, S=0.0, L=math.sqrt(3), delta=0.5, K=0.0
+    )
+    assert bound.tolist() == pytest.approx([0.5 + math.sqrt(6 * math.log(10) / 9)])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"speed_weight": 0}, "speed_weight must be above 0"),
+        ({"delta": 0}, "delta must be above 0"),
+        ({"ridge": 0}, "ridge must be above 0"),
+        ({"R": -1}, "R must be at least 0"),
+        ({"K": -1}, "K must be at least 0"),
+        ({"rounds": [1, 0]}, "rounds must be at least 1"),
+        ({"clients": 0}, "clients must be at least 1"),
+        ({"guaranteed_rate": 2}, "guaranteed_rate must lie in"),
+    ],
+)
+def test_invalid_settings_of_the_bound_are_rejected(change: dict[str, object], message: str) -> None:
+    arguments: dict[str, object] = {"rounds": [1], "clients": 4, "guaranteed_rate": 0.1, "speed_weight": 1.0, **PAPER}
+    with pytest.raises(SettingError, match=message):
+        regret_bound(**{**arguments, **change})  # type: ignore[arg-type]
+
+
+def test_the_measured_regret_of_rbcsf_stays_below_its_bound() -> None:
+    durations = []
+    for policy in (RBCSF(12, cohort_size=3, guaranteed_rate=0.15), FairOracle(12, cohort_size=3)):
+        fleet, durations_of_policy = SmallFleet(3, clients=12), []
+        for number in range(1, 151):
+            offer = fleet.offer(number)
+            report = fleet.play(offer, policy.ask(offer))
+            policy.tell(report)
+            durations_of_policy.append(report.duration)
+        durations.append(durations_of_policy)
+    bound = regret_bound(
+        np.arange(1, 151),
+        clients=12,
+        guaranteed_rate=0.15,
+        speed_weight=20,
+        R=SLOWEST_MEAN,
+        S=LARGEST_THETA,
+        L=LONGEST_CONTEXT,
+        delta=0.1,
+    )
+    assert (regret(*durations) <= bound).all()
+
+
+@pytest.mark.parametrize(("rounds", "factor"), [(15_000, 1.05), pytest.param(25_000, 1.2, marks=pytest.mark.thorough)])
+def test_the_regret_exceeds_its_bound_where_times_vary_much_more_for_some_clients(rounds: int, factor: float) -> None:
+    """The theorem's proof replaces the expected longest time of a cohort by the longest expected time.
+
+    Clients 0 to 15 take 0.01 s or 1.99 s, 1 s on average, and clients 16 to 23 always take 1.01 s. RBCS-F prefers the
+    former, because it learns expected times; a policy that gives them 1 % of the rounds, and the others the rest, has
+    much shorter rounds.
+    """
+    clients, theory = 24, {"R": 1.0, "S": 1.01, "L": 1.0, "delta": 0.1}
+    policy = RBCSF(clients, cohort_size=8, guaranteed_rate=0.01, speed_weight=1e4, exploration="theory", theory=theory)
+    times = np.full((rounds, clients), 1.01)
+    times[:, :16] = np.random.default_rng(0).choice([0.01, 1.99], (rounds, 16))
+    contexts, available = np.zeros((clients, 3)), np.ones(clients, dtype=np.bool_)
+    contexts[:, 0] = 1.0
+    durations = np.empty(rounds)
+    for number in range(1, rounds + 1):
+        chosen = policy.ask(RoundOffer.trusted(number, available, contexts)).clients
+        report = RoundReport.trusted(number, chosen, contexts[chosen], times[number - 1, chosen], available)
+        policy.tell(report)
+        durations[number - 1] = report.duration
+    fair = times[:, 16:].max(axis=1)
+    fair[49::100], fair[99::100] = times[49::100, :8].max(axis=1), times[99::100, 8:16].max(axis=1)
+    bound = regret_bound(rounds, clients=clients, guaranteed_rate=0.01, speed_weight=1e4, **theory)
+    assert regret(durations, fair)[-1] > factor * bound
+
+
+def log_determinant(contexts: FloatArray, ridge: float) -> float:
+    sign, logarithm = np.linalg.slogdet(ridge * np.eye(3) + contexts.T @ contexts)
+    assert sign == 1
+    return float(logarithm)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 40), st.sampled_from([1.0, 3.0]))
+@settings(deadline=None)
+def test_uncertainties_add_up_to_the_logarithm_of_the_determinant(seed: int, rounds: int, ridge: float) -> None:
+    """The sum of min(uncertainty², 1) over the turns of a client, as in the proof of the bound on the regret."""
+    contexts = np.random.default_rng(seed).random((rounds, 3)) * 4
+    model, total = ExchangeTimeModel(1, ridge=ridge), 0.0
+    for context in contexts:
+        total += min(float(model.uncertainty([context])[0]) ** 2, 1.0)
+        model.learn([0], [context], [1.0])
+    growth = 2 * (log_determinant(contexts, ridge) - log_determinant(np.zeros((1, 3)), ridge))
+    largest = (np.linalg.norm(contexts, axis=1) ** 2).max()
+    assert total <= growth + 1e-9
+    assert growth <= 6 * math.log((3 * ridge + rounds * largest) / 3) - 6 * math.log(ridge) + 1e-9
+
+
+def test_rounds_without_a_turn_do_not_reduce_the_uncertainty_of_a_client() -> None:
+    """The paper states the sum for all rounds; for a client without turns it grows without limit, its bound is 0."""
+    model = ExchangeTimeModel(1)
+    total = sum(min(float(model.uncertainty([[1.0, 0.0, 0.0]])[0]) ** 2, 1.0) for _ in range(50))
+    assert total == 50
+    assert log_determinant(np.zeros((50, 3)), 1.0) == 0.0
+
+
+# The queues
+
+
+@given(st.lists(st.lists(st.integers(0, 3), unique=True, max_size=4), min_size=1, max_size=30))
+def test_no_round_adds_more_to_the_lyapunov_function_than_the_drift_bound(cohorts: list[list[int]]) -> None:
+    """½·Σ owed² grows by at most Γ + Σ owed·(rate − chosen), whatever is selected."""
+    queues = FairnessQueues(4, "3/20")
+    for cohort in cohorts:
+        before = queues.owed.copy()
+        chosen = np.isin(np.arange(4), cohort)
+        queues.advance(np.array(cohort, dtype=np.int64))
+        drift = ((queues.owed**2).sum() - (before**2).sum()) / 2
+        assert drift <= drift_constant(4, "3/20") + before @ (0.15 - chosen) + 1e-12
+
+
+def test_the_drift_constant_and_the_bound_on_the_queues_follow_their_formulas() -> None:
+    assert drift_constant(40, 0.15) == 40 * (1 + 0.15**2) / 2 == 20.45
+    assert drift_constant(2, "1/2") == 1.25
+    bound = queue_bound([1, 8], clients=2, guaranteed_rate="1/2")
+    assert bound.tolist() == pytest.approx([math.sqrt(2.5), math.sqrt(20)])
+    with_penalty = queue_bound(8, clients=2, guaranteed_rate="1/2", speed_weight=3, slowest=5)
+    assert with_penalty == pytest.approx(math.sqrt(16 * (1.25 + 15)))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rounds": [3, 0]}, "rounds must be at least 1"),
+        ({"clients": 0}, "clients must be at least 1"),
+        ({"guaranteed_rate": 2}, "guaranteed_rate must lie in"),
+        ({"speed_weight": -1}, "speed_weight must be at least 0"),
+        ({"slowest": -1}, "slowest must be at least 0"),
+    ],
+)
+def test_invalid_settings_of_the_bound_on_the_queues_are_rejected(change: dict[str, object], message: str) -> None:
+    arguments: dict[str, object] = {"rounds": [1], "clients": 4, "guaranteed_rate": 0.1, **change}
+    with pytest.raises(SettingError, match=message):
+        queue_bound(**arguments)  # type: ignore[arg-type]
+
+
+# The lemma
+
+
+def test_lemma_coverage_matches_a_manual_computation() -> None:
+    columns = columns_of([[0, 1], [0], [0, 1]], clients=3, times=4.0)
+    # Predicted for client 0: 0, 2, 8/3, with uncertainty 1, sqrt(1/2), sqrt(1/3); for client 1: 0, 2.
+    expected = [1.0, 2.5, 2.0, 1.5, 1.5]
+    # With exploration 1 the optimistic times are 0, 0 | 1.293 | 2.089, 1.293, and twice the bands
+    # 2, 2 | 1.414 | 1.155, 1.414: client 1 is too slow in round 1, client 0 too fast in round 3.
+    coverage = lemma_coverage(columns, expected, ConstantExploration(1.0))
+    assert coverage.pairs == 3 / 5
+    assert coverage.clients == 0.0
+    assert lemma_coverage(columns, [1.0, 2.0, 2.0, 2.5, 1.5], ConstantExploration(1.0)) == (1.0, 1.0)
+    assert lemma_coverage(columns, [1.0, 2.5, 2.0, 2.5, 1.5], ConstantExploration(1.0)) == (4 / 5, 1 / 2)
+
+
+def test_lemma_coverage_uses_the_exploration_of_the_round() -> None:
+    columns = columns_of([[0], [0]], clients=1, times=4.0)
+    requested = []
+
+    def schedule(round_: int) -> float:
+        requested.append(round_)
+        return float(round_ == 2)
+
+    # Round 1 has no band at all and predicts 0; round 2 predicts 2 ± 0.707.
+    assert lemma_coverage(columns, [1.0, 1.5], schedule) == (0.5, 0.0)
+    assert requested == [1, 2]
+
+
+def test_lemma_coverage_equals_a_literal_loop() -> None:
+    clients, delta = 8, 0.5
+    columns, theta, expected = random_cohorts(
+        5, rounds=40, clients=clients, noise=lambda rng, means: rng.normal(0, 4, len(means))
+    )
+    schedule = TheoreticalExploration(R=0.1, S=1.0, L=LONGEST_CONTEXT, delta=delta, ridge=0.5)  # too narrow on purpose
+    H, b = [0.5 * np.eye(3) for _ in range(clients)], [np.zeros(3) for _ in range(clients)]  # noqa: N806
+    pairs, always = [], [True] * clients
+    for index, number in enumerate(columns.rounds):
+        for row in range(columns.starts[index], columns.starts[index + 1]):
+            n, c = columns.chosen[row], columns.contexts[row]
+            band = schedule(int(number)) * math.sqrt(c @ np.linalg.inv(H[n]) @ c)
+            gap = c @ theta[n] - max(c @ np.linalg.inv(H[n]) @ b[n] - band, 0.0)
+            pairs.append(0 <= gap <= 2 * band)
+            always[n] = always[n] and pairs[-1]
+            H[n] += np.outer(c, c)
+            b[n] += columns.exchange_times[row] * c
+    coverage = lemma_coverage(columns, expected, schedule, ridge=0.5)
+    assert 0.1 < coverage.pairs < 0.95
+    assert coverage.pairs == pytest.approx(np.mean(pairs))
+    assert coverage.clients == np.mean(always)
+
+
+@given(st.integers(0, 10**6), st.sampled_from([0.01, 0.1, 0.5]), st.sampled_from([1.0, 2.0]))
+@settings(max_examples=15, deadline=None)
+def test_the_band_of_the_lemma_holds_with_its_schedule(seed: int, delta: float, ridge: float) -> None:
+    # Uniform noise on ±means is R-sub-Gaussian for the largest of the means.
+    columns, _, expected = random_cohorts(
+        seed, rounds=40, clients=8, noise=lambda rng, means: rng.uniform(-means, means)
+    )
+    schedule = TheoreticalExploration(R=SLOWEST_MEAN, S=LARGEST_THETA, L=LONGEST_CONTEXT, delta=delta, ridge=ridge)
+    coverage = lemma_coverage(columns, expected, schedule, ridge=ridge)
+    assert coverage.pairs >= 1 - delta
+    assert coverage.clients >= 1 - delta
+
+
+def test_lemma_coverage_is_nan_without_selected_clients() -> None:
+    record = RoundRecord(
+        Selection(1, np.empty(0, dtype=np.int64)),
+        RoundReport(1, np.empty(0, dtype=np.int64), np.empty((0, 3)), np.empty(0)),
+    )
+    coverage = lemma_coverage(RoundColumns.from_records([record], clients=2), [], ConstantExploration(1.0))
+    assert math.isnan(coverage.pairs)
+    assert math.isnan(coverage.clients)
+
+
+# The certificate
+
+
+def test_the_margin_matches_a_manual_computation() -> None:
+    # Client 1 had 1/4 of the rounds and is owed a turn: 1/4 - (1/2 - 1/4). Client 0 had more than its guarantee.
+    assert long_run_margin(columns_of([[0], [0], [0], [1]], clients=2), "1/2") == 0.0
+    # Client 1 had 2/3 of the rounds and is owed nothing; client 0 had as many and is owed half a turn.
+    assert long_run_margin(columns_of([[0, 1], [0], [1]], clients=2), "1/2") == 1 / 6
+    assert long_run_margin(columns_of([[0], [0]], clients=2), "1/2") == 0.0
+    assert long_run_margin(columns_of([[0], [0]], clients=1), "1/2") == 0.5
+
+
+cohorts_of_four = st.lists(st.lists(st.integers(0, 3), unique=True, max_size=4), min_size=1, max_size=40)
+rates = st.sampled_from([Fraction(0), Fraction(1, 3), Fraction(3, 20), Fraction(1)])
+
+
+@given(cohorts_of_four, st.one_of(rates, st.lists(rates, min_size=4, max_size=4)))
+def test_the_certificate_holds_for_any_selections(cohorts: list[list[int]], rate: Fraction | list[Fraction]) -> None:
+    queues = FairnessQueues(4, rate)  # type: ignore[arg-type]  # the stubs of NumPy do not include fractions
+    turns = np.zeros(4, dtype=np.int64)
+    for cohort in cohorts:
+        queues.advance(np.array(cohort, dtype=np.int64))
+        turns[cohort] += 1
+    certificate = queues.certificate(turns)
+    margins = [
+        Fraction(
+            int(turns_of_client * certificate.units_per_turn - promised + owed),
+            certificate.units_per_turn * len(cohorts),
+        )
+        for turns_of_client, promised, owed in zip(
+            turns, certificate.promised_units, certificate.owed_units, strict=True
+        )
+    ]
+    margin = long_run_margin(columns_of(cohorts, clients=4), rate)  # type: ignore[arg-type]
+    assert margin == float(min(margins)) >= 0
+
+
+def test_a_run_without_rounds_has_no_margin() -> None:
+    with pytest.raises(SettingError, match="hold no rounds"):
+        long_run_margin(RoundColumns.from_records([], clients=1), 0.5)

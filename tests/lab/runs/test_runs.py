@@ -1,0 +1,593 @@
+"""The run store: runs are started, appended to, finished and found, and damaging operations are refused."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from lab.runs.keepsakes import play_rounds, unusual_rounds
+from turnout import make_policy
+from turnout.errors import StoreError
+from turnout.kernel.rounds import RoundRecord
+from turnout.lab import RoundColumns, RunInfo, RunStore
+from turnout.storage.files import database
+
+PLAN = {"policy": "rbcsf", "seed": 3, "settings": {"speed_weight": 5.0}}
+RECORDS = play_rounds(30, deadline=15.0, failure_rate=0.1)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[RunStore]:
+    with RunStore(path) as opened:
+        yield opened
+
+
+def columns_of(records: list[RoundRecord]) -> RoundColumns:
+    return RoundColumns.from_records(records, clients=40)
+
+
+def begin(store: RunStore, key: str = "one", plan: dict[str, Any] = PLAN, clients: int = 40) -> int:
+    return store.begin(key, plan, clients=clients, code_version="1.0")
+
+
+def write(store: RunStore, key: str = "one", records: list[RoundRecord] = RECORDS) -> int:
+    return store.write_run(key, PLAN, columns_of(records), clients=40, code_version="1.0")
+
+
+def test_appended_chunks_are_read_as_one_run(store: RunStore) -> None:
+    run = begin(store)
+    for first in range(0, 30, 7):
+        store.append(run, columns_of(RECORDS[first : first + 7]))
+    assert list(store.columns(run).records()) == RECORDS
+    assert list(store.records(run)) == RECORDS
+
+
+def test_unusual_rounds_survive_closing_and_opening(path: Path) -> None:
+    with RunStore(path) as store:
+        run = begin(store)
+        for record in unusual_rounds():
+            store.append(run, columns_of([record]))
+    with RunStore(path, read_only=True) as store:
+        assert list(store.columns(run).records()) == unusual_rounds()
+        assert list(store.records(run)) == unusual_rounds()
+
+
+def test_a_run_is_found_by_its_key(store: RunStore) -> None:
+    assert store.find("one") is None
+    run = begin(store)
+    store.append(run, columns_of(RECORDS[:7]))
+    info = store.find("one")
+    assert info is not None
+    assert info == RunInfo(run, "one", PLAN, 40, 7, False, "1.0", info.started)
+    assert info.started.endswith("+00:00")
+    store.finish(run)
+    store.finish(run)
+    other = write(store, "two")
+    assert [(listed.id, listed.key, listed.rounds, listed.finished) for listed in store.runs()] == [
+        (run, "one", 7, True),
+        (other, "two", 30, True),
+    ]
+
+
+def test_a_run_without_rounds_has_columns_without_rounds(store: RunStore) -> None:
+    run = begin(store)
+    assert len(store.columns(run)) == 0
+    assert list(store.records(run)) == []
+    assert store.snapshot(run) is None
+
+
+def test_the_same_key_and_plan_continue_the_same_run(store: RunStore) -> None:
+    run = begin(store)
+    assert begin(store, plan=dict(reversed(PLAN.items()))) == run
+    with pytest.raises(StoreError, match=r"run 1 \('one'\) was started with another plan: choose another key"):
+        begin(store, plan={**PLAN, "seed": 4})
+    with pytest.raises(StoreError, match="was started with 40 clients, not 41"):
+        begin(store, clients=41)
+
+
+def test_nothing_can_be_appended_to_a_finished_run(store: RunStore) -> None:
+    run = write(store)
+    with pytest.raises(StoreError, match=r"run 1 \('one'\) is finished: begin another run"):
+        store.append(run, columns_of([]))
+    with pytest.raises(StoreError, match=r"run 1 \('one'\) is finished: read it, delete it, or choose another key"):
+        begin(store)
+
+
+def test_writing_a_finished_run_again_changes_nothing(store: RunStore) -> None:
+    run = write(store)
+    assert write(store, records=RECORDS[:5]) == run
+    assert list(store.records(run)) == RECORDS
+    with pytest.raises(StoreError, match="another plan"):
+        store.write_run("one", {}, columns_of(RECORDS), clients=40, code_version="1.0")
+
+
+def test_writing_a_complete_run_replaces_an_unfinished_one(store: RunStore) -> None:
+    store.append(begin(store), columns_of(RECORDS[:5]), snapshot={"round": 5})
+    run = write(store)
+    assert [info.key for info in store.runs()] == ["one"]
+    assert list(store.records(run)) == RECORDS
+    assert store.snapshot(run) is None
+
+
+def test_a_refused_complete_run_leaves_the_unfinished_one(store: RunStore) -> None:
+    run = begin(store)
+    store.append(run, columns_of(RECORDS[:5]))
+    with pytest.raises(StoreError, match="round 2 cannot follow round 0"):
+        write(store, records=RECORDS[1:])
+    assert list(store.records(run)) == RECORDS[:5]
+
+
+@pytest.mark.parametrize(("first", "message"), [(8, "round 9 cannot follow round 7"), (6, "append round 8 next")])
+def test_rounds_must_follow_the_last_stored_one(store: RunStore, first: int, message: str) -> None:
+    run = begin(store)
+    store.append(run, columns_of(RECORDS[:7]))
+    with pytest.raises(StoreError, match=message):
+        store.append(run, columns_of(RECORDS[first:]), snapshot={"never": "kept"})
+    with pytest.raises(StoreError, match="round 10 cannot follow round 8"):
+        store.append(run, columns_of([RECORDS[7], RECORDS[9]]))
+    assert list(store.records(run)) == RECORDS[:7]
+    assert store.snapshot(run) is None
+
+
+def test_rounds_of_another_fleet_are_refused(store: RunStore) -> None:
+    with pytest.raises(StoreError, match="run 1 has 41 clients, but the rounds to append have 40"):
+        store.append(begin(store, clients=41), columns_of(RECORDS))
+
+
+def test_an_unknown_run_is_refused_everywhere(store: RunStore) -> None:
+    for use in (store.columns, store.records, store.snapshot, store.finish, store.delete):
+        with pytest.raises(StoreError, match=r"there is no run 7 in .*runs.db: RunStore\.runs\(\) lists"):
+            use(7)
+    with pytest.raises(StoreError, match="there is no run 7"):
+        store.append(7, columns_of(RECORDS))
+
+
+def test_the_id_of_a_deleted_run_is_not_reused(store: RunStore) -> None:
+    run = begin(store)
+    store.append(run, columns_of(RECORDS), snapshot={"round": 30})
+    store.delete(run)
+    assert store.runs() == []
+    assert begin(store) > run
+
+
+@pytest.mark.parametrize("plan", [{"rate": float("nan")}, {"rate": np.float32(1)}, {1: 1, "a": 2}, ["a list"]])
+def test_a_plan_that_is_not_json_is_refused(store: RunStore, plan: Any) -> None:
+    with pytest.raises(StoreError, match="the plan of a run must be"):
+        begin(store, plan=plan)
+
+
+@pytest.mark.parametrize("key", ["", 7, None])
+def test_a_key_must_be_a_non_empty_string(store: RunStore, key: Any) -> None:
+    with pytest.raises(StoreError, match="the key of a run must be a non-empty string"):
+        begin(store, key)
+
+
+def test_a_snapshot_is_restored_with_the_same_types(store: RunStore) -> None:
+    snapshot: dict[str, Any] = {
+        "a flag": True,
+        "count": 2**200,
+        "number": 0.1,
+        "minus zero": -0.0,
+        "infinite": float("inf"),
+        "name": "Ünïcode/\0\ud800",
+        "floats": np.array([[np.nan, -0.0], [1.0, 5e-324]]),
+        "small": np.array(3, dtype=np.int8),
+        "masks": np.zeros((0, 3), dtype=np.bool_),
+        "strings": np.array(["late", "arrived"]),
+        "fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        "big endian": np.arange(3, dtype=">u2"),
+    }
+    run = begin(store)
+    store.append(run, columns_of(RECORDS[:7]), snapshot=snapshot)
+    stored = store.snapshot(run)
+    assert stored is not None
+    assert stored[0] == 7
+    assert list(stored[1]) == list(snapshot)
+    for key, value in snapshot.items():
+        restored = stored[1][key]
+        assert type(restored) is type(value)
+        if isinstance(value, np.ndarray):
+            assert (restored.dtype, restored.shape, restored.tobytes()) == (value.dtype, value.shape, value.tobytes())
+        else:
+            assert repr(restored) == repr(value)
+
+
+def test_only_the_newest_snapshot_is_kept(store: RunStore) -> None:
+    run = begin(store)
+    store.append(run, columns_of(RECORDS[:7]), snapshot={"round": 7})
+    store.append(run, columns_of(RECORDS[7:9]), snapshot={"round": 9})
+    store.append(run, columns_of(RECORDS[9:12]))
+    assert store.snapshot(run) == (9, {"round": 9})
+
+
+def test_the_last_append_can_finish_the_run(store: RunStore) -> None:
+    run = begin(store)
+    store.append(run, columns_of(RECORDS[:7]), snapshot={"round": 7})
+    store.append(run, columns_of(RECORDS[7:]), finish=True)
+    assert list(store.records(run)) == RECORDS
+    info = store.find("one")
+    assert info is not None
+    assert (info.rounds, info.finished) == (30, True)
+    assert store.snapshot(run) is None
+    with pytest.raises(StoreError, match=r"run 1 \('one'\) is finished"):
+        store.append(run, columns_of([]), finish=True)
+
+
+def test_a_run_may_be_finished_with_a_snapshot_or_without_more_rounds(store: RunStore) -> None:
+    kept, bare = begin(store), begin(store, "two")
+    store.append(kept, columns_of(RECORDS[:7]), snapshot={"round": 7})
+    store.append(kept, columns_of(RECORDS[7:]), snapshot={"round": 30}, finish=True)
+    store.append(bare, columns_of(RECORDS), snapshot={"round": 30})
+    store.append(bare, columns_of([]), finish=True)
+    assert store.snapshot(kept) == (30, {"round": 30})
+    assert store.snapshot(bare) is None
+    assert [(info.rounds, info.finished) for info in store.runs()] == [(30, True), (30, True)]
+
+
+def test_a_refused_last_append_does_not_finish_the_run(store: RunStore) -> None:
+    run = begin(store)
+    store.append(run, columns_of(RECORDS[:7]), snapshot={"round": 7})
+    with pytest.raises(StoreError, match="round 9 cannot follow round 7"):
+        store.append(run, columns_of(RECORDS[8:]), finish=True)
+    assert store.snapshot(run) == (7, {"round": 7})
+    store.append(run, columns_of(RECORDS[7:]), finish=True)
+    assert list(store.records(run)) == RECORDS
+
+
+def disk_usage(path: Path) -> int:
+    """Returns the size of the store on disk, including the files next to it."""
+    return sum(file.stat().st_size for file in path.parent.iterdir())
+
+
+@pytest.mark.parametrize("numbers", [20_000, 1_000_000])
+def test_compacting_frees_space_and_loses_nothing(path: Path, numbers: int) -> None:
+    with RunStore(path) as store, RunStore(path, read_only=True) as reader:
+        small = write(store, "small")
+        large, unfinished = begin(store, "large"), begin(store, "unfinished")
+        store.append(unfinished, columns_of(RECORDS[:7]), snapshot={"round": 7, "numbers": np.arange(3.0)})
+        store.append(large, columns_of(RECORDS[:7]), snapshot={"numbers": np.random.default_rng(0).random(numbers)})
+        assert len(list(reader.records(large))) == 7
+        store.append(large, columns_of(RECORDS[7:]), finish=True)
+        before, runs = disk_usage(path), store.runs()
+        assert before > 8 * numbers
+        store.compact()
+        assert disk_usage(path) < min(before - 8 * numbers, 8 * numbers)
+        for each in (store, reader):
+            assert each.runs() == runs
+            assert list(each.records(small)) == list(each.records(large)) == RECORDS
+            assert list(each.records(unfinished)) == RECORDS[:7]
+            saved = each.snapshot(unfinished)
+            assert saved is not None
+            assert (saved[0], saved[1]["round"], saved[1]["numbers"].tolist()) == (7, 7, [0.0, 1.0, 2.0])
+        store.append(unfinished, columns_of(RECORDS[7:]), finish=True)
+    with RunStore(path) as store:
+        assert list(store.records(unfinished)) == RECORDS
+        store.delete(unfinished)
+        store.compact()
+        assert begin(store, "another") > unfinished
+
+
+def test_compacting_needs_an_open_writable_store(path: Path) -> None:
+    with RunStore(path) as store:
+        write(store)
+    with pytest.raises(StoreError, match="was closed: open it again"):
+        store.compact()
+    before = path.read_bytes()
+    with RunStore(path, read_only=True) as reader, pytest.raises(StoreError, match="was opened read-only"):
+        reader.compact()
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("value", [np.array([{}]), None, [1, 2], np.int64(3), {"nested": 1}, b"bytes"])
+def test_a_snapshot_holds_only_plain_values(store: RunStore, value: Any) -> None:
+    run = begin(store)
+    with pytest.raises(StoreError, match=r"snapshot\['state'\] is .*: give an array"):
+        store.append(run, columns_of(RECORDS), snapshot={"state": value})
+    assert len(store.columns(run)) == 0
+
+
+def test_the_keys_of_a_snapshot_are_strings(store: RunStore) -> None:
+    run = begin(store)
+    with pytest.raises(StoreError, match="the keys of a snapshot must be strings, not 3"):
+        store.append(run, columns_of(RECORDS), snapshot={3: 1.0})  # type: ignore[dict-item]
+    assert len(store.columns(run)) == 0
+
+
+def test_a_policy_is_restored_from_its_snapshot(store: RunStore) -> None:
+    policy, restored = make_policy("rbcsf", 40), make_policy("rbcsf", 40)
+    for record in RECORDS:
+        policy.tell(record.report)
+    run = begin(store)
+    store.append(run, columns_of(RECORDS), snapshot=policy.state())
+    stored = store.snapshot(run)
+    assert stored is not None
+    restored.restore(stored[1])
+    for key, value in policy.state().items():
+        assert np.array_equal(restored.state()[key], value)
+
+
+def test_threads_share_a_store(store: RunStore) -> None:
+    def write_in_chunks(key: str) -> None:
+        run = begin(store, key)
+        for first in range(0, 30, 3):
+            store.append(run, columns_of(RECORDS[first : first + 3]))
+
+    threads = [threading.Thread(target=write_in_chunks, args=(f"thread {number}",)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [list(store.records(info.id)) == RECORDS for info in store.runs()] == [True] * 4
+
+
+def test_using_a_closed_store_is_refused(path: Path) -> None:
+    with RunStore(path) as store:
+        pass
+    store.close()
+    with pytest.raises(StoreError, match="was closed: open it again"):
+        store.runs()
+
+
+def test_a_read_only_store_cannot_be_written(path: Path) -> None:
+    RunStore(path).close()
+    with RunStore(path, read_only=True) as reader, pytest.raises(StoreError, match="was opened read-only"):
+        begin(reader)
+
+
+def test_a_read_only_store_is_not_created(path: Path) -> None:
+    with pytest.raises(StoreError, match=r"there is no store at .*runs.db: check the path"):
+        RunStore(path, read_only=True)
+    assert not path.exists()
+
+
+def test_a_second_writer_is_refused_and_the_error_names_the_first(store: RunStore, path: Path) -> None:
+    attempt = "import sys; from turnout.lab import RunStore; RunStore(sys.argv[1])"
+    second = subprocess.run([sys.executable, "-c", attempt, str(path)], capture_output=True, text=True, check=False)
+    assert second.returncode == 1
+    assert f"is being written by process {os.getpid()} on host {socket.gethostname()}: wait until it" in second.stderr
+    begin(store)
+
+
+def test_another_writer_may_open_the_store_after_it_was_closed(path: Path) -> None:
+    with RunStore(path), pytest.raises(StoreError, match="is being written by process"):
+        RunStore(path)
+    with RunStore(path) as store:
+        begin(store)
+
+
+READER = """
+import sys
+from turnout.lab import RunStore
+views = 0
+with RunStore(sys.argv[1], read_only=True) as store:
+    print("ready", flush=True)
+    seen = 0
+    while True:
+        info = store.find("one")
+        if info is None:
+            continue
+        columns = store.columns(info.id)
+        assert columns.rounds.tolist() == list(range(1, len(columns) + 1))
+        assert len(columns) % 3 == 0 and len(columns) >= max(seen, info.rounds)
+        saved = store.snapshot(info.id)
+        assert saved is None or saved[0] == saved[1]["round"] >= len(columns)
+        views += len(columns) > seen
+        seen = len(columns)
+        if info.finished:
+            break
+    assert seen == 30
+print(views)
+"""
+
+
+def test_a_concurrent_reader_sees_only_complete_appends(store: RunStore, path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", READER, str(path)], stdout=subprocess.PIPE, text=True) as reader:
+        assert reader.stdout is not None
+        assert reader.stdout.readline() == "ready\n"
+        run = begin(store)
+        for first in range(0, 30, 3):
+            store.append(run, columns_of(RECORDS[first : first + 3]), snapshot={"round": first + 3})
+            for other in range(10):
+                write(store, f"{first}/{other}")
+        store.finish(run)
+        out, _ = reader.communicate()
+    assert reader.returncode == 0
+    assert int(out) >= 1
+
+
+def test_a_file_that_is_not_sqlite_is_refused_and_left_alone(path: Path) -> None:
+    path.write_bytes(b"name,rounds\n" * 1000)
+    for read_only in (True, False):
+        with pytest.raises(StoreError, match="is not a SQLite file, or its header is damaged"):
+            RunStore(path, read_only=read_only)
+    assert path.read_bytes() == b"name,rounds\n" * 1000
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_an_empty_file_is_not_treated_as_a_new_store(path: Path) -> None:
+    path.touch()
+    with pytest.raises(StoreError, match="has 0 bytes, too few for a turnout store: restore it"):
+        RunStore(path)
+    assert path.stat().st_size == 0
+
+
+def test_another_programs_database_is_refused_and_left_alone(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE runs (id)")
+    connection.commit()
+    connection.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="is a SQLite file of another program, not a store of runs: choose"):
+        RunStore(path)
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_store_of_a_newer_turnout_is_refused(path: Path) -> None:
+    RunStore(path).close()
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 2")
+    connection.close()
+    with pytest.raises(
+        StoreError, match="has store format 2, but this version of turnout reads format 1: install a newer"
+    ):
+        RunStore(path)
+
+
+@pytest.mark.parametrize("kept", [50, 100, 4096, 5000, 0.5, 0.99])
+def test_a_truncated_store_is_refused(path: Path, kept: float) -> None:
+    with RunStore(path) as store:
+        write(store)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(kept if kept > 1 else kept * len(content))])
+    for read_only in (True, False):
+        with pytest.raises(StoreError, match=r"bytes, too few for a turnout store|is truncated or damaged"):
+            RunStore(path, read_only=read_only)
+
+
+def test_a_damaged_page_is_detected_on_opening(path: Path) -> None:
+    with RunStore(path) as store:
+        for number in range(200):
+            begin(store, f"run {number}")
+    content = bytearray(path.read_bytes())
+    pages = [start for start in range(4096, len(content), 4096) if content[start] == 13]
+    for start in pages:
+        content[start + 1 : start + 40] = b"\xff" * 39
+    path.write_bytes(bytes(content))
+    with pytest.raises(StoreError, match=r"is truncated or damaged .*: restore it from a backup"):
+        RunStore(path)
+
+
+def test_only_the_length_of_a_large_store_is_checked_on_opening(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite's check reads the whole file."""
+    with RunStore(path) as store:
+        for number in range(200):
+            begin(store, f"run {number}")
+    content = bytearray(path.read_bytes())
+    last = next(start for start in range(len(content) - 4096, 0, -4096) if content[start] == 13)
+    content[last + 1 : last + 40] = b"\xff" * 39
+    path.write_bytes(bytes(content))
+    with pytest.raises(StoreError, match="is truncated or damaged"):
+        RunStore(path)
+    monkeypatch.setattr(database, "LARGEST_CHECKED", len(content))
+    RunStore(path, read_only=True).close()
+    path.write_bytes(bytes(content[:-1]))
+    with pytest.raises(StoreError, match="is truncated or damaged"):
+        RunStore(path, read_only=True)
+
+
+def test_flipped_bytes_inside_rounds_are_detected_on_reading(path: Path) -> None:
+    with RunStore(path) as store:
+        run = begin(store)
+        store.append(run, columns_of(RECORDS[:10]), snapshot={"state": np.arange(100.0) ** 0.5})
+        store.append(run, columns_of(RECORDS[10:]))
+    content = bytearray(path.read_bytes())
+    for numbers in (columns_of(RECORDS[10:]).exchange_times, np.arange(100.0) ** 0.5):
+        position = content.index(numbers[5:7].tobytes())
+        content[position] ^= 0x10
+    path.write_bytes(bytes(content))
+    with RunStore(path) as store:
+        with pytest.raises(StoreError, match=r"rounds 11 to 30 of run 1 in .*: the stored bytes are damaged"):
+            store.columns(run)
+        with pytest.raises(StoreError, match=r"the snapshot of run 1 in .*: the stored bytes are damaged"):
+            store.snapshot(run)
+        records = store.records(run)
+        assert [next(records) for _ in range(10)] == RECORDS[:10]
+
+
+def test_rounds_are_correct_or_refused_whichever_byte_is_damaged(path: Path) -> None:
+    with RunStore(path) as store:
+        run = begin(store)
+        for first in range(0, 12, 4):
+            store.append(run, columns_of(RECORDS[first : first + 4]))
+    content = path.read_bytes()
+    rng = np.random.default_rng(3)
+    read = 0
+    for position in rng.integers(0, len(content), 60):
+        damaged = bytearray(content)
+        damaged[position : position + 4] = rng.bytes(len(damaged[position : position + 4]))
+        path.write_bytes(bytes(damaged))
+        try:
+            with RunStore(path, read_only=True) as store:
+                records = list(store.columns(run).records())
+        except StoreError:
+            continue
+        assert records == RECORDS[: len(records)]
+        read += 1
+    assert read < 50
+
+
+def test_a_store_that_another_process_has_just_created_is_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with RunStore(path) as store:
+        write(store)
+    exists = Path.exists
+    asked: list[Path] = []
+
+    def was_missing(asked_for: Path) -> bool:
+        """Answers as the file system did before the other process created the file, but only at first."""
+        asked.append(asked_for)
+        return exists(asked_for) and asked.count(path) > 1
+
+    monkeypatch.setattr(Path, "exists", was_missing)
+    with RunStore(path) as store:
+        assert list(store.columns(1).records()) == RECORDS
+    assert asked.count(path) == 2
+
+
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"there is no folder .*nowhere: create it, or choose another path"):
+        RunStore(tmp_path / "nowhere" / "runs.db")
+
+
+def test_a_folder_is_not_a_store(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="is a folder, not a file"):
+        RunStore(tmp_path)
+
+
+def test_a_folder_without_write_permission_is_refused() -> None:
+    with pytest.raises(StoreError, match=r"cannot be used .*: check the folder and its permissions"):
+        RunStore("/proc/runs.db")
+
+
+def test_a_log_without_its_store_is_not_overwritten(path: Path) -> None:
+    path.with_name("runs.db-wal").write_bytes(b"rounds of a store that was moved away")
+    with pytest.raises(StoreError, match=r"does not exist, but its log .*-wal does: restore the database"):
+        RunStore(path)
+
+
+def test_a_file_name_may_contain_special_characters(tmp_path: Path) -> None:
+    path = tmp_path / "a?b#c%20 ü.db"
+    with RunStore(path) as store:
+        run = write(store)
+    with RunStore(path, read_only=True) as store:
+        assert list(store.records(run)) == RECORDS
+    assert path.exists()
+
+
+def test_an_incompletely_created_store_is_created_again(path: Path) -> None:
+    path.with_name("runs.db.new").write_bytes(b"killed during creation")
+    with RunStore(path) as store:
+        assert store.runs() == []
+
+
+def test_a_store_cannot_be_used_after_a_fork(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = os.getpid()
+    with monkeypatch.context() as forked:
+        forked.setattr(os, "getpid", lambda: own + 1)
+        with pytest.raises(StoreError, match=rf"was opened by process {own}: open it again in this process"):
+            store.runs()

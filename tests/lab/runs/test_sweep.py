@@ -1,0 +1,516 @@
+from __future__ import annotations
+
+import importlib.util
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ray_service
+from killing import environment
+from tracking.recording import Recording
+from turnout import POLICIES
+from turnout.errors import SettingError, StoreError
+from turnout.kernel.rounds import RoundOffer
+from turnout.lab import PaperWorld, RoundColumns, RunPlan, RunStore, play_into, play_plan, sweep
+from turnout.lab.runs.sweep import missing_plans, run_id
+from waiting import wait_until
+
+PLANS = [
+    RunPlan("rbcsf", 12, 1, {"speed_weight": 20}),
+    RunPlan("random", 30, 2),
+    RunPlan("fedcs", 5, 3),
+    RunPlan("rbcsf", 20, 1, world_settings={"availability": {"kind": "markov", "share": 0.8, "persistence": 5}}),
+]
+
+
+class Stop(Exception):
+    """Simulates an interruption."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RunStore]:
+    with RunStore(tmp_path / "runs.db") as opened:
+        yield opened
+
+
+def stop_after(count: int, error: type[BaseException] = Stop) -> Callable[[object], None]:
+    """Returns a callback that raises `error` at its call number `count`."""
+    calls = []
+
+    def watch(argument: object) -> None:
+        calls.append(argument)
+        if len(calls) == count:
+            raise error
+
+    return watch
+
+
+def assert_holds(store: RunStore, plan: RunPlan, *, whole: bytes | None = None) -> None:
+    """Asserts that the run of this plan is stored, finished and byte-identical to an undisturbed run."""
+    info = store.find(plan.key)
+    assert info is not None
+    assert info.finished
+    assert info.rounds == plan.rounds
+    assert store.columns(info.id).to_bytes() == (play_plan(plan).to_bytes() if whole is None else whole)
+
+
+def assert_finished_runs_are_right(store: RunStore, undisturbed: dict[str, bytes]) -> int:
+    """Asserts that every finished run equals the undisturbed one, and returns their number."""
+    finished = [run for run in store.runs() if run.finished]
+    for run in finished:
+        assert store.columns(run.id).to_bytes() == undisturbed[run.key]
+    return len(finished)
+
+
+# One plan in memory.
+
+
+def test_a_plan_played_in_memory_has_all_its_rounds() -> None:
+    columns = play_plan(PLANS[0])
+    assert columns.rounds.tolist() == list(range(1, 13))
+    assert columns.clients == 40
+    assert len(columns.chosen) == 12 * 8
+
+
+def test_the_same_plan_gives_the_same_run() -> None:
+    assert play_plan(PLANS[0]).to_bytes() == play_plan(PLANS[0]).to_bytes()
+    assert play_plan(PLANS[0]).to_bytes() != play_plan(replace(PLANS[0], seed=2)).to_bytes()
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_keeping_choices_stores_only_the_selections_and_their_times(name: str) -> None:
+    plan = RunPlan(name, 15, 4)
+    every, choices = play_plan(plan), play_plan(replace(plan, keep="choices"))
+    for kept in ("rounds", "starts", "chosen", "exchange_times", "durations", "turns"):
+        np.testing.assert_array_equal(getattr(choices, kept), getattr(every, kept))
+    assert choices.contexts.shape == (len(every.chosen), 0)
+    assert choices.available is None
+    assert not choices.client_reasons
+    assert not choices.cohort_reasons
+    assert len(choices.to_bytes()) < len(every.to_bytes()) / 2
+    assert len(list(choices.records())) == 15
+
+
+# One plan into a store, in parts.
+
+
+WORLDS: dict[str, dict[str, Any]] = {
+    "paper": {},
+    "markov": {"availability": {"kind": "markov", "share": 0.8, "persistence": 7}},
+    "drift": {"drift": {"kind": "step", "round": 15, "factor": 3.0, "share": 0.5}},
+    "wave": {"drift": {"kind": "wave", "size": 0.5, "period": 30}, "cold_start": "participants"},
+}
+
+
+def resumed_plan(policy: str, world: str) -> RunPlan:
+    return RunPlan(policy, 24, 9, world_settings=WORLDS[world])
+
+
+@cache
+def undisturbed(policy: str, world: str) -> RoundColumns:
+    return play_plan(resumed_plan(policy, world))
+
+
+STOPS = {"stopped once": [1], "stopped twice": [3, 1]}
+#: Every policy, every world and every pair of a world and stops is also played in `make test`.
+RESUMED = [
+    pytest.param(
+        policy,
+        world,
+        stops,
+        marks=[] if policy == "rbcsf" or (position + turn) % 8 == 0 else pytest.mark.thorough,
+        id=f"{policy}-{world}-{kind}",
+    )
+    for position, policy in enumerate(sorted(POLICIES))
+    for turn, (world, (kind, stops)) in enumerate(product(sorted(WORLDS), STOPS.items()))
+]
+
+
+@pytest.mark.parametrize(("policy", "world", "stops"), RESUMED)
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, policy: str, world: str, stops: list[int]) -> None:
+    plan = resumed_plan(policy, world)
+    for chunks in stops:
+        with RunStore(tmp_path / "runs.db") as store, pytest.raises(Stop):
+            play_into(store, plan, every=5, watch=stop_after(chunks))
+    with RunStore(tmp_path / "runs.db") as store:
+        info = store.find(plan.key)
+        assert info is not None
+        assert (info.rounds, info.finished) == (5 * sum(stops), False)
+        progress: list[int] = []
+        assert play_into(store, plan, every=5, watch=progress.append) == info.id
+        assert progress == [*range(5 * sum(stops) + 5, 24, 5), 24]
+        whole = undisturbed(policy, world)
+        assert_holds(store, plan, whole=whole.to_bytes())
+        assert list(store.records(info.id)) == list(whole.records())
+
+
+def test_a_run_can_be_resumed_with_another_transaction_size(store: RunStore) -> None:
+    for every, chunks in ((1, 4), (13, 1), (2, 3)):
+        with pytest.raises(Stop):
+            play_into(store, replace(PLANS[0], rounds=60), every=every, watch=stop_after(chunks))
+    play_into(store, replace(PLANS[0], rounds=60), every=1000)
+    assert_holds(store, replace(PLANS[0], rounds=60))
+
+
+def test_a_run_stopped_after_its_last_round_only_needs_to_be_marked_finished(store: RunStore) -> None:
+    with pytest.raises(Stop):
+        play_into(store, PLANS[0], every=6, watch=stop_after(2))
+    assert [run.finished for run in store.runs()] == [False]
+    play_into(store, PLANS[0], watch=stop_after(1))
+    assert_holds(store, PLANS[0])
+
+
+def test_a_finished_run_is_not_played_again(store: RunStore) -> None:
+    run = play_into(store, PLANS[0])
+    assert play_into(store, PLANS[0], every=1, watch=stop_after(1)) == run
+    assert len(store.runs()) == 1
+    assert_holds(store, PLANS[0])
+
+
+def test_play_into_can_keep_choices_only(store: RunStore) -> None:
+    plan = RunPlan("rbcsf", 25, keep="choices")
+    play_into(store, plan, every=4)
+    assert_holds(store, plan)
+
+
+def test_a_run_can_be_resumed_under_another_label(store: RunStore) -> None:
+    with pytest.raises(Stop):
+        play_into(store, replace(PLANS[0], label="first name"), every=5, watch=stop_after(1))
+    run = play_into(store, replace(PLANS[0], label="second name"), every=5)
+    assert_holds(store, PLANS[0])
+    assert [(stored.id, stored.plan["label"]) for stored in store.runs()] == [(run, "first name")]
+
+
+def test_a_run_whose_process_was_killed_is_resumed_by_another_process(tmp_path: Path) -> None:
+    path, plan = tmp_path / "runs.db", RunPlan("rbcsf", 100, 3, world_settings=WORLDS["markov"])
+    code = f"""
+import os, signal
+from turnout.lab import RunPlan, play_into
+from turnout.lab import RunStore
+def watch(done):
+    if done == 55:
+        os.kill(os.getpid(), signal.SIGKILL)
+play_into(RunStore({str(path)!r}), RunPlan.from_dict({plan.as_dict()!r}), every=11, watch=watch)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], check=False)
+    assert ended.returncode == -signal.SIGKILL
+    with RunStore(path) as store:
+        assert [(run.rounds, run.finished) for run in store.runs()] == [(55, False)]
+        play_into(store, plan, every=11)
+        assert_holds(store, plan)
+
+
+@pytest.mark.parametrize("every", [0, 2.5])
+def test_an_invalid_transaction_size_is_rejected(store: RunStore, every: Any) -> None:
+    with pytest.raises(SettingError, match="every must be"):
+        play_into(store, PLANS[0], every=every)
+
+
+# Many plans.
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_sweep_stores_the_same_run_as_playing_each_plan_alone(store: RunStore, workers: int) -> None:
+    watched: list[str] = []
+    ids = sweep(PLANS, store, workers=workers, watch=lambda plan: watched.append(plan.key))
+    assert sorted(watched) == sorted(plan.key for plan in PLANS)
+    for run, plan in zip(ids, PLANS, strict=True):
+        info = store.find(plan.key)
+        assert info is not None
+        assert info.id == run
+        assert RunPlan.from_dict(info.plan) == plan
+        assert_holds(store, plan)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_duplicate_plans_are_played_once(store: RunStore, workers: int) -> None:
+    first, second = PLANS[:2]
+    watched: list[str] = []
+    ids = sweep(
+        [second, first, replace(second, label="again"), first],
+        store,
+        workers=workers,
+        watch=lambda plan: watched.append(plan.key),
+    )
+    assert sorted(watched) == sorted([first.key, second.key])
+    assert len(store.runs()) == 2
+    assert ids[0] == ids[2] != ids[1] == ids[3]
+    assert_holds(store, first)
+
+
+def test_stored_runs_are_not_played_again(store: RunStore) -> None:
+    before = sweep(PLANS[1:3], store, workers=1)
+    assert [plan.key for plan in missing_plans(PLANS, store)] == [PLANS[0].key, PLANS[3].key]
+    watched: list[str] = []
+    ids = sweep(PLANS, store, workers=1, watch=lambda plan: watched.append(plan.key))
+    assert watched == [PLANS[0].key, PLANS[3].key]
+    assert ids[1:3] == before
+    assert missing_plans(PLANS, store) == []
+    assert sweep(PLANS, store, watch=stop_after(1)) == ids
+
+
+class Patient(PaperWorld):
+    """The paper's world, whose second round begins when the metrics of the first were received."""
+
+    def __init__(self, seed: int = 0, *, folder: str) -> None:
+        super().__init__(seed, clients=10)
+        self.received = Path(folder) / f"{seed}-1"
+
+    def offer(self, round: int) -> RoundOffer:
+        if round == 2:
+            wait_until(self.received.exists, "the metrics of the first round were received")
+        return super().offer(round)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_the_metrics_of_a_round_are_received_while_its_run_is_played(
+    store: RunStore, workers: int, tmp_path: Path
+) -> None:
+    settings = {"folder": str(tmp_path)}
+    plans = [
+        RunPlan(policy, 4, seed, {"cohort_size": 2}, world=Patient, world_settings=settings)
+        for seed, policy in enumerate(("random", "fair-pace"))
+    ]
+    received: dict[str, list[tuple[int, dict[str, float]]]] = {}
+
+    def track(plan: RunPlan, metrics: Mapping[str, float], step: int) -> None:
+        received.setdefault(plan.key, []).append((step, dict(metrics)))
+        (tmp_path / f"{plan.seed}-{step}").touch()
+
+    sweep(plans, store, workers=workers, track=track)
+    for plan in plans:
+        alone = Recording()
+        play_plan(plan, alone)
+        assert len(alone.steps) == 4
+        assert received[plan.key] == alone.steps
+
+
+def test_an_error_of_who_receives_metrics_is_raised(store: RunStore) -> None:
+    def track(*_: object) -> None:
+        raise SettingError("the tracker cannot be opened")
+
+    with pytest.raises(SettingError, match="the tracker cannot be opened"):
+        sweep(PLANS, store, workers=2, track=track)
+
+
+def test_a_run_that_was_not_played_has_no_number(store: RunStore) -> None:
+    with pytest.raises(SettingError, match=r"the store holds no run of random \(key [0-9a-f]+\): play it first"):
+        run_id(store, RunPlan("random", 3))
+
+
+def test_an_empty_sweep_returns_no_runs(store: RunStore) -> None:
+    assert sweep([], store) == []
+    assert sweep(iter([]), store, workers=1) == []
+
+
+def test_a_sweep_accepts_a_generator_of_plans(store: RunStore) -> None:
+    assert len(sweep((plan for plan in PLANS), store, workers=1)) == len(PLANS)
+
+
+def test_a_sweep_can_keep_choices_only(store: RunStore) -> None:
+    (run,) = sweep([replace(PLANS[0], keep="choices")], store)
+    whole, kept = play_plan(PLANS[0]), store.columns(run)
+    np.testing.assert_array_equal(kept.chosen, whole.chosen)
+    np.testing.assert_array_equal(kept.exchange_times, whole.exchange_times)
+    assert kept.available is None
+    assert kept.contexts.shape[1] == 0
+    assert_holds(store, replace(PLANS[0], keep="choices"))
+
+
+def test_a_sweep_replaces_an_unfinished_run(store: RunStore) -> None:
+    with pytest.raises(Stop):
+        play_into(store, replace(PLANS[0], label="half"), every=5, watch=stop_after(1))
+    sweep([replace(PLANS[0], label="whole")], store)
+    assert len(store.runs()) == 1
+    assert_holds(store, PLANS[0])
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_interrupted_sweep_keeps_finished_runs_and_can_be_resumed(store: RunStore, workers: int) -> None:
+    plans = [RunPlan("rbcsf", 20, seed) for seed in range(8)]
+    with pytest.raises(KeyboardInterrupt):
+        sweep(plans, store, workers=workers, watch=stop_after(3, KeyboardInterrupt))
+    assert sum(run.finished for run in store.runs()) == 3
+    done = [plan for plan in plans if store.find(plan.key) is not None]
+    for plan in done:
+        assert_holds(store, plan)
+    watched: list[int] = []
+    sweep(plans, store, workers=1, watch=lambda plan: watched.append(plan.seed))
+    assert sorted(watched) == sorted({plan.seed for plan in plans} - {plan.seed for plan in done})
+    for plan in plans:
+        assert_holds(store, plan)
+
+
+UNPLAYABLE = {
+    r"the largest feasible rate is 0\.2": RunPlan("rbcsf", 1, settings={"guaranteed_rate": 0.5}),
+    "did you mean 'rbcsf'": RunPlan("rbcs", 1),
+}
+
+
+@pytest.mark.parametrize(("workers", "messages"), [(1, list(UNPLAYABLE)), (2, list(UNPLAYABLE)[:1])])
+def test_an_unplayable_plan_is_rejected_with_the_reason(store: RunStore, workers: int, messages: list[str]) -> None:
+    for message in messages:
+        with pytest.raises(SettingError, match=message):
+            sweep([*PLANS, UNPLAYABLE[message]], store, workers=workers)
+    sweep(PLANS, store, workers=1)
+    for plan in PLANS:
+        assert_holds(store, plan)
+
+
+@pytest.mark.parametrize("workers", [0, 1.5, -1])
+def test_an_invalid_number_of_workers_is_rejected(store: RunStore, workers: Any) -> None:
+    with pytest.raises(SettingError, match="workers must be"):
+        sweep(PLANS, store, workers=workers)
+
+
+def test_a_backend_needs_more_than_one_worker(store: RunStore) -> None:
+    with pytest.raises(SettingError, match="'threading' needs joblib and more than one worker"):
+        sweep(PLANS, store, workers=1, backend="threading")
+
+
+@pytest.mark.parametrize("backend", ["threading", "multiprocessing"])
+def test_other_joblib_backends_give_the_same_runs(store: RunStore, backend: str) -> None:
+    """The multiprocessing backend returns lists only, as Ray's does."""
+    sweep(PLANS, store, workers=2, backend=backend)
+    for plan in PLANS:
+        assert_holds(store, plan)
+
+
+def test_a_backend_plays_a_single_missing_plan(store: RunStore) -> None:
+    sweep(PLANS[1:], store, workers=1)
+    sweep(PLANS, store, workers=2, backend="threading")
+    assert_holds(store, PLANS[0])
+
+
+def test_backends_without_generators_receive_short_chunks(store: RunStore) -> None:
+    plans = [RunPlan("random", 3, seed) for seed in range(20)]
+    with pytest.raises(Stop):
+        sweep(plans, store, workers=2, backend="multiprocessing", watch=stop_after(1))
+    left: list[int] = []
+    sweep(plans, store, workers=2, backend="multiprocessing", watch=lambda plan: left.append(plan.seed))
+    assert len(left) == 19
+    for plan in plans:
+        assert_holds(store, plan)
+
+
+def test_an_unknown_backend_is_rejected(store: RunStore) -> None:
+    with pytest.raises(ValueError, match="nowhere"):
+        sweep(PLANS, store, workers=2, backend="nowhere")
+
+
+# Killed processes.
+
+
+SWEEPING = """
+import json, os, sys
+from killing import Writes
+from turnout.lab import RunPlan, sweep
+from turnout.lab import RunStore
+path, plans, workers, die_at = json.loads(sys.stdin.readline())
+Writes(die_at, group=True)
+with RunStore(path) as store:
+    sweep(map(RunPlan.from_dict, plans), store, workers=workers)
+"""
+
+
+def opened_after_a_kill(path: Path) -> RunStore:
+    """The lock goes with the last process of the group, which may end a moment after its leader."""
+
+    def opened() -> RunStore | None:
+        try:
+            return RunStore(path)
+        except StoreError as refused:
+            if "is being written by" not in str(refused):
+                raise
+            return None
+
+    found = wait_until(opened, "the lock of a killed writer is free")
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kills", "rounds"),
+    [
+        pytest.param([3, 34, 54, 70], 10, id="short"),
+        pytest.param([3, 34, 38, 42, 46, 54, 62, 70], 100, marks=pytest.mark.thorough, id="long"),
+    ],
+)
+def test_a_sweep_that_is_killed_at_any_moment_loses_no_run_and_spoils_none(
+    tmp_path: Path, kills: list[int], rounds: int
+) -> None:
+    """With all its workers, before a write: as the file is created or opened, in the middle of a run, between runs."""
+    path = tmp_path / "runs.db"
+    names = sorted(POLICIES)
+    plans = [RunPlan(names[seed % len(names)], rounds + rounds // 5 * (seed % 5), seed) for seed in range(70)]
+    undisturbed = {plan.key: play_plan(plan).to_bytes() for plan in plans}
+    held = [0]
+    for attempt, die_at in enumerate(kills):
+        ended = subprocess.run(
+            [sys.executable, "-c", SWEEPING],
+            input=json.dumps([str(path), [plan.as_dict() for plan in plans], 1 + attempt % 2, die_at]) + "\n",
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+            env=environment(),
+            check=False,
+        )
+        assert ended.returncode == -signal.SIGKILL
+        with opened_after_a_kill(path) as store:
+            held.append(assert_finished_runs_are_right(store, undisturbed))
+    assert held == sorted(held)
+    assert 10 < held[-1] < len(plans)
+    with RunStore(path) as store:
+        played: list[str] = []
+        sweep(plans, store, workers=1, watch=lambda plan: played.append(plan.key))
+        assert len(played) == len(plans) - held[-1]
+        for plan in plans:
+            assert_holds(store, plan, whole=undisturbed[plan.key])
+
+
+# On a cluster.
+
+
+ON_RAY = """
+import sys
+import ray
+from ray.util.joblib import register_ray
+from turnout.lab import RunPlan, play_plan, sweep
+from turnout.lab import RunStore
+ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+print("Ray is up:", flush=True)
+register_ray()
+plans = [RunPlan("rbcsf", 6, 1), RunPlan("random", 9, 2), RunPlan("fedcs", 4, 3)]
+with RunStore(sys.argv[1]) as store:
+    ids = sweep(plans, store, workers=2, backend="ray")
+    alike = [store.columns(run).to_bytes() == play_plan(plan).to_bytes() for run, plan in zip(ids, plans)]
+ray.shutdown()
+print("alike:", alike)
+"""
+
+
+@pytest.mark.framework
+def test_a_sweep_with_the_joblib_backend_of_ray_gives_the_same_runs(tmp_path: Path) -> None:
+    """Runs in its own process, because Ray emits many warnings."""
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("ray is not installed: pip install 'turnout[cluster]'")
+
+    def start() -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", ON_RAY, str(tmp_path / "runs.db")]
+        return subprocess.Popen(
+            command, env=ray_service.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    with ray_service.started(start) as (process, _):
+        output, _ = process.communicate()
+    assert "alike: [True, True, True]" in output

@@ -1,0 +1,454 @@
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from turnout.errors import SettingError, TurnoutError
+from turnout.lab import RoundColumns, RunStore, play
+from turnout.lab.analysis.metrics import available_rates, jain_index, replayed_estimates
+from turnout.lab.analysis.statistics import mean_confidence_interval
+from turnout.lab.runs.plans import RunPlan
+from turnout.lab.runs.sweep import play_plan
+from turnout.lab.studies.framework.experiment import Findings, Runs
+from turnout.lab.studies.framework.reproduce import reproduce
+from turnout.lab.studies.leaderboard import leaderboard
+from turnout.lab.studies.leaderboard.choosing_cost import choosing_costs
+from turnout.lab.studies.leaderboard.forecasts import (
+    PLAIN,
+    TRUTH,
+    VARIANTS,
+    Variant,
+    forecast_table,
+    forecasts,
+    relative_errors,
+)
+from turnout.lab.studies.leaderboard.front import classify, on_front
+from turnout.lab.studies.leaderboard.leaderboard import (
+    LEAST_PRESENCE,
+    Leaderboard,
+    as_json,
+    rows_of,
+    with_costs,
+    write_leaderboard,
+)
+from turnout.lab.studies.leaderboard.suites import SUITES, Contender, Suite, find_suite
+from turnout.policies.registry import POLICIES, WRAPPERS
+
+LABELS = {
+    "numerical": (
+        "FairPace, tolerance 2",
+        "RBCS-F, weight 20",
+        "random",
+        "Oort",
+        "FedCS(3), learned",
+        "Oort + guarantee",
+        "FairPace, tolerance 2, true times",
+        "fastest",
+    ),
+    "traces": ("FairPace, tolerance 1", "RBCS-F, weight 0.1", "random", "CS-UCB-Q", "fair oracle, weight 0.1"),
+    "training": ("FairPace, tolerance 5", "RBCS-F, weight 20", "random", "UCB-CS", "fastest"),
+}
+ROUNDS = {"numerical": 24, "traces": 24, "training": 12}
+
+
+def small(name: str) -> Suite:
+    suite = find_suite(name)
+    contenders = tuple(contender for contender in suite.contenders if contender.label in LABELS[name])
+    assert len(contenders) == len(LABELS[name])
+    return replace(suite, contenders=contenders)
+
+
+class RunFigures:
+    def __init__(self, name: str, folder: Path) -> None:
+        self.board, self.rounds = Leaderboard(small(name)), ROUNDS[name]
+        self.store = RunStore(folder / f"{name}.turnout")
+        self.plans = self.board.plans(2, self.rounds)
+        (result,) = reproduce([self.board], self.store, seeds=2, rounds=self.rounds, workers=1)
+        self.findings: Findings = result.findings
+        self.rows = {row["contender"]: row for row in rows_of(result.findings.tables["leaderboard"])}
+
+    def columns(self, label: str) -> list[RoundColumns]:
+        return list(Runs(self.plans, self.store).of(label))
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RunFigures]]:
+    folder = tmp_path_factory.mktemp("leaderboard")
+    suites = {name: RunFigures(name, folder) for name in SUITES}
+    yield suites
+    for suite in suites.values():
+        suite.store.close()
+
+
+# Contenders
+
+
+@pytest.mark.parametrize("name", list(SUITES))
+def test_every_policy_takes_part_or_is_excluded_with_a_reason(name: str) -> None:
+    suite = SUITES[name]
+    policies = {contender.settings.get("policy", contender.policy) for contender in suite.contenders}
+    assert policies | set(suite.left_out) == set(POLICIES)
+    assert not policies & set(suite.left_out)
+    labels = [contender.label for contender in suite.contenders]
+    assert len(set(labels)) == len(labels)
+
+
+@pytest.mark.parametrize("name", list(SUITES))
+def test_every_contender_can_be_built_and_is_marked_if_it_knows_true_times(name: str) -> None:
+    suite = SUITES[name]
+    for contender, plans in zip(suite.contenders, suite.plans(1, 10).values(), strict=True):
+        policy, world = plans[0].build()
+        assert policy.requires_expected_times == contender.knows_truth, contender.label
+        assert (world.offer(1).expected_times is not None) or not contender.knows_truth
+        promised = None if policy.guarantee is None else policy.guarantee.rate
+        assert contender.promised == (promised or None)
+        if contender.promised is not None:
+            assert policy.guarantee is not None
+            assert policy.guarantee.tolerance == contender.tolerance
+            assert (contender.promised, policy.guarantee.accrual) == (suite.rate, suite.share_of)
+
+
+@pytest.mark.parametrize("name", list(SUITES))
+def test_fair_pace_takes_part_with_several_tolerances_and_once_with_true_times(name: str) -> None:
+    contenders = [contender for contender in SUITES[name].contenders if contender.policy == "fair-pace"]
+    assert [(contender.tolerance, contender.knows_truth) for contender in contenders] == [
+        (1, False),
+        (2, False),
+        (3, False),
+        (5, False),
+        (2, True),
+    ]
+
+
+def test_only_the_training_suite_has_policies_that_need_losses() -> None:
+    for name, suite in SUITES.items():
+        policies = {contender.settings.get("policy", contender.policy) for contender in suite.contenders}
+        assert ({"power-of-choice", "active-fl", "ucb-cs"} <= policies) == (name == "training")
+
+
+def test_the_horizon_of_a_promise_by_the_end_is_the_last_round() -> None:
+    suite = SUITES["numerical"]
+    (contender,) = [contender for contender in suite.contenders if contender.by_the_end]
+    assert suite.plans(1)[contender.label][0].settings["horizon"] == suite.rounds
+    assert suite.plans(1, 30)[contender.label][0].settings["horizon"] == 30
+
+
+def test_every_suite_wraps_another_policy_in_a_guarantee() -> None:
+    for suite in SUITES.values():
+        wrapped = [contender for contender in suite.contenders if contender.policy in WRAPPERS]
+        assert any(contender.settings["policy"] == "oort" for contender in wrapped)
+
+
+def test_all_contenders_have_the_same_seeds() -> None:
+    for suite in SUITES.values():
+        assert {tuple(plan.seed for plan in by_seed) for by_seed in suite.plans(4, 5).values()} == {(0, 1, 2, 3)}
+
+
+def test_unknown_suites_and_unsuitable_files_are_rejected(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match=r"unknown suite 'numeric' .did you mean 'numerical'"):
+        find_suite("numeric")
+    with pytest.raises(SettingError, match="the suite numerical plays no traces"):
+        SUITES["numerical"].on_traces([tmp_path / "phones.csv"])
+    with pytest.raises(TurnoutError, match=r"nowhere\.csv"):
+        SUITES["traces"].on_traces([tmp_path / "nowhere.csv"])
+
+
+def test_plans_with_recorded_clients_depend_on_the_content_of_the_files(tmp_path: Path) -> None:
+    phones = tmp_path / "phones.csv"
+    phones.write_text("client,start,stop,end\nanna,0,5000,9000\nben,100,8000,9000\n")
+    first = SUITES["traces"].on_traces([phones])
+    assert "clients" not in first.world_settings
+    key = first.plans(1, 5)["random"][0].key
+    phones.write_text("client,start,stop,end\nanna,0,5000,9000\nben,100,7000,9000\n")
+    assert SUITES["traces"].on_traces([phones]).plans(1, 5)["random"][0].key != key
+
+
+# Measurements
+
+
+@pytest.mark.parametrize("name", list(SUITES))
+def test_measurements_equal_those_of_a_literal_evaluation(played: dict[str, RunFigures], name: str) -> None:
+    suite = played[name]
+    for label in LABELS[name]:
+        by_seed: dict[str, list[float]] = {}
+        for plan in suite.plans[label]:
+            for measure, value in literal_measurements(plan, suite.board.suite).items():
+                by_seed.setdefault(measure, []).append(value)
+        for measure, values in by_seed.items():
+            mean, band = mean_confidence_interval(values)
+            assert suite.rows[label][measure] == pytest.approx(float(mean), abs=1e-5), (label, measure)
+            assert suite.rows[label][f"{measure}_band"] == pytest.approx(float(band), abs=1e-5), (label, measure)
+        share = "least_share_of_available" if name == "traces" else "least_share_of_all"
+        assert suite.rows[label]["least_share"] == suite.rows[label][share]
+
+
+#: What was measured already, by plan and suite: two tests need it.
+MEASURED: dict[tuple[str, str], dict[str, float]] = {}
+
+
+def literal_measurements(plan: RunPlan, suite: Suite) -> dict[str, float]:
+    """Measures a run that is played again, round by round and client by client."""
+    key = plan.key, suite.name
+    if key not in MEASURED:
+        MEASURED[key] = measure_literally(plan, suite)
+    return MEASURED[key]
+
+
+def measure_literally(plan: RunPlan, suite: Suite) -> dict[str, float]:
+    policy, world = plan.build()
+    turns, available, durations, chosen, arrived = [0] * world.clients, [0] * world.clients, [], 0, 0
+    # Shortfalls are counted in whole numbers: in parts of a turn.
+    rate = Fraction(str(suite.rate))
+    behind, largest = [0] * world.clients, -plan.rounds * rate.denominator
+    for record in play(policy, world, plan.rounds):
+        report = record.report
+        durations.append(report.duration)
+        assert report.available is not None
+        for client in range(world.clients):
+            available[client] += bool(report.available[client])
+        for client in report.clients.tolist():
+            turns[client] += 1
+        earned = available if suite.share_of == "available" else [len(durations)] * world.clients
+        behind = [
+            rate.numerator * rounds - rate.denominator * taken for rounds, taken in zip(earned, turns, strict=True)
+        ]
+        largest = max(largest, *behind)
+        chosen += len(report.clients)
+        arrived += int(report.with_outcome("arrived").sum())
+    if policy.guarantee is not None and policy.guarantee.rate:
+        certificate = policy.certificate()
+        assert certificate is not None
+        assert max(behind) / rate.denominator == pytest.approx(certificate.behind.max())
+    shares = [t / n for t, n in zip(turns, available, strict=True) if n and n >= LEAST_PRESENCE * plan.rounds]
+    later = durations[plan.rounds // 3 :]
+    return {
+        "mean_round": sum(durations) / plan.rounds,
+        "later_round": sum(later) / len(later),
+        "shortfall": largest / rate.denominator,
+        "shortfall_at_end": max(behind) / rate.denominator,
+        "least_share_of_all": min(turns) / plan.rounds,
+        "least_share_of_available": min(shares),
+        "jain": jain_index(turns),
+        "chosen": chosen / plan.rounds,
+        "arrived": arrived / chosen,
+    }
+
+
+def test_accuracy_is_measured_if_models_are_trained(played: dict[str, RunFigures]) -> None:
+    suite = played["training"]
+    accuracies = {
+        label: [columns.metrics["accuracy"] for columns in suite.columns(label)] for label in LABELS["training"]
+    }
+    last = {label: [run[~np.isnan(run)][-1] for run in runs] for label, runs in accuracies.items()}
+    target = 0.9 * float(np.mean(last["random"]))
+    for label, row in suite.rows.items():
+        assert row["final_accuracy"] == pytest.approx(np.mean(last[label]), abs=1e-5)
+        assert row["target"] == pytest.approx(target, abs=1e-5)
+        minutes = []
+        for columns in suite.columns(label):
+            clock = np.cumsum(columns.durations) / 60
+            reached = np.flatnonzero(np.nan_to_num(columns.metrics["accuracy"]) >= target)
+            minutes.append(clock[reached[0]] if len(reached) else clock[-1])
+        assert row["minutes_to_target"] == pytest.approx(np.mean(minutes), abs=1e-5)
+    assert "minutes_to_target" not in played["numerical"].rows["random"]
+
+
+def test_the_status_is_that_of_the_worst_run_at_any_time(played: dict[str, RunFigures]) -> None:
+    for name, suite in played.items():
+        for label, row in suite.rows.items():
+            largest, at_end = zip(
+                *(
+                    (measured["shortfall"], measured["shortfall_at_end"])
+                    for measured in (literal_measurements(plan, suite.board.suite) for plan in suite.plans[label])
+                ),
+                strict=True,
+            )
+            assert row["worst_shortfall"] == pytest.approx(max(largest), abs=1e-5), (name, label)
+            assert row["worst_shortfall_at_end"] == pytest.approx(max(at_end), abs=1e-5), (name, label)
+            expected = "broken" if max(largest) > row["tolerance"] else "kept" if max(largest) < 1 else "behind"
+            assert row["status"] == expected, (name, label)
+    statuses = {row["status"] for suite in played.values() for row in suite.rows.values()}
+    assert statuses == {"kept", "behind", "broken"}
+    random = played["numerical"].rows["random"]
+    assert (random["promised"], random["tolerance"]) == (None, 2.0)
+    assert played["training"].rows["FairPace, tolerance 5"]["tolerance"] == 5.0
+
+
+def test_rarely_available_clients_are_excluded_from_the_least_share() -> None:
+    columns = play_plan(RunPlan("random", 40, world="traces", world_settings={"clients": 40}))
+    all_rates, rates = available_rates(columns), available_rates(columns, least=0.2)
+    assert columns.available is not None
+    available = columns.available.sum(axis=0)
+    assert np.isnan(all_rates).tolist() == (available == 0).tolist()
+    assert np.isnan(rates).tolist() == (available < 8).tolist()
+
+
+# The front
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))
+def test_the_front_contains_the_points_that_are_not_dominated(points: list[tuple[int, int]]) -> None:
+    front = on_front([time for time, _ in points], [shortfall for _, shortfall in points])
+    for (time, shortfall), best in zip(points, front.tolist(), strict=True):
+        dominated = any(t <= time and s <= shortfall and (t, s) != (time, shortfall) for t, s in points)
+        assert best != dominated
+
+
+def test_near_the_front_means_not_dominated_with_confidence() -> None:
+    times = {"a": np.array([1.0, 1.1, 0.9]), "b": np.array([1.0, 1.3, 0.9]), "c": np.array([5.0, 5.1, 4.9])}
+    shortfalls = {label: np.full(3, 1.5) for label in times}
+    assert classify(times, shortfalls) == {"a": "front", "b": "near", "c": "behind"}
+    assert classify(times, {**shortfalls, "c": np.array([1.4, 1.0, 1.2])})["c"] == "front"
+    assert classify({}, {}) == {}
+
+
+def test_the_front_excludes_oracles_and_small_cohorts(played: dict[str, RunFigures]) -> None:
+    rows = played["numerical"].rows
+    assert rows["fastest"]["front"] == ""
+    assert rows["fastest"]["told_truth"] is True
+    fast = rows["FedCS(3), learned"]
+    assert (fast["front"] == "") == (fast["chosen"] < 0.9 * rows["random"]["chosen"])
+    eligible = {label: row for label, row in rows.items() if row["front"]}
+    for label, row in eligible.items():
+        dominated = any(
+            other["mean_round"] <= row["mean_round"]
+            and other["shortfall"] <= row["shortfall"]
+            and (other["mean_round"], other["shortfall"]) != (row["mean_round"], row["shortfall"])
+            for name, other in eligible.items()
+            if name != label
+        )
+        assert (row["front"] == "front") != dominated
+
+
+# Forecasts
+
+
+def test_the_plain_forecast_equals_that_of_the_time_model(played: dict[str, RunFigures]) -> None:
+    for columns in played["traces"].columns("RBCS-F, weight 0.1"):
+        predicted, _ = replayed_estimates(columns)
+        np.testing.assert_allclose(forecasts(columns, PLAIN), predicted, rtol=1e-6, atol=1e-8)
+        forgetting = Variant("forgetting", forgetting=0.9)
+        predicted, _ = replayed_estimates(columns, forgetting=0.9)
+        np.testing.assert_allclose(forecasts(columns, forgetting), predicted, rtol=1e-6, atol=1e-8)
+
+
+def test_a_forecast_does_not_depend_on_the_round_it_predicts(played: dict[str, RunFigures]) -> None:
+    (columns, _) = played["traces"].columns("RBCS-F, weight 0.1")
+    last = columns.starts[-2]
+    other = columns.exchange_times.copy()
+    other[last:] *= 10
+    changed = replace(columns, exchange_times=other)
+    for variant in VARIANTS:
+        np.testing.assert_array_equal(forecasts(columns, variant), forecasts(changed, variant))
+
+
+def test_errors_cover_observed_times_of_the_second_half(played: dict[str, RunFigures]) -> None:
+    (columns, _) = played["traces"].columns("random")
+    errors = relative_errors(columns, 2 * columns.exchange_times)
+    expected = 0
+    for index, record in enumerate(columns.records()):
+        if 2 * index >= len(columns):
+            expected += int((~record.report.with_outcome("failed")).sum())
+    assert len(errors) == expected
+    np.testing.assert_allclose(errors, 1.0)
+
+
+def test_forecasts_have_one_row_per_variant_and_one_for_the_truth(played: dict[str, RunFigures]) -> None:
+    rows = {row["forecast"]: row for row in rows_of(played["traces"].findings.tables["forecasts"])}
+    assert list(rows) == [*(variant.label for variant in VARIANTS), TRUTH]
+    assert rows[PLAIN.label]["better_by"] == 0.0
+    assert rows[TRUTH]["better_by"] is None
+    assert rows[TRUTH]["mean_error"] < rows[PLAIN.label]["mean_error"]
+    runs = played["traces"].columns("RBCS-F, weight 0.1")
+    mean = np.mean([relative_errors(columns, forecasts(columns, PLAIN)).mean() for columns in runs])
+    assert rows[PLAIN.label]["mean_error"] == pytest.approx(mean, abs=1e-5)
+    assert forecast_table(runs, played["traces"].columns("fair oracle, weight 0.1")).keys() >= {"median_error"}
+    assert "forecasts" not in played["numerical"].findings.tables
+
+
+# Playing and writing
+
+
+def test_stored_runs_are_not_played_again(played: dict[str, RunFigures], monkeypatch: pytest.MonkeyPatch) -> None:
+    suite = played["numerical"]
+
+    def never(*_: Any) -> None:
+        raise AssertionError("played again")
+
+    monkeypatch.setattr(sys.modules["turnout.lab.runs.sweep"], "play_plan", never)
+    (again,) = reproduce([suite.board], suite.store, seeds=2, rounds=suite.rounds, workers=1)
+    assert rows_of(again.findings.tables["leaderboard"]) == list(suite.rows.values())
+    with pytest.raises(AssertionError, match="played again"):
+        reproduce([suite.board], suite.store, seeds=3, rounds=suite.rounds, workers=1)
+
+
+def test_findings_of_missing_runs_are_rejected(played: dict[str, RunFigures]) -> None:
+    suite = played["numerical"]
+    with pytest.raises(SettingError, match="not in the store: play it first"):
+        suite.board.findings(Runs(suite.board.plans(2, 7), suite.store))
+
+
+def test_costs_are_measured_for_every_contender_and_added_to_the_table(played: dict[str, RunFigures]) -> None:
+    suite = played["numerical"]
+    measured: list[int] = []
+    costs = choosing_costs(suite.board.plans(2, 5), measured.append)
+    assert set(costs) == set(LABELS["numerical"])
+    assert sum(measured) == 2 * len(costs)
+    assert all(len(values) == 2 and (values > 0).all() for values in costs.values())
+    rows = rows_of(with_costs(suite.findings, costs).tables["leaderboard"])
+    for row in rows:
+        assert row["microseconds"] == pytest.approx(costs[row["contender"]].mean(), abs=0.1)
+    assert "microseconds" not in suite.findings.tables["leaderboard"]
+
+
+@pytest.mark.parametrize("name", ["traces", "training", pytest.param("numerical", marks=pytest.mark.thorough)])
+def test_the_written_files_are_complete(played: dict[str, RunFigures], name: str, tmp_path: Path) -> None:
+    suite = played[name]
+    findings = with_costs(suite.findings, choosing_costs(suite.board.plans(2, 5)))
+    data = as_json(suite.board, findings, seeds=2, rounds=suite.rounds, assumed=["an assumption"])
+    written = {path.name for path in write_leaderboard(suite.board, findings, data, tmp_path)}
+    assert {"leaderboard.csv", "leaderboard.json", "leaderboard.svg", "front.svg"} <= written
+    assert ("forecasts.csv" in written) == (name == "traces")
+    assert json.loads((tmp_path / "leaderboard.json").read_text()) == data
+    assert data["left_out"] == dict(SUITES[name].left_out)
+    assert data["front"] == ["minutes_to_target" if name == "training" else "mean_round", "shortfall"]
+    assert data["guaranteed_rate"] == SUITES[name].rate
+    assert data["machine_dependent"] == ["microseconds"]
+    for figure in ("leaderboard.svg", "front.svg"):
+        text = (tmp_path / figure).read_text()
+        assert all(label.replace("&", "&amp;") in text for label in LABELS[name])
+        assert ("Runs that never reach the target" in text) == (name == "training" and figure == "leaderboard.svg")
+        rounds = "its available rounds" if name == "traces" else "all rounds"
+        assert (f"in turns behind {SUITES[name].rate:g} of {rounds}" in text) == (figure == "front.svg")
+
+
+def test_data_is_written_even_if_figures_cannot_be_drawn(
+    played: dict[str, RunFigures], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: object) -> None:
+        raise SettingError("figures need matplotlib: pip install 'turnout[plots]'")
+
+    monkeypatch.setattr(leaderboard, "draw_front", missing)
+    suite = played["numerical"]
+    data = as_json(suite.board, suite.findings, seeds=2, rounds=suite.rounds, assumed=[])
+    with pytest.raises(SettingError, match=r"turnout\[plots\]"):
+        write_leaderboard(suite.board, suite.findings, data, tmp_path)
+    assert (tmp_path / "leaderboard.csv").exists()
+    assert (tmp_path / "leaderboard.json").exists()
+
+
+def test_rows_contain_plain_values() -> None:
+    rows = rows_of({"a": ["x", "y"], "b": [1.0, math.nan]})
+    assert rows == [{"a": "x", "b": 1.0}, {"a": "y", "b": None}]
+    assert Contender("x", "random").promised is None

@@ -1,0 +1,132 @@
+"""The study of training with FairPace: its claims can fail, and its tables are those of a plain recount."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from turnout.lab import RunStore
+from turnout.lab.studies.catalogue import GROUPS, find_experiments
+from turnout.lab.studies.framework.reproduce import reproduce
+from turnout.lab.studies.leaderboard.leaderboard import rows_of
+from turnout.lab.studies.pace.accuracy import FAST, PACE, SLOW, PaceExperiment, PaceRounds, PaceTime
+from turnout.lab.studies.paper.learning_curves import LearningCurve
+
+SEEDS = 4
+PANEL = PaceTime().panels[0]
+
+
+def curves(shapes: dict[str, tuple[float, float]]) -> dict[str, list[LearningCurve]]:
+    """Returns curves by contender from (final accuracy, seconds per round)."""
+    when = np.arange(5, 201, 5)
+    return {
+        label: [
+            LearningCurve(
+                when, when * seconds / 60, (end + 0.001 * seed) * (1 - np.exp(-when / 20)), 200, 200 * seconds
+            )
+            for seed in range(SEEDS)
+        ]
+        for label, (end, seconds) in shapes.items()
+    }
+
+
+def verdicts(experiment: PaceExperiment, shapes: dict[str, tuple[float, float]]) -> dict[str, str]:
+    return {claim.name: claim.verdict for claim in experiment.panel_claims(PANEL, curves(shapes))}
+
+
+def test_the_claims_about_accuracy_hold_fail_or_stay_open() -> None:
+    better = {PACE: (0.8, 9.0), SLOW: (0.8, 10.0), FAST: (0.7, 7.0), "random": (0.85, 15.0), "FedCS(3)": (0.6, 4.0)}
+    assert set(verdicts(PaceRounds(), better).values()) == {"holds"}
+    worse = {**better, PACE: (0.5, 9.0), "random": (0.4, 15.0)}
+    assert set(verdicts(PaceRounds(), worse).values()) == {"does not hold"}
+    equal = dict.fromkeys(better, (0.8, 9.0))
+    assert set(verdicts(PaceRounds(), equal).values()) == {"not decided"}
+
+
+def test_the_claims_about_time_hold_fail_or_stay_open() -> None:
+    fast = {PACE: (0.8, 4.0), SLOW: (0.8, 10.0), FAST: (0.8, 7.0), "random": (0.8, 15.0), "FedCS(3)": (0.8, 20.0)}
+    assert set(verdicts(PaceTime(), fast).values()) == {"holds"}
+    slow = {**fast, PACE: (0.8, 30.0)}
+    assert set(verdicts(PaceTime(), slow).values()) == {"does not hold"}
+    equal = dict.fromkeys(fast, (0.8, 9.0))
+    assert set(verdicts(PaceTime(), equal).values()) == {"not decided"}
+
+
+@pytest.mark.parametrize("better", [FAST, "FedCS(3)"])
+def test_one_contender_with_a_higher_accuracy_refutes_the_claim(better: str) -> None:
+    shapes = {PACE: (0.8, 9.0), SLOW: (0.9, 9.0), FAST: (0.7, 9.0), "random": (0.85, 9.0), "FedCS(3)": (0.7, 9.0)}
+    name = "FairPace above RBCS-F 20 and FedCS"
+    assert verdicts(PaceRounds(), shapes)[name] == "holds"
+    assert verdicts(PaceRounds(), {**shapes, better: (0.81, 9.0)})[name] == "does not hold"
+    assert verdicts(PaceRounds(), {**shapes, better: (0.8, 9.0)})[name] == "not decided"
+
+
+def test_each_claim_about_time_depends_on_its_own_contender() -> None:
+    shapes = {PACE: (0.8, 4.0), SLOW: (0.8, 10.0), FAST: (0.8, 7.0), "random": (0.8, 15.0), "FedCS(3)": (0.8, 1.0)}
+    whole = "shorter than random and RBCS-F 1"
+    for contender, failing in (
+        ("random", {"FairPace ahead of random", whole}),
+        (SLOW, {"FairPace ahead of RBCS-F 1", whole}),
+        (FAST, {"FairPace ahead of RBCS-F 20"}),
+        ("FedCS(3)", set()),
+    ):
+        found = verdicts(PaceTime(), {**shapes, contender: (0.8, 3.0)})
+        assert {name for name, verdict in found.items() if verdict == "does not hold"} == failing
+        assert {name for name, verdict in found.items() if verdict == "holds"} == found.keys() - failing
+
+
+def test_all_contenders_are_promised_the_same_and_meet_the_same_clients() -> None:
+    plans = PaceRounds().plans(1, 10)
+    assert [experiment.name for experiment in find_experiments("fair-pace")] == list(GROUPS["fair-pace"])
+    assert plans.keys() == PaceTime().plans(1, 10).keys()
+    settings = next(runs[0].settings for label, runs in plans.items() if PACE in label)
+    assert (settings["guaranteed_rate"], settings["accrual"]) == (0.15, "always")
+    for panel in PaceRounds().panels:
+        worlds = {str(runs[0].world_settings) for label, runs in plans.items() if label.startswith(panel.name)}
+        assert len(worlds) == 1
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RunStore]:
+    with RunStore(tmp_path / "runs.turnout") as opened:
+        yield opened
+
+
+class TwoPanels(PaceRounds):
+    """The study with two of its panels."""
+
+    gammas = (1, "iid")
+
+
+def test_the_tables_hold_the_shares_and_shortfalls_of_the_runs(store: RunStore) -> None:
+    experiment = TwoPanels()
+    (result,) = reproduce([experiment], store, seeds=2, rounds=16, workers=1)
+    rows = rows_of(result.findings.tables["pace-fairness"])
+    assert len(rows) == len(experiment.panels) * len(experiment.contenders)
+    plans = experiment.plans(2, 16)
+    for row in rows:
+        split = "iid" if row["gamma"] == "iid" else f"gamma {row['gamma']}"
+        largest, shares = Fraction(0), []
+        for plan in plans[f"{row['dataset']}, {split}, {row['contender']}"]:
+            run = store.find(plan.key)
+            assert run is not None
+            columns = store.columns(run.id)
+            turns = [0] * columns.clients
+            for number, (start, end) in enumerate(zip(columns.starts[:-1], columns.starts[1:], strict=True), start=1):
+                for client in columns.chosen[start:end].tolist():
+                    turns[client] += 1
+                largest = max(largest, number * Fraction(3, 20) - min(turns))
+            shares.append(min(turns) / 16)
+        assert float(row["largest_shortfall_in_turns"]) == pytest.approx(float(largest), abs=1e-6)
+        assert float(row["least_share_of_all_rounds"]) == pytest.approx(np.mean(shares), abs=1e-6)
+    pace = [float(row["largest_shortfall_in_turns"]) for row in rows if row["contender"] == PACE]
+    assert max(pace) <= 2
+
+
+def test_fair_pace_takes_part_with_the_tolerance_in_its_name() -> None:
+    policy, settings = PaceExperiment.contenders[PACE]
+    assert (policy, f"FairPace, tolerance {settings['tolerance']:g}") == ("fair-pace", PACE)

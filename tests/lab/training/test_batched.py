@@ -1,0 +1,438 @@
+"""Batched training runs equal separate runs, however often they are interrupted or killed."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import turnout
+from killing import Writes
+from lab.training.processes import trainers
+from tracking.recording import Recording
+from turnout.errors import SettingError, TrainingError
+from turnout.kernel.rounds import RoundRecord
+from turnout.lab import RoundColumns, RunPlan, RunStore, play, play_into, play_plan
+from turnout.lab.runs.sweep import columns_to_store
+from turnout.lab.training import batched
+from turnout.lab.training.batched import train_plans
+from turnout.lab.training.learner_cache import LearnerCache
+from turnout.lab.training.world import TrainingWorld
+
+NEVER = 1e9
+
+
+def make_plan(policy: str = "random", rounds: int = 10, seed: int = 0, *, keep: Any = "all", **world: Any) -> RunPlan:
+    settings = {"model": "cnn", "items": 30, "batch": 15, "world": {"clients": 20}, **world}
+    cohort = {} if policy == "fedcs" else {"cohort_size": 3}
+    return RunPlan(policy, rounds, seed, cohort, world="training", world_settings=settings, keep=keep)
+
+
+#: Several lengths and policies; the first five share a learner, the next two do not, the last two train with NumPy.
+PLANS = [
+    make_plan(rounds=6),
+    make_plan("rbcsf", 5, gamma=0.5, evaluate_every=3),
+    make_plan("fedcs", 3, 3),
+    make_plan("random", 3, 1, keep="choices"),
+    make_plan("rbcsf", 1, 2),
+    make_plan(rounds=4, rate=0.2, momentum=0.5),
+    make_plan(seed=2, rounds=2, epochs=2, batch=7, proximal=0.1),
+    make_plan(rounds=5, model="mlp", hidden=4),
+    make_plan("rbcsf", 4, 1, model="mlp", hidden=0, keep="choices"),
+]
+FEW = [make_plan(rounds=6), make_plan("rbcsf", 5, gamma=0.5), make_plan("random", 3, 1)]
+MIXED = [*PLANS[2:6], PLANS[-1]]
+
+
+class Stop(Exception):
+    """Simulates an interruption."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.turnout"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[RunStore]:
+    with RunStore(path) as opened:
+        yield opened
+
+
+@cache
+def play_whole_plan(plan: str) -> RoundColumns:
+    return play_plan(RunPlan.from_dict(json.loads(plan)))
+
+
+def uninterrupted(plan: RunPlan) -> RoundColumns:
+    """Returns the run played separately and without interruption; it is played once for all tests."""
+    with LearnerCache(workers=1):
+        return play_whole_plan(json.dumps(plan.as_dict()))
+
+
+def assert_holds(store: RunStore, plan: RunPlan) -> None:
+    """Asserts that the run of this plan is stored, finished, and equals the uninterrupted run byte for byte."""
+    found = store.find(plan.key)
+    assert found is not None
+    assert found.finished
+    assert found.rounds == plan.rounds
+    assert store.columns(found.id).to_bytes() == uninterrupted(plan).to_bytes()
+
+
+def stop_after(count: int) -> Callable[..., None]:
+    """Returns a callback that raises Stop in its `count`-th call."""
+    calls = 0
+
+    def watch(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == count:
+            raise Stop
+
+    return watch
+
+
+# Equality with separate runs.
+
+
+@pytest.mark.parametrize(("workers", "save_every"), [(1, 0), (2, NEVER)])
+def test_batched_runs_equal_separate_runs(store: RunStore, workers: int, save_every: float) -> None:
+    ids = train_plans(PLANS, store, workers=workers, save_every=save_every)
+    assert len(set(ids)) == len(PLANS)
+    for run, plan in zip(ids, PLANS, strict=True):
+        found = store.find(plan.key)
+        assert found is not None
+        assert found.id == run
+        assert found.plan == plan.as_dict()
+        assert found.code_version == turnout.__version__
+        assert_holds(store, plan)
+        assert store.snapshot(run) is None
+
+
+def test_a_run_does_not_depend_on_a_learner_cache() -> None:
+    assert play_plan(FEW[1]).to_bytes() == uninterrupted(FEW[1]).to_bytes()
+
+
+def test_the_callback_counts_every_round_once(store: RunStore) -> None:
+    counts: list[int] = []
+    train_plans(MIXED, store, workers=1, watch=counts.append)
+    assert sum(counts) == sum(plan.rounds for plan in MIXED)
+    assert min(counts) > 0
+
+
+def test_the_round_callback_receives_every_round_as_it_is_stored(store: RunStore) -> None:
+    seen: dict[str, list[RoundRecord]] = {}
+    plans = MIXED
+    ids = train_plans(
+        plans, store, workers=1, on_round=lambda plan, record: seen.setdefault(plan.key, []).append(record)
+    )
+    for run, plan in zip(ids, plans, strict=True):
+        assert len(seen[plan.key]) == plan.rounds
+        columns = RoundColumns.from_records(seen[plan.key], clients=20)
+        assert columns_to_store(plan, columns).to_bytes() == store.columns(run).to_bytes()
+
+
+def test_a_stored_plan_is_not_played_again(store: RunStore) -> None:
+    first = train_plans(FEW[:1], store, workers=1)
+    counts: list[int] = []
+    repeated = [*FEW, FEW[1], replace(FEW[0], label="another label")]
+    ids = train_plans(repeated, store, workers=1, watch=counts.append)
+    assert sum(counts) == FEW[1].rounds + FEW[2].rounds
+    assert ids[0] == ids[4] == first[0]
+    assert ids[1] == ids[3]
+    assert len(store.runs()) == 3
+    assert train_plans(repeated, store, workers=1, watch=stop_after(1)) == ids
+    assert train_plans([], store) == []
+
+
+def test_a_finished_run_keeps_its_model_only_on_request(store: RunStore) -> None:
+    plans = [FEW[0], FEW[2], make_plan(model="mlp", hidden=4, rounds=4)]
+    for run, plan in zip(train_plans(plans, store, workers=1, keep_models=True, save_every=0), plans, strict=True):
+        assert_holds(store, plan)
+        policy, world = plan.build()
+        list(play(policy, world, plan.rounds))
+        snapshot = store.snapshot(run)
+        assert snapshot is not None
+        last, state = snapshot
+        assert last == plan.rounds
+        assert isinstance(world, TrainingWorld)
+        learner = world.federation.learner
+        weights = learner.saved(world.weights)
+        assert state["world.weights"].tobytes() == weights.tobytes()
+        accuracy = store.columns(run).metrics["accuracy"][-1]
+        assert learner.evaluate([learner.loaded(state["world.weights"])]) == [accuracy]
+        learner.close()
+
+
+def test_a_run_stored_without_its_model_is_not_played_again_for_it(store: RunStore) -> None:
+    (run,) = train_plans(FEW[:1], store, workers=1)
+    assert train_plans(FEW[:1], store, workers=1, keep_models=True) == [run]
+    assert store.snapshot(run) is None
+
+
+def test_an_unknown_device_is_rejected_before_any_run_starts(store: RunStore) -> None:
+    with pytest.raises(SettingError, match="there is no device 'abacus'"):
+        train_plans(PLANS, store, device="abacus")
+    assert store.runs() == []
+
+
+# Interruption.
+
+
+@pytest.mark.parametrize(
+    ("rounds", "save_every"),
+    [
+        (1, 0),
+        (3, NEVER),
+        (5, 0),
+        *(pytest.param(*case, marks=pytest.mark.thorough) for case in ((1, NEVER), (3, 0), (5, NEVER))),
+    ],
+)
+def test_interrupted_runs_resume_and_end_equal(store: RunStore, rounds: int, save_every: float) -> None:
+    with pytest.raises(Stop):
+        train_plans(FEW, store, workers=1, save_every=save_every, watch=stop_after(rounds))
+    for info in store.runs():
+        stored = list(uninterrupted(RunPlan.from_dict(info.plan)).records())[: info.rounds]
+        assert list(store.records(info.id)) == stored
+    missing = sum(plan.rounds for plan in FEW) - sum(info.rounds for info in store.runs())
+    counts: list[int] = []
+    train_plans(FEW, store, workers=1, save_every=save_every, watch=counts.append)
+    assert sum(counts) == missing
+    for plan in FEW:
+        assert_holds(store, plan)
+
+
+def test_runs_that_are_interrupted_repeatedly_end_equal(store: RunStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each interruption comes one round after a snapshot, and that round is played again."""
+    monkeypatch.setattr(batched, "MIN_PLAY_TO_SAVE_RATIO", NEVER)  # one snapshot per call, however slow the rounds are
+    stops = 0
+    while True:
+        try:
+            train_plans(MIXED, store, workers=1, save_every=0, watch=stop_after(2))
+        except Stop:
+            stops += 1
+        else:
+            break
+    assert stops == 5
+    for plan in MIXED:
+        assert_holds(store, plan)
+    assert all(store.snapshot(info.id) is None for info in store.runs())
+
+
+def test_runs_interrupted_within_a_round_end_equal(store: RunStore) -> None:
+    with pytest.raises(Stop):
+        train_plans(FEW, store, workers=1, save_every=0, on_round=stop_after(8))
+    train_plans(FEW, store, workers=1)
+    for plan in FEW:
+        assert_holds(store, plan)
+
+
+def test_only_one_learner_at_a_time_has_processes(store: RunStore) -> None:
+    before = trainers()
+    seen: list[set[int]] = []
+    plans = [make_plan(rounds=1), make_plan(rounds=1, rate=0.2), make_plan(rounds=1, rate=0.3)]
+    train_plans(plans, store, workers=2, watch=lambda _: seen.append(trainers() - before))
+    assert [len(pids) for pids in seen] == [2, 2, 2]
+    every = {pid for pids in seen for pid in pids}
+    assert len(every) == 6
+    assert not trainers() & every
+
+
+def test_no_worker_survives_an_interruption(store: RunStore) -> None:
+    before = trainers()
+    seen: set[int] = set()
+
+    def stop(_: int) -> None:
+        seen.update(trainers() - before)
+        raise Stop
+
+    with pytest.raises(Stop):
+        train_plans(FEW, store, workers=2, watch=stop)
+    assert len(seen) == 2
+    assert not trainers() & seen
+
+
+def test_a_run_can_switch_between_separate_and_batched_training(store: RunStore) -> None:
+    with pytest.raises(Stop):
+        play_into(store, FEW[0], every=4, watch=stop_after(1))
+    with pytest.raises(Stop):
+        train_plans(FEW[1:], store, workers=1, save_every=0, watch=stop_after(3))
+    (last,) = (info for info in store.runs() if info.key == FEW[1].key)
+    assert 0 < last.rounds < FEW[1].rounds
+    play_into(store, FEW[1], every=4)
+    train_plans(FEW, store, workers=1)
+    for plan in FEW:
+        assert_holds(store, plan)
+
+
+def test_a_run_interrupted_before_it_was_marked_finished_is_completed(store: RunStore) -> None:
+    with pytest.raises(Stop):
+        play_into(store, FEW[2], every=FEW[2].rounds, watch=stop_after(1))
+    assert [(info.rounds, info.finished) for info in store.runs()] == [(FEW[2].rounds, False)]
+    counts: list[int] = []
+    train_plans([FEW[2], FEW[0]], store, workers=1, watch=counts.append)
+    assert sum(counts) == FEW[0].rounds
+    assert_holds(store, FEW[2])
+
+
+def test_killed_workers_interrupt_the_runs_and_they_can_resume(store: RunStore) -> None:
+    rounds: list[int] = []
+    before = trainers()
+
+    def kill_the_workers(count: int) -> None:
+        rounds.append(count)
+        if len(rounds) == 4:
+            # All of them: a single one that is left may train another round before the loss is noticed.
+            for worker in trainers() - before:
+                os.kill(worker, signal.SIGKILL)
+
+    with pytest.raises(TrainingError, match="a saved run resumes from its last snapshot"):
+        train_plans(FEW, store, workers=2, save_every=0, watch=kill_the_workers)
+    assert len(rounds) == 4
+    assert trainers() <= before
+    train_plans(FEW, store, workers=2)
+    for plan in FEW:
+        assert_holds(store, plan)
+
+
+# Metrics.
+
+
+def test_the_metrics_of_interrupted_runs_are_those_of_uninterrupted_ones(
+    store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batched, "MIN_PLAY_TO_SAVE_RATIO", 0.0)  # save after every round, however long saving takes
+    plans = [make_plan("rbcsf", 3, gamma=0.5), make_plan("random", 2, 1)]
+    tracked: dict[str, dict[int, dict[str, float]]] = {plan.key: {} for plan in plans}
+
+    def track(plan: RunPlan, metrics: Mapping[str, float], step: int) -> None:
+        tracked[plan.key][step] = dict(metrics)
+
+    with pytest.raises(Stop):
+        train_plans(plans, store, workers=1, save_every=0, watch=stop_after(2), track=track)
+    assert 0 < len(tracked[plans[0].key]) < 3
+    train_plans(plans, store, workers=1, save_every=0, track=track)
+    with RunStore(tmp_path / "alone.turnout") as alone:
+        for plan in plans:
+            recording = Recording()
+            play_into(alone, plan, tracker=recording)
+            assert [step for step, _ in recording.steps] == list(tracked[plan.key]) == list(range(1, plan.rounds + 1))
+            for step, metrics in recording.steps:
+                assert tracked[plan.key][step] == pytest.approx(metrics)
+            assert_holds(store, plan)
+
+
+# Disk space.
+
+
+def unused_pages(path: Path) -> int:
+    connection = sqlite3.connect(path)
+    try:
+        return int(connection.execute("PRAGMA freelist_count").fetchone()[0])
+    finally:
+        connection.close()
+
+
+def test_snapshots_take_no_space_after_the_runs_have_finished(store: RunStore, path: Path) -> None:
+    with pytest.raises(Stop):
+        train_plans(FEW, store, workers=1, save_every=0, watch=stop_after(3))
+    assert any(store.snapshot(info.id) is not None for info in store.runs())
+    train_plans(FEW, store, workers=1, save_every=NEVER)
+    assert unused_pages(path) == 0
+    assert all(store.snapshot(info.id) is None for info in store.runs())
+    for plan in FEW:
+        assert_holds(store, plan)
+
+
+# Killed processes.
+
+
+def train_until_killed(path: Path, plans: list[RunPlan], die_at: int, *, with_workers: bool) -> None:
+    """Trains in a process of its own, which is killed before this write."""
+    os.setsid()
+    batched.MIN_PLAY_TO_SAVE_RATIO = 0.0  # save after every round, however long saving takes
+    Writes(die_at, group=with_workers)
+    with RunStore(path) as store:
+        train_plans(plans, store, workers=2, save_every=0)
+
+
+def assert_rounds_are_right(path: Path) -> int:
+    """Asserts that all stored rounds equal those of uninterrupted runs; returns their number."""
+    with RunStore(path) as store:
+        infos = store.runs()
+        for info in infos:
+            stored = list(uninterrupted(RunPlan.from_dict(info.plan)).records())[: info.rounds]
+            assert list(store.records(info.id)) == stored
+        return sum(info.rounds for info in infos)
+
+
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param([4, 31, 40, 41, 46, 22, 55], id="short"),
+        pytest.param([4, 31, 40, 34, 41, 46, 22, 50, 55], marks=pytest.mark.thorough, id="long"),
+    ],
+)
+def test_training_killed_before_any_write_ends_equal(path: Path, kills: list[int]) -> None:
+    """The process is killed while it creates or opens the file, starts runs, or writes a round."""
+    plans = [make_plan(rounds=9, gamma=0.5), make_plan("rbcsf", 5, 1), make_plan(rounds=6, rate=0.2)]
+    expected, stored_rounds = sum(plan.rounds for plan in plans), [0]
+    fork = multiprocessing.get_context("fork")
+    for attempt, die_at in enumerate(kills):
+        # Workers that are not killed end by themselves while the next child trains.
+        options = {"with_workers": attempt % 2 == 0}
+        child = fork.Process(target=train_until_killed, args=(path, plans, die_at), kwargs=options, name="training")
+        child.start()
+        child.join()
+        assert child.exitcode == -signal.SIGKILL
+        if path.exists():
+            stored_rounds.append(assert_rounds_are_right(path))
+    assert stored_rounds == sorted(stored_rounds)
+    assert len(set(stored_rounds)) > 3, stored_rounds
+    assert stored_rounds[-1] < expected
+    with RunStore(path) as store:
+        counts: list[int] = []
+        train_plans(plans, store, workers=2, watch=counts.append)
+        assert sum(counts) == expected - stored_rounds[-1]
+        for plan in plans:
+            assert_holds(store, plan)
+
+
+# Runs without rounds.
+
+TURNS = [
+    replace(make_plan("random", 13, seed, buffer=buffer, evaluate_every=2), settings={}, concurrency=3)
+    for seed, buffer in ((0, 2), (1, 4))
+]
+
+
+def test_runs_without_rounds_that_advance_together_equal_separate_runs(store: RunStore) -> None:
+    seen: dict[str, list[RoundRecord]] = {}
+    plans = [*TURNS, FEW[0]]
+    train_plans(plans, store, workers=1, on_round=lambda plan, record: seen.setdefault(plan.key, []).append(record))
+    for plan in plans:
+        assert_holds(store, plan)
+        assert seen[plan.key] == list(uninterrupted(plan).records())
+
+
+@pytest.mark.parametrize("save_every", [0, NEVER])
+def test_interrupted_runs_without_rounds_resume_and_end_equal(store: RunStore, save_every: float) -> None:
+    with pytest.raises(Stop):
+        train_plans(TURNS, store, workers=1, save_every=save_every, keep_models=True, watch=stop_after(5))
+    stored = sum(info.rounds for info in store.runs())
+    assert (stored > 0) == (save_every == 0)
+    counts: list[int] = []
+    ids = train_plans(TURNS, store, workers=1, save_every=save_every, keep_models=True, watch=counts.append)
+    assert sum(counts) == sum(plan.rounds for plan in TURNS) - stored
+    for run, plan in zip(ids, TURNS, strict=True):
+        assert_holds(store, plan)
+        assert store.snapshot(run) is not None  # the model

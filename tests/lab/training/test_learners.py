@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from turnout.errors import SettingError, StateError
+from turnout.kernel.arrays import FloatArray, IntArray
+from turnout.kernel.randomness import round_rng
+from turnout.lab import Cohort, Federation, NumpyLearner, Training, load_dataset, partition
+from turnout.lab.training.learners.base import average_models
+
+DIGITS = load_dataset("digits")
+PARTITION = partition(DIGITS.train_labels, clients=6, items=60, gamma=0.5)
+
+
+def learner(hidden: int = 5, **training: Any) -> NumpyLearner:
+    return NumpyLearner(DIGITS, Training(**training), hidden=hidden)
+
+
+def batch_orders(model: NumpyLearner, *clients: int, seed: int = 0, round_: int = 1) -> IntArray:
+    return Federation(model, PARTITION, seed).orders(np.array(clients, dtype=np.int64), round_)
+
+
+def literal_client(
+    weights: FloatArray, client: int, how: Training, hidden: int, *, seed: int, round_: int
+) -> tuple[FloatArray, float]:
+    """Reference implementation: one client, batch by batch, item by item."""
+    w, start = weights.copy(), weights.copy()
+    v = np.zeros_like(w)
+    images = DIGITS.train_images.reshape(len(DIGITS.train_images), -1) / 16
+    losses = []
+    sizes = (64, hidden, 10) if hidden else (64, 10)
+    for epoch in range(how.epochs):
+        rng = round_rng(seed, f"batches of {client}, epoch {epoch}", round_)
+        order = rng.permutation(PARTITION.items[client])
+        for first in range(0, len(order), how.batch_size):
+            batch = order[first : first + how.batch_size]
+            gradient, loss = np.zeros_like(w), 0.0
+            for item in batch:
+                item_gradient, item_loss = literal_item(w, images[item], int(DIGITS.train_labels[item]), sizes)
+                gradient += item_gradient / len(batch)
+                loss += item_loss / len(batch)
+            losses.append(loss)
+            gradient += how.weight_decay * w + how.proximal_mu * (w - start)
+            v = how.momentum * v + gradient
+            w = w - how.learning_rate * v
+    return w, float(np.mean(losses))
+
+
+def literal_item(w: FloatArray, x: FloatArray, label: int, sizes: tuple[int, ...]) -> tuple[FloatArray, float]:
+    """Forward and backward pass for one image; returns the gradient and the loss."""
+    matrices, biases, offset = [], [], 0
+    for before, after in pairwise(sizes):
+        matrices.append(w[offset : offset + before * after].reshape(before, after))
+        offset += before * after
+        biases.append(w[offset : offset + after])
+        offset += after
+    inputs = [x]
+    for depth, (matrix, bias) in enumerate(zip(matrices, biases, strict=True)):
+        out = inputs[-1] @ matrix + bias
+        inputs.append(np.maximum(out, 0) if depth + 1 < len(matrices) else out)
+    probabilities = np.exp(inputs[-1] - inputs[-1].max())
+    probabilities /= probabilities.sum()
+    error = probabilities - np.eye(10)[label]
+    gradients: list[FloatArray] = []
+    for depth in range(len(matrices) - 1, -1, -1):
+        gradients = [np.outer(inputs[depth], error).ravel(), error, *gradients]
+        error = (matrices[depth] @ error) * (inputs[depth] > 0)
+    return np.concatenate(gradients), -float(np.log(probabilities[label]))
+
+
+@pytest.mark.parametrize("hidden", [0, 5])
+@pytest.mark.parametrize(
+    "how",
+    [
+        {},
+        {"epochs": 2, "batch_size": 7},
+        {"momentum": 0.9, "weight_decay": 0.01},
+        {"proximal_mu": 0.5, "learning_rate": 0.2},
+    ],
+    ids=str,
+)
+def test_a_stacked_cohort_equals_the_reference_loop(hidden: int, how: dict[str, Any]) -> None:
+    model = learner(hidden, **how)
+    weights = model.initial_weights(3)
+    orders = batch_orders(model, 4, 1, seed=7, round_=9)
+    models, losses = model.train_clients(weights, orders)
+    (result,) = model.train([Cohort(weights, orders, np.array([3.0, 1.0]))])
+    literal = [literal_client(weights, client, model.training, hidden, seed=7, round_=9) for client in (4, 1)]
+    for index, (expected, loss) in enumerate(literal):
+        np.testing.assert_allclose(models[index], expected, rtol=1e-10, atol=1e-12)
+        assert losses[index] == pytest.approx(loss, rel=1e-10)
+    np.testing.assert_allclose(result.weights, 0.75 * literal[0][0] + 0.25 * literal[1][0], rtol=1e-10, atol=1e-12)
+    assert result.losses.tolist() == losses.tolist()
+    assert result.finite.tolist() == [True, True]
+
+
+def test_a_result_does_not_depend_on_other_clients_or_cohorts() -> None:
+    model = learner()
+    weights, other = model.initial_weights(0), model.initial_weights(1)
+    orders = batch_orders(model, 0, 1, 2)
+    batched, _ = model.train_clients(weights, orders)
+    alone, _ = model.train_clients(weights, orders[1:2])
+    np.testing.assert_allclose(batched[1], alone[0], rtol=1e-12, atol=1e-14)
+    first = Cohort(weights, orders, np.ones(3))
+    beside = model.train([Cohort(other, orders[:2], np.ones(2)), first])[1]
+    assert np.array_equal(beside.weights, model.train([first])[0].weights)
+
+
+def test_training_does_not_modify_its_input_weights() -> None:
+    model = learner()
+    weights = model.initial_weights(0)
+    before = weights.copy()
+    model.train([Cohort(weights, batch_orders(model, 0, 1), np.ones(2))])
+    assert np.array_equal(weights, before)
+
+
+def test_batches_depend_on_round_seed_and_epoch() -> None:
+    model = learner(epochs=2)
+    first = batch_orders(model, 1, seed=0, round_=1)
+    assert np.array_equal(first, batch_orders(model, 1, seed=0, round_=1))
+    assert not np.array_equal(first, batch_orders(model, 1, seed=0, round_=2))
+    assert not np.array_equal(first, batch_orders(model, 1, seed=1, round_=1))
+    assert not np.array_equal(first[0, 0], first[0, 1])
+    for epoch in first[0]:
+        assert sorted(epoch.tolist()) == sorted(PARTITION.items[1].tolist())
+    assert np.array_equal(batch_orders(model, 3, 1)[1], first[0])
+
+
+def test_the_average_is_weighted_by_shares() -> None:
+    models = np.array([[1.0, 2.0], [4.0, 8.0]])
+    result = average_models(np.zeros(2), models, np.array([0.1, 0.2]), np.array([100.0, 300.0]))
+    assert result.weights.tolist() == [3.25, 6.5]
+    assert result.losses.tolist() == [0.1, 0.2]
+    assert result.finite.tolist() == [True, True]
+
+
+def test_a_diverged_model_is_excluded_from_the_average() -> None:
+    models = np.array([[1.0, 2.0], [np.nan, 8.0], [np.inf, 1.0], [3.0, 4.0], [5.0, 6.0]])
+    losses = np.array([0.1, 0.2, 0.3, np.nan, 0.5])
+    result = average_models(np.zeros(2), models, losses, np.array([1.0, 1.0, 1.0, 1.0, 3.0]))
+    assert result.finite.tolist() == [True, False, False, False, True]
+    assert result.weights.tolist() == [4.0, 5.0]
+    assert np.array_equal(result.losses, [0.1, np.nan, np.nan, np.nan, 0.5], equal_nan=True)
+
+
+@pytest.mark.parametrize("clients", [0, 3])
+def test_without_a_finite_model_the_weights_stay_the_same(clients: int) -> None:
+    before = np.array([7.0, 9.0])
+    result = average_models(before, np.full((clients, 2), np.nan), np.zeros(clients), np.ones(clients))
+    assert result.weights.tolist() == [7.0, 9.0]
+    assert np.isnan(result.losses).tolist() == [True] * clients
+    assert result.finite.tolist() == [False] * clients
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_an_average_has_the_dtype_of_its_models(dtype: type[np.floating]) -> None:
+    models: Any = np.array([[1.0], [2.0]], dtype=dtype)
+    assert average_models(models[0], models, np.zeros(2), np.ones(2)).weights.dtype == dtype
+
+
+def test_an_extreme_learning_rate_gives_non_finite_models_and_no_error() -> None:
+    model = learner(learning_rate=1e200, batch_size=6)
+    weights = model.initial_weights(0)
+    orders = batch_orders(model, 0, 1)
+    (result,) = model.train([Cohort(weights, orders, np.ones(2))])
+    assert not result.finite.any()
+    assert np.isnan(result.losses).all()
+    assert np.array_equal(result.weights, weights)
+    (accuracy,) = model.evaluate([model.train_clients(weights, orders)[0][0]])
+    assert 0 <= accuracy <= 1
+
+
+def test_a_new_model_has_the_right_size_and_low_accuracy() -> None:
+    assert learner(hidden=0).network.parameters == 64 * 10 + 10
+    model = learner(hidden=5)
+    weights = model.initial_weights(1)
+    assert weights.shape == (model.network.parameters,) == (64 * 5 + 5 + 5 * 10 + 10,)
+    assert model.evaluate([weights])[0] < 0.35
+    assert not np.array_equal(weights, model.initial_weights(2))
+
+
+def test_each_of_several_models_is_evaluated_separately() -> None:
+    model = learner(hidden=0)
+    images = DIGITS.test_images.reshape(len(DIGITS.test_images), -1) / 16
+    models = [model.initial_weights(seed) for seed in range(3)]
+    expected = []
+    for weights in models:
+        matrix, biases = weights[:640].reshape(64, 10), weights[640:]
+        correct = [
+            np.argmax(image @ matrix + biases) == label for image, label in zip(images, DIGITS.test_labels, strict=True)
+        ]
+        expected.append(sum(correct) / len(images))
+    assert model.evaluate(models) == expected
+    assert len(set(expected)) == 3
+    assert model.evaluate([]) == []
+
+
+def test_training_no_cohorts_gives_no_results() -> None:
+    assert learner().train([]) == []
+
+
+def test_saving_and_loading_copy_the_weights() -> None:
+    model = learner()
+    weights = model.initial_weights(0)
+    saved = model.saved(weights)
+    loaded = model.loaded(saved)
+    assert np.array_equal(loaded, weights)
+    saved[:] = 0
+    assert np.array_equal(loaded, weights)
+    assert np.array_equal(weights, model.initial_weights(0))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [np.zeros(384), np.zeros(386), np.zeros((1, 385)), np.zeros(385, dtype=np.int64), np.full(385, "0")],
+    ids=lambda wrong: f"{wrong.dtype}{wrong.shape}",
+)
+def test_weights_of_another_model_are_rejected(wrong: npt.NDArray[Any]) -> None:
+    with pytest.raises(StateError, match="385 floating-point parameters: they belong to another model"):
+        learner().loaded(wrong)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"epochs": 0},
+        {"epochs": 1.5},
+        {"batch_size": 0},
+        {"learning_rate": 0},
+        {"learning_rate": float("nan")},
+        {"learning_rate": "fast"},
+        {"momentum": 1.5},
+        {"momentum": -0.1},
+        {"weight_decay": -1},
+        {"proximal_mu": -1},
+        {"proximal_mu": float("inf")},
+    ],
+    ids=str,
+)
+def test_invalid_training_settings_are_rejected(setting: dict[str, Any]) -> None:
+    with pytest.raises(SettingError, match=next(iter(setting))):
+        Training(**setting)
+
+
+def test_former_names_of_training_settings_still_work() -> None:
+    former: dict[str, Any] = {"batch": 7, "rate": 0.3, "proximal": 0.2}
+    training = Training(**former)
+    assert training == Training(batch_size=7, learning_rate=0.3, proximal_mu=0.2)
+    assert (training.batch, training.rate, training.proximal) == (7, 0.3, 0.2)
+    with pytest.raises(TypeError, match="both 'batch_size' and its former name 'batch'"):
+        Training(batch_size=8, **former)
+
+
+def test_a_negative_number_of_hidden_units_is_rejected() -> None:
+    with pytest.raises(SettingError, match="hidden must be at least 0, not -1"):
+        learner(hidden=-1)

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from turnout.errors import SettingError, StateError
+from turnout.lab.training.datasets import Dataset, load_dataset
+from turnout.lab.training.learners.networks import Network, paper_network, perceptron
+
+IMAGES = {"digits": (8, 8, 1), "fashion-mnist": (28, 28, 1), "cifar-10": (32, 32, 3)}
+
+
+def blank_dataset(name: str, image: tuple[int, int, int]) -> Dataset:
+    """Returns a dataset with one black image of each class."""
+    images, labels = np.zeros((10, *image), dtype=np.uint8), np.arange(10, dtype=np.uint8)
+    return Dataset(name, tuple("abcdefghij"), images, labels, images, labels)
+
+
+@pytest.mark.parametrize(
+    ("name", "matrices"),
+    [
+        ("digits", [(25, 16), (2 * 2 * 16, 32), (32, 10)]),
+        ("fashion-mnist", [(25, 20), (25 * 20, 50), (4 * 4 * 50, 500), (500, 10)]),
+        ("cifar-10", [(25 * 3, 64), (25 * 64, 64), (1600, 384), (384, 192), (192, 10)]),
+    ],
+)
+def test_the_papers_networks_have_the_papers_layers(name: str, matrices: list[tuple[int, int]]) -> None:
+    network = paper_network(blank_dataset(name, IMAGES[name]))
+    assert network.matrices == matrices
+    assert network.shapes == [shape for before, after in matrices for shape in ((before, after), (after,))]
+
+
+def test_the_papers_networks_have_the_papers_numbers_of_parameters() -> None:
+    counts = {name: paper_network(blank_dataset(name, image)).parameters for name, image in IMAGES.items()}
+    assert counts == {
+        "digits": (25 * 16 + 16) + (64 * 32 + 32) + (32 * 10 + 10),
+        "fashion-mnist": 431_080,
+        "cifar-10": (5 * 5 * 3 * 64 + 64)
+        + (5 * 5 * 64 * 64 + 64)
+        + (1600 * 384 + 384)
+        + (384 * 192 + 192)
+        + (192 * 10 + 10),
+    }
+
+
+def test_a_convolution_and_pooling_shrink_an_image() -> None:
+    network = Network((32, 28, 3), (64, 7), (), 10)
+    assert network.image_sizes == [(32, 28, 3), (14, 12, 64), (5, 4, 7)]
+    assert network.matrices[-1] == (5 * 4 * 7, 10)
+
+
+def test_layers_are_contiguous_in_the_flat_weights() -> None:
+    network = Network((8, 8, 1), (3,), (4,), 10)
+    slices = network.slices
+    assert [layer.start for layer in slices] == [0, 75, 78, 126, 130, 170]
+    assert [layer.stop for layer in slices] == [75, 78, 126, 130, 170, network.parameters]
+
+
+def test_a_model_is_split_into_named_layers() -> None:
+    network = Network((8, 8, 2), (3,), (4,), 10)
+    weights = np.arange(network.parameters, dtype=np.float32)
+    layers = network.layers(weights)
+    assert {name: layer.shape for name, layer in layers.items()} == {
+        "weight1": (5, 5, 2, 3),
+        "bias1": (3,),
+        "weight2": (12, 4),
+        "bias2": (4,),
+        "weight3": (4, 10),
+        "bias3": (10,),
+    }
+    assert np.array_equal(np.concatenate([layer.ravel() for layer in layers.values()]), weights)
+    assert layers["weight1"][1, 2, 1, 0] == ((1 * 5 + 2) * 2 + 1) * 3
+
+
+def test_the_range_of_initial_weights_shrinks_with_the_number_of_inputs() -> None:
+    network = paper_network(blank_dataset("fashion-mnist", IMAGES["fashion-mnist"]))
+    layers = network.layers(network.initial_weights(5))
+    for depth, (inputs, _) in enumerate(network.matrices, start=1):
+        for layer in (layers[f"weight{depth}"], layers[f"bias{depth}"]):
+            assert np.abs(layer).max() <= 1 / np.sqrt(inputs)
+        assert np.abs(layers[f"weight{depth}"]).max() > 0.95 / np.sqrt(inputs)
+        assert layers[f"weight{depth}"].min() < 0 < layers[f"weight{depth}"].max()
+
+
+def test_initial_weights_are_determined_by_the_seed() -> None:
+    network = paper_network(load_dataset("digits"))
+    weights = network.initial_weights(1)
+    assert weights.shape == (network.parameters,)
+    assert np.array_equal(weights, network.initial_weights(1))
+    assert not (weights == network.initial_weights(2)).any()
+
+
+def test_a_perceptron_has_one_input_per_pixel() -> None:
+    assert perceptron(load_dataset("digits")).matrices == [(64, 32), (32, 10)]
+    assert perceptron(load_dataset("digits"), 0).matrices == [(64, 10)]
+
+
+@pytest.mark.parametrize(
+    ("image", "convolutions"),
+    [
+        ((4, 4, 1), (3,)),
+        ((5, 5, 1), (3,)),
+        ((9, 9, 1), (3,)),
+        ((8, 9, 1), (3,)),
+        ((9, 8, 1), (3,)),
+        ((8, 8, 1), (3, 3)),
+    ],
+)
+def test_an_image_of_unsuitable_size_is_rejected(image: tuple[int, int, int], convolutions: tuple[int, ...]) -> None:
+    with pytest.raises(SettingError, match="a 5 × 5 convolution and pooling do not fit on"):
+        Network(image, convolutions, (), 10)
+
+
+def test_the_smallest_image_is_six_by_six() -> None:
+    assert Network((6, 6, 1), (3,), (), 10).image_sizes[-1] == (1, 1, 3)
+
+
+@pytest.mark.parametrize(("convolutions", "hidden"), [((0,), ()), ((), (0,)), ((3,), (-1,)), ((2.5,), ())])
+def test_a_layer_without_units_is_rejected(convolutions: Any, hidden: Any) -> None:
+    with pytest.raises(SettingError, match="size of a layer must be"):
+        Network((8, 8, 1), convolutions, hidden, 10)
+
+
+def test_a_dataset_without_a_convolutional_network_is_rejected() -> None:
+    unknown = replace(load_dataset("digits"), name="letters")
+    with pytest.raises(SettingError, match="for 'letters'; there are networks for digits, fashion-mnist"):
+        paper_network(unknown)
+
+
+def test_weights_of_another_network_are_rejected() -> None:
+    network, other = Network((8, 8, 1), (3,), (4,), 10), Network((8, 8, 1), (3,), (5,), 10)
+    weights = network.initial_weights(0)
+    assert np.array_equal(network.check_weights(weights), weights)
+    with pytest.raises(StateError, match=f"this network has {other.parameters} floating-point"):
+        other.check_weights(weights)

@@ -1,0 +1,249 @@
+"""The checks of worlds: every one of them fails for a world that violates it, and for no other reason."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from turnout.errors import CheckError, ReportError
+from turnout.kernel.arrays import FloatArray
+from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
+from turnout.lab import PaperWorld, TraceWorld, check_world
+from turnout.lab.worlds.checks import CHECKS
+
+#: Worlds that must differ take another number each.
+NUMBERS = itertools.count()
+
+
+@pytest.mark.parametrize("world", [PaperWorld, TraceWorld])
+def test_our_worlds_pass_all_checks(world: type[PaperWorld | TraceWorld]) -> None:
+    assert check_world(world) == [check.__name__.replace("_", " ") for check in CHECKS]
+
+
+class WithoutRestore:
+    """Has no method `restore`."""
+
+    clients, availability = 40, np.ones(40)
+    offer, play, state = PaperWorld.offer, PaperWorld.play, PaperWorld.state
+
+    def __init__(self, seed: int) -> None:
+        pass
+
+    def __repr__(self) -> str:
+        return "WithoutRestore"
+
+
+class WithoutClients(PaperWorld):
+    """Has no clients."""
+
+    @property
+    def clients(self) -> int:
+        return 0
+
+
+class OneShare(PaperWorld):
+    """Has one availability for all clients."""
+
+    @property
+    def availability(self) -> FloatArray:
+        return np.array([0.8])
+
+
+class Percentages(PaperWorld):
+    """States the availability in percent."""
+
+    @property
+    def availability(self) -> FloatArray:
+        return 100 * super().availability
+
+
+class Unseeded(PaperWorld):
+    """Ignores its seed."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed + next(NUMBERS))
+
+
+class UnseededTimes(PaperWorld):
+    """Draws times that do not depend on its seed."""
+
+    def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
+        report = super().play(offer, selection)
+        return replace(report, exchange_times=report.exchange_times + next(NUMBERS))
+
+
+class TiredClients(PaperWorld):
+    """Clients that trained are not available for the next round, and the state does not say so."""
+
+    def offer(self, round: int) -> RoundOffer:
+        offer = super().offer(round)
+        return replace(offer, available=offer.available & ~self._trained)
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+
+class LaterOffers(PaperWorld):
+    """Offers the round after the requested one."""
+
+    def offer(self, round: int) -> RoundOffer:
+        return super().offer(round + 1)
+
+
+class SmallerOffers(PaperWorld):
+    """Has one more client after the first offer, but does not offer it."""
+
+    joined = 0
+
+    @property
+    def clients(self) -> int:
+        return super().clients + self.joined
+
+    def offer(self, round: int) -> RoundOffer:
+        self.joined = 1
+        return super().offer(round)
+
+
+class LaterReports(PaperWorld):
+    """Reports the round after the offered one."""
+
+    def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
+        return replace(super().play(offer, selection), round=offer.round + 1)
+
+
+class LosesReports(PaperWorld):
+    """Omits a client that was selected."""
+
+    def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
+        return super().play(offer, replace(selection, clients=selection.clients[1:]))
+
+
+class NeverEmpty(PaperWorld):
+    """Reports a client if none was selected."""
+
+    def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
+        first = np.flatnonzero(offer.available)[:1]
+        return super().play(offer, selection if len(selection.clients) else replace(selection, clients=first))
+
+
+class RefusesEmpty(PaperWorld):
+    """Raises an error if no client was selected."""
+
+    def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
+        if not len(selection.clients):
+            raise ReportError("nobody was selected")
+        return super().play(offer, selection)
+
+
+class CountsOffers(PaperWorld):
+    """Another offer of the same round has other contexts."""
+
+    offers = 0
+
+    def offer(self, round: int) -> RoundOffer:
+        self.offers += 1
+        offer = super().offer(round)
+        return replace(offer, contexts=offer.contexts + self.offers)
+
+
+class StoresOffers(PaperWorld):
+    """Stores in its state which round was offered."""
+
+    offered = 0
+
+    def offer(self, round: int) -> RoundOffer:
+        self.offered = round
+        return super().offer(round)
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "offered": self.offered}
+
+
+class ForgetsTraining(PaperWorld):
+    """Has an incomplete state."""
+
+    def state(self) -> dict[str, Any]:
+        return {"nothing": 0}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        pass
+
+
+class ReturnsList(PaperWorld):
+    """Has a state that is not a plain array."""
+
+    def state(self) -> dict[str, Any]:
+        return {"trained": self._trained.tolist()}
+
+
+class ReturnsOwnArray(PaperWorld):
+    """Changes the state that it returned."""
+
+    def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
+        own = self._trained
+        report = super().play(offer, selection)
+        own[:], self._trained = self._trained, own
+        return report
+
+    def state(self) -> dict[str, Any]:
+        return {"trained": self._trained}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        self._trained = state["trained"].copy()
+
+
+class DrawsGlobally(PaperWorld):
+    """Draws from the global generator of Python."""
+
+    def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
+        random.random()
+        return super().play(offer, selection)
+
+
+class SeedsGlobally(PaperWorld):
+    """Reseeds the global generator of NumPy."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        np.random.seed(seed)  # noqa: NPY002
+
+
+@pytest.mark.parametrize(
+    ("world", "violation"),
+    [
+        (WithoutRestore, "it is a world: WithoutRestore has no restore"),
+        (WithoutClients, "it is a world: clients is 0"),
+        (OneShare, r"it is a world: availability has the shape \(1,\), not one entry per client"),
+        (Percentages, "it is a world: availability has an entry outside 0 to 1"),
+        (Unseeded, "the same seed plays the same rounds: two worlds .* differ: the offers of round 1"),
+        (UnseededTimes, "the same seed plays the same rounds: two worlds .* differ: the reports of round 1"),
+        (TiredClients, "every policy gets the same world: round 2: another selection before it changed"),
+        (LaterOffers, r"offers and reports are complete: offer\(1\) has the round 2"),
+        (SmallerOffers, "offers and reports are complete: an offer has 40 clients, the world 41"),
+        (LaterReports, "offers and reports are complete: the report of round 1 has the round 2"),
+        (LosesReports, "offers and reports are complete: round 1: .* were selected, .* are in the report"),
+        (NeverEmpty, r"an empty cohort is valid: nobody was selected, but \[\d+\] are in the report"),
+        (RefusesEmpty, r"an empty cohort is valid: the world raised ReportError\('nobody was selected'\)"),
+        (CountsOffers, "offering changes nothing: two offers of round 1 differ"),
+        (StoresOffers, "offering changes nothing: offer changed the state"),
+        (ForgetsTraining, "a restored world goes on alike: the restored world differs: the offers of round 11"),
+        (ReturnsList, r"a restored world goes on alike: state\['trained'\] is a list, not a plain array or number"),
+        (ReturnsOwnArray, "a restored world goes on alike: later rounds changed a saved state"),
+        (DrawsGlobally, "global random state is untouched: the world drew from, or reseeded, a global"),
+        (SeedsGlobally, "global random state is untouched: the world drew from, or reseeded, a global"),
+    ],
+)
+def test_a_violated_contract_is_found(world: Any, violation: str) -> None:
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        with pytest.raises(CheckError, match=f"^{violation}"):
+            check_world(world)
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)  # noqa: NPY002

@@ -1,0 +1,527 @@
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from turnout import POLICIES, RoundReport, Selection, make_policy
+from turnout.errors import SelectionError, SettingError
+from turnout.kernel.arrays import BoolArray, FloatArray
+from turnout.kernel.rounds import RoundOffer
+from turnout.lab import PaperWorld, play
+from turnout.policies.small_fleet import SmallFleet
+
+ROUNDS = 500
+
+
+def selection_for(offer: RoundOffer, *rows: int) -> Selection:
+    return Selection(offer.round, np.array(rows, dtype=np.int64))
+
+
+def train_all_available(world: PaperWorld, rounds: int) -> tuple[list[RoundOffer], list[RoundReport]]:
+    """Lets all available clients train in every round."""
+    offers, reports = [], []
+    for round_ in range(1, rounds + 1):
+        offer = world.offer(round_)
+        offers.append(offer)
+        reports.append(world.play(offer, Selection(round_, np.flatnonzero(offer.available))))
+    return offers, reports
+
+
+def relative_noise(world: PaperWorld, rounds: int) -> FloatArray:
+    """Returns the ratios of exchange time to expected time of all turns."""
+    offers, reports = train_all_available(world, rounds)
+    ratios = [
+        report.exchange_times / offer.expected_times[report.clients]
+        for offer, report in zip(offers, reports, strict=True)
+        if offer.expected_times is not None
+    ]
+    return np.concatenate(ratios)
+
+
+def mean_cohort_of_fedcs(**settings: Any) -> float:
+    records = play(make_policy("fedcs", 40, deadline=3.0), PaperWorld(1, **settings), ROUNDS)
+    return float(np.mean([len(record.selection.clients) for record in records]))
+
+
+# Classes.
+
+
+def test_forty_clients_form_four_classes_of_ten() -> None:
+    theta = PaperWorld().theta
+    for class_index, (training, snr) in enumerate([(1.0, 1000.0), (2.0, 100.0), (3.0, 10.0), (4.0, 1.0)]):
+        rows = theta[10 * class_index : 10 * class_index + 10]
+        np.testing.assert_allclose(rows, np.tile([training, 1.0, 1 / math.log2(1 + snr)], (10, 1)))
+
+
+def test_the_fleet_of_the_policy_checks_has_the_same_classes() -> None:
+    np.testing.assert_array_equal(PaperWorld().theta, SmallFleet().theta)
+
+
+def test_the_spectral_efficiency_can_use_the_natural_logarithm() -> None:
+    theta = PaperWorld(snr_log="e").theta
+    np.testing.assert_allclose(theta[[0, 10, 20, 30], 2], [1 / math.log(1 + snr) for snr in (1000, 100, 10, 1)])
+    np.testing.assert_array_equal(theta[:, :2], PaperWorld().theta[:, :2])
+
+
+@pytest.mark.parametrize(
+    ("clients", "sizes"), [(1, [1, 0, 0, 0]), (3, [1, 1, 1, 0]), (41, [11, 10, 10, 10]), (100_000, [25_000] * 4)]
+)
+def test_class_sizes_differ_by_at_most_one(clients: int, sizes: list[int]) -> None:
+    world = PaperWorld(clients=clients)
+    training = world.theta[:, 0]
+    assert [int((training == class_index).sum()) for class_index in (1, 2, 3, 4)] == sizes
+    assert (np.diff(training) >= 0).all()
+    offer = world.offer(1)
+    assert world.clients == offer.clients == len(world.availability) == clients
+    report = world.play(offer, Selection(1, np.flatnonzero(offer.available)))
+    assert len(report.exchange_times) == offer.available.sum()
+
+
+def test_classes_are_a_setting() -> None:
+    world = PaperWorld(clients=4, classes=[(5.0, 0.0, 3.0), (0.5, 2.5, 15.0)])
+    np.testing.assert_allclose(world.theta, [[5, 0, 0.5], [5, 0, 0.5], [0.5, 2.5, 0.25], [0.5, 2.5, 0.25]])
+    assert PaperWorld(clients=3, classes=[(5.0, 0.0, 3.0)]).theta.tolist() == [[5, 0, 0.5]] * 3
+
+
+# Contexts, availability and times.
+
+
+def test_contexts_have_the_paper_s_ranges_and_means() -> None:
+    world = PaperWorld(3)
+    contexts = np.stack([world.offer(round_).contexts for round_ in range(1, ROUNDS + 1)])
+    inverse_cpu, size_over_bandwidth = contexts[..., 0], contexts[..., 2]
+    assert inverse_cpu.min() >= 1 / 2.0
+    assert inverse_cpu.max() <= 1 / 0.5
+    assert size_over_bandwidth.min() >= 20 / 4
+    assert size_over_bandwidth.max() <= 20 / 2
+    # The mean of 1/U[a, b] is ln(b/a)/(b − a).
+    assert inverse_cpu.mean() == pytest.approx(math.log(4) / 1.5, abs=0.015)
+    assert size_over_bandwidth.mean() == pytest.approx(20 * math.log(2) / 2, abs=0.06)
+    free_cpu, bandwidth = 1 / inverse_cpu, 20 / size_over_bandwidth
+    np.testing.assert_allclose(np.quantile(free_cpu, [0.25, 0.5, 0.75]), [0.875, 1.25, 1.625], atol=0.03)
+    np.testing.assert_allclose(np.quantile(bandwidth, [0.25, 0.5, 0.75]), [2.5, 3.0, 3.5], atol=0.04)
+    assert abs(np.corrcoef(free_cpu.ravel(), bandwidth.ravel())[0, 1]) < 0.03
+    assert abs(np.corrcoef(free_cpu[1:].ravel(), free_cpu[:-1].ravel())[0, 1]) < 0.03
+
+
+def test_clients_are_available_independently_with_probability_0_8() -> None:
+    world = PaperWorld(5)
+    available = np.stack([world.offer(round_).available for round_ in range(1, ROUNDS + 1)])
+    assert available.mean() == pytest.approx(0.8, abs=0.01)
+    assert abs(available.mean(axis=0) - 0.8).max() < 0.08
+    assert available.sum(axis=1).var() == pytest.approx(40 * 0.8 * 0.2, rel=0.3)
+    np.testing.assert_array_equal(world.availability, np.full(40, 0.8))
+
+
+def test_availability_can_differ_between_clients() -> None:
+    shares = np.linspace(0, 1, 11)
+    world = PaperWorld(clients=11, availability=shares)
+    available = np.stack([world.offer(round_).available for round_ in range(1, ROUNDS + 1)])
+    np.testing.assert_allclose(available.mean(axis=0), shares, atol=0.08)
+    assert not available[:, 0].any()
+    assert available[:, -1].all()
+    np.testing.assert_array_equal(world.availability, shares)
+
+
+def test_the_shares_of_a_world_cannot_be_changed_from_outside() -> None:
+    shares = np.full(40, 0.5)
+    world = PaperWorld(availability=shares)
+    shares[:] = 0.0
+    assert world.offer(1).available.any()
+    with pytest.raises(ValueError, match="read-only"):
+        world.availability[0] = 1.0
+
+
+def test_expected_times_are_contexts_times_theta() -> None:
+    world = PaperWorld(2, clients=41)
+    offers, _ = train_all_available(world, 5)
+    for offer in offers:
+        expected = np.array([sum(offer.contexts[row] * world.theta[row]) for row in range(41)])
+        assert offer.expected_times is not None
+        np.testing.assert_allclose(offer.expected_times, expected, rtol=1e-12)
+
+
+def test_expected_times_of_past_turns_are_available() -> None:
+    world = PaperWorld(2, drift={"kind": "step", "round": 3, "factor": 2.0, "share": 0.5})
+    offers, reports = train_all_available(world, 5)
+    rounds = np.concatenate([np.full(len(report.clients), report.round) for report in reports])
+    rows = np.concatenate([report.clients for report in reports])
+    contexts = np.concatenate([report.contexts for report in reports])
+    truth = [
+        offer.expected_times[report.clients]
+        for offer, report in zip(offers, reports, strict=True)
+        if offer.expected_times is not None
+    ]
+    np.testing.assert_allclose(world.expected_times(rounds, rows, contexts), np.concatenate(truth), rtol=1e-12)
+
+
+def test_a_report_repeats_the_contexts_and_availability_of_its_offer() -> None:
+    world = PaperWorld(availability=1.0)
+    offer = world.offer(1)
+    report = world.play(offer, selection_for(offer, 7, 3))
+    assert report.clients.tolist() == [7, 3]
+    np.testing.assert_array_equal(report.contexts, offer.contexts[[7, 3]])
+    np.testing.assert_array_equal(report.available, offer.available)
+    assert report.outcomes is None
+
+
+def test_noise_is_uniform_within_the_expected_time() -> None:
+    ratios = relative_noise(PaperWorld(7), ROUNDS)
+    assert ratios.min() >= 0
+    assert ratios.max() <= 2
+    assert ratios.mean() == pytest.approx(1, abs=0.02)
+    assert ratios.std() == pytest.approx(1 / math.sqrt(3), abs=0.01)
+    np.testing.assert_allclose(np.quantile(ratios, [0.1, 0.5, 0.9]), [0.2, 1.0, 1.8], atol=0.04)
+
+
+def test_without_noise_the_exchange_time_is_the_expected_time() -> None:
+    np.testing.assert_allclose(relative_noise(PaperWorld(noise="none"), 20), 1.0, rtol=1e-15)
+
+
+@pytest.mark.parametrize("spread", [0.2, 0.5, 1.0])
+def test_lognormal_noise_has_mean_one_and_its_spread(spread: float) -> None:
+    ratios = relative_noise(PaperWorld(noise="lognormal", noise_spread=spread), ROUNDS)
+    assert ratios.min() > 0
+    assert ratios.mean() == pytest.approx(1, abs=0.06 * spread)
+    assert np.log(ratios).std() == pytest.approx(spread, rel=0.03)
+
+
+def test_lognormal_noise_without_spread_is_no_noise() -> None:
+    np.testing.assert_allclose(relative_noise(PaperWorld(noise="lognormal", noise_spread=0), 5), 1.0)
+
+
+def test_free_cpu_bandwidth_and_model_size_are_settings() -> None:
+    world = PaperWorld(
+        free_cpu={"kind": "constant", "value": 4},
+        bandwidth={"kind": "lognormal", "median": 3.0, "spread": 0.5},
+        model_size=6.0,
+    )
+    contexts = np.concatenate([world.offer(round_).contexts for round_ in range(1, ROUNDS + 1)])
+    assert (contexts[:, 0] == 0.25).all()
+    logs = np.log(6.0 / contexts[:, 2])
+    assert np.median(logs) == pytest.approx(math.log(3.0), abs=0.03)
+    assert logs.std() == pytest.approx(0.5, abs=0.02)
+
+
+# Cold start.
+
+
+def test_all_clients_need_a_cold_start_in_the_first_round() -> None:
+    assert (PaperWorld().offer(1).contexts[:, 1] == 1).all()
+
+
+def test_clients_that_trained_in_the_previous_round_need_no_cold_start() -> None:
+    world = PaperWorld(availability=1.0)
+    warm: list[list[int]] = []
+    for cohort in ([3, 5], [5, 9], [], [1]):
+        offer = world.offer(len(warm) + 1)
+        warm.append(np.flatnonzero(offer.contexts[:, 1] == 0).tolist())
+        world.play(offer, selection_for(offer, *cohort))
+    assert warm == [[], [3, 5], [5, 9], []]
+
+
+def test_with_the_literal_rule_only_participants_need_a_cold_start() -> None:
+    world = PaperWorld(availability=1.0, cold_start="participants")
+    offer = world.offer(1)
+    assert (offer.contexts[:, 1] == 0).all()
+    world.play(offer, selection_for(offer, 3, 5))
+    assert np.flatnonzero(world.offer(2).contexts[:, 1]).tolist() == [3, 5]
+
+
+def test_a_cold_start_costs_its_seconds() -> None:
+    world = PaperWorld(availability=1.0, classes=[(1.0, 2.5, 10.0)])
+    literal = PaperWorld(availability=1.0, classes=[(1.0, 2.5, 10.0)], cold_start="participants")
+    cold, warm = world.offer(1).expected_times, literal.offer(1).expected_times
+    assert cold is not None
+    assert warm is not None
+    np.testing.assert_allclose(cold - warm, 2.5)
+
+
+def test_a_restored_world_remembers_which_clients_trained() -> None:
+    world, second = PaperWorld(1), PaperWorld(1)
+    train_all_available(world, 3)
+    second.restore(world.state())
+    assert second.offer(4) == world.offer(4)
+    assert PaperWorld(1).offer(4) != world.offer(4)
+
+
+def test_a_saved_state_does_not_change_with_the_world() -> None:
+    world = PaperWorld(1)
+    train_all_available(world, 3)
+    saved = world.state()
+    before = saved["trained"].copy()
+    world.play(world.offer(4), Selection(4, np.empty(0, dtype=np.int64)))
+    np.testing.assert_array_equal(saved["trained"], before)
+
+
+# Values reported in the paper.
+
+
+@pytest.mark.parametrize(("snr_log", "cohort"), [("2", 8.8), ("e", 7.0)])
+def test_fedcs_with_a_deadline_of_three_seconds_selects_the_expected_number(snr_log: str, cohort: float) -> None:
+    assert mean_cohort_of_fedcs(snr_log=snr_log) == pytest.approx(cohort, abs=0.3)
+
+
+def test_fedcs_selects_as_many_clients_in_the_fleet_of_the_policy_checks() -> None:
+    fleet, policy = SmallFleet(1), make_policy("fedcs", 40, deadline=3.0)
+    sizes = []
+    for round_ in range(1, ROUNDS + 1):
+        offer = fleet.offer(round_)
+        selection = policy.ask(offer)
+        fleet.play(offer, selection)
+        sizes.append(len(selection.clients))
+    assert mean_cohort_of_fedcs() == pytest.approx(np.mean(sizes), abs=0.3)
+
+
+# Randomness is a pure function of seed, purpose and round.
+
+
+def test_every_policy_gets_the_same_availability_contexts_and_noise() -> None:
+    noise: dict[tuple[int, int], float] = {}
+    offered: dict[int, tuple[BoolArray, FloatArray]] = {}
+    for name in POLICIES:
+        policy, world = make_policy(name, 40), PaperWorld(11)
+        for round_ in range(1, 16):
+            offer = world.offer(round_)
+            assert offer.expected_times is not None
+            available, contexts = offered.setdefault(round_, (offer.available, offer.contexts[:, [0, 2]]))
+            np.testing.assert_array_equal(offer.available, available)
+            np.testing.assert_array_equal(offer.contexts[:, [0, 2]], contexts)
+            report = world.play(offer, policy.ask(offer))
+            policy.tell(report)
+            ratios = report.exchange_times / offer.expected_times[report.clients]
+            for row, ratio in zip(report.clients.tolist(), ratios.tolist(), strict=True):
+                assert noise.setdefault((round_, row), ratio) == pytest.approx(ratio, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"clients": 5000},
+        {"availability": {"kind": "markov", "share": 0.6, "persistence": 20}},
+        {"availability": {"kind": "daily", "share": 0.5}},
+        {"drift": {"kind": "wave", "size": 0.5, "period": 50}},
+        {"noise": "lognormal", "free_cpu": {"kind": "lognormal", "median": 1.0, "spread": 0.3}},
+    ],
+)
+def test_rounds_can_be_requested_in_any_order(settings: dict[str, Any]) -> None:
+    rounds = range(1, 61)
+    in_order, shuffled = PaperWorld(4, **settings), PaperWorld(4, **settings)
+    offers = {round_: in_order.offer(round_) for round_ in rounds}
+    for round_ in np.random.default_rng(0).permutation(rounds).tolist():
+        assert shuffled.offer(round_) == offers[round_]
+    chosen = Selection(50, np.flatnonzero(offers[50].available))
+    assert shuffled.play(offers[50], chosen) == in_order.play(offers[50], chosen)
+    assert PaperWorld(4, **settings).play(offers[50], chosen) == in_order.play(offers[50], chosen)
+
+
+def test_another_seed_gives_another_world() -> None:
+    first, second = PaperWorld(0).offer(1), PaperWorld(1).offer(1)
+    assert (first.available != second.available).any()
+    assert (first.contexts[:, [0, 2]] != second.contexts[:, [0, 2]]).all()
+
+
+def test_free_cpu_bandwidth_and_noise_do_not_share_their_draws() -> None:
+    world = PaperWorld(0, clients=5000, availability=1.0)
+    offer = world.offer(1)
+    report = world.play(offer, Selection(1, np.arange(5000)))
+    assert offer.expected_times is not None
+    draws = [1 / offer.contexts[:, 0], 20 / offer.contexts[:, 2], report.exchange_times / offer.expected_times]
+    correlations = np.corrcoef(draws) - np.eye(3)
+    assert abs(correlations).max() < 0.06
+
+
+# Churn and drift.
+
+
+def test_clients_are_available_from_joining_until_leaving() -> None:
+    world = PaperWorld(clients=5, availability=1.0, joins=[0, 3, None, 5, 2], leaves=[None, None, 4, 0, 3])
+    available = np.stack([world.offer(round_).available for round_ in range(1, 7)]).T
+    assert available.astype(int).tolist() == [
+        [1, 1, 1, 1, 1, 1],
+        [0, 0, 1, 1, 1, 1],
+        [1, 1, 1, 0, 0, 0],
+        [0, 0, 0, 0, 1, 1],
+        [0, 1, 0, 0, 0, 0],
+    ]
+
+
+def test_churn_does_not_change_the_draws_of_other_clients() -> None:
+    unchanged, churning = PaperWorld(3), PaperWorld(3, joins=[10, *39 * [None]], leaves=[*39 * [None], 5])
+    for round_ in range(1, 21):
+        first, second = unchanged.offer(round_), churning.offer(round_)
+        np.testing.assert_array_equal(first.available[1:-1], second.available[1:-1])
+        np.testing.assert_array_equal(first.contexts, second.contexts)
+
+
+def test_a_step_slows_a_share_of_the_clients_from_its_round_on() -> None:
+    step = {"kind": "step", "round": 10, "factor": 3.0, "share": 0.25}
+    drifting, unchanged = PaperWorld(1, clients=2000, drift=step), PaperWorld(1, clients=2000)
+    slower = []
+    for round_ in (1, 9, 10, 400):
+        contexts, theta = unchanged.offer(round_).contexts, unchanged.theta
+        computing = contexts[:, 0] * theta[:, 0] + contexts[:, 1] * theta[:, 1]
+        upload = contexts[:, 2] * theta[:, 2]
+        expected = drifting.offer(round_).expected_times
+        assert expected is not None
+        factors = (expected - upload) / computing
+        is_slower = np.isclose(factors, 3.0)
+        assert (is_slower | np.isclose(factors, 1.0)).all()
+        slower.append(is_slower)
+    assert [mask.any() for mask in slower] == [False, False, True, True]
+    assert slower[2].mean() == pytest.approx(0.25, abs=0.03)
+    np.testing.assert_array_equal(slower[2], slower[3])
+
+
+def test_a_wave_is_periodic_between_its_limits() -> None:
+    wave = {"kind": "wave", "size": 0.5, "period": 40}
+    drifting = PaperWorld(1, clients=50, classes=[(1.0, 0.0, 1e9)], drift=wave)
+    unchanged = PaperWorld(1, clients=50, classes=[(1.0, 0.0, 1e9)])
+
+    def factors_in(round_: int) -> FloatArray:
+        slow, normal, contexts = drifting.offer(round_), unchanged.offer(round_), unchanged.offer(round_).contexts
+        assert slow.expected_times is not None
+        assert normal.expected_times is not None
+        return 1 + (slow.expected_times - normal.expected_times) / contexts[:, 0]
+
+    factors = np.stack([factors_in(round_) for round_ in range(1, 81)])
+    np.testing.assert_allclose(factors.max(axis=0), math.exp(0.5), rtol=0.01)
+    np.testing.assert_allclose(factors.min(axis=0), math.exp(-0.5), rtol=0.01)
+    np.testing.assert_allclose(factors[:40], factors[40:], rtol=1e-9)
+    assert len(set(factors.argmax(axis=0) % 40)) > 20
+
+
+def test_the_noise_of_a_drifting_client_is_relative_to_its_new_mean() -> None:
+    ratios = relative_noise(PaperWorld(drift={"kind": "step", "round": 1, "factor": 5.0, "share": 1.0}), 200)
+    assert ratios.max() <= 2
+    assert ratios.mean() == pytest.approx(1, abs=0.03)
+
+
+# Bounds of the lemma.
+
+
+def test_the_bounds_are_those_of_the_slowest_class() -> None:
+    bounds = PaperWorld().bounds()
+    assert bounds["R"] == pytest.approx(4 * 2 + 1 * 1 + 1 * 10)
+    assert bounds["S"] == pytest.approx(math.sqrt(4**2 + 1 + 1))
+    assert bounds["L"] == pytest.approx(math.sqrt(2**2 + 1 + 10**2))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"snr_log": "e"}, {"classes": [(1.0, 9.0, 2.0), (5.0, 0.0, 700.0)], "bandwidth": (0.5, 1.0), "model_size": 3}],
+)
+def test_the_bounds_hold_and_are_tight(settings: dict[str, Any]) -> None:
+    world = PaperWorld(6, clients=400, **settings)
+    bounds = world.bounds()
+    offers, reports = train_all_available(world, 200)
+    longest = max(float(np.linalg.norm(offer.contexts, axis=1).max()) for offer in offers)
+    slowest = max(float(offer.expected_times.max()) for offer in offers if offer.expected_times is not None)
+    noise = max(
+        float(abs(report.exchange_times - offer.expected_times[report.clients]).max())
+        for offer, report in zip(offers, reports, strict=True)
+        if offer.expected_times is not None
+    )
+    assert 0.97 * bounds["L"] < longest <= bounds["L"]
+    assert 0.9 * bounds["R"] < slowest <= bounds["R"]
+    assert noise <= bounds["R"]
+    assert bounds["S"] == pytest.approx(max(math.hypot(*row) for row in world.theta.tolist()))
+
+
+def test_without_noise_the_noise_bound_is_zero() -> None:
+    assert PaperWorld(noise="none").bounds()["R"] == 0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"noise": "lognormal"},
+        {"free_cpu": {"kind": "lognormal", "median": 1.0, "spread": 0.1}},
+        {"bandwidth": {"kind": "lognormal", "median": 1.0, "spread": 0.1}},
+        {"drift": {"kind": "wave", "size": 0.1, "period": 10}},
+        {"drift": {"kind": "step", "round": 1, "factor": 2.0, "share": 0.5}},
+        {"drift": {"kind": "step", "round": 100, "factor": 2.0, "share": 0.5}},
+    ],
+)
+def test_worlds_outside_the_lemma_have_no_bounds(settings: dict[str, Any]) -> None:
+    with pytest.raises(SettingError, match="the lemma needs"):
+        PaperWorld(**settings).bounds()
+
+
+# Rejected settings and selections.
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"seed": -1}, "seed must be at least 0"),
+        ({"seed": 1.5}, "seed must be a whole number"),
+        ({"clients": 0}, "clients must be at least 1"),
+        ({"clients": 4.0}, "clients must be a whole number"),
+        ({"snr_log": "10"}, "snr_log must be '2' or 'e', not '10'"),
+        ({"cold_start": "never"}, "cold_start must be one of absent, participants, not 'never'"),
+        ({"noise": "loud"}, "noise must be one of paper, none, lognormal, not 'loud'"),
+        ({"noise_spread": -0.1}, "noise_spread must be at least 0"),
+        ({"model_size": 0}, "model_size must be above 0"),
+        ({"model_size": math.inf}, "model_size must be finite"),
+        ({"classes": []}, "classes must be rows of"),
+        ({"classes": [(1.0, 2.0)]}, "classes must be rows of"),
+        ({"classes": [(1.0, 2.0, 3.0), (1.0, 2.0)]}, "classes must be rows of"),
+        ({"classes": "fast"}, "classes must be rows of"),
+        ({"classes": [(1.0, -1.0, 10.0)]}, "classes must be rows of"),
+        ({"classes": [(1.0, 1.0, 0.0)]}, "signal-to-noise ratio above 0"),
+        ({"classes": [(1.0, 1.0, 1e-20)]}, "signal-to-noise ratio above 0"),
+        ({"classes": [(1.0, math.nan, 1.0)]}, "classes must be rows of"),
+        ({"joins": [1, 2]}, "joins has 2 rounds, but there are 40 clients"),
+        ({"leaves": [1] * 41}, "leaves has 41 rounds"),
+        ({"joins": 3}, "joins must be a list of rounds, one per client, not 3"),
+        ({"joins": [-1] * 40}, "joins must be at least 0"),
+        ({"leaves": [1.5] * 40}, "leaves must be a whole number"),
+    ],
+)
+def test_invalid_settings_are_rejected(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        PaperWorld(**settings)
+
+
+def test_rounds_are_counted_from_one() -> None:
+    with pytest.raises(SettingError, match="round must be at least 1, not 0"):
+        PaperWorld().offer(0)
+
+
+@pytest.mark.parametrize("rows", [(40,), (50, 3), (3, 50)])
+def test_an_unknown_client_cannot_be_selected(rows: tuple[int, ...]) -> None:
+    world = PaperWorld(availability=1.0)
+    offer = world.offer(1)
+    with pytest.raises(SelectionError, match="unknown or not available"):
+        world.play(offer, selection_for(offer, *rows))
+
+
+def test_an_unavailable_client_cannot_be_selected() -> None:
+    world = PaperWorld()
+    offer = world.offer(1)
+    unavailable = int(np.flatnonzero(~offer.available)[0])
+    with pytest.raises(SelectionError, match="unknown or not available"):
+        world.play(offer, selection_for(offer, unavailable))
+
+
+def test_a_round_without_clients_takes_no_time() -> None:
+    world = PaperWorld(availability=0.0)
+    offer = world.offer(1)
+    assert not offer.available.any()
+    assert world.play(offer, selection_for(offer)).duration == 0
+
+
+@pytest.mark.parametrize(
+    "corrupt", [lambda state: state.clear(), lambda state: state.update(trained=np.zeros(39, bool))]
+)
+def test_the_state_of_another_world_is_rejected(corrupt: Callable[[dict[str, Any]], None]) -> None:
+    state = PaperWorld().state()
+    corrupt(state)
+    with pytest.raises(ValueError, match="trained"):
+        PaperWorld().restore(state)

@@ -1,0 +1,373 @@
+from __future__ import annotations
+
+import copy
+import hashlib
+import io
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from live import restless_server
+from live.audit.test_explain import play
+from live.fleets import OpenFleet, World, named, offered, play_round
+from live.serving import EACH_PART, PARTS
+from turnout.errors import SettingError, StoreError
+from turnout.live import Scheduler
+from turnout.live.audit import verify
+from turnout.live.audit.certify import certify
+from turnout.live.clock import now
+
+HERE = Path(__file__).parents[1]
+CHANGES: dict[type, Any] = {
+    int: lambda value: value + 1,
+    float: lambda value: value + 1.0,
+    str: lambda value: f"{value}x",
+}
+
+GROUP_SETTINGS = {"cohort_size": 1, "groups": ["north"], "group_rates": {"north": 0.5}}
+GROUP_POLICIES = {
+    "rbcsf": GROUP_SETTINGS,
+    "with-guarantee": {"policy": "rbcsf", "settings": GROUP_SETTINGS, "guaranteed_rate": 0.2},
+    "cool-down": {"policy": "rbcsf", "settings": GROUP_SETTINGS, "rounds": 2},
+}
+
+
+@pytest.fixture(scope="module")
+def certified(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a fleet in which every kind of event happens, its certificate and its record."""
+    folder = tmp_path_factory.mktemp("certified")
+    restless_server.play(str(folder / "fleet.turnout"), 13)
+    certify(folder / "fleet.turnout", folder / "certificate.json", folder / "record.jsonl")
+    return folder
+
+
+def verify_files(certificate: bytes, record: bytes) -> list[str]:
+    return verify.differences(certificate, record.splitlines(keepends=True))
+
+
+def read_files(folder: Path) -> tuple[bytes, bytes]:
+    return (folder / "certificate.json").read_bytes(), (folder / "record.jsonl").read_bytes()
+
+
+def mutations(value: Any) -> Iterator[Any]:
+    """Yields the same JSON with one change each: a value or a key changed, an entry removed or added."""
+    if isinstance(value, dict):
+        for key, entry in value.items():
+            others = {name: kept for name, kept in value.items() if name != key}
+            yield others
+            yield {**others, f"{key}x": entry}
+            for mutation in mutations(entry):
+                yield {**value, key: mutation}
+        yield {**value, "another": None}
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield value[:index] + value[index + 1 :]
+            yield [*value, item]
+            for mutation in mutations(item):
+                yield [*value[:index], mutation, *value[index + 1 :]]
+    elif isinstance(value, bool):
+        yield from (not value, int(value))
+    elif value is None:
+        yield from (0, False, "")
+    else:
+        yield CHANGES[type(value)](value)
+        yield None
+        if isinstance(value, int):
+            yield float(value)
+
+
+def test_a_certificate_agrees_with_its_record_and_its_scheduler(certified: Path) -> None:
+    certificate, record = read_files(certified)
+    assert verify_files(certificate, record) == []
+    content = json.loads(certificate)
+    assert content["record_sha256"] == hashlib.sha256(record).hexdigest()
+    assert content["events"] == len(record.splitlines()) - 1
+    with Scheduler.open(certified / "fleet.turnout", read_only=True) as scheduler:
+        counted, ids = scheduler.certificate(), scheduler.clients
+        assert content["rounds"] == scheduler.round
+        assert [{"event": 0}, *scheduler.export()][1:] == [json.loads(line) for line in record.splitlines()[1:]]
+    assert list(content["clients"]) == ids
+    assert counted.broken_since is not None
+    for row, client in enumerate(ids):
+        assert content["clients"][client] == {
+            "turns": counted.turns[row],
+            "promised_units": counted.promised_units[row],
+            "owed_units": counted.owed_units[row],
+            "forfeited_units": counted.forfeited_units[row],
+            "behind_units": counted.behind_units[row],
+            "status": counted.statuses[row],
+            "broken_since": counted.broken_since[row],
+        }
+    assert (content["format"], content["books_balance"], content["terms"]["tolerance"]) == (2, True, "2")
+    assert counted.worst is not None
+    assert (content["status"], content["worst"]) == (counted.status, ids[counted.worst])
+    assert content["since"] == counted.summary().since
+
+
+def test_every_change_of_a_certificate_is_detected(certified: Path) -> None:
+    certificate, record = read_files(certified)
+    lines, count = record.splitlines(keepends=True), 0
+    expected = verify.recount(lines)
+    content = json.loads(certificate)
+    assert json.dumps(content, sort_keys=True) == json.dumps(expected, sort_keys=True)
+    for mutation in mutations(content):
+        count += 1
+        with pytest.MonkeyPatch.context() as patch:  # the record is the same each time, so it is counted only once
+            patch.setattr(verify, "recount", lambda _: copy.deepcopy(expected))
+            assert verify.differences(json.dumps(mutation).encode(), lines), mutation
+    assert count > 200
+    twice = certificate.replace(b'"format": 2,', b'"format": 1, "format": 2,')
+    assert "a field occurs twice" in verify_files(twice, record)[0]
+    for garbage in (b"", b"[]", b"{}", b"null", b"\xff\xfe", certificate[:-20]):
+        assert verify_files(garbage, record)
+
+
+@pytest.mark.parametrize("part", EACH_PART)
+def test_every_change_of_the_record_is_detected(certified: Path, part: int) -> None:
+    certificate, record = read_files(certified)
+    lines, count = record.splitlines(keepends=True), 0
+    for index, line in enumerate(lines):
+        for mutation in mutations(json.loads(line)):
+            count += 1
+            if count % PARTS != part:
+                continue
+            mutated = f"{json.dumps(mutation, ensure_ascii=False)}\n".encode()
+            assert verify.differences(certificate, [*lines[:index], mutated, *lines[index + 1 :]])
+        assert verify.differences(certificate, lines[:index] + lines[index + 1 :])
+        assert verify.differences(certificate, [*lines[:index], line, *lines[index:]])
+        if index:
+            assert verify.differences(certificate, [*lines[: index - 1], line, lines[index - 1], *lines[index + 1 :]])
+    assert count > 1000
+    assert verify_files(certificate, record.replace(b"\n", b" \n", 1))
+    assert verify_files(certificate, record[:-1])
+    assert verify_files(certificate, b"")
+
+
+def verify_forgery(certified: Path, change: Any) -> list[str]:
+    """Returns the differences that are found if `change` forges the record and the hash is updated accordingly."""
+    certificate, record = read_files(certified)
+    events = [json.loads(line) for line in record.splitlines()]
+    change(events)
+    forged = b"".join(f"{json.dumps(event)}\n".encode() for event in events)
+    content = {**json.loads(certificate), "record_sha256": hashlib.sha256(forged).hexdigest()}
+    return verify_files(json.dumps(content).encode(), forged)
+
+
+def test_a_forgery_with_a_correct_hash_is_detected_by_counting(certified: Path) -> None:
+    def rounds(events: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        return (event for event in events if event["kind"] == "round" and event["clients"])
+
+    def lost_turn(events: list[dict[str, Any]]) -> None:
+        event = next(event for event in rounds(events) if "arrived" in event["outcomes"])
+        event["outcomes"][event["outcomes"].index("arrived")] = "failed"
+
+    def no_client_available(events: list[dict[str, Any]]) -> None:
+        event = next(rounds(events))
+        event["volunteers"] = "00" * (len(event["volunteers"]) // 2)
+
+    def unknown_client(events: list[dict[str, Any]]) -> None:
+        next(rounds(events))["clients"][0] = "unknown"
+
+    def client_twice(events: list[dict[str, Any]]) -> None:
+        event = next(event for event in rounds(events) if len(event["clients"]) > 1)
+        event["clients"][0] = event["clients"][1]
+
+    def missing_event(events: list[dict[str, Any]]) -> None:
+        del events[-1]
+
+    def higher_rate(events: list[dict[str, Any]]) -> None:
+        events[0]["terms"]["rate_units"] += 1
+
+    def unknown_availability(events: list[dict[str, Any]]) -> None:
+        next(rounds(events))["volunteers"] = None
+
+    def second_join(events: list[dict[str, Any]]) -> None:
+        events[1]["clients"].append(events[1]["clients"][0])
+
+    for change in (
+        lost_turn,
+        no_client_available,
+        unknown_client,
+        client_twice,
+        missing_event,
+        higher_rate,
+        unknown_availability,
+        second_join,
+    ):
+        assert verify_forgery(certified, change), change.__name__
+    assert verify_forgery(certified, lambda _: None) == []
+
+
+def add_failed_client(event: dict[str, Any], client: str) -> None:
+    """Selects one more client, which failed: nobody's turns change, so only the rules of a selection are broken."""
+    event["clients"].append(client)
+    event["outcomes"].append("failed")
+
+
+def set_available(event: dict[str, Any], row: int, available: bool) -> None:
+    mask = bytearray.fromhex(event["volunteers"])
+    bit = 1 << (7 - row % 8)
+    mask[row // 8] = mask[row // 8] | bit if available else mask[row // 8] & ~bit
+    event["volunteers"] = mask.hex()
+
+
+def is_available(event: dict[str, Any], row: int) -> bool:
+    return bool(bytes.fromhex(event["volunteers"])[row // 8] >> (7 - row % 8) & 1)
+
+
+@pytest.mark.parametrize("kind", ["retire", "forget"])
+def test_a_record_that_selects_a_client_which_has_left_is_refused(certified: Path, kind: str) -> None:
+    """The client counts as available and fails, so that all turns and debts are those of the certificate."""
+
+    def change(events: list[dict[str, Any]]) -> None:
+        ids = [client for event in events if event["kind"] == "join" for client in event["clients"]]
+        left = next(event for event in events if event["kind"] == kind)
+        event = next(event for event in events[left["event"] :] if event["kind"] == "round")
+        set_available(event, ids.index(left["client"]), True)
+        add_failed_client(event, left["client"])
+
+    (difference,) = verify_forgery(certified, change)
+    assert "has a client twice, or one that has not joined or has left" in difference
+
+
+def test_a_record_that_selects_a_client_which_was_not_available_is_refused(certified: Path) -> None:
+    def change(events: list[dict[str, Any]]) -> None:
+        ids: list[str] = []
+        for event in events:
+            if event["kind"] == "join":
+                ids += event["clients"]
+            if event["kind"] == "round":
+                absent = [row for row in range(len(ids)) if not is_available(event, row)]
+                if absent:
+                    add_failed_client(event, ids[absent[0]])
+                    return
+        raise AssertionError("everybody was always available")
+
+    (difference,) = verify_forgery(certified, change)
+    assert "was selected in round" in difference
+    assert "but was not available" in difference
+
+
+def test_a_line_of_a_record_has_at_most_the_longest_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "LONGEST", 8)
+    assert list(verify.lines_of(io.BytesIO(b"1234567\n12345678"))) == [b"1234567\n", b"12345678"]
+    with pytest.raises(ValueError, match="a line of a record must have at most 8 bytes"):
+        list(verify.lines_of(io.BytesIO(b"1\n12345678\n")))
+    assert "a certificate must have at most 8 bytes" in verify.differences(b'{"a": 12}', [])[0]
+    assert "at most 8 bytes" not in verify.differences(b'{"a": 1}', [])[0]
+
+
+def test_the_verifier_runs_without_turnout_and_is_short(certified: Path, tmp_path: Path) -> None:
+    source = Path(verify.__file__)
+    assert len(source.read_text().splitlines()) < 300
+    imports = {
+        line.split()[1].split(".")[0] for line in source.read_text().splitlines() if line[:5] in ("impor", "from ")
+    }
+    assert imports <= {*sys.stdlib_module_names, "__future__"}
+    copied = Path(shutil.copy(source, tmp_path / "verify.py"))
+    command = [sys.executable, "-I", "-S", str(copied)]
+    no_turnout = [*command[:3], "-c", "import turnout"]
+    assert subprocess.run(no_turnout, capture_output=True, check=False).returncode != 0
+    files = [str(certified / "certificate.json"), str(certified / "record.jsonl")]
+    done = subprocess.run([*command, *files], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "the certificate agrees with its record\n"
+    content = json.loads((certified / "certificate.json").read_text())
+    content["rounds"] += 1
+    (tmp_path / "forged.json").write_text(json.dumps(content))
+    done = subprocess.run(
+        [*command, str(tmp_path / "forged.json"), files[1]], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert (
+        done.stdout == f"field rounds: {content['rounds']} in the certificate, {content['rounds'] - 1} in the record\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"policy": "rbcsf", "settings": {"guaranteed_rate": "2/7", "max_owed": 1.5, "speed_weight": 50.0}},
+        {"settings": {"cohort_size": 3, "guaranteed_rate": "2/7", "max_owed": 0.5, "tolerance": 0.75}},
+        {"settings": {"cohort_size": 3, "guaranteed_rate": 0.2, "accrual": "always", "paid": "chosen"}},
+        {"settings": {"cohort_size": 3, "guaranteed_rate": 0.0}},
+        {"policy": "rbcsf", "settings": {"cohort_size": 3, "horizon": 30}, "overcommit": 1.5},
+        {"settings": {"cohort_size": 3}, "overcommit": 1.5},
+        {"policy": "with-guarantee", "settings": {"policy": "random", "guaranteed_rate": 0.2}},
+    ],
+)
+def test_every_kind_of_guarantee_can_be_certified(
+    open_fleet: OpenFleet, folder: Path, settings: dict[str, Any]
+) -> None:
+    scheduler, world = open_fleet(**{"deadline": 20.0, **settings}), World(12)
+    play(scheduler, world, 1, 10)
+    scheduler.retire("c3")
+    play(scheduler, world, 11, 15)
+    scheduler.forget("c5")
+    play(scheduler, World(14), 16, 18)
+    scheduler.choose(offered("new", *named(4)))  # the record has the new client only after its round is closed
+    content = certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
+    assert verify_files((folder / "c.json").read_bytes(), (folder / "c.jsonl").read_bytes()) == []
+    assert "new" not in content["clients"]
+    assert any(client.startswith("forgotten-") for client in content["clients"])
+    if "max_owed" in settings["settings"]:
+        cap = Fraction(settings["settings"]["max_owed"]) * content["terms"]["units_per_turn"]
+        assert content["terms"]["cap_units"] == int(cap)
+        assert any(client["forfeited_units"] for client in content["clients"].values())
+
+
+def test_files_of_older_releases_can_be_certified(folder: Path) -> None:
+    for old in sorted((HERE / "data").glob("*.turnout")):
+        content = certify(Path(shutil.copy(old, folder)), folder / "c.json", folder / "c.jsonl")
+        turns = json.loads(old.with_suffix(".json").read_text())["turns"]
+        assert [client["turns"] for client in content["clients"].values()] == turns[: len(content["clients"])]
+
+
+def test_fleets_that_cannot_be_certified_are_refused(open_fleet: OpenFleet, folder: Path) -> None:
+    out, record = folder / "c.json", folder / "c.jsonl"
+    empty = open_fleet("empty")
+    with pytest.raises(StoreError, match="no client has joined"):
+        certify(empty.path, out, record)
+    unguaranteed = open_fleet("unguaranteed", policy="random")
+    play_round(unguaranteed, offered("a", "b"))
+    with pytest.raises(SettingError, match="the policy random guarantees nothing"):
+        certify(unguaranteed.path, out, record)
+    for policy, settings in GROUP_POLICIES.items():
+        grouped = open_fleet(policy, policy=policy, settings=settings)
+        play_round(grouped, offered("a"))
+        with pytest.raises(SettingError, match="guarantees turns to groups, which a certificate cannot express"):
+            certify(grouped.path, out, record)
+    with pytest.raises(SettingError, match="must be three different files"):
+        certify(empty.path, empty.path, record)
+    assert not out.exists()
+    assert not record.exists()
+
+
+def test_a_fleet_with_groups_must_know_its_clients_when_it_is_created(open_fleet: OpenFleet) -> None:
+    settings = {"cohort_size": 1, "groups": ["north", "south"], "group_rates": {"north": 0.5}}
+    with pytest.raises(SettingError, match="does not know its clients at the start, so it cannot guarantee turns to"):
+        open_fleet("two", policy="rbcsf", settings=settings)
+    scheduler = open_fleet("one", policy="rbcsf", settings=GROUP_POLICIES["rbcsf"])
+    play_round(scheduler, offered("a"))
+    with pytest.raises(SettingError, match="groups lists every client: build a new policy with all"):
+        scheduler.choose(offered("a", "b"))
+    assert scheduler.clients == ["a"]
+
+
+def test_a_fleet_whose_counts_differ_from_its_record_is_not_certified(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet()
+    play_round(scheduler, offered("a", "b", "c"))
+    state = scheduler._memory.state()
+    state["policy.turns"] = state["policy.turns"] + 1
+    with scheduler._journal.writing() as changes:
+        changes.put_snapshot(scheduler._journal.last_event(), state, now())
+    with pytest.raises(StoreError, match=r"differ from its record \(client a:"):
+        certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
+    assert not (folder / "c.json").exists()

@@ -1,0 +1,606 @@
+"""The doctor names all damage and never crashes; it finds nothing in an intact file, even while it is in use."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from live.forging import fetch_row, forge_event, forge_snapshot, forge_turn
+from turnout.errors import StateError, StoreError
+from turnout.lab import RunStore
+from turnout.live import ClientStatus, Feature, Features, Reporter, Scheduler
+from turnout.live.audit.doctor.doctor import Finding, examine
+from turnout.live.turns.records import digest_of, pack_offer, unpack_closed, unpack_offer
+
+Damage = Callable[[sqlite3.Connection], object]
+SETTINGS = {"cohort_size": 3, "guaranteed_rate": 0.1}
+
+
+def play_rounds(scheduler: Scheduler, rounds: int, seed: int = 0) -> None:
+    """Plays rounds in which clients fail, are late, report their late times, or report losses."""
+    rng = random.Random(seed)
+    for _ in range(rounds):
+        available = [f"phone-{n:02}" for n in range(10) if rng.random() < 0.8] or ["phone-00"]
+        for client in scheduler.choose({id_: ClientStatus(rng.uniform(0.5, 2), 3.0) for id_ in available}):
+            draw = rng.random()
+            if draw < 0.1:
+                scheduler.report_failure(client, "battery empty")
+            elif draw > 0.25:
+                scheduler.report(client, rng.uniform(5, 29), loss=draw if draw > 0.5 else None)
+        scheduler.close_round()
+        turns = [turn for client in scheduler.clients for turn in scheduler.history(client)]
+        for turn in [turn for turn in turns if turn.kind == "late" and turn.late_seconds is None][:1]:
+            if scheduler.round - turn.round < 10 and rng.random() < 0.5:
+                scheduler.report(turn.id, 31 + rng.random(), loss=0.5, round=turn.round)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fleet with 24 closed rounds, a snapshot and an open round."""
+    path = tmp_path_factory.mktemp("fleet") / "fleet.turnout"
+    with Scheduler.open(path, settings=SETTINGS, deadline=30.0) as scheduler:
+        play_rounds(scheduler, 18)
+        scheduler.snapshot()
+        play_rounds(scheduler, 6, seed=1)
+        chosen = scheduler.choose({f"phone-{n:02}": ClientStatus(1.0, 3.0) for n in range(10)})
+        scheduler.report(chosen[0], 7.0)
+    return path
+
+
+@pytest.fixture
+def path(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(original, tmp_path))
+
+
+def findings_by_part(path: Path) -> dict[str, Finding]:
+    return {finding.part: finding for finding in examine(path)}
+
+
+def problems(path: Path) -> dict[str, Finding]:
+    return {finding.part: finding for finding in examine(path) if finding.ok is False}
+
+
+def forge_offer(db: sqlite3.Connection, round_: int = 5, under: int | None = None, **changes: Any) -> None:
+    """Changes an offer and its digest; `under` is the round under which it is stored, by default its own."""
+    data, volunteers = fetch_row(db, "SELECT data, volunteers FROM offers WHERE round = ?", round_)
+    offer = unpack_offer(data, volunteers)
+    data, volunteers = pack_offer(replace(offer, **changes))
+    put_offer(db, round_ if under is None else under, volunteers, data)
+
+
+def put_offer(db: sqlite3.Connection, round_: int, volunteers: bytes, data: bytes) -> None:
+    digest = digest_of(volunteers, str(round_), data)
+    db.execute(
+        "INSERT OR REPLACE INTO offers (round, volunteers, data, digest) VALUES (?, ?, ?, ?)",
+        (round_, volunteers, data, digest),
+    )
+
+
+def count_a_turn_more(state: dict[str, Any]) -> None:
+    """Changes a state: its first client has had a turn more."""
+    state["policy.turns"][0] += 1
+
+
+def learn_a_late_time_twice(db: sqlite3.Connection) -> None:
+    """Changes the newest close event: it learns the times that the one before it learned."""
+    events = db.execute("SELECT seq, data FROM events WHERE kind = 'close' ORDER BY seq DESC").fetchall()
+    late = next(closed for _, data in events[1:] if len((closed := unpack_closed(data, None)[0]).late_rows))
+
+    def repeat(_: dict[str, Any], arrays: dict[str, Any]) -> None:
+        arrays.update(late_rounds=late.late_rounds, late_rows=late.late_rows, late_seconds=late.late_seconds)
+
+    forge_event(db, events[0][0], repeat)
+
+
+def hide_a_turn_from_the_index(db: sqlite3.Connection) -> None:
+    """Changes the newest turn in the index of turns by id, but not in the table."""
+    newest = "WHERE round = 25 AND row = (SELECT MIN(row) FROM turns WHERE round = 25)"
+    (client,) = fetch_row(db, f"SELECT id FROM turns {newest}")
+    index = fetch_row(db, "SELECT * FROM sqlite_master WHERE name = 'turns_by_id'")
+    db.execute(f"UPDATE turns SET id = 'another' {newest}")
+    db.execute("PRAGMA writable_schema = ON")
+    db.execute("DELETE FROM sqlite_master WHERE name = 'turns_by_id'")
+    db.commit()
+    db.execute("PRAGMA writable_schema = RESET")  # which reads the schema again
+    db.execute(f"UPDATE turns SET id = ? {newest}", (client,))
+    db.execute("PRAGMA writable_schema = ON")
+    db.execute("INSERT INTO sqlite_master VALUES (?, ?, ?, ?, ?)", index)
+
+
+OFFER_DAMAGE: list[tuple[Damage, str]] = [
+    (
+        lambda db: db.execute("UPDATE offers SET data = x'00' WHERE round = 5"),
+        "the offer of round 5 does not match its digest",
+    ),
+    (
+        lambda db: db.execute("UPDATE offers SET volunteers = 'x' WHERE round = 5"),
+        "the offer of round 5 does not match its digest",
+    ),
+    (
+        lambda db: db.execute("UPDATE offers SET digest = x'00' WHERE round = 25"),
+        "the offer of round 25 does not match its digest",
+    ),
+    (
+        lambda db: db.execute("UPDATE offers SET round = 99 WHERE round = 5"),
+        "the offer of round 99 does not match its digest",
+    ),
+    (lambda db: put_offer(db, 5, b"", b"\0"), "the offer of round 5 cannot be unpacked"),
+    (lambda db: forge_offer(db, round=6), "the offer of round 6 is stored under round 5"),
+    (lambda db: forge_offer(db, under=99, round=99), "there is an offer of round 99, which is neither closed nor open"),
+    (lambda db: forge_offer(db, under=0, round=0), "there is an offer of round 0, which is neither closed nor open"),
+    (
+        lambda db: forge_offer(db, rows=np.array([0, 1])),
+        "selected from the offer of round 5 are not those that have turns",
+    ),
+    (
+        lambda db: forge_offer(db, 25, rows=np.array([0, 0, 0])),
+        "selected from the offer of round 25 are not those that have turns",
+    ),
+    (
+        lambda db: forge_offer(db, available=np.zeros(10, np.bool_), contexts=None),
+        "in round 5 clients were selected that were not available",
+    ),
+    (lambda db: forge_offer(db, contexts=np.ones((2, 3))), "clients were available, but 2 have contexts"),
+    (lambda db: db.execute("ALTER TABLE offers RENAME COLUMN data TO other"), "cannot be read (no such column"),
+]
+
+
+def test_an_undamaged_file_is_intact(path: Path) -> None:
+    findings = findings_by_part(path)
+    assert problems(path) == {}
+    assert "round 25 is open with 3 clients" in findings["open round"].message
+    assert "give the same state as all events" in findings["state"].message
+    assert "late times agree" in findings["rounds"].message
+    assert "offers are recorded for 25 rounds" in findings["offers"].message
+    assert "no process holds the file now" in findings["writer"].message
+
+
+def test_the_former_names_of_a_findings_fields_still_work(path: Path) -> None:
+    for finding in examine(path):
+        assert (finding.sound, finding.words) == (finding.ok, finding.message)
+
+
+def test_examining_a_file_does_not_change_it(path: Path) -> None:
+    before = path.read_bytes()
+    examine(path)
+    assert path.read_bytes() == before
+
+
+def test_a_file_in_use_is_intact_and_its_writer_is_named(path: Path) -> None:
+    with Scheduler.open(path) as scheduler, Reporter(path) as reporter:
+        out = scheduler.status().out
+        reporter.report(out[0], 9.0)
+        assert problems(path) == {}
+        scheduler.close_round()
+        play_rounds(scheduler, 3)
+        writer = findings_by_part(path)["writer"].message
+        assert f"process {os.getpid()}" in writer
+        assert "holds the file now" in writer
+        assert problems(path) == {}
+
+
+def test_a_killed_writer_is_named_and_the_file_is_intact(path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        play_rounds_and_die(path)
+    assert os.waitpid(child, 0)[1] == 9
+    assert problems(path) == {}
+    assert "was killed or crashed" in findings_by_part(path)["writer"].message
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="only /proc shows who holds a lock")
+def test_an_ended_writer_is_not_taken_for_a_holder_if_its_number_is_in_use_again(path: Path) -> None:
+    child = os.fork()
+    if child == 0:
+        play_rounds_and_die(path)
+    assert os.waitpid(child, 0)[1] == 9
+    lock = path.with_name(f"{path.name}.lock")
+    lock.write_bytes(lock.read_bytes().replace(f"process {child} ".encode(), f"process {os.getpid()} ".encode()))
+    assert "was killed or crashed" in findings_by_part(path)["writer"].message
+
+
+def play_rounds_and_die(path: Path) -> None:
+    try:
+        scheduler = Scheduler.open(path)
+        scheduler.close_round()
+        play_rounds(scheduler, 2)
+    finally:
+        os.kill(os.getpid(), 9)
+
+
+@pytest.mark.parametrize(
+    ("damage", "parts", "message"),
+    [
+        (lambda db: db.execute("UPDATE events SET data = x'00' WHERE seq = 7"), {"events"}, "event 7 (close)"),
+        (lambda db: db.execute("DELETE FROM events WHERE seq = 7"), {"events", "rounds"}, "event 7 is missing"),
+        (
+            lambda db: db.execute("DELETE FROM events WHERE seq = (SELECT MAX(seq) FROM events)"),
+            {"events", "rounds"},
+            "the newest events are missing",
+        ),
+        (
+            lambda db: db.execute("UPDATE masks SET data = x'00' WHERE seq = 9"),
+            {"availability"},
+            "does not match its digest",
+        ),
+        (lambda db: db.execute("DELETE FROM masks WHERE seq = 9"), {"availability"}, "is missing"),
+        (
+            lambda db: db.execute("INSERT INTO masks VALUES (999, x'00')"),
+            {"availability"},
+            "event 999, which closes no round",
+        ),
+        (
+            lambda db: db.execute("UPDATE clients SET id = 'x' WHERE row = 3"),
+            {"clients", "rounds"},
+            "row 3 has the id 'x'",
+        ),
+        (lambda db: db.execute("DELETE FROM clients WHERE row = 9"), {"clients"}, "has 9 ids, but 10 clients joined"),
+        (lambda db: db.execute("UPDATE turns SET seconds = 1 WHERE round = 5"), {"turns", "rounds"}, "in round 5"),
+        (lambda db: db.execute("DELETE FROM turns WHERE round = 5"), {"rounds"}, "0 have turns in it"),
+        (
+            lambda db: db.execute("DELETE FROM turns WHERE round = 25"),
+            {"open round"},
+            "is not the clients that have turns",
+        ),
+        (
+            lambda db: forge_turn(db, "kind = 'arrived' AND round < 24", "seconds = 1.5"),
+            {"rounds"},
+            "its turn is recorded as arrived after 1.5 s",
+        ),
+        (
+            lambda db: forge_turn(db, "kind = 'arrived' AND round < 24 AND loss IS NOT NULL", "loss = NULL"),
+            {"rounds"},
+            "its turn is recorded with loss None",
+        ),
+        (
+            lambda db: db.execute("UPDATE turns SET loss = 9 WHERE round = 5 AND kind = 'arrived'"),
+            {"turns", "rounds"},
+            "in round 5",
+        ),
+        (
+            lambda db: forge_turn(db, "kind = 'failed'", "kind = 'arrived', seconds = 3.0"),
+            {"rounds", "books"},
+            "was closed as failed",
+        ),
+        (
+            lambda db: forge_turn(db, "folded IS NOT NULL", "late_seconds = 77.0"),
+            {"rounds"},
+            "is not the time that was",
+        ),
+        (lambda db: forge_turn(db, "folded IS NOT NULL", "folded = NULL"), {"rounds"}, "no turn records it"),
+        (
+            lambda db: db.execute("INSERT INTO turns (round, row, id, seal) VALUES (99, 0, 'phone-00', 0)"),
+            {"turns", "rounds"},
+            "there are turns of round 99",
+        ),
+        (
+            lambda db: db.execute("UPDATE snapshot SET data = x'00'"),
+            {"state"},
+            "the snapshot does not match its digest",
+        ),
+        (lambda db: forge_snapshot(db, count_a_turn_more), {"state", "books"}, "gives another policy.turns"),
+        (lambda db: db.execute("UPDATE open_round SET data = x'00'"), {"open round"}, "cannot be read"),
+        (lambda db: db.execute("UPDATE meta SET value = '{}' WHERE key = 'settings'"), {"settings"}, "cannot be read"),
+        (
+            lambda db: db.execute("UPDATE meta SET value = 'x' WHERE key = 'seal'"),
+            {"settings"},
+            "do not match their digest",
+        ),
+        (
+            lambda db: db.execute("UPDATE meta SET value = '7' WHERE key = 'round'"),
+            {"rounds"},
+            "should be 7, but the events end with round 24",
+        ),
+        (lambda db: db.execute("DROP TABLE turns"), {"turns", "rounds"}, "no such table"),
+        (learn_a_late_time_twice, {"rounds"}, "was learned twice"),
+        (hide_a_turn_from_the_index, {"pages"}, "missing from index turns_by_id"),
+    ],
+)
+def test_damage_is_named(path: Path, damage: Damage, parts: set[str], message: str) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        damage(db)
+    found = problems(path)
+    assert parts <= found.keys()
+    assert any(message in finding.message for finding in found.values()), found
+    assert all(finding.remedy for finding in found.values())
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE meta SET value = '{' WHERE key = 'settings'",
+        "UPDATE meta SET value = '[]' WHERE key = 'settings'",
+        "DELETE FROM meta WHERE key = 'settings'",
+        "DROP TABLE meta",
+    ],
+)
+def test_a_file_whose_settings_cannot_be_read_is_checked_as_one_with_rounds(path: Path, damage: str) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(damage)
+    found = findings_by_part(path)
+    assert found["settings"].ok is False
+    assert found["settings"].message.startswith("cannot be read")
+    assert found["availability"].ok is True
+    assert found["availability"].message == "the availability of clients is stored for 24 rounds"
+    assert "decisions" not in found
+
+
+def test_an_incomplete_index_of_turns_is_refused_also_by_readers(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        hide_a_turn_from_the_index(db)
+    with (
+        Scheduler.open(path, read_only=True) as reader,
+        pytest.raises(StoreError, match="the index of turns by id is incomplete"),
+    ):
+        reader.status()
+
+
+def test_a_late_time_that_was_learned_twice_is_refused(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        learn_a_late_time_twice(db)
+    with pytest.raises(StateError, match=r"the late time of client \d in turn \d+ was learned before"):
+        Scheduler.open(path)
+    (message,) = [finding.message for finding in examine(path) if finding.part == "state"]
+    assert message.startswith("a scheduler cannot open this file: the late time of client")
+
+
+def test_a_state_that_raises_an_unexpected_error_is_reported(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        forge_snapshot(db, lambda state: state.pop("ids"))
+    found = problems(path)
+    assert found.keys() == {"state"}
+    assert found["state"].message == "a scheduler cannot open this file: KeyError: 'ids'"
+    assert f"sqlite3 {path} 'DELETE FROM snapshot'" in found["state"].remedy
+
+
+@pytest.mark.parametrize(("rows", "clients"), [([0], "1 client"), ([0, 4, 9], "3 clients")])
+def test_books_that_do_not_balance_are_found(tmp_path: Path, rows: list[int], clients: str) -> None:
+    path = tmp_path / "fleet.turnout"
+    with Scheduler.open(path, settings=SETTINGS, deadline=30.0) as scheduler:
+        play_rounds(scheduler, 5)
+        scheduler.snapshot()
+
+    def owe_less(state: dict[str, Any]) -> None:
+        state["policy.queues.balance"][rows] -= 1000
+
+    with closing(sqlite3.connect(path)) as db, db:
+        forge_snapshot(db, owe_less)
+    found = problems(path)
+    assert found.keys() == {"state", "books"}
+    assert found["books"].message == f"the books of {clients} do not balance"
+    assert "gives another policy.queues.balance than all events do" in found["state"].message
+
+
+def test_availability_that_a_large_fleet_dropped_with_a_snapshot_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "fleet.turnout"
+    for module in ("journal.changes", "audit.doctor.tables"):
+        monkeypatch.setattr(f"turnout.live.{module}.KEEP_AVAILABILITY_UP_TO", 9)
+    with Scheduler.open(path, settings=SETTINGS, deadline=30.0) as scheduler:
+        play_rounds(scheduler, 5)
+        scheduler.snapshot()
+        play_rounds(scheduler, 2)
+    assert problems(path) == {}
+    assert findings_by_part(path)["availability"].message == (
+        "the availability of clients is stored for 2 rounds; that of 5 was dropped with a snapshot, because this fleet "
+        "is large"
+    )
+    monkeypatch.setattr("turnout.live.audit.doctor.tables.KEEP_AVAILABILITY_UP_TO", 10)
+    assert problems(path)["availability"].message.count("is missing") == 5
+
+
+@pytest.mark.parametrize(("damage", "message"), OFFER_DAMAGE)
+def test_damage_of_an_offer_is_named_and_no_other_part_is_damaged(path: Path, damage: Damage, message: str) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        damage(db)
+    found = problems(path)
+    assert found.keys() == {"offers"}
+    assert message in found["offers"].message
+
+
+def test_one_damaged_offer_does_not_hide_another(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        put_offer(db, 3, b"", b"\0")
+        db.execute("UPDATE offers SET data = x'00' WHERE round = 5")
+        forge_offer(db, 7, rows=np.array([0, 1]))
+    message = problems(path)["offers"].message
+    assert all(f"offer of round {round_} " in message for round_ in (3, 5, 7))
+
+
+def test_a_damaged_offer_can_be_deleted_if_everything_else_is_intact(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE offers SET data = x'00' WHERE round = 5")
+    remedy = problems(path)["offers"].remedy
+    assert f"sqlite3 {path} 'DELETE FROM offers WHERE round = N'" in remedy
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DELETE FROM offers WHERE round = 5")
+    assert problems(path) == {}
+    with Scheduler.open(path) as scheduler:
+        scheduler.close_round()
+        assert not scheduler.explain("phone-00", 5).exact
+        assert scheduler.explain("phone-00", 6).exact
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE offers SET data = x'00' WHERE round = 7")
+        db.execute("DELETE FROM masks WHERE seq = 9")
+    assert problems(path)["offers"].remedy == "restore the file from a backup"
+
+
+@pytest.mark.parametrize("format_", [1, 2])
+def test_files_of_older_releases_are_intact_without_offers(tmp_path: Path, format_: int) -> None:
+    path = Path(shutil.copy(Path(__file__).parents[1] / "data" / f"fleet-format-{format_}.turnout", tmp_path))
+    assert problems(path) == {}
+    assert findings_by_part(path)["offers"].message == (
+        "no offers are recorded: the file was written by an older version of turnout"
+    )
+    with Scheduler.open(path) as scheduler:
+        scheduler.close_round()
+        scheduler.choose({f"new-{n}": ClientStatus(1.0, 3.0) for n in range(5)})
+    assert problems(path) == {}
+    assert "offers are recorded for 1 round" in findings_by_part(path)["offers"].message
+
+
+def test_offers_without_contexts_are_intact(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.turnout"
+    with Scheduler.open(path, settings=SETTINGS, deadline=30.0, record_offers_up_to=9) as scheduler:
+        play_rounds(scheduler, 5)
+        scheduler.choose({"phone-00": ClientStatus(1.0, 3.0)})
+        scheduler.abandon_round()
+    assert problems(path) == {}
+
+
+def test_a_wrong_snapshot_can_be_deleted_if_everything_else_is_intact(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        forge_snapshot(db, count_a_turn_more)
+    remedy = problems(path)["state"].remedy
+    assert f"sqlite3 {path} 'DELETE FROM snapshot'" in remedy
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DELETE FROM snapshot")
+    assert problems(path) == {}
+
+
+def test_of_a_newer_format_only_the_pages_are_checked(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("PRAGMA user_version = 7")
+    findings = examine(path)
+    assert [(finding.part, finding.ok) for finding in findings] == [("format", False), ("pages", True)]
+    assert "the file has fleet format 7" in findings[0].message
+
+
+def test_a_truncated_file_is_reported(path: Path) -> None:
+    whole = path.read_bytes()
+    for share in (0.05, 0.5, 0.99):
+        path.write_bytes(whole[: int(len(whole) * share)])
+        assert problems(path)
+
+
+@pytest.mark.parametrize("times", [8, pytest.param(40, marks=pytest.mark.thorough)])
+def test_flipped_bytes_never_crash_the_doctor(path: Path, times: int) -> None:
+    whole, rng, found = path.read_bytes(), random.Random(5), 0
+    for _ in range(times):
+        damaged = bytearray(whole)
+        for _ in range(4):
+            damaged[rng.randrange(100, len(whole))] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged)
+        found += bool(problems(path))
+    assert found > times // 2  # bytes in unused parts of a page do no damage
+
+
+def test_a_schema_that_cannot_be_parsed_is_reported(path: Path) -> None:
+    whole = path.read_bytes()
+    assert b"CREATE TABLE turns" in whole
+    path.write_bytes(whole.replace(b"CREATE TABLE turns", b"CREATE TABLE 'urns"))
+    found = problems(path)
+    assert found.keys() == {"pages"}
+    assert "malformed database schema" in found["pages"].message
+    assert f"sqlite3 {path} .recover" in found["pages"].remedy
+
+
+def test_a_damaged_log_is_reported(path: Path) -> None:
+    scheduler = Scheduler.open(path)
+    scheduler.close_round()
+    play_rounds(scheduler, 5)
+    log = path.with_name(f"{path.name}-wal")
+    kept, copied = path.read_bytes(), bytearray(log.read_bytes())
+    scheduler.close()
+    path.write_bytes(kept)
+    copied[5000] ^= 1
+    log.write_bytes(copied)
+    assert "commits that were acknowledged: its log" in problems(path)["log"].message
+
+
+def test_a_fleet_with_forgotten_and_retired_clients_and_its_own_features_is_intact(tmp_path: Path) -> None:
+    path = tmp_path / "own.turnout"
+    features = Features.of(
+        Feature("load", 0.1, 10), compute=lambda known: (known["load"], 1 / known["load"]), outputs=2
+    )
+    with Scheduler.open(path, features=features, settings=SETTINGS, deadline="auto", overcommit=1.5) as scheduler:
+        for round_ in range(8):
+            chosen = scheduler.choose({f"node-{n}": {"load": 1.0 + n} for n in range(9)})
+            scheduler.report_many({client: 3.0 + index for index, client in enumerate(chosen) if client != "node-1"})
+            scheduler.close_round()
+            if round_ == 4:
+                scheduler.retire("node-2")
+                scheduler.forget("node-1")
+    assert problems(path) == {}
+    assert "clients were forgotten" in findings_by_part(path)["state"].message
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE snapshot SET data = x'00'")
+    assert problems(path)["state"].remedy == "restore the file from a backup"
+
+
+@pytest.mark.parametrize("forgets", [True, False])
+def test_a_late_time_that_was_learned_needs_no_record_once_its_client_is_forgotten(
+    tmp_path: Path, forgets: bool
+) -> None:
+    path = tmp_path / "fleet.turnout"
+    with Scheduler.open(path, settings={"cohort_size": 2}, deadline=30.0, allow_infeasible=True) as scheduler:
+        for _ in range(2):
+            scheduler.choose({client: ClientStatus(1.0, 3.0) for client in ("a", "b")})
+            scheduler.report("a", 5.0)
+            scheduler.close_round()
+            if scheduler.round == 1:
+                scheduler.report("b", 40.0, round=1)
+        if forgets:
+            scheduler.forget("b")
+    assert problems(path) == {}
+    assert "1 late times agree with the turns" in findings_by_part(path)["rounds"].message
+    with closing(sqlite3.connect(path)) as db, db:
+        forge_turn(db, "row = 1 AND folded = 2", "folded = NULL")
+    found = {part: finding.message for part, finding in problems(path).items()}
+    assert found.get("rounds") == (
+        None if forgets else "a late time of row 1 in round 1 was learned, but no turn records it"
+    )
+
+
+@pytest.mark.parametrize("policy", ["random", "round-robin"])
+def test_a_fleet_whose_policy_guarantees_nothing_is_intact(tmp_path: Path, policy: str) -> None:
+    path = tmp_path / "fleet.turnout"
+    with Scheduler.open(path, policy=policy, settings={"cohort_size": 3}, deadline=30.0) as scheduler:
+        play_rounds(scheduler, 5)
+    assert problems(path) == {}
+    assert findings_by_part(path)["books"].message == "this policy guarantees nothing"
+
+
+def test_a_new_fleet_is_intact(tmp_path: Path) -> None:
+    Scheduler.open(tmp_path / "fleet.turnout", deadline=1.0).close()
+    assert problems(tmp_path / "fleet.turnout") == {}
+
+
+def test_files_that_are_no_fleets_are_refused(tmp_path: Path) -> None:
+    runs, text, empty = tmp_path / "runs.turnout", tmp_path / "text.txt", tmp_path / "empty"
+    RunStore(runs).close()
+    text.write_text(json.dumps({"not": "a fleet"}) * 100)
+    empty.touch()
+    for path, why in (
+        (runs, "is a store of runs, not a fleet"),
+        (text, "not a SQLite file"),
+        (empty, "too few for a turnout fleet"),
+        (tmp_path / "nowhere", "there is no fleet"),
+        (tmp_path, "there is no fleet"),
+    ):
+        with pytest.raises(StoreError, match=why):
+            examine(path)
+
+
+def test_an_outrun_client_is_paid_if_selection_is_paid(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.turnout"
+    settings = {"cohort_size": 2, "guaranteed_rate": 0.1, "paid": "chosen"}
+    with Scheduler.open(path, settings=settings, overcommit=2.0, deadline=60.0) as scheduler:
+        chosen = scheduler.choose({f"phone-{n}": ClientStatus(1.0, 2.0) for n in range(6)})
+        scheduler.report_many(dict.fromkeys(chosen[:2], 5.0))
+        scheduler.close_round()
+        assert [turn.kind for turn in scheduler.turns()].count("outrun") == 2
+        assert scheduler.certificate().turns.sum() == 4
+    assert problems(path) == {}

@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from live.fleets import LIVE, OpenFleet
+from live.serving import Server, running_server
+from turnout.live import Scheduler
+
+
+@pytest.fixture
+def open_fleet(folder: Path) -> Iterator[OpenFleet]:
+    """Opens fleets and closes them after the test; new fleets have a small cohort and a deadline."""
+    with ExitStack() as opened:
+
+        def open_(name: str | Path = "fleet.turnout", **settings: Any) -> Scheduler:
+            path = folder / name
+            options = settings if path.exists() else {**LIVE, **settings}
+            return opened.enter_context(Scheduler.open(path, **options))
+
+        yield open_
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A process that plays a scripted fleet, and can be killed at any write."""
+    with running_server() as started:
+        yield started

@@ -1,0 +1,114 @@
+"""Helpers that the tests of the scheduler share."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from functools import cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pytest
+
+from turnout.kernel.exchange_time import ExchangeTimeModel
+from turnout.kernel.randomness import round_rng
+from turnout.live import ClientStatus, Scheduler
+from turnout.live.journal.replay import load_before
+from turnout.policies.explain.explanation import Explanation
+from turnout.storage.encoding.packing import pack_snapshot
+
+LIVE: Mapping[str, Any] = {"settings": {"cohort_size": 2}, "deadline": 10.0, "allow_infeasible": True}
+
+
+class OpenFleet(Protocol):
+    """Opens a fleet in the folder of the test."""
+
+    def __call__(self, name: str | Path = "fleet.turnout", **settings: Any) -> Scheduler: ...
+
+
+def offered(*clients: str, free_cpu: float = 1.0, bandwidth: float = 2.0) -> dict[str, ClientStatus]:
+    """Returns the same status for all clients."""
+    return {client: ClientStatus(free_cpu, bandwidth) for client in clients}
+
+
+def fresh_model(clients: int) -> ExchangeTimeModel:
+    """Returns a model without history, with the settings of the default policy."""
+    return ExchangeTimeModel(clients, ridge=3.0, prior="fleet", relative_ridge=True)
+
+
+def named(count: int) -> list[str]:
+    """Returns the ids c0, c1, …"""
+    return [f"c{row}" for row in range(count)]
+
+
+def packed(scheduler: Scheduler) -> bytes:
+    """Returns the in-memory state as bytes, for comparisons."""
+    return pack_snapshot(scheduler.state())
+
+
+def packed_without_times(scheduler: Scheduler) -> bytes:
+    """Returns the same without when turns were given, which differs if the same is played twice."""
+    return pack_snapshot({key: value for key, value in scheduler.state().items() if key != "given"})
+
+
+def packed_without_contexts(scheduler: Scheduler) -> bytes:
+    """Returns the same without the contexts of clients that train or are late, for fleets that persist no statuses."""
+    return pack_snapshot(scheduler._memory.state(with_contexts=False))
+
+
+def packed_from_disk(path: Path) -> bytes:
+    """Returns the state as another process would load it now."""
+    with Scheduler.open(path, read_only=True) as reader:
+        return packed(reader)
+
+
+def play_round(scheduler: Scheduler, statuses: Any, seconds: Mapping[str, float] | float = 1.0) -> list[str]:
+    """Plays a round and returns its cohort; `seconds`: of all clients, or of each that reports."""
+    chosen = scheduler.choose(statuses)
+    own = dict.fromkeys(chosen, seconds) if isinstance(seconds, float) else seconds
+    scheduler.report_many({client: own[client] for client in chosen if client in own})
+    scheduler.close_round()
+    return chosen
+
+
+def explain_round(scheduler: Scheduler, number: int) -> list[Explanation]:
+    """Explains all clients of a round; the state before it is computed once, because no explanation changes it."""
+    before = cache(lambda: load_before(scheduler._journal, scheduler.settings, scheduler.features, number))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("turnout.live.audit.explain.load_before", lambda *_: before())
+        return [scheduler.explain(client, number) for client in scheduler.clients]
+
+
+def turns_in(path: Path) -> list[tuple[Any, ...]]:
+    """Returns all turns without the columns that hold the wall clock."""
+    query = "SELECT round, row, id, kind, seconds, why, late_seconds, folded, loss FROM turns ORDER BY round, row"
+    return rows_of(path, query)
+
+
+def rows_of(path: Path, query: str) -> list[tuple[Any, ...]]:
+    """Returns the rows of a query."""
+    with closing(sqlite3.connect(path)) as db:
+        return db.execute(query).fetchall()
+
+
+class World:
+    """Simulates a fleet: the parameters of each client, and random statuses by round. `noise` is relative."""
+
+    def __init__(self, clients: int, *, seed: int = 0, noise: float = 0.1) -> None:
+        self.seed, self.noise = seed, noise
+        self.clients = named(clients)
+        rng = round_rng(seed, "ways", 0)
+        self.parameters = {client: rng.uniform([1, 1, 0.1], [4, 1.5, 1]) for client in self.clients}
+
+    def statuses(self, round_: int) -> dict[str, ClientStatus]:
+        """Returns the status of every client in a round."""
+        rng = round_rng(self.seed, "statuses", round_)
+        return {client: ClientStatus(rng.uniform(0.5, 2.0), rng.uniform(2.0, 4.0)) for client in self.clients}
+
+    def seconds(self, round_: int, client: str, status: ClientStatus, *, cold: bool = True) -> float:
+        """Returns the true exchange time of a client with this status."""
+        noise = round_rng(self.seed, f"noise of {client}", round_).uniform(-self.noise, self.noise)
+        context = np.array([1 / status.free_cpu, float(cold), 20 / status.bandwidth])
+        return float(context @ self.parameters[client] * (1 + noise))

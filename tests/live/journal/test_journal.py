@@ -1,0 +1,203 @@
+"""The SQLite file of a journal: what is done if it is damaged, cannot be rewritten, or is only half trimmed."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from live.fleets import OpenFleet, named, offered, packed, packed_from_disk, play_round, rows_of
+from live.forging import forge_turn
+from live.journal.test_contract import AT, SETTINGS, state_after, write_round
+from turnout.errors import StoreError
+from turnout.live import Scheduler
+from turnout.live._internals import examine
+from turnout.live.journal.answers import StoredAnswer
+from turnout.live.journal.journal import Journal
+from turnout.live.journal.redaction import continue_redaction
+from turnout.live.operation.notices import UNCLEAN_NOTICE
+from turnout.live.retention import Retention
+from turnout.storage.files.storefile import StoreFile
+
+IDS = ["a", "b", "c"]
+
+
+def execute(path: Path, statement: str) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        assert db.execute(statement).rowcount
+
+
+def summarized(path: Path, rounds: int = 10, *, trims: bool = False) -> Path:
+    """Writes a journal whose first six rounds are no longer kept; without `trims` their rows are still there."""
+    Journal.make(path, SETTINGS)
+    with closing(Journal(path)) as journal, journal.writing() as changes:
+        changes.add_clients(0, IDS)
+        for number in range(1, rounds + 1):
+            event = write_round(changes, number, [number % 3], IDS)
+            changes.put_snapshot(event, state_after(number, 3), AT, Retention(rounds=4))
+        assert changes.summarize(Retention(rounds=4), rounds, rounds, AT)
+        while trims and changes.trim():
+            pass
+    return path
+
+
+def test_a_fleet_that_exists_already_is_left_as_it_is(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    play_round(scheduler, offered("a", "b"))
+    scheduler.close()
+    before = scheduler.path.read_bytes()
+    Journal.make(scheduler.path, {**SETTINGS, "policy": "fair-pace"})
+    assert scheduler.path.read_bytes() == before
+
+
+def test_a_damaged_snapshot_does_not_become_the_summary(folder: Path) -> None:
+    path = folder / "fleet.turnout"
+    Journal.make(path, SETTINGS)
+    with closing(Journal(path)) as journal:
+        with journal.writing() as changes:
+            changes.add_clients(0, IDS)
+            for number in range(1, 11):
+                event = write_round(changes, number, [0], IDS)
+                changes.put_snapshot(event, state_after(number, 3), AT, Retention(rounds=4))
+        execute(path, "UPDATE snapshot SET digest = x'00' WHERE round = 6")
+        with (
+            pytest.raises(StoreError, match=r"the snapshot after event 7 does not match its digest: restore the file"),
+            journal.writing() as changes,
+        ):
+            changes.summarize(Retention(rounds=4), 10, 10, AT)
+        assert journal.summary().event == 0
+        assert len([entry for entry in journal.events() if entry[1] == "close"]) == 10
+
+
+def test_a_turn_without_an_outcome_is_not_counted_and_its_row_is_not_deleted(folder: Path) -> None:
+    """Every client of a closed round has an outcome, so the file is damaged."""
+    path = summarized(folder / "fleet.turnout")
+    with closing(Journal(path, read_only=True)) as journal:
+        assert journal.summary().round == 6
+        assert journal.totals().counts["arrived"].tolist() == [2, 2, 2]
+    with closing(sqlite3.connect(path)) as db, db:
+        forge_turn(db, "round = 4", "kind = NULL, seconds = NULL")
+    with closing(Journal(path)) as journal:
+        totals = journal.totals()
+        assert totals.counts["arrived"].tolist() == [2, 1, 2]
+        assert (totals.seconds.tolist(), totals.last_round.tolist()) == ([5.0, 2.5, 5.0], [6, 1, 5])
+        with (
+            pytest.raises(StoreError, match="the turn of row 1 in round 4 has no outcome: restore a backup"),
+            journal.writing() as changes,
+        ):
+            changes.trim()
+    assert rows_of(path, "SELECT COUNT(*) FROM turns") == [(10,)]
+
+
+def test_a_table_of_answers_that_cannot_be_used_is_an_error_and_no_missing_table(folder: Path) -> None:
+    path, answer = folder / "fleet.turnout", StoredAnswer(b"key", b"request", "{}", 1000.0)
+    Journal.make(path, SETTINGS)
+    with closing(Journal(path)) as journal:
+        assert journal.answer(b"key") is None
+        with journal.writing() as changes:
+            changes.put_answer(answer)
+        execute(path, "ALTER TABLE answers RENAME COLUMN seal TO checksum")
+        with pytest.raises(StoreError, match="no such column: seal"):
+            journal.answer(b"key")
+        with pytest.raises(StoreError, match="no column named seal"), journal.writing() as changes:
+            changes.put_answer(StoredAnswer(b"another", b"request", "{}", 1000.0))
+        execute(path, "ALTER TABLE answers RENAME COLUMN checksum TO seal")
+        stored = journal.answer(b"key")
+        assert stored is not None
+        assert (stored.answer, stored.is_intact) == ("{}", True)
+        assert journal.answer(b"another") is None
+
+
+# Forgetting
+
+
+def forgotten(open_fleet: OpenFleet) -> Scheduler:
+    """Returns a fleet in which a client was forgotten."""
+    scheduler = open_fleet(settings={"cohort_size": 2})
+    for _ in range(3):
+        play_round(scheduler, ["secret-phone", "b"])
+    scheduler.forget("secret-phone")
+    return scheduler
+
+
+def test_a_large_file_is_not_rewritten_at_once_and_a_notice_says_so(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnout.live.journal.journal.VACUUM_UP_TO", 0)
+    scheduler = forgotten(open_fleet)
+    assert scheduler._journal.is_unclean
+    assert UNCLEAN_NOTICE in scheduler.notices()
+    scheduler.compact()
+    assert not scheduler._journal.is_unclean
+    assert UNCLEAN_NOTICE not in scheduler.notices()
+    scheduler.close()
+    assert b"secret-phone" not in scheduler.path.read_bytes()
+
+
+def test_a_file_that_cannot_be_rewritten_stays_in_use_and_is_rewritten_when_it_is_opened_again(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(file: StoreFile) -> None:
+        raise StoreError(f"{file.path} cannot be written (disk is full)")
+
+    with monkeypatch.context() as full, caplog.at_level(logging.WARNING, "turnout.live"):
+        full.setattr(StoreFile, "vacuum", fail)
+        scheduler = forgotten(open_fleet)
+    assert "could not be rewritten after a client was forgotten" in caplog.text
+    assert "disk is full" in caplog.text
+    assert UNCLEAN_NOTICE in scheduler.notices()
+    play_round(scheduler, ["b", "c"])
+    scheduler.close()
+    with Scheduler.open(scheduler.path) as opened:
+        assert UNCLEAN_NOTICE not in opened.notices()
+    assert b"secret-phone" not in scheduler.path.read_bytes()
+
+
+def test_forgetting_that_was_interrupted_is_completed_by_compact(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 2})
+    for _ in range(3):
+        play_round(scheduler, ["secret-phone", "b"])
+    next(scheduler.forget_in_steps("secret-phone"))  # the other steps are not done
+    assert rows_of(scheduler.path, "SELECT COUNT(*) FROM meta WHERE key = 'redactions'") == [(1,)]
+    scheduler.compact()
+    assert rows_of(scheduler.path, "SELECT COUNT(*) FROM meta WHERE key = 'redactions'") == [(0,)]
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
+    scheduler.close()
+    assert b"secret-phone" not in scheduler.path.read_bytes()
+    assert all(finding.ok is not False for finding in examine(scheduler.path))
+
+
+def test_rows_that_are_no_longer_kept_are_deleted_before_a_client_is_redacted(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 2}, keep_rounds=4, late_window=2)
+    for _ in range(20):
+        play_round(scheduler, ["secret-phone", *named(3)])
+    monkeypatch.setattr("turnout.live.scheduler.drop_some", lambda *_: False)
+    monkeypatch.setattr("turnout.live.journal.journal.VACUUM_UP_TO", 0)
+    scheduler.compact()
+    monkeypatch.setattr("turnout.live.journal.summary.BATCH", 2)
+    kept = scheduler.summary_round
+    oldest = [rows_of(scheduler.path, "SELECT MIN(round) FROM turns")[0][0]]
+    assert oldest[0] <= kept - 4
+    ids = rows_of(scheduler.path, f"SELECT DISTINCT id FROM turns WHERE round <= {kept}")
+    assert ("secret-phone",) in ids
+    for _ in scheduler.forget_in_steps("secret-phone"):
+        oldest.append(rows_of(scheduler.path, "SELECT MIN(round) FROM turns")[0][0])
+    assert oldest == sorted(oldest)
+    assert oldest[-1] == kept + 1
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
+    assert all(finding.ok is not False for finding in examine(scheduler.path))
+
+
+def test_nothing_is_changed_if_no_client_is_to_be_redacted(folder: Path) -> None:
+    path = summarized(folder / "fleet.turnout")
+    with closing(Journal(path)) as journal:
+        with journal._file.writing() as db:
+            before = db.total_changes
+            assert not continue_redaction(db)
+            assert db.total_changes == before
+        assert not journal.redact()

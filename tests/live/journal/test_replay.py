@@ -1,0 +1,139 @@
+"""A journal whose events cannot be replayed is refused with the reason."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from live.fleets import OpenFleet, offered, packed, play_round
+from live.forging import chain_events, fetch_row
+from live.turns.slots.played import open_slots, play_turns
+from turnout.errors import SettingError, StoreError
+from turnout.live import Feature, Features, FleetReader, Scheduler
+from turnout.live.journal.replay import load_after, load_before, stored_features
+from turnout.live.turns.records import digest_of
+
+
+def change_file(path: Path, change: Callable[[sqlite3.Connection], object]) -> None:
+    with closing(sqlite3.connect(path)) as db, db:
+        change(db)
+
+
+def append_event(db: sqlite3.Connection, kind: str, data: bytes, presence: bytes | None = None) -> None:
+    """Appends an event, with the right digests."""
+    (last,) = fetch_row(db, "SELECT MAX(seq) FROM events")
+    db.execute("INSERT INTO events VALUES (?, ?, ?, x'')", (last + 1, kind, data))
+    if presence is not None:
+        db.execute("INSERT INTO masks VALUES (?, ?)", (last + 1, presence))
+    chain_events(db)
+
+
+def written_slots(path: Path) -> Path:
+    """Writes a fleet without rounds and without a snapshot; returns its path."""
+    with open_slots(path) as scheduler:
+        play_turns(scheduler, 4)
+        assert len(scheduler.in_flight()) > 1
+    return path
+
+
+def test_an_event_of_an_unknown_kind_is_refused_with_the_advice_to_install_a_newer_version(
+    open_fleet: OpenFleet,
+) -> None:
+    scheduler = open_fleet()
+    play_round(scheduler, offered("a", "b"))
+    scheduler.close()
+    change_file(scheduler.path, lambda db: append_event(db, "merge", b"{}"))
+    refusal = "unknown event kind 'merge': install a newer version of turnout"
+    with pytest.raises(StoreError, match=refusal):
+        Scheduler.open(scheduler.path)
+    with FleetReader(scheduler.path) as reader:
+        events = reader.events()
+        assert [next(events).kind for _ in range(2)] == ["joined", "closed"]
+        with pytest.raises(StoreError, match=refusal):
+            next(events)
+
+
+def test_turns_without_rounds_are_refused_in_a_fleet_with_rounds(open_fleet: OpenFleet, folder: Path) -> None:
+    other = written_slots(folder / "slots.turnout")
+    with closing(sqlite3.connect(other)) as db:
+        query = "SELECT e.data, m.data FROM events e JOIN masks m ON m.seq = e.seq WHERE kind = 'fill'"
+        data, presence = fetch_row(db, query)
+    scheduler = open_fleet()
+    play_round(scheduler, offered("a", "b"))
+    scheduler.close()
+    change_file(scheduler.path, lambda db: append_event(db, "fill", data, presence))
+    with pytest.raises(StoreError, match="the fleet has rounds, but its journal has turns without rounds"):
+        Scheduler.open(scheduler.path)
+
+
+def test_a_fleet_without_rounds_is_refused_if_the_presence_at_a_decision_is_missing(folder: Path) -> None:
+    path = written_slots(folder / "fleet.turnout")
+    change_file(path, lambda db: db.execute("DELETE FROM masks WHERE seq = (SELECT MAX(seq) FROM masks)"))
+    with pytest.raises(StoreError, match="the presence of clients at a decision is not stored any more"):
+        Scheduler.open(path)
+
+
+def give_a_turn_to_another_client(db: sqlite3.Connection) -> None:
+    """Stores the data of the newest turn under way under the number of the oldest, with the right digest."""
+    first, last = fetch_row(db, "SELECT MIN(round), MAX(round) FROM open_round")
+    (data,) = fetch_row(db, "SELECT data FROM open_round WHERE round = ?", last)
+    values = (data, digest_of(b"", str(first), data), first)
+    db.execute("UPDATE open_round SET data = ?, digest = ? WHERE round = ?", values)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (
+            lambda db: db.execute("UPDATE open_round SET digest = x'00'"),
+            r"the turn \d+ that is under way does not match its digest",
+        ),
+        (
+            lambda db: db.execute("DELETE FROM open_round WHERE round = (SELECT MAX(round) FROM open_round)"),
+            "the turns under way are not those of the decisions",
+        ),
+        (give_a_turn_to_another_client, "the turns under way are not those of the decisions"),
+    ],
+)
+def test_a_fleet_without_rounds_is_refused_if_its_turns_under_way_are_damaged(
+    folder: Path, damage: Callable[[sqlite3.Connection], object], message: str
+) -> None:
+    path = written_slots(folder / "fleet.turnout")
+    change_file(path, damage)
+    with pytest.raises(StoreError, match=message):
+        Scheduler.open(path)
+
+
+def test_the_state_around_a_round_that_was_not_closed_cannot_be_computed(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    for _ in range(3):
+        play_round(scheduler, offered("a", "b", "c"))
+    scheduler.choose(offered("a", "b", "c"))  # round 4 is open
+    journal, settings, features = scheduler._journal, scheduler.settings, scheduler.features
+    for load in (load_before, load_after):
+        for number in (4, 5):
+            with pytest.raises(StoreError, match=rf"round {number} was not closed in .*: check the number"):
+                load(journal, settings, features, number)
+    assert load_before(journal, settings, features, 3).round == 2
+    event, fleet = load_after(journal, settings, features, 3)
+    assert (event, fleet.round) == (journal.last_event(), 3)
+    assert fleet.state()["numbers.arrived"].tolist() == scheduler.state()["numbers.arrived"].tolist()
+
+
+def test_features_that_a_function_computes_are_read_without_it_but_not_computed(open_fleet: OpenFleet) -> None:
+    features = Features.of(Feature("load", 0.1, 10), compute=lambda known: (known["load"],), outputs=1)
+    with open_fleet(features=features) as scheduler:
+        play_round(scheduler, {"a": {"load": 1.0}, "b": {"load": 2.0}})
+        state = packed(scheduler)
+    with Scheduler.open(scheduler.path, read_only=True) as reader:
+        assert packed(reader) == state
+        assert reader.features.outputs == 1
+    stored = stored_features(features.to_dict())
+    assert stored.compute is not None
+    with pytest.raises(SettingError, match=r"computed by a function: open it with features=… to select"):
+        stored.compute({"load": np.ones(2)})

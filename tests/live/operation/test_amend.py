@@ -1,0 +1,909 @@
+"""Settings that change in mid-life: promises before count at the old rate, later ones at the new."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from live.fleets import OpenFleet, World, named, offered, packed, packed_from_disk, play_round, rows_of
+from turnout.errors import InfeasiblePromise, ReportError, SettingError, StoreError
+from turnout.kernel.exchange_time import ExchangeTimeModel
+from turnout.live import Feature, Features, FleetReader, Scheduler, certify
+from turnout.live._internals import examine
+from turnout.live._internals import verify as verifier
+from turnout.live.features import PAPER_FEATURES
+from turnout.live.journal.changes import Changes
+from turnout.live.turns.records import settings_digest
+
+POLICIES: Mapping[str, Mapping[str, Any]] = {
+    "fair-pace": {"policy": "fair-pace", "settings": {"cohort_size": 2, "guaranteed_rate": "1/6"}},
+    "fair-pace always": {
+        "policy": "fair-pace",
+        "settings": {"cohort_size": 2, "guaranteed_rate": "1/6", "accrual": "always", "paid": "chosen"},
+    },
+    "rbcsf": {"policy": "rbcsf", "settings": {"cohort_size": 2, "guaranteed_rate": "1/6", "max_owed": 1.5}},
+    "with-guarantee": {
+        "policy": "with-guarantee",
+        "settings": {"policy": "random", "guaranteed_rate": "1/6", "settings": {"cohort_size": 2}},
+    },
+    "cool-down": {
+        "policy": "cool-down",
+        "settings": {"policy": "fair-pace", "settings": {"cohort_size": 2, "guaranteed_rate": "1/6"}},
+    },
+}
+
+
+@dataclass
+class Account:
+    """What one client was promised and got, counted literally, in fractions."""
+
+    turns: int = 0
+    promised: Fraction = Fraction(0)
+    owed: Fraction = Fraction(0)
+    forfeited: Fraction = Fraction(0)
+    broken_since: int = 0
+    has_left: bool = False
+
+    @property
+    def behind(self) -> Fraction:
+        return self.promised - self.turns
+
+
+@dataclass
+class Recount:
+    """An independent, slow implementation of the promise with terms that change."""
+
+    rate: Fraction
+    accrual: str
+    paid: str
+    tolerance: Fraction = Fraction(2)
+    cap: Fraction | None = None
+    rounds: int = 0
+    clients: dict[str, Account] = field(default_factory=dict)  # in the order in which they joined
+
+    def play(self, available: set[str], outcomes: Mapping[str, str]) -> None:
+        """Counts a closed round: every client earns the rate of this round."""
+        self.rounds += 1
+        for client in sorted(available - set(self.clients)):
+            self.clients[client] = Account()
+        for client, account in self.clients.items():
+            if not account.has_left and (client in available or self.accrual == "always"):
+                account.promised += self.rate
+                account.owed += self.rate
+            if outcomes.get(client) == "arrived" or (client in outcomes and self.paid == "chosen"):
+                account.turns += 1
+                account.owed = max(account.owed - 1, Fraction(0))
+        self.limit()
+        for account in self.clients.values():
+            broken = account.behind > self.tolerance
+            account.broken_since = (account.broken_since or self.rounds) if broken else 0
+
+    def limit(self) -> None:
+        """Forfeits what exceeds the cap."""
+        for account in self.clients.values():
+            over = Fraction(0) if self.cap is None else max(account.owed - self.cap, Fraction(0))
+            account.owed -= over
+            account.forfeited += over
+
+    def amend(self, rate: Fraction, tolerance: Fraction) -> None:
+        """Changes the terms of later rounds; what was promised stays."""
+        self.rate, self.tolerance = rate, tolerance
+        for account in self.clients.values():
+            if account.behind <= tolerance:
+                account.broken_since = 0
+
+    def check(self, scheduler: Scheduler) -> None:
+        """Compares a certificate with the recount, exactly."""
+        found, unit = scheduler.certificate(), scheduler.certificate().units_per_turn
+        assert found.broken_since is not None
+        assert len(found.turns) == len(self.clients)
+        for row, account in enumerate(self.clients.values()):
+            assert int(found.turns[row]) == account.turns
+            assert Fraction(int(found.promised_units[row]), unit) == account.promised
+            assert Fraction(int(found.owed_units[row]), unit) == account.owed
+            assert Fraction(int(found.forfeited_units[row]), unit) == account.forfeited
+            assert bool(found.broken[row]) == (account.behind > self.tolerance)
+            assert int(found.broken_since[row]) == account.broken_since
+        assert found.books_balance
+
+
+rates = st.sampled_from(["1/6", "1/4", 0.1, "2/7", "3/20", 0, "1/3", 0.123, 0.5, 0.6])
+actions = (
+    st.one_of(
+        st.tuples(st.just("rounds"), st.integers(1, 6)),
+        st.tuples(st.just("amend"), st.fixed_dictionaries({}, optional={
+            "guaranteed_rate": rates,
+            "tolerance": st.sampled_from([0.6, 1.0, 2.0, 3.5]),
+            "cohort_size": st.integers(1, 4),
+            "deadline": st.sampled_from([None, 20.0, 60.0, "auto"]),
+            "overcommit": st.sampled_from([1.0, 1.5, "auto"]),
+        })),
+        st.tuples(st.just("reopen"), st.none()),
+        st.tuples(st.just("snapshot"), st.none()),
+        st.tuples(st.just("retire"), st.integers(0, 7)),
+        st.tuples(st.just("forget"), st.integers(0, 7)),
+    )
+)  # fmt: skip
+
+
+class Life:
+    """Plays the life of a fleet beside its recount."""
+
+    def __init__(self, path: Path, name: str, seed: int) -> None:
+        options = POLICIES[name]
+        self.path, self.world, self.seed = path, World(8, seed=seed), seed
+        self.scheduler = Scheduler.open(path, **options, deadline=50.0, allow_infeasible=True, backoff_after=10_000)
+        self._fast()
+        own = options["settings"]
+        always = own.get("accrual") == "always"
+        self.recount = Recount(
+            Fraction(1, 6), "always" if always else "available", "chosen" if always else "contributed"
+        )
+        if name == "rbcsf":
+            self.recount.cap = Fraction(3, 2)
+        self.gone: set[str] = set()
+
+    def _fast(self) -> None:
+        self.scheduler._journal._file.connection.execute("PRAGMA synchronous = OFF")
+
+    def rounds(self, count: int) -> None:
+        """Plays rounds in which clients come and go, fail and are late."""
+        for _ in range(count):
+            number = self.scheduler.round + 1
+            rng = np.random.default_rng([self.seed, number])
+            statuses = self.world.statuses(number)
+            there = {client for client in statuses if rng.random() < 0.7} | {"c7"} - self.gone
+            cohort = self.scheduler.choose({client: statuses[client] for client in sorted(there - self.gone)})
+            for client in cohort:
+                luck = rng.random()
+                if luck < 0.8:
+                    self.scheduler.report(client, self.world.seconds(number, client, statuses[client]))
+                elif luck < 0.9:
+                    self.scheduler.report_failure(client, "no power")
+            self.scheduler.close_round(after=40.0)
+            outcomes = {turn.id: str(turn.kind) for turn in self.scheduler.turns(number)}
+            self.recount.play(there - self.gone, outcomes)
+            self.recount.check(self.scheduler)
+
+    def amend(self, changes: dict[str, Any]) -> None:
+        """Amends both; a tolerance that does not exceed the rate is refused by fair-pace, and changes nothing."""
+        rate = Fraction(changes.get("guaranteed_rate", self.recount.rate)).limit_denominator(10**9)
+        tolerance = Fraction(changes.get("tolerance", self.recount.tolerance)).limit_denominator(10**9)
+        if tolerance <= rate and self.scheduler.settings.policy in ("fair-pace", "cool-down"):
+            before = packed(self.scheduler)
+            with pytest.raises(SettingError, match="tolerance must exceed"):
+                self.scheduler.amend(**changes)
+            assert packed(self.scheduler) == before
+            return
+        self.scheduler.amend(**changes)
+        self.recount.amend(rate, tolerance)
+        self.recount.limit()
+
+    def reopen(self, _: None) -> None:
+        """Closes the file and opens it again."""
+        before = packed(self.scheduler)
+        self.scheduler.close()
+        self.scheduler = Scheduler.open(self.path)
+        self._fast()
+        assert packed(self.scheduler) == before
+
+    def snapshot(self, _: None) -> None:
+        self.scheduler.snapshot()
+
+    def retire(self, row: int) -> None:
+        self._leave(row, "retire")
+
+    def forget(self, row: int) -> None:
+        self._leave(row, "forget")
+
+    def _leave(self, row: int, how: str) -> None:
+        client = f"c{row}"
+        if client not in self.recount.clients or client in self.gone or len(self.gone) > 4:
+            return
+        {"retire": self.scheduler.retire, "forget": self.scheduler.forget}[how](client)
+        self.gone.add(client)
+        self.recount.clients[client].has_left = True
+
+
+#: A life with several amendments of each kind, with rounds and departures between them.
+EVENTFUL: list[tuple[str, Any]] = [
+    ("amend", {"guaranteed_rate": "2/7", "tolerance": 3.5}),
+    ("rounds", 4),
+    ("snapshot", None),
+    ("amend", {"guaranteed_rate": 0.123, "cohort_size": 3, "deadline": "auto"}),
+    ("rounds", 3),
+    ("retire", 2),
+    ("reopen", None),
+    ("amend", {"tolerance": 1.0, "overcommit": 1.5}),
+    ("forget", 3),
+    ("rounds", 4),
+    ("amend", {"guaranteed_rate": 0.5, "tolerance": 0.6}),
+    ("rounds", 4),
+]
+
+
+@pytest.mark.parametrize("name", POLICIES)
+@settings(max_examples=1, deadline=None, suppress_health_check=list(HealthCheck))
+@example(plan=EVENTFUL, seed=1)
+@given(plan=st.lists(actions, min_size=3, max_size=8), seed=st.integers(0, 1000))
+def test_every_life_with_amendments_has_the_certificate_of_a_recount_in_fractions(
+    name: str, plan: list[tuple[str, Any]], seed: int
+) -> None:
+    check_life(name, plan, seed)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", POLICIES)
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(plan=st.lists(actions, min_size=3, max_size=12), seed=st.integers(0, 1000))
+def test_more_lives_with_amendments_have_the_certificate_of_a_recount_in_fractions(
+    name: str, plan: list[tuple[str, Any]], seed: int
+) -> None:
+    check_life(name, plan, seed)
+
+
+def check_life(name: str, plan: list[tuple[str, Any]], seed: int) -> None:
+    """Plays a life and compares what it recorded with the recount."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "fleet.turnout"
+        life = Life(path, name, seed)
+        life.rounds(2)
+        for step, argument in plan:
+            getattr(life, step)(argument)
+            life.recount.check(life.scheduler)
+        life.rounds(2)
+        life.reopen(None)
+        life.recount.check(life.scheduler)
+        life.scheduler.close()
+        assert all(finding.ok is not False for finding in examine(path))
+        content = certify(path, path.with_suffix(".json"), path.with_suffix(".jsonl"))  # verifies it, too
+        assert content["format"] == (3 if rows_of(path, "SELECT 1 FROM events WHERE kind = 'amend'") else 2)
+        check_follower(path)
+
+
+def check_follower(path: Path) -> None:
+    """Checks that following the events from the first one gives the state that the scheduler has."""
+    with FleetReader(path) as reader:
+        follower = reader.follow()
+        for event in follower.poll():
+            follower.apply(event)
+        found, expected = follower.fleet.certificate(), reader.state().fleet.certificate()
+        assert found is not None
+        assert expected is not None
+        assert np.array_equal(found.promised_units, expected.promised_units)
+        assert np.array_equal(found.owed_units, expected.owed_units)
+
+
+# What an amendment changes, and what it leaves
+
+
+def play(scheduler: Scheduler, rounds: int, clients: int = 8) -> None:
+    """Plays rounds in which all clients are available and return."""
+    world = World(clients)
+    for _ in range(rounds):
+        number = scheduler.round + 1
+        statuses = world.statuses(number)
+        cohort = scheduler.choose(statuses)
+        scheduler.report_many({client: world.seconds(number, client, statuses[client]) for client in cohort})
+        scheduler.close_round()
+
+
+def test_promises_before_count_at_the_old_rate_and_later_ones_at_the_new(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 2, "guaranteed_rate": 0.15})
+    play(scheduler, 10)
+    assert scheduler.amend(guaranteed_rate="1/7", deadline=30.0) == ["guaranteed_rate", "deadline"]
+    play(scheduler, 14)
+    certificate = scheduler.certificate()
+    assert certificate.units_per_turn == 140
+    assert certificate.promised_units.tolist() == [140 * 3.5] * 8  # 10 · 0.15 + 14 / 7
+    assert scheduler.settings.deadline == 30.0
+    assert scheduler.settings.settings == {"cohort_size": 2, "guaranteed_rate": "1/7"}
+
+
+def test_everything_learned_stays(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    play(scheduler, 12)
+    before = scheduler.state()
+    scheduler.amend(cohort_size=3, tolerance=1.5, overcommit=1.5, deadline=None)
+    after = scheduler.state()
+    assert before.keys() == after.keys()
+    for key, value in before.items():
+        assert np.array_equal(value, after[key]), key
+    assert len(scheduler.choose(offered(*named(8)))) == 5  # 3 · 1.5, rounded up
+    assert scheduler.open_round is not None
+    assert (scheduler.open_round.wanted, scheduler.open_round.deadline) == (3, None)
+
+
+def test_a_fleet_whose_rate_was_amended_to_its_own_selects_like_one_that_never_was(open_fleet: OpenFleet) -> None:
+    amended, plain = open_fleet("amended"), open_fleet("plain")
+    for scheduler in (amended, plain):
+        play(scheduler, 5)
+    amended.amend(guaranteed_rate=0.1)
+    amended.amend(guaranteed_rate=0.15)  # the default: the same promise, but counted with a base
+    for scheduler in (amended, plain):
+        play(scheduler, 20)
+    assert [turn.id for round_ in range(1, 26) for turn in amended.turns(round_)] == [
+        turn.id for round_ in range(1, 26) for turn in plain.turns(round_)
+    ]
+    assert amended.certificate().behind.tolist() == plain.certificate().behind.tolist()
+
+
+def test_settings_belong_to_the_policy_inside_that_has_them(open_fleet: OpenFleet) -> None:
+    inner = {"policy": "random", "settings": {"cohort_size": 2}}
+    scheduler = open_fleet(policy="cool-down", settings={"policy": "with-guarantee", "settings": inner})
+    play(scheduler, 3)
+    scheduler.amend(cohort_size=3, guaranteed_rate=0.2)
+    assert scheduler.settings.settings == {
+        "policy": "with-guarantee",
+        "settings": {"policy": "random", "settings": {"cohort_size": 3}, "guaranteed_rate": 0.2},
+    }
+    assert scheduler.policy.cohort_size == 3
+    with pytest.raises(SettingError, match="with-guarantee around random has no setting 'speed_weight'"):
+        scheduler.amend(speed_weight=2.0)
+
+
+def test_a_wrapper_that_repeats_the_cohort_size_goes_on_agreeing_with_it(open_fleet: OpenFleet) -> None:
+    inner = {"policy": "random", "settings": {"cohort_size": 2}}
+    scheduler = open_fleet(policy="warm-up", settings={**inner, "cohort_size": 2, "rounds": 5})
+    play(scheduler, 2)
+    scheduler.amend(cohort_size=4)
+    assert scheduler.settings.settings["cohort_size"] == 4
+    assert len(scheduler.choose(offered(*named(8)))) == 4
+
+
+QUOTA = {
+    "policy": "fair-pace",
+    "settings": {"cohort_size": 2, "guaranteed_rate": 0.05},
+    "groups": [],
+    "least": {"north": 1},
+}
+
+
+def test_the_groups_of_a_quota_follow_the_clients_that_join(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(policy="quota", settings=QUOTA)
+    seconds = {"c0": 9.0, "c1": 1.0, "c2": 1.0, "c3": 1.0, "c4": 30.0}
+    for _ in range(3):
+        play_round(scheduler, offered(*named(4)), seconds)
+    assert scheduler.amend(groups={"c0": "north", "c3": "south"}) == ["groups"]
+    assert scheduler.amend(groups={"c0": "north", "c2": None}) == []
+    cohorts = [play_round(scheduler, offered(*named(4)), seconds) for _ in range(6)]
+    assert all("c0" in cohort for cohort in cohorts)
+    scheduler.register(["c4"])
+    assert scheduler.amend(groups={"c4": "north", "c0": None}) == ["groups"]
+    assert scheduler.settings.settings["groups"] == [None, None, None, "south", "north"]
+    sentence = (
+        "amended after round 9: groups from those of 2 clients (north, south) to those of 2 clients (north, south)"
+    )
+    assert scheduler.amendments[-1].sentence() == sentence
+    state = packed(scheduler)
+    scheduler.close()
+    # A server that does not know the groups opens the fleet with the settings with which it was created.
+    with Scheduler.open(scheduler.path, policy="quota", settings=QUOTA) as reopened:
+        assert packed(reopened) == state
+        cohorts = [play_round(reopened, offered(*named(5)), seconds) for _ in range(6)]
+        assert all("c4" in cohort for cohort in cohorts)
+        assert "c0" not in cohorts[0]
+    with pytest.raises(SettingError, match="was amended in round 9 and has settings="):
+        Scheduler.open(scheduler.path, settings={**QUOTA, "least": {"north": 2}})
+
+
+def test_groups_that_were_never_amended_are_compared(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(policy="quota", settings={**QUOTA, "groups": ["north"]})
+    scheduler.close()
+    with pytest.raises(SettingError, match="was created with settings="):
+        Scheduler.open(scheduler.path, settings=QUOTA)
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ({"c9": "north"}, "groups has the unknown client 'c9': register it first"),
+        ({"c1": 4}, "the group of 'c1' must be a string or None, got 4"),
+        (["north"], "groups must be a mapping from client ids to groups, got .'north'."),
+    ],
+)
+def test_invalid_groups_are_refused(open_fleet: OpenFleet, groups: Any, message: str) -> None:
+    scheduler = open_fleet(policy="quota", settings=QUOTA)
+    scheduler.register(named(3))
+    with pytest.raises(SettingError, match=message):
+        scheduler.amend(groups=groups)
+    assert scheduler.amendments == []
+
+
+def test_groups_for_which_places_are_reserved_but_that_are_empty_are_named(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(policy="quota", settings={**QUOTA, "least": {"north": 1, "south": 0, "west": 1}})
+    scheduler.register(named(3))
+    (notice,) = [text for text in scheduler.notices() if "reserved" in text]
+    assert notice == "places are reserved for 'north', 'west', but no client is in this group: amend the groups"
+    scheduler.amend(groups={"c0": "north", "c1": "west"})
+    assert not any("reserved" in text for text in scheduler.notices())
+
+
+def test_an_amendment_before_the_first_client_counts(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    scheduler.amend(guaranteed_rate="1/4", cohort_size=3)
+    scheduler.close()
+    scheduler = open_fleet()
+    play(scheduler, 4)
+    assert scheduler.certificate().promised.tolist() == [1.0] * 8
+    assert len(scheduler.turns(1)) == 3
+
+
+def test_the_settings_it_has_already_are_no_amendment(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    play(scheduler, 1)
+    assert scheduler.amend(deadline=10.0, cohort_size=2) == []
+    assert scheduler.amendments == []
+    assert rows_of(scheduler.path, "SELECT COUNT(*) FROM events WHERE kind = 'amend'") == [(0,)]
+
+
+# Refusals
+
+
+def test_an_open_round_must_be_closed_first(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    scheduler.choose(offered("a", "b", "c"))
+    with pytest.raises(ReportError, match="round 1 is open: close or abandon it before you amend the settings"):
+        scheduler.amend(deadline=20.0)
+    scheduler.abandon_round()
+    assert scheduler.amend(deadline=20.0) == ["deadline"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"late_window": 3}, "'late_window' cannot be amended; what can be amended is deadline, overcommit"),
+        ({"dead_line": 3.0}, "'dead_line' cannot be amended .did you mean 'deadline'"),
+        ({"deadline": -1.0}, "deadline must be"),
+        ({"overcommit": 0.5}, "overcommit must be"),
+        ({"cohort_size": 0}, "cohort_size must be"),
+        ({"guaranteed_rate": 1.5}, "guaranteed_rate must lie"),
+        ({"guaranteed_rate": [0.1, 0.2]}, "guaranteed_rate must be one value for all clients"),
+        ({"guaranteed_rate": "1/999999937"}, "common denominator of 19999998740"),
+        ({"tolerance": 0.0}, "tolerance must be"),
+        ({"tolerance": 0.1}, "tolerance must exceed the guaranteed rate"),
+        ({"speed_weight": 1.0}, "the policy fair-pace has no setting 'speed_weight'"),
+        ({"groups": {"c0": "north"}}, "the policy fair-pace has no setting 'groups'"),
+    ],
+)
+def test_what_cannot_be_amended_is_refused_and_changes_nothing(
+    open_fleet: OpenFleet, changes: dict[str, Any], message: str
+) -> None:
+    scheduler = open_fleet()
+    play(scheduler, 3)
+    before, settings_before = packed(scheduler), scheduler.settings
+    with pytest.raises(SettingError, match=message):
+        scheduler.amend(**changes)
+    assert packed(scheduler) == before == packed_from_disk(scheduler.path)
+    assert scheduler.settings == settings_before
+    assert scheduler.amendments == []
+    play(scheduler, 2)
+
+
+def test_a_reader_cannot_amend(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    play(scheduler, 2)
+    with Scheduler.open(scheduler.path, read_only=True) as reader:
+        with pytest.raises(StoreError):
+            reader.amend(deadline=20.0)
+        assert reader.settings.deadline == 10.0
+
+
+@pytest.mark.parametrize("written", ["0.08", "2/25", Fraction(2, 25), 0.08])
+def test_an_amended_rate_is_the_same_however_it_is_written(open_fleet: OpenFleet, written: Any) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 2, "guaranteed_rate": 0.1})
+    play(scheduler, 2)
+    scheduler.amend(guaranteed_rate=written)
+    scheduler.close()
+    for rate in (0.08, "0.08", "2/25"):
+        with Scheduler.open(scheduler.path, settings={"cohort_size": 2, "guaranteed_rate": rate}) as reopened:
+            assert reopened.policy.guarantee is not None
+            assert reopened.policy.guarantee.queues(2).guaranteed_rates.tolist() == [0.08, 0.08]
+    with pytest.raises(SettingError, match="was amended in round 2"):
+        Scheduler.open(scheduler.path, settings={"cohort_size": 2, "guaranteed_rate": 0.1})
+
+
+def test_options_from_before_an_amendment_are_refused_with_the_round(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 2})
+    play(scheduler, 4)
+    scheduler.amend(deadline=20.0)
+    play(scheduler, 3)
+    scheduler.amend(cohort_size=3)
+    scheduler.close()
+    with pytest.raises(SettingError, match=r"was amended in round 4 and has deadline=20.0 since, got 10.0: open it "):
+        Scheduler.open(scheduler.path, deadline=10.0)
+    with pytest.raises(SettingError, match=r"was amended in round 7 and has settings=.'cohort_size': 3. since"):
+        Scheduler.open(scheduler.path, settings={"cohort_size": 2})
+    Scheduler.open(scheduler.path, deadline=20.0, settings={"cohort_size": 3}).close()
+
+
+def test_an_error_while_writing_leaves_the_fleet_as_it_was(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = open_fleet()
+    play(scheduler, 5)
+    before = packed(scheduler)
+
+    def fail(*_: Any) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("turnout.live.scheduler.write_amendment", fail)
+        with pytest.raises(KeyboardInterrupt):
+            scheduler.amend(guaranteed_rate=0.2, deadline=99.0)
+    assert packed(scheduler) == before
+    assert (scheduler.settings.deadline, scheduler.amendments) == (10.0, [])
+    with monkeypatch.context() as patched:
+        patched.setattr("turnout.live.scheduler.write_amendment", fail)
+        with pytest.raises(KeyboardInterrupt):
+            scheduler.amend(features=Features.of(BATTERY))
+    assert packed(scheduler) == before
+    assert scheduler.features == PAPER_FEATURES
+    assert scheduler.amend(guaranteed_rate=0.2, deadline=99.0) == ["guaranteed_rate", "deadline"]
+    play(scheduler, 2)
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
+
+
+def test_an_error_after_writing_leaves_the_fleet_amended(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = open_fleet()
+    play(scheduler, 5)
+    original = scheduler._journal.writing
+
+    @contextmanager
+    def interrupted() -> Iterator[Changes]:
+        with original() as db:
+            yield db
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(scheduler._journal, "writing", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            scheduler.amend(guaranteed_rate=0.2, features=Features.of(BATTERY))
+    assert scheduler.settings.settings["guaranteed_rate"] == 0.2
+    assert scheduler.features.outputs == 1
+    assert scheduler.amend(guaranteed_rate=0.2, features=Features.of(BATTERY)) == []
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
+    play_round(scheduler, {client: {"battery": 0.5} for client in named(8)})
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
+
+
+# Feasibility
+
+
+def test_settings_that_are_infeasible_for_the_fleet_are_refused(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(allow_infeasible=False)
+    play(scheduler, 4)
+    before = packed(scheduler)
+    with pytest.raises(InfeasiblePromise, match=r"guaranteed_rate 0.5 cannot be kept with cohort_size 2") as error:
+        scheduler.amend(guaranteed_rate=0.5)
+    assert (error.value.largest_rate, error.value.cohort_size) == (Fraction(1, 4), 4)
+    assert packed(scheduler) == before
+    assert scheduler.notices() == []
+    scheduler.amend(guaranteed_rate=0.5, cohort_size=4)
+    scheduler.amend(cohort_size=3, allow_infeasible=True)
+    (notice,) = scheduler.notices()
+    assert notice.endswith("amend the fleet to a guaranteed_rate of at most 0.375, or a cohort_size of at least 4")
+
+
+def test_a_fleet_that_is_rarely_available_can_be_promised_more(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(allow_infeasible=False)
+    for number in range(20):
+        play_round(scheduler, offered(f"c{number % 8}", f"c{(number + 1) % 8}"))
+    scheduler.amend(guaranteed_rate=0.7)  # two of eight clients are available for two places
+    with pytest.raises(InfeasiblePromise):
+        scheduler.amend(cohort_size=1)
+
+
+def test_a_fleet_that_outgrows_its_promise_is_told_so_once(
+    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    scheduler = open_fleet(allow_infeasible=False)
+
+    def logged() -> int:
+        return sum("no policy could give the clients" in record.message for record in caplog.records)
+
+    play(scheduler, 4, clients=12)
+    assert (scheduler.notices(), logged()) == ([], 0)
+    play(scheduler, 1, clients=16)
+    assert "a guaranteed_rate of at most 0.125, or a cohort_size of at least 3" in "".join(scheduler.notices())
+    play(scheduler, 4, clients=16)
+    assert logged() == 1
+    for client in ("c13", "c14", "c15"):
+        scheduler.retire(client)
+    assert scheduler.notices() == []
+    play(scheduler, 1, clients=13)
+    scheduler.register(["d1", "d2", "d3"])
+    assert logged() == 2
+
+
+# Tolerance and status
+
+
+def test_broken_promises_are_judged_by_the_tolerance_of_the_time(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(policy="rbcsf", settings={"cohort_size": 1, "guaranteed_rate": 0.25, "speed_weight": 1e6})
+    seconds = {"a": 1.0, "b": 5.0, "c": 9.0}
+    for _ in range(20):
+        play_round(scheduler, offered(*seconds), seconds)
+    certificate = scheduler.certificate()
+    assert certificate.broken_since is not None
+    since = certificate.broken_since.tolist()
+    assert certificate.status == "broken"
+    assert max(since) > 1
+    scheduler.amend(tolerance=50.0)
+    assert scheduler.certificate().status == "behind"
+    assert scheduler.certificate().summary().since is None
+    play_round(scheduler, offered(*seconds), seconds)
+    scheduler.amend(tolerance=1.0)
+    assert scheduler.certificate().status == "broken"
+    assert scheduler.certificate().summary().since is None  # no round was closed with this tolerance yet
+    play_round(scheduler, offered(*seconds), seconds)
+    assert scheduler.certificate().summary().since == 22
+    content = certify(scheduler.path, scheduler.path.with_suffix(".json"), scheduler.path.with_suffix(".jsonl"))
+    assert (content["status"], content["since"]) == ("broken", 22)
+
+
+# The default cap of debts, which follows the deadline
+
+
+def test_debts_are_forfeited_to_the_cap_of_the_time(open_fleet: OpenFleet, folder: Path) -> None:
+    options: dict[str, Any] = {
+        "policy": "rbcsf",
+        "settings": {"cohort_size": 1, "guaranteed_rate": 1, "speed_weight": 0.01},
+    }
+    scheduler = open_fleet(**options, deadline=100.0)
+    recount = Recount(Fraction(1), "available", "contributed")
+    seconds = {"a": 1.0, "b": 20.0, "c": 30.0, "d": 90.0}
+    caps = {100.0: 11, 1500.0: 25, 300.0: 13, 3000.0: 40}  # 10 turns more than outweigh the deadline
+    for deadline, cap in caps.items():
+        scheduler.amend(deadline=deadline, guaranteed_rate=0.9 if deadline == 300.0 else 1)
+        recount.cap = Fraction(cap)
+        recount.amend(Fraction(9, 10) if deadline == 300.0 else Fraction(1), Fraction(2))
+        recount.limit()
+        for _ in range(30):
+            if recount.clients:
+                recount.check(scheduler)
+            cohort = play_round(scheduler, offered(*seconds), seconds)
+            recount.play(set(seconds), dict.fromkeys(cohort, "arrived"))
+    recount.check(scheduler)
+    assert min(account.forfeited for account in recount.clients.values()) > 10
+    certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
+
+
+# Certificates
+
+
+def test_forged_amendments_are_found_by_the_verifier(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet()
+    play(scheduler, 6)
+    scheduler.amend(guaranteed_rate="1/7")
+    play(scheduler, 6)
+    certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
+    text, lines = (folder / "c.json").read_bytes(), (folder / "c.jsonl").read_bytes().splitlines(keepends=True)
+    assert verifier.differences(text, lines) == []
+    assert json.loads(lines[0])["settings"]["settings"] == {"cohort_size": 2}
+    assert json.loads(text)["settings"]["settings"] == {"cohort_size": 2, "guaranteed_rate": "1/7"}
+    (at,) = (index for index, line in enumerate(lines) if b'"amend"' in line)
+    event = json.loads(lines[at])
+
+    def forged(**terms: Any) -> list[str]:
+        changed = {**event, "terms": {**event["terms"], **terms}}
+        return verifier.differences(text, [*lines[:at], f"{json.dumps(changed)}\n".encode(), *lines[at + 1 :]])
+
+    for terms in ({"rate_units": 10}, {"tolerance": "100"}, {"units_per_turn": 30}, {"accrual": "always"}):
+        assert "of the terms" in forged(**terms)[0], terms
+    header = {**json.loads(lines[0]), "format": 2}
+    (problem,) = verifier.differences(text, [f"{json.dumps(header)}\n".encode(), *lines[1:]])
+    assert f"line {at} is not round 7" in problem
+
+
+def test_a_fleet_without_amendments_keeps_certificates_of_format_2(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet()
+    play(scheduler, 3)
+    assert certify(scheduler.path, folder / "c.json", folder / "c.jsonl")["format"] == 2
+
+
+# Explanations, readers and damage
+
+
+def test_a_past_round_is_explained_with_the_settings_of_that_round(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    play(scheduler, 8)
+    before = {(client, number): scheduler.explain(client, number) for client in named(8) for number in (3, 8)}
+    scheduler.amend(cohort_size=4, guaranteed_rate=0.3, tolerance=0.5)
+    play(scheduler, 3)
+    for (client, number), explanation in before.items():
+        assert scheduler.explain(client, number) == explanation
+    later = [scheduler.explain(client, 11) for client in named(8)]
+    assert sum(explanation.standing == "chosen" for explanation in later) == 4
+    assert all(explanation.exact for explanation in later)
+
+
+def test_readers_see_the_present_settings_and_every_event(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    play(scheduler, 2)
+    with FleetReader(scheduler.path) as reader:
+        assert reader.settings.deadline == 10.0
+        scheduler.amend(deadline=None, tolerance=3.0)
+        assert reader.settings.deadline is None
+        assert reader.created_with["deadline"] == 10.0
+        (amendment,) = reader.amendments
+        assert amendment.sentence() == (
+            "amended after round 2: deadline from 10.0 to none, tolerance from the default to 3.0"
+        )
+        event = list(reader.events())[-1]
+        assert (event.kind, event.clients) == ("amended", ())
+    exported = list(scheduler.export())[-1]
+    assert (exported["kind"], exported["round"], exported["changes"]) == (
+        "amend",
+        2,
+        {"deadline": None, "tolerance": 3.0},
+    )
+    assert exported["before"] == {"deadline": 10.0, "tolerance": None}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE meta SET value = replace(value, '10.0', '11.0') WHERE key = 'initial_settings'",
+        "DELETE FROM meta WHERE key = 'initial_settings'",
+    ],
+)
+def test_damaged_settings_at_creation_are_found(open_fleet: OpenFleet, damage: str) -> None:
+    scheduler = open_fleet()
+    play(scheduler, 3)
+    scheduler.amend(deadline=20.0)
+    scheduler.close()
+    with closing(sqlite3.connect(scheduler.path, isolation_level=None)) as db:
+        db.execute(damage)
+    damaged = [finding.part for finding in examine(scheduler.path) if finding.ok is False]
+    assert "settings" in damaged
+
+
+@pytest.mark.parametrize("read_only", [False, True])
+def test_settings_that_are_not_those_of_the_last_amendment_are_found_and_refused(
+    open_fleet: OpenFleet, read_only: bool
+) -> None:
+    scheduler = open_fleet()
+    play(scheduler, 3)
+    scheduler.amend(deadline=20.0)
+    settings = scheduler.settings
+    scheduler.close()
+    with closing(sqlite3.connect(scheduler.path)) as db, db:
+        (text,) = db.execute("SELECT value FROM meta WHERE key = 'settings'").fetchone()
+        changed = text.replace('"deadline": 20.0', '"deadline": 21.0')
+        assert changed != text
+        values = [(changed, "settings"), (settings_digest(changed), "seal")]
+        db.executemany("UPDATE meta SET value = ? WHERE key = ?", values)
+    (finding,) = [finding for finding in examine(scheduler.path) if finding.part == "settings"]
+    assert (finding.ok, finding.message) == (False, "the settings are not those of the last amendment")
+    with pytest.raises(StoreError, match="the settings are not those of the last amendment"):
+        open_fleet(read_only=read_only).status()
+    with closing(sqlite3.connect(scheduler.path)) as db, db:
+        db.executemany("UPDATE meta SET value = ? WHERE key = ?", [(text, "settings"), (settings_digest(text), "seal")])
+    assert open_fleet(read_only=read_only).settings == settings
+
+
+# New features
+
+
+BATTERY = Feature("battery", 0.0, 1.0)
+
+
+def test_new_features_restart_the_learning_of_times_and_leave_turns_and_debts(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    play(scheduler, 12)
+    before = scheduler.state()
+    assert scheduler.amend(features=Features.of(BATTERY)) == ["features"]
+    after = scheduler.state()
+    for key in before:
+        if key.startswith(("policy.turns", "policy.queues")) or key in (
+            "numbers.arrived",
+            "numbers.lost",
+            "ways.habit",
+        ):
+            assert np.array_equal(before[key], after[key]), key
+    assert not any(np.any(value) for key, value in after.items() if key.startswith("policy.usual"))
+    assert not np.any(after["numbers.learned"])
+    assert any("the features were amended: the times of c0, c1, " in notice for notice in scheduler.notices())
+    for _ in range(20):
+        play_round(scheduler, {client: {"battery": 0.5} for client in named(8)}, 2.0)
+    assert not any("features were amended" in notice for notice in scheduler.notices())
+    assert scheduler.suspect_clients() == []
+    assert all(seconds > 0 for seconds in predictions(scheduler))
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
+
+
+def predictions(scheduler: Scheduler) -> list[float]:
+    """Returns the predicted times of the next cohort, and cancels the round."""
+    scheduler.choose({client: {"battery": 0.5} for client in named(8)})
+    predicted = list(scheduler.predicted_seconds().values())
+    scheduler.abandon_round()
+    assert len(predicted) == 2
+    return predicted
+
+
+def test_a_true_time_that_arrives_after_new_features_is_counted_but_not_learned(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(deadline=5.0)
+    scheduler.choose(offered("a", "b", "c"))
+    scheduler.report("a", 1.0)
+    scheduler.close_round()
+    scheduler.amend(features=Features.of(BATTERY))
+    scheduler.report("b", 30.0, round=1)
+    play_round(scheduler, {client: {"battery": 1.0} for client in "abc"})
+    model = scheduler.policy.time_model
+    assert model is not None
+    learned = ExchangeTimeModel(3, features=1, ridge=3.0, prior="fleet", relative_ridge=True)
+    for turn in scheduler.turns(2):
+        learned.learn(np.array([turn.row]), np.array([[1.0]]), np.array([1.0]))
+    np.testing.assert_allclose(model.coefficients, learned.coefficients)
+    assert [turn.folded for turn in scheduler.history("b") if turn.round == 1] == [2]
+    scheduler.snapshot()
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
+    scheduler.close()
+    assert all(finding.ok is not False for finding in examine(scheduler.path))
+
+
+def test_a_fleet_is_opened_with_its_amended_features(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    play(scheduler, 3)
+    computed = Features.of(BATTERY, compute=lambda columns: [columns["battery"], 1.0], outputs=2)
+    scheduler.amend(features=computed)
+    scheduler.close()
+    with pytest.raises(SettingError, match="was amended in round 3 and has features that a function computes"):
+        Scheduler.open(scheduler.path)
+    with pytest.raises(SettingError, match="was amended in round 3 and has other features"):
+        Scheduler.open(scheduler.path, features=Features())
+    with Scheduler.open(scheduler.path, features=computed) as again:
+        play_round(again, {client: {"battery": 0.5} for client in named(8)})
+        assert again.amend(features=computed) == []
+        assert again.amend(features=Features.of(BATTERY)) == ["features"]
+        play_round(again, {client: {"battery": 0.5} for client in named(8)})
+        assert [explanation.exact for explanation in (again.explain("c1", 2), again.explain("c1", 4))] == [True, True]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"policy": "rbcsf", "settings": {"cohort_size": 2, "change_threshold": 8.0}},
+        {"policy": "fedcs", "settings": {"estimates": "learned", "deadline": 100.0}},
+        {"policy": "oort", "settings": {"cohort_size": 2}},
+        {"policy": "with-guarantee", "settings": {"policy": "rbcsf", "settings": {"cohort_size": 2}}},
+    ],
+)
+def test_other_policies_continue_with_new_features(open_fleet: OpenFleet, options: dict[str, Any]) -> None:
+    scheduler = open_fleet(**options)
+    play(scheduler, 6)
+    scheduler.amend(features=Features.of(BATTERY, Feature("heat", 0.0, 9.0)))
+    for _ in range(5):
+        play_round(scheduler, {client: {"battery": 0.5, "heat": 2.0} for client in named(8)}, 2.0)
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
+
+
+@pytest.mark.parametrize("policy", ["oort", "tifl", "refl", "e3cs", "ucb-cs", "round-robin", "cs-ucb", "cs-ucb-q"])
+def test_every_policy_with_a_cohort_continues_with_another_size(open_fleet: OpenFleet, policy: str) -> None:
+    scheduler = open_fleet(policy=policy)
+    play(scheduler, 8)
+    before = scheduler.state()
+    scheduler.amend(cohort_size=3)
+    for key, value in scheduler.state().items():
+        assert np.array_equal(value, before[key]), key
+    play(scheduler, 4)
+    assert len(scheduler.turns()) == 3
+    assert packed(scheduler) == packed_from_disk(scheduler.path)

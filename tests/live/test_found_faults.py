@@ -1,0 +1,617 @@
+"""Faults that an adversarial test of the scheduler found, by their numbers, and what must hold instead."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta, tzinfo
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+
+from killing import environment
+from live import restless_server
+from live.fleets import LIVE, OpenFleet, named, offered, packed, packed_from_disk, play_round, turns_in
+from live.serving import AFTER, BEFORE, EACH_PART, PARTS, TORTURE, Server, read_everything, running_server
+from syncs import COMPILER, preloaded
+from turnout.errors import OfferError, ReportError, StoreError
+from turnout.lab.runs.store import RunStore
+from turnout.live import FleetReader, Reporter, Scheduler, certify
+from turnout.live.audit.doctor.doctor import examine
+from turnout.live.journal import redaction
+from turnout.live.journal.journal import Journal
+from turnout.storage.files.acknowledged import lock_path
+from turnout.storage.files.database import log_path
+from waiting import wait_until
+
+needs_compiler = pytest.mark.skipif(COMPILER is None, reason="no C compiler is installed: apt install gcc")
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the library that stops or kills a process inside a flush of its log."""
+    return tmp_path_factory.mktemp("library")
+
+
+@pytest.fixture(scope="module")
+def preloaded_server(library: Path) -> Iterator[Server]:
+    """A restless server that can be killed inside a flush of its log."""
+    with running_server(preloaded(library)) as started:
+        yield started
+
+
+# F1: killed inside the flush of a commit, while other processes have the file open
+
+LAST = AFTER if TORTURE == 1 else 3 * AFTER
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, preloaded_server: Server) -> tuple[Path, int, Any]:
+    """A fleet before its last rounds, the number of flushes in these rounds, and what it contains after them."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    before, after = folder / "before.turnout", folder / "after.turnout"
+    preloaded_server.play(before, BEFORE)
+    shutil.copy(before, after)
+    preloaded_server.play(after, LAST)
+    return before, preloaded_server.syncs, read_everything(after)
+
+
+@needs_compiler
+@pytest.mark.parametrize("part", EACH_PART)
+@pytest.mark.parametrize("reports", [False, True], ids=["silent reporters", "busy reporters"])
+def test_f1_a_writer_killed_inside_a_flush_beside_a_reader_and_reporters_loses_nothing(
+    folder: Path, preloaded_server: Server, undisturbed: tuple[Path, int, Any], reports: bool, part: int
+) -> None:
+    before, syncs, expected = undisturbed
+    assert syncs >= 40
+    # Each flush once: the odd ones with silent reporters, the even ones with busy ones; `make torture` tests all.
+    numbers = range(2 if reports else 1, syncs + 1, 2) if TORTURE == 1 else range(1, syncs + 1)
+    for number in numbers[part::PARTS]:
+        path = folder / f"{number}.turnout"
+        shutil.copy(before, path)
+        with FleetReader(path) as reader, ExitStack() as attached:
+            reporters = [attached.enter_context(Reporter(path)) for _ in range(3)]
+            preloaded_server.play(path, LAST, die_at_sync=number)
+            assert preloaded_server.killed
+            Scheduler.open(path).close()  # its short commits overwrite a part of the one that was killed
+            if reports:
+                report_the_open_round(reader, reporters)
+            preloaded_server.play(path, LAST)
+            assert reader.round == LAST
+        assert read_everything(path) == expected, f"killed inside flush {number}"
+        path.unlink()
+
+
+def report_the_open_round(reader: FleetReader, reporters: list[Reporter]) -> None:
+    """Reports, in turn by each reporter, what the clients of the open round would have reported to the server."""
+    found = reader.open_round()
+    if found is None:
+        return
+    opened, turns = found
+    for index, turn in enumerate(turns):
+        if turn.kind is None and turn.id != restless_server.ABANDONED_CLIENT:
+            outcome, seconds, _ = restless_server.scripted_outcome(opened.round, turn.id)
+            reporter = reporters[index % len(reporters)]
+            if outcome == "arrived":
+                reporter.report(turn.id, seconds, loss=restless_server.loss_of(opened.round, turn.id))
+            elif outcome == "failed":
+                reporter.report_failure(turn.id, "its battery died")
+
+
+# F3 and F4: damage of the log, which any kind of access must notice
+
+
+@pytest.fixture(scope="module")
+def killed_fleet(tmp_path_factory: pytest.TempPathFactory, server: Server) -> Path:
+    """A fleet whose writer was killed, so that its log has commits that the file itself does not have."""
+    path = tmp_path_factory.mktemp("killed") / "fleet.turnout"
+    server.play(path, BEFORE, die_at=250)
+    assert server.killed
+    assert log_path(path).stat().st_size > 10_000
+    return path
+
+
+@pytest.fixture(scope="module")
+def continued(tmp_path_factory: pytest.TempPathFactory, server: Server, killed_fleet: Path) -> tuple[Any, ...]:
+    """What the same fleet contains after its last rounds: with its log, nothing is lost."""
+    path = tmp_path_factory.mktemp("continued") / killed_fleet.name
+    copy_fleet(killed_fleet, path)
+    server.play(path, BEFORE)
+    return read_everything(path)
+
+
+def open_for_certifying(path: Path) -> None:
+    certify(path, path.with_name("certificate.json"), path.with_name("record.jsonl"))
+
+
+OPENINGS: dict[str, Callable[[Path], Any]] = {
+    "scheduler": Scheduler.open,
+    "reader of a scheduler": lambda path: Scheduler.open(path, read_only=True),
+    "reporter": Reporter,
+    "reader": FleetReader,
+    "certify": open_for_certifying,
+}
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 1
+    path.write_bytes(data)
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "a flipped bit": (lambda path: flip(log_path(path)), "its log fleet.turnout-wal was truncated or damaged"),
+    "half a log": (
+        lambda path: os.truncate(log_path(path), log_path(path).stat().st_size // 2),
+        "its log fleet.turnout-wal was truncated or damaged",
+    ),
+    "an empty log": (lambda path: os.truncate(log_path(path), 0), "its log fleet.turnout-wal is missing or empty"),
+    "no log": (lambda path: log_path(path).unlink(), "its log fleet.turnout-wal is missing or empty"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_f3_and_f4_every_kind_of_access_refuses_a_damaged_log_and_changes_nothing(
+    folder: Path, server: Server, killed_fleet: Path, continued: tuple[Any, ...], damage: str
+) -> None:
+    path = folder / killed_fleet.name
+    copy_fleet(killed_fleet, path)
+    damage_it, message = DAMAGES[damage]
+    damage_it(path)
+    damaged = {file: file.read_bytes() for file in (path, log_path(path)) if file.exists() and file.stat().st_size}
+    for name, open_it in OPENINGS.items():
+        with pytest.raises(StoreError, match=r"has lost [\d,]+ of [\d,]+ commits that were acknowledged: ") as refusal:
+            open_it(path)
+        assert message in str(refusal.value), name
+        assert {file: file.read_bytes() for file in damaged} == damaged, name
+    assert next(finding.part for finding in examine(path) if finding.ok is False) == "log"
+    with Scheduler.open(path, accept_older=True) as scheduler:  # the older state can be accepted
+        older = scheduler.round
+    server.play(path, BEFORE)
+    assert older <= BEFORE
+    assert read_everything(path) == continued
+
+
+def copy_fleet(path: Path, copy: Path) -> None:
+    """Copies a fleet with its log and its lock file."""
+    for source, target in ((path, copy), (log_path(path), log_path(copy)), (lock_path(path), lock_path(copy))):
+        shutil.copy(source, target)
+
+
+def test_f4_a_copy_of_a_running_fleet_without_its_log_is_refused(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler, copy = open_fleet(), folder / "copy.turnout"
+    for _ in range(3):
+        play_round(scheduler, offered("a", "b", "c"))
+    shutil.copy(scheduler.path, copy)
+    for name, open_it in OPENINGS.items():
+        with pytest.raises(StoreError, match=r"is a copy of a file in use, without its lock file copy\.turnout\.lock"):
+            open_it(copy)
+        assert not lock_path(copy).exists() or name == "scheduler"
+        lock_path(copy).unlink(missing_ok=True)
+    with Scheduler.open(copy, accept_older=True) as older:
+        assert older.round <= 3
+    Scheduler.open(copy).close()  # the older state was accepted once and for all
+
+
+def test_f4_a_copy_of_a_closed_fleet_is_complete(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler, copy = open_fleet(), folder / "copy.turnout"
+    play_round(scheduler, offered("a", "b", "c"))
+    scheduler.close()
+    shutil.copy(scheduler.path, copy)
+    assert packed_from_disk(copy) == packed_from_disk(scheduler.path)
+
+
+def test_f4_reports_after_the_scheduler_ended_are_not_lost_in_a_copy_without_its_log(
+    open_fleet: OpenFleet, folder: Path
+) -> None:
+    scheduler, copy = open_fleet(), folder / "copy.turnout"
+    cohort = scheduler.choose(offered("a", "b", "c"))
+    scheduler.close()
+    with FleetReader(scheduler.path), Reporter(scheduler.path) as reporter:
+        reporter.report(cohort[0], 2.0)
+        shutil.copy(scheduler.path, copy)
+        with pytest.raises(StoreError, match="is a copy of a file in use"):
+            FleetReader(copy)
+    shutil.copy(scheduler.path, copy)  # the reporter has moved the log into the file
+    assert [turn[3] for turn in turns_in(copy)] == [turn[3] for turn in turns_in(scheduler.path)]
+
+
+def test_f4_a_new_fleet_in_place_of_a_deleted_one_is_not_refused(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    play_round(scheduler, offered("a", "b", "c"))
+    scheduler.close()
+    scheduler.path.unlink()
+    assert open_fleet().round == 0
+
+
+def test_f4_an_older_backup_in_place_of_the_fleet_is_refused_unless_accepted(
+    open_fleet: OpenFleet, folder: Path
+) -> None:
+    scheduler = open_fleet()
+    play_round(scheduler, offered("a", "b", "c"))
+    scheduler.close()
+    shutil.copy(scheduler.path, folder / "backup")
+    newer = open_fleet()
+    play_round(newer, offered("a", "b", "c"))
+    newer.close()
+    shutil.copy(folder / "backup", scheduler.path)
+    with pytest.raises(StoreError, match=r"has lost \d+ of \d+ commits that were acknowledged"):
+        Scheduler.open(scheduler.path)
+    with Scheduler.open(scheduler.path, accept_older=True) as older:
+        assert older.round == 1
+
+
+def test_f3_a_store_of_runs_whose_log_is_missing_is_refused(folder: Path) -> None:
+    path = folder / "runs.turnout"
+    program = (
+        "import os, sys; from turnout.lab.runs.store import RunStore; store = RunStore(sys.argv[1]); "
+        "[store.begin(str(key), {}, clients=3, code_version='1') for key in range(3)]; os._exit(0)"
+    )
+    subprocess.run([sys.executable, "-c", program, str(path)], check=True, env=environment())
+    with RunStore(path, read_only=True) as store:
+        assert len(store.runs()) == 3
+    log_path(path).unlink()
+    for read_only in (True, False):
+        with pytest.raises(StoreError, match=r"has lost 3 of 4 commits .*: its log runs\.turnout-wal is missing"):
+            RunStore(path, read_only=read_only)
+    with RunStore(path, accept_older=True) as store:
+        assert store.runs() == []
+
+
+# F5: takeover while the writer is stopped inside a commit
+
+STOPPED_PROGRAM = """
+import signal, sys
+from syncs import arm_sync
+from turnout.live import Scheduler
+scheduler = Scheduler.open(sys.argv[1])
+cohort = scheduler.choose(["a", "b", "c"])
+print(*cohort, flush=True)
+sys.stdin.readline()
+arm_sync(int(sys.argv[2]), signal.SIGSTOP)
+scheduler.report(cohort[0], 1.0)
+signal.raise_signal(signal.SIGSTOP)
+scheduler.report(cohort[1], 1.0)
+"""
+
+
+@contextmanager
+def stopped_writer(path: Path, library: Path, *, inside: bool) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
+    """Starts a scheduler that is stopped inside the commit of its first report, or after it."""
+    command = [sys.executable, "-c", STOPPED_PROGRAM, str(path), str(int(inside))]
+    with subprocess.Popen(
+        command,
+        env=preloaded(library),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        cohort = process.stdout.readline().split()
+        process.stdin.write("\n")
+        process.stdin.flush()
+        state = Path(f"/proc/{process.pid}/stat")
+        wait_until(lambda: state.read_text().rpartition(")")[2].split()[0] == "T")
+        yield process, cohort
+        if process.poll() is None:
+            process.kill()
+
+
+@needs_compiler
+def test_f5_a_takeover_of_a_writer_stopped_inside_a_commit_names_the_process_to_end(
+    folder: Path, library: Path
+) -> None:
+    path = new_fleet(folder)
+    with stopped_writer(path, library, inside=True) as (process, cohort):
+        with pytest.raises(StoreError, match=f"process {process.pid} is inside a transaction") as refusal:
+            Scheduler.open(path, takeover=True)
+        assert "end that process and retry" in str(refusal.value)
+        process.kill()
+        process.wait()
+        with Scheduler.open(path, takeover=True) as scheduler:
+            assert scheduler.choose(["a", "b", "c"]) == cohort
+
+
+@needs_compiler
+def test_f5_a_writer_stopped_between_commits_is_taken_over_and_can_no_longer_write(folder: Path, library: Path) -> None:
+    path = new_fleet(folder)
+    with (
+        stopped_writer(path, library, inside=False) as (process, cohort),
+        Scheduler.open(path, takeover=True) as scheduler,
+    ):
+        assert [turn.id for turn in scheduler.turns() if turn.kind] == [cohort[0]]
+        process.send_signal(signal.SIGCONT)
+        assert process.wait() == 1
+        assert process.stderr is not None
+        assert "was taken over by" in process.stderr.read()
+        assert [turn.id for turn in scheduler.turns() if turn.kind] == [cohort[0]]
+        scheduler.report(cohort[1], 1.0)
+        scheduler.close_round()
+
+
+def new_fleet(folder: Path) -> Path:
+    path = folder / "fleet.turnout"
+    Scheduler.open(path, **LIVE).close()
+    return path
+
+
+# F7: one reporter, many threads
+
+
+def test_f7_twenty_threads_share_one_reporter(open_fleet: OpenFleet) -> None:
+    scheduler, clients = open_fleet(settings={"cohort_size": 200}), named(200)
+    scheduler.choose(clients)
+    with Reporter(scheduler.path) as reporter, ThreadPoolExecutor(20) as threads:
+        assert all(threads.map(lambda client: reporter.report(client, 1.0), clients))
+    assert all(turn.kind == "arrived" for turn in scheduler.turns())
+
+
+# F8: odd values
+
+
+def test_f8_numbers_of_rounds_may_be_numpy_integers(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 3})
+    a, b, c = scheduler.choose(["a", "b", "c"])
+    assert scheduler.report(a, np.float32(1.5), round=np.int64(1))  # type: ignore[arg-type]
+    assert not scheduler.report(a, 1.5, round=1)
+    with Reporter(scheduler.path) as reporter:
+        assert reporter.report_failure(b, "lost", round=np.uint8(1))  # type: ignore[arg-type]
+    assert scheduler.report(np.str_(c), 1.0)
+    assert scheduler.turns(np.int32(1)) == scheduler.turns(1)  # type: ignore[arg-type]
+
+
+LONG = "x" * 10_000_000
+REFUSED: dict[str, Callable[[Scheduler], object]] = {
+    "a huge round": lambda scheduler: scheduler.report("a", 1.0, round=2**70),
+    "an absurd round": lambda scheduler: scheduler.report("a", 1.0, round=10**400),
+    "half a round": lambda scheduler: scheduler.report("a", 1.0, round=1.5),  # type: ignore[arg-type]
+    "absurd seconds": lambda scheduler: scheduler.report("a", 10**400),
+    "an absurd loss": lambda scheduler: scheduler.report("a", 1.0, loss=10**400),
+    "seconds as text": lambda scheduler: scheduler.report("a", "1.0"),  # type: ignore[arg-type]
+    "a list as id": lambda scheduler: scheduler.report(["a"], 1.0),  # type: ignore[arg-type]
+    "bytes as id": lambda scheduler: scheduler.report_failure(b"a", "lost"),  # type: ignore[arg-type]
+    "a long id": lambda scheduler: scheduler.report(LONG, 1.0),
+    "a lone surrogate": lambda scheduler: scheduler.report("\udc80", 1.0),
+    "an explanation of a huge round": lambda scheduler: scheduler.explain("a", 2**70),
+    "the turns of a huge round": lambda scheduler: scheduler.turns(2**70),
+    "the history of a list": lambda scheduler: scheduler.history(["a"]),  # type: ignore[arg-type]
+    "an absurd time of closing": lambda scheduler: scheduler.close_round(after=10**400),
+}
+REFUSED_WHEN_CLOSED: dict[str, Callable[[Scheduler], object]] = {
+    "a list among ids": lambda scheduler: scheduler.choose(["a", ["b"]]),  # type: ignore[list-item]
+    "a long id among ids": lambda scheduler: scheduler.choose(["a", LONG]),
+    "a long new id": lambda scheduler: scheduler.register([LONG]),
+    "a list as a new id": lambda scheduler: scheduler.register([["b"]]),  # type: ignore[list-item]
+    "an absurd status": lambda scheduler: scheduler.choose({"a": {"free_cpu": 10**400, "bandwidth": 1.0}}),
+    "the retirement of a list": lambda scheduler: scheduler.retire(["a"]),  # type: ignore[arg-type]
+    "forgetting a list": lambda scheduler: scheduler.forget(["a"]),  # type: ignore[arg-type]
+}
+
+
+def test_f8_odd_values_are_refused_clearly_and_change_nothing(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 1})
+    scheduler.choose(["a"])
+    for attempts in (REFUSED, REFUSED_WHEN_CLOSED):
+        before, turns = packed(scheduler), turns_in(scheduler.path)
+        for name, attempt in attempts.items():
+            with pytest.raises((ReportError, OfferError)) as refusal:
+                attempt(scheduler)
+            assert len(str(refusal.value)) < 500, name
+        assert (packed(scheduler), turns_in(scheduler.path)) == (before, turns)
+        scheduler.report("a", 1.0)
+        if scheduler.open_round is not None:
+            scheduler.close_round()
+
+
+def test_f8_a_very_long_reason_is_cut_off(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 1})
+    scheduler.choose(["a"])
+    assert scheduler.report_failure("a", "y" * 50_000_000)
+    assert not scheduler.report_failure("a", "y" * 50_000_000)
+    (turn,) = scheduler.turns()
+    assert turn.why == "y" * 2000 + "… (50,000,000 characters)"
+
+
+# F9: the file is deleted or replaced while it is in use
+
+
+@pytest.mark.parametrize("victim", ["file", "log"])
+@pytest.mark.parametrize("replaced", [False, True])
+def test_f9_nothing_is_acknowledged_into_a_deleted_or_replaced_file(
+    open_fleet: OpenFleet, folder: Path, victim: str, replaced: bool
+) -> None:
+    scheduler = open_fleet()
+    a, b = scheduler.choose(["a", "b"])
+    with Reporter(scheduler.path) as reporter:
+        reporter.report(a, 1.0)
+        path = scheduler.path if victim == "file" else log_path(scheduler.path)
+        path.rename(folder / "moved")
+        if replaced:
+            shutil.copy(folder / "moved", path)
+        for report in (scheduler.report, reporter.report):
+            with pytest.raises(StoreError, match="was deleted or replaced while it was in use"):
+                report(b, 1.0)
+        path.unlink(missing_ok=True)
+        (folder / "moved").rename(path)
+        assert reporter.report(b, 1.0)
+    assert [turn.kind for turn in scheduler.turns()] == ["arrived", "arrived"]
+
+
+# F10: a clock that was changed while the machine restarted
+
+
+@pytest.mark.parametrize("offset", [-3600.0, 100 * 365 * 86400.0], ids=["set back", "a century ahead"])
+@pytest.mark.parametrize("deadline", [None, 30.0])
+def test_f10_an_unknown_time_is_said_and_the_round_can_be_closed(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch, offset: float, deadline: float | None
+) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 3}, deadline=deadline)
+    cohort = scheduler.choose(["a", "b", "c"])
+    scheduler.report(cohort[0], 2.0)
+    path = scheduler.path
+    scheduler.close()
+    actual = datetime.now(UTC)
+
+    class ChangedClock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+            return (actual + timedelta(seconds=offset)).astimezone(tz)
+
+    monkeypatch.setattr("turnout.live.clock.datetime", ChangedClock)
+    monkeypatch.setattr("turnout.live.clock.boot_id", lambda: "another boot")
+    scheduler = Scheduler.open(path)
+    assert math.isnan(scheduler.elapsed())
+    assert any("time since the selection is unknown" in notice for notice in scheduler.notices())
+    assert "open for an unknown time" in str(scheduler.status())
+    assert scheduler.ready == (deadline is not None)
+    with pytest.raises(ReportError, match=f"time since the selection is unknown.*pass the seconds that '{cohort[1]}'"):
+        scheduler.report(cohort[1])
+    scheduler.report(cohort[1], 3.0)
+    scheduler.close_round()
+    kinds = [turn.kind for turn in scheduler.turns(1)]
+    learned = scheduler._memory.fleet.counters.learned.tolist()
+    if deadline is None:
+        assert kinds == ["arrived", "arrived", "failed"]  # and nothing was learned of the time of the third
+        assert learned == [1, 1, 0]
+    else:
+        assert kinds == ["arrived", "arrived", "late"]
+        assert scheduler.turns(1)[2].seconds == deadline
+    play_round(scheduler, ["a", "b", "c"])
+    scheduler.close()
+
+
+# F12: forgetting a client in a long history
+
+
+def long_history(open_fleet: OpenFleet, folder: Path) -> Scheduler:
+    (folder / "fleet.turnout").write_bytes(file_with_a_long_history())
+    return open_fleet()
+
+
+#: The number of rows that a step redacts in these tests, so that a short history needs several.
+BATCH = 18
+
+
+@cache
+def file_with_a_long_history(rounds: int = 36) -> bytes:
+    """Returns the content of a closed file."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "fleet.turnout")
+        with Scheduler.open(path, **{**LIVE, "settings": {"cohort_size": 3}}) as scheduler:
+            scheduler._journal._file.connection.execute("PRAGMA synchronous = OFF")
+            for _ in range(rounds):
+                play_round(scheduler, ["secret-phone", "b", "c"])
+        return path.read_bytes()
+
+
+def traces(scheduler: Scheduler) -> int:
+    """Returns how often the forgotten id is in the file and its log."""
+    files = (scheduler.path, log_path(scheduler.path))
+    return sum(file.read_bytes().count(b"secret-phone") for file in files if file.exists())
+
+
+def test_f12_others_can_report_while_a_client_is_forgotten(
+    open_fleet: OpenFleet, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step is a short transaction, and after each of them the file is valid."""
+    monkeypatch.setattr(redaction, "BATCH", BATCH)
+    scheduler = long_history(open_fleet, folder)
+    twin = packed(scheduler)
+    steps: list[list[str]] = []
+    redact = Journal.redact
+    with Reporter(scheduler.path) as reporter, FleetReader(scheduler.path) as reader:
+
+        def observed(journal: Journal) -> bool:
+            changed: list[str] = []
+            journal._file.connection.set_trace_callback(
+                lambda statement: changed.append(statement) if statement.startswith(("UPDATE", "DELETE")) else None
+            )
+            is_left = redact(journal)
+            steps.append(changed)
+            with pytest.raises(ReportError, match=r"was reported before|was closed \d+ rounds ago"):
+                reporter.report("b", 77.0)  # refused by its content, not by a lock
+            assert len(list(reader.events())) == reader.last_event
+            shown = [*map(str, reader.events()), *(str(reader.turns(round_)) for round_ in range(1, reader.round + 1))]
+            assert not any("secret-phone" in text for text in shown)  # readers never see what is not redacted yet
+            assert [finding.part for finding in examine(scheduler.path) if finding.ok is False] == []
+            return is_left
+
+        monkeypatch.setattr(Journal, "redact", observed)
+        scheduler.forget("secret-phone")
+    assert len(steps) > 5
+    assert max(map(len, steps)) <= BATCH + 10
+    assert traces(scheduler) == 0
+    assert packed(scheduler) == packed_from_disk(scheduler.path) != twin
+
+
+def test_f12_forgetting_that_was_interrupted_is_completed_later(
+    open_fleet: OpenFleet, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(redaction, "BATCH", BATCH)
+    scheduler = long_history(open_fleet, folder)
+    whole, redact, count = folder / "whole.turnout", Journal.redact, itertools.count()
+    scheduler.close()
+    shutil.copy(scheduler.path, whole)
+    with Scheduler.open(whole) as undisturbed:
+        undisturbed.forget("secret-phone")
+    for interrupted_after in (0, 1, 2, 5):
+        path = folder / f"{interrupted_after}.turnout"
+        shutil.copy(scheduler.path, path)
+        count = itertools.count()
+
+        def interrupt(journal: Journal) -> bool:
+            if next(count) >= interrupted_after:  # noqa: B023
+                raise KeyboardInterrupt
+            return redact(journal)
+
+        with Scheduler.open(path) as disturbed, monkeypatch.context() as patch:
+            patch.setattr(Journal, "redact", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                disturbed.forget("secret-phone")
+            assert disturbed.clients[0] == "forgotten-0"
+            play_round(disturbed, ["b", "c"])  # new events follow from digests that will be computed again
+        with Scheduler.open(path) as reopened:
+            assert traces(reopened) == 0
+            assert [finding.part for finding in examine(path) if finding.ok is False] == []
+    with Scheduler.open(whole) as undisturbed:
+        play_round(undisturbed, ["b", "c"])
+    assert read_everything(path) == read_everything(whole)
+
+
+# F15: ids in logs
+
+
+def test_f15_ids_and_reasons_are_escaped_in_logs_and_in_the_status(
+    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "turnout")
+    hostile = "phone\nWARNING round 9 closed\x1b[2J\u202e"
+    scheduler = open_fleet(settings={"cohort_size": 1, "guaranteed_rate": 1, "tolerance": 1.5}, allow_infeasible=True)
+    for _ in range(4):
+        scheduler.choose([hostile, "b"])
+        scheduler.report_failure(scheduler.status().out[0], "no\nreason\x07")
+        text = str(scheduler.status())
+        scheduler.close_round()
+        assert "\x1b" not in text
+        assert all(line.startswith(KEYS) for line in text.splitlines()), text
+    assert any(r"phone\nWARNING round 9 closed\x1b[2J\u202e" in record.getMessage() for record in caplog.records)
+    for record in caplog.records:
+        assert record.getMessage().isprintable(), record
+
+
+KEYS = ("clients ", "round ", "reported ", "pending ", "failed ", "behind ", "back-off ", "promise ", "note ")

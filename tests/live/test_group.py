@@ -1,0 +1,467 @@
+"""Many calls in one transaction, and answers that are stored with what they changed."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sqlite3
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from live.fleets import (
+    OpenFleet,
+    named,
+    offered,
+    packed,
+    packed_from_disk,
+    packed_without_contexts,
+    play_round,
+    rows_of,
+)
+from turnout.errors import InterruptedGroupError, OfferError, ReportError, SettingError, StoreError
+from turnout.live import Reporter, Scheduler, Wait
+from turnout.live._internals import StoredAnswer, examine
+from turnout.live.journal import answers as answers_module
+from turnout.live.journal.changes import Changes
+from turnout.storage.files.storefile import StoreFile
+
+SLOTS: dict[str, Any] = {"concurrency": 2, "settings": {"guaranteed_rate": "1/20", "tolerance": 1.0}, "deadline": None}
+
+
+def commits(scheduler: Scheduler) -> int:
+    return scheduler.metrics().commits
+
+
+def answer(key: str, text: str = "{}", at: float = 1000.0) -> StoredAnswer:
+    return StoredAnswer(key.encode(), b"request", text, at)
+
+
+def test_all_calls_of_a_group_share_one_commit(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 8})
+    chosen = scheduler.choose(offered(*named(10)))
+    before = commits(scheduler)
+    with scheduler.group():
+        for client in chosen:
+            assert scheduler.report(client, 1.5)
+        assert rows_of(folder / "fleet.turnout", "SELECT COUNT(*) FROM turns WHERE kind IS NOT NULL") == [(0,)]
+    assert commits(scheduler) == before + 1
+    assert rows_of(folder / "fleet.turnout", "SELECT COUNT(*) FROM turns WHERE kind IS NOT NULL") == [(8,)]
+
+
+def test_a_call_that_is_refused_changes_nothing_and_the_others_go_on(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler, path = open_fleet(), folder / "fleet.turnout"
+    with scheduler.group():
+        chosen = scheduler.choose(offered("a", "b", "c"))
+        scheduler.report(chosen[0], 1.0)
+        with pytest.raises(ReportError, match="was reported before"):
+            scheduler.report(chosen[0], 2.0)
+        with pytest.raises(ReportError, match="was not selected"):
+            scheduler.report("nobody", 2.0)
+        scheduler.report(chosen[1], 3.0)
+        scheduler.close_round()
+        with pytest.raises(ReportError, match="no round is open"):
+            scheduler.close_round()
+        with pytest.raises(OfferError):
+            scheduler.choose({"a": {"free_cpu": -1.0, "bandwidth": 1.0}})
+    assert scheduler.round == 1
+    assert packed(scheduler) == packed_from_disk(path)
+    assert all(finding.ok is not False for finding in examine(path))
+
+
+def test_a_call_that_fails_inside_its_change_is_undone_alone(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet()
+    with scheduler.group():
+        play_round(scheduler, offered("a", "b"))
+        with patch.object(Changes, "put_offer", side_effect=MemoryError), pytest.raises(MemoryError):
+            scheduler.choose(offered("a", "b", "new"))
+        assert scheduler.clients == ["a", "b"]  # loaded from the file again, inside the transaction
+        assert scheduler.round == 1
+        play_round(scheduler, offered("a", "b"))
+    assert scheduler.round == 2
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_group_that_is_left_by_an_exception_stores_nothing(
+    open_fleet: OpenFleet, folder: Path, error: type[BaseException]
+) -> None:
+    scheduler = open_fleet()
+    play_round(scheduler, offered("a", "b"))
+    before = packed(scheduler)
+
+    def fail() -> None:
+        with scheduler.group():
+            play_round(scheduler, offered("a", "b", "c"))
+            raise error
+
+    with pytest.raises(error):
+        fail()
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout") == before
+    play_round(scheduler, offered("a", "b", "c"))
+    assert scheduler.round == 2
+
+
+def test_a_group_whose_commit_fails_stores_nothing_and_the_scheduler_goes_on(
+    open_fleet: OpenFleet, folder: Path
+) -> None:
+    scheduler = open_fleet()
+    play_round(scheduler, offered("a", "b"))
+    before = packed(scheduler)
+    with (
+        patch.object(StoreFile, "_count_commit", side_effect=sqlite3.OperationalError("disk I/O error")),
+        pytest.raises(StoreError, match="disk I/O error"),
+        scheduler.group(),
+    ):
+        scheduler.choose(offered("a", "b", "c"))
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout") == before
+    assert scheduler.clients == ["a", "b"]
+
+
+def test_a_group_that_sqlite_has_undone_is_not_taken_for_stored(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet()
+    play_round(scheduler, offered("a", "b"))
+    before = packed(scheduler)
+
+    def full(changes: Changes, *_: object) -> None:
+        changes._db.execute("ROLLBACK")  # as SQLite does if the disk is full
+        raise sqlite3.OperationalError("database or disk is full")
+
+    def fill_disk() -> None:
+        with scheduler.group():
+            chosen = scheduler.choose(offered("a", "b", "c"))
+            with patch.object(Changes, "put_turns", full), pytest.raises(StoreError, match="is full"):
+                scheduler.report(chosen[0], 1.0)
+            with pytest.raises(StoreError, match="nothing of it was stored"):
+                scheduler.report(chosen[1], 1.0)
+
+    with pytest.raises(StoreError, match="nothing of it was stored"):
+        fill_disk()
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout") == before
+
+
+def test_an_interrupted_part_is_never_committed_with_its_group(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet()
+    before = packed(scheduler)
+    unfinished = scheduler._journal.writing()  # a block that is entered and not left
+
+    def interrupt() -> None:
+        with scheduler.group():
+            unfinished.__enter__().add_clients(0, ["ghost"])
+
+    with pytest.raises(StoreError, match="nothing of it was stored"):
+        interrupt()
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout") == before
+    with pytest.raises(StoreError):
+        unfinished.__exit__(None, None, None)
+
+
+def test_groups_are_not_nested_and_refuse_what_needs_transactions_of_its_own(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    play_round(scheduler, offered("a", "b", "c"))
+    with scheduler.group():
+        with pytest.raises(SettingError, match="forget writes more than one transaction"):
+            scheduler.forget("a")
+        with pytest.raises(SettingError, match="compact writes more than one transaction"):
+            scheduler.compact()
+    with pytest.raises(StoreError, match="open already"), scheduler.group(), scheduler.group():
+        pass
+    scheduler.forget("a")
+    scheduler.compact()
+
+
+def test_abandoning_amending_retiring_and_snapshots_work_in_a_group(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler, path = open_fleet(), folder / "fleet.turnout"
+    with scheduler.group():
+        scheduler.register(["a", "b", "c"])
+        scheduler.choose(offered("a", "b", "new"))
+        scheduler.abandon_round()
+        assert scheduler.clients == ["a", "b", "c"]
+        scheduler.amend(deadline=20.0)
+        scheduler.retire("c")
+        for _ in range(60):  # more rounds than between two snapshots
+            play_round(scheduler, offered("a", "b"))
+        scheduler.snapshot()
+    assert packed(scheduler) == packed_from_disk(path)
+    scheduler.close()
+    reopened = open_fleet()
+    assert (reopened.round, reopened.settings.deadline, reopened.clients) == (60, 20.0, ["a", "b", "c"])
+    assert all(finding.ok is not False for finding in examine(path))
+
+
+def test_a_fleet_without_rounds_serves_check_ins_in_a_group(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet(**SLOTS)
+    before = commits(scheduler)
+    with scheduler.group():
+        for client in named(6):
+            scheduler.check_in(client)
+        first, second = scheduler.in_flight()
+        scheduler.report(first.id, 1.0)
+        scheduler.fill([])
+    assert commits(scheduler) == before + 1
+    assert [turn.id for turn in scheduler.in_flight()] == [second.id, 3]
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+
+
+def test_check_ins_of_a_group_that_was_not_stored_are_not_kept(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet(**SLOTS)
+    scheduler.fill(["a", "b"])  # all slots are in use
+    with (
+        patch.object(StoreFile, "_count_commit", side_effect=sqlite3.OperationalError("disk I/O error")),
+        pytest.raises(StoreError, match="disk I/O error"),
+        scheduler.group(),
+    ):
+        scheduler.check_in("new")  # it joins, but waits
+    scheduler.report(1, 1.0)
+    assert [turn.client for turn in scheduler.fill(["c"])] == ["c"]  # "new" is not in the fleet
+    assert scheduler.clients == ["a", "b", "c"]
+    scheduler.check_in("new")
+    assert scheduler.clients == ["a", "b", "c", "new"]
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+
+
+def test_an_amendment_of_a_group_that_was_not_stored_has_no_effect(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(**SLOTS, status_ttl=40.0)
+    scheduler.fill(["a", "b"])
+    with (
+        patch.object(StoreFile, "_count_commit", side_effect=sqlite3.OperationalError("disk I/O error")),
+        pytest.raises(StoreError, match="disk I/O error"),
+        scheduler.group(),
+    ):
+        scheduler.amend(status_ttl=4.0, deadline=7.0)
+    assert (scheduler.settings.status_ttl, scheduler.settings.deadline) == (40.0, None)
+    waited = scheduler.check_in("c")
+    assert isinstance(waited, Wait)
+    assert waited.seconds == pytest.approx(10.0)  # a quarter of status_ttl
+
+
+def test_a_group_without_changes_is_not_a_commit(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(**SLOTS)
+    scheduler.fill(named(4))
+    scheduler.check_in("c3")
+    before = commits(scheduler)
+    with scheduler.group():
+        assert len(scheduler.in_flight()) == 2
+        scheduler.check_in("c3")
+    assert commits(scheduler) == before
+
+
+def test_other_threads_and_reporters_wait_until_the_group_ends(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet()
+    chosen = scheduler.choose(offered("a", "b"))
+    seen: list[int] = []
+    started = threading.Event()
+
+    def read() -> None:
+        started.set()
+        seen.append(sum(turn.kind is not None for turn in scheduler.turns()))
+
+    thread = threading.Thread(target=read)
+    with scheduler.group():
+        thread.start()
+        started.wait()
+        for client in chosen:
+            scheduler.report(client, 1.0)
+        assert seen == []
+    thread.join()
+    assert seen == [len(chosen)]
+    with Reporter(folder / "fleet.turnout") as reporter:
+        assert not reporter.report(chosen[0], 1.0)
+
+
+def _kill_in_group(path: Path, ready: Any) -> None:
+    with Scheduler.open(path) as scheduler, scheduler.group():
+        for client in scheduler.choose([]):
+            scheduler.report(client, 1.0)
+        scheduler.store_answer(answer("lost"))
+        ready.set()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_group_leaves_nothing(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler, path = open_fleet(), folder / "fleet.turnout"
+    scheduler.choose(offered("a", "b"))
+    with scheduler.group():
+        scheduler.store_answer(answer("kept"))
+    scheduler.close()
+    context = multiprocessing.get_context("spawn")
+    ready = context.Event()
+    process = context.Process(target=_kill_in_group, args=(path, ready))
+    process.start()
+    process.join()
+    assert (process.exitcode, ready.is_set()) == (-signal.SIGKILL, True)
+    reopened = open_fleet()
+    assert [turn.kind for turn in reopened.turns()] == [None, None]
+    assert reopened.stored_answer(b"kept") is not None
+    assert reopened.stored_answer(b"lost") is None
+
+
+# Answers
+
+
+def test_an_answer_is_stored_with_the_change_or_not_at_all(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    assert scheduler.stored_answer(b"key") is None
+
+    def fail() -> None:
+        with scheduler.group():
+            scheduler.register(["a"])
+            scheduler.store_answer(answer("key", '{"new":1}'))
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert (scheduler.clients, scheduler.stored_answer(b"key")) == ([], None)
+    with scheduler.group():
+        scheduler.register(["a"])
+        scheduler.store_answer(answer("key", '{"new":1}'))
+    scheduler.close()
+    stored = open_fleet().stored_answer(b"key")
+    assert stored is not None
+    assert (stored.request, stored.answer) == (b"request", '{"new":1}')
+
+
+def test_a_key_is_stored_once(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    scheduler.store_answer(answer("key", "1"))
+    with pytest.raises(StoreError, match="UNIQUE"):
+        scheduler.store_answer(answer("key", "2"))
+    stored = scheduler.stored_answer(b"key")
+    assert stored is not None
+    assert stored.answer == "1"
+
+
+def test_old_answers_are_deleted(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    for number in range(10):
+        scheduler.store_answer(answer(f"old-{number}", at=1000.0))
+    later = 1000.0 + answers_module.KEPT_SECONDS + 1
+    for number in range(3):
+        scheduler.store_answer(answer(f"new-{number}", at=later))
+    kept = [number for number in range(10) if scheduler.stored_answer(f"old-{number}".encode())]
+    assert kept == []
+    assert all(scheduler.stored_answer(f"new-{number}".encode()) for number in range(3))
+
+
+def test_there_are_never_very_many_answers(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet()
+    with patch.object(answers_module, "MOST_ANSWERS", 5):
+        for number in range(20):
+            scheduler.store_answer(answer(f"key-{number}"))
+    assert rows_of(folder / "fleet.turnout", "SELECT COUNT(*) FROM answers") == [(5,)]
+    assert scheduler.stored_answer(b"key-19") is not None
+
+
+def test_answers_about_a_forgotten_client_are_deleted(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet()
+    play_round(scheduler, offered("phone-1", "phone-10", 'é"x'))
+    for key, client in (("1", "phone-1"), ("10", "phone-10"), ("quoted", 'é\\"x')):
+        scheduler.store_answer(answer(key, f'{{"cohort":["{client}"]}}'))
+    scheduler.forget("phone-1")
+    assert [scheduler.stored_answer(key) is not None for key in (b"1", b"10", b"quoted")] == [False, True, True]
+    scheduler.forget('é"x')
+    assert scheduler.stored_answer(b"quoted") is None
+    scheduler.close()
+    content = b"".join(path.read_bytes() for path in folder.glob("fleet.turnout*"))
+    assert 'é\\"x'.encode() not in content
+
+
+def test_a_damaged_answer_is_found(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler, path = open_fleet(), folder / "fleet.turnout"
+    scheduler.store_answer(answer("key", '{"new":1}'))
+    scheduler.close()
+    intact = {finding.part: finding.ok for finding in examine(path)}
+    assert intact["answers"] is True
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE answers SET answer = '{\"new\":2}'")
+        db.commit()
+    with pytest.raises(StoreError, match="does not match its checksum"):
+        open_fleet().stored_answer(b"key")
+    assert {finding.part for finding in examine(path) if finding.ok is False} == {"answers"}
+
+
+# Snapshots of fleets whose statuses are not persisted
+
+UNPERSISTED: dict[str, Any] = {**SLOTS, "persist_statuses": False}
+
+
+def test_the_calls_of_a_group_share_one_snapshot(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler, written = open_fleet(**UNPERSISTED), []
+    put_snapshot = Changes.put_snapshot
+
+    def count(changes: Changes, event: int, *arguments: Any) -> None:
+        written.append(event)
+        put_snapshot(changes, event, *arguments)
+
+    with patch.object(Changes, "put_snapshot", count), scheduler.group():
+        for client, other in (("a", "b"), ("c", "d"), ("e", "f")):
+            for turn in scheduler.fill(offered(client, other)):
+                scheduler.report(turn.id, 2.0)
+        scheduler.retire("a")
+    assert len(written) == 1
+    assert packed_without_contexts(scheduler) == packed_from_disk(folder / "fleet.turnout")
+    assert all(finding.ok is not False for finding in examine(folder / "fleet.turnout"))
+
+
+def test_a_group_that_needs_no_snapshot_writes_none(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(**UNPERSISTED)
+    turn = scheduler.fill(offered("a"))[0]
+    with patch.object(Changes, "put_snapshot", side_effect=AssertionError), scheduler.group():
+        scheduler.report(turn.id, 2.0)
+
+
+def test_a_call_that_fails_after_a_postponed_snapshot_undoes_the_group(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet(**UNPERSISTED)
+    scheduler.fill(offered("a"))
+    before = packed_without_contexts(scheduler)
+
+    def fail() -> None:
+        with scheduler.group():
+            scheduler.fill(offered("b"))
+            scheduler.report("a", 2.0)
+            with patch.object(Changes, "put_closed_round", side_effect=MemoryError), pytest.raises(MemoryError):
+                scheduler.fill(offered("c"))
+            with pytest.raises(InterruptedGroupError, match="retry"):
+                scheduler.fill(offered("d"))
+
+    with pytest.raises(InterruptedGroupError):
+        fail()
+    assert packed(scheduler) == before == packed_from_disk(folder / "fleet.turnout")
+    with scheduler.group():
+        assert [turn.client for turn in scheduler.fill(offered("b"))] == ["b"]
+    assert packed_without_contexts(scheduler) == packed_from_disk(folder / "fleet.turnout")
+
+
+def test_an_outcome_that_another_process_reports_in_between_is_noticed(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet(**{**UNPERSISTED, "concurrency": 1})
+    first = scheduler.check_in("a")
+    assert isinstance(scheduler.check_in("b"), Wait)
+    assert isinstance(scheduler.check_in("b"), Wait)
+    with Reporter(folder / "fleet.turnout") as reporter:
+        reporter.report("a", 2.0)
+    second = scheduler.check_in("b")
+    assert not isinstance(first, Wait)
+    assert not isinstance(second, Wait)
+    assert (second.id, second.client) == (first.id + 1, "b")
+
+
+def test_a_report_of_a_group_that_was_undone_does_not_free_a_slot(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(**{**UNPERSISTED, "concurrency": 1})
+    scheduler.check_in("a")
+
+    def fail() -> None:
+        with scheduler.group():
+            scheduler.report("a", 2.0)
+            assert not isinstance(scheduler.check_in("b"), Wait)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert isinstance(scheduler.check_in("b"), Wait)
+    scheduler.report("a", 3.0)
+    assert not isinstance(scheduler.check_in("b"), Wait)

@@ -1,0 +1,304 @@
+"""What makes large fleets fast must not change what is stored: the limits are lowered here, so that few clients do."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from live.fleets import OpenFleet, named, packed, packed_from_disk, play_round
+from turnout.errors import OfferError, ReportError, StateError, StoreError, TurnoutError
+from turnout.live import FleetReader, FleetStatus, Reporter, Scheduler
+from turnout.live._internals import examine
+from turnout.live.identifiers import check_client_id, check_client_ids
+from turnout.live.journal import changes, journal, redaction
+from turnout.live.turns.records import digest_of
+from turnout.live.turns.rounds.state import Fleet
+from turnout.storage.encoding.packing import pack_snapshot, unpack_snapshot
+
+#: Ids with everything that JSON, SQL or the separator of ids could change.
+ODD_IDS = [
+    "plain",
+    "with space",
+    'quote"quote',
+    "quote'quote",
+    "back\\slash",
+    "line\nline\ttab",
+    "separator\x1fhere",
+    "\x01\x7f",
+    "ünïcode-☃-𝄞",
+    "\u2028\ufeff\ufffe",
+    "12",
+    "1e5",
+    "null",
+    "[]",
+    "x" * 1024,
+]
+
+
+def few_at_once(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(journal, "IDS_AT_ONCE", count)
+    monkeypatch.setattr(changes, "JOINED_AT_ONCE", count)
+
+
+def problems(path: Path) -> list[str]:
+    """Returns what the doctor finds."""
+    return [str(finding) for finding in examine(path) if finding.ok is False]
+
+
+def execute(path: Path, *statement: Any) -> list[Any]:
+    with closing(sqlite3.connect(path)) as db:
+        found = db.execute(*statement).fetchall()
+        db.commit()
+        return found
+
+
+# Ids
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 4, 7, len(ODD_IDS), 100])
+def test_ids_are_read_as_they_were_registered_however_many_are_read_at_once(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    few_at_once(monkeypatch, at_once)
+    plain = named(9)
+    with open_fleet() as scheduler:
+        assert scheduler.register(plain) == 9
+        assert scheduler.register([*ODD_IDS, *plain, *ODD_IDS]) == len(ODD_IDS)
+        assert scheduler.rows(ODD_IDS).tolist() == list(range(9, 9 + len(ODD_IDS)))
+        state, path = packed(scheduler), scheduler.path
+    with Scheduler.open(path) as reopened:
+        assert reopened.clients == [*plain, *ODD_IDS]
+        assert reopened.rows(ODD_IDS).tolist() == list(range(9, 9 + len(ODD_IDS)))
+        assert packed(reopened) == state
+    with FleetReader(path) as reader:
+        assert reader.ids == [*plain, *ODD_IDS]
+        joined = [client for event in reader.events() for client in event.clients]
+        assert joined == [*plain, *ODD_IDS]
+        assert reader.last_event == -(-9 // at_once) + -(-len(ODD_IDS) // at_once)
+    assert problems(path) == []
+
+
+def test_a_table_of_clients_without_one_of_its_rows_is_refused(open_fleet: OpenFleet) -> None:
+    with open_fleet() as scheduler:
+        scheduler.register(named(4))
+        path = scheduler.path
+    execute(path, "DELETE FROM clients WHERE row = 1")
+    with pytest.raises(StoreError, match="table of clients"):
+        Scheduler.open(path)
+    assert problems(path)
+
+
+def test_a_changed_id_in_the_table_of_clients_is_refused(open_fleet: OpenFleet) -> None:
+    with open_fleet() as scheduler:
+        scheduler.register(named(4))
+        scheduler.snapshot()
+        path = scheduler.path
+    execute(path, "UPDATE clients SET id = 'c0' WHERE row = 3")
+    with pytest.raises(StoreError, match="table of clients"):
+        Scheduler.open(path)
+    assert any("1 client has the id of another one" in problem for problem in problems(path))
+
+
+def test_two_clients_never_have_the_same_id() -> None:
+    fleet = Fleet(lambda clients: pytest.fail(f"{clients} clients"), backoff_after=3, late_window=3)
+    fleet.ids = ["a", "b", "a"]
+    with pytest.raises(StateError, match="1 client has the id of another one"):
+        fleet.rows  # noqa: B018
+
+
+@given(
+    st.lists(st.one_of(st.text(max_size=5), st.sampled_from(["", "\0", "a\0b", "\ud800", "ü" * 600, "x" * 1025, 5])))
+)
+@example(["a", "x" * 1025])
+def test_many_ids_are_checked_as_each_of_them_is(ids: list[Any]) -> None:
+    def error_of(check: Any, *arguments: Any) -> str:
+        try:
+            check(*arguments, OfferError)
+        except TurnoutError as error:
+            return str(error)
+        return ""
+
+    first = next(filter(None, (error_of(check_client_id, client) for client in ids)), "")
+    assert error_of(check_client_ids, ids) == first
+
+
+def test_ids_that_are_not_strings_are_refused_and_subclasses_are_stored_as_strings(open_fleet: OpenFleet) -> None:
+    with open_fleet() as scheduler:
+        for wrong in (["a", 5], ["a", ["b"]], ["a", ""], ["a", None]):
+            with pytest.raises(OfferError, match="client ids must be non-empty strings"):
+                scheduler.register(wrong)  # type: ignore[arg-type]
+        assert scheduler.clients == []
+        assert scheduler.register([np.str_("a"), "b"]) == 2
+        assert [type(client) for client in scheduler.clients] == [str, str]
+
+
+# Snapshots
+
+
+def test_a_snapshot_of_the_former_layout_is_read(open_fleet: OpenFleet) -> None:
+    """Files that were written before snapshots were compact have an npz archive there."""
+    with open_fleet() as scheduler:
+        for _ in range(3):
+            play_round(scheduler, named(5))
+        scheduler.snapshot()
+        state, path = packed(scheduler), scheduler.path
+    ((seq, data),) = execute(path, "SELECT seq, data FROM snapshot")
+    former = pack_snapshot(unpack_snapshot(data))
+    assert former == state
+    execute(path, "UPDATE snapshot SET data = ?, digest = ?", (former, digest_of(b"", str(seq), former)))
+    with Scheduler.open(path) as reopened:
+        assert packed(reopened) == state
+
+
+def test_a_large_fleet_is_opened_as_it_was_closed(open_fleet: OpenFleet) -> None:
+    clients, rng = 20_000, np.random.default_rng(0)
+    status = FleetStatus({"free_cpu": rng.uniform(0.5, 2, clients), "bandwidth": rng.uniform(1, 5, clients)})
+    with open_fleet(settings={"cohort_size": 50, "guaranteed_rate": 0.001}) as scheduler:
+        scheduler.register(named(clients))
+        for _ in range(12):
+            chosen = scheduler.choose(status)
+            scheduler.report_many({client: float(rng.uniform(1, 9)) for client in chosen[:-1]})
+            scheduler.close_round()
+        scheduler.snapshot()
+        assert packed(scheduler) == packed_from_disk(scheduler.path)
+        ((stored,),) = execute(scheduler.path, "SELECT LENGTH(data) FROM snapshot")
+        assert stored < len(packed(scheduler)) / 8
+
+
+# Judging
+
+
+def judged(scheduler: Scheduler, before: list[int]) -> list[int]:
+    """Returns since when each client is beyond the tolerance, by a certificate after each round."""
+    broken = scheduler._fleet.policy.certificate().broken  # type: ignore[union-attr]
+    since = before + [0] * (len(broken) - len(before))
+    return [(old or scheduler.round) if now else 0 for old, now in zip(since, broken.tolist(), strict=True)]
+
+
+@pytest.mark.parametrize("policy", ["fair-pace", "rbcsf"])
+def test_skipped_tests_miss_no_broken_promise_and_no_absent_client(open_fleet: OpenFleet, policy: str) -> None:
+    """Clients retire, join and are forgotten, and settings are amended, while promises break and are mended."""
+    settings = {"cohort_size": 2, "guaranteed_rate": 0.3, "tolerance": 1.5}
+    rng, since, skipped, broken, backed_off = np.random.default_rng(1), [0] * 12, 0, 0, 0
+    with open_fleet(policy=policy, settings=settings, deadline=5.0, rest_after=2, allow_infeasible=True) as scheduler:
+        scheduler.register(named(12))
+        for number in range(1, 121):
+            available = [client for client in scheduler.clients if rng.random() < 0.6] or scheduler.clients[:1]
+            chosen = scheduler.choose(available)
+            scheduler.report_many({client: 1.0 for client in chosen if rng.random() < 0.7})
+            scheduler.close_round()
+            since = judged(scheduler, since)
+            counters = scheduler._fleet.counters
+            absent = (counters.retired > 0) | (counters.backoff_until > number)
+            assert scheduler._fleet.unavailable.tolist() == absent.tolist()
+            backed_off += int((counters.backoff_until > number).sum())
+            assert scheduler._fleet.counters.broken_since.tolist() == since
+            skipped += scheduler._fleet._unbroken_until > number
+            broken += any(since)
+            if number == 30:
+                scheduler.amend(guaranteed_rate=0.05, tolerance=20.0)
+                since = judged(scheduler, since)
+            if number == 50:
+                scheduler.register(["late-1", "late-2"])
+            if number == 60:
+                scheduler.retire("c3")
+            if number == 70:
+                scheduler.forget("c4")
+            if number == 90:
+                scheduler.amend(guaranteed_rate=0.4, tolerance=1.0)
+                since = scheduler._fleet.counters.broken_since.tolist()
+    assert skipped > 20
+    assert backed_off > 0
+    assert broken > 20
+
+
+# Reports
+
+
+def test_a_batch_of_reports_equals_single_reports(open_fleet: OpenFleet) -> None:
+    settings = {"cohort_size": 4}
+    with open_fleet("many", settings=settings) as many, open_fleet("single", settings=settings) as single:
+        for scheduler in (many, single):
+            first = scheduler.choose(named(6))
+            scheduler.report_many({first[0]: 1.0})
+            scheduler.close_round()
+            scheduler.choose(named(6))
+        late = first[1:3]
+        cohort = [turn.id for turn in many.turns(2)]
+        mixed = {client: 2.0 + index for index, client in enumerate(cohort)}
+        mixed |= {client: 30.0 for client in late if client not in cohort}
+        assert many.report_many(mixed) == sum(single.report(client, seconds) for client, seconds in mixed.items())
+        assert many.report_many(mixed) == 0
+        assert many.report_many({cohort[0]: 2.0}, round=2) == 0
+        for scheduler in (many, single):
+            scheduler.close_round()
+        assert packed(many) == packed(single)
+        assert [turn.late_seconds for turn in many.turns(1)] == [turn.late_seconds for turn in single.turns(1)]
+
+
+def test_a_batch_with_one_wrong_report_records_nothing(open_fleet: OpenFleet) -> None:
+    with open_fleet(settings={"cohort_size": 3}) as scheduler:
+        cohort = scheduler.choose(named(3))
+        with Reporter(scheduler.path) as reporter:
+            for wrong in ({**dict.fromkeys(cohort, 1.0), "nobody": 1.0}, {cohort[0]: 1.0, "c0'--": 2.0}):
+                with pytest.raises(ReportError, match="was not selected"):
+                    reporter.report_many(wrong)
+            assert [turn.kind for turn in scheduler.turns()] == [None] * 3
+            assert reporter.report_many(dict.fromkeys(cohort, 1.0)) == 3
+            with pytest.raises(ReportError, match="was reported before"):
+                reporter.report_many({cohort[0]: 1.0, cohort[1]: 9.0})
+
+
+# Forgetting
+
+
+def test_a_client_is_forgotten_step_by_step(open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However little a step may do, the result is the same, and the caller can do other work between the steps."""
+    few_at_once(monkeypatch, 2)
+    files = {}
+    for most in (1, redaction.MOST_EVENT_BYTES):
+        monkeypatch.setattr(redaction, "MOST_EVENT_BYTES", most)
+        with open_fleet(f"{most}.turnout", settings={"cohort_size": 3}) as scheduler:
+            scheduler.register(["secret-phone", *named(6)])
+            for _ in range(5):
+                play_round(scheduler, ["secret-phone", *named(3)])
+            steps = 0
+            for _ in scheduler.forget_in_steps("secret-phone"):
+                steps += 1
+                assert "secret-phone" not in scheduler.clients
+                assert scheduler.status().clients == 7
+            assert steps > 9 if most == 1 else steps < 8
+            events = execute(scheduler.path, "SELECT kind FROM events ORDER BY seq")
+            files[most] = (packed(scheduler), events)
+            path = scheduler.path
+        assert b"secret-phone" not in path.read_bytes()
+        assert problems(path) == []
+    small, large = files.values()
+    assert small == large
+
+
+def test_forgetting_that_the_caller_stopped_is_completed_when_the_fleet_is_opened(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few_at_once(monkeypatch, 2)
+    with open_fleet(settings={"cohort_size": 2}) as scheduler:
+        for _ in range(3):
+            play_round(scheduler, ["secret-phone", "b"])
+        steps = scheduler.forget_in_steps("secret-phone")
+        next(steps)
+        with FleetReader(scheduler.path) as reader:
+            assert not any("secret-phone" in event.clients for event in reader.events())
+        state, path = packed(scheduler), scheduler.path
+    with Scheduler.open(path) as reopened:
+        assert packed(reopened) == state
+        with pytest.raises(ReportError, match="there is no client 'secret-phone'"):
+            next(reopened.forget_in_steps("secret-phone"))
+    assert b"secret-phone" not in path.read_bytes()
+    assert problems(path) == []

@@ -1,0 +1,214 @@
+"""Reported losses: recorded with their turns, and passed to the policy when the round is closed."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sqlite3
+import struct
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from live.fleets import OpenFleet, named, offered, packed, packed_from_disk, play_round, rows_of, turns_in
+from turnout.errors import ReportError, StoreError
+from turnout.live import Reporter, Scheduler
+from turnout.live.audit.doctor.doctor import examine
+
+FORMAT_1 = Path(__file__).parent / "data" / "fleet-format-1.turnout"
+
+
+def test_losses_are_passed_to_the_policy_when_the_round_is_closed(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 4})
+    scheduler.choose(offered(*"abcd"))
+    scheduler.report("a", 2.0, loss=0.5)
+    scheduler.report("b", loss=np.float32(0.25))  # type: ignore[arg-type]
+    scheduler.report("c", 3.0)
+    scheduler.report_failure("d", "its battery died")
+    report = scheduler.close_round().report
+    assert report.losses is not None
+    np.testing.assert_array_equal(report.losses, [0.5, 0.25, math.nan, math.nan])
+    assert [turn.loss for turn in scheduler.turns(1)] == [0.5, 0.25, None, None]
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+
+
+def test_the_policy_gets_no_losses_if_none_were_reported(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    scheduler.report_many(dict.fromkeys(scheduler.choose(offered("a", "b")), 1.0), losses={})
+    assert scheduler.close_round().report.losses is None
+
+
+@pytest.mark.parametrize("policy", ["oort", "power-of-choice", "active-fl", "ucb-cs", "tifl"])
+def test_policies_that_select_by_loss_work_for_a_live_fleet(open_fleet: OpenFleet, folder: Path, policy: str) -> None:
+    scheduler = open_fleet(policy=policy, settings={"cohort_size": 3}, overcommit=1.4)
+    for round_ in range(1, 25):
+        chosen = scheduler.choose(offered(*named(4 + round_ // 4)))
+        assert len(chosen) == min(5, 4 + round_ // 4)
+        returned = [client for client in chosen if (len(client) + round_) % 5]
+        scheduler.report_many(
+            {client: 1.0 + int(client[1:]) for client in returned},
+            losses={client: float(client[1:]) for client in returned if round_ % 3},
+        )
+        scheduler.close_round()
+        if round_ % 4 == 0:
+            assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+
+
+def test_power_of_choice_selects_the_largest_losses_also_after_a_restart(open_fleet: OpenFleet, folder: Path) -> None:
+    clients = named(6)
+    with open_fleet(policy="power-of-choice", settings={"cohort_size": 2, "candidates": 6}) as scheduler:
+        for _ in range(3):
+            chosen = scheduler.choose(offered(*clients))
+            with Reporter(folder / "fleet.turnout") as reporter:
+                losses = {client: abs(int(client[1:]) - 3.1) for client in chosen}
+                assert reporter.report(chosen[0], 1.0, loss=losses.pop(chosen[0]))
+                assert reporter.report_many({chosen[1]: 1.0}, losses=losses) == 1
+            scheduler.close_round()
+    assert open_fleet().choose(offered(*clients)) == ["c0", "c1"]
+
+
+def test_the_loss_of_a_surplus_client_is_learned(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(policy="oort", settings={"cohort_size": 2}, overcommit=1.5)
+    scheduler.choose(offered(*"abc"))
+    scheduler.report_many({"a": 1.0, "b": 2.0, "c": 3.0}, losses={"c": 7.0})
+    report = scheduler.close_round().report
+    assert report.outcomes is not None
+    assert report.outcomes.tolist() == ["arrived", "arrived", "late"]  # type: ignore[union-attr]  # outcomes are an array here
+    assert report.losses is not None
+    assert report.losses[2] == 7.0
+
+
+def test_the_loss_of_a_late_client_is_recorded_but_not_learned(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet(policy="oort")
+    scheduler.choose(offered("a", "b"))
+    scheduler.report("a", 1.0, loss=2.0)
+    scheduler.close_round()
+    assert scheduler.report("b", 20.0, loss=5.0)
+    assert not scheduler.report("b", 20.0, loss=5.0)
+    for other in (4.0, None):
+        with pytest.raises(ReportError, match=r"\(late, after 20 s, loss 5\): the first report is kept"):
+            scheduler.report("b", 20.0, loss=other)
+    play_round(scheduler, offered("a"), 1.0)
+    assert scheduler.history("b")[0].loss == 5.0
+    assert scheduler.state()["policy.losses"].tolist() == [2.0, -math.inf]
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+
+
+def test_a_repeated_loss_has_no_effect_and_a_different_one_is_refused(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 3})
+    scheduler.choose(offered("a", "b", "c"))
+    assert scheduler.report("a", 2.0, loss=0.5)
+    assert scheduler.report("b", 2.0)
+    turns = turns_in(folder / "fleet.turnout")
+    assert not scheduler.report("a", 2, loss=np.float64(0.5))
+    assert scheduler.report_many({"a": 2.0, "b": 2.0}, losses={"a": 0.5}) == 0
+    attempts: list[Callable[[], object]] = [
+        lambda: scheduler.report("a", 2.0),
+        lambda: scheduler.report("a", 2.0, loss=0.6),
+        lambda: scheduler.report("b", 2.0, loss=0.5),
+        lambda: scheduler.report_many({"c": 1.0, "a": 2.0}, losses={"a": 0.7}),  # nothing of it is recorded
+    ]
+    for attempt in attempts:
+        with pytest.raises(ReportError, match=r"after 2 s(, loss 0\.5)?\): the first report is kept"):
+            attempt()
+    assert turns_in(folder / "fleet.turnout") == turns
+    scheduler.close_round()
+    assert not scheduler.report("a", 2.0, loss=0.5)
+    for attempt in attempts[:3]:
+        with pytest.raises(ReportError, match="the first report is kept"):
+            attempt()
+
+
+@pytest.mark.parametrize(
+    ("loss", "complaint"),
+    [
+        (math.nan, "loss of 'a' must be finite, not nan"),
+        (math.inf, "loss of 'a' must be finite, not inf"),
+        ("low", "loss of 'a' must be a number, not 'low'"),
+        (True, "loss of 'a' must be a number, not True"),
+    ],
+)
+def test_invalid_losses_are_refused(open_fleet: OpenFleet, folder: Path, loss: Any, complaint: str) -> None:
+    scheduler = open_fleet()
+    scheduler.choose(offered("a", "b"))
+    before = turns_in(folder / "fleet.turnout")
+    with pytest.raises(ReportError, match=complaint):
+        scheduler.report("a", 2.0, loss=loss)
+    with pytest.raises(ReportError, match=complaint):
+        scheduler.report_many({"b": 2.0, "a": 2.0}, losses={"a": loss})
+    assert turns_in(folder / "fleet.turnout") == before
+
+
+def test_a_loss_without_seconds_is_refused(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    scheduler.choose(offered("a", "b"))
+    with pytest.raises(ReportError, match="losses has 'b', but seconds does not: pass both"):
+        scheduler.report_many({"a": 2.0}, losses={"a": 0.5, "b": 0.5})
+    assert scheduler.status().out == ["a", "b"]
+
+
+def test_losses_are_exported_and_those_of_a_forgotten_client_leave_the_file(
+    open_fleet: OpenFleet, folder: Path
+) -> None:
+    """Uses a policy that does not learn from losses; what other policies learn is tested elsewhere."""
+    in_a_column, in_an_array = struct.pack(">d", 0.1234567), struct.pack("<d", 0.1234567)
+    scheduler = open_fleet()
+    scheduler.choose(offered("a", "b"))
+    scheduler.report_many({"a": 2.0, "b": 3.0}, losses={"b": 0.1234567})
+    scheduler.close_round()
+    play_round(scheduler, offered("a", "b"), 1.0)
+    rounds = [event["losses"] for event in scheduler.export() if event["kind"] == "round"]
+    assert json.loads(json.dumps(rounds, allow_nan=False)) == [[None, 0.1234567], [None, None]]
+    before = b"".join(file.read_bytes() for file in folder.iterdir())
+    assert in_a_column in before
+    assert in_an_array in before
+    scheduler.forget("b")
+    after = b"".join(file.read_bytes() for file in folder.iterdir())
+    assert in_a_column not in after
+    assert in_an_array not in after
+    assert [event["losses"] for event in scheduler.export() if event["kind"] == "round"] == [[None, None]] * 2
+    assert rows_of(folder / "fleet.turnout", "SELECT loss FROM turns") == [(None,)] * 4
+    assert all(finding.sound is not False for finding in examine(folder / "fleet.turnout"))
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+
+
+# Files of format 1, which has no losses
+
+
+def test_a_file_of_format_1_can_be_read_and_is_not_changed(folder: Path) -> None:
+    path = Path(shutil.copy(FORMAT_1, folder))
+    before = path.read_bytes()
+    with Scheduler.open(path, read_only=True) as reader:
+        assert {turn.loss for client in reader.clients for turn in reader.history(client)} == {None}
+        assert sum(event["kind"] == "round" for event in reader.export()) == reader.round - 1
+    findings = {finding.part: finding for finding in examine(path)}
+    assert [finding for finding in findings.values() if finding.sound is False] == []
+    assert "fleet format 1" in findings["format"].words
+    with pytest.raises(StoreError, match=r"has fleet format 1: open it once with Scheduler\.open"):
+        Reporter(path)
+    assert path.read_bytes() == before
+
+
+def test_a_scheduler_upgrades_a_file_of_format_1(folder: Path) -> None:
+    path = Path(shutil.copy(FORMAT_1, folder))
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA journal_mode = WAL")
+    with Scheduler.open(path, read_only=True) as reader, Scheduler.open(path) as scheduler:
+        assert packed(scheduler) == packed(reader)
+        before, out = reader.turns(), scheduler.status().out
+        assert scheduler.report(out[0], 3.0, loss=0.5)
+        with Reporter(path) as reporter:
+            assert reporter.report_many(dict.fromkeys(out[1:], 4.0), losses={out[1]: 0.25}) == len(out) - 1
+        losses = {turn.id: turn.loss for turn in reader.turns()}  # the reader was opened before the upgrade
+        assert {turn.id for turn in before} == set(losses)
+        assert (losses[out[0]], losses[out[1]]) == (0.5, 0.25)
+        scheduler.close_round()
+        after = packed(scheduler)
+    assert packed_from_disk(path) == after
+    assert rows_of(path, "PRAGMA user_version") == [(3,)]
+    assert all(finding.sound is not False for finding in examine(path))

@@ -1,0 +1,516 @@
+"""The promise of a live fleet: a kept one, a broken one, and everything that reports on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from live import restless_server
+from live.fleets import OpenFleet, named, offered, packed, packed_from_disk, play_round
+from turnout.errors import InfeasiblePromise
+from turnout.kernel.arrays import IntArray
+from turnout.kernel.certificate import Certificate
+from turnout.kernel.feasibility import least_tolerances, require_feasible
+from turnout.kernel.guarantee import Guarantee
+from turnout.kernel.randomness import round_rng
+from turnout.live import ClientStatus, Scheduler, certify
+from turnout.live._internals import examine
+from turnout.live._internals import verify as verifier
+from turnout.live.clock import now
+from turnout.live.operation.notices import longest_wait
+from turnout.live.turns.rounds.counters import ClientCounters
+
+DATA = Path(__file__).parent / "data"
+TWELVE = [f"h{row:02}" for row in range(12)]
+ROUNDS = 120
+#: The fleet of the issue: twelve clients with mean times from 1 to 8 minutes, of which four train in a round.
+PROMISE = {"cohort_size": 4, "guaranteed_rate": 0.1}
+SLOW: dict[str, Any] = {"policy": "rbcsf", "settings": {**PROMISE, "speed_weight": 20.0}}
+#: The mean of 1 / free_cpu if that is uniform from 0.5 to 2 cores.
+MEAN_INVERSE = float(np.log(2.0 / 0.5) / (2.0 - 0.5))
+
+
+def statuses_and_times(
+    round_: int, seed: int, *, busy: bool
+) -> tuple[dict[str, ClientStatus | None], dict[str, float]]:
+    """Returns the statuses of the twelve clients and their times, the same for every policy.
+
+    If the clients are busy with other things, their free cores and with them their times vary from round to round.
+    Otherwise nothing is known about them, and their times are constant.
+    """
+    seconds = np.linspace(60.0, 480.0, 12)
+    if not busy:
+        return dict.fromkeys(TWELVE), dict(zip(TWELVE, seconds.tolist(), strict=True))
+    rng = round_rng(seed, "twelve clients", round_)
+    free = rng.uniform(0.5, 2.0, 12)
+    seconds = seconds * rng.uniform(0.9, 1.1, 12) / free / MEAN_INVERSE
+    statuses = {client: ClientStatus(cores, 20.0) for client, cores in zip(TWELVE, free.tolist(), strict=True)}
+    return {**statuses}, dict(zip(TWELVE, seconds.tolist(), strict=True))
+
+
+def play_twelve(
+    scheduler: Scheduler, rounds: int = ROUNDS, *, seed: int = 0, busy: bool = False
+) -> tuple[float, float]:
+    """Plays rounds of the twelve clients; returns the mean duration, and how far anybody was ever behind."""
+    scheduler._journal._file.connection.execute("PRAGMA synchronous = OFF")
+    total, worst = 0.0, -np.inf
+    for round_ in range(scheduler.round + 1, scheduler.round + rounds + 1):
+        statuses, seconds = statuses_and_times(round_, seed, busy=busy)
+        cohort = scheduler.choose(statuses)
+        scheduler.report_many({client: seconds[client] for client in cohort})
+        scheduler.close_round()
+        total += max(seconds[client] for client in cohort)
+        if scheduler.has_guarantee:
+            worst = max(worst, float(scheduler.certificate().behind.max()))
+    return total / rounds, worst
+
+
+# The fleet with which the issue begins
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2))])
+def test_with_all_defaults_nobody_is_beyond_the_tolerance_and_rounds_are_55_percent_shorter(
+    open_fleet: OpenFleet, seed: int
+) -> None:
+    fair = open_fleet("fair", settings=PROMISE, deadline=3600.0, allow_infeasible=False)
+    assert fair.settings.policy == "fair-pace"
+    seconds, worst = play_twelve(fair, seed=seed, busy=True)
+    uniform = open_fleet("random", policy="random", settings={"cohort_size": 4, "seed": seed}, deadline=3600.0)
+    random_seconds, _ = play_twelve(uniform, seed=seed, busy=True)
+    assert worst <= 2
+    assert seconds <= 0.45 * random_seconds
+    assert fair.certificate().status != "broken"
+    assert fair.certificate().turns.min() >= 0.1 * ROUNDS - 2
+    assert fair.status().certificate_holds
+    assert fair.notices() == []
+
+
+def test_a_broken_promise_is_called_broken_everywhere(
+    open_fleet: OpenFleet, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler = open_fleet(**SLOW, deadline=3600.0)
+    _, worst = play_twelve(scheduler, 60)
+    certificate = scheduler.certificate()
+    assert (certificate.status, certificate.holds, certificate.books_balance) == ("broken", False, True)
+    assert worst == certificate.behind.max() == 5.0
+    assert (certificate.turns == 1).sum() == 8
+    broken = certificate.broken
+    assert certificate.broken_since is not None
+    assert certificate.broken_since[broken].tolist() == [31] * 8  # promised 3.1, got 1
+    assert not certificate.broken_since[~broken].any()
+    sentence = (
+        "broken: h04 is 5.00 turns behind, beyond the tolerance of 2, since round 31; 8 of 12 clients are beyond it"
+    )
+    status = scheduler.status()
+    assert (status.promise, status.certificate_holds) == (certificate.summary(), False)
+    assert status.promise_sentence == sentence
+    assert f"promise    {sentence}" in str(status)
+    assert status.behind == dict.fromkeys(TWELVE[4:], 5.0)
+    (notice,) = (notice for notice in status.notices if notice.startswith("the promise is broken"))
+    assert notice.startswith(f"the promise is {sentence}. Amend the fleet to a smaller guaranteed_rate ")
+    assert ", or create a new fleet with policy='fair-pace'; check" in notice
+    assert "a larger cohort_size" in notice
+    logged = [record.message for record in caplog.records if "the promise is broken" in record.message]
+    assert len(logged) == 1  # when it was broken, not in every round
+    assert "h04 is 2.10 turns behind" in logged[0]
+    scheduler.close()
+
+    content = certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
+    assert (content["status"], content["worst"], content["since"]) == ("broken", "h04", 31)
+    assert (content["terms"]["tolerance"], content["books_balance"]) == ("2", True)
+    assert content["clients"]["h11"] == {
+        **{"turns": 1, "promised_units": 60, "owed_units": 57, "forfeited_units": 0},
+        **{"behind_units": 50, "status": "broken", "broken_since": 31},
+    }
+    assert content["clients"]["h00"]["status"] == "kept"
+    assert content["clients"]["h00"]["behind_units"] < 0
+    with (folder / "c.jsonl").open("rb") as record:
+        assert verifier.differences((folder / "c.json").read_bytes(), record) == []
+    forged = {**content, "status": "kept"}
+    with (folder / "c.jsonl").open("rb") as record:
+        found = verifier.differences(json.dumps(forged).encode(), record)
+    assert found == ['field status: "kept" in the certificate, "broken" in the record']
+
+    findings = {finding.part: finding for finding in examine(scheduler.path)}
+    assert all(finding.ok is not False for finding in findings.values())  # the file is intact
+    assert findings["books"].message == "the books balance for 12 clients and agree with the recorded turns"
+    assert (findings["promise"].ok, findings["promise"].message) == (None, sentence)
+    caplog.clear()
+    again = open_fleet()
+    assert sum("the promise is broken" in record.message for record in caplog.records) == 1
+    assert again.certificate().summary() == certificate.summary()
+
+
+def test_the_advice_for_fair_pace_does_not_name_fair_pace(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 1, "guaranteed_rate": 1}, deadline=10.0)
+    for _ in range(8):
+        play_round(scheduler, offered("a", "b"))
+    broken, infeasible = scheduler.notices()
+    assert broken.startswith("the promise is broken: ")
+    assert "Amend the fleet to a smaller guaranteed_rate or a larger cohort_size; check" in broken
+    assert infeasible.endswith("amend the fleet to a guaranteed_rate of at most 0.5, or a cohort_size of at least 2")
+
+
+# Waiting because of the speed weight
+
+
+def test_a_speed_weight_that_makes_clients_wait_too_long_is_reported_in_the_first_rounds(
+    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler = open_fleet(**SLOW, deadline=3600.0)
+    assert scheduler.notices() == []
+    play_twelve(scheduler, 4)  # after three rounds everybody's time is known
+    logged = [record.message for record in caplog.records if "waits about" in record.message]
+    assert len(logged) == 1
+    play_twelve(scheduler, 30)
+    assert sum("waits about" in record.message for record in caplog.records) == 1
+    (notice,) = (notice for notice in scheduler.status().notices if "waits about" in notice)
+    assert notice.startswith("at speed_weight=20 h")
+    assert "like 7 more clients: amend the fleet to a speed_weight of at most 0.0065, or create a new fleet" in notice
+    found = longest_wait(scheduler._memory.fleet, 20.0)
+    assert found is not None
+    client = scheduler.clients[found.row]
+    assert client == "h11"
+    fastest_cohort = 60 + 3 * 420 / 11
+    assert found.rounds == pytest.approx(20.0 * (480 - fastest_cohort) / 0.1)  # speed_weight · (extra seconds) / rate
+    assert not found.never
+    assert longest_wait(scheduler._memory.fleet, found.largest_weight) is None
+
+
+def test_the_estimated_wait_is_that_of_the_explanation(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(**SLOW, deadline=3600.0)
+    seconds = dict(zip(TWELVE, np.linspace(60.0, 480.0, 12).tolist(), strict=True))
+    for _ in range(40):
+        play_round(scheduler, TWELVE, seconds)
+    found = longest_wait(scheduler._memory.fleet, 20.0)
+    assert found is not None
+    assert scheduler.clients[found.row] == "h11"
+    assert found.rounds == pytest.approx(20 * (480 - seconds["h03"]) / 0.1)
+    explained = scheduler.explain("h11").rounds_until
+    assert explained is not None
+    assert found.rounds == pytest.approx(explained, rel=0.15)
+    assert "h11 waits about 61,091 rounds for a turn, like 7 more clients" in "".join(scheduler.notices())
+
+
+def test_a_client_whose_debt_is_capped_too_early_is_said_to_be_never_selected(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(policy="rbcsf", settings={**PROMISE, "speed_weight": 20.0, "max_owed": 50}, deadline=None)
+    play_twelve(scheduler, 4)
+    assert "; max_owed caps its debt before that, so it is never selected: amend" in "".join(scheduler.notices())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"policy": "rbcsf", "settings": {**PROMISE, "speed_weight": 0.005}},
+        {"policy": "rbcsf", "settings": {**PROMISE, "speed_weight": 20.0, "horizon": 200}},
+        {"policy": "with-guarantee", "settings": {"policy": "rbcsf", "settings": {"cohort_size": 4}}},
+        {"policy": "random", "settings": {"cohort_size": 4}},
+        {"settings": PROMISE},
+    ],
+)
+def test_nobody_is_said_to_wait_if_the_weight_is_small_or_does_not_decide(
+    open_fleet: OpenFleet, options: dict[str, Any]
+) -> None:
+    scheduler = open_fleet(**options, deadline=3600.0)
+    play_twelve(scheduler, 20)
+    assert not [notice for notice in scheduler.notices() if "waits about" in notice]
+
+
+# Since when a promise is broken
+
+
+def recount(scheduler: Scheduler, limit: int, units: int, rates: int) -> IntArray:
+    """Counts since when each client is broken, from the exported events alone (accrual by availability)."""
+    behind: dict[str, int] = {}
+    since: dict[str, int] = {}
+    left: set[str] = set()
+    for event in scheduler.export():
+        if event["kind"] == "join":
+            behind |= dict.fromkeys(event["clients"], 0)
+            since |= dict.fromkeys(event["clients"], 0)
+        elif event["kind"] in ("retire", "forget"):
+            left.add(event["client"])
+        else:
+            bits = np.unpackbits(np.frombuffer(bytes.fromhex(event["volunteers"]), dtype=np.uint8))
+            for row, client in enumerate(behind):
+                behind[client] += rates if bits[row] and client not in left else 0
+                turn = client in event["clients"] and event["outcomes"][event["clients"].index(client)] == "arrived"
+                behind[client] -= units if turn else 0
+                broken = behind[client] > limit
+                since[client] = (since[client] or event["round"]) if broken else 0
+    return np.array(list(since.values()))
+
+
+@pytest.mark.parametrize("options", [restless_server.SETTINGS, restless_server.RBCSF_SETTINGS], ids=["fair", "rbcsf"])
+def test_broken_since_equals_a_recount_of_the_events(folder: Path, options: dict[str, Any]) -> None:
+    """Clients join, leave, fail and are late; a tolerance of a fifth of a turn is often exceeded and regained."""
+    path, tolerance = folder / "fleet.turnout", 1 / 5
+    strict = {**options, "settings": {**options["settings"], "tolerance": tolerance, "guaranteed_rate": "1/9"}}
+    seen = set()
+    for rounds in range(2, 26, 4):  # the file is closed and opened again, with and without a new snapshot
+        restless_server.play(str(path), rounds, options=strict)
+        with Scheduler.open(path, read_only=True) as reader:
+            certificate = reader.certificate()
+            since = recount(reader, limit=int(9 * tolerance), units=9, rates=1)
+            assert certificate.broken_since is not None
+            np.testing.assert_array_equal(certificate.broken_since[: len(since)], since)
+            seen |= set(since.tolist())
+    assert len(seen) > 5
+
+
+def play_and_die(path: Path, rounds: int, pipe: int) -> None:
+    """Plays rounds, writes since when the promise to each client is broken, and kills the process."""
+    try:
+        scheduler = Scheduler.open(path, **SLOW, deadline=3600.0)
+        play_twelve(scheduler, rounds)
+        since = scheduler.certificate().broken_since
+        assert since is not None
+        os.write(pipe, json.dumps(since.tolist()).encode())
+        os.kill(os.getpid(), signal.SIGKILL)
+    finally:
+        os._exit(1)
+
+
+# A snapshot is taken after round 50.
+@pytest.mark.parametrize("rounds", [33, 52, *(pytest.param(rounds, marks=pytest.mark.thorough) for rounds in (49, 50))])
+def test_broken_since_survives_a_killed_server(folder: Path, rounds: int) -> None:
+    path = folder / "fleet.turnout"
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        play_and_die(path, rounds, writer)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        written = pipe.read()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    with Scheduler.open(path) as scheduler:
+        since = scheduler.certificate().broken_since
+        assert since is not None
+        assert since.tolist() == json.loads(written)
+        assert sorted(set(since.tolist())) == [0, 31]
+        assert packed(scheduler) == packed_from_disk(path)
+
+
+def test_broken_since_is_reset_when_a_client_is_within_the_tolerance_again(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 1, "guaranteed_rate": "1/2", "tolerance": 1}, backoff_after=100)
+
+    def play(reports: bool) -> list[int]:
+        scheduler.choose(offered("a"))
+        if reports:
+            scheduler.report("a", 1.0)
+        scheduler.close_round()
+        since = scheduler.certificate().broken_since
+        assert since is not None
+        return since.tolist()  # type: ignore[no-any-return]
+
+    assert [play(reports=False) for _ in range(4)] == [[0], [0], [3], [3]]  # 1.5 and 2 turns behind
+    assert [play(reports=True) for _ in range(3)] == [[3], [0], [0]]  # 1.5, 1 and 0.5 turns behind
+    assert [play(reports=False) for _ in range(3)] == [[0], [9], [9]]
+
+
+@given(
+    st.lists(st.lists(st.booleans(), min_size=5, max_size=5), max_size=30),
+)
+@settings(max_examples=60, deadline=None)
+def test_judging_round_by_round_equals_a_plain_recount(rounds: list[list[bool]]) -> None:
+    counters = ClientCounters()
+    counters.add(5, 0)
+    for round_, broken in enumerate(rounds, start=1):
+        counters.judge(np.array(broken), round_)
+    for client in range(5):
+        kept = [round_ for round_, broken in enumerate(rounds, start=1) if not broken[client]]
+        expected = 1 + max(kept, default=0)
+        assert counters.broken_since[client] == (expected if expected <= len(rounds) else 0)
+
+
+def test_snapshots_of_older_versions_are_judged_from_the_next_round_on(folder: Path) -> None:
+    for name in ("fleet-format-1.turnout", "fleet-format-2.turnout"):
+        path = Path(shutil.copy(DATA / name, folder))
+        with Scheduler.open(path) as scheduler:
+            assert scheduler.settings.policy == "rbcsf"
+            certificate, closed = scheduler.certificate(), scheduler.round - 1
+            assert certificate.broken_since is not None
+            assert not certificate.broken_since.any()
+            assert scheduler.status().promise == certificate.summary()
+            scheduler.close_round()
+            for _ in range(30):  # everybody is available, and nobody reports
+                scheduler.choose(offered(*scheduler.clients))
+                scheduler.close_round()
+            certificate = scheduler.certificate()
+            assert certificate.broken_since is not None
+            assert certificate.status == "broken"
+            assert certificate.broken_since[certificate.broken].min() > closed
+            assert not certificate.broken_since[~certificate.broken].any()
+            scheduler.snapshot()
+            assert packed(scheduler) == packed_from_disk(path)
+        assert all(finding.ok is not False for finding in examine(path))
+        content = certify(path, folder / "c.json", folder / "c.jsonl")
+        assert 0 < content["terms"]["judged_after"] <= closed
+
+
+def test_the_doctor_accepts_an_old_snapshot_and_finds_a_forged_round(open_fleet: OpenFleet, folder: Path) -> None:
+    path = folder / "fleet.turnout"
+    scheduler = open_fleet(**SLOW, deadline=3600.0)
+    play_twelve(scheduler, 45)
+
+    def findings() -> list[str]:
+        return [finding.message for finding in examine(path) if finding.ok is False]
+
+    state = scheduler._memory.state()
+    forged = {**state, "numbers.broken_since": state["numbers.broken_since"] * 2}
+    old = {key: value for key, value in state.items() if key not in ("judged_after", "numbers.broken_since")}
+    for snapshot, problems in ((old, 0), (forged, 1)):
+        with scheduler._journal.writing() as changes:
+            changes.put_snapshot(scheduler._journal.last_event(), snapshot, now())
+        assert len(findings()) == problems
+    assert "numbers.broken_since" in findings()[0]
+
+
+# Clients that have retired
+
+
+def test_a_retired_client_stays_in_the_certificate_but_does_not_break_the_promise_for_ever(
+    open_fleet: OpenFleet, folder: Path
+) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 3, "guaranteed_rate": "1/2"}, backoff_after=100)
+    for _ in range(6):
+        play_round(scheduler, offered("a", "b", "gone"), {"a": 1.0, "b": 1.0})
+    assert scheduler.certificate().status == "broken"
+    scheduler.retire("gone")
+    play_round(scheduler, offered("a", "b"))
+    certificate = scheduler.certificate()
+    assert certificate.statuses.tolist() == ["kept", "kept", "broken"]
+    assert certificate.behind[2] == 3.0
+    assert certificate.broken_since is not None
+    assert certificate.broken_since.tolist() == [0, 0, 5]
+    assert (certificate.status, certificate.holds, certificate.worst) == ("kept", True, 0)
+    sentence = "kept: all 2 clients are less than one turn behind; 1 client retired while beyond the tolerance"
+    assert scheduler.status().promise_sentence == sentence
+    assert scheduler.status().behind == {}
+    assert scheduler.notices() == []
+    scheduler.forget("gone")
+    assert scheduler.certificate().broken_since.tolist() == [0, 0, 5]  # type: ignore[union-attr]
+    content = certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
+    assert (content["status"], content["worst"], content["since"]) == ("kept", "a", None)
+    assert content["clients"]["forgotten-2"]["status"] == "broken"
+    for client in ("a", "b"):
+        scheduler.retire(client)
+    status = scheduler.status()
+    assert status.promise_sentence == "kept: all clients have retired; 1 client retired while beyond the tolerance"
+    assert (status.worst, status.certificate_holds) == (None, True)
+
+
+def test_a_certificate_of_some_clients_is_that_of_their_rows() -> None:
+    zeros = np.zeros(4, dtype=np.int64)
+    certificate = Certificate(
+        turns=np.array([0, 1, 0, 5]),
+        units_per_turn=10,
+        promised_units=np.array([35, 30, 40, 40]),
+        owed_units=np.array([35, 20, 40, 0]),
+        forfeited_units=zeros,
+        broken_since=np.array([4, 0, 3, 0]),
+        retired=np.array([False, False, True, False]),
+    )
+    assert certificate.broken.tolist() == [True, False, True, False]
+    assert (certificate.status, certificate.worst, certificate.summary().since) == ("broken", 0, 4)
+    part = certificate.of(np.array([1, 2, 3]))
+    assert (part.status, part.worst, part.statuses.tolist()) == ("behind", 0, ["behind", "broken", "kept"])
+    summary = part.summary()
+    assert (summary.clients, summary.kept, summary.behind, summary.broken) == (2, 1, 1, 0)
+    assert (summary.retired, summary.retired_broken) == (1, 1)
+    assert summary.sentence("c{}".format) == (
+        "behind: c0 is 2.00 turns behind, within the tolerance of 2; 1 of 2 clients is one turn or more behind; "
+        "1 client retired while beyond the tolerance"
+    )
+    assert part.judged(1.5).status == "broken"
+    everybody = certificate.of(np.array([0, 3]))
+    assert (everybody.summary().retired, everybody.status) == (0, "broken")
+
+
+# Certificates of format 1
+
+
+def test_certificates_of_format_1_are_still_verified(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet(**SLOW, deadline=3600.0)
+    play_twelve(scheduler, 20)
+    scheduler.retire("h07")
+    content = certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
+    lines = (folder / "c.jsonl").read_bytes().splitlines(keepends=True)
+    terms = json.loads(lines[0])
+    for key in ("tolerance", "judged_after"):
+        del terms["terms"][key]
+    lines[0] = f"{json.dumps({**terms, 'format': 1})}\n".encode()
+    old = verifier.recount(lines)
+    assert (old["format"], old["holds"]) == (1, True)
+    assert not {"books_balance", "status", "worst", "since"} & old.keys()
+    assert set(old["clients"]["h00"]) == {"turns", "promised_units", "owed_units", "forfeited_units"}
+    assert {client: entry["turns"] for client, entry in old["clients"].items()} == {
+        client: entry["turns"] for client, entry in content["clients"].items()
+    }
+    assert verifier.differences(json.dumps(old).encode(), lines) == []
+    assert verifier.differences(json.dumps({**old, "holds": False}).encode(), lines)
+    lines[0] = f"{json.dumps({**terms, 'format': 6})}\n".encode()
+    (problem,) = verifier.differences(json.dumps(old).encode(), lines)
+    assert "format 6 needs another version of the verifier" in problem
+
+
+# Feasibility
+
+
+def test_the_error_for_an_infeasible_rate_states_the_proved_bound_and_the_least_tolerance() -> None:
+    guarantee = Guarantee(0.15, accrual="available", paid="chosen")
+    with pytest.raises(InfeasiblePromise) as caught:
+        guarantee.require_feasible(guarantee.queues(100), 8)
+    bound = Guarantee(0.08, accrual="available", paid="chosen").proved_bound(100, 8)
+    assert bound == pytest.approx(2.91)
+    assert str(caught.value).endswith(
+        "or pass allow_infeasible=True to go on without a guarantee. With a guaranteed_rate of 0.08 and the tolerance "
+        f"2, FairPace is proved to keep every client less than {bound:.3f} turns behind if accrual='available' and "
+        "paid='chosen'; the tolerance must be above 0.08"
+    )
+    with pytest.raises(InfeasiblePromise, match=r"with a guaranteed_rate of 0\.08 it must be above 0\.08$"):
+        require_feasible([0.15] * 100, [1.0] * 100, 8, tolerance=0.05)
+    with pytest.raises(InfeasiblePromise, match=r"With a guaranteed_rate of 0\.3 and .* less than 2\.300 turns behind"):
+        require_feasible([0.4] * 5, [1.0, 1.0, 0.3, 1.0, 1.0], 2, tolerance=2)
+    with pytest.raises(InfeasiblePromise, match=r"to go on without a guarantee$"):
+        require_feasible([1.0, 0.25], [1.0, 1.0], 1, tolerance=2)
+
+
+def test_the_scheduler_states_the_proved_bound_before_the_first_round(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 2, "guaranteed_rate": 0.5, "tolerance": 3}, allow_infeasible=False)
+    with pytest.raises(InfeasiblePromise, match=r"the tolerance 3, FairPace is proved to .* less than 3\.625 turns"):
+        scheduler.choose(offered(*named(8)))
+
+
+def test_the_least_tolerance_grows_with_absences_only_if_these_earn_turns() -> None:
+    assert least_tolerances([0.1, 0.2], [0.5, 0.5], "available").tolist() == [0.1, 0.2]
+    assert least_tolerances([0.1, 0.0], [1.0, 0.0], "always").tolist() == [0.2, 0.0]
+    expected = 0.1 * (2 + np.log(0.001) / np.log(0.5))
+    assert least_tolerances([0.1], [0.5], "always").tolist() == [pytest.approx(expected)]
+    assert Guarantee(0.1, accrual="always", availability=0.5).least_tolerance(3) == pytest.approx(expected)
+    assert Guarantee([0.1, 0.3], availability=[0.5, 0.1]).least_tolerance(2) == 0.3
+
+
+def test_clients_that_are_absent_too_long_for_the_tolerance_are_noticed(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 2, "guaranteed_rate": 0.2, "accrual": "always"})
+    for round_ in range(24):
+        assert not [notice for notice in scheduler.notices() if "absent" in notice] or round_ >= 20
+        play_round(scheduler, offered("a", "b", *(["away"] if round_ % 3 == 0 else [])))
+    (notice,) = scheduler.notices()
+    assert notice == (
+        "away may be absent for so long that no policy keeps the tolerance: use accrual='available', or a tolerance "
+        f"above {0.2 * (2 + np.log(0.001) / np.log(1 - 9 / 26)):.2f}"
+    )
+    other = open_fleet("other", settings={"cohort_size": 2, "guaranteed_rate": 0.2, "tolerance": 1})
+    for round_ in range(24):
+        play_round(other, offered("a", "b", *(["away"] if round_ % 3 == 0 else [])))
+    assert other.notices() == []

@@ -1,0 +1,1214 @@
+from __future__ import annotations
+
+import json
+import logging
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from fractions import Fraction
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from live.fleets import (
+    LIVE,
+    OpenFleet,
+    World,
+    fresh_model,
+    named,
+    offered,
+    packed,
+    packed_from_disk,
+    play_round,
+    rows_of,
+    turns_in,
+)
+from turnout.errors import OfferError, ReportError, SettingError, StateError, StoreError
+from turnout.kernel.exchange_time import ExchangeTimeModel
+from turnout.kernel.rounds import RoundReport
+from turnout.live import ClientStatus, FleetStatus, Scheduler
+from turnout.live import scheduler as scheduler_module
+from turnout.live.turns.records import digest_of
+from turnout.live.turns.rounds.reliability import probability_at_least
+
+
+def outcomes_of(report: RoundReport) -> list[str]:
+    assert report.outcomes is not None
+    return list(report.outcomes)
+
+
+def model_of(scheduler: Scheduler) -> ExchangeTimeModel:
+    model = scheduler._memory.fleet.model
+    assert model is not None
+    return model
+
+
+# Rounds
+
+
+def test_choose_returns_the_same_cohort_while_a_round_is_open(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    cohort = scheduler.choose(offered(*named(5)))
+    assert cohort == ["c0", "c1"]
+    assert scheduler.choose(offered("c3", "c4")) == scheduler.choose({}) == cohort
+    scheduler.report("c0", 1.0)
+    assert scheduler.choose({"nobody": {"nonsense": 1.0}}) == cohort
+    assert scheduler.clients == named(5)
+
+
+def test_an_open_round_survives_a_restart(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler, undisturbed = open_fleet(), open_fleet("undisturbed")
+    for fleet in (scheduler, undisturbed):
+        play_round(fleet, offered(*named(3)), 2.0)
+        fleet.report(fleet.choose(offered(*named(5)))[0], 3.0)
+    before, cohort = scheduler.elapsed(), undisturbed.choose({})
+    scheduler.close()
+    again = open_fleet()
+    assert again.choose(offered("c0")) == cohort
+    assert again.elapsed() > before
+    assert (again.round, again.status().is_open, again.status().arrived) == (2, True, cohort[:1])
+    assert packed(again) == packed(undisturbed)
+    for fleet in (again, undisturbed):
+        fleet.report(fleet.status().out[0], 4.0)
+        fleet.close_round()
+    assert packed(again) == packed(undisturbed) == packed_from_disk(folder / "undisturbed")
+    assert turns_in(folder / "fleet.turnout") == turns_in(folder / "undisturbed")
+
+
+def test_abandoning_a_round_restores_the_state_and_removes_its_new_clients(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler, path = open_fleet(), folder / "fleet.turnout"
+    play_round(scheduler, offered(*named(3)))
+    before, turns = packed(scheduler), turns_in(path)
+    cohort = scheduler.choose(offered(*named(3), "new"))
+    assert "new" in scheduler.clients
+    scheduler.abandon_round()
+    assert (packed(scheduler), packed_from_disk(path), turns_in(path)) == (before, before, turns)
+    assert (scheduler.clients, scheduler.round, scheduler.status().is_open) == (named(3), 1, False)
+    assert scheduler.choose(offered(*named(3), "new")) == cohort
+    scheduler.report(cohort[0], 1.0)
+    with pytest.raises(ReportError, match=f"round 2 cannot be abandoned: '{cohort[0]}' has reported. Close it instead"):
+        scheduler.abandon_round()
+    assert scheduler.status().is_open
+
+
+def test_methods_that_need_an_open_or_a_closed_round_raise_otherwise(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    for attempt in (scheduler.close_round, scheduler.abandon_round, scheduler.elapsed, lambda: scheduler.report("a")):
+        with pytest.raises(ReportError, match="no round is open: choose first"):
+            attempt()
+    assert not scheduler.ready
+    scheduler.choose(offered("a"))
+    attempts: list[Callable[[], object]] = [
+        lambda: scheduler.register(["b"]),
+        lambda: scheduler.retire("a"),
+        lambda: scheduler.forget("a"),
+        scheduler.snapshot,
+    ]
+    for not_now in attempts:
+        with pytest.raises(ReportError, match="round 1 is open: close or abandon it before you "):
+            not_now()
+
+
+def test_a_round_is_ready_when_all_outcomes_are_known_or_enough_updates_arrived(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(overcommit=2.0, deadline=None)
+    scheduler.choose(offered(*named(4)))
+    scheduler.report("c0", 1.0)
+    scheduler.report_failure("c1", "its battery died")
+    assert not scheduler.ready
+    scheduler.report("c2", 1.0)
+    assert scheduler.ready
+    scheduler.close_round()
+    scheduler.choose(offered("c0"))
+    scheduler.report_failure("c0", "its battery died")
+    assert scheduler.ready
+
+
+def test_seconds_are_measured_from_the_selection_unless_given(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    scheduler.choose(offered("a", "b"))
+    earlier = scheduler.elapsed()
+    scheduler.report("a")
+    (turn,) = scheduler.history("a")
+    assert turn.seconds is not None
+    assert earlier < turn.seconds < scheduler.elapsed()
+    scheduler.close_round()
+    scheduler.choose(offered("a"))
+    with pytest.raises(ReportError, match="'b' was not selected in round 2"):
+        scheduler.report("b")  # the time since this selection is not the time of its earlier turn
+    with pytest.raises(ReportError, match="round 2 is open: pass the seconds that 'b' took in round 1"):
+        scheduler.report("b", round=1)
+
+
+@pytest.mark.parametrize("number", [3, np.float64(3), np.float32(3), np.int64(3), 3.0])
+def test_numbers_and_strings_of_any_type_are_stored_as_plain_values(
+    open_fleet: OpenFleet, folder: Path, number: float
+) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 3})
+    scheduler.choose({np.str_(client): ClientStatus(1, 2) for client in "abc"})
+    scheduler.report(np.str_("a"), number)
+    scheduler.report_failure("b", OSError("lone surrogate \ud800"))  # type: ignore[arg-type]
+    scheduler.close_round(after=np.float32(20))  # type: ignore[arg-type]
+    scheduler.report("c", number + 10)
+    play_round(scheduler, offered("a"), 1.0)
+    assert [turn.seconds for client in "abc" for turn in scheduler.history(client)] == [3.0, 1.0, None, 10.0]
+    assert scheduler.history("b")[0].why == "lone surrogate ?"
+    assert scheduler.history("c")[0].late_seconds == 13.0
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+
+
+# Deadlines
+
+
+def test_missing_clients_are_learned_with_the_fixed_deadline(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(deadline=7.5)
+    assert scheduler.notices() == []
+    scheduler.choose(offered("a", "b"))
+    assert scheduler.status().deadline == 7.5
+    scheduler.report("a", 2.0)
+    assert scheduler.close_round(after=1.0).report.exchange_times.tolist() == [2.0, 7.5]
+    expected = fresh_model(2)
+    expected.learn([0, 1], [[1.0, 1.0, 10.0]] * 2, [2.0, 7.5])
+    assert model_of(scheduler).bank.tobytes() == expected.bank.tobytes()
+
+
+@pytest.mark.parametrize(("deadline", "after"), [(6, None), (None, 6)], ids=["deadline", "after"])
+def test_a_client_that_misses_a_whole_number_of_seconds_leaves_a_sound_file(
+    open_fleet: OpenFleet, deadline: int | None, after: int | None
+) -> None:
+    scheduler = open_fleet(deadline=deadline)
+    scheduler.choose(["a", "b", "c", "d"])
+    scheduler.close_round(after=after)
+    assert {(turn.kind, turn.seconds) for turn in scheduler.turns(1)} == {("late", 6.0)}
+
+
+def test_an_update_after_the_deadline_counts_while_the_round_is_open(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(deadline=5.0, settings={"cohort_size": 3})
+    scheduler.choose(offered("a", "b", "c"))
+    scheduler.report("a", 8.0)
+    report = scheduler.close_round().report
+    assert report.exchange_times.tolist() == [8.0, 8.0, 8.0]  # the others had not arrived after 8 seconds
+    assert outcomes_of(report) == ["arrived", "late", "late"]
+
+
+def test_times_are_predicted_from_the_first_turn_on(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 2})
+    scheduler.choose(offered("a", "b"))
+    assert scheduler.predicted_seconds() == {}
+    scheduler.report("a", 3.0)
+    scheduler.report_failure("b", "battery")
+    scheduler.close_round()
+    scheduler.choose(offered("a", "b"))
+    assert scheduler.predicted_seconds().keys() == {"a"}
+
+
+def test_forgetting_leaves_others_as_much_time_as_it_takes_itself(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 2})
+    play_round(scheduler, offered("a", "b"))
+    durations, paused, clock = iter([0.004, 3.0]), list[float](), [0.0]
+
+    def steps(_: str) -> Iterator[None]:
+        for seconds in durations:
+            clock[0] += seconds
+            yield
+
+    monkeypatch.setattr(scheduler, "forget_in_steps", steps)
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "sleep", paused.append)
+    scheduler.forget("a")
+    monkeypatch.undo()
+    assert paused == pytest.approx([0.004, scheduler_module.LONGEST_PAUSE])
+
+
+@pytest.mark.parametrize(
+    ("limits", "deadline"),
+    [({}, 3.0), ({"deadline_multiple": 2.0}, 2.0), ({"deadline_floor": 20.0}, 20.0), ({"deadline_ceiling": 2.5}, 2.5)],
+)
+def test_an_automatic_deadline_is_a_multiple_of_the_slowest_prediction(
+    open_fleet: OpenFleet, limits: dict[str, Any], deadline: float
+) -> None:
+    scheduler = open_fleet(deadline="auto", **limits)
+    ceiling = limits.get("deadline_ceiling", 3600.0)
+    seconds = {"a": 4.0, "b": 6.0, "c": 5.0}
+    for _ in range(5):
+        scheduler.choose(offered("a", "b"))
+        assert scheduler.status().round > 1 or scheduler.status().deadline == ceiling  # no time was measured yet
+        scheduler.report_many({client: seconds[client] for client in scheduler.status().out})
+        scheduler.close_round()
+    scheduler.choose(offered("a", "b"))
+    contexts = [[1.0, 0.0, 10.0]] * 2
+    slowest = float(model_of(scheduler).predict(contexts, [0, 1]).max())
+    expected = deadline if "deadline_multiple" not in limits and limits else deadline * slowest
+    assert scheduler.status().deadline == pytest.approx(expected)
+    assert slowest == pytest.approx(6.0, rel=0.1)
+    scheduler.abandon_round()
+    scheduler.choose(offered("c"))
+    assert scheduler.status().deadline == ceiling
+
+
+def test_an_automatic_deadline_is_the_ceiling_while_one_client_of_the_cohort_has_no_time(open_fleet: OpenFleet) -> None:
+    """A prediction for the other client says nothing about the one that was never measured."""
+    scheduler = open_fleet(deadline="auto", deadline_ceiling=60.0)
+    for _ in range(3):
+        play_round(scheduler, offered("a"), 4.0)
+    assert sorted(scheduler.choose(offered("a", "b"))) == ["a", "b"]
+    assert scheduler.status().deadline == 60.0
+    scheduler.report_many({"a": 4.0, "b": 4.0})
+    scheduler.close_round()
+    scheduler.choose(offered("a", "b"))
+    deadline = scheduler.status().deadline
+    assert deadline is not None
+    assert deadline < 60.0, "both have been measured"
+
+
+def test_an_automatic_deadline_is_the_ceiling_if_the_policy_learns_no_times(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(policy="random", deadline="auto", deadline_ceiling=60.0)
+    for _ in range(3):
+        play_round(scheduler, offered("a"))
+    scheduler.choose(offered("a"))
+    assert scheduler.status().deadline == 60.0
+
+
+def test_a_missing_deadline_is_logged_as_a_warning(
+    open_fleet: OpenFleet, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    scheduler = open_fleet(deadline=None)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "no deadline is set: a round in which a client never reports stays open" in caplog.text
+    assert len(scheduler.notices()) == 1
+    assert "no deadline" in str(scheduler.status())
+    scheduler.choose(offered("a", "b"))
+    assert not scheduler.ready
+    assert scheduler.close_round(after=7.0).report.exchange_times.tolist() == [7.0, 7.0]
+    scheduler.choose(offered("a", "b"))
+    elapsed = scheduler.elapsed()
+    times = scheduler.close_round().report.exchange_times
+    assert (times > elapsed).all()
+    scheduler.choose(offered("a"))
+    for wrong in (0, -1.0, float("nan"), "soon"):
+        with pytest.raises(ReportError, match="after must be"):
+            scheduler.close_round(after=wrong)  # type: ignore[arg-type]
+    caplog.clear()
+    Scheduler.open(folder / "fleet.turnout", read_only=True).close()
+    assert caplog.text == ""  # readers get no warning
+
+
+# Failures
+
+
+def test_failures_lower_the_reliability_but_do_not_change_the_learned_speed(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    play_round(scheduler, offered("a", "b"), 3.0)
+    expected = fresh_model(2)
+    expected.learn([0, 1], [[1.0, 1.0, 10.0]] * 2, [3.0, 3.0])
+    assert model_of(scheduler).bank.tobytes() == expected.bank.tobytes()
+    assert scheduler.reliability("a") == pytest.approx(2 / 3)
+    scheduler.choose(offered("a", "b"))
+    scheduler.report_failure("a", "its battery died")
+    scheduler.report("b", 3.0)
+    scheduler.close_round()
+    expected.learn([1], [[1.0, 0.0, 10.0]], [3.0])
+    assert model_of(scheduler).bank.tobytes() == expected.bank.tobytes()
+    assert scheduler.reliability("a") == pytest.approx(2 / 4)
+    assert scheduler.reliability("b") == pytest.approx(3 / 4)
+
+
+def test_consecutive_failures_double_the_back_off_which_the_status_shows(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(backoff_after=2)
+    invited = []
+    for round_ in range(1, 30):
+        cohort = scheduler.choose(offered("weak", "strong"))
+        if "weak" in cohort:
+            invited.append(round_)
+            scheduler.report_failure("weak", "its battery died")
+        else:
+            assert "weak until round" in str(scheduler.status())
+            assert scheduler.status().backing_off["weak"] >= round_
+        scheduler.report("strong", 1.0)
+        scheduler.close_round()
+    # Two misses, then back-offs of 1, 2, 4 and 8 rounds.
+    assert invited == [1, 2, 4, 7, 12, 21]
+    assert scheduler.status().backing_off == {"weak": 37}
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_report_ends_the_back_off(open_fleet: OpenFleet, late: bool) -> None:
+    scheduler = open_fleet(backoff_after=2)
+    for _ in range(2):
+        scheduler.choose(offered("a"))
+        scheduler.close_round()
+    assert scheduler.status().backing_off == {"a": 3}
+    if late:
+        scheduler.report("a", 20.0, round=1)
+        assert scheduler.choose(offered("a")) == []
+        scheduler.close_round()  # the late report is learned now
+    else:
+        scheduler.choose(offered("a"))
+        scheduler.close_round()
+        play_round(scheduler, offered("a"))
+    assert scheduler.status().backing_off == {}
+    scheduler.choose(offered("a"))
+    scheduler.report_failure("a", "its battery died")
+    scheduler.close_round()
+    assert scheduler.status().backing_off == {}  # this is the first consecutive miss again
+
+
+# Late arrivals
+
+
+@pytest.mark.parametrize("forgetting", [1.0, 0.8])
+def test_late_times_are_learned_as_if_they_had_been_known_at_once(open_fleet: OpenFleet, forgetting: float) -> None:
+    world = World(4)
+    scheduler = open_fleet(
+        policy="rbcsf",  # whose clients are learned independently of each other, so that corrections are exact
+        settings={"cohort_size": 4, "forgetting": forgetting},
+        late_window=3,
+        backoff_after=100,
+    )
+    truth: dict[tuple[int, str], float] = {}
+    for round_ in range(1, 13):
+        statuses = world.statuses(round_)
+        scheduler.choose(statuses)
+        for client in world.clients:
+            truth[round_, client] = 6.0 + (7 * round_ + int(client[1])) % 9
+            if truth[round_, client] < 10.0:
+                scheduler.report(client, truth[round_, client])
+        for client in world.clients:  # reported one, two or three rounds later
+            earlier = round_ - 1 - int(client[1]) % 3
+            if truth.get((earlier, client), 0.0) >= 10.0:
+                assert scheduler.report(client, truth[earlier, client], round=earlier)
+        scheduler.close_round()
+    for client in world.clients:
+        for round_ in (10, 11, 12):
+            if truth[round_, client] >= 10.0:
+                scheduler.report(client, truth[round_, client], round=round_)
+    scheduler.choose({})
+    scheduler.close_round()
+    expected = ExchangeTimeModel(4, forgetting=forgetting)
+    for event in scheduler.export():
+        if event["kind"] == "round" and event["clients"]:
+            seconds = [truth[event["round"], client] for client in event["clients"]]
+            expected.learn(scheduler.rows(event["clients"]), event["contexts"], seconds)
+    assert sum(seconds >= 10.0 for seconds in truth.values()) > 20
+    np.testing.assert_allclose(model_of(scheduler).bank, expected.bank, atol=1e-9)
+
+
+def test_a_report_in_transit_at_the_close_counts_as_taking_until_the_close(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    scheduler.choose(offered("a", "b"))
+    scheduler.close_round()
+    before = model_of(scheduler).bank.copy()
+    assert scheduler.report("a", 9.9)
+    assert not scheduler.report("a", 9.9)
+    with pytest.raises(ReportError, match=r"'a' was reported before in round 1 .*: the first report is kept"):
+        scheduler.report("a", 11.0)
+    play_round(scheduler, {})
+    assert scheduler.history("a")[0].late_seconds == 10.0
+    assert model_of(scheduler).bank.tobytes() == before.tobytes()
+
+
+# Over-selection
+
+
+def test_over_selection_keeps_the_first_updates_and_breaks_ties_by_row(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 2, "guaranteed_rate": "1/5"}, overcommit=2.5)
+    assert scheduler.choose(offered(*named(8))) == named(5)
+    scheduler.report_many({"c4": 2.0, "c3": 2.0, "c2": 2.0, "c1": 9.0})
+    report = scheduler.close_round().report
+    assert outcomes_of(report) == ["late", "late", "arrived", "arrived", "late"]
+    kinds = [scheduler.history(client)[0].kind for client in named(5)]
+    assert kinds == ["outrun", "surplus", "arrived", "arrived", "surplus"]
+    # A missing client took at least as long as the last one kept; the time of a surplus client is learned as it is.
+    assert report.exchange_times.tolist() == [2.0, 9.0, 2.0, 2.0, 2.0]
+    certificate = scheduler.certificate()
+    assert certificate.turns.tolist() == [0, 0, 1, 1, 0, 0, 0, 0]
+    assert certificate.owed.tolist() == [0.2, 0.2, 0, 0, 0.2, 0.2, 0.2, 0.2]
+    expected = fresh_model(8)
+    expected.learn(range(5), [[1.0, 1.0, 10.0]] * 5, report.exchange_times)
+    assert model_of(scheduler).bank.tobytes() == expected.bank.tobytes()
+    assert [scheduler.reliability(client) for client in ("c0", "c1", "c5")] == [1 / 2, 2 / 3, 1 / 2]
+
+
+@pytest.mark.parametrize(("factor", "wanted", "invited"), [(1.0, 3, 3), (1.1, 3, 4), (1.1, 100, 110), (1.5, 4, 6)])
+def test_an_overcommit_factor_is_rounded_up_without_floating_point_surprises(
+    open_fleet: OpenFleet, factor: float, wanted: int, invited: int
+) -> None:
+    scheduler = open_fleet(settings={"cohort_size": wanted}, overcommit=factor)
+    assert len(scheduler.choose(offered(*named(200)))) == invited
+    assert scheduler.status().wanted == wanted
+
+
+def test_automatic_overcommit_invites_enough_clients_for_the_confidence(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 3}, overcommit="auto", confidence=0.8, backoff_after=100)
+    sizes = []
+    for round_ in range(40):
+        cohort = scheduler.choose(offered(*named(20)))
+        chances = np.array([scheduler.reliability(client) for client in cohort])
+        assert probability_at_least(3, chances) >= 0.8
+        sizes.append(len(cohort))
+        back = cohort if round_ > 5 else cohort[::2]
+        scheduler.report_many(dict.fromkeys(back, 1.0))
+        scheduler.close_round()
+    assert max(sizes) > min(sizes[-5:]) >= 3
+    assert scheduler.choose(offered("c0", "c1")) == ["c0", "c1"]  # only two clients are available
+
+
+# Fairness
+
+
+def test_a_turn_is_paid_only_if_the_client_contributed(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 4, "guaranteed_rate": "1/4"})
+    scheduler.choose(offered(*named(4)))
+    scheduler.report("c0", 1.0)
+    scheduler.report_failure("c1", "its battery died")
+    scheduler.close_round()
+    assert scheduler.certificate().turns.tolist() == [1, 0, 0, 0]
+    assert scheduler.certificate().owed.tolist() == [0, 0.25, 0.25, 0.25]
+    scheduler.report("c2", 20.0)  # late: its time is learned, but its turn is not paid
+    play_round(scheduler, {})
+    assert scheduler.certificate().turns.tolist() == [1, 0, 0, 0]
+
+
+def test_available_clients_earn_turns_up_to_the_cap_and_forfeit_the_excess(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(
+        policy="rbcsf",
+        settings={"cohort_size": 1, "guaranteed_rate": "1/2", "max_owed": 2, "speed_weight": 100.0},
+        backoff_after=100,
+    )
+    for _ in range(10):  # the slow client is not selected until its debt outweighs its time
+        play_round(scheduler, {**offered("fast"), **offered("slow", free_cpu=0.001)}, {"fast": 1.0, "slow": 9.9})
+    turns = len(scheduler.history("slow"))
+    certificate = scheduler.certificate()
+    assert certificate.promised.tolist() == [5.0, 5.0]
+    assert certificate.owed.max() <= 2
+    row = int(scheduler.rows(["slow"])[0])
+    assert certificate.forfeited[row] == 5 - turns - certificate.owed[row] > 0
+    for _ in range(5):
+        play_round(scheduler, offered("fast"))
+    assert scheduler.certificate().promised[row] == 5.0
+    assert scheduler.certificate().owed[row] == certificate.owed[row]
+    assert scheduler.certificate().books_balance
+
+
+@pytest.mark.parametrize(("speed_weight", "cap"), [(0.0, 10), (1.5, 25)])
+def test_debts_are_capped_by_default_at_ten_turns_above_those_that_outweigh_the_deadline(
+    open_fleet: OpenFleet, speed_weight: float, cap: int
+) -> None:
+    settings = {"cohort_size": 1, "guaranteed_rate": 1, "speed_weight": speed_weight}
+    scheduler = open_fleet(policy="rbcsf", settings=settings)
+    for _ in range(2 * cap):
+        play_round(scheduler, offered("a", "b", "c"))
+    assert scheduler.certificate().owed.max() == cap
+    assert scheduler.certificate().books_balance
+    assert "3 clients have forfeited turns to the cap: raise max_owed" in "".join(scheduler.notices())
+
+
+def test_an_outrun_client_has_no_miss_and_its_actual_time_is_learned(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(policy="rbcsf", settings={"cohort_size": 1}, overcommit=2.0, backoff_after=1)
+    scheduler.choose(offered("slow", "fast"))
+    scheduler.report("fast", 2.0)
+    scheduler.close_round()
+    assert scheduler.history("slow")[0].kind == "outrun"
+    assert scheduler.status().backing_off == {}
+    assert scheduler.reliability("slow") == 1 / 2
+    assert scheduler.report("slow", 8.0)
+    play_round(scheduler, {})
+    expected = ExchangeTimeModel(1)
+    expected.learn([0], [[1.0, 1.0, 10.0]], [8.0])
+    row = int(scheduler.rows(["slow"])[0])
+    np.testing.assert_allclose(model_of(scheduler).bank[:, [row]], expected.bank, atol=1e-12)
+
+
+# Clients that leave
+
+
+def test_a_retired_client_is_never_selected_and_keeps_its_debt(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 1, "guaranteed_rate": "1/4"})
+    for _ in range(3):
+        play_round(scheduler, offered("a", "b", "c"))
+    before = scheduler.certificate()
+    scheduler.retire("b")
+    for _ in range(20):
+        assert play_round(scheduler, offered("a", "b", "c")) != ["b"]
+    row = int(scheduler.rows(["b"])[0])
+    after = scheduler.certificate()
+    for kind in ("turns", "promised", "owed"):
+        assert getattr(after, kind)[row] == getattr(before, kind)[row]
+    assert after.books_balance
+    assert (scheduler.status().retired, scheduler.clients) == (1, ["a", "b", "c"])
+    assert "3, 1 of them retired" in str(scheduler.status())
+    assert len(scheduler.history("b")) == before.turns[row]
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+    with pytest.raises(ReportError, match="there is no client 'nobody'"):
+        scheduler.retire("nobody")
+
+
+SECRET = "the client of Mrs. Smith"
+
+
+def test_a_forgotten_client_leaves_no_trace_in_the_file(open_fleet: OpenFleet, folder: Path) -> None:
+    """Its id, times and contexts are in no table and in no byte; the sums of the certificate stay."""
+    scheduler, path = open_fleet(backoff_after=100), folder / "fleet.turnout"
+    secret_seconds = [11.0625, 3.1415926535, 23.75, 2.7182818284]
+    for round_, seconds in enumerate(secret_seconds):
+        chosen = scheduler.choose({**offered("a"), **offered(SECRET, free_cpu=0.7310585786 + round_)})
+        assert SECRET in chosen
+        scheduler.report("a", 1.0)
+        if seconds < 10:
+            scheduler.report(SECRET, seconds)
+        scheduler.close_round()
+        if seconds > 10:
+            scheduler.report(SECRET, seconds, round=round_ + 1)
+    scheduler.choose(offered("a", SECRET))
+    scheduler.report_failure(SECRET, "Mrs. Smith has left")
+    scheduler.close_round()
+    scheduler.snapshot()
+    kept = scheduler.certificate()
+    secret_contexts = [1 / (0.7310585786 + round_) for round_ in range(4)]
+    numbers = [np.float64(value).tobytes() for value in (*secret_seconds, *secret_contexts)]
+    assert all(
+        secret in file_bytes(scheduler, path) for secret in (SECRET.encode(), b"Mrs. Smith has left", *numbers[1:])
+    )
+
+    scheduler.forget(SECRET)
+    data = file_bytes(scheduler, path)
+    for secret in (SECRET.encode(), b"Smith", *numbers, *(number[::-1] for number in numbers)):
+        assert secret not in data
+    assert SECRET not in "".join(json.dumps(event) for event in scheduler.export())
+    assert not [
+        row for (table,) in rows_of(path, TABLES) for row in rows_of(path, f"SELECT * FROM {table}") if SECRET in row
+    ]
+    after = scheduler.certificate()
+    for kind in ("turns", "promised_units", "owed_units", "forfeited_units"):
+        np.testing.assert_array_equal(getattr(after, kind), getattr(kept, kind))
+    assert scheduler.clients == ["a", "forgotten-1"]
+    assert [turn.kind for turn in scheduler.history("forgotten-1")] == ["late", "arrived", "late", "arrived", "failed"]
+    before = b""
+    for kind, blob, digest in rows_of(path, "SELECT kind, data, digest FROM events ORDER BY seq"):
+        assert digest_of(before, kind, blob) == digest
+        before = digest
+    assert packed(scheduler) == packed_from_disk(path)
+    with pytest.raises(ReportError, match="was not selected in any round"):
+        scheduler.report(SECRET, 30.0)
+
+
+TABLES = "SELECT name FROM sqlite_master WHERE type = 'table'"
+
+
+def file_bytes(scheduler: Scheduler, path: Path) -> bytes:
+    """Returns the bytes of the file after a checkpoint, and of its write-ahead log."""
+    busy, *_ = scheduler._journal._file.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    assert not busy
+    return path.read_bytes() + path.with_name(f"{path.name}-wal").read_bytes()
+
+
+def test_a_forgotten_id_that_returns_is_a_new_client(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet(policy="rbcsf")
+    for _ in range(3):
+        play_round(scheduler, offered("a", "b"), 4.0)
+    scheduler.forget("a")
+    cohort = play_round(scheduler, offered("a", "b"), 4.0)
+    assert scheduler.clients == ["forgotten-0", "b", "a"]
+    assert sorted(cohort) == ["a", "b"]
+    assert [turn.round for turn in scheduler.history("a")] == [4]
+    assert scheduler.certificate().turns.tolist() == [3, 4, 1]
+    fresh = ExchangeTimeModel(1)
+    fresh.learn([0], [[1.0, 1.0, 10.0]], [4.0])
+    assert model_of(scheduler).bank[:, [2]].tobytes() == fresh.bank.tobytes()
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+
+
+def test_a_client_may_already_have_the_name_of_a_forgotten_one(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    scheduler.register(["a", "forgotten-0"])
+    scheduler.forget("a")
+    scheduler.forget("forgotten-0")
+    assert len(set(scheduler.clients)) == 2
+    assert scheduler.status().retired == 2
+
+
+def test_a_late_time_of_a_forgotten_client_is_not_learned(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet(policy="rbcsf")
+    scheduler.choose(offered("a", "b"))
+    scheduler.close_round()
+    scheduler.report_many({"a": 20.0, "b": 30.0})
+    scheduler.forget("a")
+    play_round(scheduler, offered("b"), 2.0)
+    assert model_of(scheduler).bank[:, 0].tobytes() == ExchangeTimeModel(1).bank[:, 0].tobytes()
+    expected = ExchangeTimeModel(1)
+    expected.learn([0], [[1.0, 1.0, 10.0]], [30.0])
+    expected.learn([0], [[1.0, 1.0, 10.0]], [2.0])
+    np.testing.assert_allclose(model_of(scheduler).bank[:, [1]], expected.bank, atol=1e-12)
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+
+
+def test_register_counts_new_clients_and_refuses_invalid_ids(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    assert scheduler.register(["a", "b", "a"]) == 2
+    assert scheduler.register(["b", "c"]) == 1
+    assert scheduler.register([]) == 0
+    for wrong in ("", "with\0zero", 5, None, "lone surrogate \ud800"):
+        with pytest.raises(OfferError, match="client ids must be non-empty strings without null characters, got"):
+            scheduler.register(["d", wrong])  # type: ignore[list-item]
+        with pytest.raises(OfferError, match="client ids must be non-empty strings without null characters, got"):
+            scheduler.choose({wrong: ClientStatus(1.0, 1.0)})  # type: ignore[dict-item]
+    with pytest.raises(OfferError, match="ids must be a list of strings, got 'abc'"):
+        scheduler.register("abc")
+    assert scheduler.clients == ["a", "b", "c"]
+    assert scheduler.rows(["c", "a"]).tolist() == [2, 0]
+    with pytest.raises(ReportError, match="there is no client 'd'"):
+        scheduler.rows(["a", "d"])
+
+
+def test_how_often_a_client_was_available_is_judged_by_the_20_or_more_rounds_since_it_joined(
+    open_fleet: OpenFleet,
+) -> None:
+    """Both were available in 8 of the last 20 rounds; the rate of 0.3 requires 6 of these, but 15 of all 50."""
+    settings = {"cohort_size": 1, "guaranteed_rate": 0.3, "accrual": "always", "paid": "chosen"}
+    scheduler = open_fleet(settings=settings, backoff_after=100)
+
+    def named_as_rare() -> list[str]:
+        (notice,) = (note for note in scheduler.notices() if "fewer rounds than they are guaranteed" in note)
+        return re.findall(r"\bc\d\b", notice)
+
+    scheduler.register(["c0", "c1"])  # c1 is never available before round 31
+    for _ in range(30):
+        play_round(scheduler, offered("c0"))
+    scheduler.register(["c2"])
+    for round_ in range(31, 51):
+        play_round(scheduler, offered("c0", "c1", "c2") if round_ <= 38 else offered("c0"))
+    assert named_as_rare() == ["c1"]
+    scheduler.register(["c3"])
+    for _ in range(19):
+        play_round(scheduler, offered("c0"))
+    assert named_as_rare() == ["c1", "c2"], "c3 is not judged yet"
+    play_round(scheduler, offered("c0"))
+    assert named_as_rare() == ["c1", "c2", "c3"]
+
+
+# Statuses as arrays
+
+
+def test_a_fleet_status_is_equivalent_to_single_statuses(open_fleet: OpenFleet) -> None:
+    single, arrays = open_fleet("single"), open_fleet("arrays")
+    world = World(12)
+    for scheduler in (single, arrays):
+        scheduler.register(world.clients)
+    rng = np.random.default_rng(0)
+    for round_ in range(1, 15):
+        available = world.clients if round_ % 3 == 0 else rng.permutation(world.clients)[:7].tolist()
+        statuses = world.statuses(round_)
+        columns = {
+            name: np.array([getattr(statuses[client], name) for client in available])
+            for name in ("free_cpu", "bandwidth")
+        }
+        fleet_status = FleetStatus(columns, None if available is world.clients else arrays.rows(available))
+        play_round(single, {client: statuses[client] for client in available}, 5.0)
+        play_round(arrays, fleet_status, 5.0)
+        assert packed(single) == packed(arrays)
+
+
+def test_the_status_of_the_whole_fleet_offers_no_client_that_is_backed_off_or_retired(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 4}, backoff_after=1)
+    scheduler.register(named(4))
+    whole = FleetStatus({"free_cpu": np.ones(4), "bandwidth": np.full(4, 2.0)})
+    play_round(scheduler, whole, dict.fromkeys(("c0", "c1", "c3"), 1.0))
+    scheduler.retire("c3")
+    assert scheduler.status().backing_off == {"c2": 2}
+    assert scheduler.choose(whole) == ["c0", "c1"]
+    scheduler.report_many({"c0": 1.0, "c1": 1.0})
+    available = scheduler.close_round().report.available
+    assert available is not None
+    assert available.tolist() == [True, True, False, False]
+    assert scheduler.choose(whole) == ["c0", "c1", "c2"], "the back-off is over"
+
+
+@pytest.mark.parametrize(
+    ("columns", "rows", "complaint"),
+    [
+        ({"free_cpu": [1.0] * 3}, None, "the status must have a column 'bandwidth', got free_cpu: add it"),
+        ({}, None, "a column 'free_cpu', got no columns: add it"),
+        (
+            {"free_cpu": [1.0] * 2, "bandwidth": [1.0] * 3},
+            None,
+            r"free_cpu must have .* shape \(3,\), got shape \(2,\)",
+        ),
+        (
+            {"free_cpu": [1.0] * 3, "bandwidth": [[1.0]] * 3},
+            None,
+            r"bandwidth must have .* shape \(3,\), got shape \(3, 1\)",
+        ),
+        ({"free_cpu": ["1"] * 3, "bandwidth": [1.0] * 3}, None, "free_cpu must hold numbers, not <U1"),
+        (
+            {"free_cpu": [1.0, 1e9], "bandwidth": [1.0] * 2},
+            [2, 1],
+            r"free_cpu of 'b' must be from 0.001 to 1000 cores, got 1e\+09",
+        ),
+        (
+            {"free_cpu": [1.0, 1.0, np.nan], "bandwidth": [1.0] * 3},
+            None,
+            "free_cpu of 'c' must be from 0.001 to 1000 cores, got nan: correct it",
+        ),
+        ({"free_cpu": [1.0], "bandwidth": [1.0]}, [-1], r"rows\[0\] = -1 must be a row"),
+        ({"free_cpu": [1.0], "bandwidth": [1.0]}, [3], r"rows\[0\] = 3 is unknown: there are 3 clients"),
+        ({"free_cpu": [1.0] * 2, "bandwidth": [1.0] * 2}, [0, 0], r"rows\[1\] = 0 is a duplicate"),
+        ({"free_cpu": [1.0], "bandwidth": [1.0]}, [0.0], "rows must hold rows"),
+    ],
+)
+def test_an_invalid_fleet_status_is_refused_with_the_column_or_client(
+    open_fleet: OpenFleet, columns: dict[str, Any], rows: list[int] | None, complaint: str
+) -> None:
+    scheduler = open_fleet()
+    scheduler.register(["a", "b", "c"])
+    before = packed(scheduler)
+    with pytest.raises(OfferError, match=complaint):
+        scheduler.choose(FleetStatus(columns, None if rows is None else np.array(rows)))
+    assert packed(scheduler) == before
+    assert not scheduler.status().is_open
+
+
+# Queries
+
+
+def test_the_history_of_a_client_contains_the_outcome_of_each_turn(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(backoff_after=100)
+    play_round(scheduler, offered("a", "b"), {"a": 2.0, "b": 3.0})
+    scheduler.choose(offered("a"))
+    scheduler.report_failure("a", "its battery died")
+    scheduler.close_round()
+    scheduler.choose(offered("a"))
+    scheduler.close_round()
+    scheduler.report("a", 12.0)
+    scheduler.choose(offered("a", "b"))
+    scheduler.close_round()
+    scheduler.choose(offered("a", "b"))
+    history = [(t.round, t.kind, t.seconds, t.why, t.late_seconds, t.folded) for t in scheduler.history("a")]
+    assert history == [
+        (1, "arrived", 2.0, None, None, None),
+        (2, "failed", None, "its battery died", None, None),
+        (3, "late", 10.0, None, 12.0, 4),
+        (4, "late", 10.0, None, None, None),
+        (5, None, None, None, None, None),
+    ]
+    assert [turn.round for turn in scheduler.history("b")] == [1, 4, 5]
+    assert [(turn.id, turn.kind) for turn in scheduler.turns(1)] == [("a", "arrived"), ("b", "arrived")]
+    assert [(turn.id, turn.kind) for turn in scheduler.turns()] == [("a", None), ("b", None)]
+    assert scheduler.turns(99) == []
+
+
+def test_former_names_of_queries_still_work(open_fleet: OpenFleet) -> None:
+    for policy, guarantees in (("fair-pace", True), ("random", False)):
+        scheduler = open_fleet(policy, policy=policy)
+        play_round(scheduler, offered(*named(4)))
+        assert scheduler.promises is scheduler.has_guarantee is guarantees
+        assert scheduler.doubted() == []
+
+
+def test_the_status_is_printed_as_aligned_lines(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 3, "guaranteed_rate": 1}, backoff_after=1)
+    assert "clients    0" in str(scheduler.status())
+    assert scheduler.status().certificate_holds is None
+    for _ in range(3):
+        scheduler.choose(offered(*named(5)))
+        scheduler.report(scheduler.status().out[0], 1.5)
+        scheduler.close_round()
+    scheduler.choose(offered(*named(5), "new"))
+    out = scheduler.status().out
+    scheduler.report(out[0], 1.5)
+    scheduler.report_failure(out[1], "its battery died")
+    status = scheduler.status()
+    assert (status.round, status.is_open, status.wanted, status.clients) == (4, True, 3, 6)
+    assert (status.arrived, status.failed, status.out) == ([out[0]], {out[1]: "its battery died"}, out[2:])
+    assert status.certificate_holds
+    assert status.promise == scheduler.certificate().summary()
+    assert status.behind == dict.fromkeys(("c1", "c2", "c3", "c4"), 2.0)
+    text = str(status)
+    for line in (
+        "round      4, open for 0.",
+        "deadline after 10.0 s, 3 required",
+        f"reported   1: {out[0]}",
+        f"pending    1: {out[2]}",
+        f"failed     {out[1]} (its battery died)",
+        "behind     ",
+        "back-off   ",
+        "promise    behind: c1 is 2.00 turns behind, within the tolerance of 2; 4 of 6 clients are one turn or more",
+        "; 1 client was there for too few rounds to be served",
+    ):
+        assert line in text
+    scheduler.close_round()
+    assert "round      4 is closed, no round is open" in str(scheduler.status())
+
+
+def test_the_export_contains_every_event_and_can_be_written_as_json(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler_module, "EXPORT_BATCH", 10)
+    scheduler = open_fleet()
+    scheduler.register(["a", "b"])
+    play_round(scheduler, offered("a", "b", "c"), {"a": 2.0})
+    scheduler.report("b", 20.0)
+    scheduler.retire("c")
+    play_round(scheduler, offered("a"), 3.0)
+    scheduler.forget("c")
+    for _ in range(24):
+        play_round(scheduler, offered("a"), 3.0)
+    events = [json.loads(json.dumps(event, allow_nan=False)) for event in scheduler.export()]
+    assert [event["event"] for event in events] == list(range(1, len(events) + 1))
+    assert [event["kind"] for event in events[:7]] == ["join", "join", "round", "retire", "round", "forget", "round"]
+    assert events[0]["clients"] == ["a", "b"]
+    assert events[1]["clients"] == ["forgotten-2"]
+    first, second = events[2], events[4]
+    assert (first["round"], first["wanted"], first["available"]) == (1, 2, 3)
+    assert (first["clients"], first["outcomes"], first["seconds"]) == (["a", "b"], ["arrived", "late"], [2.0, 10.0])
+    assert first["contexts"] == [[1.0, 1.0, 10.0], [1.0, 1.0, 10.0]]
+    assert first["opened"] < first["closed"]
+    assert second["late"] == [{"client": "b", "round": 1, "seconds": 20.0}]
+    assert events[3]["client"] == events[5]["client"] == "forgotten-2"
+    assert sum(event["kind"] == "round" for event in events) == scheduler.round
+
+
+def test_rounds_can_be_played_while_the_export_is_read(open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler_module, "EXPORT_BATCH", 10)
+    scheduler = open_fleet()
+    for _ in range(24):
+        play_round(scheduler, offered("a"))
+    numbers = []
+    for event in scheduler.export():
+        numbers.append(event["event"])
+        if len(numbers) == 1:
+            play_round(scheduler, offered("a"))
+            threading.Thread(target=play_round, args=(scheduler, offered("a"))).run()
+    assert numbers == list(range(1, 28))
+
+
+def test_a_read_only_scheduler_cannot_write(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    scheduler.choose(offered("a"))
+    reader = open_fleet(read_only=True)
+    assert reader.choose({}) == ["a"]
+    attempts: list[Callable[[], object]] = [lambda: reader.report("a", 1.0), reader.close_round, reader.abandon_round]
+    for attempt in attempts:
+        with pytest.raises(StoreError, match="was opened read-only: open it without read_only=True to write"):
+            attempt()
+    assert packed(reader) == packed(scheduler)
+    scheduler.close()
+    with pytest.raises(StoreError, match="was closed: open it again"):
+        scheduler.report("a", 1.0)
+
+
+# Settings
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (
+            {"deadline": 11.0},
+            r"was created with deadline=10.0, got 11.0: open it without deadline, or create a new file",
+        ),
+        ({"policy": "random"}, "was created with policy='fair-pace', got 'random'"),
+        ({"settings": {"cohort_size": 3}}, r"was created with settings=\{'cohort_size': 2\}"),
+        ({"dedline": 10.0}, r"there is no setting 'dedline' \(did you mean 'deadline'\?\); the settings are policy"),
+    ],
+)
+def test_settings_that_differ_from_those_in_the_file_are_refused(
+    open_fleet: OpenFleet, folder: Path, given: dict[str, Any], complaint: str
+) -> None:
+    open_fleet().close()
+    with pytest.raises(SettingError, match=complaint):
+        Scheduler.open(folder / "fleet.turnout", **given)
+    with pytest.raises(SettingError, match="there is no setting 'dedline'"):
+        Scheduler.open(folder / "new.turnout", dedline=10.0)  # type: ignore[call-arg]
+    assert not (folder / "new.turnout").exists()
+    assert open_fleet(deadline=10, policy="fair-pace").settings.deadline == 10.0  # the lock was released
+
+
+def test_the_stored_settings_are_accepted_again_in_equivalent_types(folder: Path) -> None:
+    given: dict[str, Any] = {
+        "policy": "rbcsf",
+        "settings": {"cohort_size": 2, "guaranteed_rate": "1/8", "context_range": ((0, 9), (0, 1), (0, 99))},
+        "deadline": np.float64(10),
+        "backoff_after": 2,
+    }
+    for _ in range(2):
+        with Scheduler.open(folder / "fleet.turnout", **given) as scheduler:
+            assert scheduler.settings.backoff_after == 2
+    with Scheduler.open(folder / "fleet.turnout") as scheduler:
+        assert scheduler.settings.settings["guaranteed_rate"] == "1/8"
+        scheduler.choose(offered(*named(4)))
+        assert scheduler._memory.fleet.policy.cohort_size == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"deadline": 0}, "deadline must be above 0"),
+        ({"deadline": 1e300}, "deadline must be at most 1e\\+09"),
+        ({"deadline": "soon"}, "deadline must be a number"),
+        ({"deadline_multiple": 0.5}, "deadline_multiple must be at least 1"),
+        ({"deadline_floor": 10.0, "deadline_ceiling": 5.0}, "deadline_ceiling must be at least 10"),
+        ({"model_size": float("nan")}, "model_size must be finite"),
+        ({"late_window": -1}, "late_window must be at least 0"),
+        ({"backoff_after": 0}, "backoff_after must be at least 1"),
+        ({"overcommit": 0.5}, "overcommit must be at least 1"),
+        ({"confidence": 1.0}, "confidence must be at most 0.9999"),
+        ({"settings": 5}, "settings must be a mapping of the policy's settings, got 5"),
+        ({"settings": {"guaranteed_rate": Fraction(1, 8)}}, "must be finite numbers, strings, lists or mappings"),
+        ({"settings": {"max_owed": float("inf")}}, "must be finite numbers, strings, lists or mappings"),
+        ({"late_window": np.int64(3)}, "must be finite numbers, strings, lists or mappings"),
+        ({"policy": "rbcsf", "settings": {"speed_weight": "fast"}}, "speed_weight must be a number, not 'fast'"),
+        ({"policy": "rbcsf", "settings": {"speed_weight": -1}}, "speed_weight must be at least 0"),
+        ({"settings": {"speed_weight": 1.0}}, "fair-pace has no setting 'speed_weight'"),
+        ({"settings": {"tolerance": 0.1, "guaranteed_rate": 0.2}}, "tolerance must exceed the guaranteed rate"),
+        ({"settings": {"times": "expected"}}, "fair-pace requires the true expected times, unknown in a live fleet"),
+        ({"settings": {"cohort": 3}}, r"fair-pace has no setting 'cohort' \(did you mean 'cohort_size'\?\)"),
+        ({"policy": "rbcfs"}, r"unknown policy 'rbcfs' \(did you mean 'rbcsf'\?\)"),
+        ({"policy": "fastest"}, "fastest requires the true expected times, unknown in a live fleet: use fair-pace"),
+        ({"policy": "fair-oracle"}, "fair-oracle requires the true expected times"),
+        ({"policy": "fedcs"}, "fedcs requires the true expected times"),
+    ],
+)
+def test_invalid_settings_are_refused_before_a_file_is_created(
+    folder: Path, given: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(SettingError, match=complaint):
+        Scheduler.open(folder / "fleet.turnout", **given)
+    assert not (folder / "fleet.turnout").exists()
+
+
+def test_a_missing_folder_is_an_error(folder: Path) -> None:
+    with pytest.raises(StoreError, match=r"there is no folder .*: create it, or choose another path"):
+        Scheduler.open(folder / "nowhere" / "fleet.turnout")
+
+
+# Policies
+
+
+@pytest.mark.parametrize(
+    ("policy", "of_policy"),
+    [
+        ("random", {"cohort_size": 3, "seed": 4}),
+        ("round-robin", {"cohort_size": 3}),
+        ("fedcs", {"deadline": 6.0, "estimates": "learned"}),
+        ("fair-pace", {"cohort_size": 3}),
+        ("fair-pace", {"cohort_size": 3, "accrual": "always", "max_owed": 5, "paid": "chosen", "tolerance": 1}),
+        ("rbcsf", {"cohort_size": 3}),
+        ("rbcsf", {"cohort_size": 3, "accrual": "always", "max_owed": None, "paid": "chosen"}),
+    ],
+)
+def test_policies_select_for_a_growing_live_fleet(
+    open_fleet: OpenFleet, folder: Path, policy: str, of_policy: dict[str, Any]
+) -> None:
+    world = World(9)
+    scheduler = open_fleet(policy=policy, settings=of_policy, overcommit=1.4)
+    for round_ in range(1, 17):
+        statuses = world.statuses(round_)
+        available = {client: statuses[client] for client in world.clients[: 3 + round_ // 2]}
+        cohort = scheduler.choose(available)
+        assert set(cohort) <= set(available)
+        if policy != "fedcs":
+            assert len(cohort) == min(5, len(available))
+        times = {client: world.seconds(round_, client, available[client]) for client in cohort}
+        scheduler.report_many({client: seconds for client, seconds in times.items() if seconds < 10})
+        scheduler.close_round()
+        scheduler.report_many({client: seconds for client, seconds in times.items() if seconds >= 10}, round=round_)
+        if round_ % 4 == 0:
+            assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+    assert len(scheduler.clients) == 9
+    has_guarantee = policy in ("rbcsf", "fair-pace")
+    assert ("promise    " in str(scheduler.status())) == has_guarantee
+    if not has_guarantee:
+        match = f"the policy {policy} guarantees nothing: use fair-pace for a certificate"
+        with pytest.raises(SettingError, match=match):
+            scheduler.certificate()
+
+
+def test_a_policy_that_cannot_grow_raises_and_leaves_the_fleet_unchanged(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler = open_fleet(policy="skewed", settings={"cohort_size": 2})
+    scheduler.register(["a", "b", "c"])
+    play_round(scheduler, offered("a", "b", "c"))
+    before = packed(scheduler)
+    for attempt in (lambda: scheduler.register(["d"]), lambda: scheduler.choose(offered("a", "d"))):
+        with pytest.raises(SettingError, match="skewed draws the weights of all clients at once: 1 more cannot join"):
+            attempt()
+    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout") == before
+    assert scheduler.clients == ["a", "b", "c"]
+    play_round(scheduler, offered("a", "b", "c"))
+    scheduler.close()
+    assert open_fleet().round == 2
+
+
+def test_a_certificate_needs_a_client(open_fleet: OpenFleet) -> None:
+    with pytest.raises(StateError, match="the fleet has no clients yet"):
+        open_fleet().certificate()
+
+
+# Snapshots
+
+
+def test_snapshots_are_written_automatically_and_do_not_change_the_state(
+    open_fleet: OpenFleet, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler_module, "SNAPSHOT_EVERY", 20)
+    often, never = open_fleet("often"), open_fleet("never")
+    for round_ in range(1, 48):
+        for scheduler in (often, never):
+            play_round(scheduler, offered(*named(4)), 2.0 + round_ % 3)
+        if round_ % 7 == 0:
+            often.snapshot()
+    assert packed(often) == packed(never) == packed_from_disk(folder / "often") == packed_from_disk(folder / "never")
+    (seq,) = rows_of(folder / "never", "SELECT seq FROM snapshot")
+    assert seq == (41,)  # the fortieth round, after one event for the clients that joined
+    never._journal._file.connection.execute("DELETE FROM snapshot")
+    assert packed_from_disk(folder / "never") == packed(never)  # replayed from the first event
+
+
+# Threads and processes
+
+
+def test_eight_threads_can_report_concurrently_to_one_scheduler(open_fleet: OpenFleet) -> None:
+    clients = named(64)
+    scheduler = open_fleet(settings={"cohort_size": len(clients)})
+    scheduler.choose(offered(*clients))
+    new: list[list[str]] = [[] for _ in range(8)]
+    begin = threading.Barrier(9)
+
+    def work(number: int) -> None:
+        begin.wait()
+        for client in clients[number::8] + clients[(number + 1) % 8 :: 8]:
+            if scheduler.report(client, 1.0 + int(client[1:])):
+                new[number].append(client)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    begin.wait()
+    while any(thread.is_alive() for thread in threads):
+        assert set(scheduler.status().arrived) <= set(clients)
+    for thread in threads:
+        thread.join()
+    assert sorted(client for clients_of_thread in new for client in clients_of_thread) == sorted(clients)
+    report = scheduler.close_round().report
+    assert report.exchange_times.tolist() == [1.0 + row for row in range(64)]
+
+
+FORKED = """
+import os, sys
+from turnout.errors import StoreError
+from turnout.live import ClientStatus, Scheduler
+scheduler = Scheduler.open(sys.argv[1], deadline=10.0, allow_infeasible=True)
+scheduler.choose({"a": ClientStatus(1.0, 1.0)})
+if os.fork() == 0:
+    try:
+        scheduler.report("a", 1.0)
+    except StoreError as refused:
+        print(refused, flush=True)
+    os._exit(0)
+os.wait()
+assert scheduler.report("a", 2.0)
+scheduler.close()
+"""
+
+
+def test_a_forked_child_must_open_the_fleet_itself(folder: Path) -> None:
+    path = folder / "fleet.turnout"
+    done = subprocess.run([sys.executable, "-c", FORKED, str(path)], check=True, capture_output=True, text=True)
+    assert re.search(r"was opened by process \d+: open it again in this process", done.stdout)
+    assert [(turn[2], turn[4]) for turn in turns_in(path)] == [("a", 2.0)]
+
+
+# Invariants
+
+
+def pick(clients: list[str], number: int) -> str | None:
+    return clients[number % len(clients)] if clients else None
+
+
+def step(scheduler: Scheduler, action: str, number: int, seconds: float, offered_to: set[str]) -> None:
+    """Performs one action on a fleet, if it is possible now."""
+    status = scheduler.status()
+    if action == "choose" and not status.is_open:
+        chosen = [f"c{row}" for row in range(12) if number >> row & 1]
+        offered_to.clear()
+        offered_to.update(chosen)
+        with suppress(OfferError):  # the fleet has no clients yet
+            scheduler.choose(offered(*chosen, free_cpu=seconds / 5))
+    elif action in ("report", "fail") and status.is_open:
+        client = pick(status.out, number)
+        if client is not None:
+            is_new = (
+                scheduler.report(client, seconds) if action == "report" else scheduler.report_failure(client, "lost")
+            )
+            assert is_new
+    elif action == "late":
+        client = pick([client for client in scheduler.clients if not client.startswith("forgotten")], number)
+        for turn in scheduler.history(client) if client else []:
+            if turn.kind == "late":
+                with suppress(ReportError):  # outside the window, or recorded before
+                    scheduler.report(turn.id, 10.0 + seconds, round=turn.round)
+    elif action == "close" and status.is_open:
+        scheduler.close_round()
+    elif action == "abandon" and status.is_open:
+        with suppress(ReportError):  # a client has reported
+            scheduler.abandon_round()
+    elif not status.is_open:
+        client = pick(scheduler.clients, number)
+        if action == "join":
+            scheduler.register([f"c{number % 15}"])
+        elif action == "snapshot":
+            scheduler.snapshot()
+        elif action == "retire" and client:
+            scheduler.retire(client)
+        elif action == "forget" and client:
+            scheduler.forget(client)
+
+
+ACTIONS = ["choose"] * 4 + ["report"] * 6 + ["close"] * 4 + ["fail", "fail", "late", "late", "join", "abandon"]
+steps = st.tuples(
+    st.sampled_from([*ACTIONS, "retire", "forget", "snapshot"]),
+    st.integers(0, 2**12 - 1),
+    st.floats(0.5, 12.0, allow_nan=False),
+)
+
+
+@given(st.lists(steps, min_size=5, max_size=60), st.sampled_from([1.0, 1.6, "auto"]))
+@settings(max_examples=15, deadline=None)
+def test_any_sequence_of_actions_keeps_the_certificate_and_the_stored_state(
+    script: list[tuple[str, int, float]], overcommit: float
+) -> None:
+    given = {
+        "settings": {"cohort_size": 3, "guaranteed_rate": "1/3", "max_owed": 2},
+        "backoff_after": 2,
+        "late_window": 3,
+    }
+    with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as name:
+        path, offered_to = Path(name) / "fleet.turnout", set[str]()
+        with Scheduler.open(path, **{**LIVE, **given}, overcommit=overcommit) as scheduler:
+            for action, number, seconds in script:
+                backing_off = set(scheduler.status().backing_off)
+                gone = {client for client, flag in zip(scheduler.clients, retired(scheduler), strict=True) if flag}
+                step(scheduler, action, number, seconds, offered_to)
+                if action == "choose" and scheduler.status().is_open:
+                    cohort = scheduler.choose({})
+                    assert set(cohort) <= offered_to
+                    assert not set(cohort) & (backing_off | gone)
+                if scheduler.clients:
+                    certificate = scheduler.certificate()
+                    assert certificate.books_balance
+                    assert ((certificate.owed >= 0) & (certificate.owed <= 2)).all()
+                assert packed(scheduler) == packed_from_disk(path)
+
+
+def retired(scheduler: Scheduler) -> list[int]:
+    flags: list[int] = scheduler.state()["numbers.retired"].tolist()
+    return flags

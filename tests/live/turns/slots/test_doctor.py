@@ -1,0 +1,177 @@
+"""The doctor speaks of decisions, not of rounds, about fleets without rounds."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from turnout.live.turns.slots.records import unpack_fill
+
+from live.forging import fetch_row, forge_event, forge_summary_state, forge_turn
+from live.turns.slots.played import open_slots, play_turns
+from turnout.errors import StoreError
+from turnout.live import Scheduler
+from turnout.live._internals import examine
+from turnout.live.turns.records import digest_of
+
+#: What is done to the file, and the part and the message of a finding.
+DAMAGES = {
+    "UPDATE turns SET seconds = 99 WHERE round = 100": (
+        "turns",
+        r"the turn of '\w+' in decision 100 does not match its checksum",
+    ),
+    "UPDATE offers SET digest = x'00' WHERE round = (SELECT MAX(round) FROM offers)": (
+        "offers",
+        r"the offer of decision \d+ does not match its digest",
+    ),
+    "UPDATE turns SET round = 999 WHERE round = 100": ("decisions", "turn 100 was given to row"),
+    "UPDATE meta SET value = '100' WHERE key = 'round'": ("decisions", "the last decision should be 100, but"),
+    "UPDATE summary SET digest = x'00'": ("summary", "the summary of earlier turns does not match its digest"),
+    "DELETE FROM masks WHERE seq = (SELECT MAX(seq) FROM masks)": ("presence", r"at decision \d+ is missing"),
+    "UPDATE masks SET data = x'00' WHERE seq = (SELECT MAX(seq) FROM masks)": (
+        "presence",
+        r"the presence of clients at decision \d+ does not match its digest",
+    ),
+    "INSERT INTO masks VALUES (9999, x'00')": (
+        "presence",
+        "a record of presence belongs to event 9999, which gives no turns",
+    ),
+    "DELETE FROM events WHERE seq = (SELECT MAX(seq) - 1 FROM events)": (
+        "decisions",
+        r"^decision (\d+) follows decision (?!\1)\d+",
+    ),
+    "UPDATE open_round SET digest = x'00' WHERE round = (SELECT MAX(round) FROM open_round)": (
+        "turns under way",
+        r"^the turn \d+, which is under way, does not match its digest$",
+    ),
+}
+
+
+def swap_flights(db: sqlite3.Connection) -> None:
+    """Stores the newest turn under way as the oldest one, with the digest that belongs there."""
+    first, last = fetch_row(db, "SELECT MIN(round), MAX(round) FROM open_round")
+    (data,) = fetch_row(db, "SELECT data FROM open_round WHERE round = ?", last)
+    values = (data, digest_of(b"", str(first), data), first)
+    assert first < last
+    db.execute("UPDATE open_round SET data = ?, digest = ? WHERE round = ?", values)
+
+
+def end_the_turn_of_another_client(db: sqlite3.Connection) -> None:
+    """Changes the newest event that ended a turn: the turn was that of the client in the next row."""
+    events = db.execute("SELECT seq, data FROM events WHERE kind = 'fill' ORDER BY seq DESC")
+    number = next(seq for seq, data in events if len(unpack_fill(data, None).ended))
+    forge_event(db, number, lambda _, arrays: arrays["ended_rows"].__setitem__(0, (arrays["ended_rows"][0] + 1) % 10))
+
+
+#: The same for damage whose digests are right, as a bug in turnout might write it.
+FORGERIES: list[tuple[Callable[[sqlite3.Connection], None], str, str]] = [
+    (end_the_turn_of_another_client, "decisions", r"^turn \d+ ended, but was not under way$"),
+    (
+        lambda db: forge_turn(db, "round = 100", "id = 'stranger'"),
+        "decisions",
+        r"^turn 100 has the id 'stranger' instead of 'c\d'$",
+    ),
+    (
+        lambda db: forge_turn(db, "round >= 100 AND kind = 'arrived'", "loss = 9.5"),
+        "decisions",
+        r"^turn \d+ ended with loss 0\.0\d+, but is recorded with loss 9\.5$",
+    ),
+    (
+        lambda db: forge_turn(db, "round >= 100 AND kind = 'arrived'", "loss = NULL"),
+        "decisions",
+        r"^turn \d+ ended with loss 0\.0\d+, but is recorded with loss None$",
+    ),
+    (swap_flights, "turns under way", r"^the turn \d+ is stored as another one$"),
+    (
+        lambda db: forge_summary_state(db, lambda state: state.update(round=state["round"] - 1)),
+        "summary",
+        "^the state in the summary is not that of its last decision$",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fleet whose first turns are no longer kept; the tests do not change it."""
+    path = tmp_path_factory.mktemp("written") / "fleet.turnout"
+    with open_slots(path, keep_rounds=40) as scheduler:
+        scheduler._journal._file.connection.execute("PRAGMA synchronous = OFF")
+        play_turns(scheduler, 80)
+        scheduler.compact()
+        assert 0 < scheduler.summary_round < 100 < scheduler.round
+    return path
+
+
+@pytest.fixture
+def path(written: Path, folder: Path) -> Path:
+    """A copy of the fleet."""
+    return Path(shutil.copy(written, folder / "fleet.turnout"))
+
+
+def texts_of(path: Path) -> list[str]:
+    """Returns what the doctor says; the name of a column in a command is not a word about the fleet."""
+    return [f"{finding.message} {finding.remedy}".replace("WHERE round = N", "") for finding in examine(path)]
+
+
+def test_findings_about_an_intact_fleet_without_rounds_do_not_speak_of_rounds(path: Path, folder: Path) -> None:
+    texts = texts_of(path)
+    assert not [text for text in texts if "round" in text]
+    assert any(re.match(r"decisions up to \d+ are no longer kept; their summary matches", text) for text in texts)
+    assert any(re.match(r"offers are recorded for \d+ decisions and agree", text) for text in texts)
+    new = folder / "new.turnout"
+    with open_slots(new) as scheduler:
+        scheduler.fill(["a"])
+    assert not [text for text in texts_of(new) if "round" in text]
+    assert any(text.startswith("all decisions are kept") for text in texts_of(new))
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_findings_about_a_damaged_fleet_without_rounds_do_not_speak_of_rounds(path: Path, damage: str) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute(damage).rowcount
+        db.commit()
+    part, message = DAMAGES[damage]
+    (found,) = [finding for finding in examine(path) if finding.part == part]
+    assert found.ok is False
+    assert re.search(message, found.message), found.message
+    assert not [text for text in texts_of(path) if "round" in text]
+
+
+@pytest.mark.parametrize(("forge", "part", "message"), FORGERIES)
+def test_parts_that_contradict_each_other_are_found_although_their_digests_are_right(
+    path: Path, forge: Callable[[sqlite3.Connection], None], part: str, message: str
+) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        forge(db)
+        db.commit()
+    (found,) = [finding for finding in examine(path) if finding.part == part]
+    assert found.ok is False
+    assert re.search(message, found.message), found.message
+    assert not [text for text in texts_of(path) if "round" in text]
+
+
+def test_a_damaged_offer_costs_the_explanation_of_its_decision(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE offers SET digest = x'00' WHERE round = (SELECT MAX(round) FROM offers)")
+        db.commit()
+    (found,) = [finding for finding in examine(path) if finding.part == "offers"]
+    assert "for each damaged decision N: only the explanation of that decision is lost" in found.remedy
+
+
+def test_a_decision_that_is_no_longer_kept_is_refused_as_such(path: Path) -> None:
+    with Scheduler.open(path, read_only=True) as scheduler:
+        explanation = scheduler.explain("c1", 1)
+        assert f"decisions up to {scheduler.summary_round} are no longer kept" in explanation.sentence
+
+
+def test_a_scheduler_that_finds_a_damaged_turn_names_its_decision(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("UPDATE turns SET seconds = 99 WHERE round = 100")
+        db.commit()
+    with pytest.raises(StoreError, match="in decision 100 does not match its checksum"):
+        Scheduler.open(path).turns(100)

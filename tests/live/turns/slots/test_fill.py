@@ -1,0 +1,531 @@
+"""Turns without rounds in a live fleet."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from live.fleets import named, offered, packed, packed_from_disk, packed_without_contexts, packed_without_times
+from turnout.errors import InfeasiblePromise, OfferError, ReportError, SettingError
+from turnout.kernel.exchange_time import ExchangeTimeModel
+from turnout.live import Feature, Features, Reporter, Scheduler, certify
+from turnout.live._internals import examine
+from turnout.live._internals import verify as verifier
+
+SETTINGS: dict[str, Any] = {"guaranteed_rate": "1/20", "tolerance": 1.0}
+
+
+def open_slots(path: Path, **options: Any) -> Scheduler:
+    return Scheduler.open(path, **{"concurrency": 3, "settings": SETTINGS, "deadline": 100.0, **options})
+
+
+def test_every_free_slot_is_filled_and_nobody_has_two_turns(folder: Path) -> None:
+    with open_slots(folder / "fleet.turnout") as scheduler:
+        turns = scheduler.fill(offered(*named(8)))
+        assert [turn.id for turn in turns] == [1, 2, 3]
+        assert len({turn.client for turn in turns}) == 3
+        assert all(turn.deadline == 100.0 for turn in turns)
+        assert scheduler.fill(offered(*named(8))) == []
+        assert scheduler.report(turns[1].id, 4.0)
+        assert not scheduler.report(turns[1].id, 4.0)  # the same report again
+        assert scheduler.report_failure(turns[0].id, "no memory")
+        new = scheduler.fill(offered(*named(8)))
+        assert [turn.id for turn in new] == [4, 5]
+        under_way = scheduler.in_flight()
+        assert [turn.id for turn in under_way] == [3, 4, 5]
+        assert len({turn.client for turn in under_way}) == 3
+        assert [turn.kind for turn in scheduler.history(turns[1].client)][:1] == ["arrived"]
+        assert packed(scheduler) == packed_from_disk(scheduler.path)
+
+
+def test_a_fleet_that_is_opened_again_goes_on_where_it_stopped(folder: Path) -> None:
+    rng = random.Random(4)
+    path = folder / "fleet.turnout"
+    twin = open_slots(folder / "twin.turnout")
+    scheduler = open_slots(path)
+    for step in range(40):
+        there = [client for client in named(10) if rng.random() < 0.7]
+        given, same = scheduler.fill(offered(*there)), twin.fill(offered(*there))
+        assert given == same
+        for turn in scheduler.in_flight():
+            if rng.random() < 0.4:
+                seconds = 1.0 + int(turn.client[1:]) + rng.random()
+                if rng.random() < 0.1:
+                    scheduler.report_failure(turn.id, "lost")
+                    twin.report_failure(turn.id, "lost")
+                else:
+                    scheduler.report(turn.id, seconds)
+                    twin.report(turn.id, seconds)
+        if step % 7 == 0:
+            scheduler.close()
+            scheduler = open_slots(path)
+        assert scheduler.in_flight() == twin.in_flight()
+    assert packed(scheduler) == packed_from_disk(path)
+    assert packed_without_times(scheduler) == packed_without_times(twin)
+    certificate = scheduler.certificate()
+    assert certificate.status == "kept"
+    assert scheduler.round > 40
+    twin.close()
+    scheduler.close()
+
+
+@pytest.mark.parametrize("paid", ["chosen", "contributed"])
+@pytest.mark.parametrize("accrual", ["available", "always"])
+def test_the_certificate_equals_an_independent_recount(folder: Path, paid: str, accrual: str) -> None:
+    rng = random.Random(7)
+    settings = {**SETTINGS, "guaranteed_rate": "1/9", "paid": paid, "accrual": accrual}
+    with open_slots(folder / "fleet.turnout", settings=settings, allow_infeasible=True) as scheduler:
+        for step in range(50):
+            scheduler.fill(offered(*(client for client in named(8) if rng.random() < 0.8)))
+            for turn in scheduler.in_flight():
+                # The turn of one client lasts so long that it earns a whole turn meanwhile.
+                if rng.random() < 0.5 and (turn.client != "c3" or step % 20 == 0):
+                    if rng.random() < 0.2:
+                        scheduler.report_failure(turn.id, "lost")
+                    else:
+                        scheduler.report(turn.id, 1.0 + rng.random())
+            if step == 25:
+                scheduler.amend(guaranteed_rate="1/10")
+        fleet = scheduler.policy
+        assert scheduler.state()["in_flight.unearned"].sum() > 0
+        content = certify(scheduler.path, folder / "proof.json", folder / "proof.jsonl")
+        counted = scheduler.certificate()
+        assert content["format"] == 5
+        assert [entry["turns"] for entry in content["clients"].values()] == counted.turns.tolist()
+        assert fleet.guarantee is not None
+    text, record = (folder / "proof.json").read_bytes(), (folder / "proof.jsonl").read_bytes().splitlines(True)
+    assert verifier.differences(text, record) == []
+    forged = [line.replace(b'"outcome": "failed"', b'"outcome": "arrived"') for line in record]
+    assert verifier.differences(text, forged) != []
+
+
+def test_other_processes_report_with_the_id_of_the_client_or_the_round(folder: Path) -> None:
+    with open_slots(folder / "fleet.turnout") as scheduler:
+        turns = scheduler.fill(offered(*named(5)))
+        with Reporter(scheduler.path) as reporter:
+            assert reporter.report(turns[0].client, 3.0)
+            assert reporter.report(turns[1].client, 4.0, round=turns[1].id)
+        assert [turn.id for turn in scheduler.fill(offered(*named(5)))] == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"settings": {}}, "needs the guaranteed_rate in its settings"),
+        ({"policy": "tifl", "settings": {}}, "tifl cannot give turns one at a time"),
+        ({"overcommit": 1.5}, "overcommit needs rounds"),
+        ({"settings": {**SETTINGS, "cohort_size": 4}}, "cohort_size must be 1, or left out, in a fleet with a concurr"),
+        ({"concurrency": 0}, "concurrency must be at least 1"),
+    ],
+)
+def test_impossible_settings_are_refused(folder: Path, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        open_slots(folder / "fleet.turnout", **options)
+
+
+def test_rounds_and_slots_are_not_confused(folder: Path) -> None:
+    with open_slots(folder / "fleet.turnout") as scheduler:
+        with pytest.raises(SettingError, match="choose needs a fleet with rounds: use fill"):
+            scheduler.choose(named(3))
+        with pytest.raises(SettingError, match="close_round needs a fleet with rounds"):
+            scheduler.close_round()
+        with pytest.raises(ReportError, match="there is no turn 7"):
+            scheduler.report(7, 1.0)
+    with (
+        Scheduler.open(folder / "rounds.turnout") as rounds,
+        pytest.raises(SettingError, match="fill needs a fleet with a concurrency"),
+    ):
+        rounds.fill(named(3))
+
+
+def test_the_number_of_places_cannot_be_amended_and_a_missing_deadline_is_noticed(folder: Path) -> None:
+    with open_slots(folder / "fleet.turnout", deadline=None) as scheduler:
+        with pytest.raises(SettingError, match="cohort_size must be 1, or left out"):
+            scheduler.amend(cohort_size=4)
+        with pytest.raises(SettingError, match="overcommit needs rounds"):
+            scheduler.amend(overcommit=2.0)
+        assert "no deadline is set: the slot of a client that never reports stays in use" in scheduler.notices()
+        assert scheduler.amend(deadline=30.0) == ["deadline"]
+        (turn, *_) = scheduler.fill(offered(*named(5)))
+        assert turn.deadline == 30.0
+
+
+def test_statuses_that_are_refused_change_nothing(folder: Path) -> None:
+    with open_slots(folder / "fleet.turnout") as scheduler:
+        play(scheduler, 10)
+        scheduler.fill(offered(*named(8)))
+        scheduler.report(scheduler.in_flight()[0].id, 2.0)
+        before = packed(scheduler)
+        for statuses in ({"c1": {"free_cpu": -1.0, "bandwidth": 1.0}}, {"new": {"free_cpu": -1.0, "bandwidth": 1.0}}):
+            with pytest.raises(OfferError):
+                scheduler.fill(statuses)
+        assert packed(scheduler) == before == packed_from_disk(scheduler.path)
+        assert "new" not in scheduler.clients
+        assert scheduler.fill(offered(*named(8)))
+
+
+def test_a_rate_that_is_too_large_for_the_fleet_is_refused(folder: Path) -> None:
+    with (
+        open_slots(folder / "fleet.turnout", settings={"guaranteed_rate": 0.2}) as scheduler,
+        pytest.raises(InfeasiblePromise),
+    ):
+        scheduler.fill(offered(*named(9)))
+
+
+def play(scheduler: Scheduler, steps: int, seed: int = 1, clients: int = 8) -> None:
+    rng = random.Random(seed)
+    for _ in range(steps):
+        scheduler.fill(offered(*(client for client in named(clients) if rng.random() < 0.8)))
+        for turn in scheduler.in_flight():
+            if rng.random() < 0.5:
+                scheduler.report(turn.id, 1.0 + int(turn.client[1:]) + rng.random(), loss=rng.random())
+
+
+def test_retention_changes_neither_turns_nor_state(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnout.live.turns.slots.dispatch.SNAPSHOT_EVERY", 15)
+    keeping = open_slots(folder / "all.turnout")
+    dropping = open_slots(folder / "some.turnout", keep_rounds=15, keep_offers=5)
+    for scheduler in (keeping, dropping):
+        play(scheduler, 60)
+    assert dropping.summary_round > 20
+    assert packed_without_times(dropping) == packed_without_times(keeping)
+    dropping.compact()
+    assert packed(dropping) == packed_from_disk(dropping.path)
+    assert all(finding.ok is not False for finding in examine(dropping.path)), examine(dropping.path)
+    content = certify(dropping.path, folder / "proof.json", folder / "proof.jsonl")
+    assert "summary" in content
+    assert dropping.certificate().turns.tolist() == keeping.certificate().turns.tolist()
+    play(dropping, 10, seed=2)
+    keeping.close()
+    dropping.close()
+
+
+def test_a_turn_under_way_is_kept_as_long_as_it_lasts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnout.live.turns.slots.dispatch.SNAPSHOT_EVERY", 5)
+    with open_slots(folder / "fleet.turnout", keep_rounds=5, late_window=1) as scheduler:
+        play(scheduler, 10)
+        scheduler.fill(offered(*named(8)))
+        long = scheduler.in_flight()[0]
+        for _ in range(20):
+            for turn in scheduler.in_flight():
+                if turn.id != long.id:
+                    scheduler.report(turn.id, 2.0)
+            scheduler.fill(offered(*named(8)))
+        assert 0 < scheduler.summary_round < long.id < scheduler.round - 30
+        scheduler.compact()
+        assert scheduler.summary_round < long.id
+        turns = scheduler.certificate().turns[scheduler.rows([long.client])]
+        assert scheduler.report(long.id, 90.0)
+        scheduler.fill(offered(*named(8)))
+        (ended,) = scheduler.turns(long.id)
+        assert (ended.id, ended.kind, ended.seconds) == (long.client, "arrived", 90.0)
+        assert (scheduler.certificate().turns[scheduler.rows([long.client])] >= turns).all()
+        assert packed(scheduler) == packed_from_disk(scheduler.path)
+        assert all(finding.ok is not False for finding in examine(scheduler.path)), examine(scheduler.path)
+
+
+def test_a_forgotten_client_leaves_no_trace_and_cannot_be_training(folder: Path) -> None:
+    with open_slots(folder / "fleet.turnout") as scheduler:
+        play(scheduler, 30)
+        scheduler.fill(offered(*named(8)))
+        training = scheduler.in_flight()
+        assert len(training) == 3
+        with pytest.raises(ReportError, match="is training: report the result of turn"):
+            scheduler.forget(training[0].client)
+        idle = next(client for client in scheduler.clients if client not in {turn.client for turn in training})
+        scheduler.forget(idle)
+        assert idle not in scheduler.clients
+        assert idle.encode() + b'"' not in scheduler.path.read_bytes()
+        assert packed(scheduler) == packed_from_disk(scheduler.path)
+        assert all(finding.ok is not False for finding in examine(scheduler.path)), examine(scheduler.path)
+        certify(scheduler.path, folder / "proof.json", folder / "proof.jsonl")
+        scheduler.retire(training[0].client)
+        scheduler.report(training[0].id, 3.0)
+        assert training[0].client not in {turn.client for turn in scheduler.fill(offered(*named(8)[1:]))}
+        certify(scheduler.path, folder / "proof.json", folder / "proof.jsonl")
+
+
+def test_selections_are_explained_exactly(folder: Path) -> None:
+    with open_slots(folder / "fleet.turnout") as scheduler:
+        play(scheduler, 10)
+        for decision in range(1, scheduler.round + 1):
+            (turn,) = scheduler.turns(decision)
+            explanation = scheduler.explain(turn.id, decision)
+            assert explanation.standing == "chosen"
+            assert explanation.exact, explanation.sentence
+
+
+def test_a_client_that_misses_its_deadline_is_late_and_its_true_time_is_learned(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_slots(folder / "fleet.turnout", deadline=5.0) as scheduler:
+        (first, *_) = scheduler.fill(offered(*named(6)))
+        elapsed = {"seconds": 2.0}
+        monkeypatch.setattr("turnout.live.turns.slots.records.seconds_since", lambda *_: elapsed["seconds"])
+        assert scheduler.fill(offered(*named(6))) == []
+        elapsed["seconds"] = 6.0
+        assert len(scheduler.fill(offered(*named(6)))) == 3
+        (turn,) = scheduler.turns(first.id)
+        assert (turn.kind, turn.seconds) == ("late", 5.0)
+        assert scheduler.report(first.id, 9.0)
+        elapsed["seconds"] = 1.0
+        scheduler.report(scheduler.in_flight()[0].id, 1.5)
+        scheduler.fill(offered(*named(6)))
+        (turn,) = scheduler.turns(first.id)
+        assert turn.late_seconds == 9.0
+        assert turn.folded is not None
+        assert packed(scheduler) == packed_from_disk(scheduler.path)
+
+
+def test_a_reporter_accepts_late_turns_for_as_many_decisions_as_the_window_has_for_all_slots(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elapsed = {"seconds": 2.0}
+    monkeypatch.setattr("turnout.live.turns.slots.records.seconds_since", lambda *_: elapsed["seconds"])
+    path = folder / "fleet.turnout"
+    with open_slots(path, deadline=5.0, late_window=2) as scheduler, Reporter(path) as reporter:
+        clients = [turn.client for turn in scheduler.fill(offered(*named(8)))]
+        elapsed["seconds"] = 6.0
+        assert [turn.id for turn in scheduler.fill(offered(*named(8)))] == [4, 5, 6]
+        assert reporter.report(clients[0], 9.0, round=1)  # 2 rounds of 3 turns
+        elapsed["seconds"] = 2.0
+        for turn in scheduler.in_flight():
+            scheduler.report(turn.id, 2.0)
+        (turn, *_) = scheduler.fill(offered(*named(8)))
+        assert turn.id == 7
+        assert scheduler.turns(1)[0].late_seconds == 9.0
+        with pytest.raises(ReportError, match=f"round 2 of '{clients[1]}' was closed .* but late_window is 6"):
+            reporter.report(clients[1], 9.0, round=2)
+
+
+def test_a_turn_that_has_ended_is_reported_with_its_seconds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_slots(folder / "fleet.turnout", deadline=5.0) as scheduler:
+        (first, *_) = scheduler.fill(offered(*named(6)))
+        monkeypatch.setattr("turnout.live.turns.slots.records.seconds_since", lambda *_: 6.0)
+        scheduler.fill(offered(*named(6)))
+        refusal = f"turn {first.id} is no longer under way: pass the seconds that '{first.client}' took"
+        with pytest.raises(ReportError, match=refusal):
+            scheduler.report(first.id)
+        assert scheduler.report(first.id, 9.0)
+
+
+def test_a_turn_whose_time_is_unknown_is_reported_with_its_seconds(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_slots(folder / "fleet.turnout", deadline=None) as scheduler:
+        (first, *_) = scheduler.fill(offered(*named(6)))
+        with monkeypatch.context() as restarted:  # the machine was restarted, and its clock was changed
+            restarted.setattr("turnout.live.turns.slots.records.seconds_since", lambda *_: math.nan)
+            unknown = f"time since the selection is unknown.*: pass the seconds that '{first.client}' took"
+            with pytest.raises(ReportError, match=unknown):
+                scheduler.report(first.id)
+            assert scheduler.turns(first.id)[0].kind is None
+            assert scheduler.report(first.id, 9.0)
+            scheduler.fill(offered(*named(6)))
+        (turn,) = scheduler.turns(first.id)
+        assert (turn.kind, turn.seconds) == ("arrived", 9.0)
+
+
+def test_the_time_of_a_late_client_whose_status_is_unknown_is_counted_but_not_learned(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "fleet.turnout"
+    elapsed = {"seconds": 0.0}
+    monkeypatch.setattr("turnout.live.turns.slots.records.seconds_since", lambda *_: elapsed["seconds"])
+    with open_slots(path, deadline=5.0, persist_statuses=False, backoff_after=1) as scheduler:
+        late = scheduler.fill(offered(*named(3)))
+    with open_slots(path, deadline=5.0, persist_statuses=False, backoff_after=1) as scheduler:
+        elapsed["seconds"] = 6.0
+        scheduler.fill(["c3"])
+        assert scheduler.status().backing_off.keys() == {turn.client for turn in late}
+        before = scheduler.state()
+        for turn in late:
+            assert scheduler.report(turn.id, 9.0)
+        elapsed["seconds"] = 1.0
+        scheduler.fill(["c3"])
+        after = scheduler.state()
+        assert scheduler.status().backing_off == {}
+        assert [scheduler.turns(turn.id)[0].late_seconds for turn in late] == [9.0, 9.0, 9.0]
+        assert all(scheduler.turns(turn.id)[0].folded is not None for turn in late)
+        assert len(before["awaited.rows"]) == 3
+        assert len(after["awaited.rows"]) == 0
+        learned = [key for key in before if "model" in key or "usual" in key]
+        assert learned
+        for key in learned:
+            assert np.array_equal(before[key], after[key]), key
+
+
+def test_predictions_are_judged_from_the_third_turn_of_a_client_on(folder: Path) -> None:
+    with open_slots(folder / "fleet.turnout", concurrency=1) as scheduler:
+        errors = []
+        for seconds in (4.0, 4.0, 8.0, 8.0):
+            (turn,) = scheduler.fill(offered("only"))
+            errors.append(float(scheduler.state()["ways.from_context"][0]))
+            scheduler.report(turn.id, seconds)
+        scheduler.fill(offered("only"))
+        errors.append(float(scheduler.state()["ways.from_context"][0]))
+    assert errors[:3] == [0.0, 0.0, 0.0]
+    assert errors[3] > 0.4  # the third turn took twice as long as predicted
+    assert errors[4] < errors[3]
+
+
+def test_slots_stay_empty_if_the_policy_finds_nobody_eligible(folder: Path) -> None:
+    settings = {"policy": "random", "settings": {}, "allowed": [0, 2]}
+    with Scheduler.open(
+        folder / "fleet.turnout", concurrency=3, policy="eligible", settings=settings, deadline=9.0
+    ) as scheduler:
+        assert {turn.client for turn in scheduler.fill(offered(*named(5)))} == {"c0", "c2"}
+        assert scheduler.fill(offered(*named(5))) == []
+        assert (scheduler.round, len(scheduler.in_flight())) == (2, 2)
+        assert packed(scheduler) == packed_from_disk(scheduler.path)
+
+
+def test_the_status_names_the_clients_that_train(folder: Path) -> None:
+    with open_slots(folder / "fleet.turnout") as scheduler:
+        scheduler.register(named(3))
+        assert "training" not in str(scheduler.status())
+        given = [turn.client for turn in scheduler.fill(offered("c0", "c1"))]
+        text = str(scheduler.status())
+    assert "turns      2 were given; 2 of 3 slots are in use" in text
+    assert f"training   {', '.join(given)}" in text
+
+
+def test_a_fleet_without_clients_cannot_be_filled(folder: Path) -> None:
+    with open_slots(folder / "fleet.turnout") as scheduler:
+        with pytest.raises(OfferError, match="the fleet has no clients: fill with the status of at least one"):
+            scheduler.fill({})
+        assert (scheduler.round, scheduler.clients) == (0, [])
+        assert len(scheduler.fill(["a"])) == 1
+
+
+POLICIES: dict[str, dict[str, Any]] = {
+    "fair-pace": {"guaranteed_rate": "1/20"},
+    "rbcsf": {"guaranteed_rate": "1/20", "speed_weight": 0.5},
+    "random": {},
+    "round-robin": {},
+    "oort": {},
+    "power-of-choice": {},
+    "ucb-cs": {},
+    "with-guarantee": {"policy": "random", "settings": {}, "guaranteed_rate": "1/20", "urgency": 1.0},
+    "cool-down": {"policy": "fair-pace", "settings": {"guaranteed_rate": "1/20"}, "rounds": 2},
+    "warm-up": {"policy": "fair-pace", "settings": {"guaranteed_rate": "1/20"}, "rounds": 5},
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_that_fills_slots_continues_after_a_restart(folder: Path, policy: str) -> None:
+    path = folder / "fleet.turnout"
+    with open_slots(path, policy=policy, settings=POLICIES[policy]) as scheduler:
+        play(scheduler, 14)
+        before = packed(scheduler)
+        given = scheduler.round
+        assert scheduler.has_guarantee == (policy not in ("random", "round-robin", "oort", "power-of-choice", "ucb-cs"))
+        scheduler.forget(next(name for name in named(8) if name not in training_of(scheduler)))
+    with open_slots(path, policy=policy, settings=POLICIES[policy]) as scheduler:
+        assert given == scheduler.round > 14
+        assert packed(scheduler) != before
+        assert packed(scheduler) == packed_from_disk(path)
+        play(scheduler, 6, seed=3)
+        assert scheduler.round > given
+        if scheduler.has_guarantee:
+            certify(path, folder / "proof.json", folder / "proof.jsonl")
+    assert all(finding.ok is not False for finding in examine(path)), examine(path)
+
+
+def training_of(scheduler: Scheduler) -> set[str]:
+    """Returns the clients whose turns have not ended, also if their results were reported."""
+    rows = scheduler.state()["in_flight.started"].nonzero()[0].tolist()
+    return {scheduler.clients[row] for row in rows}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_goes_on_after_a_restart_that_lost_the_statuses_of_turns_under_way(
+    folder: Path, policy: str
+) -> None:
+    path = folder / "fleet.turnout"
+    with open_slots(path, policy=policy, settings=POLICIES[policy], persist_statuses=False) as scheduler:
+        play(scheduler, 6)
+        under_way = [turn.id for turn in scheduler.in_flight()]
+        assert under_way
+    with Scheduler.open(path) as scheduler:
+        assert [turn.id for turn in scheduler.in_flight()] == under_way
+        for number in under_way:
+            scheduler.report(number, 4.0, loss=0.5)
+        assert len(scheduler.fill(offered(*named(8)))) == 3
+        assert [scheduler.turns(number)[0].kind for number in under_way] == ["arrived"] * len(under_way)
+        assert packed_without_contexts(scheduler) == packed_from_disk(path)
+        play(scheduler, 3)
+    assert [finding.message for finding in examine(path) if finding.ok is False] == []
+
+
+def test_statuses_that_are_not_persisted_change_no_turn(folder: Path) -> None:
+    with (
+        open_slots(folder / "all.turnout") as keeping,
+        open_slots(folder / "some.turnout", persist_statuses=False) as dropping,
+    ):
+        for scheduler in (keeping, dropping):
+            play(scheduler, 16)
+        assert packed_without_times(dropping) == packed_without_times(keeping)
+        assert [turn.id for number in range(1, 20) for turn in dropping.turns(number)] == [
+            turn.id for number in range(1, 20) for turn in keeping.turns(number)
+        ]
+
+
+def test_messages_speak_of_decisions_not_of_rounds(folder: Path) -> None:
+    with open_slots(folder / "fleet.turnout", settings={**SETTINGS, "guaranteed_rate": "1/8"}) as scheduler:
+        scheduler.register(["c0"])
+        with pytest.raises(ReportError, match="there is no decision 1 to explain: no turn was given yet"):
+            scheduler.explain("c0", 1)
+        play(scheduler, 5)
+        scheduler.retire("c7")
+        scheduler.fill(offered(*named(7)))
+        for _ in range(12):  # the turns of all but one client end, and that one is never there
+            for turn in scheduler.in_flight():
+                scheduler.report(turn.id, 2.0)
+            scheduler.fill(offered(*named(8)[1:]))
+        assert "was retired before decision" in scheduler.explain("c7").sentence
+    always = {**SETTINGS, "guaranteed_rate": "1/8", "accrual": "always"}
+    with open_slots(folder / "always.turnout", settings=always) as scheduler:
+        scheduler.register(["c0"])
+        for _ in range(12):
+            scheduler.fill(offered(*named(8)[1:]))
+            for turn in scheduler.in_flight():
+                scheduler.report(turn.id, 2.0)
+        (notice,) = [notice for notice in scheduler.notices() if "the promise is broken" in notice]
+        assert "c0 is" in notice
+        assert "since decision" in notice
+        assert "cohort_size" not in notice
+        assert "since decision" in str(scheduler.status())
+
+
+@pytest.mark.parametrize("persist_statuses", [True, False])
+def test_turns_under_way_when_the_features_are_amended_count_but_teach_no_times(
+    folder: Path, persist_statuses: bool
+) -> None:
+    with open_slots(folder / "fleet.turnout", persist_statuses=persist_statuses) as scheduler:
+        first, second, third = scheduler.fill(offered(*named(8)))
+        scheduler.report(first.id, 4.0)
+        scheduler.amend(features=Features.of(Feature("battery", 0.0, 1.0)))
+        scheduler.report(second.id, 5.0)
+        statuses = {client: {"battery": 0.5} for client in named(8)}
+        new = scheduler.fill(statuses)
+        assert [turn.id for turn in new] == [4, 5]
+        scheduler.snapshot()
+        scheduler.report(third.id, 6.0)
+        scheduler.report(new[0].id, 7.0)
+        assert [turn.id for turn in scheduler.fill(statuses)] == [6, 7]
+        assert scheduler.state()["numbers.arrived"].sum() == 4
+        rows = {turn.client: scheduler.history(turn.client)[0].row for turn in (first, second, third, new[0])}
+        model = scheduler.policy.time_model
+        assert model is not None
+        learned = ExchangeTimeModel(8, features=1, ridge=3.0, prior="fleet", relative_ridge=True)
+        learned.learn(np.array([rows[new[0].client]]), np.array([[0.5]]), np.array([7.0]))
+        np.testing.assert_allclose(model.coefficients, learned.coefficients)
+        in_memory = packed if persist_statuses else packed_without_contexts
+        assert in_memory(scheduler) == packed_from_disk(scheduler.path)
+    assert all(finding.ok is not False for finding in examine(scheduler.path))

@@ -1,0 +1,384 @@
+"""Rules about who is given a turn when: a window that gathers check-ins, a minimum of clients, and rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.check_ins import Clock, simulated_clock
+from live.fleets import named, packed, packed_from_disk
+from turnout import GivenTurn, InfeasiblePromise, Scheduler, SettingError, Wait
+from turnout.live._internals import examine
+
+SETTINGS: dict[str, Any] = {"guaranteed_rate": "1/20", "tolerance": 1.0, "paid": "chosen"}
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    with simulated_clock() as time:
+        yield time
+
+
+def open_fleet(path: Path, **options: Any) -> Scheduler:
+    return Scheduler.open(path, **{"concurrency": 2, "settings": SETTINGS, "status_ttl": 60.0, **options})
+
+
+def wait_of(answer: GivenTurn | Wait) -> Wait:
+    assert isinstance(answer, Wait), answer
+    return answer
+
+
+def training(scheduler: Scheduler) -> list[str]:
+    return [turn.client for turn in scheduler.in_flight()]
+
+
+# The window
+
+
+def test_check_ins_are_gathered_until_enough_devices_wait(tmp_path: Path, clock: Clock) -> None:
+    with open_fleet(tmp_path / "fleet.turnout", window_goal=4, window_seconds=20.0) as scheduler:
+        assert scheduler.check_in("a") == Wait(
+            20.0, "check-ins are gathered for 20 s more or until 4 wait: 1 device is waiting"
+        )
+        clock.now += 5
+        assert wait_of(scheduler.check_in("b")).seconds == 15.0
+        assert wait_of(scheduler.check_in("a")).seconds == 15.0  # who asks again does not count twice
+        assert "2 devices are waiting" in wait_of(scheduler.check_in("b")).why
+        scheduler.check_in("c")
+        assert scheduler.round == 0
+        scheduler.check_in("d")
+        assert scheduler.round == 2
+        assert len(set(training(scheduler)) & {"a", "b", "c", "d"}) == 2
+
+
+def test_a_window_ends_after_its_time(tmp_path: Path, clock: Clock) -> None:
+    with open_fleet(tmp_path / "fleet.turnout", window_goal=4, window_seconds=20.0) as scheduler:
+        wait = wait_of(scheduler.check_in("a"))
+        clock.now += 19.5
+        assert wait_of(scheduler.check_in("b")).seconds == 0.5
+        clock.now += wait.seconds - 19.5
+        assert isinstance(scheduler.check_in("a"), GivenTurn)
+        assert training(scheduler) == ["a", "b"]
+        # Nobody waits now, so the next device begins another window.
+        scheduler.report(1, 3.0)
+        assert wait_of(scheduler.check_in("c")).seconds == 20.0
+
+
+def test_a_window_without_a_goal_ends_by_its_time_alone(tmp_path: Path, clock: Clock) -> None:
+    with open_fleet(tmp_path / "fleet.turnout", window_seconds=20.0) as scheduler:
+        for client in named(9):
+            wait = wait_of(scheduler.check_in(client))
+        assert wait == Wait(20.0, "check-ins are gathered for 20 s more: 9 devices are waiting")
+        clock.now += 20.0
+        scheduler.check_in("c0")
+        assert scheduler.round == 2
+
+
+def test_a_device_that_waited_for_a_whole_window_is_given_a_slot_as_soon_as_one_is_free(
+    tmp_path: Path, clock: Clock
+) -> None:
+    with open_fleet(tmp_path / "fleet.turnout", concurrency=1, window_goal=2, window_seconds=20.0) as scheduler:
+        scheduler.check_in("a")
+        scheduler.check_in("b")
+        (first,) = training(scheduler)
+        left = "b" if first == "a" else "a"
+        clock.now += 20.0
+        assert "the only slot is in use" in wait_of(scheduler.check_in(left)).why
+        scheduler.report(1, 3.0)
+        assert isinstance(scheduler.check_in(left), GivenTurn)
+
+
+def test_devices_that_cannot_be_given_a_turn_do_not_end_a_window(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "fleet.turnout"
+    with open_fleet(path, window_goal=2, window_seconds=20.0, rest_seconds=100.0) as scheduler:
+        scheduler.fill(["a"])
+        assert isinstance(scheduler.check_in("a"), GivenTurn)  # it is training
+        assert "1 device is waiting" in wait_of(scheduler.check_in("b")).why
+        scheduler.report(1, 3.0)
+        assert "rests" in wait_of(scheduler.check_in("a")).why
+        assert "1 device is waiting" in wait_of(scheduler.check_in("b")).why
+        scheduler.check_in("c")
+        assert sorted(training(scheduler)) == ["b", "c"]
+        assert clock.now == 0
+
+
+def test_turns_end_while_a_window_gathers(tmp_path: Path, clock: Clock) -> None:
+    with open_fleet(tmp_path / "fleet.turnout", window_goal=3, window_seconds=20.0) as scheduler:
+        scheduler.fill(["a"])
+        scheduler.report(1, 3.0)
+        assert "1 device is waiting" in wait_of(scheduler.check_in("a")).why  # its turn has ended with this call
+        assert scheduler.state()["flights.decisions"].tolist() == []
+        assert packed(scheduler) == packed_from_disk(scheduler.path)
+        assert clock.now == 0
+
+
+def test_fill_does_not_wait_for_a_window(tmp_path: Path, clock: Clock) -> None:
+    with open_fleet(tmp_path / "fleet.turnout", window_goal=4, window_seconds=20.0) as scheduler:
+        scheduler.check_in("a")
+        assert [turn.client for turn in scheduler.fill([])] == ["a"]
+        assert [turn.client for turn in scheduler.fill(["b"])] == ["b"]
+        assert clock.now == 0
+
+
+# The minimum
+
+
+def test_no_turn_is_given_while_too_few_clients_are_there(tmp_path: Path, clock: Clock) -> None:
+    with open_fleet(tmp_path / "fleet.turnout", min_available=3) as scheduler:
+        assert (
+            "1 client is available or training, and turns are given from 3 on" in wait_of(scheduler.check_in("a")).why
+        )
+        wait = wait_of(scheduler.check_in("b"))
+        assert wait.seconds == 15.0  # a quarter of the time for which its check-in is kept
+        assert scheduler.round == 0
+        assert isinstance(scheduler.check_in("c"), Wait | GivenTurn)
+        assert scheduler.round == 2
+        assert clock.now == 0
+
+
+def test_the_minimum_is_a_condition_of_every_turn(tmp_path: Path, clock: Clock) -> None:
+    with open_fleet(tmp_path / "fleet.turnout", min_available=3) as scheduler:
+        assert len(scheduler.fill(["a", "b", "c"])) == 2
+        for turn in scheduler.in_flight():
+            scheduler.report(turn.id, 3.0)
+        assert scheduler.fill(["a", "b"]) == []
+        promised = scheduler.certificate().promised.tolist()
+        assert scheduler.fill(["a", "b"]) == []
+        assert scheduler.certificate().promised.tolist() == promised  # without a decision, nobody earns
+        assert len(scheduler.fill(["a", "b", "c"])) == 2
+        scheduler.report(3, 3.0)
+        assert len(scheduler.fill(["a", "b", "c"])) == 1  # one that is training counts
+        assert clock.now == 0
+
+
+def test_devices_that_wait_as_they_were_asked_count_and_those_that_stay_away_do_not(
+    tmp_path: Path, clock: Clock
+) -> None:
+    with open_fleet(tmp_path / "fleet.turnout", min_available=3, status_ttl=10.0) as scheduler:
+        for client in ("a", "b"):
+            scheduler.check_in(client)
+        clock.now += 10.0
+        away = wait_of(scheduler.check_in("b")).seconds  # its visit is over: it comes back later
+        assert away == 10.0
+        clock.now += away
+        assert "2 clients are available" in wait_of(scheduler.check_in("c")).why  # "b" is not late yet, "a" is
+        clock.now += 0.5
+        assert "2 clients are available" in wait_of(scheduler.check_in("a")).why
+        scheduler.check_in("b")
+        assert scheduler.round == 2
+
+
+# Rest
+
+
+def test_a_client_is_given_one_turn_in_the_time_of_a_rest(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "fleet.turnout"
+    with open_fleet(path, rest_seconds=7200.0) as scheduler:
+        assert isinstance(scheduler.check_in("a"), GivenTurn)
+        clock.now += 30.0
+        scheduler.report(1, 30.0)
+        assert scheduler.fill(["a"]) == []
+        assert scheduler.check_in("a") == Wait(
+            3600.0, "the client is given at most one turn in 7200 s, and rests for 7.17e+03 s more"
+        )
+        clock.now += 7200.0 - 30.0 - 5.0
+        assert wait_of(scheduler.check_in("a")).seconds == 5.0
+    with open_fleet(path) as scheduler:  # the rest outlasts the process
+        assert wait_of(scheduler.check_in("a")).seconds == 5.0
+        assert scheduler.fill(["a"]) == []
+        clock.now += 5.0
+        assert isinstance(scheduler.check_in("a"), GivenTurn)
+        assert packed(scheduler) == packed_from_disk(path)
+
+
+def test_a_rest_outlasts_snapshots_and_retention(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "fleet.turnout"
+    with open_fleet(path, rest_seconds=7200.0, keep_rounds=10, persist_statuses=False) as scheduler:
+        scheduler.fill(["a"])
+        scheduler.report(1, 3.0)
+        for row in range(60):
+            for turn in scheduler.fill([f"other-{row}"]):
+                scheduler.report(turn.id, 3.0)
+        scheduler.compact()
+        assert scheduler.summary_round > 1
+    clock.now += 7199.0
+    with open_fleet(path) as scheduler:
+        assert scheduler.fill(["a"]) == []
+        clock.now += 1.0
+        assert [turn.client for turn in scheduler.fill(["a"])] == ["a"]
+    assert all(finding.ok is not False for finding in examine(path)), examine(path)
+
+
+def test_a_client_that_rests_earns_only_while_it_trains(tmp_path: Path, clock: Clock) -> None:
+    with open_fleet(tmp_path / "fleet.turnout", concurrency=1, rest_seconds=100.0) as scheduler:
+        scheduler.fill(["a"])
+        scheduler.report(1, 3.0)
+        for turn in range(2, 6):
+            clock.now += 10.0
+            scheduler.check_in("a")
+            (given,) = scheduler.fill(["a", f"b{turn}"])
+            assert given.client == f"b{turn}"
+            scheduler.report(turn, 3.0)
+        assert scheduler.certificate().promised[0] == pytest.approx(1 / 20)  # its own turn
+        clock.now += 60.0  # its rest is over
+        (given,) = scheduler.fill(["a", "c"])
+        assert scheduler.certificate().promised[0] == pytest.approx(2 / 20)
+
+
+def test_with_the_accrual_always_a_client_earns_while_it_rests(tmp_path: Path, clock: Clock) -> None:
+    settings = {**SETTINGS, "accrual": "always"}
+    with open_fleet(tmp_path / "fleet.turnout", concurrency=1, rest_seconds=100.0, settings=settings) as scheduler:
+        scheduler.fill(["a"])
+        scheduler.report(1, 3.0)
+        scheduler.fill(["a", "b"])
+        assert scheduler.certificate().promised[0] == pytest.approx(2 / 20)
+        assert clock.now == 0
+
+
+def test_the_reason_of_a_rest_is_explained_by_the_settings_of_that_time(tmp_path: Path, clock: Clock) -> None:
+    with open_fleet(tmp_path / "fleet.turnout", concurrency=1, rest_seconds=100.0) as scheduler:
+        scheduler.fill(["a"])
+        scheduler.report(1, 3.0)
+        clock.now += 40.0
+        scheduler.fill(["a", "b"])
+        scheduler.report(2, 3.0)
+        assert scheduler.amend(rest_seconds=None) == ["rest_seconds"]
+        explanation = scheduler.explain("a", 2)
+        assert explanation.standing == "resting"
+        assert explanation.sentence == (
+            "a rested in decision 2: its last turn began 40 s before, and it is given at most one in 100 s."
+        )
+        assert scheduler.explain("b", 2).standing == "chosen"
+        assert [turn.client for turn in scheduler.fill(["a"])] == ["a"]
+        assert scheduler.explain("a", 3).standing == "chosen"
+
+
+def test_a_rest_that_is_amended_counts_from_turns_that_were_given_before(tmp_path: Path, clock: Clock) -> None:
+    with open_fleet(tmp_path / "fleet.turnout") as scheduler:
+        scheduler.fill(["a"])
+        scheduler.report(1, 3.0)
+        clock.now += 40.0
+        assert scheduler.amend(rest_seconds=50.0) == ["rest_seconds"]
+        assert scheduler.amendments[-1].sentence() == "amended after turn 1: rest_seconds from none to 50.0"
+        assert scheduler.fill(["a"]) == []
+        clock.now += 10.0
+        assert len(scheduler.fill(["a"])) == 1
+
+
+def test_a_clock_that_is_set_back_ends_no_rest_and_makes_none_endless(tmp_path: Path, clock: Clock) -> None:
+    with open_fleet(tmp_path / "fleet.turnout", rest_seconds=100.0) as scheduler:
+        clock.now = 1000.0
+        scheduler.fill(["a"])
+        scheduler.report(1, 3.0)
+        clock.now = 950.0
+        assert scheduler.fill(["a"]) == []
+        assert "rests for 150 s more" in wait_of(scheduler.check_in("a")).why
+        clock.now = 900.0
+        assert len(scheduler.fill(["a"])) == 1
+
+
+def test_backing_off_and_resting_wait_for_the_longer_of_both(tmp_path: Path, clock: Clock) -> None:
+    with open_fleet(tmp_path / "fleet.turnout", rest_seconds=500.0, backoff_after=1) as scheduler:
+        scheduler.fill(["a"])
+        scheduler.report_failure(1, "battery")
+        wait = wait_of(scheduler.check_in("a"))
+        assert wait.seconds == 500.0
+        assert "it is backed off" in wait.why
+        assert "rests for 500 s more" in wait.why
+        clock.now += 500.0
+        # Back-off ends if nobody else is there.
+        assert isinstance(scheduler.check_in("a"), GivenTurn)
+
+
+def test_a_forgotten_client_leaves_no_time_of_its_last_turn(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "fleet.turnout"
+    with open_fleet(path, rest_seconds=500.0) as scheduler:
+        scheduler.fill(["a", "b"])
+        for turn in (1, 2):
+            scheduler.report(turn, 3.0)
+        scheduler.fill([])
+        scheduler.forget("a")
+        given = scheduler.state()["given"].tolist()
+        assert [value == value for value in given] == [client == "b" for client in scheduler.clients]
+        assert packed(scheduler) == packed_from_disk(path)
+        assert clock.now == 0
+    assert all(finding.ok is not False for finding in examine(path)), examine(path)
+
+
+def test_a_notice_states_that_rests_leave_slots_empty(tmp_path: Path, clock: Clock) -> None:
+    with open_fleet(tmp_path / "fleet.turnout", rest_seconds=100.0, deadline=10.0) as scheduler:
+        for _ in range(2):
+            for turn in scheduler.fill(named(4)):
+                scheduler.report(turn.id, 10.0)
+        scheduler.fill([])
+        (notice,) = [notice for notice in scheduler.notices() if "slots stay empty" in notice]
+        assert notice == (
+            "slots stay empty, because each client has at most one turn in 100 s: about 0.4 of 2 slots can be in use. "
+            "Amend the fleet to a rest_seconds of at most 20 to use all of them"
+        )
+        scheduler.amend(rest_seconds=20.0)
+        assert not any("slots stay empty" in notice for notice in scheduler.notices())
+        assert clock.now == 0
+
+
+def test_a_rest_longer_than_all_turns_makes_equal_shares_feasible(tmp_path: Path, clock: Clock) -> None:
+    """The fastest clients cannot take all turns while a slow one trains."""
+    settings = {**SETTINGS, "guaranteed_rate": "1/20"}
+    with open_fleet(tmp_path / "fleet.turnout", concurrency=3, settings=settings) as scheduler:
+        for _ in range(2):
+            for turn in scheduler.fill(named(4)):
+                scheduler.report(turn.id, 50.0 if turn.client == "c0" else 1.0)
+        scheduler.fill([])
+        with pytest.raises(InfeasiblePromise):
+            scheduler.amend(guaranteed_rate="1/5")
+        assert scheduler.amend(guaranteed_rate="1/5", rest_seconds=60.0) == ["guaranteed_rate", "rest_seconds"]
+        assert clock.now == 0
+
+
+# Settings
+
+
+def test_settings_of_the_rules_are_checked(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.turnout"
+    refused: list[tuple[str, dict[str, Any]]] = [
+        ("window_goal needs window_seconds", {"window_goal": 3}),
+        ("window_goal must be at least 1", {"window_goal": 0, "window_seconds": 5.0}),
+        ("window_seconds must be above 0", {"window_seconds": 0.0}),
+        (r"window_seconds must be at most status_ttl, 60, got 61: a check-in is kept", {"window_seconds": 61.0}),
+        ("min_available must be at least 1", {"min_available": 0}),
+        ("rest_seconds must be above 0", {"rest_seconds": 0}),
+    ]
+    for message, options in refused:
+        with pytest.raises(SettingError, match=message):
+            open_fleet(path, **options)
+    for name in ("window_seconds", "rest_seconds"):
+        with pytest.raises(SettingError, match=f"{name} needs a concurrency"):
+            Scheduler.open(path, **{name: 5.0})  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="min_available needs a concurrency"):
+        Scheduler.open(path, min_available=5)
+    rules = {"window_goal": 3, "window_seconds": 5.0, "min_available": 2, "rest_seconds": 60.0}
+    with open_fleet(path, **rules) as scheduler:
+        with pytest.raises(SettingError, match="window_seconds must be at most status_ttl, 4, got 5"):
+            scheduler.amend(status_ttl=4.0)
+        assert scheduler.amend(window_goal=None, min_available=1) == ["window_goal", "min_available"]
+    with open_fleet(path, window_seconds=5.0, rest_seconds=60) as scheduler:
+        assert (scheduler.settings.window_goal, scheduler.settings.min_available) == (None, 1)
+
+
+def test_clients_that_rest_do_not_ask_for_turns(tmp_path: Path, clock: Clock) -> None:
+    with open_fleet(tmp_path / "fleet.turnout", rest_seconds=100.0) as scheduler:
+        first = scheduler.check_in("a")
+        assert isinstance(first, GivenTurn)
+        scheduler.check_in("b")
+        for client in ("c", "d", "e"):
+            wait_of(scheduler.check_in(client))
+        clock.now += 4.0
+        scheduler.report(first.id, 4.0)
+        assert "rests for" in wait_of(scheduler.check_in("a")).why
+        assert len(training(scheduler)) == 2
+        pace = scheduler._waiting.pace(scheduler._slot_fleet)
+        assert pace is not None
+        assert (pace.mean_turn, pace.clients) == (4.0, 4)  # two train and two wait; "a" rests
