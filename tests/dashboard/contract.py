@@ -252,16 +252,6 @@ SHAPES: dict[str, Any] = {
         ),
         "lorenz": {"x": LINE, "y": LINE},
         "worst_over_time": {"x": LINE, "least_share": LINE, "promised": NUMBER},
-        "groups": Many(
-            {
-                "name": str,
-                "clients": COUNT,
-                "turns": COUNT,
-                **dict.fromkeys(("share", "promised", "behind", "tolerance", "owed"), NUMBER),
-                "status": STATUS,
-            },
-            1000,
-        ),
     },
     "clients": {
         "about": ABOUT,

@@ -128,14 +128,6 @@ def run_with_other_features(path: Path) -> None:
         write_random_run(store, "rbcsf", {"cohort_size": 3}, random_columns(20, 10, features=2))
 
 
-def groups(path: Path) -> None:
-    settings = {"cohort_size": 4, "groups": list("aabbccaabbcc"), "group_rates": {"a": 1, "b": "1/2"}}
-    with RunStore(path) as store:
-        play_into(
-            store, RunPlan("rbcsf", 40, settings={**settings, "guaranteed_rate": 0.1}, world_settings={"clients": 12})
-        )
-
-
 def empty_rounds(path: Path) -> None:
     """Writes rounds without available clients."""
     with RunStore(path) as store:
@@ -189,7 +181,6 @@ KINDS = [
     run_of_choices_only,
     runs_of_unknown_policies,
     run_with_other_features,
-    groups,
     empty_rounds,
     fleet_without_rounds,
     large_fleet_without_rounds,

@@ -25,7 +25,7 @@ from live.fleets import named, offered, play_round
 from turnout.dashboard.views import common, comparing, overview, rounds, speed
 from turnout.errors import SettingError
 from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
-from turnout.lab import RoundColumns, RunPlan, RunStore, play, play_into
+from turnout.lab import RoundColumns, RunPlan, RunStore, play_into
 from turnout.lab.analysis.metrics import (
     gini_coefficient,
     jain_index,
@@ -359,7 +359,6 @@ def test_fairness_figures(directory: Path, runs: Served, stored: Stored) -> None
     least = (np.cumsum(columns.chosen_mask, axis=0) / columns.rounds[:, None]).min(axis=1)
     assert close_to(over_time["least_share"], least)
     assert over_time["promised"] == 0.15
-    assert data["groups"] == []
 
 
 def test_the_least_share_is_that_of_the_client_with_the_fewest_turns(folder: Path) -> None:
@@ -371,31 +370,6 @@ def test_the_least_share_is_that_of_the_client_with_the_fewest_turns(folder: Pat
     with served(path) as server:
         server.wait_read()
         assert server.json("/api/fairness")["least_share"] == 2 / 5
-
-
-def test_groups_with_promised_and_taken_turns(folder: Path) -> None:
-    path, group_of = folder / "runs.turnout", list("aabbccaabbcc")
-    settings = {"cohort_size": 4, "guaranteed_rate": 0.1, "groups": group_of, "group_rates": {"a": 1, "b": "1/2"}}
-    plan = RunPlan("rbcsf", 40, settings=settings, world_settings={"clients": 12})
-    with RunStore(path) as store:
-        run = play_into(store, plan)
-        columns = store.columns(run)
-    policy, world = plan.build()
-    list(play(policy, world, 40))
-    assert isinstance(policy, RBCSF)
-    expected = policy.group_certificate()
-    with served(path) as server:
-        data = server.json("/api/fairness")["groups"]
-    assert [group["name"] for group in data] == ["a", "b"]
-    assert [group["clients"] for group in data] == [4, 4]
-    turns = [sum(int(columns.turns[row]) for row in range(12) if group_of[row] == name) for name in "ab"]
-    assert [group["turns"] for group in data] == turns == expected.turns.tolist()
-    assert close_to([group["promised"] for group in data], [40, 20])
-    assert close_to([group["owed"] for group in data], expected.owed)
-    assert close_to([group["behind"] for group in data], expected.behind)
-    assert [group["status"] for group in data] == expected.statuses.tolist()
-    assert {group["tolerance"] for group in data} == {float(expected.tolerance)}
-    assert close_to([group["share"] for group in data], np.array(turns) / 40)
 
 
 # Queues, turns

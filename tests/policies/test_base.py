@@ -22,7 +22,6 @@ from turnout.policies.small_fleet import SmallFleet
 #: Differs from every other length in a state, so that an axis of this length is one of clients.
 CLIENTS = 23
 FORGOTTEN, ABSENT = 21, 2  # the first is slow enough to be late
-SITES = ["north", "south", None] * 7 + ["north", "south"]
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     **{name: (name, {}) for name in POLICIES if name != "fedcs"},
     "power-of-choice with candidates": ("power-of-choice", {"candidates": 12}),
@@ -31,7 +30,6 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "tifl with credits": ("tifl", {"credits": 2, "tiers": 3, "profiling_rounds": 3, "retier_every": 4, "interval": 2}),
     "refl with a window": ("refl", {"window": 3}),
     "rbcsf with a horizon": ("rbcsf", {"horizon": 20}),
-    "rbcsf with groups": ("rbcsf", {"groups": SITES, "group_rates": {"north": 1}}),
     "rbcsf with changes": ("rbcsf", {"change_threshold": 3.0, "forgetting": 0.9}),
     "rbcsf with a prior": ("rbcsf", {"prior": "fleet"}),
     "rbcsf with a cap": ("rbcsf", {"accrual": "available", "paid": "contributed", "max_owed": 2}),
@@ -204,7 +202,7 @@ def test_the_state_of_a_played_policy_has_entries_per_client() -> None:
 
 def test_the_defaults_of_the_base_class_declare_no_capability() -> None:
     policy = UniformRandom(6, cohort_size=2)
-    for capability in (policy.guarantee, policy.debts, policy.groups, policy.time_model, policy.features):
+    for capability in (policy.guarantee, policy.debts, policy.time_model, policy.features):
         assert capability is None
     assert policy.certificate() is None
     assert policy.exploration_at(1) is None
@@ -227,14 +225,12 @@ def test_a_policy_with_state_must_implement_forget() -> None:
 @pytest.mark.parametrize("label", [label for label in SIZED if SIZED[label](5).debts is not None])
 def test_the_objects_of_the_capabilities_stay_the_same(label: str) -> None:
     policy = SIZED[label](5)
-    capabilities = [policy.debts, policy.groups, policy.time_model]
+    capabilities = [policy.debts, policy.time_model]
     play(policy, fleet_of(2), 5)
     saved = policy.state()
     policy.forget([FORGOTTEN])
     policy.restore(saved)
-    assert all(
-        now is then for now, then in zip([policy.debts, policy.groups, policy.time_model], capabilities, strict=True)
-    )
+    assert all(now is then for now, then in zip([policy.debts, policy.time_model], capabilities, strict=True))
     certificate = policy.certificate()
     assert certificate is not None
     assert policy.debts is not None
@@ -242,12 +238,11 @@ def test_the_objects_of_the_capabilities_stay_the_same(label: str) -> None:
 
 
 def test_rbcsf_declares_what_its_settings_say() -> None:
-    policy = RBCSF(23, cohort_size=5, groups=SITES, group_rates={"north": 1}, exploration=0.3, max_owed=4)
+    policy = RBCSF(23, cohort_size=5, exploration=0.3, max_owed=4)
     assert policy.guarantee.max_owed == 4
-    assert policy.groups is not None
     assert policy.exploration_at(7) == 0.3
     problem = policy.cohort_problem(offer_of(1, [True] * 23).restricted(places=2))
-    assert (problem.size, problem.speed_weight, problem.values_are_debts) == (2, 20.0, False)
+    assert (problem.size, problem.speed_weight, problem.values_are_debts) == (2, 20.0, True)
     policy.tell(RoundReport(1, np.array([0]), np.ones((1, 3)), np.ones(1)))
     assert policy.debts.owed[1] == pytest.approx(0.15)
 

@@ -17,10 +17,6 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     **{name: (name, {}) for name in POLICIES},
     "fedcs-learned": ("fedcs", {"estimates": "learned", "deadline": 9.0}),
     "rbcsf-change": ("rbcsf", {"change_threshold": 1.5}),
-    "rbcsf-groups": (
-        "rbcsf",
-        {"guaranteed_rate": 0.1, "groups": ["car", "phone", "tv", None] * 10, "group_rates": {"car": 2.5, "tv": "5/2"}},
-    ),
     "rbcsf-horizon": ("rbcsf", {"horizon": ROUNDS}),
     "rbcsf-horizon-live": ("rbcsf", {"horizon": ROUNDS, "accrual": "available", "paid": "contributed"}),
     "rbcsf-live": ("rbcsf", {"accrual": "available", "max_owed": 3, "paid": "contributed", "forgetting": 0.95}),

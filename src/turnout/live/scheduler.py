@@ -61,7 +61,6 @@ from turnout.live.turns.slots.waiting import Waiting
 from turnout.log import get_log
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.explanation import Explanation
-from turnout.policies.registry import nested_settings
 from turnout.tracking import GuardedTracker, Tracker, open_tracker
 
 log = get_log("turnout.live")
@@ -1072,12 +1071,6 @@ class Scheduler:
 
 def _create(path: Path, settings: SchedulerSettings, features: Features) -> None:
     """Creates the file of a fleet, after checking that its policy can be built."""
-    for _, own in nested_settings(settings.policy, settings.settings):
-        if "group_rates" in own and len(own.get("groups") or ()) != 1:
-            raise SettingError(
-                "a live fleet does not know its clients at the start, so it cannot guarantee turns to groups of them: "
-                "leave out groups and group_rates, or simulate"
-            )
     live_policy(settings, features.outputs, 1)
     Journal.make(path, {**settings.to_dict(), "features": features.to_dict()})
 

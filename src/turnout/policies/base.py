@@ -14,7 +14,6 @@ from turnout.kernel.certificate import Certificate
 from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import FairnessQueues
-from turnout.kernel.groups import GroupQueues
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.kernel.slots.turns import StartedTurn
@@ -27,8 +26,8 @@ class SelectionPolicy(ABC):
     the same answer, and the state is a pure function of the reports. `check_policy` tests both.
 
     The attributes below `name` declare what a policy can do. The rest of turnout reads these declarations and never
-    inspects a policy in another way. The objects behind `debts`, `time_model` and `groups` stay the same as long as
-    the policy exists.
+    inspects a policy in another way. The objects behind `debts` and `time_model` stay the same as long as the
+    policy exists.
     """
 
     #: Its name in messages, stores and tables; `check_policy` and `register_policy` require one.
@@ -47,8 +46,6 @@ class SelectionPolicy(ABC):
     guarantee: Guarantee | None = None
     #: The turns owed to each client under its guarantee; None if it guarantees nothing.
     debts: FairnessQueues | None = None
-    #: The turns owed to groups of clients; None if it guarantees nothing to groups.
-    groups: GroupQueues | None = None
     #: The model of exchange times that it learns; None if it learns none.
     time_model: ExchangeTimeModel | None = None
 

@@ -31,13 +31,6 @@ CHANGES: dict[type, Any] = {
     str: lambda value: f"{value}x",
 }
 
-GROUP_SETTINGS = {"cohort_size": 1, "groups": ["north"], "group_rates": {"north": 0.5}}
-GROUP_POLICIES = {
-    "rbcsf": GROUP_SETTINGS,
-    "with-guarantee": {"policy": "rbcsf", "settings": GROUP_SETTINGS, "guaranteed_rate": 0.2},
-    "cool-down": {"policy": "rbcsf", "settings": GROUP_SETTINGS, "rounds": 2},
-}
-
 
 @pytest.fixture(scope="module")
 def certified(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -339,26 +332,10 @@ def test_fleets_that_cannot_be_certified_are_refused(open_fleet: OpenFleet, fold
     play_round(unguaranteed, offered("a", "b"))
     with pytest.raises(SettingError, match="the policy random guarantees nothing"):
         certify(unguaranteed.path, out, record)
-    for policy, settings in GROUP_POLICIES.items():
-        grouped = open_fleet(policy, policy=policy, settings=settings)
-        play_round(grouped, offered("a"))
-        with pytest.raises(SettingError, match="guarantees turns to groups, which a certificate cannot express"):
-            certify(grouped.path, out, record)
     with pytest.raises(SettingError, match="must be three different files"):
         certify(empty.path, empty.path, record)
     assert not out.exists()
     assert not record.exists()
-
-
-def test_a_fleet_with_groups_must_know_its_clients_when_it_is_created(open_fleet: OpenFleet) -> None:
-    settings = {"cohort_size": 1, "groups": ["north", "south"], "group_rates": {"north": 0.5}}
-    with pytest.raises(SettingError, match="does not know its clients at the start, so it cannot guarantee turns to"):
-        open_fleet("two", policy="rbcsf", settings=settings)
-    scheduler = open_fleet("one", policy="rbcsf", settings=GROUP_POLICIES["rbcsf"])
-    play_round(scheduler, offered("a"))
-    with pytest.raises(SettingError, match="groups lists every client: build a new policy with all"):
-        scheduler.choose(offered("a", "b"))
-    assert scheduler.clients == ["a"]
 
 
 def test_a_fleet_whose_counts_differ_from_its_record_is_not_certified(open_fleet: OpenFleet, folder: Path) -> None:

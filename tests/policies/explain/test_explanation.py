@@ -197,8 +197,6 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("rbcsf", {"speed_weight": 1.0, "accrual": "available", "max_owed": 5}),
     ("rbcsf", {"speed_weight": 0.0}),
     ("rbcsf", {"horizon": 80}),
-    ("rbcsf", {"groups": ["a"] * 10 + ["b"] * 30, "group_rates": {"a": 2}}),
-    ("rbcsf", {"groups": ["a"] * 10 + ["b"] * 30, "group_rates": {"a": 2}, "horizon": 80}),
     ("fair-oracle", {}),
     ("fair-oracle", {"speed_weight": 3.0}),
 ]

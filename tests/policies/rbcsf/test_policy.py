@@ -21,7 +21,6 @@ from turnout.lab import PaperWorld, RunPlan
 from turnout.lab import play as play_world
 from turnout.policies.small_fleet import SmallFleet
 
-SITES = [("north", "south", None)[row % 3] for row in range(12)]
 EXTENSIONS: dict[str, dict[str, Any]] = {
     "horizon": {"horizon": 60},
     "fleet prior": {"prior": "fleet"},
@@ -308,9 +307,7 @@ def test_every_extension_satisfies_the_contract_of_policies(settings: dict[str, 
     contract(lambda clients: RBCSF(clients, cohort_size=3, guaranteed_rate=0.05, **settings))
 
 
-@pytest.mark.parametrize(
-    "settings", [*EXTENSIONS.values(), {"groups": SITES, "group_rates": {"north": 1.5, "south": "1/3"}}]
-)
+@pytest.mark.parametrize("settings", EXTENSIONS.values())
 def test_a_resumed_run_equals_one_that_was_not_interrupted(settings: dict[str, Any]) -> None:
     def build() -> RBCSF:
         return RBCSF(12, cohort_size=4, guaranteed_rate=0.1, **settings)
@@ -329,50 +326,3 @@ def test_a_resumed_run_equals_one_that_was_not_interrupted(settings: dict[str, A
     for missing in expected:
         with pytest.raises(StateError):
             build().restore({name: value for name, value in expected.items() if name != missing})
-
-
-def test_a_slow_site_gets_the_turns_that_it_is_guaranteed() -> None:
-    """The last ten clients of the paper's world are the slowest; as a site they have a quarter of the turns."""
-    sites = ["slow" if row >= 30 else "others" for row in range(40)]
-    with_groups = RBCSF(40, guaranteed_rate=0.0, speed_weight=1.0, groups=sites, group_rates={"slow": 2, "others": 0.5})
-    without = RBCSF(40, guaranteed_rate=0.0, speed_weight=1.0)
-    for policy in (with_groups, without):
-        assert sum(1 for _ in play_world(policy, PaperWorld(0), 400)) == 400
-    assert without.turns[30:].sum() < 100
-    certificate = with_groups.group_certificate()
-    assert certificate.books_balance
-    assert certificate.turns[0] >= 800 - certificate.owed[0]
-    assert certificate.owed[0] < 80
-    assert certificate.turns[0] == with_groups.turns[30:].sum()
-
-
-@pytest.mark.parametrize(
-    ("settings", "complaint"),
-    [
-        ({"groups": SITES}, "pass both"),
-        ({"group_rates": {"north": 1}}, "pass both"),
-        ({"groups": SITES[:3], "group_rates": {"north": 1}}, "each of the 12 clients"),
-        ({"groups": "north", "group_rates": {"north": 1}}, "each of the 12 clients"),
-        ({"groups": SITES, "group_rates": {}}, "group_rates must map at least one group"),
-        ({"groups": SITES, "group_rates": {"north": 4.5}}, "'north' is guaranteed 4.5 turns per round, but it can get"),
-        ({"groups": SITES, "group_rates": {"north": 3, "south": 2}}, "together are guaranteed 5.4 turns per round"),
-    ],
-)
-def test_invalid_groups_are_refused(settings: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(SettingError, match=complaint):
-        RBCSF(12, cohort_size=4, guaranteed_rate=0.1, **settings)
-
-
-def test_groups_that_do_not_fit_are_accepted_if_infeasible_rates_are_allowed() -> None:
-    policy = RBCSF(12, cohort_size=4, groups=SITES, group_rates={"north": 4.5}, allow_infeasible=True)
-    assert policy.groups is not None
-    assert policy.groups.rates.tolist() == [4.5]
-
-
-def test_no_client_can_join_if_groups_lists_every_client() -> None:
-    policy = RBCSF(12, cohort_size=4, guaranteed_rate=0.1, groups=SITES, group_rates={"north": 1})
-    with pytest.raises(SettingError, match="build a new policy with all"):
-        policy.add(1)
-    assert policy.clients == 12
-    with pytest.raises(SettingError, match="there is no guarantee for groups"):
-        RBCSF(12, cohort_size=4, guaranteed_rate=0.1).group_certificate()

@@ -73,7 +73,7 @@ def test_a_wrapper_delegates_every_member_that_a_policy_declares() -> None:
     wrapper = Plain(UniformRandom(4))
     delegated = set(vars(wrapper)) | set(vars(Wrapper))
     assert declared_members() - delegated == set()
-    assert {"guarantee", "debts", "groups", "time_model", "forget", "certificate", "cohort_problem"} <= delegated
+    assert {"guarantee", "debts", "time_model", "forget", "certificate", "cohort_problem"} <= delegated
 
 
 @pytest.mark.parametrize("member", sorted(declared_members()))

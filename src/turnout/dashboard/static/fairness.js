@@ -166,22 +166,6 @@ function view(data) {
           ...(promised == null ? {} : rule(c, 'y', promised, 'promised')),
         }),
       })),
-    data.groups.length > 0 &&
-      box('Groups',
-        table({
-          caption: 'Promised and taken turns of each group', rows: data.groups,
-          columns: [
-            { label: 'group', text: true, cell: (row) => row.name },
-            { label: 'clients', cell: (row) => count(row.clients) },
-            { label: 'status', text: true, cell: (row) => statusBadge(row.status) },
-            { label: 'behind (turns)', cell: (row) => number(row.behind) },
-            { label: 'turns', cell: (row) => count(row.turns) },
-            { label: 'promised (turns)', cell: (row) => number(row.promised) },
-            { label: 'tolerance (turns)', cell: (row) => number(row.tolerance) },
-            { label: `share of all ${words.rounds}`, cell: (row) => share(row.share) },
-            { label: 'owed (turns)', cell: (row) => number(row.owed) },
-          ],
-        })),
   ];
 }
 

@@ -54,7 +54,6 @@ EMPTY: dict[str, Any] = {
     "shares": {"edges": [], "counts": []},
     "lorenz": {"x": [], "y": []},
     "worst_over_time": {"x": [], "least_share": [], "promised": None},
-    "groups": [],
 }
 
 
@@ -78,7 +77,6 @@ def fairness(watch: Watch, source: Source | None) -> dict[str, Any]:
         "taken_vs_promised": _taken_vs_promised(source, standing),
         "lorenz": _lorenz(turns),
         "worst_over_time": _worst_over_time(ledger),
-        "groups": _groups(ledger),
     }
 
 
@@ -198,24 +196,3 @@ def _worst_over_time(ledger: Ledger) -> dict[str, Any]:
         "least_share": json_numbers(mean),
         "promised": None if queues is None else json_number(float(queues.guaranteed_rates.min())),
     }
-
-
-def _groups(ledger: Ledger) -> list[dict[str, Any]]:
-    groups = None if ledger.policy is None else ledger.policy.groups
-    if groups is None:
-        return []
-    certified = groups.certificate()
-    return [
-        {
-            "name": name,
-            "clients": int((groups.group_of == index).sum()),
-            "turns": int(certified.turns[index]),
-            "share": json_number(certified.turns[index] / max(ledger.last_round, 1)),
-            "promised": json_number(certified.promised[index]),
-            "behind": json_number(certified.behind[index]),
-            "tolerance": json_number(float(certified.tolerance)),
-            "status": str(certified.statuses[index]),
-            "owed": json_number(certified.owed[index]),
-        }
-        for index, name in enumerate(groups.names)
-    ]

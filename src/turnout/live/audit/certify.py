@@ -130,11 +130,6 @@ def _terms(policy: SelectionPolicy, judged_after: int, unit: int = 1) -> dict[st
     guarantee, queues = policy.guarantee, policy.debts
     if guarantee is None or queues is None:
         raise _guarantees_nothing(policy.name)
-    if policy.groups is not None:
-        raise SettingError(
-            "the policy also guarantees turns to groups, which a certificate cannot express: create a fleet without "
-            "groups and group_rates to certify it"
-        )
     unit = math.lcm(unit, queues.units_per_turn)
     rates = np.asarray(queues.accounts().rates) * (unit // queues.units_per_turn)
     return {

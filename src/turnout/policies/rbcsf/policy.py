@@ -12,13 +12,11 @@ import numpy.typing as npt
 
 from turnout.errors import OfferError, ReportError, SettingError
 from turnout.kernel.arrays import FloatArray, load_array
-from turnout.kernel.certificate import Certificate
 from turnout.kernel.cohort import Cohort, as_exact, cohort_of_contexts
 from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.exploration import exploration_from
 from turnout.kernel.fairness import OwedTurns
-from turnout.kernel.groups import GroupQueues
 from turnout.kernel.guarantee import GuaranteeSettings
 from turnout.kernel.rounds import ContextRange, RoundOffer, RoundReport
 from turnout.policies.base import prefixed, replaced, subset
@@ -45,8 +43,6 @@ class RBCSF(WeightedPolicy):
         forgetting: A discount below 1 reduces the influence of old times.
         prior: "fleet" shrinks the estimate of a new client towards the fleet-wide regression; "zero" is the paper's.
         horizon: The round by which the guarantee is to be met; see `Horizon`. None is the paper's rule.
-        groups: The group of each client; with `group_rates`, groups are guaranteed turns too. See `GroupQueues`.
-        group_rates: The turns per round that each group is guaranteed.
         change_threshold: A client whose times change by more than this many typical errors is learned from scratch;
             8 is a good value. See `ChangeDetector`. None never does this.
         features: The number of features of a context.
@@ -79,8 +75,6 @@ class RBCSF(WeightedPolicy):
         forgetting: float = 1.0,
         prior: Literal["zero", "fleet"] = "zero",
         horizon: int | None = None,
-        groups: Sequence[Any] | None = None,
-        group_rates: Mapping[str, Any] | None = None,
         change_threshold: float | None = None,
         features: int = 3,
         theory: Mapping[str, float] | None = None,
@@ -98,21 +92,13 @@ class RBCSF(WeightedPolicy):
             lowest, highest = zip(*context_range, strict=True)
             self.context_range = ContextRange(np.array(lowest), np.array(highest))
         self.horizon = None if horizon is None else Horizon(clients, horizon, self.speed_weight)
-        self.groups = self._build_groups(groups, group_rates)
-        # The plan of a horizon, and the queues of groups, count rounds.
-        self.fills_slots = self.horizon is None and self.groups is None
+        self.fills_slots = self.horizon is None  # the plan of a horizon counts rounds
         self.changes = None if change_threshold is None else ChangeDetector(clients, change_threshold)
 
     @property
     def model(self) -> ExchangeTimeModel:
         """The same as `time_model`."""
         return self.time_model
-
-    def group_certificate(self) -> Certificate:
-        """Returns what every group was promised and got, in the order of `groups.names`."""
-        if self.groups is None:
-            raise SettingError("there is no guarantee for groups: pass groups and group_rates")
-        return self.groups.certificate()
 
     def check_offer(self, offer: RoundOffer) -> None:
         """Also raises OfferError for contexts outside `context_range`."""
@@ -128,13 +114,11 @@ class RBCSF(WeightedPolicy):
 
     def tell(self, report: RoundReport) -> None:
         """Updates the debts and learns the exchange times."""
-        before = self.turns.copy() if self.horizon is not None or self.groups is not None else self.turns
+        before = self.turns if self.horizon is None else self.turns.copy()
         super().tell(report)
-        paid = np.flatnonzero(self.turns - before)
         if self.horizon is not None:
+            paid = np.flatnonzero(self.turns - before)
             self.horizon.advance(report.round, paid, self._earned(report), report.duration)
-        if self.groups is not None:
-            self.groups.advance(paid)
         if self.changes is not None:
             self._reset_changed(report, self.changes)
         self.time_model.learn_from(report)
@@ -148,8 +132,6 @@ class RBCSF(WeightedPolicy):
 
     def add(self, count: int) -> None:
         """Appends clients about which nothing is known."""
-        if self.groups is not None:
-            raise SettingError("clients cannot join because groups lists every client: build a new policy with all")
         super().add(count)
         self.time_model.add(count)
         if self.horizon is not None:
@@ -170,7 +152,7 @@ class RBCSF(WeightedPolicy):
     def state(self) -> dict[str, Any]:
         """Returns the debts, the turns taken and the learned model."""
         state = {**super().state(), **prefixed("model", self.time_model.state())}
-        for name, part in (("horizon", self.horizon), ("groups", self.groups), ("changes", self.changes)):
+        for name, part in (("horizon", self.horizon), ("changes", self.changes)):
             if part is not None:
                 state |= prefixed(name, part.state())
         return state
@@ -180,14 +162,11 @@ class RBCSF(WeightedPolicy):
         # Everything is checked before anything is changed.
         model = {name: load_array(state, f"model.{name}", array) for name, array in self.time_model.state().items()}
         backlog = None if self.horizon is None else self.horizon.checked(subset(state, "horizon"))
-        groups = None if self.groups is None else self.groups.checked(subset(state, "groups"))
         changes = None if self.changes is None else self.changes.checked(subset(state, "changes"))
         super().restore(state)
         self.time_model.restore(model)
         if self.horizon is not None and backlog is not None:
             self.horizon.restore(backlog)
-        if self.groups is not None and groups is not None:
-            self.groups.restore(groups)
         if self.changes is not None and changes is not None:
             self.changes.restore(changes)
 
@@ -200,17 +179,12 @@ class RBCSF(WeightedPolicy):
         return replaced(amended, {**prefixed("model", self.time_model.state()), **changes}, "model", "changes")
 
     def objective_terms(self, owed: OwedTurns, round: int, size: int) -> tuple[OwedTurns, float]:
-        """Returns the turns owed and the speed weight, as changed by a horizon and by groups."""
-        if self.horizon is None and self.groups is None:
+        """Returns the turns owed and the speed weight, as changed by a horizon."""
+        if self.horizon is None:
             return owed, self.speed_weight
-        values, weight = (owed.units + owed.credit) / owed.units_per_turn, self.speed_weight
-        if self.horizon is not None:
-            certificate = self.certificate()
-            behind = certificate.promised - certificate.turns + self.debts.guaranteed_rates
-            values, weight = self.horizon.debts(round, behind), self.horizon.weight(round)
-        if self.groups is not None:
-            values = values + self.groups.of_clients()
-        return as_exact("debts", values, size), weight
+        certificate = self.certificate()
+        behind = certificate.promised - certificate.turns + self.debts.guaranteed_rates
+        return as_exact("debts", self.horizon.debts(round, behind), size), self.horizon.weight(round)
 
     def cohort_problem(self, offer: RoundOffer) -> CohortProblem:
         """Returns the problem P4 of the paper for this offer."""
@@ -223,7 +197,7 @@ class RBCSF(WeightedPolicy):
             float(weight),
             offer.available,
             self.debts,
-            values_are_debts=self.horizon is None and self.groups is None,
+            values_are_debts=self.horizon is None,
             irregular_growth=""
             if self.horizon is None
             else "with a horizon, the value of a client's turn does not grow by a fixed amount per round",
@@ -254,16 +228,3 @@ class RBCSF(WeightedPolicy):
         changed = changes.changed(rows, expected, report.exchange_times[teaches])
         if changed.any():
             self.time_model.forget(rows[changed])
-
-    def _build_groups(self, groups: Sequence[Any] | None, rates: Mapping[str, Any] | None) -> GroupQueues | None:
-        if groups is None and rates is None:
-            return None
-        if groups is None or rates is None or isinstance(groups, str) or len(groups) != self.clients:
-            raise SettingError(
-                f"groups must name the group of each of the {self.clients} clients, and group_rates the turns per "
-                "round that each group is guaranteed: pass both"
-            )
-        queues = GroupQueues(groups, rates)
-        if not self.guarantee.allow_infeasible:
-            queues.require_feasible(np.array(self.debts.guaranteed_rates), self.cohort_size)
-        return queues

@@ -42,7 +42,6 @@ class Wrapper(SelectionPolicy):
         self.requires_expected_times = policy.requires_expected_times
         self.guarantee = policy.guarantee
         self.debts = policy.debts
-        self.groups = policy.groups
         self.time_model = policy.time_model
 
     def _repr_parts(self) -> list[str]:

@@ -10,7 +10,6 @@ import numpy.typing as npt
 from turnout.errors import SettingError
 from turnout.kernel.arrays import IntArray, as_count
 from turnout.kernel.cohort_problem import CohortProblem
-from turnout.kernel.groups import NO_GROUP
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.wrappers.base import (
@@ -21,6 +20,8 @@ from turnout.policies.wrappers.base import (
     require_cohort_size,
     resize,
 )
+
+NO_GROUP = -1
 
 
 class Quota(Wrapper):
