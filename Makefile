@@ -64,7 +64,7 @@ test-thorough: setup  ## run the long versions of tests of which `make test` run
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -p no:benchmark -m 'thorough and not framework'
 
 # Without the tests that kill processes, read /proc, or run a browser or a framework.
-PORTABLE := tests/kernel tests/policies tests/simulator tests/lab/analysis tests/tracking tests/storage/encoding tests/releases tests/test_client.py tests/lab/runs/test_stored_format.py
+PORTABLE := tests/kernel tests/policies tests/lab/worlds tests/lab/analysis tests/tracking tests/storage/encoding tests/releases tests/test_client.py tests/lab/runs/test_stored_format.py
 portable: setup  ## run the tests that do not need Linux, and use every part once
 	$(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark $(PORTABLE)
 	rm -rf build/tour && mkdir -p build/tour

@@ -66,7 +66,7 @@ def test_digits_are_bytes_from_0_to_16(digits: Dataset) -> None:
 
 
 def test_every_fifth_digit_belongs_to_the_test_set(digits: Dataset) -> None:
-    with resources.files("turnout.lab").joinpath("data/digits.npz").open("rb") as opened:
+    with resources.files("turnout.lab.training").joinpath("data/digits.npz").open("rb") as opened:
         arrays = np.load(opened, allow_pickle=False)
         images, labels = arrays["images"], arrays["labels"]
     assert (digits.test_images[..., 0] == images[::5]).all()
@@ -90,7 +90,7 @@ def test_the_arrays_of_a_dataset_are_read_only(digits: Dataset) -> None:
 
 
 def test_the_bundled_file_is_small_and_its_licence_is_stated() -> None:
-    folder = resources.files("turnout.lab").joinpath("data")
+    folder = resources.files("turnout.lab.training").joinpath("data")
     assert len(folder.joinpath("digits.npz").read_bytes()) < 100_000
     attribution = folder.joinpath("ATTRIBUTION.md").read_text(encoding="utf-8")
     for fragment in ("digits.npz", "CC BY 4.0", "https://creativecommons.org/licenses/by/4.0/", "Alpaydin"):

@@ -95,7 +95,7 @@ def test_a_stopped_process_that_holds_the_line_stops_nobody_else(folder: Path, m
 def test_a_copy_of_a_file_without_counters_is_complete(folder: Path) -> None:
     """Files of the first version count no commits."""
     path, copy = folder / "runs.turnout", folder / "copy.turnout"
-    shutil.copy(Path(__file__).parents[1] / "data" / "format-1.turnout", path)
+    shutil.copy(Path(__file__).parents[2] / "lab" / "runs" / "data" / "format-1.turnout", path)
     back_up(path, copy, [RUNS])
     with closing(sqlite3.connect(path)) as one, closing(sqlite3.connect(copy)) as other:
         assert list(one.iterdump()) == list(other.iterdump())
