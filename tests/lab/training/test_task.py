@@ -569,7 +569,9 @@ def test_plans_with_a_task_train_together_and_equal_single_runs(tmp_path: Path) 
 
 @pytest.mark.usefixtures("registered")
 def test_names_of_tasks_import_nothing_until_they_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a_users_task.py").write_text("from lab.training.test_task import task_of_a_package as make\nwrong = 3\n")
+    (tmp_path / "a_users_task.py").write_text(
+        "from lab.training.test_task import task_of_a_package as make\nwrong = 3\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     for name, message in (
         ("a_users_task:make", "the learner 'a_users_task:make' is not loaded, and a name in a file does not import"),
