@@ -11,6 +11,7 @@ from literal import algorithm_one, best_by_brute_force, cohort_by_full_sort
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.backend import using_kernel
+from turnout.kernel.certificate import OwedTurns
 from turnout.kernel.cohort import (
     LARGEST_SUM,
     as_exact,
@@ -20,7 +21,7 @@ from turnout.kernel.cohort import (
     numpy_cohort,
 )
 from turnout.kernel.exchange_time import ExchangeTimeModel
-from turnout.kernel.fairness import FairnessQueues, OwedTurns
+from turnout.kernel.fairness import FairnessQueues
 
 WEIGHTS = (0.0, 0.1, 1.0, 20.0, 1e6, 1e12)
 KERNELS = ("compiled", "numpy")

@@ -8,8 +8,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from turnout.kernel.certificate import OwedTurns
 from turnout.kernel.cohort_problem import CohortProblem
-from turnout.kernel.fairness import FairnessQueues, OwedTurns
+from turnout.kernel.fairness import FairnessQueues
 
 
 @given(st.integers(0, 10**6), st.integers(1, 7), st.integers(1, 4), st.sampled_from([0.0, 1.0, 20.0]))

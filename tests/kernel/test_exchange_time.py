@@ -12,8 +12,8 @@ from turnout.errors import ReportError, SettingError, StateError
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.exchange_time import BLOCK, ExchangeTimeModel
-from turnout.kernel.exploration import ConstantExploration, TheoreticalExploration, exploration_from
 from turnout.kernel.rounds import LateArrivals, RoundReport
+from turnout.policies.rbcsf.exploration import ConstantExploration, TheoreticalExploration, exploration_from
 
 
 def batch_regression(

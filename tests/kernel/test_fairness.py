@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from literal import LiteralQueue
 from turnout.errors import ReportError, SettingError, StateError
-from turnout.kernel.arrays import FINEST
-from turnout.kernel.fairness import FairnessQueues, exact_rate, exact_rates
+from turnout.kernel.arrays import FINEST, exact_rate, exact_rates
+from turnout.kernel.fairness import FairnessQueues
 
 RATES = [Fraction(0), Fraction(3, 20), Fraction(1, 3), Fraction(1, 2), Fraction(1)]
 

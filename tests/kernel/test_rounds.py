@@ -9,7 +9,8 @@ import pytest
 from turnout import RoundOffer, RoundRecord, RoundReport, Selection
 from turnout.errors import OfferError, ReportError, SelectionError, SettingError
 from turnout.kernel.backend import using_kernel
-from turnout.kernel.rounds import ContextRange, LateArrivals, round_seconds
+from turnout.kernel.rounds import LateArrivals, round_seconds
+from turnout.policies.rbcsf.context_range import ContextRange
 
 CONTEXTS = np.ones((3, 2))
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from turnout.errors import StateError, TurnoutError
+from turnout.errors import SettingError, StateError, TurnoutError
 from turnout.kernel.backend import compiled_kernel
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
+Rate: TypeAlias = float | str | Fraction
 
 LARGEST_FLOAT = float(np.finfo(np.float64).max)
 #: The largest whole number: it fits into 64 bits, as everything that is stored and computed with.
@@ -276,3 +279,86 @@ def count_flags(counts: IntArray, flags: BoolArray) -> None:
         counts += flags
     else:
         compiled.count_flags(counts, flags.view(np.uint8))
+
+
+def exact_rate(rate: Rate) -> Fraction:
+    """Converts a share of rounds to a fraction; 0.15, "3/20" and Fraction(3, 20) give the same result.
+
+    >>> exact_rate(0.15)
+    Fraction(3, 20)
+    """
+    try:
+        fraction = as_fraction(rate).limit_denominator(FINEST)
+    except (ValueError, TypeError, OverflowError, ZeroDivisionError):
+        raise SettingError(f"guaranteed_rate must be a number or a fraction such as '3/20', not {rate!r}") from None
+    if not 0 <= fraction <= 1:
+        raise SettingError(f"guaranteed_rate must lie in [0, 1], not {rate}")
+    return fraction
+
+
+def exact_rates(rates: Rate | npt.ArrayLike, clients: int | None) -> tuple[int | IntArray, int]:
+    """Converts one rate, or one per client, to integer units and the number of units per turn.
+
+    Different rates get a common denominator. If that would exceed 10⁹, the rates are rounded up to multiples of
+    10⁻⁹, so that no client is promised less than requested. If `clients` is None, any number of rates is accepted.
+    """
+    allowed = "one rate or one per client" if clients is None else f"one rate or {clients}, one per client"
+    try:
+        values = np.asarray(rates)
+    except ValueError as ragged:
+        raise SettingError(f"guaranteed_rate must be {allowed}: {ragged}") from ragged
+    if values.ndim == 0:
+        rate = exact_rate(float(rates) if isinstance(rates, np.number) else rates)  # type: ignore[arg-type]
+        return rate.numerator, rate.denominator
+    if values.ndim != 1 or clients not in (None, len(values)):
+        raise SettingError(f"guaranteed_rate must be {allowed}, not shape {values.shape}")
+    distinct, inverse = np.unique(values, return_inverse=True)
+    fractions = [exact_rate(rate) for rate in distinct.tolist()]
+    unit = 1
+    for fraction in fractions:
+        unit = math.lcm(unit, fraction.denominator)
+        if unit > FINEST:
+            unit = FINEST
+            break
+    numerators = np.array([math.ceil(fraction * unit) for fraction in fractions], dtype=np.int64)
+    return numerators[inverse], unit
+
+
+class Value:
+    """Base class of frozen values that are equal if all fields are equal; arrays are compared by their contents."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        return all(
+            _equal(getattr(self, attribute.name), getattr(other, attribute.name))
+            for attribute in dataclasses.fields(self)  # type: ignore[arg-type]  # every subclass is a dataclass
+        )
+
+    __hash__ = None  # type: ignore[assignment]  # arrays have no hash
+
+    def _set(self, **fields: object) -> None:
+        for name, value in fields.items():
+            object.__setattr__(self, name, read_only(value) if isinstance(value, np.ndarray) else value)
+
+    @classmethod
+    def _trusted(cls, **fields: object) -> Self:
+        """Creates a value without validation, from new arrays of this package, which become read-only in place."""
+        instance = object.__new__(cls)
+        for name, value in fields.items():
+            if type(value) is np.ndarray:
+                value.setflags(write=False)
+            object.__setattr__(instance, name, value)
+        return instance
+
+
+def _equal(left: Any, right: Any) -> bool:
+    if isinstance(left, np.ndarray) or isinstance(right, np.ndarray):
+        if not (isinstance(left, np.ndarray) and isinstance(right, np.ndarray)):
+            return False
+        return bool(np.array_equal(left, right, equal_nan=left.dtype.kind == "f" and right.dtype.kind == "f"))
+    if isinstance(left, Mapping):  # and so is the same field of the other value
+        return left.keys() == right.keys() and all(_equal(left[key], right[key]) for key in left)
+    return bool(left == right)

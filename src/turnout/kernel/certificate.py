@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,12 @@ from turnout.counting import counted
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FINEST, BoolArray, FloatArray, IntArray, as_number
 from turnout.log import printable
+
+Accrual: TypeAlias = Literal["always", "available"]
+#: The rounds in which a client earns, in words: a share of turns is a share of these rounds, and headings name them.
+SHARE_OF: Mapping[Accrual, str] = {"always": "all rounds", "available": "the rounds it was available for"}
+#: The same if there are no rounds.
+SHARE_OF_TURNS: Mapping[Accrual, str] = {"always": "all turns", "available": "the turns given while it was there"}
 
 #: How far a client is behind its promise: less than one turn, within the tolerance, or beyond it.
 PromiseStatus: TypeAlias = Literal["kept", "behind", "broken"]
@@ -284,3 +290,31 @@ def exact_tolerance(tolerance: Tolerance) -> Fraction:
     """
     exact = Fraction(tolerance)
     return exact if isinstance(tolerance, Fraction) else exact.limit_denominator(FINEST) or exact
+
+
+class OwedTurns(NamedTuple):
+    """The exact number of turns owed to each client: (units + credit) / units_per_turn."""
+
+    units: IntArray
+    credit: int
+    units_per_turn: float
+
+    def of(self, rows: IntArray) -> FloatArray:
+        """Returns the turns owed to these clients, as floats."""
+        turns: FloatArray = (self.units[rows] + self.credit) / self.units_per_turn
+        return turns
+
+
+class Accounts(NamedTuple):
+    """What promised turns are computed from, base + rates · rounds units: one value for all clients, or one each.
+
+    Attributes:
+        rates: The guaranteed rates, in units per round.
+        rounds: The rounds in which clients accrued.
+        base: What clients were promised at other rates before an amendment, minus the present rate of those rounds; 0
+            if the rates were never amended.
+    """
+
+    rates: int | IntArray
+    rounds: int | IntArray
+    base: int | IntArray = 0

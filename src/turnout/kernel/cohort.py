@@ -43,8 +43,8 @@ from turnout.kernel.arrays import (
     smallest,
 )
 from turnout.kernel.backend import compiled_kernel
+from turnout.kernel.certificate import OwedTurns
 from turnout.kernel.exchange_time import ExchangeTimeModel
-from turnout.kernel.fairness import OwedTurns
 
 SMALL_FLEET = 2048  # for smaller fleets the filter costs more than it saves
 TIME_BUCKETS = 256  # bucket 0 holds the times that are exactly 0

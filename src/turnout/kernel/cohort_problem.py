@@ -8,9 +8,10 @@ from fractions import Fraction
 
 import numpy as np
 
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, exact_rate
+from turnout.kernel.certificate import OwedTurns
 from turnout.kernel.cohort import EMPTY_COHORT, Cohort, cohort_of_times
-from turnout.kernel.fairness import FairnessQueues, OwedTurns, exact_rate
+from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.pace.prices import PaceOutlook
 
 NEAR = 4096  # rounds that are tested one by one

@@ -21,6 +21,7 @@ from turnout.kernel.arrays import (
     require_length,
 )
 from turnout.kernel.backend import compiled_kernel
+from turnout.kernel.regression import FleetRegression, as_columns, inverse_matrices
 from turnout.kernel.rounds import RoundReport
 
 #: The ridge follows the features' mean squares when one of them has changed by this factor.
@@ -84,7 +85,7 @@ class ExchangeTimeModel:
         self._relative = relative_ridge
         self._ridges: FloatArray = np.full(self.features, self.ridge)
         pool_ridge = 0.0 if relative_ridge else self.ridge
-        self._fleet = _FleetRegression(self.features, pool_ridge) if prior == "fleet" else None
+        self._fleet = FleetRegression(self.features, pool_ridge) if prior == "fleet" else None
         self.bank = self._initial_bank(clients)
 
     @property
@@ -242,7 +243,7 @@ class ExchangeTimeModel:
             bank[len(self._pairs) :] = self._fleet.prior[:, None]
         return bank
 
-    def _change_prior(self, fleet: _FleetRegression, prior: FloatArray) -> None:
+    def _change_prior(self, fleet: FleetRegression, prior: FloatArray) -> None:
         """Changes every theta-hat to what it would be with the new prior; theta-hat is linear in the prior."""
         step = self._ridges * (prior - fleet.prior)
         rows: IntArray | slice = slice(None)
@@ -260,12 +261,12 @@ class ExchangeTimeModel:
             self.bank[len(self._pairs) + feature, rows] += gain
         fleet.prior = prior
 
-    def _remove_from_fleet(self, fleet: _FleetRegression, clients: IntArray, samples: int) -> None:
+    def _remove_from_fleet(self, fleet: FleetRegression, clients: IntArray, samples: int) -> None:
         """Removes what these clients contributed to the fleet's regression, which their own matrices hold."""
         own = clients[self._has_history()[clients]]
         if not len(own) and not samples:
             return
-        squares = np.linalg.inv(self._inverse_matrices(self.bank[:, own]))
+        squares = np.linalg.inv(inverse_matrices(self.bank[:, own], self._pairs, self.features))
         sums = np.einsum("nab,nb->a", squares, self.coefficients[:, own].T) - len(own) * self._ridges * fleet.prior
         fleet.remove(squares.sum(axis=0) - len(own) * np.diag(self._ridges), sums, samples)
         self._rescale(fleet.mean_squares_with(np.zeros((0, self.features))), always=True)
@@ -293,29 +294,13 @@ class ExchangeTimeModel:
 
     def _with_ridges(self, columns: FloatArray, old: FloatArray) -> FloatArray:
         """Returns these columns of the bank for the present ridges instead of the old ones."""
-        inverse, theta = self._inverse_matrices(columns), columns[len(self._pairs) :].T
+        inverse, theta = inverse_matrices(columns, self._pairs, self.features), columns[len(self._pairs) :].T
         squares = np.linalg.inv(inverse)
         change = self._ridges - old
         sums = np.einsum("nab,nb->na", squares, theta)
         if self._fleet is not None:
             sums += change * self._fleet.prior
-        return self._as_columns(squares + np.diag(change), sums)
-
-    def _inverse_matrices(self, columns: FloatArray) -> FloatArray:
-        """Returns H⁻¹ of each column as a full matrix, (clients, features, features)."""
-        inverse = np.empty((columns.shape[1], self.features, self.features))
-        for index, (a, b) in enumerate(self._pairs):
-            inverse[:, a, b] = inverse[:, b, a] = columns[index]
-        return inverse
-
-    def _as_columns(self, squares: npt.NDArray[Any], sums: FloatArray) -> FloatArray:
-        """Returns the columns of the bank for these H and H·theta-hat."""
-        inverse = np.linalg.inv(squares)
-        columns = np.empty((len(self._pairs) + self.features, len(squares)))
-        for index, (a, b) in enumerate(self._pairs):
-            columns[index] = (inverse[:, a, b] + inverse[:, b, a]) / 2
-        columns[len(self._pairs) :] = np.einsum("nab,nb->an", inverse, sums)
-        return columns
+        return as_columns(squares + np.diag(change), sums, self._pairs)
 
     def _check_input(
         self, rows: npt.ArrayLike, contexts: npt.ArrayLike, count: int | None = None
@@ -399,64 +384,11 @@ class ExchangeTimeModel:
         The ridge is not discounted, so the change is not of rank one and needs two inversions.
         """
         theta = columns[len(self._pairs) :].T
-        squares = np.linalg.inv(self._inverse_matrices(columns))
+        squares = np.linalg.inv(inverse_matrices(columns, self._pairs, self.features))
         sums = np.einsum("nab,nb->na", squares, theta) * self.forgetting + times[:, None] * contexts
         squares *= self.forgetting
         squares += contexts[:, :, None] * contexts[:, None, :]
         squares += (1 - self.forgetting) * np.diag(self._ridges)
         if self._fleet is not None:
             sums += (1 - self.forgetting) * self._ridges * self._fleet.prior
-        return self._as_columns(squares, sums)
-
-
-class _FleetRegression:
-    """One regression over the times of all clients, and the prior that was last computed from it."""
-
-    def __init__(self, features: int, ridge: float) -> None:
-        self.squares = ridge * np.eye(features)
-        self.sums = np.zeros(features)
-        self.prior: FloatArray = np.zeros(features)
-        self._samples = self._samples_in_prior = 0
-
-    def learn(self, contexts: FloatArray, times: FloatArray) -> bool:
-        """Adds these times; returns whether so many are new that the prior should be recomputed."""
-        self.squares += contexts.T @ contexts
-        self.sums += contexts.T @ times
-        self._samples += len(times)
-        if self._samples * 10 < self._samples_in_prior * 11 or not len(times):
-            return False
-        self._samples_in_prior = self._samples
-        return True
-
-    @property
-    def has_samples(self) -> bool:
-        """Whether any time was learned."""
-        return self._samples > 0
-
-    def mean_squares_with(self, contexts: FloatArray) -> FloatArray:
-        """Returns the mean square of each feature over the learned contexts and these."""
-        total: FloatArray = np.diagonal(self.squares) + (contexts**2).sum(axis=0)
-        return total / max(self._samples + len(contexts), 1)
-
-    def remove(self, squares: FloatArray, sums: FloatArray, samples: int) -> None:
-        """Subtracts the contribution of clients that are forgotten."""
-        self._samples = self._samples_in_prior = max(self._samples - samples, 0)  # the caller recomputes the prior
-        self.squares = self.squares - squares if self._samples else np.zeros_like(squares)
-        self.sums = self.sums - sums if self._samples else np.zeros_like(sums)
-
-    def solve(self, ridges: FloatArray | None) -> FloatArray:
-        """Returns the coefficients theta0 of all times so far; `ridges` is added if `squares` has no ridge."""
-        squares = self.squares if ridges is None else self.squares + np.diag(ridges)
-        theta: FloatArray = np.linalg.solve(squares, self.sums).astype(np.float64)
-        return theta
-
-    def to_array(self) -> FloatArray:
-        """Returns the whole state in one array."""
-        return np.concatenate([self.squares.ravel(), self.sums, self.prior, [self._samples, self._samples_in_prior]])
-
-    def load(self, array: FloatArray) -> None:
-        """Restores the state that `to_array` returned."""
-        features = len(self.sums)
-        squares, self.sums, self.prior, counts = np.split(array, np.cumsum([features**2, features, features]))
-        self.squares = squares.reshape(features, features)
-        self._samples, self._samples_in_prior = (int(count) for count in counts)
+        return as_columns(squares, sums, self._pairs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,60 +16,24 @@ from turnout.kernel.arrays import (
     BoolArray,
     FloatArray,
     IntArray,
+    Rate,
     as_count,
-    as_fraction,
     as_mask,
     as_number,
     as_rows,
     count_flags,
+    exact_rate,
+    exact_rates,
     read_only,
     require_length,
     saved_value,
 )
-from turnout.kernel.certificate import DEFAULT_TOLERANCE, Certificate, Tolerance
+from turnout.kernel.certificate import DEFAULT_TOLERANCE, Accounts, Accrual, Certificate, OwedTurns, Tolerance
 
-Rate: TypeAlias = float | str | Fraction
-Accrual: TypeAlias = Literal["always", "available"]
-
-#: The rounds in which a client earns, in words: a share of turns is a share of these rounds, and headings name them.
-SHARE_OF: Mapping[Accrual, str] = {"always": "all rounds", "available": "the rounds it was available for"}
-#: The same if there are no rounds.
-SHARE_OF_TURNS: Mapping[Accrual, str] = {"always": "all turns", "available": "the turns given while it was there"}
 #: The default guaranteed rate, in turns per round: that of the paper's experiments.
 DEFAULT_RATE = 0.15
-#: The key of the balances in the state of amended queues. It differs from that of other queues, so that versions that
-#: do not know amendments refuse the state instead of ignoring its `base`.
-AMENDED_BALANCE = "amended_balance"
 #: With how many decisions a client without a guaranteed rate earns a turn: it never does.
 UNLIMITED = 2**62
-
-
-class OwedTurns(NamedTuple):
-    """The exact number of turns owed to each client: (units + credit) / units_per_turn."""
-
-    units: IntArray
-    credit: int
-    units_per_turn: float
-
-    def of(self, rows: IntArray) -> FloatArray:
-        """Returns the turns owed to these clients, as floats."""
-        turns: FloatArray = (self.units[rows] + self.credit) / self.units_per_turn
-        return turns
-
-
-class Accounts(NamedTuple):
-    """What promised turns are computed from, base + rates · rounds units: one value for all clients, or one each.
-
-    Attributes:
-        rates: The guaranteed rates, in units per round.
-        rounds: The rounds in which clients accrued.
-        base: What clients were promised at other rates before an amendment, minus the present rate of those rounds; 0
-            if the rates were never amended.
-    """
-
-    rates: int | IntArray
-    rounds: int | IntArray
-    base: int | IntArray = 0
 
 
 class FairnessQueues:
@@ -277,7 +241,7 @@ class FairnessQueues:
     def state(self) -> dict[str, Any]:
         """Returns the variable state and the rates, as plain arrays and numbers."""
         state: dict[str, Any] = {
-            ("balance" if self._base is None else AMENDED_BALANCE): self._balance.copy(),
+            "balance": self._balance.copy(),
             "rounds": self._rounds if isinstance(self._rounds, int) else self._rounds.copy(),
             "rates": self._rates if isinstance(self._rates, int) else self._rates.copy(),
             "units_per_turn": self.units_per_turn,
@@ -293,7 +257,7 @@ class FairnessQueues:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restores what `state` or `amended_state` returned; the number of clients and the rates must be the same."""
         is_amended = "base" in state
-        balance = np.array(saved_value(state, AMENDED_BALANCE if is_amended else "balance"), dtype=np.int64)
+        balance = np.array(saved_value(state, "balance"), dtype=np.int64)
         rates, unit = _int_or_array(saved_value(state, "rates")), int(saved_value(state, "units_per_turn"))
         # Amended queues count in a finer unit than their present rates need.
         is_same_rate = np.array_equal(np.asarray(rates) * self.units_per_turn, np.asarray(self._rates) * unit)
@@ -327,7 +291,7 @@ class FairnessQueues:
             SettingError: If the old and the new rates have no common denominator of at most 10⁹.
         """
         old_rates, old_unit = _int_or_array(saved_value(state, "rates")), int(saved_value(state, "units_per_turn"))
-        rounds, was_amended = _int_or_array(saved_value(state, "rounds")), "base" in state
+        rounds, old_base = _int_or_array(saved_value(state, "rounds")), _int_or_array(state.get("base", 0))
         if np.array_equal(np.asarray(old_rates) * self.units_per_turn, np.asarray(self._rates) * old_unit):
             return dict(state)
         unit = math.lcm(old_unit, self.units_per_turn)
@@ -338,10 +302,9 @@ class FairnessQueues:
                 f"than {FINEST}: round it to a fraction with a smaller denominator"
             )
         finer, rates = unit // old_unit, self._rates * (unit // self.units_per_turn)
-        old_base = _int_or_array(state["base"]) if was_amended else 0
-        amended = {key: value for key, value in state.items() if key not in ("balance", AMENDED_BALANCE)}
-        amended |= {
-            AMENDED_BALANCE: saved_value(state, AMENDED_BALANCE if was_amended else "balance") * finer,
+        amended = {
+            **state,
+            "balance": saved_value(state, "balance") * finer,
             "rates": rates,
             "units_per_turn": unit,
             "base": (old_base + old_rates * rounds) * finer - rates * rounds,
@@ -418,49 +381,6 @@ class FairnessQueues:
             )
         old = np.broadcast_to(np.asarray(self._rates), self._clients) * (unit // self.units_per_turn)
         return np.concatenate([old, np.full(count, int(rate * unit), dtype=np.int64)]), unit
-
-
-def exact_rate(rate: Rate) -> Fraction:
-    """Converts a share of rounds to a fraction; 0.15, "3/20" and Fraction(3, 20) give the same result.
-
-    >>> exact_rate(0.15)
-    Fraction(3, 20)
-    """
-    try:
-        fraction = as_fraction(rate).limit_denominator(FINEST)
-    except (ValueError, TypeError, OverflowError, ZeroDivisionError):
-        raise SettingError(f"guaranteed_rate must be a number or a fraction such as '3/20', not {rate!r}") from None
-    if not 0 <= fraction <= 1:
-        raise SettingError(f"guaranteed_rate must lie in [0, 1], not {rate}")
-    return fraction
-
-
-def exact_rates(rates: Rate | npt.ArrayLike, clients: int | None) -> tuple[int | IntArray, int]:
-    """Converts one rate, or one per client, to integer units and the number of units per turn.
-
-    Different rates get a common denominator. If that would exceed 10⁹, the rates are rounded up to multiples of
-    10⁻⁹, so that no client is promised less than requested. If `clients` is None, any number of rates is accepted.
-    """
-    allowed = "one rate or one per client" if clients is None else f"one rate or {clients}, one per client"
-    try:
-        values = np.asarray(rates)
-    except ValueError as ragged:
-        raise SettingError(f"guaranteed_rate must be {allowed}: {ragged}") from ragged
-    if values.ndim == 0:
-        rate = exact_rate(float(rates) if isinstance(rates, np.number) else rates)  # type: ignore[arg-type]
-        return rate.numerator, rate.denominator
-    if values.ndim != 1 or clients not in (None, len(values)):
-        raise SettingError(f"guaranteed_rate must be {allowed}, not shape {values.shape}")
-    distinct, inverse = np.unique(values, return_inverse=True)
-    fractions = [exact_rate(rate) for rate in distinct.tolist()]
-    unit = 1
-    for fraction in fractions:
-        unit = math.lcm(unit, fraction.denominator)
-        if unit > FINEST:
-            unit = FINEST
-            break
-    numerators = np.array([math.ceil(fraction * unit) for fraction in fractions], dtype=np.int64)
-    return numerators[inverse], unit
 
 
 def _at(value: int | IntArray, rows: IntArray) -> Any:

@@ -11,8 +11,7 @@ import numpy.typing as npt
 
 from turnout.errors import InfeasiblePromise, SettingError
 from turnout.kernel.arrays import FINEST, FloatArray, as_count, as_floats, refuse_where
-from turnout.kernel.certificate import Tolerance, exact_tolerance
-from turnout.kernel.fairness import Accrual
+from turnout.kernel.certificate import Accrual, Tolerance, exact_tolerance
 from turnout.kernel.pace.presence import expected_absence
 
 # Rates and availabilities are floats; the test tolerates their rounding errors.

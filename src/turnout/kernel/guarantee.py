@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, as_number, require_length
-from turnout.kernel.certificate import DEFAULT_TOLERANCE, Tolerance, as_tolerance
-from turnout.kernel.fairness import DEFAULT_RATE, Accrual, FairnessQueues, Rate, exact_rates
+from turnout.kernel.arrays import FloatArray, Rate, as_number, exact_rates, require_length
+from turnout.kernel.certificate import DEFAULT_TOLERANCE, Accrual, Tolerance, as_tolerance
+from turnout.kernel.fairness import DEFAULT_RATE, FairnessQueues
 from turnout.kernel.feasibility import as_probabilities, least_tolerances, proved_bound, require_feasible
 
 Paid: TypeAlias = Literal["chosen", "contributed"]

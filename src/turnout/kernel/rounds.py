@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from turnout.errors import OfferError, ReportError, SelectionError, SettingError, TurnoutError
+from turnout.errors import OfferError, ReportError, SelectionError
 from turnout.kernel.arrays import (
     BoolArray,
     FloatArray,
     IntArray,
+    Value,
     as_contexts,
     as_count,
-    as_floats,
     as_mask,
     as_rows,
     as_times,
@@ -49,36 +48,6 @@ def round_seconds(exchange_times: FloatArray, waited_for: BoolArray | None = Non
     """
     times = exchange_times if waited_for is None else exchange_times[waited_for]
     return float(times.max(initial=0.0))
-
-
-class Value:
-    """Base class of frozen values that are equal if all fields are equal; arrays are compared by their contents."""
-
-    __slots__ = ()
-
-    def __eq__(self, other: object) -> bool:
-        if type(self) is not type(other):
-            return NotImplemented
-        return all(
-            _equal(getattr(self, attribute.name), getattr(other, attribute.name))
-            for attribute in dataclasses.fields(self)  # type: ignore[arg-type]  # every subclass is a dataclass
-        )
-
-    __hash__ = None  # type: ignore[assignment]  # arrays have no hash
-
-    def _set(self, **fields: object) -> None:
-        for name, value in fields.items():
-            object.__setattr__(self, name, read_only(value) if isinstance(value, np.ndarray) else value)
-
-    @classmethod
-    def _trusted(cls, **fields: object) -> Self:
-        """Creates a value without validation, from new arrays of this package, which become read-only in place."""
-        instance = object.__new__(cls)
-        for name, value in fields.items():
-            if type(value) is np.ndarray:
-                value.setflags(write=False)
-            object.__setattr__(instance, name, value)
-        return instance
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -278,7 +247,7 @@ class RoundReport(Value):
 
     def __post_init__(self) -> None:
         clients = as_rows("clients", self.clients, ReportError)
-        contexts = _as_known_or_unknown(self.contexts)
+        contexts = as_known_or_unknown(self.contexts)
         times = as_times("exchange_times", self.exchange_times, ReportError)
         require_length("contexts", contexts, len(clients), "clients", ReportError)
         require_length("exchange_times", times, len(clients), "clients", ReportError)
@@ -376,65 +345,7 @@ class RoundRecord:
         return self.selection.round
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ContextRange(Value):
-    """The lowest and highest plausible value of each feature, declared once and checked every round.
-
-    An implausible context widens the confidence band and makes its client look attractive, so it must be refused
-    before it is used.
-
-    >>> plausible = ContextRange(lowest=[0.1, 0, 0], highest=[10, 1, 1000])
-    >>> plausible.check([[0.5, 1, 7], [0.5, 1, 1e5]], OfferError)
-    Traceback (most recent call last):
-    turnout.errors.OfferError: contexts[1, 2] = 100000.0 is outside the declared range [0, 1000]
-    """
-
-    lowest: FloatArray
-    highest: FloatArray
-
-    def __post_init__(self) -> None:
-        lowest = as_floats("lowest", self.lowest, 1, SettingError)
-        highest = as_floats("highest", self.highest, 1, SettingError)
-        require_length("highest", highest, len(lowest), "features in lowest", SettingError)
-        refuse_where(lowest > highest, "lowest", lowest, "is above the highest of its feature", SettingError)
-        self._set(lowest=lowest, highest=highest)
-
-    def check(
-        self,
-        contexts: npt.ArrayLike,
-        error: type[TurnoutError],
-        rows: IntArray | None = None,
-        *,
-        available: BoolArray | None = None,
-    ) -> None:
-        """Raises `error` if a context lies outside the range.
-
-        Args:
-            contexts: One row of features per client.
-            error: The type of the error to raise.
-            rows: The clients that the contexts belong to; by default all clients in order.
-            available: A mask of the contexts to check; contexts of unavailable clients have no meaning.
-        """
-        values = as_contexts(contexts, error) if error is not ReportError else _as_known_or_unknown(contexts)
-        if values.shape[1] != len(self.lowest):
-            raise error(f"contexts have {values.shape[1]} features, but the declared range has {len(self.lowest)}")
-        for feature, (low, high) in enumerate(zip(self.lowest, self.highest, strict=True)):
-            column = values[:, feature]
-            if len(column) == 0 or (column.min() >= low and column.max() <= high):
-                continue
-            wrong = (column < low) | (column > high)
-            if available is not None:
-                wrong &= available
-            if not wrong.any():
-                continue
-            index = int(np.flatnonzero(wrong)[0])
-            row = index if rows is None else int(rows[index])
-            raise error(
-                f"contexts[{row}, {feature}] = {column[index]} is outside the declared range [{low:g}, {high:g}]"
-            )
-
-
-def _as_known_or_unknown(value: npt.ArrayLike) -> FloatArray:
+def as_known_or_unknown(value: npt.ArrayLike) -> FloatArray:
     """Converts contexts as `as_contexts` does, but accepts rows that are NaN throughout."""
     array = np.asarray(value)
     if array.ndim != 2 or array.dtype.kind != "f" or not array.size:
@@ -467,13 +378,3 @@ def _as_losses(losses: npt.ArrayLike | None, clients: int) -> FloatArray | None:
         raise ReportError(f"losses has shape {array.shape}, but there are {clients} clients: give one loss for each")
     refuse_where(np.isinf(array), "losses", array, "must not be infinite", ReportError)
     return array
-
-
-def _equal(left: Any, right: Any) -> bool:
-    if isinstance(left, np.ndarray) or isinstance(right, np.ndarray):
-        if not (isinstance(left, np.ndarray) and isinstance(right, np.ndarray)):
-            return False
-        return bool(np.array_equal(left, right, equal_nan=left.dtype.kind == "f" and right.dtype.kind == "f"))
-    if isinstance(left, Mapping):  # and so is the same field of the other value
-        return left.keys() == right.keys() and all(_equal(left[key], right[key]) for key in left)
-    return bool(left == right)

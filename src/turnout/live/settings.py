@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from turnout.errors import SettingError, suggestion
-from turnout.kernel.arrays import LARGEST_TIME, as_count, as_number
-from turnout.kernel.fairness import exact_rate
+from turnout.kernel.arrays import LARGEST_TIME, as_count, as_number, exact_rate
 from turnout.live.retention import Retention
 from turnout.plugins import packages_of
 from turnout.policies.base import SelectionPolicy

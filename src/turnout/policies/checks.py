@@ -5,24 +5,38 @@ A check is a function that plays a policy on a small fleet and raises PolicyChec
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeAlias
 
 import numpy as np
 
-from turnout.errors import OfferError, PolicyCheckError, SettingError, StateError, TurnoutError
-from turnout.kernel.arrays import BoolArray
-from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
+from turnout.errors import OfferError, PolicyCheckError, StateError
+from turnout.kernel.rounds import RoundReport, Selection
 from turnout.kernel.slots.turns import InFlight, StartedTurn
 from turnout.policies.base import SelectionPolicy
+from turnout.policies.check_support import (
+    ROUNDS,
+    Build,
+    copied,
+    equals_joining_client,
+    freeze,
+    is_plain,
+    make_builder,
+    numbers_of,
+    other_report,
+    other_unavailable,
+    play_round,
+    played,
+    require,
+    require_refusal,
+    require_same_state,
+    require_size,
+    reverse_report,
+    with_client,
+    with_flag,
+)
 from turnout.policies.small_fleet import SmallFleet
 
-Build: TypeAlias = Callable[[], SelectionPolicy]
-
-ROUNDS = 30
 SLOTS = 4
 
 
@@ -42,7 +56,7 @@ def check_policy(
     >>> check_policy(RBCSF)[:2]
     ['it has a name', 'the cohort is a set of available clients']
     """
-    builder = _builder(build, clients)
+    builder = make_builder(build, clients)
     passed = []
     for check in CHECKS:
         name = check.__name__.replace("_", " ")
@@ -57,32 +71,32 @@ def check_policy(
 def it_has_a_name(build: Build) -> None:
     """Stores, tables and the command line identify a policy by its name."""
     policy = build()
-    _require(isinstance(policy, SelectionPolicy), f"{policy!r} is not a SelectionPolicy")
-    _require(bool(policy.name), "a policy needs a class attribute `name`")
+    require(isinstance(policy, SelectionPolicy), f"{policy!r} is not a SelectionPolicy")
+    require(bool(policy.name), "a policy needs a class attribute `name`")
 
 
 def asking_changes_nothing(build: Build) -> None:
     """`ask` leaves the state as it was, and assigns no attribute, not even temporarily."""
     policy = build()
-    for offer, _ in _played(policy):
+    for offer, _ in played(policy):
         before = policy.state()
         policy.ask(offer)
-        _require_same_state(before, policy.state(), f"ask changed the state in round {offer.round}")
+        require_same_state(before, policy.state(), f"ask changed the state in round {offer.round}")
     before = policy.state()
-    with _frozen(policy) as frozen:
+    with freeze(policy) as frozen:
         for places in (None, 1, 3):
             offer = SmallFleet(clients=policy.clients).offer(ROUNDS + 1).restricted(places=places)
             try:
                 frozen.ask(offer)
             except AttributeError as assigned:
                 raise PolicyCheckError(f"ask with places={places} {assigned}") from None
-    _require_same_state(before, policy.state(), "ask with places changed the state")
+    require_same_state(before, policy.state(), "ask with places changed the state")
 
 
 def asking_twice_gives_the_same_answer(build: Build) -> None:
     """`ask` is a function of the offer and of the reports so far."""
     policy = build()
-    for offer, _ in _played(policy):
+    for offer, _ in played(policy):
         first, second = policy.ask(offer), policy.ask(offer)
         if first != second:
             raise PolicyCheckError(f"asked twice in round {offer.round}: {first.clients}, then {second.clients}")
@@ -91,32 +105,32 @@ def asking_twice_gives_the_same_answer(build: Build) -> None:
 def the_offer_is_left_as_it_was(build: Build) -> None:
     """A policy does not write to an offer."""
     policy = build()
-    for offer, _ in _played(policy):
-        copy = _copied(offer)
+    for offer, _ in played(policy):
+        copy = copied(offer)
         policy.ask(offer)
-        _require(offer == copy, f"ask changed the offer of round {offer.round}")
+        require(offer == copy, f"ask changed the offer of round {offer.round}")
 
 
 def the_cohort_is_a_set_of_available_clients(build: Build) -> None:
     """Only available clients are selected, and none of them twice."""
     policy = build()
-    for offer, selection in _played(policy, availability=0.3):
+    for offer, selection in played(policy, availability=0.3):
         chosen = selection.clients.tolist()
         absent = [row for row in chosen if not offer.available[row]]
-        _require(not absent, f"round {offer.round}: {absent} were chosen but are not available")
-        _require(len(set(chosen)) == len(chosen), f"round {offer.round}: {chosen} holds a client twice")
+        require(not absent, f"round {offer.round}: {absent} were chosen but are not available")
+        require(len(set(chosen)) == len(chosen), f"round {offer.round}: {chosen} holds a client twice")
 
 
 def the_cohort_has_the_requested_size(build: Build) -> None:
     """The cohort has `places` or else cohort_size clients, or all available ones if there are fewer."""
     for availability in (1.0, 0.8, 0.1):
         policy = build()
-        for offer, selection in _played(policy, availability=availability):
+        for offer, selection in played(policy, availability=availability):
             if policy.cohort_size is None:
                 continue
-            _require_size(policy, offer, selection, policy.cohort_size)
+            require_size(policy, offer, selection, policy.cohort_size)
             for places in (1, policy.cohort_size + 2):
-                _require_size(policy, offer, policy.ask(offer.restricted(places=places)), places)
+                require_size(policy, offer, policy.ask(offer.restricted(places=places)), places)
 
 
 def an_empty_offer_gives_an_empty_cohort(build: Build) -> None:
@@ -126,15 +140,15 @@ def an_empty_offer_gives_an_empty_cohort(build: Build) -> None:
         fleet = SmallFleet(clients=policy.clients, availability=availability)
         offer = fleet.offer(round_)
         selection = policy.ask(offer)
-        _require(availability > 0 or len(selection.clients) == 0, f"{selection.clients} selected from an empty offer")
+        require(availability > 0 or len(selection.clients) == 0, f"{selection.clients} selected from an empty offer")
         policy.tell(fleet.play(offer, selection))
 
 
 def the_selection_is_of_the_offered_round(build: Build) -> None:
     """A selection has the number of its round."""
     policy = build()
-    for offer, selection in _played(policy):
-        _require(selection.round == offer.round, f"offered round {offer.round}, selected for {selection.round}")
+    for offer, selection in played(policy):
+        require(selection.round == offer.round, f"offered round {offer.round}, selected for {selection.round}")
 
 
 def order_does_not_matter(build: Build) -> None:
@@ -146,7 +160,7 @@ def order_does_not_matter(build: Build) -> None:
         selection = policy.ask(offer)
         for twin, what in (
             (replace(offer, contexts=np.asfortranarray(offer.contexts)), "the memory order of contexts"),
-            (_other_unavailable(offer), "the contexts of unavailable clients"),
+            (other_unavailable(offer), "the contexts of unavailable clients"),
         ):
             answer = other.ask(twin)
             if not np.array_equal(np.sort(answer.clients), np.sort(selection.clients)):
@@ -155,8 +169,8 @@ def order_does_not_matter(build: Build) -> None:
                 )
         report = fleet.play(offer, selection)
         policy.tell(report)
-        other.tell(_reversed(report))
-        _require_same_state(
+        other.tell(reverse_report(report))
+        require_same_state(
             policy.state(), other.state(), f"the order of the report of round {round_} changed the state"
         )
 
@@ -164,14 +178,14 @@ def order_does_not_matter(build: Build) -> None:
 def state_and_restore_round_trip(build: Build) -> None:
     """A restored policy equals the saved one; the state consists of plain arrays and numbers."""
     policy = build()
-    for offer, _ in _played(policy, deadline=15.0, failure_rate=0.1, losses=True):
+    for offer, _ in played(policy, deadline=15.0, failure_rate=0.1, losses=True):
         saved = policy.state()
         for key, value in saved.items():
-            _require(_is_plain(value), f"state[{key!r}] is a {type(value).__name__}, not a plain array or number")
+            require(is_plain(value), f"state[{key!r}] is a {type(value).__name__}, not a plain array or number")
         twin = build()
         twin.restore(saved)
-        _require_same_state(saved, twin.state(), f"restore lost something in round {offer.round}")
-        _require(
+        require_same_state(saved, twin.state(), f"restore lost something in round {offer.round}")
+        require(
             twin.ask(offer) == policy.ask(offer),
             f"the restored policy selects other clients in round {offer.round}",
         )
@@ -180,14 +194,14 @@ def state_and_restore_round_trip(build: Build) -> None:
 def it_continues_after_an_amendment(build: Build) -> None:
     """A policy that takes over the state of another one selects what that one would have selected."""
     policy = build()
-    for offer, _ in _played(policy):
+    for offer, _ in played(policy):
         saved = policy.state()
         expected = policy.ask(offer)
         policy.settle()
-        _require(policy.ask(offer) == expected, f"settle changed the selection of round {offer.round}")
+        require(policy.ask(offer) == expected, f"settle changed the selection of round {offer.round}")
         successor = build()
         successor.restore(successor.amended_state(policy.state(), keep_times=True))
-        _require(
+        require(
             successor.ask(offer) == expected,
             f"a policy that took over the state selects other clients in round {offer.round}",
         )
@@ -198,15 +212,15 @@ def a_saved_state_does_not_change(build: Build) -> None:
     """Later rounds do not change a saved state, and restoring it returns to it."""
     policy = build()
     fleet = SmallFleet(clients=policy.clients)
-    _play_round(policy, fleet, 1)
+    play_round(policy, fleet, 1)
     saved = policy.state()
     copy = {key: np.array(value) for key, value in saved.items()}
     for round_ in range(2, 6):
-        _play_round(policy, fleet, round_)
-    _require_same_state(copy, saved, "the saved state changed with later rounds")
+        play_round(policy, fleet, round_)
+    require_same_state(copy, saved, "the saved state changed with later rounds")
     policy.restore(saved)
-    _play_round(policy, fleet, 6)
-    _require_same_state(copy, saved, "the saved state changed after it was restored")
+    play_round(policy, fleet, 6)
+    require_same_state(copy, saved, "the saved state changed after it was restored")
 
 
 def replay_gives_the_same_next_selection(build: Build) -> None:
@@ -214,13 +228,13 @@ def replay_gives_the_same_next_selection(build: Build) -> None:
     policy, reports = build(), []
     fleet = SmallFleet(clients=policy.clients, deadline=15.0, failure_rate=0.1, losses=True)
     for round_ in range(1, ROUNDS + 1):
-        reports.append(_play_round(policy, fleet, round_))
+        reports.append(play_round(policy, fleet, round_))
     replayed = build()
     for report in reports:
         replayed.tell(report)
     offer = fleet.offer(ROUNDS + 1)
-    _require_same_state(policy.state(), replayed.state(), "replaying the reports gives another state")
-    _require(policy.ask(offer) == replayed.ask(offer), "replaying the reports gives another next selection")
+    require_same_state(policy.state(), replayed.state(), "replaying the reports gives another state")
+    require(policy.ask(offer) == replayed.ask(offer), "replaying the reports gives another next selection")
 
 
 def turns_can_be_given_one_at_a_time_or_are_refused(build: Build) -> None:
@@ -229,7 +243,7 @@ def turns_can_be_given_one_at_a_time_or_are_refused(build: Build) -> None:
     fleet, in_flight, reports = SmallFleet(clients=policy.clients), InFlight(policy.clients), dict[int, RoundReport]()
     if not policy.fills_slots:
         first = StartedTurn(1, 0, np.ones(policy.clients, dtype=np.bool_), np.empty(0, dtype=np.int64))
-        _require_refusal(lambda: policy.tell_started(first), "a turn that was given for a slot, without fills_slots")
+        require_refusal(lambda: policy.tell_started(first), "a turn that was given for a slot, without fills_slots")
         return
     for decision in range(1, ROUNDS + 1):
         if len(in_flight) == min(SLOTS, policy.clients):
@@ -238,15 +252,15 @@ def turns_can_be_given_one_at_a_time_or_are_refused(build: Build) -> None:
             policy.tell_finished(reports.pop(ended))
         offer = fleet.offer(decision).restricted(in_flight.idle, 1)
         before, selection = policy.state(), policy.ask(offer)
-        _require_same_state(before, policy.state(), f"ask for one slot changed the state in decision {decision}")
+        require_same_state(before, policy.state(), f"ask for one slot changed the state in decision {decision}")
         restored = build()
         restored.restore(before)
-        _require(restored.ask(offer) == selection, f"decision {decision}: a restored policy selects another client")
-        _require_size(policy, offer, selection, 1)
+        require(restored.ask(offer) == selection, f"decision {decision}: a restored policy selects another client")
+        require_size(policy, offer, selection, 1)
         if not len(selection.clients):
             continue
         client, present = int(selection.clients[0]), offer.available | ~in_flight.idle
-        _require(bool(offer.available[client]), f"decision {decision}: {client} was selected but is not available")
+        require(bool(offer.available[client]), f"decision {decision}: {client} was selected but is not available")
         turn = StartedTurn(decision, client, present, in_flight.capped(decision, policy.debts))
         reports[client] = fleet.play(offer, selection)
         policy.tell_started(turn)
@@ -264,12 +278,12 @@ def a_forgotten_client_leaves_no_trace(build: Build) -> None:
     client, reported = 1, []
     for round_ in range(1, ROUNDS + 1):
         offer = fleet.offer(round_)
-        selection = _with_client(policy.ask(offer), client)
-        report = fleet.play(replace(offer, available=_with(offer.available, client)), selection)
-        other = _other_report(report, client)
+        selection = with_client(policy.ask(offer), client)
+        report = fleet.play(replace(offer, available=with_flag(offer.available, client)), selection)
+        other = other_report(report, client)
         policy.tell(report)
         twin.tell(other)
-        reported += [*_numbers_of(report, client), *_numbers_of(other, client)]
+        reported += [*numbers_of(report, client), *numbers_of(other, client)]
     try:
         policy.forget([client])
         twin.forget([client])
@@ -280,13 +294,13 @@ def a_forgotten_client_leaves_no_trace(build: Build) -> None:
         mine, others = (np.asarray(state[key]) for state in states)
         for array in (mine, others):
             if array.dtype.kind == "f":
-                _require(not np.isin(array, reported).any(), f"state[{key!r}] holds a number that the client reported")
+                require(not np.isin(array, reported).any(), f"state[{key!r}] holds a number that the client reported")
         for axis in range(mine.ndim):
             if mine.shape[axis] == clients and not np.array_equal(
                 *(mine.take(client, axis), others.take(client, axis))
             ):
-                _require(
-                    _equals_joining_client(policy, key, client, axis),
+                require(
+                    equals_joining_client(policy, key, client, axis),
                     f"state[{key!r}] still depends on what the forgotten client reported",
                 )
 
@@ -296,18 +310,18 @@ def bad_offers_and_reports_are_refused(build: Build) -> None:
     policy = build()
     stranger = SmallFleet(clients=policy.clients + 1)
     fleet = SmallFleet(clients=policy.clients)
-    _play_round(policy, fleet, 1)
+    play_round(policy, fleet, 1)
     before = policy.state()
     offer = stranger.offer(2)
-    _require_refusal(lambda: policy.ask(offer), "an offer with one more client")
+    require_refusal(lambda: policy.ask(offer), "an offer with one more client")
     report = stranger.play(offer, Selection(2, np.array([policy.clients])))
-    _require_refusal(lambda: policy.tell(replace(report, available=None)), "a report of an unknown client")
-    _require_same_state(before, policy.state(), "a refused offer or report changed the state")
+    require_refusal(lambda: policy.tell(replace(report, available=None)), "a report of an unknown client")
+    require_same_state(before, policy.state(), "a refused offer or report changed the state")
     try:
         policy.ask(replace(fleet.offer(2), expected_times=None))
     except OfferError:
         return  # it needs the expected times, and says so
-    _require_same_state(before, policy.state(), "ask changed the state")
+    require_same_state(before, policy.state(), "ask changed the state")
 
 
 def global_random_state_is_untouched(build: Build) -> None:
@@ -330,14 +344,14 @@ def _require_untouched_generators(build: Build) -> None:
 
     before_numpy, before_python = np.random.get_state(), random.getstate()  # noqa: NPY002
     policy = build()
-    selections = [selection for _, selection in _played(policy)]
+    selections = [selection for _, selection in played(policy)]
     after_numpy = np.random.get_state()  # noqa: NPY002
-    _require(
+    require(
         all(np.array_equal(a, b) for a, b in zip(before_numpy, after_numpy, strict=True))
         and before_python == random.getstate(),
         "the policy drew from, or reseeded, a global random generator",
     )
-    _require(selections == [selection for _, selection in _played(build())], "two new policies select differently")
+    require(selections == [selection for _, selection in played(build())], "two new policies select differently")
 
 
 CHECKS: tuple[Callable[[Build], None], ...] = (
@@ -359,151 +373,3 @@ CHECKS: tuple[Callable[[Build], None], ...] = (
     bad_offers_and_reports_are_refused,
     global_random_state_is_untouched,
 )
-
-
-def _builder(build: Callable[..., SelectionPolicy], clients: int) -> Build:
-    try:
-        inspect.signature(build).bind()
-    except TypeError:
-        return lambda: build(clients)
-    return build
-
-
-def _played(policy: SelectionPolicy, **fleet_settings: Any) -> Iterator[tuple[RoundOffer, Selection]]:
-    """Plays rounds on a small fleet, and yields each of them before the policy gets its report."""
-    fleet = SmallFleet(clients=policy.clients, **fleet_settings)
-    for round_ in range(1, ROUNDS + 1):
-        offer = fleet.offer(round_)
-        selection = policy.ask(offer)
-        yield offer, selection
-        policy.tell(fleet.play(offer, selection))
-
-
-def _play_round(policy: SelectionPolicy, fleet: SmallFleet, round_: int) -> RoundReport:
-    offer = fleet.offer(round_)
-    report = fleet.play(offer, policy.ask(offer))
-    policy.tell(report)
-    return report
-
-
-def _require_size(policy: SelectionPolicy, offer: RoundOffer, selection: Selection, places: int) -> None:
-    expected, selected = min(places, int(offer.available.sum())), len(selection.clients)
-    _require(
-        selected == expected or (selected < expected and not policy.fills_cohort),
-        f"round {offer.round}: {selected} clients selected for {places} places, expected {expected}",
-    )
-
-
-def _equals_joining_client(policy: SelectionPolicy, key: str, client: int, axis: int) -> bool:
-    """Returns whether an entry of the state is that of a client that joins now; False if none can join."""
-    before = policy.state()
-    try:
-        policy.add(1)
-    except SettingError:
-        return False
-    array = np.asarray(policy.state()[key])
-    return np.array_equal(np.asarray(before[key]).take(client, axis), array.take(-1, axis))
-
-
-@contextmanager
-def _frozen(policy: SelectionPolicy) -> Iterator[SelectionPolicy]:
-    """Makes every attribute assignment on the policy, and on policies inside it, an AttributeError."""
-    nested = [policy]
-    for outer in nested:
-        nested.extend(value for value in vars(outer).values() if isinstance(value, SelectionPolicy))
-    classes = [type(each) for each in nested]
-
-    def refuse(self: object, name: str, value: object) -> None:  # noqa: ARG001
-        raise AttributeError(f"assigned the attribute {name!r}")
-
-    try:
-        for each, own in zip(nested, classes, strict=True):
-            each.__class__ = type(own.__name__, (own,), {"__setattr__": refuse})
-        yield policy
-    finally:
-        for each, own in zip(nested, classes, strict=True):
-            object.__setattr__(each, "__class__", own)
-
-
-def _with(mask: BoolArray, client: int) -> BoolArray:
-    changed = mask.copy()
-    changed[client] = True
-    return changed
-
-
-def _with_client(selection: Selection, client: int) -> Selection:
-    """Returns a selection that contains the client."""
-    if client in selection.clients:
-        return selection
-    return Selection(selection.round, np.sort(np.append(selection.clients, client)))
-
-
-def _other_report(report: RoundReport, client: int) -> RoundReport:
-    """Returns the report with another time, loss and context of one client."""
-    own = report.clients == client
-    return replace(
-        report,
-        exchange_times=np.where(own, report.exchange_times * (1 + 1e-7), report.exchange_times),  # in the same order
-        contexts=np.where(own[:, None], report.contexts * 1.07, report.contexts),
-        losses=None if report.losses is None else np.where(own, report.losses * 3.1 + 0.0314159, report.losses),
-    )
-
-
-def _numbers_of(report: RoundReport, client: int) -> list[float]:
-    own = report.clients == client
-    losses = [] if report.losses is None else report.losses[own].tolist()
-    return [number for number in (*report.exchange_times[own].tolist(), *losses) if np.isfinite(number) and number]
-
-
-def _copied(offer: RoundOffer) -> RoundOffer:
-    times = offer.expected_times
-    return RoundOffer(
-        offer.round, offer.available.copy(), offer.contexts.copy(), None if times is None else times.copy()
-    )
-
-
-def _other_unavailable(offer: RoundOffer) -> RoundOffer:
-    absent = ~offer.available
-    contexts, times = offer.contexts.copy(), offer.expected_times
-    contexts[absent] = contexts[absent][::-1]
-    if times is not None:
-        times = np.where(absent, times[::-1], times)
-    return RoundOffer(offer.round, offer.available, contexts, times)
-
-
-def _reversed(report: RoundReport) -> RoundReport:
-    return replace(
-        report,
-        clients=report.clients[::-1],
-        contexts=report.contexts[::-1],
-        exchange_times=report.exchange_times[::-1],
-        outcomes=None if report.outcomes is None else report.outcomes[::-1],
-        losses=None if report.losses is None else report.losses[::-1],
-    )
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, np.ndarray):
-        return value.dtype.kind in "biufU"
-    return isinstance(value, bool | int | float | str)
-
-
-def _require(satisfied: bool, complaint: str) -> None:
-    if not satisfied:
-        raise PolicyCheckError(complaint)
-
-
-def _require_same_state(before: dict[str, Any], after: dict[str, Any], complaint: str) -> None:
-    _require(before.keys() == after.keys(), f"{complaint}: {sorted(before)} became {sorted(after)}")
-    for key in before:
-        _require(np.array_equal(np.asarray(before[key]), np.asarray(after[key])), f"{complaint}: {key!r} differs")
-
-
-def _require_refusal(act: Callable[[], object], what: str) -> None:
-    try:
-        act()
-    except TurnoutError:
-        return
-    except Exception as other:
-        raise PolicyCheckError(f"{what} raised {other!r}, not a TurnoutError") from other
-    raise PolicyCheckError(f"{what} was accepted")

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, as_count, as_number, load_array
-from turnout.kernel.certificate import Certificate
+from turnout.kernel.certificate import Certificate, OwedTurns
 from turnout.kernel.cohort import Cohort
-from turnout.kernel.fairness import FairnessQueues, OwedTurns
+from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.guarantee import Guarantee, GuaranteeSettings, Paid
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.kernel.slots.turns import StartedTurn

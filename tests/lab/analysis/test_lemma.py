@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray
-from turnout.kernel.exploration import ConstantExploration, TheoreticalExploration
 from turnout.kernel.rounds import RoundOffer
 from turnout.lab.analysis.lemma import AllEstimates, estimate_all, required_exploration
 from turnout.lab.analysis.metrics import replayed_estimates
@@ -17,6 +16,7 @@ from turnout.lab.analysis.theory import lemma_coverage
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.play import play
 from turnout.lab.worlds.paper import PaperWorld
+from turnout.policies.rbcsf.exploration import ConstantExploration, TheoreticalExploration
 from turnout.policies.rbcsf.policy import RBCSF
 
 

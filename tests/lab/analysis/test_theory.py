@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.exchange_time import ExchangeTimeModel
-from turnout.kernel.exploration import ConstantExploration, TheoreticalExploration
 from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.rounds import RoundOffer, RoundRecord, RoundReport, Selection
 from turnout.lab.analysis.theory import (
@@ -25,6 +24,7 @@ from turnout.lab.analysis.theory import (
 )
 from turnout.lab.columns import RoundColumns
 from turnout.policies.baselines.oracle import FairOracle
+from turnout.policies.rbcsf.exploration import ConstantExploration, TheoreticalExploration
 from turnout.policies.rbcsf.policy import RBCSF
 from turnout.policies.small_fleet import SmallFleet
 

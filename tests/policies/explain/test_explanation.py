@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from turnout.kernel.backend import using_kernel
+from turnout.kernel.certificate import OwedTurns
 from turnout.kernel.cohort import as_exact
 from turnout.kernel.cohort_problem import CohortProblem
-from turnout.kernel.fairness import OwedTurns
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.lab import PaperWorld, play
 from turnout.policies.base import SelectionPolicy

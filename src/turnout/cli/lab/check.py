@@ -14,9 +14,9 @@ from turnout.cli.naming import load_here
 from turnout.cli.options import ConfigOption, JsonOption, print_json, read_config
 from turnout.counting import counted
 from turnout.errors import InfeasiblePromise, SettingError
-from turnout.kernel.arrays import FloatArray
+from turnout.kernel.arrays import FloatArray, exact_rate
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, as_tolerance
-from turnout.kernel.fairness import DEFAULT_RATE, exact_rate
+from turnout.kernel.fairness import DEFAULT_RATE
 from turnout.kernel.feasibility import feasibility, largest_feasible_rate, require_feasible
 from turnout.kernel.guarantee import Guarantee
 from turnout.lab.worlds.registry import make_world

@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from turnout.kernel.certificate import DEFAULT_TOLERANCE, STATUSES, PromiseStatus, Tolerance
-from turnout.kernel.fairness import DEFAULT_RATE, Accrual, Rate, exact_rates
+from turnout.kernel.arrays import Rate, exact_rates
+from turnout.kernel.certificate import DEFAULT_TOLERANCE, STATUSES, Accrual, PromiseStatus, Tolerance
+from turnout.kernel.fairness import DEFAULT_RATE
 from turnout.kernel.guarantee import Guarantee, Paid
 from turnout.kernel.slots.turns import STARTED
 from turnout.lab.analysis.metrics import Summary, shortfalls, summarise

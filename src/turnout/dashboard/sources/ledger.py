@@ -11,9 +11,9 @@ import numpy as np
 
 from turnout.dashboard.sources.growing import AvailabilityMasks, GrowingArray
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
-from turnout.kernel.certificate import Certificate, Clock, PromiseSummary
+from turnout.kernel.certificate import Accrual, Certificate, Clock, PromiseSummary
 from turnout.kernel.exchange_time import ExchangeTimeModel
-from turnout.kernel.fairness import Accrual, FairnessQueues
+from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.rounds import RoundReport, round_seconds
 from turnout.live import ClientHistory
 from turnout.live._internals import ARRIVED, JUDGED_AFTER, KINDS, OUTRUN, SURPLUS, FleetTotals

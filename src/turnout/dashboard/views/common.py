@@ -13,8 +13,7 @@ from turnout.dashboard.sources.ledger import UNKNOWN, Ledger
 from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
-from turnout.kernel.certificate import STATUSES
-from turnout.kernel.fairness import SHARE_OF, SHARE_OF_TURNS, Accrual
+from turnout.kernel.certificate import SHARE_OF, SHARE_OF_TURNS, STATUSES, Accrual
 
 POINTS = 300
 DIGITS = 6

@@ -22,9 +22,9 @@ import numpy.typing as npt
 
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.backend import compiled_kernel
+from turnout.kernel.certificate import OwedTurns
 from turnout.kernel.cohort import EMPTY_COHORT, Cohort, as_exact, numpy_cohort
 from turnout.kernel.exchange_time import ExchangeTimeModel
-from turnout.kernel.fairness import OwedTurns
 from turnout.kernel.pace.presence import Presence, absence
 from turnout.kernel.pace.usual import UsualContexts
 

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import ReportError, StateError
-from turnout.kernel.arrays import BoolArray, IntArray, as_count, as_mask, as_rows, load_array, refuse_where
+from turnout.kernel.arrays import BoolArray, IntArray, Value, as_count, as_mask, as_rows, load_array, refuse_where
 from turnout.kernel.fairness import UNLIMITED, FairnessQueues
-from turnout.kernel.rounds import Value
 
 #: The metrics of a turn without rounds: when it began and when it ended, in seconds.
 STARTED, FINISHED = "started", "finished"

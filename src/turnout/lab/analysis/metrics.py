@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, as_count, as_floats, as_number, require_length
+from turnout.kernel.arrays import FloatArray, Rate, as_count, as_floats, as_number, require_length
+from turnout.kernel.certificate import Accrual
 from turnout.kernel.exchange_time import ExchangeTimeModel
-from turnout.kernel.fairness import Accrual, Rate
 from turnout.kernel.guarantee import Paid
 from turnout.kernel.rounds import TIMED_OUTCOMES
 from turnout.lab.analysis.promise import (

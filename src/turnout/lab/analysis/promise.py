@@ -21,16 +21,16 @@ import numpy.typing as npt
 
 from turnout.errors import ReportError, SettingError
 from turnout.kernel import fairness
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_number
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, Rate, as_number, exact_rates
 from turnout.kernel.certificate import (
     DEFAULT_TOLERANCE,
+    Accrual,
     Certificate,
     PromiseStatus,
     Tolerance,
     as_tolerance,
     exact_tolerance,
 )
-from turnout.kernel.fairness import Accrual, Rate, exact_rates
 from turnout.kernel.guarantee import Guarantee, Paid
 from turnout.kernel.rounds import OUTCOMES
 from turnout.lab.columns import RoundColumns

@@ -9,8 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, as_count, as_floats, as_number, require_length
-from turnout.kernel.fairness import Rate, exact_rate, exact_rates
+from turnout.kernel.arrays import (
+    FloatArray,
+    Rate,
+    as_count,
+    as_floats,
+    as_number,
+    exact_rate,
+    exact_rates,
+    require_length,
+)
 from turnout.lab.analysis.metrics import as_true_means, replayed_estimates
 from turnout.lab.analysis.promise import owed_units, round_of_each_row
 from turnout.lab.analysis.statistics import mean_or_nan

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from turnout.kernel.arrays import FloatArray
-from turnout.kernel.fairness import exact_rates
+from turnout.kernel.arrays import FloatArray, exact_rates
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.slots.turns import STARTED
 from turnout.lab.analysis.promise import accrual_mask, outcomes_paid, with_outcome

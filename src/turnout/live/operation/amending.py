@@ -11,7 +11,7 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 
 from turnout.errors import SettingError, suggestion
-from turnout.kernel.fairness import Rate
+from turnout.kernel.arrays import Rate
 from turnout.live.settings import OF_SLOTS, SchedulerSettings
 from turnout.policies.registry import nested_settings, setting_names
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count, smallest
+from turnout.kernel.certificate import OwedTurns
 from turnout.kernel.cohort import Cohort
 from turnout.kernel.cohort_problem import CohortProblem
-from turnout.kernel.fairness import OwedTurns
 from turnout.kernel.guarantee import GuaranteeSettings
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy

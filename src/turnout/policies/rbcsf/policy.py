@@ -12,16 +12,17 @@ import numpy.typing as npt
 
 from turnout.errors import OfferError, ReportError, SettingError
 from turnout.kernel.arrays import FloatArray, load_array
+from turnout.kernel.certificate import OwedTurns
 from turnout.kernel.cohort import Cohort, as_exact, cohort_of_contexts
 from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.exchange_time import ExchangeTimeModel
-from turnout.kernel.exploration import exploration_from
-from turnout.kernel.fairness import OwedTurns
 from turnout.kernel.guarantee import GuaranteeSettings
-from turnout.kernel.rounds import ContextRange, RoundOffer, RoundReport
+from turnout.kernel.rounds import RoundOffer, RoundReport
 from turnout.policies.base import prefixed, replaced, subset
 from turnout.policies.guaranteed import WeightedPolicy
 from turnout.policies.rbcsf.change import ChangeDetector
+from turnout.policies.rbcsf.context_range import ContextRange
+from turnout.policies.rbcsf.exploration import exploration_from
 from turnout.policies.rbcsf.horizon import Horizon
 
 

@@ -33,11 +33,11 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import ReportError, SettingError
-from turnout.kernel.arrays import FINEST, BoolArray, FloatArray, as_number
-from turnout.kernel.certificate import Certificate
+from turnout.kernel.arrays import FINEST, BoolArray, FloatArray, Rate, as_number
+from turnout.kernel.certificate import Certificate, OwedTurns
 from turnout.kernel.cohort import Cohort, cohort_of_times
 from turnout.kernel.cohort_problem import CohortProblem
-from turnout.kernel.fairness import DEFAULT_RATE, FairnessQueues, OwedTurns, Rate
+from turnout.kernel.fairness import DEFAULT_RATE, FairnessQueues
 from turnout.kernel.guarantee import AccountingSettings, Guarantee, GuaranteeSettings
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.kernel.slots.turns import StartedTurn

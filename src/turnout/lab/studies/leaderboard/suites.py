@@ -9,8 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from turnout.errors import SettingError, suggestion
-from turnout.kernel.certificate import DEFAULT_TOLERANCE
-from turnout.kernel.fairness import Accrual
+from turnout.kernel.certificate import DEFAULT_TOLERANCE, Accrual
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.studies.paper.accuracy import TASKS
 from turnout.lab.studies.paper.comparison import RATE, ROUNDS, WEIGHTS, weight_label

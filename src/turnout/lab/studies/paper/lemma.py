@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from turnout.kernel.exploration import ConstantExploration, TheoreticalExploration
 from turnout.lab.analysis.lemma import AllEstimates, estimate_all, required_exploration
 from turnout.lab.analysis.statistics import mean_confidence_interval
 from turnout.lab.runs.plans import RunPlan
@@ -18,6 +17,7 @@ from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans
 from turnout.lab.studies.framework.palette import OTHERS, style_of
 from turnout.lab.studies.paper.comparison import ROUNDS
 from turnout.lab.worlds.paper import PaperWorld
+from turnout.policies.rbcsf.exploration import ConstantExploration, TheoreticalExploration
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

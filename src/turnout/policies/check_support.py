@@ -1,0 +1,180 @@
+"""What the checks of policies share: small fleets that are played, changed values, and requirements."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from turnout.errors import PolicyCheckError, SettingError, TurnoutError
+from turnout.kernel.arrays import BoolArray
+from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
+from turnout.policies.base import SelectionPolicy
+from turnout.policies.small_fleet import SmallFleet
+
+Build: TypeAlias = Callable[[], SelectionPolicy]
+ROUNDS = 30
+
+
+def make_builder(build: Callable[..., SelectionPolicy], clients: int) -> Build:
+    """Returns a function that builds a new policy."""
+    try:
+        inspect.signature(build).bind()
+    except TypeError:
+        return lambda: build(clients)
+    return build
+
+
+def played(policy: SelectionPolicy, **fleet_settings: Any) -> Iterator[tuple[RoundOffer, Selection]]:
+    """Plays rounds on a small fleet, and yields each of them before the policy gets its report."""
+    fleet = SmallFleet(clients=policy.clients, **fleet_settings)
+    for round_ in range(1, ROUNDS + 1):
+        offer = fleet.offer(round_)
+        selection = policy.ask(offer)
+        yield offer, selection
+        policy.tell(fleet.play(offer, selection))
+
+
+def play_round(policy: SelectionPolicy, fleet: SmallFleet, round_: int) -> RoundReport:
+    """Plays a round, and returns its report."""
+    offer = fleet.offer(round_)
+    report = fleet.play(offer, policy.ask(offer))
+    policy.tell(report)
+    return report
+
+
+def require_size(policy: SelectionPolicy, offer: RoundOffer, selection: Selection, places: int) -> None:
+    """Requires that a selection has as many clients as there are places, or as are available."""
+    expected, selected = min(places, int(offer.available.sum())), len(selection.clients)
+    require(
+        selected == expected or (selected < expected and not policy.fills_cohort),
+        f"round {offer.round}: {selected} clients selected for {places} places, expected {expected}",
+    )
+
+
+def equals_joining_client(policy: SelectionPolicy, key: str, client: int, axis: int) -> bool:
+    """Returns whether an entry of the state is that of a client that joins now; False if none can join."""
+    before = policy.state()
+    try:
+        policy.add(1)
+    except SettingError:
+        return False
+    array = np.asarray(policy.state()[key])
+    return np.array_equal(np.asarray(before[key]).take(client, axis), array.take(-1, axis))
+
+
+@contextmanager
+def freeze(policy: SelectionPolicy) -> Iterator[SelectionPolicy]:
+    """Makes every attribute assignment on the policy, and on policies inside it, an AttributeError."""
+    nested = [policy]
+    for outer in nested:
+        nested.extend(value for value in vars(outer).values() if isinstance(value, SelectionPolicy))
+    classes = [type(each) for each in nested]
+
+    def refuse(self: object, name: str, value: object) -> None:  # noqa: ARG001
+        raise AttributeError(f"assigned the attribute {name!r}")
+
+    try:
+        for each, own in zip(nested, classes, strict=True):
+            each.__class__ = type(own.__name__, (own,), {"__setattr__": refuse})
+        yield policy
+    finally:
+        for each, own in zip(nested, classes, strict=True):
+            object.__setattr__(each, "__class__", own)
+
+
+def with_flag(mask: BoolArray, client: int) -> BoolArray:
+    """Returns a mask in which one more client is marked."""
+    changed = mask.copy()
+    changed[client] = True
+    return changed
+
+
+def with_client(selection: Selection, client: int) -> Selection:
+    """Returns a selection that contains the client."""
+    if client in selection.clients:
+        return selection
+    return Selection(selection.round, np.sort(np.append(selection.clients, client)))
+
+
+def other_report(report: RoundReport, client: int) -> RoundReport:
+    """Returns the report with another time, loss and context of one client."""
+    own = report.clients == client
+    return replace(
+        report,
+        exchange_times=np.where(own, report.exchange_times * (1 + 1e-7), report.exchange_times),  # in the same order
+        contexts=np.where(own[:, None], report.contexts * 1.07, report.contexts),
+        losses=None if report.losses is None else np.where(own, report.losses * 3.1 + 0.0314159, report.losses),
+    )
+
+
+def numbers_of(report: RoundReport, client: int) -> list[float]:
+    """Returns the numbers of one client in a report."""
+    own = report.clients == client
+    losses = [] if report.losses is None else report.losses[own].tolist()
+    return [number for number in (*report.exchange_times[own].tolist(), *losses) if np.isfinite(number) and number]
+
+
+def copied(offer: RoundOffer) -> RoundOffer:
+    """Returns an offer with copies of its arrays."""
+    times = offer.expected_times
+    return RoundOffer(
+        offer.round, offer.available.copy(), offer.contexts.copy(), None if times is None else times.copy()
+    )
+
+
+def other_unavailable(offer: RoundOffer) -> RoundOffer:
+    """Returns an offer with other values of unavailable clients."""
+    absent = ~offer.available
+    contexts, times = offer.contexts.copy(), offer.expected_times
+    contexts[absent] = contexts[absent][::-1]
+    if times is not None:
+        times = np.where(absent, times[::-1], times)
+    return RoundOffer(offer.round, offer.available, contexts, times)
+
+
+def reverse_report(report: RoundReport) -> RoundReport:
+    """Returns a report with its clients in the opposite order."""
+    return replace(
+        report,
+        clients=report.clients[::-1],
+        contexts=report.contexts[::-1],
+        exchange_times=report.exchange_times[::-1],
+        outcomes=None if report.outcomes is None else report.outcomes[::-1],
+        losses=None if report.losses is None else report.losses[::-1],
+    )
+
+
+def is_plain(value: Any) -> bool:
+    """Returns whether a value is a plain array or number."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "biufU"
+    return isinstance(value, bool | int | float | str)
+
+
+def require(satisfied: bool, complaint: str) -> None:
+    """Raises PolicyCheckError unless the requirement is satisfied."""
+    if not satisfied:
+        raise PolicyCheckError(complaint)
+
+
+def require_same_state(before: dict[str, Any], after: dict[str, Any], complaint: str) -> None:
+    """Requires that two states are equal."""
+    require(before.keys() == after.keys(), f"{complaint}: {sorted(before)} became {sorted(after)}")
+    for key in before:
+        require(np.array_equal(np.asarray(before[key]), np.asarray(after[key])), f"{complaint}: {key!r} differs")
+
+
+def require_refusal(act: Callable[[], object], what: str) -> None:
+    """Requires that an action raises an error of this package."""
+    try:
+        act()
+    except TurnoutError:
+        return
+    except Exception as other:
+        raise PolicyCheckError(f"{what} raised {other!r}, not a TurnoutError") from other
+    raise PolicyCheckError(f"{what} was accepted")
