@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from inspect import Parameter, signature
 from typing import Any, Literal, Unpack
 
 from nvflare.apis.impl.controller import Controller
@@ -29,19 +30,24 @@ FAIR: Mapping[type[Controller], type[FairSelection]] = {
 PACKAGE = "turnout"
 
 
+class SelectionOptions(SchedulerOptions, total=False):
+    """The options of `select_fairly`: those of `FairSelection` and, without a mapping, those of the scheduler."""
+
+    guarantee: Mapping[str, Any] | None
+    groups: Mapping[str, str] | str | None
+    eligible: Sequence[str] | None
+    quota: Mapping[str, int] | None
+    patience: float
+    loss_key: str
+    tracker: str | None
+
+
 def select_fairly(
     recipe: Recipe | FedJob,
     *,
     fleet: str,
-    guarantee: Mapping[str, Any] | None = None,
-    groups: Mapping[str, str] | str | None = None,
-    eligible: Sequence[str] | None = None,
-    quota: Mapping[str, int] | None = None,
-    patience: float = 30.0,
-    loss_key: str = "train_loss",
     reporter: Widget | Literal["default"] | None = "default",
-    tracker: str | None = None,
-    **options: Unpack[SchedulerOptions],
+    **options: Unpack[SelectionOptions],
 ) -> None:
     """Replaces the controller of a recipe or job by one that selects fairly, and lets the clients report their status.
 
@@ -51,18 +57,12 @@ def select_fairly(
     Args:
         recipe: The recipe, or a job whose controller was added.
         fleet: The file of the fleet, an absolute path on the server.
-        guarantee: The settings of the policy, such as `guaranteed_rate`, `tolerance` and `cohort_size`. Without a
-            `cohort_size`, a round has as many clients as the controller asks for: `min_clients` of a recipe.
-        groups: The group of each client: a mapping, or the name of a value in the site configuration (NVFlare 2.9).
-        eligible: The groups that may be selected; all clients by default.
-        quota: The number of places that are reserved for each group in each cohort.
-        patience: The seconds to wait before the first round until every client has asked for work.
-        loss_key: The metric of a result that holds the client's training loss, for policies such as Oort; "" for none.
         reporter: The widget that reports the status of a client; None if nothing is reported, and only times are
             learned.
-        tracker: Receives the metrics of every round, such as "tensorboard:/srv/logs" on the server.
-        options: The `deadline` of a round in seconds, or "auto" (without one, a client that hangs stops the training),
-            and other options of `Scheduler.open`, such as `policy`, `overcommit` and `backoff_after`.
+        options: The other arguments of `FairSelection`: `guarantee`, `groups`, `eligible`, `quota`, `patience`,
+            `loss_key`, `tracker`, and the `deadline` of a round (without one, a client that hangs stops the training);
+            and options of `Scheduler.open`, such as `policy`, `overcommit` and `backoff_after`. Without a
+            `cohort_size`, a round has as many clients as the controller asks for: `min_clients` of a recipe.
 
     Raises:
         SettingError: If an argument is invalid, or the job has no controller that selects clients.
@@ -72,18 +72,15 @@ def select_fairly(
     controller, fair = workflow.controller, FAIR[type(workflow.controller)]
     selecting = fair.__new__(fair)
     selecting.__dict__.update(controller.__dict__)
-    selecting.set_up_selection(
-        fleet=fleet,
-        guarantee=guarantee,
-        deadline=options.get("deadline"),
-        options={name: value for name, value in options.items() if name != "deadline"} or None,
-        groups=groups,
-        eligible=eligible,
-        quota=quota,
-        patience=patience,
-        loss_key=loss_key,
-        tracker=tracker,
-    )
+    arguments = {
+        name: parameter.default
+        for name, parameter in signature(FairSelection.__init__).parameters.items()
+        if parameter.kind is Parameter.KEYWORD_ONLY
+    }
+    of_scheduler = {name: value for name, value in options.items() if name not in arguments}
+    own = {name: value for name, value in options.items() if name in arguments}
+    vars(selecting).update({**arguments, **own, "fleet": fleet, "options": of_scheduler or None})
+    selecting.prepare_selection()
     workflow.controller = selecting
     # The package is installed where it is needed: without this, NVFlare copies parts of it into the job.
     job.set_app_packages([*job.job.app_packages, PACKAGE])

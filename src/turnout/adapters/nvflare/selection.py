@@ -88,59 +88,27 @@ class FairSelection(_Base):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self.set_up_selection(
-            fleet=fleet,
-            guarantee=guarantee,
-            deadline=deadline,
-            options=options,
-            groups=groups,
-            eligible=eligible,
-            quota=quota,
-            patience=patience,
-            loss_key=loss_key,
-            tracker=tracker,
-        )
+        # NVFlare writes the attributes into the job, and finds them under the names of the arguments.
+        self.fleet, self.deadline, self.tracker = fleet, deadline, tracker
+        self.guarantee, self.options, self.quota, self.groups = guarantee, options, quota, groups
+        self.eligible, self.patience, self.loss_key = eligible, patience, loss_key
+        self.prepare_selection()
 
-    def set_up_selection(
-        self,
-        *,
-        fleet: str,
-        guarantee: Mapping[str, Any] | None = None,
-        deadline: float | Literal["auto"] | None = None,
-        options: Mapping[str, Any] | None = None,
-        groups: Mapping[str, str] | str | None = None,
-        eligible: Sequence[str] | None = None,
-        quota: Mapping[str, int] | None = None,
-        patience: float = 30.0,
-        loss_key: str = "train_loss",
-        tracker: str | None = None,
-    ) -> None:
-        """Checks and stores the arguments of the constructor.
-
-        Args:
-            fleet: See the constructor, also for the following.
-            guarantee: The settings of the policy.
-            deadline: The deadline of a round.
-            options: Other options of the scheduler.
-            groups: The group of each client.
-            eligible: The groups that may be selected.
-            quota: The places of each group.
-            patience: The seconds to wait before the first round.
-            loss_key: The metric that holds the training loss.
-            tracker: The tracker.
-        """
-        if tracker is not None and not isinstance(tracker, str):
+    def prepare_selection(self) -> None:
+        """Checks the arguments of the constructor, and prepares the selection."""
+        if self.tracker is not None and not isinstance(self.tracker, str):
             raise SettingError(
-                f"tracker must be a text such as 'tensorboard:/srv/logs', because NVFlare stores it, got {tracker!r}"
+                "tracker must be a text such as 'tensorboard:/srv/logs', because NVFlare stores it, got "
+                f"{self.tracker!r}"
             )
-        # NVFlare writes them into the job, and finds them under the names of the arguments.
-        self.fleet, self.deadline = fleet, deadline
-        self.guarantee, self.options, self.quota = _as_dict(guarantee), _as_dict(options), _as_dict(quota)
-        self.groups, self.eligible = _as_dict(groups), None if eligible is None else list(eligible)
-        self.patience, self.loss_key = as_number("patience", patience, SettingError, least=0), loss_key
-        self.tracker = tracker
+        for name in ("guarantee", "options", "quota", "groups"):  # NVFlare stores dictionaries and lists only
+            setattr(self, name, _as_dict(getattr(self, name)))
+        self.eligible = None if self.eligible is None else list(self.eligible)
+        self.patience = as_number("patience", self.patience, SettingError, least=0)
         given = {"guarantee": self.guarantee, "options": self.options, "quota": self.quota}
-        self._plan = FleetPlan(fleet, deadline=deadline, **{name: value for name, value in given.items() if value})
+        self._plan = FleetPlan(
+            self.fleet, deadline=self.deadline, **{name: value for name, value in given.items() if value}
+        )
         self._plan.check(self.features)
         self._groups = SiteGroups(self.groups, self.eligible, bool(self.quota))
         self._directory = ClientDirectory(self.features)

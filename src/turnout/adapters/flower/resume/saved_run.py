@@ -1,12 +1,11 @@
 """A run on disk: the model, what the strategy keeps between rounds, the round, and the metrics so far.
 
-The files are those of store.training_log. The model is written after each round, before the round is closed in the
+The files are those of storage.training_log. The model is written after each round, before the round is closed in the
 fleet; metrics of later rounds than the model's are ignored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +15,7 @@ from turnout.adapters.flower.resume.packing import Packer
 from turnout.errors import StateError
 from turnout.storage.training_log import Metrics, TrainingLog, read_metrics, read_model
 
-FORMAT = 2  # format 1 has no class of the strategy, and no "extra"
+FORMAT = 1
 PARTS = ("arrays", "metrics", "expected", "strategy", "world", "extra")
 
 
@@ -65,18 +64,17 @@ class RunFiles(TrainingLog):
             return None
         try:
             header, arrays = read_model(self.model)
-            if header["format"] not in (1, FORMAT):
-                raise ValueError(f"its format is {header['format']}, this version reads 1 and {FORMAT}")
+            if header["format"] != FORMAT:
+                raise ValueError(f"its format is {header['format']}, this version reads {FORMAT}")
             tree = Packer(arrays)
-            run = SavedRun(
+            return SavedRun(
                 header["server_round"],
                 header["fleet_round"],
                 header["rounds"],
                 header["waited"],
                 header["begun_with"],
-                **{part: tree.unpack(header[part]) for part in PARTS if part in header},
+                **{part: tree.unpack(header[part]) for part in PARTS},
             )
-            return run if header["format"] == FORMAT else _from_format_1(run)
         except Exception as error:  # which exception it is depends on which bytes are damaged
             raise StateError(
                 f"cannot read the run in {self.model}: {error}. Restore the file, or start a new run with resume=False"
@@ -97,20 +95,6 @@ class RunFiles(TrainingLog):
             raise StateError(
                 f"cannot read the metrics in {self.metrics}: {odd}. Restore or remove the file; the model is safe"
             ) from odd
-
-
-def _from_format_1(run: SavedRun) -> SavedRun:
-    """Returns a run of format 1, which does not know of which class the strategy is."""
-    run.strategy = _layer_from_format_1(run.strategy)
-    return run
-
-
-def _layer_from_format_1(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    converted = {
-        name: {"inner": _layer_from_format_1(saved["inner"])} if "inner" in saved else saved
-        for name, saved in attributes.items()
-    }
-    return {"class": None, "attributes": converted}
 
 
 def shapes_of(arrays: ArrayRecord) -> dict[str, list[int]]:

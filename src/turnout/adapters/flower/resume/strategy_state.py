@@ -2,57 +2,56 @@
 
 from __future__ import annotations
 
-import functools
 import logging
-import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from flwr.serverapp.strategy import Strategy
 
-from turnout.adapters.flower.resume.packing import copy_generator, unstorable_part
+from turnout.adapters.flower.resume.packing import STORABLE, unstorable_part
 from turnout.errors import SettingError, StateError
 
-#: Code, not state: attributes of these types are set when the strategy is constructed.
-CODE = (
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.MethodType,
-    types.ModuleType,
-    type,
-    functools.partial,
-    logging.Logger,
-    logging.LoggerAdapter,
-)
 
+def strategy_state(strategy: Any) -> dict[str, Any]:
+    """Returns what the strategy's own `state_dict` gives, or else its plain attributes and the states of its parts.
 
-def strategy_state(strategy: Strategy) -> dict[str, Any]:
-    """Returns the state of a strategy: that of its own `state_dict`, or else all attributes that can be stored.
-
-    Attributes with `state_dict` and `load_state_dict`, nested strategies, and objects of which every attribute can be
-    stored are included.
+    Parts are strategies inside it, and objects with `state_dict` and `load_state_dict`.
     """
     state: dict[str, Any] = {"class": _class_name(strategy)}
     if has_hooks(strategy):
-        return state | {"hook": _hook_state(strategy)}
-    found = {name: _attribute_state(value, {id(strategy)}) for name, value in vars(strategy).items()}
-    return state | {"attributes": {name: saved for name, saved in found.items() if saved is not None}}
-
-
-def unsaved_attributes(strategy: Strategy) -> dict[str, str]:
-    """Returns the attributes of a strategy, and of those inside it, that are not saved, and why."""
-    if has_hooks(strategy):
-        return {}
-    unsaved: dict[str, str] = {}
+        own = strategy.state_dict()
+        check_storable(own, f"state_dict() of {type(strategy).__name__}")
+        return state | {"hook": own}
+    attributes = {}
     for name, value in vars(strategy).items():
-        if isinstance(value, Strategy):
-            unsaved |= {f"{name}.{inner}": why for inner, why in unsaved_attributes(value).items()}
-        elif not isinstance(value, CODE) and _attribute_state(value, {id(strategy)}) is None:
-            unsaved[name] = _why_unsaved(value)
+        if _is_part(value):
+            attributes[name] = {"inner": strategy_state(value)}
+        elif unstorable_part(value) is None:
+            attributes[name] = {"value": value}
+    return state | {"attributes": attributes}
+
+
+def check_storable(value: Any, source: str) -> None:
+    """Raises StateError if a value contains something that cannot be stored; `source` says what returned it."""
+    problem = unstorable_part(value)
+    if problem is not None:
+        raise StateError(f"{source} returns what cannot be stored ({problem}): return {STORABLE}")
+
+
+def unsaved_attributes(strategy: Any) -> list[str]:
+    """Returns the attributes of a strategy and its parts that are not saved. Functions are code, not state."""
+    if has_hooks(strategy):
+        return []
+    unsaved = []
+    for name, value in vars(strategy).items():
+        if _is_part(value):
+            unsaved += [f"{name}.{inner}" for inner in unsaved_attributes(value)]
+        elif not callable(value) and not isinstance(value, logging.Logger) and unstorable_part(value) is not None:
+            unsaved.append(name)
     return unsaved
 
 
-def restore_strategy(strategy: Strategy, state: Mapping[str, Any]) -> None:
+def restore_strategy(strategy: Any, state: Mapping[str, Any]) -> None:
     """Restores the state to a strategy that was constructed with the same arguments."""
     if has_hooks(strategy) != ("hook" in state):
         had, has = ("", "no ") if "hook" in state else ("no ", "")
@@ -61,12 +60,24 @@ def restore_strategy(strategy: Strategy, state: Mapping[str, Any]) -> None:
             "construct the strategy as before, or start a new run with resume=False"
         )
     if "hook" in state:
-        strategy.load_state_dict(state["hook"])  # type: ignore[attr-defined]
+        strategy.load_state_dict(state["hook"])
         return
-    _restore_attributes(strategy, state["attributes"], may_add=state["class"] == _class_name(strategy))
+    for name, saved in state["attributes"].items():
+        inner = getattr(strategy, name, None)
+        # An attribute that appeared in a round is added if the strategy is of the same class.
+        is_unknown = not hasattr(strategy, name) and state["class"] != _class_name(strategy)
+        if is_unknown or ("inner" in saved and inner is None):
+            raise StateError(
+                f"the strategy of the saved run has {name!r}, this {type(strategy).__name__} has not: construct the "
+                "strategy as before, or start a new run with resume=False"
+            )
+        if "inner" in saved:
+            restore_strategy(inner, saved["inner"])
+        else:
+            setattr(strategy, name, saved["value"])
 
 
-def has_hooks(strategy: Strategy) -> bool:
+def has_hooks(strategy: Any) -> bool:
     """Returns whether a strategy saves and restores itself; raises SettingError if it has only one of the methods."""
     names = [name for name in ("state_dict", "load_state_dict") if callable(getattr(strategy, name, None))]
     if len(names) == 1:
@@ -77,71 +88,13 @@ def has_hooks(strategy: Strategy) -> bool:
     return bool(names)
 
 
-def _hook_state(strategy: Strategy) -> Any:
-    state = strategy.state_dict()  # type: ignore[attr-defined]
-    problem = unstorable_part(state)
-    if problem is not None:
-        raise StateError(
-            f"state_dict() of {type(strategy).__name__} returns what cannot be stored ({problem}): return numbers, "
-            "strings, bytes, arrays, random generators and containers of these"
-        )
-    return state
-
-
-def _attribute_state(value: Any, above: Iterable[int]) -> dict[str, Any] | None:
-    """Returns what is saved of an attribute; None if it cannot be stored. `above` has the objects that contain it."""
-    if isinstance(value, CODE):
-        return None
-    if isinstance(value, Strategy):
-        return {"inner": strategy_state(value)}
-    if callable(getattr(value, "load_state_dict", None)) and callable(getattr(value, "state_dict", None)):
-        own = value.state_dict()
-        return {"state": own} if unstorable_part(own) is None else None
-    if unstorable_part(value) is None:
-        return {"value": value}
-    return _object_state(value, above)
-
-
-def _object_state(value: Any, above: Iterable[int]) -> dict[str, Any] | None:
-    """Returns the attributes of an object if every one can be stored, apart from code."""
-    if not hasattr(value, "__dict__") or id(value) in above:
-        return None
-    attributes = {}
-    for name, item in vars(value).items():
-        if isinstance(item, CODE):
-            continue
-        saved = _attribute_state(item, {*above, id(value)})
-        if saved is None:
-            return None
-        attributes[name] = saved
-    return {"object": {"class": _class_name(value), "attributes": attributes}} if attributes else None
-
-
-def _restore_attributes(target: Any, attributes: Mapping[str, Any], *, may_add: bool) -> None:
-    """Sets the attributes of an object; one that appeared in a round is added if the object is of the same class."""
-    for name, saved in attributes.items():
-        is_missing = not hasattr(target, name)
-        if (is_missing and not may_add) or ("value" not in saved and getattr(target, name, None) is None):
-            raise StateError(
-                f"the strategy of the saved run has {name!r}, this {type(target).__name__} has not: construct the "
-                "strategy as before, or start a new run with resume=False"
-            )
-        if "inner" in saved:
-            restore_strategy(getattr(target, name), saved["inner"])
-        elif "state" in saved:
-            getattr(target, name).load_state_dict(saved["state"])
-        elif "object" in saved:
-            inner, current = saved["object"], getattr(target, name)
-            _restore_attributes(current, inner["attributes"], may_add=inner["class"] == _class_name(current))
-        elif is_missing or not copy_generator(saved["value"], getattr(target, name)):  # others may share a generator
-            setattr(target, name, saved["value"])
-
-
-def _why_unsaved(value: Any) -> str:
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    part = unstorable_part(value)
-    return f"it is a {kind}" if part is None or not part.startswith("[") else part
-
-
 def _class_name(value: Any) -> str:
     return f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _is_part(value: Any) -> bool:
+    """Returns whether an attribute is a strategy, or an object that saves itself as something that can be stored."""
+    if isinstance(value, Strategy):
+        return True
+    saves_itself = callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+    return saves_itself and unstorable_part(value.state_dict()) is None

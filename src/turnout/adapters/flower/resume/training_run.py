@@ -8,9 +8,9 @@ from typing import Any
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result, Strategy
 
-from turnout.adapters.flower.resume.packing import unstorable_part
 from turnout.adapters.flower.resume.saved_run import RunFiles, SavedRun, metrics_of, shapes_of
 from turnout.adapters.flower.resume.strategy_state import (
+    check_storable,
     has_hooks,
     restore_strategy,
     strategy_state,
@@ -201,26 +201,21 @@ class TrainingRun:
         if self._save_extra is None:
             return None
         extra = self._save_extra(self._strategy)
-        problem = unstorable_part(extra)
-        if problem is not None:
-            raise StateError(
-                f"the function save returns what cannot be stored ({problem}): return numbers, strings, bytes, arrays, "
-                "random generators and containers of these"
-            )
+        check_storable(extra, "the function save")
         return extra
 
     def _warn_of_unsaved(self) -> None:
         """Logs which attributes of the strategy are not saved, each one once, unless the app saves its own state."""
         if self._save_extra is not None:
             return
-        unsaved = {name: why for name, why in unsaved_attributes(self._strategy).items() if name not in self._unsaved}
-        self._unsaved |= set(unsaved)
+        unsaved = [name for name in unsaved_attributes(self._strategy) if name not in self._unsaved]
+        self._unsaved.update(unsaved)
         if unsaved:
             log.warning(
                 "turnout: these attributes of %s are not saved, and a restarted server begins without them: %s. Give "
                 "the strategy state_dict() and load_state_dict(state), or pass save= and load= to FairSelection",
                 type(self._strategy).__name__,
-                "; ".join(f"{name} ({why})" for name, why in unsaved.items()),
+                ", ".join(unsaved),
             )
 
     def _close(self, run: SavedRun) -> MetricRecord:
