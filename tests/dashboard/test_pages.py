@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 
 from benchmarks.browser import PROGRAMS, Browser, Page
-from benchmarks.dashboard import DRAWN, PAGES, SETTLED, turn_to
+from benchmarks.dashboard import DRAWN, PAGES, SETTLED, make_fleet, turn_to
 from dashboard.pictures import DARK, PHONE, PICTURES, make_runs, take_all
 from dashboard.served import first_chunk_only, offer_of, reserve, run_store, served, small_fleet, used
 from scheduler.fleets import named
 from scheduler.slots.played import open_slots, play_turns
-from turnout.bench.dashboard import make_fleet
 from turnout.scheduler import FleetReader, Scheduler
 from turnout.simulator import RunPlan, play_into
 from turnout.store import RunStore

@@ -38,7 +38,6 @@ MODULES: Mapping[str, str] = {
     "certify": "live.certify",
     "verify": "live.certify",
     "dashboard": "live.dashboard",
-    "bench": "bench",
     "runs": "simulation.runs",
     "data": "studies.data",
     "traces": "simulation.traces",
