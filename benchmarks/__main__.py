@@ -39,23 +39,19 @@ BENCHMARKS: tuple[Callable[..., Result], ...] = (
 )
 
 
-def _print(result: Result, json: bool) -> None:
-    print_result(result, as_json=json)
-
-
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
-    result_callback=_print,
+    result_callback=print_result,
 )
 for benchmark in BENCHMARKS:
     app.command(benchmark.__name__.replace("_", "-"))(benchmark)
 
 
 @app.callback()
-def benchmarks(json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False) -> None:
+def benchmarks(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False) -> None:
     """Measure how fast turnout is, and compare it with reference implementations.
 
     Each benchmark measures its tasks alternately in one run and reports ratios, which hold on any machine; the

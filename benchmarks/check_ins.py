@@ -52,7 +52,7 @@ def check_ins(
             (folder or Path(temporary)) / "devices.turnout", concurrency=slots, status_ttl=ttl, settings=settings
         ) as scheduler,
     ):
-        fair = play_devices(scheduler, time, devices, turns, judge=scheduler, connected=connected)
+        fair = play_devices(scheduler, time, devices, turns, connected)
     time = Clock()
     first = play_devices(FirstCome(slots, devices, time), time, devices, turns)
     title = f"{devices} devices, {slots} slots, {turns:,} turns"
@@ -101,8 +101,6 @@ def play_devices(
     time: Clock,
     devices: int,
     turns: int,
-    *,
-    judge: Scheduler | None = None,
     connected: bool = False,
 ) -> dict[str, float | None]:
     """Simulates devices of the paper's four classes until this many turns have ended, and returns what happened.
@@ -115,10 +113,10 @@ def play_devices(
         time: The clock, which follows the events.
         devices: The number of devices.
         turns: The number of turns.
-        judge: The scheduler whose certificate is read after every decision, if there is one.
         connected: Whether devices stay connected while their check-ins are kept, so that the server can send them a
             turn as soon as another one has ended. Otherwise they get it when they check in again.
     """
+    judge = server if isinstance(server, Scheduler) else None  # its certificate is read after every decision
     rng = np.random.default_rng(0)
     world = PaperWorld(seed=0, clients=devices, availability=1.0, model_size=MODEL_SIZE)
     events = list[tuple[float, int, int]]()  # when, which device, and which turn ends; a check-in has turn −1

@@ -136,15 +136,13 @@ def reader_of(sources: Sequence[npt.NDArray[Any]]) -> Callable[[], None]:
 def _scaling(rows: dict[Case, dict[str, Any]]) -> list[Target]:
     """Returns the targets for memory, and for the growth of a round from one to ten million clients."""
     mixed = {
-        (case.clients, case.cohort): row
+        case: row
         for case, row in rows.items()
         if (case.policy, case.condition, case.kernel) == ("rbcsf", "mixed", "compiled")
     }
-    targets = [
-        Target("rbcsf, mixed, compiled: bytes a client", row["bytes a client"], MAX_BYTES) for row in mixed.values()
-    ]
-    targets = [max(targets, key=lambda target: target.figure)] if targets else []
-    small, large = (mixed.get((clients, clients // 100)) for clients in (MILLION, 10 * MILLION))
+    targets = [Target(f"{case}: bytes a client", row["bytes a client"], MAX_BYTES) for case, row in mixed.items()]
+    one_percent = {case.clients: row for case, row in mixed.items() if case.cohort == case.clients // 100}
+    small, large = one_percent.get(MILLION), one_percent.get(10 * MILLION)
     if small is not None and large is not None:
         reads = large["round, ms"] / large["/ read"] / (small["round, ms"] / small["/ read"])
         growth = large["round, ms"] / small["round, ms"] / reads

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 import tempfile
 import time
 import urllib.parse
@@ -44,14 +43,12 @@ def dashboard(
 ) -> Result:
     """Measure how soon the dashboard of a large fleet answers, and how soon Chromium shows it.
 
-    The first answer of each page is computed, later ones (median) come from the cache.
-
     Example: python -m benchmarks dashboard --clients 100000 --no-browser
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "fleet.turnout"
         announce("creating the fleet")
-        make_fleet(path, clients=clients, cohort=cohort, rounds=rounds)
+        list(play_rounds(path, clients, cohort, rounds))
         announce("reading the fleet")
         begin = time.monotonic()
         with served("dashboard", path) as url:
@@ -59,7 +56,9 @@ def dashboard(
             wait_until_read(url)
             read = time.monotonic() - begin
             announce("requesting every page")
-            rows = [_answers(url, name, client_id(clients // 2), repeats) for name in PAGES]
+            rows: list[dict[str, Any]] = [
+                {"page": name, "answered, s": _seconds_to_get(url, name, client_id(clients // 2))} for name in PAGES
+            ]
             memory = get_json(f"{url}/api/system")["memory_bytes"] or 0  # not known on Windows
             figures = [
                 ("until the server accepts requests", started, "s"),
@@ -86,12 +85,6 @@ def dashboard(
     return Result(title, rows, figures, targets)
 
 
-def make_fleet(path: Path, *, clients: int, cohort: int, rounds: int) -> None:
-    """Writes a fleet with this many closed rounds."""
-    for _ in play_rounds(path, clients, cohort, rounds):
-        pass
-
-
 def get_json(url: str) -> Any:
     """Returns the JSON document at `url`."""
     with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
@@ -107,11 +100,9 @@ def wait_until_read(url: str) -> None:
         time.sleep(0.05)
 
 
-def _answers(url: str, name: str, client: str, repeats: int) -> dict[str, Any]:
-    """Returns the seconds of the first answer to a page, and of later ones."""
+def _seconds_to_get(url: str, name: str, client: str) -> float:
     address = f"{url}/api/{name}" + (f"?{urllib.parse.urlencode({'id': client})}" if name == "client" else "")
-    first, *later = (seconds_of(lambda: get_json(address)) for _ in range(repeats + 1))
-    return {"page": name, "first answer, s": first, "later answers, s": statistics.median(later)}
+    return seconds_of(lambda: get_json(address))
 
 
 def turn_to(page: Page, name: str, condition: str = SETTLED, **settings: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -31,7 +31,7 @@ def flower(
         raise SettingError(f"cohort must be at most the number of nodes, {nodes}, got {cohort}")
     from benchmarks.virtual_nodes import measure_rounds
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     with silenced("flwr"):  # it would cost both kinds of rounds the same
         for name, evaluated in (("all nodes evaluate", 1.0), ("without evaluation", 0.0)):
             announce(name)

@@ -51,7 +51,6 @@ def compare_training(dataset: str, device: str, batch: int, repeats: int) -> dic
         "plain loop, ms": seconds["plain"] * 1e3,
         "round, ms": seconds["round"] * 1e3,
         "plain / round": seconds["plain"] / seconds["round"],
-        "items per second": CLIENTS * HELD / seconds["round"],
         **({f"ms per run, {RUNS} runs at once": seconds["runs"] / RUNS * 1e3} if is_gpu else {}),
     }
 

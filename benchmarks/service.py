@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -19,6 +17,7 @@ from benchmarks.harness import MILLION, Clients, Repeats, Result, Target, announ
 from benchmarks.load import Load, http_request, send_load
 from turnout.log import silenced
 from turnout.scheduler import Scheduler
+from turnout.service.access.tokens import Role, TokenFile
 
 #: The target: the calls per second, in units of the requests per second of an empty endpoint.
 MIN_RATIO = 0.5
@@ -54,8 +53,8 @@ def service(
         _create(fleets[0], ids, concurrency=SLOTS, settings={"guaranteed_rate": f"1/{2 * clients}"})
         _create(fleets[1], ids, settings={"cohort_size": calls, "guaranteed_rate": f"{calls}/{2 * clients}"})
         devices = ids[:: max(clients // calls, 1)][:calls]
-        slot_tokens, round_tokens = (_device_tokens(path, devices) for path in fleets)
-        (server,) = _tokens(fleets[1], "--role", "server")
+        slot_tokens, round_tokens = (_tokens(path, "device", devices) for path in fleets)
+        (server,) = _tokens(fleets[1], "server")
         with (
             served("serve", *fleets, "--no-page") as url,
             ProcessPoolExecutor(1, get_context("spawn")) as pool,
@@ -123,14 +122,7 @@ def _call(fleet: str, path: str, token: str, key: str, body: bytes = b"{}") -> b
     return http_request("POST", f"/v1/fleets/{fleet}/{path}", headers, body)
 
 
-def _device_tokens(path: Path, devices: Sequence[str]) -> list[str]:
-    names = path.with_name("devices.txt")
-    names.write_text("\n".join(devices), encoding="utf-8")
-    return _tokens(path, "--role", "device", "--clients", str(names))
-
-
-def _tokens(path: Path, *options: str) -> list[str]:
-    """Creates tokens and returns their texts, in the order of the clients."""
-    command = [sys.executable, "-m", "turnout", "tokens", "create", str(path), *options, "--json"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    return [token["token"] for token in json.loads(done.stdout)]
+def _tokens(path: Path, role: Role, devices: Sequence[str] = ()) -> list[str]:
+    """Creates tokens and returns their texts, in the order of the devices."""
+    with TokenFile(path) as file:
+        return [token.text for token in file.create(role, clients=devices)]

@@ -70,16 +70,14 @@ def trivial_app() -> ClientApp:
     app = ClientApp()
 
     @app.train()
-    def _train(message: Message, context: Context) -> Message:
-        del context
+    def _train(message: Message, _: Context) -> Message:
         arrays = message.content.array_records["arrays"]
         updated = ArrayRecord({name: Array(array.numpy() + 1) for name, array in arrays.items()})
         metrics = MetricRecord({"num-examples": 10, "train_loss": 0.5})
         return Message(RecordDict({"arrays": updated, "metrics": metrics}), reply_to=message)
 
     @app.evaluate()
-    def _evaluate(message: Message, context: Context) -> Message:
-        del context
+    def _evaluate(message: Message, _: Context) -> Message:
         return Message(RecordDict({"metrics": MetricRecord({"num-examples": 10, "loss": 0.5})}), reply_to=message)
 
     return app
@@ -99,16 +97,11 @@ def _fair_times(grid: VirtualGrid, cohort: int, rounds: int, evaluated: float) -
 def _round_times(strategy: Strategy, grid: Grid, rounds: int) -> list[float]:
     """Returns the CPU seconds of each round, without garbage collection, as `timeit` measures."""
     moments: list[float] = []
-
-    def note(server_round: int, arrays: ArrayRecord) -> None:
-        del server_round, arrays
-        moments.append(time.thread_time())
-
     model = ArrayRecord({"weights": Array(np.zeros(WEIGHTS, dtype=np.float32))})
     gc.collect()
     gc.disable()
     try:
-        strategy.start(grid, model, num_rounds=rounds, evaluate_fn=note)
+        strategy.start(grid, model, num_rounds=rounds, evaluate_fn=lambda *_: moments.append(time.thread_time()))
     finally:
         gc.enable()
     return np.diff(moments).tolist()
