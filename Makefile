@@ -165,13 +165,7 @@ service-demo: setup  ## run the HTTP service, a server and twenty devices on thi
 	$(BIN)/python examples/service/demo.py
 
 bench: setup  ## measure rounds, turns and the service, and compare with reference implementations (20 min, needs 3 GB)
-	$(BIN)/turnout bench
-	$(BIN)/turnout bench slots
-	$(BIN)/turnout bench service
-	$(BIN)/python -m benchmarks rbcsf
-	$(BIN)/python -m benchmarks oort
-	$(BIN)/python -m benchmarks training
-	$(BIN)/python -m pytest -q benchmarks --benchmark-only --benchmark-columns=median,iqr,rounds
+	for name in choose imports live slots service sweep oort training; do $(BIN)/python -m benchmarks $$name || exit 1; done
 
 results: setup  ## reproduce the numerical study and the digits (9 min of CPU time; the runs are stored in build/)
 	$(BIN)/turnout reproduce numerical --out docs/results/numerical --store build/study.turnout

@@ -9,11 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Protocol
+from tempfile import TemporaryDirectory
+from typing import Annotated
 from unittest.mock import patch
 
 import numpy as np
+import typer
 
+from benchmarks.harness import Result
 from turnout import ClientStatus, GivenTurn, Scheduler, Selection, Wait
 from turnout.lab import PaperWorld
 
@@ -27,12 +30,33 @@ BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 MODEL_SIZE = 20.0
 
 
-class Server(Protocol):
-    """What a device talks to."""
+def check_ins(
+    devices: Annotated[int, typer.Option(min=1, help="Number of devices.")] = 200,
+    slots: Annotated[int, typer.Option(min=1, help="Number of slots.")] = 8,
+    turns: Annotated[int, typer.Option(min=10, help="Number of turns.")] = 1800,
+    ttl: Annotated[float, typer.Option(help="Seconds for which a check-in is kept.")] = 5.0,
+    connected: Annotated[bool, typer.Option(help="Whether devices stay connected for that time.")] = False,
+    folder: Annotated[Path | None, typer.Option(help="Folder in which the file of the fleet is kept.")] = None,
+) -> Result:
+    """Simulate devices that check in by themselves, against a server that serves those that come first (minutes).
 
-    def check_in(self, client: str, status: ClientStatus | None = None) -> GivenTurn | Wait: ...
+    Each device is guaranteed three quarters of an equal share of the turns.
 
-    def report(self, client: str | int, seconds: float | None = None) -> bool: ...
+    Example: python -m benchmarks check-ins --devices 50 --turns 400 --connected
+    """
+    settings = {"guaranteed_rate": f"3/{4 * devices}", "tolerance": 1.0, "paid": "chosen"}
+    with (
+        TemporaryDirectory() as temporary,
+        simulated_clock() as time,
+        Scheduler.open(
+            (folder or Path(temporary)) / "devices.turnout", concurrency=slots, status_ttl=ttl, settings=settings
+        ) as scheduler,
+    ):
+        fair = play_devices(scheduler, time, devices, turns, connected)
+    time = Clock()
+    first = play_devices(FirstCome(slots, devices, time), time, devices, turns)
+    title = f"{devices} devices, {slots} slots, {turns:,} turns"
+    return Result(title, [{"server": "turnout", **fair}, {"server": "first come", **first}])
 
 
 class FirstCome:
@@ -47,24 +71,22 @@ class FirstCome:
     def __init__(self, slots: int, clients: int, time: Clock) -> None:
         self._slots, self._clients, self._time = slots, clients, time
         self._given = 0
-        self._under_way: dict[int, str] = {}
+        self._under_way: set[int] = set()
         self._recent: deque[float] = deque(maxlen=50)
 
-    def check_in(self, client: str, status: ClientStatus | None = None) -> GivenTurn | Wait:  # noqa: ARG002
+    def check_in(self, client: str, status: ClientStatus) -> GivenTurn | Wait:  # noqa: ARG002
         """Gives a turn if a slot is free."""
         if len(self._under_way) < self._slots:
             self._given += 1
             self._recent.append(self._time.now)
-            self._under_way[self._given] = client
+            self._under_way.add(self._given)
             return GivenTurn(self._given, client, None)
         span = self._time.now - self._recent[0]
         return Wait(self._clients * span / (8 * len(self._recent)) if span else 1.0, "all slots are in use")
 
-    def report(self, client: str | int, seconds: float | None = None) -> bool:  # noqa: ARG002
+    def report(self, turn: int, seconds: float) -> None:  # noqa: ARG002
         """Frees the slot."""
-        assert isinstance(client, int)
-        del self._under_way[client]
-        return True
+        self._under_way.remove(turn)
 
 
 @dataclass(slots=True)
@@ -74,49 +96,29 @@ class Clock:
     now: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class CheckInFigures:
-    """What happened, without the beginning.
-
-    Attributes:
-        updates_per_second: The turns that ended per second.
-        calls_per_turn: How often devices called the server for each turn.
-        largest_shortfall: How many turns any device was ever behind its promise, at any time; NaN without a promise.
-        fewest_turns: The smallest number of turns of a device, as a part of the mean.
-        collected_after: The mean seconds from the decision to the call with which the device got its turn.
-    """
-
-    updates_per_second: float
-    calls_per_turn: float
-    largest_shortfall: float
-    fewest_turns: float
-    collected_after: float
-
-
 def play_devices(
-    server: Server,
+    server: Scheduler | FirstCome,
     time: Clock,
-    *,
     devices: int,
     turns: int,
-    seed: int = 0,
-    judge: Scheduler | None = None,
     connected: bool = False,
-) -> CheckInFigures:
-    """Simulates devices of the paper's four classes until this many turns have ended.
+) -> dict[str, float | None]:
+    """Simulates devices of the paper's four classes until this many turns have ended, and returns what happened.
+
+    The figures leave out the beginning, except for the turns that a device was behind its promise at any time, which
+    are unknown without a promise.
 
     Args:
         server: The server.
         time: The clock, which follows the events.
         devices: The number of devices.
         turns: The number of turns.
-        seed: The seed of all random numbers.
-        judge: The scheduler whose certificate is read after every decision, if there is one.
         connected: Whether devices stay connected while their check-ins are kept, so that the server can send them a
             turn as soon as another one has ended. Otherwise they get it when they check in again.
     """
-    rng = np.random.default_rng(seed)
-    world = PaperWorld(seed=seed, clients=devices, availability=1.0, model_size=MODEL_SIZE)
+    judge = server if isinstance(server, Scheduler) else None  # its certificate is read after every decision
+    rng = np.random.default_rng(0)
+    world = PaperWorld(seed=0, clients=devices, availability=1.0, model_size=MODEL_SIZE)
     events = list[tuple[float, int, int]]()  # when, which device, and which turn ends; a check-in has turn −1
     next_call = rng.uniform(0, START, devices).tolist()
     for row, at in enumerate(next_call):
@@ -127,7 +129,7 @@ def play_devices(
         heapq.heappush(events, (at, row, -1))
 
     counts = np.zeros(devices, dtype=np.int64)
-    seconds_of, decided, delays = dict[int, float](), dict[int, float](), list[float]()
+    seconds_of = dict[int, float]()
     ended, calls, shortfall, last = 0, 0, -np.inf, 0
     began = (0.0, 0, 0)
     while ended < turns:
@@ -148,25 +150,22 @@ def play_devices(
         context = offer.contexts[row]
         answer = server.check_in(f"d{row}", ClientStatus(1 / float(context[0]), MODEL_SIZE / float(context[2])))
         if judge is not None and judge.round > last:
-            decided |= dict.fromkeys(range(last + 1, judge.round + 1), time.now)
             last = judge.round
             shortfall = max(shortfall, float(judge.certificate().behind.max()))
         if isinstance(answer, Wait):
             call_at(row, time.now + answer.seconds)
             continue
-        delays.append(time.now - decided.pop(answer.id, time.now))
         counts[row] += 1
         played = world.play(offer, Selection(offer.round, np.array([row]), {}))
         seconds_of[answer.id] = float(played.exchange_times[0])
         heapq.heappush(events, (time.now + seconds_of[answer.id], row, answer.id))
     span, done = time.now - began[0], ended - began[1]
-    return CheckInFigures(
-        updates_per_second=done / span,
-        calls_per_turn=(calls - began[2]) / done,
-        largest_shortfall=shortfall if judge is not None else float("nan"),
-        fewest_turns=float(counts.min() / counts.mean()),
-        collected_after=float(np.mean(delays)),
-    )
+    return {
+        "updates per second": done / span,
+        "calls per turn": (calls - began[2]) / done,
+        "fewest turns / mean": float(counts.min() / counts.mean()),
+        "most turns behind": shortfall if judge is not None else None,
+    }
 
 
 @contextmanager
@@ -178,35 +177,3 @@ def simulated_clock() -> Iterator[Clock]:
         patch("turnout.live.clock.now", lambda: (BEGINNING + timedelta(seconds=time.now)).isoformat()),
     ):
         yield time
-
-
-def check_in_fleet(
-    folder: Path,
-    *,
-    devices: int = 200,
-    slots: int = 8,
-    turns: int = 3000,
-    share: float = 0.75,
-    ttl: float = 5.0,
-    connected: bool = False,
-) -> tuple[CheckInFigures, CheckInFigures]:
-    """Returns the figures of a scheduler, and of a server that gives its slots to those that come first.
-
-    Args:
-        folder: Where the file of the fleet is written.
-        devices: The number of devices.
-        slots: The number of slots.
-        turns: The number of turns.
-        share: The guaranteed part of an equal share of the turns.
-        ttl: The seconds for which a check-in is kept.
-        connected: Whether devices stay connected for that time.
-    """
-    settings = {"guaranteed_rate": f"{round(share * 1000)}/{1000 * devices}", "tolerance": 1.0, "paid": "chosen"}
-    with (
-        simulated_clock() as time,
-        Scheduler.open(folder / "devices.turnout", concurrency=slots, status_ttl=ttl, settings=settings) as scheduler,
-    ):
-        own = play_devices(scheduler, time, devices=devices, turns=turns, judge=scheduler, connected=connected)
-    time = Clock()
-    first = FirstCome(slots, devices, time)
-    return own, play_devices(first, time, devices=devices, turns=turns)

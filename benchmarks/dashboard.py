@@ -1,4 +1,4 @@
-"""Measures how soon a browser shows the dashboard of a large fleet."""
+"""Measures how soon the dashboard of a large fleet answers, and how soon a browser shows it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import json
 import tempfile
 import time
 import urllib.parse
-from collections.abc import Callable
-from dataclasses import dataclass
+import urllib.request
 from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 from benchmarks.browser import Browser, Page
-from turnout.bench.dashboard import ROUTES, TIMEOUT, client_id, dashboard_of, make_fleet, wait_until_read
+from benchmarks.harness import MILLION, Clients, Cohort, Result, Target, announce, seconds_of, served
+from benchmarks.live import client_id, play_rounds
 
 MAX_SECONDS = 2.0  # target for the first paint, and for the numbers of the first page
-PAGES = ROUTES
+TIMEOUT = 300.0  # seconds
+PAGES = ("overview", "fairness", "queues", "turns", "speed", "rounds", "client", "training", "compare", "system")
 #: True if the page of this name is drawn: no request is pending and every chart is drawn.
 DRAWN = """(() => {
     const inside = document.querySelector("#page .inside");
@@ -30,73 +34,75 @@ SETTLED = f"({DRAWN}) && !document.querySelector('#page [data-preliminary]')"
 NUMBERS = """(() => !!document.querySelector("#page .card .value"))()"""
 
 
-@dataclass(frozen=True, slots=True)
-class BrowserFigures:
-    """Wall-clock seconds in the browser.
+def dashboard(
+    clients: Clients = MILLION,
+    cohort: Cohort = 100,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of closed rounds in the file.")] = 100,
+    repeats: Annotated[int, typer.Option(min=1, help="Number of visits; the slowest one counts.")] = 3,
+    browser: Annotated[bool, typer.Option(help="Whether the pages are opened in Chromium, too.")] = True,
+) -> Result:
+    """Measure how soon the dashboard of a large fleet answers, and how soon Chromium shows it.
 
-    `first_paint`, `first_numbers` and `first_charts` are the maxima over several visits with an empty cache.
-    `pages` has the seconds from the click on a page to its last chart.
+    Example: python -m benchmarks dashboard --clients 100000 --no-browser
     """
-
-    clients: int
-    rounds: int
-    file_bytes: int
-    first_paint: float
-    first_numbers: float
-    first_charts: float
-    pages: dict[str, float]
-
-    @property
-    def met(self) -> bool:
-        """Whether the first paint and the numbers come within the target."""
-        return max(self.first_paint, self.first_numbers) <= MAX_SECONDS
-
-
-def measure_browser(
-    *,
-    clients: int = 1_000_000,
-    cohort: int = 100,
-    rounds: int = 100,
-    repeats: int = 3,
-    folder: Path | None = None,
-    watch: Callable[[str], None] = lambda _: None,
-) -> BrowserFigures:
-    """Creates a fleet, serves it with `turnout dashboard` and opens every page in Chromium.
-
-    Args:
-        clients: Size of the fleet.
-        cohort: Clients per round.
-        rounds: Closed rounds in the fleet's file.
-        repeats: Visits of the first page.
-        folder: Where the temporary fleet is written; by default in the system's temporary folder.
-        watch: Called with a description of each step.
-    """
-    with Browser() as browser, tempfile.TemporaryDirectory(dir=folder) as temporary:
-        path = Path(temporary) / "fleet.turnout"
-        watch("creating the fleet")
-        make_fleet(path, clients=clients, cohort=cohort, rounds=rounds)
-        watch("reading the fleet")
-        with dashboard_of(path) as url:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "fleet.turnout"
+        announce("creating the fleet")
+        list(play_rounds(path, clients, cohort, rounds))
+        announce("reading the fleet")
+        begin = time.monotonic()
+        with served("dashboard", path) as url:
+            started = time.monotonic() - begin
             wait_until_read(url)
-            visits = []
-            for repeat in range(repeats):
-                watch(f"opening the first page, {repeat + 1} of {repeats}")
-                visits.append(_visit(browser, url))
-            watch("opening every page")
-            page = browser.page()
-            page.open(url)
-            page.wait_for(DRAWN % "overview", TIMEOUT)
-            pages = {name: _seconds_to_open(page, name, client_id(clients // 2)) for name in PAGES}
-        paints, numbers, charts = zip(*visits, strict=True)
-        return BrowserFigures(
-            clients=clients,
-            rounds=rounds,
-            file_bytes=path.stat().st_size,
-            first_paint=max(paints),
-            first_numbers=max(numbers),
-            first_charts=max(charts),
-            pages=pages,
-        )
+            read = time.monotonic() - begin
+            announce("requesting every page")
+            rows: list[dict[str, Any]] = [
+                {"page": name, "answered, s": _seconds_to_get(url, name, client_id(clients // 2))} for name in PAGES
+            ]
+            memory = get_json(f"{url}/api/system")["memory_bytes"] or 0  # not known on Windows
+            figures = [
+                ("until the server accepts requests", started, "s"),
+                ("until it has read the whole file", read, "s"),
+                ("memory of the server", memory / 1e6, "MB"),
+                ("size of the file", path.stat().st_size / 1e6, "MB"),
+            ]
+            title = f"The dashboard of {clients:,} clients, {rounds} rounds of {cohort}"
+            if not browser:
+                return Result(title, rows, figures)
+            announce("opening every page in Chromium")
+            with Browser() as running:
+                paint, numbers, charts = map(max, zip(*(_visit(running, url) for _ in range(repeats)), strict=True))
+                page = running.page()
+                page.open(url)
+                page.wait_for(DRAWN % "overview", TIMEOUT)
+                for row in rows:
+                    row["drawn, s"] = _seconds_to_open(page, row["page"], client_id(clients // 2))
+    figures.append((f"all charts of the first page, slowest of {repeats} visits", charts, "s"))
+    targets = [
+        Target("first paint, seconds", paint, MAX_SECONDS),
+        Target("numbers of the first page, seconds", numbers, MAX_SECONDS),
+    ]
+    return Result(title, rows, figures, targets)
+
+
+def get_json(url: str) -> Any:
+    """Returns the JSON document at `url`."""
+    with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
+        return json.load(answer)
+
+
+def wait_until_read(url: str) -> None:
+    """Waits until the server has read the whole fleet."""
+    until = time.monotonic() + TIMEOUT
+    while get_json(f"{url}/api/system")["about"]["reading"] is not None:
+        if time.monotonic() > until:
+            raise RuntimeError(f"the dashboard did not read the fleet within {TIMEOUT:g} s")
+        time.sleep(0.05)
+
+
+def _seconds_to_get(url: str, name: str, client: str) -> float:
+    address = f"{url}/api/{name}" + (f"?{urllib.parse.urlencode({'id': client})}" if name == "client" else "")
+    return seconds_of(lambda: get_json(address))
 
 
 def turn_to(page: Page, name: str, condition: str = SETTLED, **settings: str) -> None:

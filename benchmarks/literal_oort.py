@@ -7,30 +7,14 @@ weight, and the clients with the smallest keys are sampled.
 from __future__ import annotations
 
 import math
+from inspect import signature
 from typing import Any
 
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import RoundReport
+from turnout.policies.published.oort import Oort
 
-DEFAULTS: dict[str, Any] = {
-    "cohort_size": 8,
-    "sizes": None,
-    "speeds": None,
-    "exploration": 0.9,
-    "exploration_decay": 0.98,
-    "least_exploration": 0.2,
-    "staleness": 0.1,
-    "clip": 0.95,
-    "cutoff": 0.95,
-    "penalty": 2.0,
-    "pacer_unit": "share",
-    "pacer_start": 0.3,
-    "pacer_step": 0.05,
-    "pacer_window": 20,
-    "max_turns": None,
-    "blacklist_share": 0.3,
-    "seed": 0,
-}
+DEFAULTS = {name: parameter.default for name, parameter in signature(Oort).parameters.items()}
 
 
 class LiteralOort:

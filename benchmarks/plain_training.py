@@ -2,13 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.harness import alternate
+from benchmarks.training import ITEMS, noise
 from turnout.kernel.arrays import IntArray
-from turnout.lab.training.learners.base import Training
-from turnout.lab.training.learners.networks import KERNEL, POOL, Network
+from turnout.lab.training.learners.base import Cohort, Learner, Training
+from turnout.lab.training.learners.devices import device_name, usable_device
+from turnout.lab.training.learners.networks import KERNEL, POOL, Network, paper_network
+from turnout.lab.training.learners.stacked_learner import StackedLearner
+from turnout.lab.training.learners.torch_learner import TorchLearner
+
+CLIENTS, HELD = 8, 500
+RUNS = 16  # stacked on a GPU
+
+
+def compare_training(dataset: str, device: str, batch: int, repeats: int) -> dict[str, Any]:
+    """Measures a round of training, and the same round as a plain loop, alternately."""
+    is_gpu = usable_device(device) == "cuda"
+    data, how = noise(dataset), Training(batch_size=batch, learning_rate=0.001)
+    network = paper_network(data)
+    learner: Learner = StackedLearner(data, network, how, device=device) if is_gpu else TorchLearner(data, network, how)
+    rng = np.random.default_rng(0)
+    orders = np.stack([rng.permutation(ITEMS)[None, :HELD] for _ in range(CLIENTS)])
+    start = network.initial_weights(0)
+    cohort = Cohort(learner.loaded(start), orders, np.ones(CLIENTS))
+    learner.train([cohort])  # TorchLearner must fork before the plain loop has run in this process
+    middle, width = data.brightness
+    images = (torch.tensor(data.train_images, device=device).float() - middle) / width
+    plain = PlainRound(network, how, images, torch.tensor(data.train_labels, device=device).long())
+    sent = torch.tensor(start, device=device).float()
+    tasks: dict[str, Callable[[], object]] = {
+        "plain": lambda: plain.train(sent, orders),
+        "round": lambda: learner.train([cohort]),
+        **({"runs": lambda: learner.train([cohort] * RUNS)} if is_gpu else {}),
+    }
+    seconds = alternate(tasks, repeats)
+    learner.close()
+    return {
+        "dataset": dataset,
+        "device": device_name(device),
+        "plain loop, ms": seconds["plain"] * 1e3,
+        "round, ms": seconds["round"] * 1e3,
+        "plain / round": seconds["plain"] / seconds["round"],
+        **({f"ms per run, {RUNS} runs at once": seconds["runs"] / RUNS * 1e3} if is_gpu else {}),
+    }
 
 
 class PlainRound:

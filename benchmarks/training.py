@@ -1,96 +1,83 @@
-"""Measures a round of training against a plain loop over the clients."""
+"""Measures rounds of training against a plain loop over the clients."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Annotated, Any
 
 import numpy as np
-import torch
+import typer
 
-from benchmarks.plain_training import PlainRound
-from turnout.bench.timing import in_turns
-from turnout.bench.training import TrainingCase, training_case
-from turnout.lab.training.learners.base import Learner
-from turnout.lab.training.learners.devices import device_name
-from turnout.lab.training.learners.stacked_learner import StackedLearner
+from benchmarks.harness import Device, Repeats, Result, Target, announce
+from turnout.lab.training.datasets import Dataset, find_source
+from turnout.lab.training.learner_cache import torch_device
 
+TASKS = ("fashion-mnist", "cifar-10")
+SHAPES = {"digits": (8, 8, 1), "fashion-mnist": (28, 28, 1), "cifar-10": (32, 32, 3)}
+ITEMS = 4000
 MIN_SPEEDUP = {"cuda": 20.0, "cpu": 1.4}  # targets
-MAX_DIFFERENCE = 0.05  # relative to the distance between initial and trained weights, in float32
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingComparison:
-    """Median wall-clock seconds of a round of 8 clients with 500 items each.
+def training(
+    device: Device = "cpu",
+    batch: Annotated[int, typer.Option(min=1, help="Batch size.")] = 10,
+    datasets: Annotated[list[str], typer.Option("--dataset", help="Shape of the images. Repeatable.")] = list(TASKS),  # noqa: B006
+    repeats: Repeats = 5,
+) -> Result:
+    """Measure a round of training (8 clients, 500 items each) against a plain loop over the clients.
 
-    `difference` is the distance between the weights of both implementations, relative to how far training moved them.
+    On a GPU, 16 runs that train at once are measured, too.
+
+    Example: python -m benchmarks training --device cuda
     """
+    kind = torch_device(device)  # raises an error with advice if torch or the device is missing
+    from benchmarks.plain_training import compare_training
 
-    dataset: str
-    device: str
-    batch: int
-    plain_seconds: float
-    round_seconds: float
-    stacked_runs: int
-    stacked_seconds: float
-    difference: float
-    min_speedup: float
-
-    @property
-    def speedup(self) -> float:
-        """Time of the plain loop, divided by the time of a round of one run."""
-        return self.plain_seconds / self.round_seconds
-
-    @property
-    def met(self) -> bool:
-        """Whether the speed-up reaches its target."""
-        return self.speedup >= self.min_speedup
-
-    @property
-    def stacked_speedup(self) -> float:
-        """Time of the plain loop, divided by the time per run if several runs train at once."""
-        return self.plain_seconds / self.stacked_seconds
+    rows: list[dict[str, Any]] = []
+    for dataset in datasets:
+        announce(dataset)
+        # A new process for each dataset: TorchLearner must fork before the plain loop has used torch.
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            rows.append(pool.submit(compare_training, dataset, device, batch, repeats).result())
+    targets = [
+        Target(f"{row['dataset']}: plain loop / round", row["plain / round"], MIN_SPEEDUP[kind], is_minimum=True)
+        for row in rows
+    ]
+    return Result(f"One round of 8 clients with 500 items each, batch size {batch}, {device}", rows, targets=targets)
 
 
-def compare_training(dataset: str, *, device: str = "cpu", batch: int = 10, repeats: int = 5) -> TrainingComparison:
-    """Trains from the same weights with both implementations, compares the results, and measures both in turns."""
-    case = training_case(dataset, device=device, batch=batch)
-    exact = _exact_learner(case)
-    # TorchLearner starts its processes here: it must fork before the plain loop has run in this process.
-    trained = np.asarray(exact.saved(exact.train([case.cohort(exact)])[0].weights), dtype=np.float64)
-    plain, sent = _plain_round(case)
-    expected = plain.train(sent, case.orders)[0].cpu().numpy().astype(np.float64)
-    difference = float(np.linalg.norm(trained - expected) / np.linalg.norm(expected - case.start))
-    if not difference < MAX_DIFFERENCE:
-        raise AssertionError(
-            f"the plain loop trained other weights (relative difference {difference:.3g}): one of the two "
-            "implementations is wrong"
-        )
-    plain_seconds, *seconds = in_turns([lambda: plain.train(sent, case.orders), *case.tasks()], repeats)
-    case.learner.close()
-    runs = case.stacked_runs
-    return TrainingComparison(
-        dataset,
-        device_name(device),
-        batch,
-        plain_seconds,
-        seconds[0],
-        runs,
-        seconds[-1] / runs,
-        difference,
-        MIN_SPEEDUP[case.kind],
-    )
+def own_models(
+    device: Device = "cpu",
+    clients: Annotated[
+        list[int] | None, typer.Option(help="Clients of a round; by default 8, on a GPU also 32 and 64. Repeatable.")
+    ] = None,
+    models: Annotated[list[str] | None, typer.Option("--model", help="Name of a model; by default all.")] = None,
+    items: Annotated[int | None, typer.Option(min=2, help="Items per client; by default as the model needs.")] = None,
+    repeats: Repeats = 3,
+) -> Result:
+    """Measure models of one's own (TorchTask): all clients in one computation against a plain loop over them.
+
+    Before it stacks a model, turnout checks that both ways train the same weights.
+
+    Example: python -m benchmarks own-models --device cuda --clients 32
+    """
+    kind = torch_device(device)
+    from benchmarks.own_models import CASES, compare_own_model
+
+    counts = clients or ([8] if kind == "cpu" else [8, 32, 64])
+    rows = []
+    for case in CASES:
+        held = items or (case.cpu_items if kind == "cpu" else case.gpu_items)
+        if held and case.name in (models or [case.name]):
+            announce(case.name)
+            rows += [compare_own_model(case, device, count, held, repeats) for count in counts]
+    return Result(f"One round of training, {device}", rows)
 
 
-def _exact_learner(case: TrainingCase) -> Learner:
-    """Returns a learner with float32 products, which the plain loop has too; a GPU is measured with TF32."""
-    if case.kind == "cpu":
-        return case.learner
-    return StackedLearner(case.dataset, case.network, case.training, device=case.device, precision="float32")
-
-
-def _plain_round(case: TrainingCase) -> tuple[PlainRound, torch.Tensor]:
-    """Returns the plain loop and the initial weights, both on the device."""
-    middle, width = case.dataset.brightness
-    images = (torch.tensor(case.dataset.train_images, device=case.device).float() - middle) / width
-    labels = torch.tensor(case.dataset.train_labels, device=case.device).long()
-    return PlainRound(case.network, case.training, images, labels), torch.tensor(case.start, device=case.device).float()
+def noise(dataset: str) -> Dataset:
+    """Returns random images with the shape and the classes of the dataset: their content does not change the time."""
+    source, rng = find_source(dataset), np.random.default_rng(0)
+    images = rng.integers(0, source.brightest + 1, (ITEMS, *SHAPES[dataset]), dtype=np.uint8)
+    labels = rng.integers(0, len(source.classes), ITEMS, dtype=np.uint8)
+    return Dataset(dataset, source.classes, images, labels, images[:10], labels[:10], brightest=source.brightest)

@@ -128,10 +128,10 @@ def read_commands(block: Block) -> list[Command]:
 
 
 def inline_commands(page: str) -> list[str]:
-    """Returns the commands of turnout in the running text, such as `turnout demo`."""
+    """Returns the commands in the running text, such as `turnout demo` and `python -m benchmarks live`."""
     text = (ROOT / page).read_text(encoding="utf-8")
     text = re.sub(r"^ *```.*?^ *```$", "", text, flags=re.DOTALL | re.MULTILINE)
-    return [" ".join(span.split()) for span in re.findall(r"`(turnout [^`]*)`", text)]
+    return [" ".join(span.split()) for span in re.findall(r"`((?:turnout|python -m benchmarks) [^`]*)`", text)]
 
 
 def check_command(arguments: list[str], *, partial: bool = False) -> None:

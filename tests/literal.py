@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import combinations
@@ -112,3 +113,48 @@ class LiteralQueue:
         uncapped = max(self.owed + (self.rate if accrues else 0) - chosen, Fraction(0))
         self.owed = uncapped if self.cap is None else min(uncapped, self.cap)
         self.forfeited += uncapped - self.owed
+
+
+class LiteralRBCSF:
+    """Algorithm 2 of the paper, one client at a time. `owed` has units of 1 / denominator of the rate."""
+
+    def __init__(self, clients: int, *, cohort_size: int, guaranteed_rate: Fraction, speed_weight: float) -> None:
+        self.cohort_size, self.rate, self.speed_weight = cohort_size, guaranteed_rate, speed_weight
+        self.H = [[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]] for _ in range(clients)]
+        self.b = [[0.0, 0.0, 0.0] for _ in range(clients)]
+        self.owed = [0] * clients
+
+    def choose(self, available: BoolArray, contexts: list[list[float]]) -> list[int]:
+        """Estimates all times, and solves P4 by Algorithm 1."""
+        times = np.array([self._optimistic(n, context) for n, context in enumerate(contexts)])
+        owed = [Fraction(units, self.rate.denominator) for units in self.owed]
+        return algorithm_one(times, owed, self.cohort_size, self.speed_weight, available)
+
+    def learn(self, chosen: list[int], contexts: list[list[float]], times: list[float]) -> None:
+        """Updates the turns owed, and the regressions of the selected clients."""
+        accrual, turn = self.rate.numerator, self.rate.denominator
+        self.owed = [max(owed + accrual - turn * (n in chosen), 0) for n, owed in enumerate(self.owed)]
+        for n, time in zip(chosen, times, strict=True):
+            c = contexts[n]
+            for i in range(3):
+                self.b[n][i] += time * c[i]
+                for j in range(3):
+                    self.H[n][i][j] += c[i] * c[j]
+
+    def _optimistic(self, n: int, c: list[float]) -> float:
+        inverse = _inverse(self.H[n])
+        gain = [sum(inverse[i][j] * c[j] for j in range(3)) for i in range(3)]
+        mean = sum(gain[i] * self.b[n][i] for i in range(3))
+        return max(mean - 0.1 * math.sqrt(sum(gain[i] * c[i] for i in range(3))), 0.0)
+
+
+def _inverse(m: list[list[float]]) -> list[list[float]]:
+    """Returns the inverse of a symmetric matrix of three rows."""
+    (a, b, c), (_, e, f), (_, _, i) = m
+    cofactors = [
+        [e * i - f * f, c * f - b * i, b * f - c * e],
+        [0.0, a * i - c * c, b * c - a * f],
+        [0.0, 0.0, a * e - b * b],
+    ]
+    determinant = a * cofactors[0][0] + b * cofactors[0][1] + c * cofactors[0][2]
+    return [[cofactors[min(r, s)][max(r, s)] / determinant for s in range(3)] for r in range(3)]

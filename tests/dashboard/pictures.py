@@ -16,7 +16,7 @@ from PIL import Image
 
 from benchmarks.browser import Browser, Page
 from benchmarks.dashboard import PAGES, turn_to
-from turnout.bench.dashboard import dashboard_of
+from benchmarks.harness import served
 from turnout.lab import RunPlan, RunStore, sweep
 from turnout.live import ClientStatus, Scheduler
 
@@ -73,10 +73,10 @@ def take_all(
             urls = {}
             if "runs" in kinds:
                 make_runs(runs, rounds=rounds, seeds=seeds)
-                urls["runs"] = stack.enter_context(dashboard_of(runs))
+                urls["runs"] = stack.enter_context(served("dashboard", runs))
             if "fleet" in kinds:
                 stack.enter_context(playing(fleet, fleet_rounds))
-                urls["fleet"] = stack.enter_context(dashboard_of(fleet))
+                urls["fleet"] = stack.enter_context(served("dashboard", fleet))
             for screen, pictures in screens:
                 shown = urls if every is not None else {kind for kind, _, _ in pictures.values()}
                 opened = {kind: open_dashboard(browser.page(**screen), urls[kind]) for kind in shown}

@@ -15,11 +15,11 @@ import pytest
 
 from benchmarks.browser import PROGRAMS, Browser, Page
 from benchmarks.dashboard import DRAWN, PAGES, SETTLED, turn_to
+from benchmarks.live import play_rounds
 from dashboard.pictures import DARK, PHONE, PICTURES, make_runs, take_all
 from dashboard.served import first_chunk_only, offer_of, reserve, run_store, served, small_fleet, used
 from live.fleets import named
 from live.turns.slots.played import open_slots, play_turns
-from turnout.bench.dashboard import make_fleet
 from turnout.lab import RunPlan, RunStore, play_into
 from turnout.live import FleetReader, Scheduler
 
@@ -171,7 +171,7 @@ def test_a_page_shows_the_progress_of_a_partly_read_run(empty_page: Page, tmp_pa
 @pytest.mark.parametrize("clients", [CROWD, pytest.param(100_000, marks=pytest.mark.thorough)])
 def test_every_page_of_a_very_large_fleet(empty_page: Page, tmp_path: Path, clients: int) -> None:
     path = tmp_path / "fleet.turnout"
-    make_fleet(path, clients=clients, cohort=100, rounds=6)
+    list(play_rounds(path, clients, 100, 6))
     with served(path) as server, visiting(empty_page, server.url) as page:
         page.wait_for(f"{SHOWN_ROUNDS} === 6", 120)
         for name in PAGES:

@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -14,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from killing import environment
-from turnout.bench.timing import _children_seconds
 from turnout.dashboard.views.system import peak_memory
 from turnout.storage.files import system
 from turnout.storage.files.acknowledged import Acknowledged, acknowledge, lock_path, read_acknowledged
@@ -153,11 +151,8 @@ def test_figures_that_windows_does_not_have_are_unknown_or_replaced(monkeypatch:
     used = peak_memory()
     assert used is not None
     assert used > 10_000_000
-    assert _children_seconds() == _children_seconds()
     monkeypatch.setitem(sys.modules, "resource", None)
     assert peak_memory() is None
-    before = time.perf_counter()
-    assert before <= _children_seconds() <= time.perf_counter()
 
 
 @pytest.mark.parametrize("platform", ["linux", "win32"])

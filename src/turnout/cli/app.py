@@ -38,7 +38,6 @@ MODULES: Mapping[str, str] = {
     "certify": "fleet.certify",
     "verify": "fleet.certify",
     "dashboard": "fleet.dashboard",
-    "bench": "bench",
     "runs": "lab.runs",
     "data": "studies.data",
     "traces": "lab.traces",

@@ -19,8 +19,8 @@ import pytest
 import torch
 
 from benchmarks.plain_training import PlainRound, plain_module, put_weights
+from benchmarks.training import noise
 from lab.training.processes import gone, trainers, wait_until_gone
-from turnout.bench.training import noise
 from turnout.errors import SettingError, StateError, TrainingError
 from turnout.kernel.arrays import IntArray
 from turnout.lab import Cohort, Dataset, Learner, Training, TrainingResult, load_dataset

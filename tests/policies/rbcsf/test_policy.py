@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.literal_rbcsf import LiteralRBCSF
+from literal import LiteralRBCSF
 from policies.examples import Contract
 from turnout import RBCSF, RoundOffer, RoundReport, Scheduler
 from turnout.errors import InfeasiblePromise, OfferError, ReportError, SettingError, StateError
@@ -41,7 +41,7 @@ def test_rounds_equal_a_literal_implementation_of_the_paper(kernel: str, speed_w
             offer = fleet.offer(round_)
             selection = policy.ask(offer)
             contexts = offer.contexts.tolist()
-            assert selection.clients.tolist() == literal.choose(offer.available.tolist(), contexts)
+            assert selection.clients.tolist() == literal.choose(offer.available, contexts)
             report = fleet.play(offer, selection)
             policy.tell(report)
             literal.learn(report.clients.tolist(), contexts, report.exchange_times.tolist())

@@ -48,7 +48,7 @@ class TorchTask:
             once. Floating-point inputs are converted to the type of the model.
         test_set: The test inputs and targets.
         partition: The items of each client: a `Partition`, a list of arrays of indices, or a function of the targets
-            with the keywords `clients` and `seed`, such as `turnout.lab.partition` (the default, with 500 items each).
+            with the keywords `clients` and `seed`, such as `partition` of `turnout.lab` (the default: 500 items each).
         training: The settings of local training.
         metric: A function of all outputs and targets of the test set that returns a number. It is reported under its
             name; by default the share of correct predictions is, as `accuracy`.

@@ -1,0 +1,99 @@
+"""Measures fleets without rounds: one decision among many idle clients, and a server with many slots."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from benchmarks.choose import reader_of
+from benchmarks.fleets import PACED_CONDITIONS, FairPaceFleet
+from benchmarks.harness import MILLION, Clients, Repeats, Result, Target, alternate, announce, memory_folder
+from turnout.kernel.rounds import RoundOffer
+from turnout.kernel.slots.turns import InFlight, StartedTurn
+from turnout.live import Scheduler
+from turnout.log import silenced
+
+#: The log of live fleets, which would repeat that the promise is broken.
+SCHEDULER_LOG = "turnout.live"
+#: The target of a decision, in reads of what it must look at.
+MAX_READS = 1.3
+
+
+def slots(
+    clients: Clients = MILLION,
+    slots: Annotated[
+        int, typer.Option(min=1, help="Number of slots of the live fleet, which has 5 times as many clients.")
+    ] = 1000,
+    turns: Annotated[int, typer.Option(min=1, help="Number of turns of the live fleet.")] = 100_000,
+    repeats: Repeats = 9,
+) -> Result:
+    """Measure a decision among many idle clients in reads of memory, and turns of a live fleet without rounds.
+
+    Example: python -m benchmarks slots --turns 10000
+    """
+    targets = []
+    for condition in PACED_CONDITIONS:
+        announce(f"decisions, {condition}")
+        reads = measure_decision(clients, condition, repeats)
+        targets.append(Target(f"decision, {clients:,} idle clients, {condition}: reads", reads, MAX_READS))
+    announce(f"{turns:,} turns")
+    with memory_folder() as folder:
+        figures = measure_server(folder / "fleet.turnout", 5 * slots, slots, turns)
+    title = f"A live fleet without fsyncs, {5 * slots:,} clients, {slots:,} slots, {turns:,} turns"
+    return Result(title, figures=figures, targets=targets)
+
+
+def measure_decision(clients: int, condition: str, repeats: int) -> float:
+    """Returns the CPU time of a decision in units of one read of what it must look at, measured alternately."""
+    fleet = PACED_CONDITIONS[condition](clients, 1, np.random.default_rng(0))
+    fleet.available[:] = True
+    tasks = {"decision": decisions_of(fleet), "read": reader_of(fleet.arrays())}
+    seconds = alternate(tasks, repeats, time.thread_time)
+    return seconds["decision"] / seconds["read"]
+
+
+def decisions_of(fleet: FairPaceFleet) -> Callable[[], None]:
+    """Returns a function that makes the next decision, about a slot that is free."""
+    in_flight = InFlight(fleet.policy.clients)
+    made = 0
+
+    def decide() -> None:
+        nonlocal made
+        made += 1
+        offer = RoundOffer.trusted(made, fleet.available, fleet.contexts, places=1)
+        (row,) = fleet.policy.ask(offer).clients.tolist()
+        turn = StartedTurn.trusted(made, row, fleet.available, in_flight.capped(made, fleet.policy.debts))
+        fleet.policy.tell_started(turn)
+        in_flight.start(turn)
+        in_flight.finish(row)
+
+    return decide
+
+
+def measure_server(path: Path, clients: int, slots: int, turns: int) -> list[tuple[str, float, str]]:
+    """Plays turns in a live fleet, in which half of the slots are free at a time."""
+    rng = np.random.default_rng(0)
+    ids = [f"client-{row}" for row in range(clients)]
+    usual = dict(zip(ids, rng.uniform(1.0, 10.0, clients).tolist(), strict=True))
+    settings = {"guaranteed_rate": f"3/{4 * clients}", "tolerance": 1.0}
+    given, seconds, most_behind = 0, 0.0, 0.0
+    with silenced(SCHEDULER_LOG), Scheduler.open(path, concurrency=slots, settings=settings) as scheduler:
+        scheduler.register(ids)
+        while given < turns:
+            start = time.thread_time()
+            given += len(scheduler.fill(ids))
+            under_way = [turn.client for turn in scheduler.in_flight()]
+            back = rng.choice(under_way, max(slots // 2, 1), replace=False).tolist()
+            scheduler.report_many({client: usual[client] for client in back})
+            seconds += time.thread_time() - start
+            most_behind = max(most_behind, float(scheduler.certificate().behind.max()))
+    return [
+        ("a turn: decision, record, result and learning", seconds / given * 1e3, "ms of CPU time"),
+        ("size of the file", path.stat().st_size / 1e6, "MB"),
+        ("most turns that any client was ever behind, tolerance 1", most_behind, "turns"),
+    ]

@@ -1,0 +1,172 @@
+"""Flower with virtual nodes in this process, a grid without a SuperLink: the times of its rounds."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import time
+from collections.abc import Iterable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import FedAvg, Strategy
+
+from benchmarks.harness import memory_folder
+from turnout.adapters.flower.client import with_status
+from turnout.adapters.flower.selection import FairSelection
+from turnout.live import Scheduler
+
+try:  # a message needs the id of its sender; in older versions the grid sets it
+    from flwr.supercore.task_identity import TaskIdentity
+except ModuleNotFoundError:
+    pass
+else:
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+
+RUN = 1  # the number of the Flower run
+FIRST_NODE = 1000
+#: The number of weights of the model.
+WEIGHTS = 1000
+#: The number of rounds after the first one in each run.
+LATER = 2
+
+
+def measure_rounds(nodes: int, cohort: int, repeats: int, evaluated: float) -> dict[str, float]:
+    """Runs plain FedAvg and FairSelection alternately, with a client that only adds 1 to the model.
+
+    Returns the shortest CPU seconds, because other programs can only make a round longer: of a round of plain FedAvg,
+    of a later and of the first round with fair selection, and of the first one if each node must be queried.
+
+    Args:
+        nodes: The number of virtual nodes.
+        cohort: The number of clients per round.
+        repeats: The number of runs of each kind, which have a first round and two later ones.
+        evaluated: The share of the nodes that evaluate the model.
+    """
+    app, fair_app = trivial_app(), with_status(trivial_app())
+    seconds: dict[str, list[float]] = {"plain": [], "later": [], "first": [], "first, queried": []}
+    for _ in range(repeats):
+        strategy = FedAvg(
+            fraction_train=cohort / nodes,
+            fraction_evaluate=evaluated,
+            min_train_nodes=cohort,
+            min_available_nodes=cohort,
+        )
+        seconds["plain"] += _round_times(strategy, VirtualGrid(app, nodes), LATER + 1)
+        first, *later = _fair_times(VirtualGrid(fair_app, nodes), cohort, LATER + 1, evaluated)
+        seconds["first"].append(first)
+        seconds["later"] += later
+        seconds["first, queried"] += _fair_times(VirtualGrid(fair_app, nodes, are_named=False), cohort, 1, evaluated)
+    return {kind: min(times) for kind, times in seconds.items()}
+
+
+def trivial_app() -> ClientApp:
+    """Returns a client app that adds 1 to each weight."""
+    app = ClientApp()
+
+    @app.train()
+    def _train(message: Message, _: Context) -> Message:
+        arrays = message.content.array_records["arrays"]
+        updated = ArrayRecord({name: Array(array.numpy() + 1) for name, array in arrays.items()})
+        metrics = MetricRecord({"num-examples": 10, "train_loss": 0.5})
+        return Message(RecordDict({"arrays": updated, "metrics": metrics}), reply_to=message)
+
+    @app.evaluate()
+    def _evaluate(message: Message, _: Context) -> Message:
+        return Message(RecordDict({"metrics": MetricRecord({"num-examples": 10, "loss": 0.5})}), reply_to=message)
+
+    return app
+
+
+def _fair_times(grid: VirtualGrid, cohort: int, rounds: int, evaluated: float) -> list[float]:
+    """Returns the times of the rounds of a new fleet."""
+    settings = {"cohort_size": cohort, "guaranteed_rate": cohort / len(grid.get_node_ids()) / 2}
+    strategy = FedAvg(fraction_train=1.0, fraction_evaluate=evaluated, min_train_nodes=1, min_available_nodes=1)
+    with (
+        memory_folder() as folder,
+        Scheduler.open(folder / "fleet.turnout", settings=settings, deadline=600.0) as scheduler,
+    ):
+        return _round_times(FairSelection(strategy, scheduler), grid, rounds)
+
+
+def _round_times(strategy: Strategy, grid: Grid, rounds: int) -> list[float]:
+    """Returns the CPU seconds of each round, without garbage collection, as `timeit` measures."""
+    moments: list[float] = []
+    model = ArrayRecord({"weights": Array(np.zeros(WEIGHTS, dtype=np.float32))})
+    gc.collect()
+    gc.disable()
+    try:
+        strategy.start(grid, model, num_rounds=rounds, evaluate_fn=lambda *_: moments.append(time.thread_time()))
+    finally:
+        gc.enable()
+    return np.diff(moments).tolist()
+
+
+class VirtualGrid(Grid):
+    """Calls the client app of a node when a message is pushed; its reply is there at once.
+
+    Messages and replies are serialized and parsed, as on their way to another process.
+
+    Args:
+        app: the client app of all nodes.
+        nodes: the number of nodes; node i has the partition-id i.
+        are_named: whether the grid knows the nodes by name, like a SuperLink at which they are registered.
+    """
+
+    def __init__(self, app: ClientApp, nodes: int, *, are_named: bool = True) -> None:
+        self._app, self._are_named = app, are_named
+        self._partitions = {FIRST_NODE + partition: partition for partition in range(nodes)}
+        self._replies: dict[str, Message] = {}
+        self._numbers = itertools.count(1)
+
+    def get_node_ids(self) -> list[int]:
+        """Returns the ids of all nodes."""
+        return list(self._partitions)
+
+    def get_nodes(self) -> Any:
+        """Returns the descriptions of all nodes."""
+        unknown = {"owner_name": "", "location": "", "public_key": b"", "registered_at": ""}
+        names = {node: f"client-{number}" if self._are_named else "" for node, number in self._partitions.items()}
+        return [SimpleNamespace(node_id=node, name=name, **unknown) for node, name in names.items()]
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Delivers the messages and keeps the replies."""
+        ids = []
+        for message in messages:
+            message_id = f"message-{next(self._numbers)}"
+            message.metadata.__dict__["_message_id"] = message_id
+            self._replies[message_id] = self._answer(message)
+            ids.append(message_id)
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Returns the replies to these messages."""
+        return [self._replies.pop(message_id) for message_id in list(message_ids) if message_id in self._replies]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Delivers the messages and returns the replies."""
+        del timeout  # nothing is waited for
+        return self.pull_messages(self.push_messages(messages))
+
+    def _answer(self, message: Message) -> Message:
+        node = message.metadata.dst_node_id
+        config: dict[str, bool | float | int | str] = {"partition-id": self._partitions[node], "free_cpu": 1.0}
+        reply = self._app(_copy(message), Context(RUN, node, {**config, "bandwidth": 1.0}, RecordDict(), {}))
+        reply.metadata.__dict__["_src_node_id"] = node
+        reply.metadata.__dict__["_reply_to_message_id"] = message.metadata.message_id
+        return _copy(reply)
+
+    # What neither strategies nor the adapter use of a grid.
+    run: Any = None
+    set_run: Any = None
+    create_message: Any = None
+
+
+def _copy(message: Message) -> Message:
+    proto = message_to_proto(message)
+    return message_from_proto(type(proto).FromString(proto.SerializeToString()))
