@@ -60,7 +60,7 @@ check: $(COMPILED)  ## run the tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -p no:benchmark -m 'not framework and not thorough'
 
 # Large versions of what `make test` checks in a small one: more sizes, seeds, rounds and moments to kill a process.
-test-thorough: setup  ## run the long versions of tests of which `make test` runs a short one, and the tests of builds, mutants and benchmarks
+test-thorough: setup  ## run the long versions of tests of which `make test` runs a short one, and the tests of builds and benchmarks
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -p no:benchmark -m 'thorough and not framework'
 
 # Without the tests that kill processes, read /proc, or run a browser or a framework.
@@ -105,7 +105,7 @@ LOWEST_PYTHON ?= $(shell for python in $(PYTHON) python3.11; do $$python -c 'imp
 $(LOWEST)/.installed: pyproject.toml release/lowest.py constraints.txt $(STAMP)
 	$(LOWEST_PYTHON) -m venv $(LOWEST)
 	$(BIN)/python -m release lowest > $(LOWEST)/requirements.txt
-	grep -E '^(pytest|pytest-xdist|hypothesis)==' constraints.txt > $(LOWEST)/tools.txt
+	grep -E '^(pytest|pytest-xdist|hypothesis|playwright)==' constraints.txt > $(LOWEST)/tools.txt
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -r $(LOWEST)/requirements.txt -r $(LOWEST)/tools.txt
 	@touch $@
 
@@ -183,8 +183,21 @@ figures: setup  ## draw the figures in docs/results again from their stored tabl
 release-files: setup  ## write the files of this version to tests/releases, once for each release
 	$(BIN)/python tests/releases/write.py
 
-mutants: setup  ## make small faults in a copy of the package and print those that no test notices (an hour; can be interrupted)
-	$(BIN)/python -m mutants $(MUTANTS)
+# In a copy of the checkout, because cosmic-ray changes files. PACKAGE may be any folder or module of src/turnout.
+PACKAGE ?= kernel
+COUNT ?= 20
+MUTANTS := build/mutants
+mutants: setup  ## make COUNT small faults in PACKAGE, one at a time, and print those that its tests do not notice
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group mutants
+	rm -rf $(MUTANTS) && mkdir -p $(MUTANTS)
+	cp -r src tests benchmarks docs examples conftest.py pyproject.toml $(MUTANTS)
+	sed 's|PACKAGE|$(PACKAGE)|' tests/mutants.toml > $(MUTANTS)/mutants.toml
+	cd $(MUTANTS) && export PATH=$(CURDIR)/$(BIN):$$PATH PYTHONPATH=$(CURDIR)/$(MUTANTS)/src && \
+		cosmic-ray init mutants.toml mutants.sqlite && \
+		cr-filter-operators mutants.sqlite mutants.toml && cr-filter-pragma mutants.sqlite && \
+		python tests/mutants.py mutants.sqlite --count $(COUNT) && \
+		cosmic-ray baseline mutants.toml && cosmic-ray exec mutants.toml mutants.sqlite && \
+		cr-report --surviving-only --show-diff mutants.sqlite
 
 # -W: a warning of Sphinx, such as a link to a heading that does not exist, is an error.
 SPHINX = $(BIN)/python -m sphinx -W --keep-going --jobs auto --doctree-dir build/site-doctrees

@@ -21,7 +21,6 @@ REQUIRED_SOURCES = {
     "docs/index.md",
     "docs/pictures/overview.png",
     "examples/plain_loop.py",
-    "mutants/accepted.toml",
     "pyproject.toml",
     "release/commands.py",
     "setup.py",
