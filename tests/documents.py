@@ -27,7 +27,7 @@ from typing import NamedTuple
 import click
 import typer
 
-from docs._extensions.places import GENERATED
+from docs._pages import GENERATED
 from turnout.cli.app import app
 
 ROOT = Path(__file__).parent.parent
