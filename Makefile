@@ -104,7 +104,7 @@ LOWEST := .venv-lowest
 LOWEST_PYTHON ?= $(shell for python in $(PYTHON) python3.11; do $$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$python && break; done)
 $(LOWEST)/.installed: pyproject.toml release/lowest.py constraints.txt $(STAMP)
 	$(LOWEST_PYTHON) -m venv $(LOWEST)
-	$(BIN)/python -m release lowest > $(LOWEST)/requirements.txt
+	$(BIN)/python release/lowest.py > $(LOWEST)/requirements.txt
 	grep -E '^(pytest|pytest-xdist|hypothesis|playwright)==' constraints.txt > $(LOWEST)/tools.txt
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -r $(LOWEST)/requirements.txt -r $(LOWEST)/tools.txt
 	@touch $@
@@ -218,12 +218,19 @@ $(RELEASE)/.installed: pyproject.toml constraints.txt
 	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group release
 	@touch $@
 
-dist: $(RELEASE)/.installed  ## build the source distribution and the wheels of this commit in dist/
-	$(RELEASE)/bin/python -m release build
+dist: $(RELEASE)/.installed  ## build the source distribution and the wheels of this commit in dist/, and check their contents
+	release/build.sh dist
+	$(RELEASE)/bin/twine check --strict dist/*
+	$(RELEASE)/bin/check-wheel-contents dist/*.whl
 
+# The second build differs in what may differ between two machines.
 PYTHONS ?= python3.11 python3.12 python3.13
-dist-check: $(RELEASE)/.installed  ## build them twice, compare, check, install them with each of PYTHONS and use them (10 min)
-	$(RELEASE)/bin/python -m release check $(PYTHONS:%=--python %)
+dist-check: dist  ## build them a second time and compare, then install and use them with each of PYTHONS (10 min)
+	umask 077 && TZ=Asia/Kathmandu LC_ALL=C.UTF-8 PYTHONHASHSEED=2 release/build.sh build/dist/again
+	for file in dist/turnout-*; do cmp $$file build/dist/again/$$(basename $$file) || exit 1; done
+	rm -f build/dist/selections
+	for python in $(PYTHONS); do if command -v $$python; then release/use.sh dist $$python >> build/dist/selections || exit 1; fi; done
+	test "$$(sort -u build/dist/selections | wc -l)" = 1
 
 clean:  ## remove all build results
 	rm -rf .venv .venv-flower-* .venv-nvflare-* $(LOWEST) $(RELEASE) $(FRAMEWORKS) build dist src/*.egg-info src/turnout/kernel/_fast.cpp src/turnout/kernel/_fast*.so
