@@ -1,4 +1,4 @@
-"""The lowest versions of all dependencies that pyproject.toml allows: `python release/lowest.py` prints them as pins."""
+"""Prints the lowest versions of all dependencies that pyproject.toml allows, as pins: `python release/lowest.py`."""
 
 from __future__ import annotations
 
