@@ -60,7 +60,7 @@ check: $(COMPILED)  ## run the tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -p no:benchmark -m 'not framework and not thorough'
 
 # Large versions of what `make test` checks in a small one: more sizes, seeds, rounds and moments to kill a process.
-test-thorough: setup  ## run the long versions of tests of which `make test` runs a short one, and the tests of builds, mutants and benchmarks
+test-thorough: setup  ## run the long versions of tests of which `make test` runs a short one, and the tests of builds and benchmarks
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -p no:benchmark -m 'thorough and not framework'
 
 # Without the tests that kill processes, read /proc, or run a browser or a framework.
@@ -104,8 +104,8 @@ LOWEST := .venv-lowest
 LOWEST_PYTHON ?= $(shell for python in $(PYTHON) python3.11; do $$python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && echo $$python && break; done)
 $(LOWEST)/.installed: pyproject.toml release/lowest.py constraints.txt $(STAMP)
 	$(LOWEST_PYTHON) -m venv $(LOWEST)
-	$(BIN)/python -m release lowest > $(LOWEST)/requirements.txt
-	grep -E '^(pytest|pytest-xdist|hypothesis)==' constraints.txt > $(LOWEST)/tools.txt
+	$(BIN)/python release/lowest.py > $(LOWEST)/requirements.txt
+	grep -E '^(pytest|pytest-xdist|hypothesis|playwright)==' constraints.txt > $(LOWEST)/tools.txt
 	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check -r $(LOWEST)/requirements.txt -r $(LOWEST)/tools.txt
 	@touch $@
 
@@ -177,15 +177,27 @@ figures: setup  ## draw the figures in docs/results again from their stored tabl
 release-files: setup  ## write the files of this version to tests/releases, once for each release
 	$(BIN)/python tests/releases/write.py
 
-mutants: setup  ## make small faults in a copy of the package and print those that no test notices (an hour; can be interrupted)
-	$(BIN)/python -m mutants $(MUTANTS)
+# In a copy of the checkout, because cosmic-ray changes files. PACKAGE may be any folder or module of src/turnout.
+PACKAGE ?= kernel
+COUNT ?= 20
+MUTANTS := build/mutants
+mutants: setup  ## make COUNT small faults in PACKAGE, one at a time, and print those that its tests do not notice
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group mutants
+	rm -rf $(MUTANTS) && mkdir -p $(MUTANTS)
+	cp -r src tests benchmarks docs examples conftest.py pyproject.toml $(MUTANTS)
+	sed 's|PACKAGE|$(PACKAGE)|' tests/mutants.toml > $(MUTANTS)/mutants.toml
+	cd $(MUTANTS) && export PATH=$(CURDIR)/$(BIN):$$PATH PYTHONPATH=$(CURDIR)/$(MUTANTS)/src && \
+		cosmic-ray init mutants.toml mutants.sqlite && \
+		cr-filter-operators mutants.sqlite mutants.toml && cr-filter-pragma mutants.sqlite && \
+		python tests/mutants.py mutants.sqlite --count $(COUNT) && \
+		cosmic-ray baseline mutants.toml && cosmic-ray exec mutants.toml mutants.sqlite && \
+		cr-report --surviving-only --show-diff mutants.sqlite
 
 # -W: a warning of Sphinx, such as a link to a heading that does not exist, is an error.
 SPHINX = $(BIN)/python -m sphinx -W --keep-going --jobs auto --doctree-dir build/site-doctrees
-docs: setup  ## build the documentation site in build/site, and check its internal links (2 min)
+docs: setup  ## build the documentation site in build/site; a broken link between pages is an error (1 min)
 	rm -rf build/site build/site-doctrees
 	$(SPHINX) --builder html --quiet docs build/site
-	$(BIN)/python -m docs._tools.links build/site
 
 docs-links: setup  ## check the links to other sites in the documentation (needs a network connection)
 	$(SPHINX) --builder linkcheck docs build/site-links
@@ -200,12 +212,20 @@ $(RELEASE)/.installed: pyproject.toml constraints.txt
 	$(RELEASE)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group release
 	@touch $@
 
-dist: $(RELEASE)/.installed  ## build the source distribution and the wheels of this commit in dist/
-	$(RELEASE)/bin/python -m release build
+dist: $(RELEASE)/.installed  ## build the source distribution and the wheels of this commit in dist/, and check their contents
+	release/build.sh dist
+	$(RELEASE)/bin/twine check --strict dist/*
+	$(RELEASE)/bin/check-wheel-contents dist/*-none-any.whl
+	$(RELEASE)/bin/check-wheel-contents --ignore W002,W102 dist/*-abi3-*.whl  # W102: the kernel is no file of the package
 
+# The second build differs in what may differ between two machines.
 PYTHONS ?= python3.11 python3.12 python3.13
-dist-check: $(RELEASE)/.installed  ## build them twice, compare, check, install them with each of PYTHONS and use them (10 min)
-	$(RELEASE)/bin/python -m release check $(PYTHONS:%=--python %)
+dist-check: dist  ## build them a second time and compare, then install and use them with each of PYTHONS (10 min)
+	umask 077 && TZ=Asia/Kathmandu LC_ALL=C.UTF-8 PYTHONHASHSEED=2 release/build.sh build/dist/again
+	for file in dist/turnout-*; do cmp $$file build/dist/again/$$(basename $$file) || exit 1; done
+	rm -f build/dist/selections
+	for python in $(PYTHONS); do if command -v $$python; then release/use.sh dist $$python >> build/dist/selections || exit 1; fi; done
+	test "$$(sort -u build/dist/selections | wc -l)" = 1
 
 clean:  ## remove all build results
 	rm -rf .venv .venv-flower-* .venv-nvflare-* $(LOWEST) $(RELEASE) $(FRAMEWORKS) build dist src/*.egg-info src/turnout/kernel/_fast.cpp src/turnout/kernel/_fast*.so

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
+
+from pygments.lexers import JsonLexer, TextLexer
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from docs import _pages, _reference  # noqa: E402
 from turnout.version import __version__  # noqa: E402
 
 project = "turnout"
@@ -17,27 +21,30 @@ version = release = __version__
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
     "sphinx.ext.napoleon",
-    "docs._extensions.docstrings",
-    "docs._extensions.structure",
-    "docs._extensions.tree",
+    "sphinx_click",
+    "sphinxcontrib.openapi",
 ]
+default_role = "py:obj"  # `Names` in docstrings are links where they name something public, and code elsewhere
+openapi_default_renderer = "httpdomain"
 source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
 root_doc = "index"
 smartquotes_action = "D"  # dashes, but no other quotation marks: "available" is code
 exclude_patterns = ["_*", "**/.*"]
 # Examples are shortened with an ellipsis, which is no code in any language.
-suppress_warnings = ["misc.highlighting_failure"]
+# Names in tables of a package are complete: many are described in another one.
+suppress_warnings = ["misc.highlighting_failure", "autosummary.import_cycle"]
 
 # Markdown as GitHub reads it: headings are anchors, and bare addresses are links.
 myst_heading_anchors = 4
-myst_url_schemes = ["http", "https", "mailto", "tree"]
 
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
-autodoc_inherit_docstrings = True
+autosummary_generate = False
+autodoc_inherit_docstrings = False  # what a base class describes is described there
 autodoc_type_aliases = {name: name for name in ("FloatArray", "IntArray", "BoolArray", "npt.ArrayLike", "ArrayLike")}
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
@@ -92,3 +99,25 @@ html_theme_options = {
     "dark_css_variables": _DARK,
     "navigation_with_keys": True,
 }
+
+
+def _prepare(app: Any, docname: str, content: list[str]) -> None:
+    """Changes the links of a page, and adds its tables of contents."""
+    page = Path(app.env.doc2path(docname))
+    if page.suffix == ".md":
+        text = content[0]
+        content[0] = _pages.relink(text, _pages.source_of(docname), page) + "".join(_pages.contents(docname, text))
+
+
+def setup(app: Any) -> None:
+    """Writes the generated pages, and registers what changes texts."""
+    _pages.write_all(_reference.pages())
+    app.add_lexer("csv", TextLexer)
+    app.add_lexer("jsonl", JsonLexer)
+    app.connect("source-read", _prepare)
+    app.connect("autodoc-process-docstring", _reference.convert, priority=100)
+    app.connect("autodoc-process-docstring", _reference.escape, priority=900)
+    app.connect("autodoc-process-signature", _reference.name_aliases)
+    app.connect("autodoc-skip-member", _reference.skip)
+    for part in ("description", "options", "arguments"):
+        app.connect(f"sphinx-click-process-{part}", _reference.mark_code)

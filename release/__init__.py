@@ -1,1 +1,1 @@
-"""Builds and checks of the package: `python -m release` in a checkout; setup.py uses it as well."""
+"""What setup.py and the checks of the package need: `make dist` and `make dist-check` use it."""

@@ -1,8 +1,10 @@
-"""The lowest versions of all dependencies that pyproject.toml allows."""
+"""Prints the lowest versions of all dependencies that pyproject.toml allows, as pins: `python release/lowest.py`."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
@@ -43,3 +45,8 @@ def lower_bound(requirement: Requirement) -> Version:
     if len(bounds) != 1:
         raise SystemExit(f"{requirement} has no lower bound")
     return bounds[0]
+
+
+if __name__ == "__main__":
+    table = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    print(*lowest_requirements(table), *NEEDED_BY_THE_LOWEST, sep="\n")

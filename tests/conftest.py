@@ -20,7 +20,7 @@ hypothesis_settings.register_profile(
 hypothesis_settings.register_profile(
     "search", parent=hypothesis_settings.get_profile("turnout"), derandomize=False, print_blob=True
 )
-# For `python -m mutants`: a failure is not made smaller first.
+# For `make mutants`: a failure is not made smaller first.
 hypothesis_settings.register_profile(
     "mutants", parent=hypothesis_settings.get_profile("turnout"), phases=[Phase.explicit, Phase.generate]
 )

@@ -27,7 +27,7 @@ from typing import NamedTuple
 import click
 import typer
 
-from docs._extensions.places import GENERATED
+from docs._pages import GENERATED
 from turnout.cli.app import app
 
 ROOT = Path(__file__).parent.parent
@@ -148,10 +148,6 @@ def check_command(arguments: list[str], *, partial: bool = False) -> None:
             from benchmarks.__main__ import app as benchmarks
 
             _check_click(typer.main.get_command(benchmarks), rest, partial)
-        case ["python", "-m", "mutants", *rest]:
-            from mutants.__main__ import app as mutants
-
-            _check_click(typer.main.get_command(mutants), rest, partial)
         case ["make", *targets]:
             known = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
             missing = {target for target in targets if "=" not in target} - known

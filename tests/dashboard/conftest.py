@@ -10,7 +10,7 @@ from benchmarks.browser import Browser, Page
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    with Browser(reuses_process=True) as opened:
+    with Browser() as opened:
         yield opened
 
 

@@ -451,5 +451,4 @@ def _hover_everything(page: Page) -> None:
         page.evaluate(f"window.scrollTo(0, {y - 200})")
         top = y - page.evaluate("window.scrollY")
         for part in (0.25, 0.5, 0.75):
-            where = {"x": x + part * width, "y": top + part * height}
-            page.call("Input.dispatchMouseEvent", type="mouseMoved", **where)
+            page.hover(x + part * width, top + part * height)

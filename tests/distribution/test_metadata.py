@@ -9,9 +9,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from release.build import ROOT
 from release.lowest import OWN_ENVIRONMENT, TOO_LARGE, TOOLS, lower_bound, lowest_requirements
 
+ROOT = Path(__file__).parents[2]
 TEXTS = [
     path
     for folder in ("src", "docs", "examples")

@@ -1,10 +1,11 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
-from release.build import ROOT
 from release.readme import NOTE, long_description
 
+ROOT = Path(__file__).parents[2]
 README = """# Title
 
 [Docs](docs/README.md) · [limits](#limits) · [paper](https://doi.org/1) · [docs/a.md](docs/a.md)

@@ -1,1 +1,0 @@
-"""What Sphinx does in addition for this site: generated pages, links that suit GitHub, and docstrings in Markdown."""

@@ -1,1 +1,0 @@
-"""Programs that check the built site."""

@@ -1,1 +1,0 @@
-"""Measures how many small faults the tests notice: `python -m mutants` in a checkout."""
