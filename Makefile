@@ -50,30 +50,30 @@ lint: setup  ## check style, types, import contracts and workflows
 # The modules that the tests import are compiled once here, and not by all workers at the same time.
 COMPILED := .venv/.compiled
 $(COMPILED): $(STAMP)
-	$(BIN)/python -m pytest -qq --collect-only -p no:benchmark > $@.log || { tail $@.log; exit 1; }
+	$(BIN)/python -m pytest -qq --collect-only > $@.log || { tail $@.log; exit 1; }
 	@mv $@.log $@
 
 # One more than the number of cores, because some tests mostly wait. Neighbouring tests share fixtures: each worker
 # begins with its own part of the suite, and takes over half of what another one has left when it is done.
 WORKERS = $$($(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
 check: $(COMPILED)  ## run the tests
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -p no:benchmark -m 'not framework and not thorough'
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not framework and not thorough'
 
 # Large versions of what `make test` checks in a small one: more sizes, seeds, rounds and moments to kill a process.
 test-thorough: setup  ## run the long versions of tests of which `make test` runs a short one, and the tests of builds and benchmarks
-	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -p no:benchmark -m 'thorough and not framework'
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'thorough and not framework'
 
 # Without the tests that kill processes, read /proc, or run a browser or a framework.
 PORTABLE := tests/kernel tests/policies tests/lab/worlds tests/lab/analysis tests/tracking tests/storage/encoding tests/releases tests/test_client.py tests/lab/runs/test_stored_format.py
 portable: setup  ## run the tests that do not need Linux, and use every part once
-	$(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark $(PORTABLE)
+	$(BIN)/python -m pytest -q -n $(WORKERS) $(PORTABLE)
 	rm -rf build/tour && mkdir -p build/tour
 	$(BIN)/python tests/platforms/tour.py build/tour
 
 # The workers of pytest and the programs that tests start are measured too; those that are killed leave no data.
 coverage: setup  ## measure which lines and branches the tests execute; details in build/coverage (20 min)
 	rm -rf build/coverage && mkdir -p build/coverage
-	$(BIN)/coverage run -m pytest -q -n $(WORKERS) --dist worksteal -p no:benchmark -m 'not framework and not thorough' $(COVERED)
+	$(BIN)/coverage run -m pytest -q -n $(WORKERS) --dist worksteal -m 'not framework and not thorough' $(COVERED)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage html --quiet
 	$(BIN)/coverage json --quiet -o - | $(BIN)/python tests/coverage_summary.py
@@ -81,11 +81,11 @@ coverage: setup  ## measure which lines and branches the tests execute; details 
 # pfl and OpenFL do not install with newer versions of Python; their tests are skipped then.
 OTHERS = $(shell $(PYTHON) -c 'import sys; print("" if sys.version_info >= (3, 13) else "$(FRAMEWORKS)/.installed")')
 test-frameworks: setup oldest nvflare-oldest $(OTHERS)  ## run complete applications of all frameworks, and the adapters with the oldest supported versions (15 min)
-	$(BIN)/python -m pytest -q -p no:benchmark -m framework tests
+	$(BIN)/python -m pytest -q -m framework tests
 
 torture: setup  ## kill the scheduler and the service many more times than the tests do, and try other examples of every property (20 min)
-	TURNOUT_TORTURE=10 $(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark tests/live/test_found_faults.py tests/live/test_interruptions.py tests/live/test_faults.py tests/live/test_every_policy.py tests/live/turns/slots/test_kills.py tests/lab/runs/test_kills.py tests/service/test_kills.py tests/dashboard/test_pages.py tests/lab/analysis/test_tuning.py tests/cli/test_tune.py tests/policies/test_cohorts.py
-	$(BIN)/python -m pytest -q -n $(WORKERS) -p no:benchmark -m hypothesis --hypothesis-profile=search
+	TURNOUT_TORTURE=10 $(BIN)/python -m pytest -q -n $(WORKERS) tests/live/test_found_faults.py tests/live/test_interruptions.py tests/live/test_faults.py tests/live/test_every_policy.py tests/live/turns/slots/test_kills.py tests/lab/runs/test_kills.py tests/service/test_kills.py tests/dashboard/test_pages.py tests/lab/analysis/test_tuning.py tests/cli/test_tune.py tests/policies/test_cohorts.py
+	$(BIN)/python -m pytest -q -n $(WORKERS) -m hypothesis --hypothesis-profile=search
 
 # turnout, with its compiled kernel, is imported from src; the environment has only the oldest Flower and pytest.
 OLDEST := .venv-flower-1.22
