@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import ReportError, SettingError
-from turnout.kernel import fairness
+from turnout.kernel import certificate as certificates
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, Rate, as_number, exact_rates
 from turnout.kernel.certificate import (
     DEFAULT_TOLERANCE,
@@ -36,7 +36,7 @@ from turnout.kernel.rounds import OUTCOMES
 from turnout.lab.columns import RoundColumns
 
 #: What a share is a share of, for the headings of tables.
-SHARE_OF: dict[Accrual, str] = {accrual: f"of {rounds}" for accrual, rounds in fairness.SHARE_OF.items()}
+SHARE_OF: dict[Accrual, str] = {accrual: f"of {rounds}" for accrual, rounds in certificates.SHARE_OF.items()}
 #: The outcomes that count as a turn.
 OUTCOMES_PAID: dict[Paid, tuple[str, ...]] = {"chosen": OUTCOMES, "contributed": ("arrived",)}
 
@@ -174,7 +174,7 @@ def shortfalls(
 
 def share_of(accrual: Accrual, slots: int | None = None) -> str:
     """Returns what a share of turns is a share of, in words; `slots` is given if there are no rounds."""
-    return SHARE_OF[accrual] if slots is None else f"of {fairness.SHARE_OF_TURNS[accrual]}"
+    return SHARE_OF[accrual] if slots is None else f"of {certificates.SHARE_OF_TURNS[accrual]}"
 
 
 def describe_promise(guarantee: Guarantee, slots: int | None = None) -> str:
