@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from turnout.cli.fleet.recording import read_recording
 from turnout.cli.options import (
     JsonOption,
     SeedOption,
@@ -25,7 +26,7 @@ from turnout.cli.options import (
 from turnout.counting import counted
 from turnout.errors import SettingError, suggestion
 from turnout.lab.analysis.promise import SHARE_OF
-from turnout.lab.analysis.replay.records import Recorded, recorded
+from turnout.lab.analysis.replay.recording import Recording
 from turnout.lab.analysis.replay.replay import fitted_build
 from turnout.lab.analysis.statistics import format_interval
 from turnout.lab.analysis.tuning import (
@@ -149,7 +150,7 @@ def tune(
     Example: turnout tune --policy fair-pace --mean-round 8.2
     """
     goal = _goal(within, mean_round, p95_round, by)
-    record = None if source is None else recorded(source, run)
+    record = None if source is None else read_recording(source, run)
     parameter = _parameter(policy, find, record)
     environment = _environment(parameter, settings, world, record, run, by)
     with progress_bar() as progress:
@@ -188,7 +189,7 @@ def _goal(within: float | None, mean_round: float | None, p95_round: float | Non
     return Goal(name, value, by)  # type: ignore[arg-type]  # the keys are the names of the figures of Goal
 
 
-def _parameter(policy: str | None, find: str | None, record: Recorded | None) -> Parameter:
+def _parameter(policy: str | None, find: str | None, record: Recording | None) -> Parameter:
     """Returns the parameter to tune, from --policy, --find and the record."""
     if find is not None:
         if find not in PARAMETERS:
@@ -225,7 +226,7 @@ def _environment(
     parameter: Parameter,
     settings: Sequence[str] | None,
     world: Sequence[str] | None,
-    record: Recorded | None,
+    record: Recording | None,
     run: int | None,
     by: int,
 ) -> Environment:
@@ -269,7 +270,7 @@ def _environment(
         fitted.build,
         kept,
         _share_of(record.build(policy, kept)),
-        record.live is not None,
+        record.plan is None,
         columns.clients,
         (*ASSUMPTIONS, scaling, *record.notes),
     )

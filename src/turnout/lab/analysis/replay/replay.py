@@ -25,7 +25,7 @@ from turnout.lab.analysis.promise import (
     shortfalls,
     smallest_share,
 )
-from turnout.lab.analysis.replay.records import Recorded
+from turnout.lab.analysis.replay.recording import Recording
 from turnout.lab.analysis.replay.slots import RecordedTurnWorld, play_turns
 from turnout.lab.analysis.slots import slot_figures
 from turnout.lab.analysis.statistics import UNIT_RANGE, student_t
@@ -53,7 +53,7 @@ CALIBRATED_ON = 4  # the number of seeds that determine the scale of a fitted wo
 REPEATED = "everything is exact: the policy selects the recorded cohorts from the recorded offers"
 
 
-class Figure(NamedTuple):
+class ReplayFigure(NamedTuple):
     """A recorded figure and its replayed value; `half_width` is 0 if the replay is exact."""
 
     name: str
@@ -70,7 +70,7 @@ class Figure(NamedTuple):
         return (-math.inf if "shortfall" in self.name else 0.0, math.inf)
 
 
-class Outcome(NamedTuple):
+class JudgedRounds(NamedTuple):
     """The figures of some rounds by name, and how far clients fell behind."""
 
     figures: dict[str, float]
@@ -78,7 +78,7 @@ class Outcome(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayResult:
     """The comparison of a record with its replay under another policy or other settings.
 
     Attributes:
@@ -103,7 +103,7 @@ class Replayed:
     settings: Mapping[str, Any]
     rounds: int
     choices: int
-    figures: tuple[Figure, ...]
+    figures: tuple[ReplayFigure, ...]
     promise: str
     share_of: str
     recorded_status: PromiseStatus
@@ -120,7 +120,7 @@ class Replayed:
         """The worst status of the promise after any replay."""
         return max(self.statuses, key=STATUSES.index)
 
-    def __getitem__(self, name: str) -> Figure:
+    def __getitem__(self, name: str) -> ReplayFigure:
         return next(figure for figure in self.figures if figure.name == name)
 
 
@@ -138,7 +138,7 @@ class FittedBuild(NamedTuple):
     mean_round: float
 
 
-def fitted_build(record: Recorded, given: Mapping[str, Any], policy: str = "rbcsf") -> FittedBuild:
+def fitted_build(record: Recording, given: Mapping[str, Any], policy: str = "rbcsf") -> FittedBuild:
     """Returns a builder of a policy in worlds that are fitted to the record, for the searches of `tuning`.
 
     Args:
@@ -156,7 +156,7 @@ def fitted_build(record: Recorded, given: Mapping[str, Any], policy: str = "rbcs
     mean_durations = []
     for seed in range(CALIBRATED_ON):
         world = fitted(seed)
-        records = play(record.staged(record.policy, {}), world, len(record.columns))
+        records = play(record.build_staged(record.policy, {}), world, len(record.columns))
         mean_durations.append(np.mean([played.report.duration for played in records]))
     simulated, observed = float(np.mean(mean_durations)), float(record.columns.durations.mean())
     scale = observed / simulated if simulated > 0 else 1.0
@@ -168,13 +168,13 @@ def fitted_build(record: Recorded, given: Mapping[str, Any], policy: str = "rbcs
 
 
 def replay(
-    record: Recorded,
+    record: Recording,
     policy: str,
     given: Mapping[str, Any],
     *,
     draws: int = 20,
     watch: Callable[[int, int], None] | None = None,
-) -> Replayed:
+) -> ReplayResult:
     """Replays the recorded offers under another policy or other settings.
 
     The result is exact for a simulated world that can be rebuilt. Otherwise availability is as recorded; contexts and
@@ -196,17 +196,16 @@ def replay(
         notes: tuple[str, ...] = (
             "everything is exact: the world of this run was rebuilt with its availability, contexts and noise",
         )
-        return _replayed(record, policy, given, settings, [columns], 1.0, notes, exact=True)
+        return _compare(record, policy, given, settings, [columns], 1.0, notes, exact=True)
     if again.requires_expected_times:
         raise SettingError(f"{policy} requires the true expected times, which were not recorded: replay another policy")
-    live = [stage.settings for stage in record.stages] or ([] if record.live is None else [record.live])
-    repeated = record.past.has_all_contexts and all(settings_.overcommit == 1 for settings_ in live)
+    repeated = record.past.has_all_contexts and not record.over_selects
     if not repeated and record.repeats(policy, given):
         notes = ("everything is exact: the same policy with the same settings makes the recorded selections",)
-        return _replayed(record, policy, given, settings, [record.columns], 1.0, notes, exact=True)
+        return _compare(record, policy, given, settings, [record.columns], 1.0, notes, exact=True)
     replays, recorded_times, reported_times = [], 0, 0
     for seed in range(draws):
-        world, staged = _world_of(record, seed), record.staged(policy, given)
+        world, staged = _world_of(record, seed), record.build_staged(policy, given)
         if isinstance(world, RecordedTurnWorld) and record.slots is not None:
             replays.append(play_turns(staged, world, record.slots))
         else:
@@ -218,14 +217,14 @@ def replay(
             watch(seed + 1, draws)
     notes = _notes(record, again) if recorded_times < reported_times else (REPEATED,)
     known_share = recorded_times / max(reported_times, 1)
-    return _replayed(record, policy, given, settings, replays, known_share, notes, exact=False)
+    return _compare(record, policy, given, settings, replays, known_share, notes, exact=False)
 
 
-def _world_of(record: Recorded, seed: int) -> RecordedWorld:
+def _world_of(record: Recording, seed: int) -> RecordedWorld:
     return RecordedWorld(record.past, seed) if record.slots is None else RecordedTurnWorld(record.past, seed)
 
 
-def _notes(record: Recorded, policy: SelectionPolicy) -> tuple[str, ...]:
+def _notes(record: Recording, policy: SelectionPolicy) -> tuple[str, ...]:
     if record.past.has_all_contexts:
         exact = "exact: the available clients and their contexts, because complete offers were recorded"
         fairness = "selections, turns and debts, as far as the policy learned from resampled times"
@@ -246,8 +245,8 @@ def _notes(record: Recorded, policy: SelectionPolicy) -> tuple[str, ...]:
     )
 
 
-def _replayed(
-    record: Recorded,
+def _compare(
+    record: Recording,
     policy: str,
     given: Mapping[str, Any],
     settings: Mapping[str, Any],
@@ -256,7 +255,7 @@ def _replayed(
     notes: tuple[str, ...],
     *,
     exact: bool,
-) -> Replayed:
+) -> ReplayResult:
     """Compares the record with its replays under the guarantee of the replayed policy, or else the recorded one.
 
     Args:
@@ -281,9 +280,11 @@ def _replayed(
         values = after[:, index]
         sure = exact or (settled and (name not in ON_TIME or known == 1) and bool((values == values[0]).all()))
         now = float(values[0] if sure else values.mean())
-        figures.append(Figure(name, before.figures[name], now, 0.0 if sure else prediction_half_width(values), sure))
+        figures.append(
+            ReplayFigure(name, before.figures[name], now, 0.0 if sure else prediction_half_width(values), sure)
+        )
     worst = max(outcomes, key=lambda outcome: STATUSES.index(outcome.shortfall.status))
-    return Replayed(
+    return ReplayResult(
         policy=policy,
         settings=dict(settings),
         rounds=len(record.columns),
@@ -302,7 +303,7 @@ def _replayed(
     )
 
 
-def _sentence(outcome: Outcome, record: Recorded) -> str:
+def _sentence(outcome: JudgedRounds, record: Recording) -> str:
     """Returns the status of the promise as a sentence."""
     clock: Clock = "round" if record.slots is None else "decision"
     return replace(outcome.shortfall.certificate, clock=clock).summary().sentence(record.name)
@@ -325,7 +326,7 @@ def _describe_promises(promises: Sequence[tuple[int, Guarantee]], slots: int | N
     return text
 
 
-def _outcome(columns: RoundColumns, record: RoundColumns, promises: Sequence[tuple[int, Guarantee]]) -> Outcome:
+def _outcome(columns: RoundColumns, record: RoundColumns, promises: Sequence[tuple[int, Guarantee]]) -> JudgedRounds:
     """Returns the figures of some rounds, compared with the record, under promises that may have been amended."""
     durations, turns = columns.durations, columns.turns
     promise = promises[0][1]
@@ -351,10 +352,10 @@ def _outcome(columns: RoundColumns, record: RoundColumns, promises: Sequence[tup
     if STARTED in columns.metrics:
         del figures["other_rounds"]  # equals other_choices: a turn has one client
         figures = {RATE: slot_figures(columns).updates_per_second, **figures}
-    return Outcome(figures, shortfall)
+    return JudgedRounds(figures, shortfall)
 
 
-def _can_be_rebuilt(record: Recorded) -> bool:
+def _can_be_rebuilt(record: Recording) -> bool:
     """Returns whether playing the plan of the run again reproduces the record exactly."""
     if record.plan is None or record.plan.world == "training":  # training takes too long to be repeated
         return False
