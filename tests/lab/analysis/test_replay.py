@@ -15,7 +15,7 @@ from turnout.kernel.rounds import OUTCOMES
 from turnout.lab import RunPlan, RunStore, play_into, play_plan
 from turnout.lab.analysis.metrics import shortfalls, summarise
 from turnout.lab.analysis.replay.replay import FIGURES, ReplayResult, fitted_build, replay
-from turnout.lab.analysis.tuning import Goal, find_speed_weight
+from turnout.lab.analysis.tuning import find_setting
 from turnout.live import ClientStatus, FleetReader, Scheduler
 from turnout.live._internals import KINDS
 from turnout.live.journal.journal import is_fleet
@@ -251,11 +251,12 @@ def test_a_world_fitted_to_a_fleet_is_as_fast_as_its_record(fleet: Path) -> None
     build, scale, mean_round = fitted_build(record, {})
     assert 0.7 < scale < 1.4
     assert mean_round == record.columns.durations.mean()
-    result = find_speed_weight(Goal.within(2, by=20), build, points=3, coarse=3, fine=3, fresh=4, try_horizon=False)
+    values = (0.0, 5.0, 100.0)
+    result = find_setting("speed_weight", build, figure="shortfall_at_end", most=2, rounds=20, values=values, seeds=3)
     policy, world = build({"speed_weight": 1.0}, 0)
     assert policy.cohort_size == 3
     assert np.array_equal(world.availability, record.past.available.mean(axis=0))
-    assert result.curve[0].mean("shortfall") < result.curve[-1].mean("shortfall")
+    assert result.trials[0].bound("shortfall_at_end") < result.trials[-1].bound("shortfall_at_end")
 
 
 def test_a_run_that_cannot_be_rebuilt_is_estimated_from_its_record(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from turnout.errors import PluginError, SettingError
-from turnout.kernel.arrays import FloatArray, as_count
+from turnout.kernel.arrays import as_count
 from turnout.kernel.certificate import STATUSES, Clock, PromiseStatus
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.slots.turns import STARTED
@@ -28,7 +28,7 @@ from turnout.lab.analysis.promise import (
 from turnout.lab.analysis.replay.recording import Recording
 from turnout.lab.analysis.replay.slots import RecordedTurnWorld, play_turns
 from turnout.lab.analysis.slots import slot_figures
-from turnout.lab.analysis.statistics import UNIT_RANGE, student_t
+from turnout.lab.analysis.statistics import UNIT_RANGE, prediction_half_width
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.play import play
@@ -307,12 +307,6 @@ def _sentence(outcome: JudgedRounds, record: Recording) -> str:
     """Returns the status of the promise as a sentence."""
     clock: Clock = "round" if record.slots is None else "decision"
     return replace(outcome.shortfall.certificate, clock=clock).summary().sentence(record.name)
-
-
-def prediction_half_width(values: FloatArray) -> float:
-    """Returns half the width of the 95 % prediction interval of a single replay."""
-    count = len(values)
-    return float(student_t(0.95, count - 1) * values.std(ddof=1) * math.sqrt(1 + 1 / count))
 
 
 def _describe_promises(promises: Sequence[tuple[int, Guarantee]], slots: int | None) -> str:
