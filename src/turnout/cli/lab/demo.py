@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from turnout.cli.lab.judging import Judged, JudgedPromise, status_cell, worst_of
+from turnout.cli.lab.judging import JudgedPromise, Judgement, status_cell, worst_of
 from turnout.cli.options import JsonOption, SeedsOption, WorkersOption, print_json, progress_bar
 from turnout.kernel.certificate import DEFAULT_TOLERANCE
 from turnout.lab.analysis.statistics import UNIT_RANGE, format_interval, mean_confidence_interval
@@ -80,7 +80,7 @@ def demo(
     )
 
 
-def _rows(judged: Mapping[str, Sequence[Judged]]) -> list[dict[str, Any]]:
+def _rows(judged: Mapping[str, Sequence[Judgement]]) -> list[dict[str, Any]]:
     totals = {label: np.mean([run.summary.total_time for run in runs]) for label, runs in judged.items()}
     return [
         {
@@ -98,7 +98,7 @@ def _rows(judged: Mapping[str, Sequence[Judged]]) -> list[dict[str, Any]]:
     ]
 
 
-def _judge(store: RunStore, key: str) -> Judged:
+def _judge(store: RunStore, key: str) -> Judgement:
     info = store.find(key)
     assert info is not None, "the sweep has written every plan"
     return PROMISE.judge(store.columns(info.id), DEFAULT_TOLERANCE)
@@ -128,7 +128,7 @@ def _print_table(rows: list[dict[str, Any]], seeds: int, rounds: int) -> None:
     console.print(EXPLANATION, highlight=False)
 
 
-def _with_intervals(judged: Mapping[str, Sequence[Judged]]) -> list[list[str]]:
+def _with_intervals(judged: Mapping[str, Sequence[Judgement]]) -> list[list[str]]:
     """Returns the rows of the report: means with their confidence intervals over seeds."""
     totals = {label: np.array([run.summary.total_time for run in runs]) for label, runs in judged.items()}
     return [
@@ -147,7 +147,7 @@ def _interval(values: Any, digits: int, **options: Any) -> str:
     return format_interval(*mean_confidence_interval(values), digits, **options)
 
 
-def _contenders(judged: Mapping[str, Sequence[Judged]], oracles: Set[str]) -> list[Contender]:
+def _contenders(judged: Mapping[str, Sequence[Judgement]], oracles: Set[str]) -> list[Contender]:
     return [
         Contender(
             label,
@@ -161,7 +161,7 @@ def _contenders(judged: Mapping[str, Sequence[Judged]], oracles: Set[str]) -> li
 
 
 def _write_report(
-    path: Path, results: Any, judged: Mapping[str, Sequence[Judged]], oracles: Set[str], rounds: int
+    path: Path, results: Any, judged: Mapping[str, Sequence[Judgement]], oracles: Set[str], rounds: int
 ) -> None:
     from turnout.lab.studies.framework.report import render_report
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from turnout.cli.lab.judging import Judged, JudgedPromise, worst_of
+from turnout.cli.lab.judging import JudgedPromise, Judgement, worst_of
 from turnout.errors import SettingError
 from turnout.kernel.certificate import Tolerance
 from turnout.lab.analysis.statistics import mean_confidence_interval
@@ -236,7 +236,7 @@ def measure(
     return Measured(contender, values, statuses, float(tolerance), judged[0].summary.share_of)
 
 
-def _figure(judged: Judged, name: str) -> float:
+def _figure(judged: Judgement, name: str) -> float:
     source: Any = judged.slots if name in SLOT_MEASURES else judged.summary
     return float(getattr(source, name))
 

@@ -25,7 +25,7 @@ from turnout.cli.lab.comparing import (
     show_comparison,
 )
 from turnout.cli.lab.judging import (
-    Judged,
+    Judgement,
     PromiseOption,
     ToleranceOption,
     promise_of,
@@ -311,11 +311,11 @@ def _playing(
         yield store, [[next(runs) for _ in plans_of_policy] for plans_of_policy in by_seed]
 
 
-def _judged_dict(judged: Judged) -> dict[str, Any]:
+def _judged_dict(judged: Judgement) -> dict[str, Any]:
     return {**asdict(judged.summary), "tolerance": judged.tolerance, "status": judged.status}
 
 
-def _summary_table(title: str, plans: Sequence[RunPlan], judged: Sequence[Judged]) -> Table:
+def _summary_table(title: str, plans: Sequence[RunPlan], judged: Sequence[Judgement]) -> Table:
     table = Table(title=title)
     share = f"least share {judged[0].summary.share_of}"
     headings = (
