@@ -206,7 +206,7 @@ def replay(
     replays, recorded_times, reported_times = [], 0, 0
     for seed in range(draws):
         world, staged = _world_of(record, seed), record.build_staged(policy, given)
-        if isinstance(world, RecordedTurnWorld) and record.slots is not None:
+        if record.slots is not None:
             replays.append(play_turns(staged, world, record.slots))
         else:
             records = list(play(staged, world, len(record.columns)))

@@ -30,7 +30,7 @@ class RecordedTurnWorld(RecordedWorld):
         return super().play(offer, selection)
 
 
-def play_turns(policy: SelectionPolicy, world: RecordedTurnWorld, slots: int) -> RoundColumns:
+def play_turns(policy: SelectionPolicy, world: RecordedWorld, slots: int) -> RoundColumns:
     """Replays all recorded decisions with another policy."""
     turns = SlotRun(policy, world, slots).play(len(world.history.columns))
     return RoundColumns.from_records(turns, clients=world.clients)

@@ -24,6 +24,7 @@ from turnout.kernel.arrays import (
 )
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
+from turnout.lab.worlds.base import World
 from turnout.lab.worlds.distributions import Draws, Quantity
 from turnout.lab.worlds.traces.data import LinkTrace, Traces
 from turnout.lab.worlds.traces.formats.files import read_traces
@@ -36,7 +37,7 @@ from turnout.lab.worlds.traces.summary import ASSUMPTION, covers_ids
 LONGEST_TRANSFER = 4e3
 
 
-class TraceWorld:
+class TraceWorld(World):
     """Clients with recorded availability, devices and links; parts that were not recorded are generated.
 
     exchange time = download + cold start + computing + upload. The duration of a transfer follows from the recorded
