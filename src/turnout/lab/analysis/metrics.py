@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, as_count, as_floats, as_number, require_length
+from turnout.kernel.arrays import FloatArray, as_floats
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import Accrual, Rate
 from turnout.kernel.guarantee import Paid
@@ -39,9 +39,7 @@ __all__ = [
     "PredictionError",
     "Shortfall",
     "Summary",
-    "as_true_means",
     "available_rates",
-    "band_coverage",
     "gini_coefficient",
     "jain_index",
     "least_share",
@@ -51,10 +49,8 @@ __all__ = [
     "prediction_error",
     "replayed_estimates",
     "round_of_each_row",
-    "selection_rates",
     "shares",
     "shortfalls",
-    "sliding_rates",
     "spread",
     "summarise",
     "time_saved",
@@ -143,12 +139,6 @@ def summarise(
     )
 
 
-def selection_rates(columns: RoundColumns) -> FloatArray:
-    """Returns the share of rounds in which each client was selected, (N,)."""
-    rates: FloatArray = columns.turns / require_rounds(columns)
-    return rates
-
-
 def available_rates(columns: RoundColumns, *, least: float = 0.0) -> FloatArray:
     """Returns the share of its available rounds in which each client was selected, (N,).
 
@@ -160,21 +150,6 @@ def available_rates(columns: RoundColumns, *, least: float = 0.0) -> FloatArray:
     rates = np.full(columns.clients, np.nan)
     counts = (available_rounds > 0) & (available_rounds >= least * rounds)
     rates[counts] = columns.turns[counts] / available_rounds[counts]
-    return rates
-
-
-def sliding_rates(columns: RoundColumns, window: int) -> FloatArray:
-    """Returns the share of the last `window` rounds in which each client was selected, (T − window + 1, N).
-
-    Row 0 covers rounds 1 to `window`.
-    """
-    window = as_count("window", window, SettingError)
-    rounds = require_rounds(columns)
-    if window > rounds:
-        raise SettingError(f"window must be at most the number of rounds, {rounds}, not {window}")
-    turns_before = np.zeros((rounds + 1, columns.clients), dtype=np.int64)
-    np.cumsum(columns.chosen_mask, axis=0, out=turns_before[1:])
-    rates: FloatArray = (turns_before[window:] - turns_before[:-window]) / window
     return rates
 
 
@@ -287,38 +262,6 @@ def prediction_error(
     sums, clients = np.bincount(of_round, errors, rounds), np.bincount(of_round, minlength=rounds)
     by_round = np.divide(sums, clients, out=np.full(rounds, np.nan), where=clients > 0)
     return PredictionError(mean_or_nan(errors), by_round)
-
-
-def band_coverage(
-    columns: RoundColumns,
-    expected: npt.ArrayLike,
-    exploration: float,
-    *,
-    features: int | None = None,
-    ridge: float = 1.0,
-    forgetting: float = 1.0,
-) -> float:
-    """Returns the share of turns whose true expected time lies within predicted ± exploration·uncertainty.
-
-    Args:
-        columns: The recorded rounds.
-        expected: The true expected time of each turn, (R,).
-        exploration: The factor on the uncertainty.
-        features: The number of features of the model; by default that of the contexts.
-        ridge: The ridge parameter of the model.
-        forgetting: The forgetting factor of the model.
-    """
-    exploration = as_number("exploration", exploration, SettingError, least=0)
-    means = as_true_means(expected, columns)
-    predicted, uncertainty = replayed_estimates(columns, features=features, ridge=ridge, forgetting=forgetting)
-    return mean_or_nan(np.abs(means - predicted) <= exploration * uncertainty)
-
-
-def as_true_means(expected: npt.ArrayLike, columns: RoundColumns) -> FloatArray:
-    """Validates true expected times: one per selected client of each round."""
-    means = as_floats("expected", expected, 1, SettingError)
-    require_length("expected", means, len(columns.chosen), "chosen clients in all rounds", SettingError)
-    return means
 
 
 def _as_turns(turns: npt.ArrayLike) -> FloatArray:

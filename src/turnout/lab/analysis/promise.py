@@ -74,21 +74,6 @@ class Shortfall:
         return int(self.certificate.behind_units.max()) / self.units_per_turn
 
     @property
-    def worst_client(self) -> int:
-        """The row of the client with the largest shortfall at any time; the lowest of equals."""
-        return int(self.largest_units.argmax())
-
-    @property
-    def worst_round(self) -> int:
-        """The number of the round in which that client had this shortfall for the first time."""
-        return int(self.largest_in[self.worst_client])
-
-    @property
-    def worst_at_end(self) -> int:
-        """The row of the client with the largest shortfall after the last round; the lowest of equals."""
-        return int(self.certificate.behind_units.argmax())
-
-    @property
     def status(self) -> PromiseStatus:
         """The worst status of any client after the last round."""
         return self.certificate.status
