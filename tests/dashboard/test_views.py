@@ -27,14 +27,8 @@ from turnout.dashboard.views import common, comparing, overview, rounds, speed
 from turnout.errors import SettingError
 from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
 from turnout.lab import RoundColumns, RunPlan, RunStore, play, play_into
-from turnout.lab.analysis.metrics import (
-    gini_coefficient,
-    jain_index,
-    lorenz_curve,
-    owed_after_each_round,
-    replayed_estimates,
-    summarise,
-)
+from turnout.lab.analysis.metrics import gini_coefficient, jain_index, lorenz_curve, replayed_estimates, summarise
+from turnout.lab.analysis.promise import owed_after_each_round
 from turnout.lab.analysis.statistics import mean_confidence_interval
 from turnout.live import Scheduler
 from turnout.policies.rbcsf.policy import RBCSF

@@ -18,13 +18,13 @@ from turnout.kernel.rounds import LateArrivals, RoundRecord, RoundReport, Select
 from turnout.lab.analysis.metrics import (
     jain_index,
     lorenz_curve,
-    owed_after_each_round,
     prediction_error,
     replayed_estimates,
     spread,
     summarise,
     time_saved,
 )
+from turnout.lab.analysis.promise import owed_after_each_round
 from turnout.lab.columns import RoundColumns
 from turnout.policies.rbcsf.policy import RBCSF
 from turnout.policies.small_fleet import SmallFleet

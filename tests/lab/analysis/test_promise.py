@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from lab.analysis.records import columns_of, histories, records_of
 from turnout.errors import ReportError, SettingError
 from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
-from turnout.lab.analysis.metrics import available_rates, owed_units, summarise
-from turnout.lab.analysis.promise import SHARE_OF, least_share, shares, shortfalls
+from turnout.lab.analysis.metrics import available_rates, summarise
+from turnout.lab.analysis.promise import SHARE_OF, least_share, owed_units, shares, shortfalls
 from turnout.lab.columns import RoundColumns
 
 

@@ -13,7 +13,8 @@ from turnout.errors import SettingError, StoreError
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import OUTCOMES
 from turnout.lab import RunPlan, RunStore, play_into, play_plan
-from turnout.lab.analysis.metrics import shortfalls, summarise
+from turnout.lab.analysis.metrics import summarise
+from turnout.lab.analysis.promise import shortfalls
 from turnout.lab.analysis.replay.replay import FIGURES, ReplayResult, fitted_build, replay
 from turnout.lab.analysis.tuning import find_setting
 from turnout.live import ClientStatus, FleetReader, Scheduler

@@ -20,9 +20,10 @@ from turnout.lab.analysis.statistics import UNIT_RANGE, format_interval, mean_co
 from turnout.lab.runs.store import RunStore
 from turnout.lab.runs.sweep import sweep
 from turnout.lab.studies.framework.conclusion import Contender, conclude
-from turnout.lab.studies.framework.reproduce import plans_of, reproduce, write_text
+from turnout.lab.studies.framework.reproduce import plans_of, reproduce
 from turnout.lab.studies.paper.comparison import RATE, PullRecord, Queues, TrainingTime
 from turnout.lab.studies.promise_comparison import LABELS, PromiseComparison
+from turnout.lab.tables import write_text
 
 HEADINGS = ("policy", "mean round", "saved", "least share of all rounds", "largest shortfall", "status")
 #: Every policy of the demo is judged by the promise of the paper: a share of all rounds.

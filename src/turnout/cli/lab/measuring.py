@@ -12,10 +12,10 @@ import numpy as np
 from turnout.cli.lab.judging import JudgedPromise, Judgement, worst_of
 from turnout.errors import SettingError
 from turnout.kernel.certificate import Tolerance
+from turnout.lab.analysis.learning_curves import LearningCurve
 from turnout.lab.analysis.statistics import mean_confidence_interval
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.tables import RunTable, TablePart
-from turnout.lab.studies.paper.learning_curves import LearningCurve
 from turnout.tracking.names import flat_settings
 
 ACCURACY = "accuracy"

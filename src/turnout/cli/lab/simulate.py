@@ -60,15 +60,15 @@ from turnout.cli.studies.slot_board import show_slot_board
 from turnout.counting import counted
 from turnout.errors import SettingError, suggestion
 from turnout.lab.columns import RoundColumns
+from turnout.lab.drawing.comparison import draw_overview, overview_tables
+from turnout.lab.drawing.style import save_as
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.store import RunStore
 from turnout.lab.runs.sweep import missing_plans, play_into
 from turnout.lab.runs.tracked import track_records
-from turnout.lab.studies.framework.drawing import save_as
-from turnout.lab.studies.framework.reproduce import check_device
 from turnout.lab.studies.leaderboard.slots import SLOT_SUITES
 from turnout.lab.studies.leaderboard.suites import SUITES
-from turnout.lab.studies.paper.comparison import draw_overview, overview_tables
+from turnout.lab.training.distributed import check_device
 from turnout.lab.worlds.registry import OUR_WORLDS
 
 SIMULATED = ("fair-pace", "random")

@@ -18,8 +18,8 @@ from turnout.errors import SettingError
 from turnout.lab.analysis.replay.recording import Recording
 from turnout.lab.analysis.replay.replay import fitted_build
 from turnout.lab.analysis.tuning import TUNED, Build, GoalFigure, Trial, TuningResult, find_setting
-from turnout.lab.studies.framework.drawing import save_as
-from turnout.lab.studies.tuning_figure import draw_trade_off
+from turnout.lab.drawing.style import save_as
+from turnout.lab.drawing.trade_off import draw_trade_off
 from turnout.lab.worlds.recorded import ASSUMPTIONS
 
 #: The headings of the figures, and their decimal places.

@@ -1,7 +1,4 @@
-"""Metrics of a run: selection rates, turns owed, shortfalls, round times and prediction errors.
-
-The metrics of a promise are those of `turnout.lab.analysis.promise`, which this module exports too.
-"""
+"""Metrics of a run: round times, evenness of turns, prediction errors, and a summary with those of a promise."""
 
 from __future__ import annotations
 
@@ -19,42 +16,15 @@ from turnout.kernel.guarantee import Paid
 from turnout.kernel.rounds import TIMED_OUTCOMES
 from turnout.lab.analysis.promise import (
     SHARE_OF,
-    Shortfall,
     accrual_mask,
     least_share,
-    owed_after_each_round,
-    owed_units,
     require_rounds,
     round_of_each_row,
-    shares,
     shortfalls,
     with_outcome,
 )
 from turnout.lab.analysis.statistics import mean_or_nan
 from turnout.lab.columns import RoundColumns
-
-__all__ = [
-    "SHARE_OF",
-    "Estimates",
-    "PredictionError",
-    "Shortfall",
-    "Summary",
-    "available_rates",
-    "gini_coefficient",
-    "jain_index",
-    "least_share",
-    "lorenz_curve",
-    "owed_after_each_round",
-    "owed_units",
-    "prediction_error",
-    "replayed_estimates",
-    "round_of_each_row",
-    "shares",
-    "shortfalls",
-    "spread",
-    "summarise",
-    "time_saved",
-]
 
 
 class Estimates(NamedTuple):

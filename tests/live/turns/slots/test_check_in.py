@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from turnout.live.turns.slots.check_ins import RECENT, CheckIns
-from turnout.live.turns.slots.records import EndedTurns, Flight
 
 from benchmarks.check_ins import Clock, check_in_fleet, simulated_clock
 from live.fleets import named, packed, packed_from_disk
@@ -19,6 +17,8 @@ from turnout import ClientStatus, GivenTurn, Scheduler, Wait
 from turnout.errors import OfferError, SettingError
 from turnout.live import FleetStatus, certify
 from turnout.live._internals import examine
+from turnout.live.turns.slots.check_ins import RECENT, CheckIns
+from turnout.live.turns.slots.records import EndedTurns, Flight
 
 SETTINGS: dict[str, Any] = {"guaranteed_rate": "1/20", "tolerance": 1.0}
 

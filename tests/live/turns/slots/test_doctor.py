@@ -10,7 +10,6 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from turnout.live.turns.slots.records import unpack_fill
 
 from live.forging import fetch_row, forge_event, forge_summary_state, forge_turn
 from live.turns.slots.played import open_slots, play_turns
@@ -18,6 +17,7 @@ from turnout.errors import StoreError
 from turnout.live import Scheduler
 from turnout.live._internals import examine
 from turnout.live.turns.records import digest_of
+from turnout.live.turns.slots.records import unpack_fill
 
 #: What is done to the file, and the part and the message of a finding.
 DAMAGES = {

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from turnout.live.turns.slots.state import SlotFleet
 
 from live.fleets import named, offered
 from turnout import InfeasiblePromise, Scheduler
 from turnout.live.turns.slots import feasibility
+from turnout.live.turns.slots.state import SlotFleet
 
 #: The seconds of the turns: with two slots, the slow client can have 1 in 11 turns.
 SECONDS = {"c0": 1.0, "c1": 1.0, "c2": 1.0, "c3": 10.0}

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from turnout.live.turns.slots.records import EndedTurns, FilledSlots
-from turnout.live.turns.slots.state import SlotFleet
 
 from live.turns.slots.played import SLOTS, open_slots, play_turns
 from turnout.errors import ReportError, StateError
 from turnout.live.features import PAPER_FEATURES
 from turnout.live.journal.replay import fresh_fleet
 from turnout.live.settings import SchedulerSettings
+from turnout.live.turns.slots.records import EndedTurns, FilledSlots
+from turnout.live.turns.slots.state import SlotFleet
 from turnout.storage.encoding.packing import pack_snapshot
 
 IDS = ["a", "b", "c", "d"]

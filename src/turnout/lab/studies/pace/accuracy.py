@@ -10,11 +10,12 @@ import numpy as np
 from turnout.lab.analysis.promise import least_share, shortfalls
 from turnout.lab.columns import RoundColumns
 from turnout.lab.studies.framework.claims import Claim, Group, highest, lowest
-from turnout.lab.studies.framework.experiment import Findings, Runs, Table
+from turnout.lab.studies.framework.experiment import Findings, Runs
 from turnout.lab.studies.paper.accuracy import AccuracyExperiment
 from turnout.lab.studies.paper.comparison import CONTENDERS, RATE, weight_label
 from turnout.lab.studies.paper.learning_curves import final_accuracies, time_to_target
 from turnout.lab.studies.paper.panels import HIGH, Panel, PanelCurves, target_of
+from turnout.lab.tables import Table
 
 PACE = "FairPace, tolerance 2"
 SLOW, FAST = weight_label(1), weight_label(20)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from turnout.lab.analysis.tuning import TUNED, TuningResult
-from turnout.lab.studies.framework.drawing import figure
-from turnout.lab.studies.framework.labels import write_labels
-from turnout.lab.studies.framework.palette import GREEN, policy_style
+from turnout.lab.drawing.labels import write_labels
+from turnout.lab.drawing.palette import GREEN, policy_style
+from turnout.lab.drawing.style import figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
