@@ -13,7 +13,7 @@ from turnout.kernel.certificate import DEFAULT_TOLERANCE, STATUSES, PromiseStatu
 from turnout.kernel.fairness import DEFAULT_RATE, Accrual, Rate, exact_rates
 from turnout.kernel.guarantee import Guarantee, Paid
 from turnout.kernel.slots.turns import STARTED
-from turnout.lab.analysis.metrics import Summary, summarise
+from turnout.lab.analysis.metrics import Summary, summarise, summarise_shortfall
 from turnout.lab.analysis.promise import Shortfall, share_of, shortfalls
 from turnout.lab.analysis.slots import SlotFigures, slot_figures
 from turnout.lab.columns import RoundColumns
@@ -59,7 +59,8 @@ class JudgedPromise:
         """Returns the figures of a run."""
         shortfall = shortfalls(columns, self.rate, accrual=self.accrual, paid=self.paid, tolerance=tolerance)
         slots = slot_figures(columns) if STARTED in columns.metrics else None
-        return Judgement(self.summarise(columns), worst_status(shortfall), float(tolerance), slots)
+        summary = summarise_shortfall(columns, shortfall, self.accrual)
+        return Judgement(summary, worst_status(shortfall), float(tolerance), slots)
 
 
 #: The promise of the paper, by which policies without a promise are judged.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,15 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, as_floats
+from turnout.kernel.arrays import FloatArray, IntArray, as_floats
+from turnout.kernel.certificate import Certificate
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import Accrual, Rate
 from turnout.kernel.guarantee import Paid
 from turnout.kernel.rounds import TIMED_OUTCOMES
 from turnout.lab.analysis.promise import (
     SHARE_OF,
+    Shortfall,
     accrual_mask,
-    least_share,
     require_rounds,
     round_of_each_row,
     shortfalls,
@@ -88,17 +90,21 @@ def summarise(
     By default the promise is that of the paper: every client accrues turns in every round, and a selection pays one
     turn.
     """
-    rounds = require_rounds(columns)
+    return summarise_shortfall(columns, shortfalls(columns, guaranteed_rate, accrual=accrual, paid=paid), accrual)
+
+
+def summarise_shortfall(columns: RoundColumns, shortfall: Shortfall, accrual: Accrual) -> Summary:
+    """Summarises the speed and the fairness of a run whose shortfall was computed with this accrual."""
+    rounds, certificate = require_rounds(columns), shortfall.certificate
     durations, turns = columns.durations, columns.turns
-    shortfall = shortfalls(columns, guaranteed_rate, accrual=accrual, paid=paid)
-    owed, units_per_turn = shortfall.certificate.owed_units, shortfall.units_per_turn
+    owed, units_per_turn = certificate.owed_units, shortfall.units_per_turn
     return Summary(
         rounds=rounds,
         mean_round=float(durations.mean()),
         p95_round=float(np.percentile(durations, 95)),
         total_time=float(durations.sum()),
         mean_cohort=len(columns.chosen) / rounds,
-        least_share=least_share(columns, guaranteed_rate, accrual=accrual, paid=paid),
+        least_share=_least_share(certificate, accrual_mask(columns, accrual).sum(axis=0), accrual),
         jain=jain_index(turns),
         spread_of_turns=spread(turns),
         worst_debt=int(owed.max()) / units_per_turn,
@@ -107,6 +113,19 @@ def summarise(
         shortfall_at_end=shortfall.at_end,
         share_of=SHARE_OF[accrual],
     )
+
+
+def _least_share(certificate: Certificate, rounds: IntArray, accrual: Accrual) -> float:
+    """Returns the smallest share of any client: its turns divided by the `rounds` in which it accrued.
+
+    With accrual="available", clients that were available for too few rounds to be promised a whole turn do not count,
+    unless all were: their share says nothing. Returns NaN if no client was ever available.
+    """
+    counts = rounds > 0
+    servable = certificate.promised_units >= certificate.units_per_turn
+    if accrual == "available" and (counts & servable).any():
+        counts &= servable
+    return float((certificate.turns[counts] / rounds[counts]).min()) if counts.any() else math.nan
 
 
 def available_rates(columns: RoundColumns, *, least: float = 0.0) -> FloatArray:

@@ -192,61 +192,6 @@ def describe_promise(guarantee: Guarantee, slots: int | None = None) -> str:
     return f"{rate} {shared}, at most {tolerance:g} {turns} behind; a turn counts when {counts}"
 
 
-def shares(columns: RoundColumns, *, accrual: Accrual = "always", paid: Paid = "chosen") -> FloatArray:
-    """Returns the share of each client, (N,): its turns divided by the rounds in which it accrued; NaN without any."""
-    require_rounds(columns)
-    rounds = accrual_mask(columns, accrual).sum(axis=0)
-    turns = paid_turns(columns, paid)
-    every = np.full(columns.clients, np.nan)
-    np.divide(turns, rounds, out=every, where=rounds > 0)
-    return every
-
-
-def least_share(
-    columns: RoundColumns,
-    guaranteed_rate: Rate | npt.ArrayLike,
-    *,
-    accrual: Accrual = "always",
-    paid: Paid = "chosen",
-) -> float:
-    """Returns the smallest share of any client.
-
-    With accrual="available", clients that were available for too few rounds to be promised a whole turn do not count,
-    unless all were: their share says nothing. Returns NaN if no client was ever available.
-
-    Args:
-        columns: The recorded rounds.
-        guaranteed_rate: The guaranteed rate, one for all clients or one per client.
-        accrual: Whether clients accrue turns "always" or only in rounds in which they are "available".
-        paid: Whether a turn counts when the client is "chosen", or when its update arrived ("contributed").
-    """
-    require_rounds(columns)
-    rates, units_per_turn = exact_rates(guaranteed_rate, columns.clients)
-    rounds = accrual_mask(columns, accrual).sum(axis=0)
-    return smallest_share(paid_turns(columns, paid), rounds, rounds * rates >= units_per_turn, accrual)
-
-
-def smallest_share(turns: IntArray, rounds: IntArray, servable: BoolArray, accrual: Accrual) -> float:
-    """Returns the smallest share of any client, as `least_share` defines it.
-
-    Args:
-        turns: The turns of each client.
-        rounds: The rounds in which it accrued.
-        servable: Whether it was promised at least one whole turn.
-        accrual: In which rounds clients accrue.
-    """
-    counts = rounds > 0
-    if accrual == "available" and (counts & servable).any():
-        counts &= servable
-    return float((turns[counts] / rounds[counts]).min()) if counts.any() else math.nan
-
-
-def paid_turns(columns: RoundColumns, paid: Paid) -> IntArray:
-    """Returns the turns of each client that count, (N,)."""
-    taken = columns.chosen[with_outcome(columns, outcomes_paid(paid))]
-    return np.bincount(taken, minlength=columns.clients).astype(np.int64, copy=False)
-
-
 def outcomes_paid(paid: Paid) -> tuple[str, ...]:
     """Returns the outcomes that count as a turn.
 

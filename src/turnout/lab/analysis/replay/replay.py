@@ -15,15 +15,13 @@ from turnout.kernel.arrays import as_count
 from turnout.kernel.certificate import STATUSES, Clock, PromiseStatus
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.slots.turns import STARTED
-from turnout.lab.analysis.metrics import jain_index
+from turnout.lab.analysis.metrics import summarise_shortfall
 from turnout.lab.analysis.promise import (
     AmendedTerms,
     Shortfall,
-    accrual_mask,
     describe_promise,
     share_of,
     shortfalls,
-    smallest_share,
 )
 from turnout.lab.analysis.replay.recording import Recording
 from turnout.lab.analysis.replay.slots import RecordedTurnWorld, play_turns
@@ -36,7 +34,7 @@ from turnout.lab.worlds.recorded import ASSUMPTIONS, FittedWorld, RecordedWorld
 from turnout.policies.base import SelectionPolicy
 
 #: The figures of a replay; without rounds, a turn is a round with one client, and RATE comes first.
-FIGURES = (
+SUMMARISED = (
     "mean_round",
     "p95_round",
     "least_share",
@@ -44,9 +42,8 @@ FIGURES = (
     "shortfall_at_end",
     "worst_debt",
     "jain",
-    "other_choices",
-    "other_rounds",
 )
+FIGURES = (*SUMMARISED, "other_choices", "other_rounds")
 RATE = "updates_per_second"
 ON_TIME = ("mean_round", "p95_round", RATE)
 CALIBRATED_ON = 4  # the number of seeds that determine the scale of a fitted world
@@ -322,27 +319,15 @@ def _describe_promises(promises: Sequence[tuple[int, Guarantee]], slots: int | N
 
 def _outcome(columns: RoundColumns, record: RoundColumns, promises: Sequence[tuple[int, Guarantee]]) -> JudgedRounds:
     """Returns the figures of some rounds, compared with the record, under promises that may have been amended."""
-    durations, turns = columns.durations, columns.turns
     promise = promises[0][1]
     terms: dict[str, Any] = {"accrual": promise.accrual, "paid": promise.paid}
     amended = [AmendedTerms(after, later.rate, later.tolerance) for after, later in promises[1:]]
     shortfall = shortfalls(columns, promise.rate, tolerance=promise.tolerance, amended=amended, **terms)
-    certificate, rounds = shortfall.certificate, accrual_mask(columns, promise.accrual).sum(axis=0)
-    is_servable = certificate.promised_units >= certificate.units_per_turn
-    new = columns.chosen_mask & ~record.chosen_mask
-    other = (columns.chosen_mask != record.chosen_mask).any(axis=1)
-    values = [
-        float(durations.mean()),
-        float(np.percentile(durations, 95)),
-        smallest_share(certificate.turns, rounds, is_servable, promise.accrual),
-        shortfall.largest,
-        shortfall.at_end,
-        float(shortfall.certificate.owed.max()),
-        jain_index(turns),
-        float(new.sum()),
-        float(other.sum()),
-    ]
-    figures = dict(zip(FIGURES, values, strict=True))
+    summary = summarise_shortfall(columns, shortfall, promise.accrual)
+    differs = columns.chosen_mask != record.chosen_mask
+    figures: dict[str, float] = {name: getattr(summary, name) for name in SUMMARISED}
+    figures["other_choices"] = float((differs & columns.chosen_mask).sum())
+    figures["other_rounds"] = float(differs.any(axis=1).sum())
     if STARTED in columns.metrics:
         del figures["other_rounds"]  # equals other_choices: a turn has one client
         figures = {RATE: slot_figures(columns).updates_per_second, **figures}

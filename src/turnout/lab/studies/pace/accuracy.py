@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from turnout.lab.analysis.promise import least_share, shortfalls
+from turnout.lab.analysis.metrics import summarise
+from turnout.lab.analysis.promise import shortfalls
 from turnout.lab.columns import RoundColumns
 from turnout.lab.studies.framework.claims import Claim, Group, highest, lowest
 from turnout.lab.studies.framework.experiment import Findings, Runs
@@ -135,7 +136,7 @@ class PaceTime(PaceExperiment):
 
 
 def _least_share(columns: RoundColumns) -> float:
-    return least_share(columns, RATE)
+    return summarise(columns, guaranteed_rate=RATE).least_share
 
 
 def _shortfall(columns: RoundColumns) -> float:
