@@ -208,7 +208,7 @@ def test_worlds_of_other_packages_may_have_keyword_only_parameters(installed: Pa
     assert make_world("quick_module:PaperWorld", clients=5).clients == 5
     with pytest.raises(SettingError, match=r"the world small has no setting 'poeple'.*did you mean 'people'"):
         make_world("small", 0, poeple=3)
-    with pytest.raises(SettingError, match=r"built .* which is not a world: it has no availability, offer"):
+    with pytest.raises(SettingError, match=r"built .* which is not a world: it must be a turnout.lab.World"):
         make_world("quick_module:First", 4)
     plan = RunPlan("first", 5, world="small", world_settings={"people": 10})
     with RunStore(tmp_path / "runs.turnout") as store:

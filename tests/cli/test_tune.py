@@ -1,31 +1,15 @@
 from __future__ import annotations
 
 import json
-import os
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cli.in_process import run
-from turnout.cli.studies import tune
 from turnout.lab import RunPlan, RunStore, play_into
-from turnout.lab.analysis.tuning import find_guaranteed_rate, find_speed_weight, find_tolerance
 
 SMALL = ("--by", "30", "--world", "clients=12", "--set", "cohort_size=3")
-
-
-@pytest.fixture
-def small_search(monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Lets searches try fewer values with fewer seeds, except in `make torture`; returns whether they do."""
-    if os.environ.get("TURNOUT_TORTURE", "1") != "1":
-        return False
-    effort: dict[str, Any] = {"points": 6, "coarse": 4, "fine": 6, "fresh": 4}
-    for find in (find_speed_weight, find_tolerance, find_guaranteed_rate):
-        monkeypatch.setattr(tune, find.__name__, partial(find, **effort))
-    return True
 
 
 def json_of(*arguments: str) -> Any:
@@ -51,138 +35,56 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.usefixtures("small_search")
-def test_a_goal_gives_a_command_that_uses_the_result(tmp_path: Path) -> None:
+def test_a_goal_gives_a_value_and_a_table(tmp_path: Path) -> None:
     figure = tmp_path / "trade-off.svg"
-    done = run("tune", "--within", "2", *SMALL, "--figure", str(figure))
+    arguments = ("--find", "speed_weight", "--within", "2", "--values", "3,0.1,50", "--figure", str(figure))
+    done = run("tune", *arguments, *SMALL)
     assert (done.stderr, done.returncode) == ("", 0)
     for text in (
-        "every client within 2 turns of its guarantee by round 30",
+        "every client within 2.0 turns of its guarantee by round 30",
         "the world paper, 12 clients",
-        "Recommended: speed_weight=",
-        "turnout simulate rbcsf --rounds 30 --world clients=12 --set cohort_size=3 --set speed_weight=",
-        "mean round",
-        "most turns owed",
-        "least share of all rounds",
-        "turns that the worst client is behind at any time",
-        "runs met the goal; the search stops when all do, so this share is biased.",
-        "knee",
-        "furthest below the straight line",
+        "Recommended: speed_weight=0.1 of rbcsf; ",
+        "of 20 other runs met the goal",
+        "Least share: of all rounds",
+        "one more run does not exceed",
     ):
         assert text in done.stdout, text
+    assert "…" not in done.stdout
+    rows = [line.split() for line in done.stdout.splitlines() if line.strip().endswith((" yes", " no"))]
+    assert [(row[0], row[-1]) for row in rows] == [("0.1", "yes"), ("3", "no"), ("50", "no")]
     drawn = figure.read_text()
-    assert "knee: weight" in drawn
-    assert "the goal" in drawn
-    line = next(line.strip() for line in done.stdout.splitlines() if "turnout simulate" in line)
-    assert run(*line.split()[1:]).returncode == 0
+    for text in ("meets the goal: speed weight 0.1", "speed weights at the points", ">goal<"):
+        assert text in drawn, text
 
 
-@pytest.mark.parametrize("full", [False, pytest.param(True, marks=pytest.mark.thorough)])
-def test_the_answer_as_json_is_complete(request: pytest.FixtureRequest, full: bool) -> None:
-    is_small = not full and request.getfixturevalue("small_search")
-    seeds, points = (4, 7) if is_small else (20, 13)
-    found = json_of("tune", "--mean-round", "11", *SMALL)
-    assert found["possible"]
-    assert found["expected"]["met"] == found["expected"]["of"] == seeds
-    assert found["expected"]["mean_round"]["mean"] < 11
-    assert found["settings"]["speed_weight"] >= 0
-    assert len(found["curve"]) == points
-    assert (found["policy"], found["parameter"], found["share_of"]) == ("rbcsf", "speed_weight", "of all rounds")
-    figures = {"mean_round", "p95_round", "least_share", "shortfall", "largest_shortfall", "worst_debt"}
-    assert figures | {"likely_to_meet"} <= set(found["curve"][0])
+def test_the_answer_as_json_is_complete() -> None:
+    result = json_of("tune", "--find", "guaranteed_rate", "--mean-round", "9", "--values", "0.05,0.1,0.2", *SMALL)
+    assert (result["policy"], result["setting"]) == ("fair-pace", "guaranteed_rate")
+    assert result["value"] == result["confirmed"]["value"]
+    assert [trial["value"] for trial in result["trials"]] == [0.05, 0.1, 0.2]
+    assert result["met"] == sum(one["mean_round"] <= 9 for one in result["confirmed"]["runs"])
+    assert [trial["meets"] for trial in result["trials"]] == [trial["bound"] <= 9 for trial in result["trials"]]
 
 
-@pytest.mark.usefixtures("small_search")
-def test_a_goal_that_cannot_be_met_exits_with_code_one_and_a_remedy() -> None:
-    done = run("tune", "--p95-round", "0.1", *SMALL)
+def test_a_goal_that_cannot_be_met_exits_with_code_one_and_what_is_closest() -> None:
+    done = run("tune", "--p95-round", "0.1", "--values", "1,2", *SMALL)
     assert done.returncode == 1
-    for text in ("No speed weight meets this goal, with or without a horizon", "best possible", "--p95-round"):
-        assert text in done.stdout
-    assert json.loads(run("tune", "--p95-round", "0.1", *SMALL, "--json").stdout)["possible"] is False
+    assert "No simulated tolerance of fair-pace meets the goal. With tolerance=" in done.stdout
+    assert "one run stays within" in done.stdout
 
 
-def test_a_goal_that_only_a_horizon_meets_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def only_with_a_horizon(*arguments: Any, **options: Any) -> Any:
-        effort = {"points": 2, "coarse": 2, "fine": 2, "fresh": 2, "try_horizon": False}
-        found = find_speed_weight(*arguments, **{**options, **effort})
-        settings = {"speed_weight": 3.0, "horizon": 30, "prior": "fleet"}
-        return replace(found, answer=None, horizon=replace(found.best, settings=settings))
-
-    monkeypatch.setattr(tune, "find_speed_weight", only_with_a_horizon)
-    done = run("tune", "--within", "2", *SMALL)
-    assert done.returncode == 0
-    assert "No speed weight meets the goal with the paper's rule; a horizon does.\nRecommended: " in done.stdout
-    assert "--set speed_weight=3.0 --set horizon=30 --set prior=fleet" in done.stdout
-    assert "which extends the paper's rule" not in done.stdout
-
-
-def test_the_line_for_a_live_fleet_opens_it_with_the_settings() -> None:
-    def build(*_: Any) -> Any:
-        raise AssertionError("nothing is played")
-
-    live = tune.Environment("a fleet", "rbcsf", build, {"cohort_size": 3}, "of all rounds", live=True, clients=12)
-    line = live.line({"speed_weight": 2.5}, 30, [])
-    assert line == "Scheduler.open(…, policy='rbcsf', settings={'cohort_size': 3, 'speed_weight': 2.5})"
-
-
-@pytest.mark.usefixtures("small_search")
-def test_a_tolerance_of_fair_pace_is_found(tmp_path: Path) -> None:
-    figure = tmp_path / "trade-off.svg"
-    done = run("tune", "--policy", "fair-pace", "--mean-round", "11", *SMALL, "--figure", str(figure))
-    assert (done.stderr, done.returncode) == ("", 0)
-    for text in (
-        "Recommended: tolerance=",
-        "turnout simulate fair-pace --rounds 30 --world clients=12 --set cohort_size=3 --set tolerance=",
-        "least share of the rounds it was available for",
-        "Figures per tolerance",
-        "A tolerance meets the goal",
-    ):
-        assert text in done.stdout, text
-    assert "owed" not in done.stdout
-    assert "tolerances at the points" in figure.read_text()
-    line = next(line.strip() for line in done.stdout.splitlines() if "turnout simulate" in line)
-    assert run(*line.split()[1:]).returncode == 0
-
-
-@pytest.mark.usefixtures("small_search")
-def test_a_guaranteed_rate_of_fair_pace_is_found(tmp_path: Path) -> None:
-    figure = tmp_path / "trade-off.svg"
-    found = json_of("tune", "--find", "guaranteed_rate", "--mean-round", "9", *SMALL, "--figure", str(figure))
-    assert (found["policy"], found["parameter"]) == ("fair-pace", "guaranteed_rate")
-    assert 0 < found["settings"]["guaranteed_rate"] < 0.4
-    assert "--set guaranteed_rate=" in found["line"]
-    assert found["knee"] is None
-    assert "guaranteed rates at the points" in figure.read_text()
-
-
-@pytest.mark.usefixtures("small_search")
-def test_a_tolerance_that_cannot_be_found_gives_a_remedy() -> None:
-    done = run("tune", "--policy", "fair-pace", "--mean-round", "0.1", *SMALL)
-    assert done.returncode == 1
-    for text in ("No tolerance meets this goal.", "best possible", "tolerance=", "lower guaranteed_rate"):
-        assert text in done.stdout, text
-    assert "horizon" not in done.stdout
-
-
-@pytest.mark.usefixtures("small_search")
-def test_the_policy_of_a_record_is_tuned_by_default(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("policy", "setting"), [("fair-pace", "tolerance"), ("rbcsf", "speed_weight")])
+def test_the_policy_of_a_record_is_tuned_in_a_world_fitted_to_it(tmp_path: Path, policy: str, setting: str) -> None:
     path = tmp_path / "runs.turnout"
-    plan = RunPlan("fair-pace", 40, settings={"cohort_size": 3, "tolerance": 3.0}, world_settings={"clients": 12})
+    plan = RunPlan(policy, 40, settings={"cohort_size": 3, setting: 3.0}, world_settings={"clients": 12})
     with RunStore(path) as opened:
         play_into(opened, plan)
-    found = json_of("tune", "--mean-round", "20", "--by", "20", "--from", str(path))
-    assert (found["policy"], found["parameter"]) == ("fair-pace", "tolerance")
-    assert found["line"].startswith("make_policy('fair-pace', 12, **{'cohort_size': 3, 'tolerance': ")
-    assert any("the recorded mean round of" in text for text in found["assumptions"])
-
-
-@pytest.mark.usefixtures("small_search")
-def test_a_world_is_fitted_to_a_record(store: Path) -> None:
-    done = run("tune", "--within", "3", "--by", "30", "--from", str(store))
-    assert (done.stderr, done.returncode) == ("", 0)
-    assert "a world fitted to run 1 of" in done.stdout
-    assert done.stdout.count("assumed:") >= 5
-    assert "make_policy('rbcsf', 12, **{'cohort_size': 3, 'speed_weight': " in done.stdout
+    arguments = ("tune", "--mean-round", "20", "--by", "20", "--values", "2,3", "--from", str(path))
+    result = json_of(*arguments)
+    assert (result["policy"], result["setting"]) == (policy, setting)
+    assert result["world"].startswith("a world fitted to run 1 of ")
+    assert any("the recorded mean round of" in text for text in result["assumptions"])
+    assert run(*arguments).stdout.count("assumed:") == len(result["assumptions"]) >= 5
 
 
 @pytest.mark.parametrize(
@@ -192,12 +94,10 @@ def test_a_world_is_fitted_to_a_record(store: Path) -> None:
         (("--within", "3", "--mean-round", "8"), "more than one goal"),
         (("--within", "-1"), "within must be at least 0"),
         (("--mean-round", "0"), "mean_round must be above 0"),
-        (("--within", "3", "--set", "speed_weight=5"), "speed_weight is the setting that is tuned"),
+        (("--mean-round", "8", "--values", "1;2"), "--values must be numbers"),
+        (("--within", "3", "--find", "speed_weight", "--set", "speed_weight=5"), "speed_weight is the setting that is"),
         (("--within", "3", "--set", "guaranteed_rate=0.5"), "guaranteed_rate"),
-        (("--mean-round", "8", "--policy", "fair-pace", "--set", "tolerance=2"), "tolerance is the setting that is"),
-        (("--mean-round", "8", "--policy", "random"), "--policy is rbcsf or fair-pace"),
         (("--mean-round", "8", "--find", "tolerence"), "did you mean 'tolerance'"),
-        (("--mean-round", "8", "--find", "tolerance", "--policy", "rbcsf"), "tolerance is found for fair-pace"),
         (("--within", "3", "--world", "name=mars"), "unknown world 'mars'"),
         (("--within", "3", "--run", "1"), "--from"),
         (("--within", "3", "--from", "nowhere.turnout"), "there is no file nowhere.turnout"),

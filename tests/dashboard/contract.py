@@ -400,6 +400,7 @@ SHAPES: dict[str, Any] = {
     "compare": {
         "about": ABOUT,
         "reference_rate": NUMBER,
+        "share_of": Maybe(str),
         "empty_reason": Maybe(str),
         "groups": Many(
             {

@@ -26,7 +26,8 @@ from turnout.kernel.arrays import FloatArray
 from turnout.kernel.certificate import Certificate
 from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
 from turnout.lab import RoundColumns, RunStore
-from turnout.lab.analysis.metrics import owed_after_each_round, replayed_estimates
+from turnout.lab.analysis.metrics import replayed_estimates
+from turnout.lab.analysis.promise import owed_after_each_round
 from turnout.live import Scheduler
 from turnout.live.journal import changes
 from turnout.policies.rbcsf.change import ChangeDetector

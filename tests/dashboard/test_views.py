@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from cli import in_process
 from dashboard.readings import Audit, audit_of, close_to, random_columns, run_source, write_random_run
 from dashboard.served import Served, Stored, run_store, served, small_fleet
 from live.fleets import named, offered, play_round
@@ -26,14 +27,8 @@ from turnout.dashboard.views import common, comparing, overview, rounds, speed
 from turnout.errors import SettingError
 from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
 from turnout.lab import RoundColumns, RunPlan, RunStore, play_into
-from turnout.lab.analysis.metrics import (
-    gini_coefficient,
-    jain_index,
-    lorenz_curve,
-    owed_after_each_round,
-    replayed_estimates,
-    summarise,
-)
+from turnout.lab.analysis.metrics import gini_coefficient, jain_index, lorenz_curve, replayed_estimates, summarise
+from turnout.lab.analysis.promise import owed_after_each_round
 from turnout.lab.analysis.statistics import mean_confidence_interval
 from turnout.live import Scheduler
 from turnout.policies.rbcsf.policy import RBCSF
@@ -944,6 +939,28 @@ def test_training_curves_of_several_seeds_are_averaged(folder: Path) -> None:
     assert close_to(group["mean"], mean)
     assert close_to(group["half_width"], half)
     assert (group["runs"], group["is_current"]) == (3, True)
+
+
+def test_compare_and_runs_judge_by_the_promise_of_the_command_line(folder: Path) -> None:
+    """A share of the rounds for which a client was available is no share of all rounds."""
+    path = folder / "runs.turnout"
+    with RunStore(path) as store:
+        for policy in ("random", "fair-pace"):
+            for seed in range(2):
+                play_into(store, RunPlan(policy, 40, seed, {"cohort_size": 3}, world_settings={"clients": 12}))
+    done = in_process.run("runs", "compare", str(path), "--json")
+    printed = {row["policy"]: row for row in json.loads(done.stdout)["policies"]}
+    with served(path) as server:
+        data = server.json("/api/compare?run=1")
+        rows = server.json("/api/runs?run=1")["rows"]
+    assert (data["reference_rate"], data["share_of"]) == (0.15, "of the rounds it was available for")
+    shown = {group["policy"]: group for group in data["groups"]}
+    assert len(shown) == len(printed) == 2
+    for group, row in zip(sorted(shown.items()), sorted(printed.items()), strict=True):
+        for name in ("least_share", "shortfall"):
+            assert close_to([group[1][name]["mean"]], [row[1][name]["mean"]]), (group[0], name)
+        own = [one["figures"]["least_share"] for one in rows if one["policy"] == group[0]]
+        assert close_to([sum(own) / 2], [group[1]["least_share"]["mean"]])
 
 
 def test_compare_averages_the_summaries_over_seeds(directory: Path, runs: Served, stored: Stored) -> None:

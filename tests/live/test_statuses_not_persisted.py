@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from live.fleets import OpenFleet, World, packed, packed_from_disk, rows_of
+from turnout.cli.fleet.recording import read_recording
 from turnout.errors import ReportError, SettingError
 from turnout.kernel.rounds import RoundReport
-from turnout.lab.analysis.replay.records import recorded
 from turnout.live import FleetReader, Scheduler, certify
 from turnout.live._internals import examine
 from turnout.live.journal.journal import Journal
@@ -201,7 +201,7 @@ def test_explain_replay_and_certify_say_what_they_lack(open_fleet: OpenFleet, fo
     assert not explanation.exact
     assert "not persisted (persist_statuses=False)" in str(explanation)
     with pytest.raises(SettingError, match=r"persist_statuses=False.*cannot be replayed"):
-        recorded(scheduler.path)
+        read_recording(scheduler.path)
     content = certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
     assert sum(client["turns"] for client in content["clients"].values()) == int(scheduler.certificate().turns.sum())
     assert [event["contexts"] for event in scheduler.export() if event["kind"] == "round"] == [None] * 7

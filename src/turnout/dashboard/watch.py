@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.digests import Digest, DigestCache, reference_rate_of
+from turnout.dashboard.sources.digests import Digest, DigestCache, promise_of_runs
 from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.sources.run import RunSource, name_of
 from turnout.dashboard.sources.slot_fleet import open_fleet_source
 from turnout.dashboard.sources.slot_run import open_run_source
 from turnout.errors import ReportError, StoreError, TurnoutError
+from turnout.lab.analysis.judging import JudgedPromise
 from turnout.lab.runs.info import RunInfo
 from turnout.lab.runs.store import RunStore
 from turnout.live._internals import StaleError, is_fleet
@@ -71,7 +72,7 @@ class Watch:
         self._fleet: FleetSource | None = None
         self._store: RunStore | None = None
         self._digests = DigestCache()
-        self._rate: tuple[float | None] | None = None  # the reference rate, once it is known
+        self._promise: JudgedPromise | None = None  # once it is known
         self._runs: OrderedDict[int, RunSource] = OrderedDict()
         self._open()
 
@@ -160,21 +161,21 @@ class Watch:
         return (sum(means) / len(means), len(means)) if means else None
 
     @property
-    def reference_rate(self) -> float | None:
-        """The guaranteed rate that most runs have in common; None if no run has a guarantee."""
+    def promise(self) -> JudgedPromise:
+        """The promise by which the runs of the store are judged."""
         with self._lock:
-            if self._rate is None:
-                self._rate = (reference_rate_of(self.infos.values()),)
-            return self._rate[0]
+            if self._promise is None:
+                self._promise = promise_of_runs(sorted(self.infos.values(), key=lambda info: info.id))
+            return self._promise
 
     def has_digest(self, info: RunInfo) -> bool:
         """Returns whether the summary of a run is known without reading the run."""
         return self._digests.has(info)
 
-    def digest(self, info: RunInfo) -> Digest:
-        """Returns the summary of a run."""
+    def digest(self, info: RunInfo, promise: JudgedPromise | None = None) -> Digest:
+        """Returns the summary of a run, judged by a promise; by default by that of the store."""
         assert self._store is not None
-        return self._digests.get(self._store, info, self.reference_rate)
+        return self._digests.get(self._store, info, promise or self.promise)
 
     def describe(self) -> dict[str, Any]:
         """Returns the description of the store that the page shows, with the newest runs."""
@@ -345,7 +346,7 @@ class Watch:
         if self._store is None:
             return
         self.infos = {info.id: info for info in self._store.runs()}
-        self._rate = None
+        self._promise = None
         for run in [run for run in self._runs if run not in self.infos]:
             del self._runs[run]
         for run, source in self._runs.items():

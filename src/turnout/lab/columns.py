@@ -124,16 +124,6 @@ class RoundColumns:
         nonempty = [part for part in all_parts if len(part)] or all_parts[:1]
         return nonempty[0] if len(nonempty) == 1 else cls(**_fields_of_parts(nonempty))
 
-    @classmethod
-    def joined(cls, parts: Iterable[RoundColumns]) -> RoundColumns:
-        """Calls `concatenate`, of which it is the old name."""
-        return cls.concatenate(parts)
-
-    @property
-    def told(self) -> IntArray | None:
-        """The old name of `report_rows`."""
-        return self.report_rows
-
     def records(self) -> Iterator[RoundRecord]:
         """Iterates over the rounds, which are bit-for-bit equal to the records that the columns were made from."""
         return map(RoundRecord, self._selections(), self._reports())

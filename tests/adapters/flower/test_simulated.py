@@ -27,14 +27,14 @@ from turnout.adapters.flower.simulated import SimulatedFleet, SimulatedSlots
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.lab import PaperWorld
+from turnout.lab import PaperWorld, World
 
 pytestmark = pytest.mark.usefixtures("clock")
 
 CLIENTS = 6
 
 
-class Scripted:
+class Scripted(World):
     """A world with given exchange times; None stands for a failure, and `absent` clients are not available."""
 
     def __init__(self, seconds: list[float | None], absent: Mapping[int, set[int]] | None = None) -> None:

@@ -16,18 +16,15 @@ from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.rounds import LateArrivals, RoundRecord, RoundReport, Selection
 from turnout.lab.analysis.metrics import (
-    band_coverage,
     jain_index,
     lorenz_curve,
-    owed_after_each_round,
     prediction_error,
     replayed_estimates,
-    selection_rates,
-    sliding_rates,
     spread,
     summarise,
     time_saved,
 )
+from turnout.lab.analysis.promise import owed_after_each_round
 from turnout.lab.columns import RoundColumns
 from turnout.policies.rbcsf.policy import RBCSF
 from turnout.policies.small_fleet import SmallFleet
@@ -53,33 +50,6 @@ def fleet_run() -> tuple[list[RoundRecord], RoundColumns]:
 
 
 # Shares
-
-
-def test_selection_rates_are_turns_divided_by_rounds() -> None:
-    columns = columns_of([[0], [0, 2], [], [2]], clients=3)
-    assert selection_rates(columns).tolist() == [0.5, 0.0, 0.5]
-
-
-def test_sliding_rates_use_a_moving_window() -> None:
-    columns = columns_of([[0], [0, 1], [], [1]], clients=2)
-    assert sliding_rates(columns, 2).tolist() == [[1.0, 0.5], [0.5, 0.5], [0.0, 0.5]]
-
-
-def test_a_window_over_all_rounds_gives_the_selection_rates(fleet_run: tuple[list[RoundRecord], RoundColumns]) -> None:
-    _, columns = fleet_run
-    assert np.array_equal(sliding_rates(columns, 60), selection_rates(columns)[None])
-    assert np.array_equal(sliding_rates(columns, 1), columns.chosen_mask)
-
-
-@pytest.mark.parametrize("window", [0, 3])
-def test_a_window_longer_than_the_run_is_rejected(window: int) -> None:
-    with pytest.raises(SettingError, match="window must be at"):
-        sliding_rates(columns_of([[0], [0]], clients=1), window)
-
-
-def test_a_run_without_rounds_has_no_rates() -> None:
-    with pytest.raises(SettingError, match="hold no rounds"):
-        selection_rates(RoundColumns.from_records([], clients=1))
 
 
 # Debts
@@ -308,20 +278,6 @@ def test_the_prediction_error_is_nan_without_observed_times() -> None:
     assert np.isnan(by_round).all()
 
 
-def test_band_coverage_counts_expected_times_within_the_band() -> None:
-    columns = columns_of([[0], [0]], clients=1, times=[[4.0], [4.0]])
-    # Predicted 0 ± 1·w, then 2 ± w·sqrt(1/2).
-    assert band_coverage(columns, [1.0, 1.0], 1.0) == 0.5
-    assert band_coverage(columns, [1.0, 1.0], 2.0) == 1.0
-    assert band_coverage(columns, [1.0, 1.0], 0.5) == 0.0
-    assert band_coverage(columns, [1.0, 2.0], 0.0) == 0.5
-
-
-def test_band_coverage_needs_one_expected_time_per_turn() -> None:
-    with pytest.raises(SettingError, match="expected has 1 rows, but there are 2 chosen clients"):
-        band_coverage(columns_of([[0], [0]], clients=1), [1.0], 1.0)
-
-
 # The summary
 
 
@@ -351,6 +307,6 @@ def test_the_summary_agrees_with_the_individual_metrics(fleet_run: tuple[list[Ro
     summary = summarise(columns, guaranteed_rate=0.15)
     owed = owed_after_each_round(columns, 0.15)[-1]
     assert summary.total_time == pytest.approx(sum(record.report.duration for record in records))
-    assert summary.least_share == selection_rates(columns).min()
+    assert summary.least_share == columns.turns.min() / len(columns)
     assert summary.worst_debt == owed.max()
     assert summary.mean_debt == pytest.approx(owed.mean())

@@ -7,15 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from turnout.cli.fleet import recording
+from turnout.cli.fleet.recording import read_recording
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import OUTCOMES
 from turnout.lab import RunPlan, RunStore, play_into, play_plan
-from turnout.lab.analysis.metrics import shortfalls, summarise
-from turnout.lab.analysis.replay import records
-from turnout.lab.analysis.replay.records import recorded
-from turnout.lab.analysis.replay.replay import FIGURES, Replayed, fitted_build, replay
-from turnout.lab.analysis.tuning import Goal, find_speed_weight
+from turnout.lab.analysis.metrics import summarise
+from turnout.lab.analysis.promise import shortfalls
+from turnout.lab.analysis.replay.replay import FIGURES, ReplayResult, fitted_build, replay
+from turnout.lab.analysis.tuning import find_setting
 from turnout.live import ClientStatus, FleetReader, Scheduler
 from turnout.live._internals import KINDS
 from turnout.live.journal.journal import is_fleet
@@ -60,7 +61,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def assert_unchanged(result: Replayed) -> None:
+def assert_unchanged(result: ReplayResult) -> None:
     """Asserts that the replay is exact and equals the record."""
     for figure in result.figures:
         assert figure.exact, figure.name
@@ -70,14 +71,14 @@ def assert_unchanged(result: Replayed) -> None:
 
 
 def test_the_same_policy_reproduces_a_simulated_run_exactly(store: Path) -> None:
-    record = recorded(store)
+    record = read_recording(store)
     assert_unchanged(replay(record, "rbcsf", {}))
     assert record.past.columns.rounds.tolist() == list(range(1, 61))
 
 
 def test_the_same_policy_reproduces_a_fleet_exactly(fleet: Path) -> None:
     """The policy selects from the complete offers in every round; the recorded selections are not copied."""
-    record = recorded(fleet)
+    record = read_recording(fleet)
     assert record.past.has_all_contexts
     result = replay(record, "rbcsf", {"speed_weight": 5}, draws=2)
     assert_unchanged(result)
@@ -87,7 +88,7 @@ def test_the_same_policy_reproduces_a_fleet_exactly(fleet: Path) -> None:
 @pytest.mark.parametrize("policy", ["rbcsf", "random", "fedcs"])
 def test_another_policy_in_a_simulated_world_is_exact(store: Path, policy: str) -> None:
     given = {"speed_weight": 50.0} if policy == "rbcsf" else {}
-    result = replay(recorded(store), policy, given)
+    result = replay(read_recording(store), policy, given)
     expected = play_plan(RunPlan(policy, 60, seed=2, settings=given))
     assert all(figure.exact for figure in result.figures)
     assert result["mean_round"].replayed == expected.durations.mean()
@@ -101,7 +102,7 @@ def test_another_policy_in_a_simulated_world_is_exact(store: Path, policy: str) 
 
 
 def test_a_fleet_under_another_weight_is_estimated(fleet: Path) -> None:
-    result = replay(recorded(fleet), "rbcsf", {"speed_weight": 0.1}, draws=5)
+    result = replay(read_recording(fleet), "rbcsf", {"speed_weight": 0.1}, draws=5)
     assert [figure.name for figure in result.figures] == list(FIGURES)
     assert not result["mean_round"].exact
     assert result["mean_round"].half_width > 0
@@ -112,7 +113,7 @@ def test_a_fleet_under_another_weight_is_estimated(fleet: Path) -> None:
 
 
 def test_without_complete_offers_contexts_are_resampled(fleet: Path) -> None:
-    record = recorded(fleet)
+    record = read_recording(fleet)
     record = replace(record, past=replace(record.past, offers=None))
     result = replay(record, "rbcsf", {"speed_weight": 0.1}, draws=3)
     assert any("resampled from their turns" in note for note in result.notes)
@@ -121,7 +122,7 @@ def test_without_complete_offers_contexts_are_resampled(fleet: Path) -> None:
 
 
 def test_a_policy_without_contexts_is_exact_except_for_times(fleet: Path) -> None:
-    result = replay(recorded(fleet), "random", {}, draws=4)
+    result = replay(read_recording(fleet), "random", {}, draws=4)
     assert result.settings["cohort_size"] == 3  # inherited from the recorded policy
     assert all(result[name].exact for name in ("jain", "other_choices", "other_rounds"))
     # Only updates that arrive in time count as turns, and this depends on times.
@@ -130,7 +131,7 @@ def test_a_policy_without_contexts_is_exact_except_for_times(fleet: Path) -> Non
 
 
 def test_fair_pace_replays_a_fleet_that_broke_its_promise(fleet: Path) -> None:
-    record = recorded(fleet)
+    record = read_recording(fleet)
     result = replay(record, "fair-pace", {}, draws=3)
     assert result.settings == {"cohort_size": 3, "guaranteed_rate": 0.2}  # the recorded promise
     assert result.promise.startswith("0.2 of the rounds it was available for, at most 2 turns behind")
@@ -144,7 +145,7 @@ def test_fair_pace_replays_a_fleet_that_broke_its_promise(fleet: Path) -> None:
 
 
 def test_the_recorded_figures_are_those_of_the_fleets_own_certificate(fleet: Path) -> None:
-    result = replay(recorded(fleet), "rbcsf", {}, draws=2)
+    result = replay(read_recording(fleet), "rbcsf", {}, draws=2)
     with Scheduler.open(fleet, read_only=True) as scheduler:
         certificate = scheduler.certificate()
         assert (
@@ -165,11 +166,11 @@ def test_a_fleet_of_fair_pace_is_reproduced_exactly(tmp_path: Path) -> None:
             for client in scheduler.choose(statuses):
                 scheduler.report(client, min(1 + int(client[-1]) * rng.uniform(0.8, 1.2), DEADLINE))
             scheduler.close_round()
-    result = replay(recorded(path), "fair-pace", {}, draws=2)
+    result = replay(read_recording(path), "fair-pace", {}, draws=2)
     assert_unchanged(result)
     assert result.status == result.recorded_status != "broken"
     assert "at most 3 turns behind" in result.promise
-    assert replay(recorded(path), "fair-pace", {"tolerance": 1.5}, draws=2)["other_choices"].replayed > 0
+    assert replay(read_recording(path), "fair-pace", {"tolerance": 1.5}, draws=2)["other_choices"].replayed > 0
 
 
 @pytest.fixture(scope="module")
@@ -206,7 +207,7 @@ def test_metrics_replay_and_tuning_have_the_same_mean_round(crowded: Path) -> No
             assert closed.duration == waited[-1]
     assert kinds == set(KINDS)
     mean = float(np.mean(waited))
-    record = recorded(crowded)
+    record = read_recording(crowded)
     assert record.columns.durations.tolist() == waited
     assert summarise(record.columns, guaranteed_rate=0.2).mean_round == mean
     assert replay(record, "rbcsf", {}, draws=2)["mean_round"].recorded == mean
@@ -216,7 +217,7 @@ def test_metrics_replay_and_tuning_have_the_same_mean_round(crowded: Path) -> No
 
 def test_a_replay_waits_for_clients_that_were_not_needed(crowded: Path) -> None:
     """Over-selection is not replayed, so a client that returned after enough others arrives at its own time."""
-    record = recorded(crowded)
+    record = read_recording(crowded)
     assert any("the server waits for all" in note for note in record.notes)
     later = record.past.columns.exchange_times > record.columns.exchange_times
     assert later.any()
@@ -227,7 +228,7 @@ def test_a_replay_waits_for_clients_that_were_not_needed(crowded: Path) -> None:
 
 
 def test_all_turns_of_a_fleet_are_read(fleet: Path) -> None:
-    record = recorded(fleet)
+    record = read_recording(fleet)
     columns = record.past.columns
     with Scheduler.open(fleet, read_only=True) as scheduler:
         rounds = [scheduler.turns(round_) for round_ in range(1, ROUNDS + 1)]
@@ -247,15 +248,16 @@ def test_all_turns_of_a_fleet_are_read(fleet: Path) -> None:
 
 
 def test_a_world_fitted_to_a_fleet_is_as_fast_as_its_record(fleet: Path) -> None:
-    record = recorded(fleet)
+    record = read_recording(fleet)
     build, scale, mean_round = fitted_build(record, {})
     assert 0.7 < scale < 1.4
     assert mean_round == record.columns.durations.mean()
-    result = find_speed_weight(Goal.within(2, by=20), build, points=3, coarse=3, fine=3, fresh=4, try_horizon=False)
+    values = (0.0, 5.0, 100.0)
+    result = find_setting("speed_weight", build, figure="shortfall_at_end", most=2, rounds=20, values=values, seeds=3)
     policy, world = build({"speed_weight": 1.0}, 0)
     assert policy.cohort_size == 3
     assert np.array_equal(world.availability, record.past.available.mean(axis=0))
-    assert result.curve[0].mean("shortfall") < result.curve[-1].mean("shortfall")
+    assert result.trials[0].bound("shortfall_at_end") < result.trials[-1].bound("shortfall_at_end")
 
 
 def test_a_run_that_cannot_be_rebuilt_is_estimated_from_its_record(tmp_path: Path) -> None:
@@ -263,7 +265,7 @@ def test_a_run_that_cannot_be_rebuilt_is_estimated_from_its_record(tmp_path: Pat
     with RunStore(path) as runs:  # rounds of another seed than the plan's, as an older version might have written
         columns = play_plan(RunPlan("rbcsf", 60, seed=9))
         runs.write_run(PLAN.key, PLAN.as_dict(), columns, clients=40, code_version=__version__)
-    result = replay(recorded(path), "random", {}, draws=3)
+    result = replay(read_recording(path), "random", {}, draws=3)
     assert not result["mean_round"].exact
     assert result["mean_round"].replayed == pytest.approx(14.5, abs=3)
 
@@ -273,7 +275,7 @@ def test_a_run_in_a_world_that_is_not_installed_is_estimated_from_its_record(tmp
     plan = {**PLAN.as_dict(), "world": "no_such_module:World"}
     with RunStore(path) as runs:
         runs.write_run("elsewhere", plan, play_plan(PLAN), clients=40, code_version=__version__)
-    record = recorded(path)
+    record = read_recording(path)
     result = replay(record, "rbcsf", {"speed_weight": 6.0}, draws=3)
     assert not result["mean_round"].exact
     assert result["mean_round"].recorded == pytest.approx(record.columns.durations.mean())
@@ -282,12 +284,12 @@ def test_a_run_in_a_world_that_is_not_installed_is_estimated_from_its_record(tmp
 
 
 def test_offers_that_are_too_many_to_load_are_resampled(fleet: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    complete = recorded(fleet)
+    complete = read_recording(fleet)
     assert complete.past.offers is not None
-    monkeypatch.setattr(records, "MOST_NUMBERS", complete.past.offers.size - 1)
-    assert recorded(fleet).past.offers is None
-    monkeypatch.setattr(records, "MOST_NUMBERS", complete.past.offers.size)
-    loaded = recorded(fleet).past.offers
+    monkeypatch.setattr(recording, "MAX_CONTEXT_VALUES", complete.past.offers.size - 1)
+    assert read_recording(fleet).past.offers is None
+    monkeypatch.setattr(recording, "MAX_CONTEXT_VALUES", complete.past.offers.size)
+    loaded = read_recording(fleet).past.offers
     assert loaded is not None
     np.testing.assert_array_equal(loaded, complete.past.offers)
 
@@ -300,7 +302,7 @@ def test_the_notes_name_clients_that_joined_later_and_deadlines_that_changed(tmp
             scheduler.report_many(dict.fromkeys(scheduler.choose(clients), 3.0))
             scheduler.close_round()
             scheduler.amend(deadline=20.0)
-    notes = recorded(path).notes
+    notes = read_recording(path).notes
     assert "resampled times meet the present deadline, 20.0, in all rounds" in notes
     assert "clients that joined later are promised turns from the first round on, because accrual is always" in notes
 
@@ -314,21 +316,21 @@ def test_fleet_files_are_recognised_by_their_content(store: Path, fleet: Path, t
 
 def test_invalid_replays_are_rejected(store: Path, fleet: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no file"):
-        recorded(tmp_path / "nowhere.turnout")
+        read_recording(tmp_path / "nowhere.turnout")
     with pytest.raises(SettingError, match="omit run"):
-        recorded(fleet, 1)
+        read_recording(fleet, 1)
     with pytest.raises(StoreError, match="no run 7"):
-        recorded(store, 7)
+        read_recording(store, 7)
     with pytest.raises(SettingError, match="unknown policy"):
-        replay(recorded(store), "rbscf", {})
+        replay(read_recording(store), "rbscf", {})
     with pytest.raises(SettingError, match="true expected times"):
-        replay(recorded(fleet), "fastest", {})
+        replay(read_recording(fleet), "fastest", {})
     with pytest.raises(SettingError, match="draws must be at least 2"):
-        replay(recorded(fleet), "random", {}, draws=1)
+        replay(read_recording(fleet), "random", {}, draws=1)
     with RunStore(tmp_path / "empty.turnout"):
         pass
     with pytest.raises(SettingError, match="holds 0 runs"):
-        recorded(tmp_path / "empty.turnout")
+        read_recording(tmp_path / "empty.turnout")
     Scheduler.open(tmp_path / "new.turnout").close()
     with pytest.raises(SettingError, match="no closed round"):
-        recorded(tmp_path / "new.turnout")
+        read_recording(tmp_path / "new.turnout")

@@ -11,9 +11,9 @@ import pytest
 
 from live.fleets import named
 from live.turns.slots.played import open_slots
+from turnout.cli.fleet.recording import read_recording
 from turnout.errors import SettingError
 from turnout.lab import RunPlan, RunStore, play_into
-from turnout.lab.analysis.replay.records import recorded
 from turnout.lab.analysis.replay.replay import fitted_build, replay
 from turnout.live import ClientStatus, Feature, Features, FleetReader
 
@@ -40,7 +40,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_record_has_the_turns_that_have_ended_in_slots_that_are_never_empty(fleet: Path) -> None:
-    record = recorded(fleet)
+    record = read_recording(fleet)
     with FleetReader(fleet) as reader:
         ended = sorted(reader.ended_turns(), key=lambda turn: turn.id)
         under_way = len(reader.in_flight())
@@ -59,7 +59,7 @@ def test_the_record_has_the_turns_that_have_ended_in_slots_that_are_never_empty(
 
 
 def test_the_same_policy_repeats_the_record(fleet: Path) -> None:
-    found = replay(recorded(fleet), "fair-pace", {})
+    found = replay(read_recording(fleet), "fair-pace", {})
     assert all(
         figure.exact and figure.recorded == figure.replayed for figure in found.figures if "other" not in figure.name
     )
@@ -67,7 +67,7 @@ def test_the_same_policy_repeats_the_record(fleet: Path) -> None:
 
 
 def test_a_replay_with_nearly_the_same_settings_is_about_as_fast_as_the_record(fleet: Path) -> None:
-    found = replay(recorded(fleet), "fair-pace", {"tolerance": 1.001}, draws=3)
+    found = replay(read_recording(fleet), "fair-pace", {"tolerance": 1.001}, draws=3)
     rate = found["updates_per_second"]
     assert not rate.exact
     assert rate.replayed == pytest.approx(rate.recorded, rel=0.15)
@@ -75,7 +75,7 @@ def test_a_replay_with_nearly_the_same_settings_is_about_as_fast_as_the_record(f
 
 
 def test_another_policy_meets_the_recorded_clients_and_gives_as_many_turns(fleet: Path) -> None:
-    found = replay(recorded(fleet), "random", {}, draws=3)
+    found = replay(read_recording(fleet), "random", {}, draws=3)
     assert found["updates_per_second"].replayed < 0.9 * found["updates_per_second"].recorded
     assert found["other_choices"].replayed > 0
     assert found.promise.startswith("0.05 of the turns given while it was there, at most 1 turn behind")
@@ -93,7 +93,7 @@ def test_amended_settings_apply_to_the_decisions_of_their_time(tmp_path: Path) -
             if step == 15:
                 amended = scheduler.round
                 scheduler.amend(tolerance=2.0)
-    record = recorded(scheduler.path)
+    record = read_recording(scheduler.path)
     (stage,) = record.stages[1:]
     assert stage.after == amended
     found = replay(record, "fair-pace", {"tolerance": 1.5}, draws=2)
@@ -105,7 +105,7 @@ def test_a_simulated_run_without_rounds_is_replayed_exactly_in_its_world(tmp_pat
     plan = RunPlan("fair-pace", 80, 1, {"tolerance": 1.0}, world_settings={"clients": 12}, concurrency=3)
     with RunStore(tmp_path / "runs.turnout") as store:
         play_into(store, plan)
-    record = recorded(tmp_path / "runs.turnout")
+    record = read_recording(tmp_path / "runs.turnout")
     found, other = replay(record, "fair-pace", {}), replay(record, "random", {})
     assert all(figure.exact for figure in (*found.figures, *other.figures))
     assert found["updates_per_second"].replayed == found["updates_per_second"].recorded
@@ -114,14 +114,14 @@ def test_a_simulated_run_without_rounds_is_replayed_exactly_in_its_world(tmp_pat
 
 def test_searches_need_rounds(fleet: Path) -> None:
     with pytest.raises(SettingError, match="has no rounds: only records of rounds can be simulated again"):
-        fitted_build(recorded(fleet), {})
+        fitted_build(read_recording(fleet), {})
 
 
 def test_a_fleet_without_a_turn_that_has_ended_cannot_be_replayed(tmp_path: Path) -> None:
     with open_slots(tmp_path / "fleet.turnout") as scheduler:
         scheduler.fill(named(8))
     with pytest.raises(SettingError, match="holds no turn that has ended, with its context"):
-        recorded(scheduler.path)
+        read_recording(scheduler.path)
 
 
 def test_the_notes_count_the_turns_that_are_left_out(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_the_notes_count_the_turns_that_are_left_out(tmp_path: Path) -> None:
             for turn in scheduler.fill(statuses):
                 scheduler.report(turn.id, 2.0)
         scheduler.fill({})
-    record = recorded(scheduler.path)
+    record = read_recording(scheduler.path)
     assert len(record.columns) == 3
     assert "only 3 turns are used: the others, 3, are not stored completely" in record.notes
     assert not any(note.startswith("turns under way are left out") for note in record.notes)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -16,7 +16,6 @@ from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.rounds import RoundOffer, RoundRecord, RoundReport, Selection
 from turnout.lab.analysis.theory import (
     drift_constant,
-    lemma_coverage,
     long_run_margin,
     queue_bound,
     regret,
@@ -24,7 +23,6 @@ from turnout.lab.analysis.theory import (
 )
 from turnout.lab.columns import RoundColumns
 from turnout.policies.baselines.oracle import FairOracle
-from turnout.policies.rbcsf.exploration import ConstantExploration, TheoreticalExploration
 from turnout.policies.rbcsf.policy import RBCSF
 from turnout.policies.small_fleet import SmallFleet
 
@@ -41,22 +39,6 @@ def columns_of(cohorts: Sequence[Sequence[int]], *, clients: int, times: float =
         report = RoundReport(number, rows, np.ones((len(rows), 1)), np.full(len(rows), times))
         records.append(RoundRecord(Selection(number, rows), report))
     return RoundColumns.from_records(records, clients=clients)
-
-
-def random_cohorts(
-    seed: int, *, rounds: int, clients: int, noise: Callable[[np.random.Generator, FloatArray], FloatArray]
-) -> tuple[RoundColumns, FloatArray, FloatArray]:
-    """Returns random cohorts of half the SmallFleet with the given noise, theta, and the true means of the turns."""
-    fleet, rng = SmallFleet(seed, clients=clients), np.random.default_rng(seed)
-    records = []
-    for number in range(1, rounds + 1):
-        offer: RoundOffer = fleet.offer(number)
-        rows = np.sort(rng.choice(clients, clients // 2, replace=False))
-        means = (offer.contexts * fleet.theta).sum(axis=1)[rows]
-        report = RoundReport(number, rows, offer.contexts[rows], np.maximum(means + noise(rng, means), 0))
-        records.append(RoundRecord(Selection(number, rows), report))
-    columns = RoundColumns.from_records(records, clients=clients)
-    return columns, fleet.theta, (columns.contexts * fleet.theta[columns.chosen]).sum(axis=1)
 
 
 # Regret
@@ -252,81 +234,6 @@ def test_invalid_settings_of_the_bound_on_the_queues_are_rejected(change: dict[s
     arguments: dict[str, object] = {"rounds": [1], "clients": 4, "guaranteed_rate": 0.1, **change}
     with pytest.raises(SettingError, match=message):
         queue_bound(**arguments)  # type: ignore[arg-type]
-
-
-# The lemma
-
-
-def test_lemma_coverage_matches_a_manual_computation() -> None:
-    columns = columns_of([[0, 1], [0], [0, 1]], clients=3, times=4.0)
-    # Predicted for client 0: 0, 2, 8/3, with uncertainty 1, sqrt(1/2), sqrt(1/3); for client 1: 0, 2.
-    expected = [1.0, 2.5, 2.0, 1.5, 1.5]
-    # With exploration 1 the optimistic times are 0, 0 | 1.293 | 2.089, 1.293, and twice the bands
-    # 2, 2 | 1.414 | 1.155, 1.414: client 1 is too slow in round 1, client 0 too fast in round 3.
-    coverage = lemma_coverage(columns, expected, ConstantExploration(1.0))
-    assert coverage.pairs == 3 / 5
-    assert coverage.clients == 0.0
-    assert lemma_coverage(columns, [1.0, 2.0, 2.0, 2.5, 1.5], ConstantExploration(1.0)) == (1.0, 1.0)
-    assert lemma_coverage(columns, [1.0, 2.5, 2.0, 2.5, 1.5], ConstantExploration(1.0)) == (4 / 5, 1 / 2)
-
-
-def test_lemma_coverage_uses_the_exploration_of_the_round() -> None:
-    columns = columns_of([[0], [0]], clients=1, times=4.0)
-    requested = []
-
-    def schedule(round_: int) -> float:
-        requested.append(round_)
-        return float(round_ == 2)
-
-    # Round 1 has no band at all and predicts 0; round 2 predicts 2 ± 0.707.
-    assert lemma_coverage(columns, [1.0, 1.5], schedule) == (0.5, 0.0)
-    assert requested == [1, 2]
-
-
-def test_lemma_coverage_equals_a_literal_loop() -> None:
-    clients, delta = 8, 0.5
-    columns, theta, expected = random_cohorts(
-        5, rounds=40, clients=clients, noise=lambda rng, means: rng.normal(0, 4, len(means))
-    )
-    schedule = TheoreticalExploration(R=0.1, S=1.0, L=LONGEST_CONTEXT, delta=delta, ridge=0.5)  # too narrow on purpose
-    H, b = [0.5 * np.eye(3) for _ in range(clients)], [np.zeros(3) for _ in range(clients)]  # noqa: N806
-    pairs, always = [], [True] * clients
-    for index, number in enumerate(columns.rounds):
-        for row in range(columns.starts[index], columns.starts[index + 1]):
-            n, c = columns.chosen[row], columns.contexts[row]
-            band = schedule(int(number)) * math.sqrt(c @ np.linalg.inv(H[n]) @ c)
-            gap = c @ theta[n] - max(c @ np.linalg.inv(H[n]) @ b[n] - band, 0.0)
-            pairs.append(0 <= gap <= 2 * band)
-            always[n] = always[n] and pairs[-1]
-            H[n] += np.outer(c, c)
-            b[n] += columns.exchange_times[row] * c
-    coverage = lemma_coverage(columns, expected, schedule, ridge=0.5)
-    assert 0.1 < coverage.pairs < 0.95
-    assert coverage.pairs == pytest.approx(np.mean(pairs))
-    assert coverage.clients == np.mean(always)
-
-
-@given(st.integers(0, 10**6), st.sampled_from([0.01, 0.1, 0.5]), st.sampled_from([1.0, 2.0]))
-@settings(max_examples=15, deadline=None)
-def test_the_band_of_the_lemma_holds_with_its_schedule(seed: int, delta: float, ridge: float) -> None:
-    # Uniform noise on ±means is R-sub-Gaussian for the largest of the means.
-    columns, _, expected = random_cohorts(
-        seed, rounds=40, clients=8, noise=lambda rng, means: rng.uniform(-means, means)
-    )
-    schedule = TheoreticalExploration(R=SLOWEST_MEAN, S=LARGEST_THETA, L=LONGEST_CONTEXT, delta=delta, ridge=ridge)
-    coverage = lemma_coverage(columns, expected, schedule, ridge=ridge)
-    assert coverage.pairs >= 1 - delta
-    assert coverage.clients >= 1 - delta
-
-
-def test_lemma_coverage_is_nan_without_selected_clients() -> None:
-    record = RoundRecord(
-        Selection(1, np.empty(0, dtype=np.int64)),
-        RoundReport(1, np.empty(0, dtype=np.int64), np.empty((0, 3)), np.empty(0)),
-    )
-    coverage = lemma_coverage(RoundColumns.from_records([record], clients=2), [], ConstantExploration(1.0))
-    assert math.isnan(coverage.pairs)
-    assert math.isnan(coverage.clients)
 
 
 # The certificate

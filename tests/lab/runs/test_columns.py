@@ -61,8 +61,6 @@ def test_parts_of_nothing_cannot_be_concatenated() -> None:
 def test_old_names_still_work() -> None:
     columns = columns_of(unusual_rounds())
     assert columns.report_rows is not None
-    assert columns.told is columns.report_rows
-    assert RoundColumns.joined([columns]) is RoundColumns.concatenate([columns])
 
 
 def test_equal_rounds_give_equal_bytes() -> None:

@@ -154,7 +154,7 @@ def test_more_slots_than_clients_leave_slots_empty() -> None:
 
 
 def test_time_passes_while_nobody_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slots, "MOST_EMPTY", 1500)
+    monkeypatch.setattr(slots, "MAX_EMPTY", 1500)
     run = SlotRun(make_policy("random", 3, cohort_size=1), PaperWorld(clients=3, availability=0.02), 2)
     assert len(list(run.play(20))) == 20
     never = SlotRun(make_policy("random", 3, cohort_size=1), PaperWorld(clients=3, joins=[99_999] * 3), 2)

@@ -12,12 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
+from turnout.lab.drawing.style import as_svg
 from turnout.lab.studies.catalogue import EXPERIMENTS
-from turnout.lab.studies.framework.drawing import as_svg
-from turnout.lab.studies.framework.experiment import Findings, Table
+from turnout.lab.studies.framework.experiment import Findings
 from turnout.lab.studies.leaderboard.drawing import draw_figures, draw_front
 from turnout.lab.studies.leaderboard.slot_drawing import draw_slots
 from turnout.lab.studies.leaderboard.suites import SUITES
+from turnout.lab.tables import Table
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
 BOTH = ("fashion-mnist", "cifar-10")

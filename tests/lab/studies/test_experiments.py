@@ -15,9 +15,9 @@ from lab.studies.stored import RESULTS
 from turnout.errors import SettingError
 from turnout.kernel.fairness import FairnessQueues
 from turnout.lab import RunStore
+from turnout.lab.drawing.style import as_svg
 from turnout.lab.studies.catalogue import EXPERIMENTS, GROUPS, find_experiments
 from turnout.lab.studies.framework.claims import Claim
-from turnout.lab.studies.framework.drawing import as_svg
 from turnout.lab.studies.framework.experiment import Findings, Runs
 from turnout.lab.studies.framework.report import GLOSSARY, render_report
 from turnout.lab.studies.framework.reproduce import Result, plans_of, reproduce, verdict_counts, write_results

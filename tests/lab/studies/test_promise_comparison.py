@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from turnout.lab import RunStore
-from turnout.lab.analysis.metrics import shortfalls
+from turnout.lab.analysis.promise import shortfalls
 from turnout.lab.studies.framework.experiment import Runs
 from turnout.lab.studies.framework.reproduce import Result, plans_of, reproduce
 from turnout.lab.studies.paper.comparison import RATE, TrainingTime

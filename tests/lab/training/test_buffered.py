@@ -14,7 +14,7 @@ from turnout.errors import SettingError, StateError
 from turnout.kernel.rounds import RoundRecord
 from turnout.kernel.slots.turns import FINISHED, STARTED
 from turnout.lab import RoundColumns, RunPlan, RunStore, SlotRun, play_into, play_plan
-from turnout.lab.studies.paper.learning_curves import LearningCurve
+from turnout.lab.analysis.learning_curves import LearningCurve
 from turnout.lab.training.buffered import BufferedTraining
 from turnout.lab.training.learner_cache import training_world
 from turnout.lab.training.learners.base import Cohort

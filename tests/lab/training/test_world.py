@@ -9,6 +9,7 @@ import pytest
 
 from turnout import RoundOffer, RoundReport, Selection, make_policy
 from turnout.errors import SettingError, StateError
+from turnout.kernel.arrays import FloatArray
 from turnout.lab import (
     Federation,
     Learner,
@@ -19,6 +20,7 @@ from turnout.lab import (
     RunStore,
     Training,
     TrainingWorld,
+    World,
     load_dataset,
     make_world,
     partition,
@@ -87,14 +89,20 @@ def test_an_empty_selection_leaves_the_model_unchanged() -> None:
     assert "accuracy" in report.metrics
 
 
-class LateWorld:
+class LateWorld(World):
     """A world in which every second client is late, or every client."""
 
     def __init__(self, *, all_late: bool = False) -> None:
         self.all_late = all_late
         self.fleet = SmallFleet()
-        self.clients = 40
-        self.availability = np.full(40, 0.8)
+
+    @property
+    def clients(self) -> int:
+        return 40
+
+    @property
+    def availability(self) -> FloatArray:
+        return np.full(40, 0.8)
 
     def offer(self, round: int) -> RoundOffer:
         return self.fleet.offer(round)

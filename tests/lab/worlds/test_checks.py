@@ -27,7 +27,7 @@ def test_our_worlds_pass_all_checks(world: type[PaperWorld | TraceWorld]) -> Non
 
 
 class WithoutRestore:
-    """Has no method `restore`."""
+    """Has all methods of a world but one, and is none."""
 
     clients, availability = 40, np.ones(40)
     offer, play, state = PaperWorld.offer, PaperWorld.play, PaperWorld.state
@@ -217,7 +217,7 @@ class SeedsGlobally(PaperWorld):
 @pytest.mark.parametrize(
     ("world", "violation"),
     [
-        (WithoutRestore, "it is a world: WithoutRestore has no restore"),
+        (WithoutRestore, "it is a world: WithoutRestore is not a turnout.lab.World"),
         (WithoutClients, "it is a world: clients is 0"),
         (OneShare, r"it is a world: availability has the shape \(1,\), not one entry per client"),
         (Percentages, "it is a world: availability has an entry outside 0 to 1"),

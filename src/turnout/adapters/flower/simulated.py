@@ -12,7 +12,7 @@ import numpy as np
 
 from turnout.errors import SettingError
 from turnout.kernel.rounds import RoundOffer, Selection
-from turnout.lab.worlds.base import ClockedWorld, CohortWorld, World
+from turnout.lab.worlds.base import World
 from turnout.live import ClientStatus
 
 
@@ -71,7 +71,7 @@ class SimulatedSlots(SimulatedFleet):
     """
 
     def __init__(self, world: World, model_size: float) -> None:
-        if isinstance(world, CohortWorld) and world.combines_cohorts:
+        if world.combines_cohorts:
             raise SettingError("this world combines the results of a cohort: use it in a fleet with rounds")
         super().__init__(world, model_size)
         self.now = 0.0
@@ -85,8 +85,7 @@ class SimulatedSlots(SimulatedFleet):
     def statuses(self, round: int, clients: Iterable[str]) -> dict[str, ClientStatus]:
         """Returns the status of each of these clients that is available now; `round` plays no part."""
         del round
-        if isinstance(self.world, ClockedWorld):
-            self.world.set_clock(self.now)
+        self.world.set_clock(self.now)
         self._offers += 1
         return super().statuses(self._offers, clients)
 
@@ -101,8 +100,7 @@ class SimulatedSlots(SimulatedFleet):
         """Returns the turn that ends next; None if no client is training, in which case time passes."""
         if self._ends:
             return min(self._ends, key=lambda turn: (self._ends[turn][0], turn))
-        if isinstance(self.world, ClockedWorld):
-            self.now += self.world.idle_seconds
+        self.now += self.world.idle_seconds
         return None
 
     def end(self, turn: int) -> float | None:

@@ -13,12 +13,13 @@ from rich.console import Console
 from rich.table import Table
 
 from turnout.cli.completion import complete_policies
+from turnout.cli.fleet.recording import read_recording
 from turnout.cli.naming import apply_settings
 from turnout.cli.options import JsonOption, SettingOption, contenders, print_json, progress_bar
 from turnout.counting import counted
-from turnout.lab.analysis.replay.records import Recorded, recorded
-from turnout.lab.analysis.replay.replay import Figure, Replayed
-from turnout.lab.analysis.replay.replay import replay as replayed
+from turnout.lab.analysis.replay.recording import Recording
+from turnout.lab.analysis.replay.replay import ReplayFigure, ReplayResult
+from turnout.lab.analysis.replay.replay import replay as replay_rounds
 from turnout.lab.analysis.statistics import format_interval
 
 #: Row headings and decimal places of the figures of a replay.
@@ -59,14 +60,14 @@ def replay(
 
     Example: turnout replay fleet.turnout --policy fair-pace --set tolerance=2
     """
-    record = recorded(file, run)
+    record = read_recording(file, run)
     name, given = record.policy, _recorded_with(record, settings or [])
     if policy is not None:
         plan = contenders([policy], None, settings, None, None, ())[0]
         name, given = plan.policy, dict(plan.settings)
     with progress_bar() as progress:
         task = progress.add_task("Replaying", total=None)
-        found = replayed(
+        result = replay_rounds(
             record,
             name,
             given,
@@ -74,14 +75,14 @@ def replay(
             watch=lambda done, total: progress.update(task, completed=done, total=total),
         )
     if json:
-        result = {**asdict(found), "figures": {figure.name: figure._asdict() for figure in found.figures}}
-        result["status"] = found.status
-        print_json({"recorded": {"policy": record.policy, "settings": dict(record.settings)}, **result})
+        figures = {figure.name: figure._asdict() for figure in result.figures}
+        recorded = {"policy": record.policy, "settings": dict(record.settings)}
+        print_json({"recorded": recorded, **asdict(result), "figures": figures, "status": result.status})
         return
-    _print(found, record.where, record.policy)
+    _print(result, record.where, record.policy)
 
 
-def _recorded_with(record: Recorded, settings: Sequence[str]) -> dict[str, Any]:
+def _recorded_with(record: Recording, settings: Sequence[str]) -> dict[str, Any]:
     """Returns what --set changes in the settings of the recorded policy, whose name comes from a file."""
     ((_, changed),) = apply_settings([(record.policy, dict(record.settings))], settings, overwrite=True)
     recorded_settings = dict(record.settings)
@@ -92,46 +93,48 @@ def _recorded_with(record: Recorded, settings: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _print(found: Replayed, where: str, policy: str) -> None:
+def _print(result: ReplayResult, where: str, policy: str) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    settings = ", ".join(f"{name}={value}" for name, value in found.settings.items())
-    other = f"{found.policy} ({settings})" if settings else found.policy
-    given = f"{counted(found.rounds, 'round')}, {counted(found.choices, 'selection')}"
-    if found.slots is not None:
-        given = f"{counted(found.rounds, 'turn')} in {counted(found.slots, 'slot')}, given"
+    settings = ", ".join(f"{name}={value}" for name, value in result.settings.items())
+    other = f"{result.policy} ({settings})" if settings else result.policy
+    given = f"{counted(result.rounds, 'round')}, {counted(result.choices, 'selection')}"
+    if result.slots is not None:
+        given = f"{counted(result.rounds, 'turn')} in {counted(result.slots, 'slot')}, given"
     console.print(f"{where}: {given} by {policy}; replayed by {other}")
-    console.print(f"promise: {found.promise}")
+    console.print(f"promise: {result.promise}")
     table = Table()
     for heading in ("", "recorded", "replayed", ""):
         table.add_column(heading, justify="right" if heading else "left")
-    for figure in found.figures:
+    for figure in result.figures:
         heading, digits = ROWS[figure.name]
-        heading = heading if found.slots is None else SLOT_HEADINGS.get(figure.name, heading)
+        heading = heading if result.slots is None else SLOT_HEADINGS.get(figure.name, heading)
         if figure.name == "least_share":
-            heading = f"{heading} {found.share_of}"
+            heading = f"{heading} {result.share_of}"
         value = "" if figure.name.startswith("other") else format_interval(figure.recorded, math.nan, digits)
         table.add_row(heading, value, format_interval(figure.replayed, math.nan, digits), _accuracy(figure, digits))
-    table.add_row("promise, at the end", found.recorded_status, found.status, _certainty(found))
+    table.add_row("promise, at the end", result.recorded_status, result.status, _certainty(result))
     Console().print(table)
-    console.print(f"recorded, {found.recorded_promise}")
-    console.print(f"replayed, {found.replayed_promise}")
-    if found.known_times < 1:
-        console.print(f"{found.known_times:.0%} of the exchange times in the replay were recorded, the others sampled:")
-    for note in found.notes:
+    console.print(f"recorded, {result.recorded_promise}")
+    console.print(f"replayed, {result.replayed_promise}")
+    if result.known_times < 1:
+        console.print(
+            f"{result.known_times:.0%} of the exchange times in the replay were recorded, the others sampled:"
+        )
+    for note in result.notes:
         console.print(f"  {note}")
 
 
-def _accuracy(figure: Figure, digits: int) -> str:
+def _accuracy(figure: ReplayFigure, digits: int) -> str:
     if figure.exact:
         return "exact"
     text = format_interval(figure.replayed, figure.half_width, digits, limits=figure.limits)
     return f"estimated {text.partition(' ')[2]}"
 
 
-def _certainty(found: Replayed) -> str:
+def _certainty(result: ReplayResult) -> str:
     """Returns whether the status is exact, or how many replays ended with each status."""
-    if found["shortfall_at_end"].exact:
+    if result["shortfall_at_end"].exact:
         return "exact"
     return (
-        f"estimated: {', '.join(f'{status} in {count}' for status, count in found.statuses.items())} of {found.draws}"
+        f"estimated: {', '.join(f'{status} in {count}' for status, count in result.statuses.items())} of {result.draws}"
     )

@@ -23,15 +23,21 @@ from turnout.errors import SettingError, suggestion
 from turnout.kernel.certificate import Tolerance
 from turnout.kernel.guarantee import Guarantee
 from turnout.lab.analysis.comparison import common_length, first_rounds
+from turnout.lab.analysis.learning_curves import LearningCurve
 from turnout.lab.analysis.statistics import UNIT_RANGE, format_interval
 from turnout.lab.analysis.tracked import turns_behind
 from turnout.lab.columns import RoundColumns
+from turnout.lab.drawing.comparison import (
+    accuracy_table,
+    behind_table,
+    draw_accuracy,
+    draw_behind,
+    draw_overview,
+    overview_tables,
+)
+from turnout.lab.drawing.style import save
 from turnout.lab.runs.store import RunStore
-from turnout.lab.studies.comparison_figures import accuracy_table, behind_table, draw_accuracy, draw_behind
-from turnout.lab.studies.framework.drawing import save
-from turnout.lab.studies.framework.reproduce import as_csv, write_text
-from turnout.lab.studies.paper.comparison import draw_overview, overview_tables
-from turnout.lab.studies.paper.learning_curves import LearningCurve
+from turnout.lab.tables import as_csv, write_text
 
 TargetOption = Annotated[
     float | None,

@@ -13,16 +13,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from turnout.cli.lab.judging import Judged, JudgedPromise, status_cell, worst_of
+from turnout.cli.lab.judging import JudgedPromise, Judgement, status_cell, worst_of
 from turnout.cli.options import JsonOption, SeedsOption, WorkersOption, print_json, progress_bar
 from turnout.kernel.certificate import DEFAULT_TOLERANCE
 from turnout.lab.analysis.statistics import UNIT_RANGE, format_interval, mean_confidence_interval
 from turnout.lab.runs.store import RunStore
 from turnout.lab.runs.sweep import sweep
 from turnout.lab.studies.framework.conclusion import Contender, conclude
-from turnout.lab.studies.framework.reproduce import plans_of, reproduce, write_text
+from turnout.lab.studies.framework.reproduce import plans_of, reproduce
 from turnout.lab.studies.paper.comparison import RATE, PullRecord, Queues, TrainingTime
 from turnout.lab.studies.promise_comparison import LABELS, PromiseComparison
+from turnout.lab.tables import write_text
 
 HEADINGS = ("policy", "mean round", "saved", "least share of all rounds", "largest shortfall", "status")
 #: Every policy of the demo is judged by the promise of the paper: a share of all rounds.
@@ -80,7 +81,7 @@ def demo(
     )
 
 
-def _rows(judged: Mapping[str, Sequence[Judged]]) -> list[dict[str, Any]]:
+def _rows(judged: Mapping[str, Sequence[Judgement]]) -> list[dict[str, Any]]:
     totals = {label: np.mean([run.summary.total_time for run in runs]) for label, runs in judged.items()}
     return [
         {
@@ -98,7 +99,7 @@ def _rows(judged: Mapping[str, Sequence[Judged]]) -> list[dict[str, Any]]:
     ]
 
 
-def _judge(store: RunStore, key: str) -> Judged:
+def _judge(store: RunStore, key: str) -> Judgement:
     info = store.find(key)
     assert info is not None, "the sweep has written every plan"
     return PROMISE.judge(store.columns(info.id), DEFAULT_TOLERANCE)
@@ -128,7 +129,7 @@ def _print_table(rows: list[dict[str, Any]], seeds: int, rounds: int) -> None:
     console.print(EXPLANATION, highlight=False)
 
 
-def _with_intervals(judged: Mapping[str, Sequence[Judged]]) -> list[list[str]]:
+def _with_intervals(judged: Mapping[str, Sequence[Judgement]]) -> list[list[str]]:
     """Returns the rows of the report: means with their confidence intervals over seeds."""
     totals = {label: np.array([run.summary.total_time for run in runs]) for label, runs in judged.items()}
     return [
@@ -147,7 +148,7 @@ def _interval(values: Any, digits: int, **options: Any) -> str:
     return format_interval(*mean_confidence_interval(values), digits, **options)
 
 
-def _contenders(judged: Mapping[str, Sequence[Judged]], oracles: Set[str]) -> list[Contender]:
+def _contenders(judged: Mapping[str, Sequence[Judgement]], oracles: Set[str]) -> list[Contender]:
     return [
         Contender(
             label,
@@ -161,7 +162,7 @@ def _contenders(judged: Mapping[str, Sequence[Judged]], oracles: Set[str]) -> li
 
 
 def _write_report(
-    path: Path, results: Any, judged: Mapping[str, Sequence[Judged]], oracles: Set[str], rounds: int
+    path: Path, results: Any, judged: Mapping[str, Sequence[Judgement]], oracles: Set[str], rounds: int
 ) -> None:
     from turnout.lab.studies.framework.report import render_report
 

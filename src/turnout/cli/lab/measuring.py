@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from turnout.cli.lab.judging import Judged, JudgedPromise, worst_of
+from turnout.cli.lab.judging import JudgedPromise, Judgement, worst_of
 from turnout.errors import SettingError
 from turnout.kernel.certificate import Tolerance
+from turnout.lab.analysis.learning_curves import LearningCurve
 from turnout.lab.analysis.statistics import mean_confidence_interval
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.tables import RunTable, TablePart
-from turnout.lab.studies.paper.learning_curves import LearningCurve
 from turnout.tracking.names import flat_settings
 
 ACCURACY = "accuracy"
@@ -236,7 +236,7 @@ def measure(
     return Measured(contender, values, statuses, float(tolerance), judged[0].summary.share_of)
 
 
-def _figure(judged: Judged, name: str) -> float:
+def _figure(judged: Judgement, name: str) -> float:
     source: Any = judged.slots if name in SLOT_MEASURES else judged.summary
     return float(getattr(source, name))
 

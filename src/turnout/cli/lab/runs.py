@@ -35,7 +35,7 @@ from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.info import RunInfo
 from turnout.lab.runs.store import RunStore
 from turnout.lab.runs.tables import as_kind, build_table
-from turnout.lab.studies.framework.reproduce import write_text
+from turnout.lab.tables import write_text
 
 runs = typer.Typer(
     no_args_is_help=True,

@@ -25,7 +25,7 @@ from turnout.cli.lab.comparing import (
     show_comparison,
 )
 from turnout.cli.lab.judging import (
-    Judged,
+    Judgement,
     PromiseOption,
     ToleranceOption,
     promise_of,
@@ -60,15 +60,15 @@ from turnout.cli.studies.slot_board import show_slot_board
 from turnout.counting import counted
 from turnout.errors import SettingError, suggestion
 from turnout.lab.columns import RoundColumns
+from turnout.lab.drawing.comparison import draw_overview, overview_tables
+from turnout.lab.drawing.style import save_as
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.store import RunStore
 from turnout.lab.runs.sweep import missing_plans, play_into
 from turnout.lab.runs.tracked import track_records
-from turnout.lab.studies.framework.drawing import save_as
-from turnout.lab.studies.framework.reproduce import check_device
 from turnout.lab.studies.leaderboard.slots import SLOT_SUITES
 from turnout.lab.studies.leaderboard.suites import SUITES
-from turnout.lab.studies.paper.comparison import draw_overview, overview_tables
+from turnout.lab.training.distributed import check_device
 from turnout.lab.worlds.registry import OUR_WORLDS
 
 SIMULATED = ("fair-pace", "random")
@@ -311,11 +311,11 @@ def _playing(
         yield store, [[next(runs) for _ in plans_of_policy] for plans_of_policy in by_seed]
 
 
-def _judged_dict(judged: Judged) -> dict[str, Any]:
+def _judged_dict(judged: Judgement) -> dict[str, Any]:
     return {**asdict(judged.summary), "tolerance": judged.tolerance, "status": judged.status}
 
 
-def _summary_table(title: str, plans: Sequence[RunPlan], judged: Sequence[Judged]) -> Table:
+def _summary_table(title: str, plans: Sequence[RunPlan], judged: Sequence[Judgement]) -> Table:
     table = Table(title=title)
     share = f"least share {judged[0].summary.share_of}"
     headings = (

@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from turnout.cli.lab.judging import Judged, JudgedPromise, status_cell
+from turnout.cli.lab.judging import JudgedPromise, Judgement, status_cell
 from turnout.cli.options import print_json
 from turnout.counting import counted
 from turnout.lab.analysis.slots import SlotFigures
@@ -23,7 +23,7 @@ NOTE = (
 )
 
 
-def show_slots(plans: Sequence[RunPlan], judged: Sequence[Judged], promise: JudgedPromise, *, json: bool) -> None:
+def show_slots(plans: Sequence[RunPlan], judged: Sequence[Judgement], promise: JudgedPromise, *, json: bool) -> None:
     """Prints one row for each run.
 
     Args:
@@ -55,7 +55,7 @@ def show_slots(plans: Sequence[RunPlan], judged: Sequence[Judged], promise: Judg
     Console(highlight=False).print(NOTE)
 
 
-def _as_dict(judged: Judged) -> dict[str, Any]:
+def _as_dict(judged: Judgement) -> dict[str, Any]:
     slots, summary = _slots(judged), judged.summary
     return {
         "updates_per_second": slots.updates_per_second,
@@ -70,7 +70,7 @@ def _as_dict(judged: Judged) -> dict[str, Any]:
     }
 
 
-def _slots(judged: Judged) -> SlotFigures:
+def _slots(judged: Judgement) -> SlotFigures:
     assert judged.slots is not None, "runs with --concurrency have no rounds"
     return judged.slots
 

@@ -34,8 +34,7 @@ from turnout.lab.runs.executors import Executor
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.store import RunStore
 from turnout.lab.runs.sweep import missing_plans
-from turnout.lab.studies.framework.reproduce import check_device
-from turnout.lab.training.distributed import play_plans
+from turnout.lab.training.distributed import check_device, play_plans
 from turnout.lab.training.learner_cache import LearnerCache
 
 #: The number of lines that report progress where standard error is not a terminal.

@@ -161,9 +161,10 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout import RoundOffer, RoundReport, Selection
+from turnout.lab import World
 
 
-class $cls:
+class $cls(World):
     """Clients with fixed speeds, of which a share is available in each round.
 
     `turnout worlds show $name` prints this line, and what is said about each setting.

@@ -14,8 +14,8 @@ from turnout.cli.completion import complete_datasets
 from turnout.cli.options import JsonOption, SeedOption, print_json, progress_bar
 from turnout.counting import counted
 from turnout.errors import DatasetError
-from turnout.lab.studies.framework.drawing import save_as
-from turnout.lab.studies.partition_figure import draw_partition
+from turnout.lab.drawing.partition import draw_partition
+from turnout.lab.drawing.style import save_as
 from turnout.lab.training.datasets import SOURCES, Source, find_source, load_dataset
 from turnout.lab.training.files import fetch as fetch_files
 from turnout.lab.training.files import find_folder

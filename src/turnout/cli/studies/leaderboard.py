@@ -22,10 +22,11 @@ from turnout.lab.runs.store import RunStore
 from turnout.lab.runs.sweep import missing_plans
 from turnout.lab.runs.tracked import MetricsWatcher
 from turnout.lab.studies.framework.experiment import Experiment, Findings
-from turnout.lab.studies.framework.reproduce import check_device, reproduce
+from turnout.lab.studies.framework.reproduce import reproduce
 from turnout.lab.studies.leaderboard.choosing_cost import choosing_costs
 from turnout.lab.studies.leaderboard.leaderboard import Leaderboard, as_json, with_costs, write_leaderboard
 from turnout.lab.studies.leaderboard.suites import Suite, find_suite
+from turnout.lab.training.distributed import check_device
 from turnout.lab.worlds.registry import make_world
 from turnout.lab.worlds.traces.world import TraceWorld
 

@@ -28,16 +28,10 @@ from turnout.lab.runs.store import RunStore
 from turnout.lab.runs.sweep import missing_plans
 from turnout.lab.studies.catalogue import EXPERIMENTS, GROUPS, find_experiments
 from turnout.lab.studies.framework.experiment import Experiment
-from turnout.lab.studies.framework.reproduce import (
-    Result,
-    check_device,
-    claims_of,
-    plans_of,
-    verdict_counts,
-    write_results,
-)
+from turnout.lab.studies.framework.reproduce import Result, claims_of, plans_of, verdict_counts, write_results
 from turnout.lab.studies.framework.reproduce import reproduce as reproduced
 from turnout.lab.studies.paper.accuracy import TASKS
+from turnout.lab.training.distributed import check_device
 
 COLOURS = {"holds": "green", "does not hold": "red", "not decided": "yellow"}
 

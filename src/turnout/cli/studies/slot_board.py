@@ -15,10 +15,11 @@ from turnout.cli.naming import parse_policy
 from turnout.cli.options import print_json
 from turnout.cli.studies.leaderboard import Following, play_board
 from turnout.lab.analysis.statistics import format_interval
-from turnout.lab.studies.framework import drawing
-from turnout.lab.studies.framework.reproduce import as_csv, check_device, write_text
+from turnout.lab.drawing import style as drawing
 from turnout.lab.studies.leaderboard.leaderboard import rows_of
 from turnout.lab.studies.leaderboard.slots import REFERENCE, SLOT_SUITES, TABLE, SlotBoard, SlotSuite
+from turnout.lab.tables import as_csv, write_text
+from turnout.lab.training.distributed import check_device
 
 
 def show_slot_board(

@@ -139,7 +139,7 @@ function frontChart(data, groups, highlighted, highlight) {
         title: isTimed ? 'seconds from one decision to the next' : 'mean round duration (seconds)',
         rangemode: 'tozero',
       },
-      yaxis: { title: `smallest share of all ${words.rounds}`, tickformat: '.3~p', rangemode: 'tozero' },
+      yaxis: { title: `smallest share ${data.share_of ?? ''}`, tickformat: '.3~p', rangemode: 'tozero' },
       showlegend: true,
       ...(data.reference_rate == null ? {} : rule(c, 'y', data.reference_rate, 'promised', { right: true })),
     }),
@@ -198,8 +198,8 @@ function view(data, settings) {
   return [
     box('Groups', groupTable(groups, data.about, highlighted, highlight),
       referenceRate != null &&
-        muted(`The shortfall is how far any client was ever behind ${share(referenceRate)} of all ${words.rounds}, ` +
-          'for all policies alike.'),
+        muted(`The shortfall is how far any client was ever behind ${share(referenceRate)} ${data.share_of}, ` +
+          'for all policies alike; the smallest share is a share of the same.'),
       muted('± is the half-width of the 95 % confidence interval over the runs of a group. ',
         'If intervals overlap, “best” may be due to chance. A policy that is given the true times is never “best”.'),
       data.left_out > 0 && muted(`${plural(data.left_out, 'picked run')} in other worlds cannot be compared with these.`),

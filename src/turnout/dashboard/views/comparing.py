@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.digests import Digest
+from turnout.dashboard.sources.digests import Digest, promise_of_runs
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.sources.run import given_true_times, name_of
 from turnout.dashboard.sources.slot_ledger import SlotLedger
@@ -18,6 +18,7 @@ from turnout.dashboard.views.common import about, bin_series, json_number, json_
 from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray
+from turnout.lab.analysis.promise import share_of
 from turnout.lab.analysis.statistics import mean_confidence_interval
 from turnout.lab.runs.info import RunInfo
 
@@ -81,6 +82,7 @@ def compare(watch: Watch, source: Source | None, *, picked: str = "") -> dict[st
     data: dict[str, Any] = {
         "about": about(watch, source),
         "reference_rate": None,
+        "share_of": None,
         "groups": [],
         "curves": [],
         "front": [],
@@ -93,13 +95,15 @@ def compare(watch: Watch, source: Source | None, *, picked: str = "") -> dict[st
         return {**data, "empty_reason": None}
     picks = picked_runs(picked)
     compared = _comparable_runs(watch, source, picks)
+    promise = promise_of_runs(infos[0] for infos in compared.values())
+    slots = source.ledger.slots
     groups: list[dict[str, Any]] = []
     curves = []
     for name, group_infos in compared.items():
         infos = [info for info in group_infos if info.rounds]
         if not infos:
             continue
-        digests = [watch.digest(info) for info in infos]
+        digests = [watch.digest(info, promise) for info in infos]
         rounds = min(digest.rounds for digest in digests)
         seconds = np.mean([np.cumsum(digest.seconds[:rounds]) for digest in digests], axis=0)
         x, (_, _, high) = bin_series(np.arange(1, rounds + 1), seconds)
@@ -119,11 +123,13 @@ def compare(watch: Watch, source: Source | None, *, picked: str = "") -> dict[st
     front = [
         {"name": group["name"], "mean_round": group["mean_round"]["mean"], "least_share": group["least_share"]["mean"]}
         for group in groups
+        if group["least_share"] is not None
     ]
     reason = "This store has runs of only one policy in this world." if len(groups) < 2 else None
     return {
         **data,
-        "reference_rate": watch.reference_rate,
+        "reference_rate": promise.number,
+        "share_of": share_of(promise.accrual, slots),
         "empty_reason": reason,
         "groups": groups,
         "curves": curves,

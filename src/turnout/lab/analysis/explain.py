@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -10,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import PluginError, ReportError, SettingError, TurnoutError
-from turnout.kernel.arrays import FloatArray
-from turnout.kernel.rounds import RoundOffer, RoundRecord, RoundReport, Selection
+from turnout.kernel.rounds import RoundRecord, RoundReport
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.slots import SlotRun
 from turnout.lab.runs.store import RunStore
-from turnout.lab.worlds.base import ClockedWorld, TurnWorld, World
+from turnout.lab.worlds.base import World, WorldWrapper
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.explanation import Explanation, explain_choice, inexact_explanation
 from turnout.policies.explain.sentences import SLOTS
@@ -73,7 +71,7 @@ def _explain_turn(run: SlotRun, records: list[RoundRecord], client: int) -> Expl
     return explain_choice(policy, run.visible(offer), selection, client, _name, SLOTS)
 
 
-class _KnownResults:
+class _KnownResults(WorldWrapper):
     """A world in which the results of training are looked up instead of training again.
 
     Args:
@@ -82,58 +80,22 @@ class _KnownResults:
     """
 
     def __init__(self, world: World, records: list[RoundRecord]) -> None:
-        self.inner: World = world.inner if isinstance(world, TurnWorld) else world
+        super().__init__(world.timing)
         self._results = {record.round: record.report for record in records}
-
-    @property
-    def clients(self) -> int:
-        """The number of clients."""
-        return self.inner.clients
-
-    @property
-    def availability(self) -> FloatArray:
-        """The probability that each client is available."""
-        return self.inner.availability
-
-    @property
-    def idle_seconds(self) -> float:
-        """How long the world waits if nobody is available."""
-        return self.inner.idle_seconds if isinstance(self.inner, ClockedWorld) else 0.0
-
-    def set_clock(self, seconds: float) -> None:
-        """Sets the time of the world, if it has a clock."""
-        if isinstance(self.inner, ClockedWorld):
-            self.inner.set_clock(seconds)
-
-    def offer(self, round: int) -> RoundOffer:
-        """Returns the offer of the world."""
-        return self.inner.offer(round)
-
-    def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
-        """Returns the times of the world."""
-        return self.inner.play(offer, selection)
 
     def finish(self, report: RoundReport) -> RoundReport:
         """Adds the recorded losses and metrics to a turn that ends."""
         known = self._results[report.round]
         return replace(report, losses=known.losses, metrics=known.metrics)
 
-    def state(self) -> dict[str, Any]:
-        """Returns the state of the world."""
-        return self.inner.state()
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores the state of the world."""
-        self.inner.restore(state)
-
 
 def _replay_rounds(policy: SelectionPolicy, world: World, records: list[RoundRecord]) -> int | None:
     """Replays the recorded selections without asking the policy; returns the first round that differs, if any."""
     # A training world only adds losses and metrics, which are recorded; the inner world determines the times.
-    clock: Any = getattr(world, "inner", world)
+    timing = world.timing
     for record in records:
         recorded = record.report
-        report = clock.play(clock.offer(record.round), record.selection)
+        report = timing.play(timing.offer(record.round), record.selection)
         if not _equal(report.clients, recorded.clients) or not _equal(report.exchange_times, recorded.exchange_times):
             return record.round
         policy.tell(replace(report, losses=recorded.losses, metrics=recorded.metrics))

@@ -1,10 +1,8 @@
-"""Metrics of a run: selection rates, turns owed, shortfalls, round times and prediction errors.
-
-The metrics of a promise are those of `turnout.lab.analysis.promise`, which this module exports too.
-"""
+"""Metrics of a run: round times, evenness of turns, prediction errors, and a summary with those of a promise."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, Rate, as_count, as_floats, as_number, require_length
-from turnout.kernel.certificate import Accrual
+from turnout.kernel.arrays import FloatArray, IntArray, Rate, as_floats
+from turnout.kernel.certificate import Accrual, Certificate
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.guarantee import Paid
 from turnout.kernel.rounds import TIMED_OUTCOMES
@@ -21,44 +19,13 @@ from turnout.lab.analysis.promise import (
     SHARE_OF,
     Shortfall,
     accrual_mask,
-    least_share,
-    owed_after_each_round,
-    owed_units,
     require_rounds,
     round_of_each_row,
-    shares,
     shortfalls,
     with_outcome,
 )
 from turnout.lab.analysis.statistics import mean_or_nan
 from turnout.lab.columns import RoundColumns
-
-__all__ = [
-    "SHARE_OF",
-    "Estimates",
-    "PredictionError",
-    "Shortfall",
-    "Summary",
-    "as_true_means",
-    "available_rates",
-    "band_coverage",
-    "gini_coefficient",
-    "jain_index",
-    "least_share",
-    "lorenz_curve",
-    "owed_after_each_round",
-    "owed_units",
-    "prediction_error",
-    "replayed_estimates",
-    "round_of_each_row",
-    "selection_rates",
-    "shares",
-    "shortfalls",
-    "sliding_rates",
-    "spread",
-    "summarise",
-    "time_saved",
-]
 
 
 class Estimates(NamedTuple):
@@ -122,17 +89,21 @@ def summarise(
     By default the promise is that of the paper: every client accrues turns in every round, and a selection pays one
     turn.
     """
-    rounds = require_rounds(columns)
+    return summarise_shortfall(columns, shortfalls(columns, guaranteed_rate, accrual=accrual, paid=paid), accrual)
+
+
+def summarise_shortfall(columns: RoundColumns, shortfall: Shortfall, accrual: Accrual) -> Summary:
+    """Summarises the speed and the fairness of a run whose shortfall was computed with this accrual."""
+    rounds, certificate = require_rounds(columns), shortfall.certificate
     durations, turns = columns.durations, columns.turns
-    shortfall = shortfalls(columns, guaranteed_rate, accrual=accrual, paid=paid)
-    owed, units_per_turn = shortfall.certificate.owed_units, shortfall.units_per_turn
+    owed, units_per_turn = certificate.owed_units, shortfall.units_per_turn
     return Summary(
         rounds=rounds,
         mean_round=float(durations.mean()),
         p95_round=float(np.percentile(durations, 95)),
         total_time=float(durations.sum()),
         mean_cohort=len(columns.chosen) / rounds,
-        least_share=least_share(columns, guaranteed_rate, accrual=accrual, paid=paid),
+        least_share=_least_share(certificate, accrual_mask(columns, accrual).sum(axis=0), accrual),
         jain=jain_index(turns),
         spread_of_turns=spread(turns),
         worst_debt=int(owed.max()) / units_per_turn,
@@ -143,10 +114,17 @@ def summarise(
     )
 
 
-def selection_rates(columns: RoundColumns) -> FloatArray:
-    """Returns the share of rounds in which each client was selected, (N,)."""
-    rates: FloatArray = columns.turns / require_rounds(columns)
-    return rates
+def _least_share(certificate: Certificate, rounds: IntArray, accrual: Accrual) -> float:
+    """Returns the smallest share of any client: its turns divided by the `rounds` in which it accrued.
+
+    With accrual="available", clients that were available for too few rounds to be promised a whole turn do not count,
+    unless all were: their share says nothing. Returns NaN if no client was ever available.
+    """
+    counts = rounds > 0
+    servable = certificate.promised_units >= certificate.units_per_turn
+    if accrual == "available" and (counts & servable).any():
+        counts &= servable
+    return float((certificate.turns[counts] / rounds[counts]).min()) if counts.any() else math.nan
 
 
 def available_rates(columns: RoundColumns, *, least: float = 0.0) -> FloatArray:
@@ -160,21 +138,6 @@ def available_rates(columns: RoundColumns, *, least: float = 0.0) -> FloatArray:
     rates = np.full(columns.clients, np.nan)
     counts = (available_rounds > 0) & (available_rounds >= least * rounds)
     rates[counts] = columns.turns[counts] / available_rounds[counts]
-    return rates
-
-
-def sliding_rates(columns: RoundColumns, window: int) -> FloatArray:
-    """Returns the share of the last `window` rounds in which each client was selected, (T − window + 1, N).
-
-    Row 0 covers rounds 1 to `window`.
-    """
-    window = as_count("window", window, SettingError)
-    rounds = require_rounds(columns)
-    if window > rounds:
-        raise SettingError(f"window must be at most the number of rounds, {rounds}, not {window}")
-    turns_before = np.zeros((rounds + 1, columns.clients), dtype=np.int64)
-    np.cumsum(columns.chosen_mask, axis=0, out=turns_before[1:])
-    rates: FloatArray = (turns_before[window:] - turns_before[:-window]) / window
     return rates
 
 
@@ -287,38 +250,6 @@ def prediction_error(
     sums, clients = np.bincount(of_round, errors, rounds), np.bincount(of_round, minlength=rounds)
     by_round = np.divide(sums, clients, out=np.full(rounds, np.nan), where=clients > 0)
     return PredictionError(mean_or_nan(errors), by_round)
-
-
-def band_coverage(
-    columns: RoundColumns,
-    expected: npt.ArrayLike,
-    exploration: float,
-    *,
-    features: int | None = None,
-    ridge: float = 1.0,
-    forgetting: float = 1.0,
-) -> float:
-    """Returns the share of turns whose true expected time lies within predicted ± exploration·uncertainty.
-
-    Args:
-        columns: The recorded rounds.
-        expected: The true expected time of each turn, (R,).
-        exploration: The factor on the uncertainty.
-        features: The number of features of the model; by default that of the contexts.
-        ridge: The ridge parameter of the model.
-        forgetting: The forgetting factor of the model.
-    """
-    exploration = as_number("exploration", exploration, SettingError, least=0)
-    means = as_true_means(expected, columns)
-    predicted, uncertainty = replayed_estimates(columns, features=features, ridge=ridge, forgetting=forgetting)
-    return mean_or_nan(np.abs(means - predicted) <= exploration * uncertainty)
-
-
-def as_true_means(expected: npt.ArrayLike, columns: RoundColumns) -> FloatArray:
-    """Validates true expected times: one per selected client of each round."""
-    means = as_floats("expected", expected, 1, SettingError)
-    require_length("expected", means, len(columns.chosen), "chosen clients in all rounds", SettingError)
-    return means
 
 
 def _as_turns(turns: npt.ArrayLike) -> FloatArray:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +36,7 @@ from turnout.kernel.guarantee import Guarantee, Paid
 from turnout.kernel.rounds import OUTCOMES
 from turnout.lab.columns import RoundColumns
 
+MAX_BLOCK = 1 << 20  # the number of values of the matrices with one row per round
 #: What a share is a share of, for the headings of tables.
 SHARE_OF: dict[Accrual, str] = {accrual: f"of {rounds}" for accrual, rounds in certificates.SHARE_OF.items()}
 #: The outcomes that count as a turn.
@@ -70,21 +72,6 @@ class Shortfall:
     def at_end(self) -> float:
         """The largest shortfall of any client after the last round, in turns."""
         return int(self.certificate.behind_units.max()) / self.units_per_turn
-
-    @property
-    def worst_client(self) -> int:
-        """The row of the client with the largest shortfall at any time; the lowest of equals."""
-        return int(self.largest_units.argmax())
-
-    @property
-    def worst_round(self) -> int:
-        """The number of the round in which that client had this shortfall for the first time."""
-        return int(self.largest_in[self.worst_client])
-
-    @property
-    def worst_at_end(self) -> int:
-        """The row of the client with the largest shortfall after the last round; the lowest of equals."""
-        return int(self.certificate.behind_units.argmax())
 
     @property
     def status(self) -> PromiseStatus:
@@ -140,26 +127,25 @@ def shortfalls(
     rates_of = [rates * (units_per_turn // unit) for rates, unit in exact]
     limits = [math.floor(exact_tolerance(as_tolerance(stage.tolerance)) * units_per_turn) for stage in stages]
     stage_of = np.searchsorted([stage.after for stage in amended], np.arange(len(columns.rounds)), side="right")
-    accruing = accrual_mask(columns, accrual)
-    counts = with_outcome(columns, outcomes_paid(paid))
-    starts = columns.starts.tolist()
-    promised, turns, owed = (np.zeros(columns.clients, dtype=np.int64) for _ in range(3))
+    accruing, paying = accrual_mask(columns, accrual), _paid_mask(columns, outcomes_paid(paid))
+    balance, promised, turns, owed = (np.zeros(columns.clients, dtype=np.int64) for _ in range(4))
     largest = np.full(columns.clients, np.iinfo(np.int64).min)
     largest_in, broken_since = (np.zeros(columns.clients, dtype=np.int64) for _ in range(2))
-    for index, number in enumerate(columns.rounds.tolist()):
-        rows = slice(starts[index], starts[index + 1])
-        takers = columns.chosen[rows][counts[rows]]
-        earned = accruing[index] * rates_of[stage_of[index]]
-        promised += earned
-        turns[takers] += 1
-        owed += earned
-        owed[takers] = np.maximum(owed[takers] - units_per_turn, 0)
-        behind = promised - turns * units_per_turn
-        largest_in[behind > largest] = number
-        np.maximum(largest, behind, out=largest)
-        broken = behind > limits[stage_of[index]]
-        broken_since[broken & (broken_since == 0)] = number
-        broken_since[~broken] = 0
+    # Rounds are counted in blocks, so that long runs of many clients need little memory.
+    step = max(MAX_BLOCK // columns.clients, 1)
+    bounds = sorted({*range(0, len(columns), step), *(stage.after for stage in amended), len(columns)})
+    for start, end in pairwise(bound for bound in bounds if bound <= len(columns)):
+        stage, rounds = int(stage_of[start]), columns.rounds[start:end]
+        earned: IntArray = np.multiply(accruing[start:end], rates_of[stage], dtype=np.int64)
+        gains = np.cumsum(earned - paying[start:end] * units_per_turn, axis=0)
+        behind = balance + gains
+        owed = owed + gains[-1] - np.minimum((owed + gains).min(axis=0), 0)
+        promised += earned.sum(axis=0)
+        turns += paying[start:end].sum(axis=0)
+        furthest = behind.max(axis=0)
+        largest_in = np.where(furthest > largest, rounds[behind.argmax(axis=0)], largest_in)
+        largest, balance = np.maximum(largest, furthest), behind[-1]
+        broken_since = _broken_since(behind > limits[stage], rounds, broken_since)
     certificate = Certificate(
         turns=turns,
         units_per_turn=units_per_turn,
@@ -170,6 +156,19 @@ def shortfalls(
         broken_since=broken_since,
     )
     return Shortfall(certificate, largest, largest_in)
+
+
+def _broken_since(broken: BoolArray, rounds: IntArray, before: IntArray) -> IntArray:
+    """Returns the round since which each client is beyond the tolerance after these rounds; 0 if it is not.
+
+    Args:
+        broken: Whether each client is beyond it after each of the rounds.
+        rounds: The numbers of the rounds.
+        before: The result for the rounds before them.
+    """
+    since_last = np.argmin(broken[::-1], axis=0)  # the number of rounds after the last one that was not broken
+    changed: IntArray = np.where(since_last > 0, rounds[-since_last], 0)
+    return np.where(broken.all(axis=0), np.where(before > 0, before, rounds[0]), changed)
 
 
 def share_of(accrual: Accrual, slots: int | None = None) -> str:
@@ -191,61 +190,6 @@ def describe_promise(guarantee: Guarantee, slots: int | None = None) -> str:
     turns = "turn" if tolerance == 1 else "turns"
     shared = share_of(guarantee.accrual, slots)
     return f"{rate} {shared}, at most {tolerance:g} {turns} behind; a turn counts when {counts}"
-
-
-def shares(columns: RoundColumns, *, accrual: Accrual = "always", paid: Paid = "chosen") -> FloatArray:
-    """Returns the share of each client, (N,): its turns divided by the rounds in which it accrued; NaN without any."""
-    require_rounds(columns)
-    rounds = accrual_mask(columns, accrual).sum(axis=0)
-    turns = paid_turns(columns, paid)
-    every = np.full(columns.clients, np.nan)
-    np.divide(turns, rounds, out=every, where=rounds > 0)
-    return every
-
-
-def least_share(
-    columns: RoundColumns,
-    guaranteed_rate: Rate | npt.ArrayLike,
-    *,
-    accrual: Accrual = "always",
-    paid: Paid = "chosen",
-) -> float:
-    """Returns the smallest share of any client.
-
-    With accrual="available", clients that were available for too few rounds to be promised a whole turn do not count,
-    unless all were: their share says nothing. Returns NaN if no client was ever available.
-
-    Args:
-        columns: The recorded rounds.
-        guaranteed_rate: The guaranteed rate, one for all clients or one per client.
-        accrual: Whether clients accrue turns "always" or only in rounds in which they are "available".
-        paid: Whether a turn counts when the client is "chosen", or when its update arrived ("contributed").
-    """
-    require_rounds(columns)
-    rates, units_per_turn = exact_rates(guaranteed_rate, columns.clients)
-    rounds = accrual_mask(columns, accrual).sum(axis=0)
-    return smallest_share(paid_turns(columns, paid), rounds, rounds * rates >= units_per_turn, accrual)
-
-
-def smallest_share(turns: IntArray, rounds: IntArray, servable: BoolArray, accrual: Accrual) -> float:
-    """Returns the smallest share of any client, as `least_share` defines it.
-
-    Args:
-        turns: The turns of each client.
-        rounds: The rounds in which it accrued.
-        servable: Whether it was promised at least one whole turn.
-        accrual: In which rounds clients accrue.
-    """
-    counts = rounds > 0
-    if accrual == "available" and (counts & servable).any():
-        counts &= servable
-    return float((turns[counts] / rounds[counts]).min()) if counts.any() else math.nan
-
-
-def paid_turns(columns: RoundColumns, paid: Paid) -> IntArray:
-    """Returns the turns of each client that count, (N,)."""
-    taken = columns.chosen[with_outcome(columns, outcomes_paid(paid))]
-    return np.bincount(taken, minlength=columns.clients).astype(np.int64, copy=False)
 
 
 def outcomes_paid(paid: Paid) -> tuple[str, ...]:
@@ -323,11 +267,16 @@ def accrual_mask(columns: RoundColumns, accrual: Accrual) -> BoolArray:
         return np.broadcast_to(np.True_, (len(columns.rounds), columns.clients))
     if accrual != "available":
         raise SettingError(f"accrual must be 'always' or 'available', not {accrual!r}")
-    if columns.available is None or "available" in columns.absent:
+    if columns.available is None or not knows_available(columns):
         raise ReportError(
             "accrual='available' needs the available clients of every round, but some rounds were recorded without them"
         )
     return columns.available
+
+
+def knows_available(columns: RoundColumns) -> bool:
+    """Returns whether the available clients of every round were recorded."""
+    return columns.available is not None and "available" not in columns.absent
 
 
 def with_outcome(columns: RoundColumns, outcomes: Sequence[str]) -> BoolArray:

@@ -52,6 +52,12 @@ def mean_confidence_interval(values: npt.ArrayLike, axis: int = 0, confidence: f
     return ConfidenceInterval(mean, np.asarray(student_t(confidence, seeds - 1) * standard_error))
 
 
+def prediction_half_width(values: FloatArray, confidence: float = 0.95) -> float:
+    """Returns half the width of the prediction interval of one more value: t · standard deviation · √(1 + 1/n)."""
+    count = len(values)
+    return float(student_t(confidence, count - 1) * values.std(ddof=1) * math.sqrt(1 + 1 / count))
+
+
 def format_interval(
     mean: float | FloatArray,
     half_width: float | FloatArray,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
-
 import numpy as np
 import numpy.typing as npt
 
@@ -19,21 +16,8 @@ from turnout.kernel.arrays import (
     exact_rates,
     require_length,
 )
-from turnout.lab.analysis.metrics import as_true_means, replayed_estimates
-from turnout.lab.analysis.promise import owed_units, round_of_each_row
-from turnout.lab.analysis.statistics import mean_or_nan
+from turnout.lab.analysis.promise import owed_units
 from turnout.lab.columns import RoundColumns
-
-
-class LemmaCoverage(NamedTuple):
-    """The shares of (round, selected client) pairs, and of clients in all their turns, for which the lemma's band held.
-
-    The lemma is about one client and all rounds, so the second share should be at least 1 − delta. Clients that were
-    never selected do not count; NaN if no client was selected.
-    """
-
-    pairs: float
-    clients: float
 
 
 def regret(durations: npt.ArrayLike, best_durations: npt.ArrayLike) -> FloatArray:
@@ -143,36 +127,6 @@ def queue_bound(
     weight = as_number("speed_weight", speed_weight, SettingError, least=0)
     seconds = as_number("slowest", slowest, SettingError, least=0)
     return np.sqrt(2 * after * (drift_constant(clients, guaranteed_rate) + weight * seconds))
-
-
-def lemma_coverage(
-    columns: RoundColumns,
-    expected: npt.ArrayLike,
-    schedule: Callable[[int], float],
-    *,
-    features: int | None = None,
-    ridge: float = 1.0,
-) -> LemmaCoverage:
-    """Returns how often 0 ≤ mean − optimistic ≤ 2·exploration·uncertainty held for the selected clients.
-
-    optimistic = max(predicted − exploration·uncertainty, 0), predicted by a model that learned from the same rounds.
-
-    Args:
-        columns: The recorded rounds.
-        expected: The true mean exchange time of each turn, (R,).
-        schedule: Returns the exploration of a round, as TheoreticalExploration does; it should have the ridge and
-            features given here.
-        features: The number of features of the model; by default that of the contexts.
-        ridge: The ridge parameter of the model.
-    """
-    means = as_true_means(expected, columns)
-    predicted, uncertainty = replayed_estimates(columns, features=features, ridge=ridge)
-    explorations = np.array([schedule(round_) for round_ in columns.rounds.tolist()], dtype=np.float64)
-    band = explorations[round_of_each_row(columns)] * uncertainty
-    missing = means - np.maximum(predicted - band, 0.0)
-    held = (missing >= 0) & (missing <= 2 * band)
-    failures = np.bincount(columns.chosen, ~held, columns.clients)
-    return LemmaCoverage(mean_or_nan(held), mean_or_nan(failures[columns.turns > 0] == 0))
 
 
 def long_run_margin(columns: RoundColumns, guaranteed_rate: Rate | npt.ArrayLike) -> float:

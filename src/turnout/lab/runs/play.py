@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
 from turnout.kernel.rounds import RoundRecord
-from turnout.lab.worlds.base import TurnWorld, World
+from turnout.lab.worlds.base import World
 from turnout.policies.base import SelectionPolicy, prefixed, subset
 
 
@@ -55,7 +55,7 @@ class RoundRun:
     """A run in rounds."""
 
     def __init__(self, policy: SelectionPolicy, world: World) -> None:
-        if isinstance(world, TurnWorld):
+        if world.needs_slots:
             raise SettingError("this world has no rounds: set the concurrency of the plan")
         self.policy, self.world = policy, world
         self._done = 0

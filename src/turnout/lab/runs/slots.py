@@ -15,11 +15,11 @@ from turnout.kernel.arrays import as_count, as_number, saved_value
 from turnout.kernel.rounds import RoundOffer, RoundRecord, RoundReport
 from turnout.kernel.slots.turns import FINISHED, STARTED, InFlight, StartedTurn
 from turnout.lab.columns import RoundColumns
-from turnout.lab.worlds.base import ClockedWorld, CohortWorld, TurnWorld, World
+from turnout.lab.worlds.base import World
 from turnout.policies.base import SelectionPolicy, prefixed, subset
 
 #: The number of world rounds in which nobody is available and nobody trains, after which the run ends with an error.
-MOST_EMPTY = 10_000
+MAX_EMPTY = 10_000
 COUNTS = ("decisions", "next", "world_round")
 
 
@@ -61,14 +61,11 @@ class SlotRun:
                 f"{policy.name} cannot give turns one at a time: play it in rounds, or use another policy, such as "
                 "fair-pace"
             )
-        if isinstance(world, CohortWorld) and world.combines_cohorts:
+        if world.combines_cohorts:
             raise SettingError(
                 "this world averages the models of a cohort, so it needs rounds: for training, set buffer, such as 8"
             )
         self.policy, self.world = policy, world
-        # Asked once: a comparison with a protocol takes longer than most other parts of a turn.
-        self._clocked = world if isinstance(world, ClockedWorld) else None
-        self._training = world if isinstance(world, TurnWorld) else None
         self.in_flight = InFlight(policy.clients)
         self.decisions = 0
         self.now = 0.0
@@ -166,14 +163,14 @@ class SlotRun:
         """Returns the next offer if a slot is free and a client is available; None if a turn must end first."""
         if len(self._flights) >= self.concurrency:
             return None
-        for _ in range(MOST_EMPTY + 1):
+        for _ in range(MAX_EMPTY + 1):
             offer = self._offer()
             if (offer.available & self.in_flight.idle).any():
                 return offer
             if self._flights:
                 return None
-            self._pass_time()
-        raise StateError(f"no client was available in {MOST_EMPTY:,} offers in a row: the run cannot go on")
+            self.now += self.world.idle_seconds
+        raise StateError(f"no client was available in {MAX_EMPTY:,} offers in a row: the run cannot go on")
 
     def visible(self, offer: RoundOffer) -> RoundOffer:
         """Returns what the policy sees of an offer: the clients that are idle, and one place."""
@@ -204,8 +201,7 @@ class SlotRun:
         return record
 
     def _finish_one(self, flight: Flight) -> None:
-        report = flight.record.report
-        self._learn(flight, report if self._training is None else self._training.finish(report))
+        self._learn(flight, self.world.finish(flight.record.report))
 
     def _learn(self, flight: Flight, report: RoundReport) -> None:
         self.now = flight.end
@@ -215,14 +211,8 @@ class SlotRun:
 
     def _offer(self) -> RoundOffer:
         self._world_round += 1
-        if self._clocked is not None:
-            self._clocked.set_clock(self.now)
+        self.world.set_clock(self.now)
         return self.world.offer(self._world_round)
-
-    def _pass_time(self) -> None:
-        """Lets time pass while nobody is available and nobody trains."""
-        if self._clocked is not None:
-            self.now += self._clocked.idle_seconds
 
     def _packed(self, records: Iterable[RoundRecord]) -> npt.NDArray[np.uint8]:
         in_order = sorted(records, key=lambda record: record.round)

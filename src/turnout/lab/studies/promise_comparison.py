@@ -9,16 +9,16 @@ import numpy as np
 
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.certificate import DEFAULT_TOLERANCE
-from turnout.lab.analysis.metrics import shortfalls
-from turnout.lab.analysis.promise import accrual_mask
+from turnout.lab.analysis.promise import accrual_mask, shortfalls
 from turnout.lab.columns import RoundColumns
+from turnout.lab.drawing.labels import write_labels
+from turnout.lab.drawing.palette import styles_of
+from turnout.lab.drawing.style import MARKER_SIZE, curve, figure, legend_outside
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.studies.framework.claims import Claim, Group, ascending, below
-from turnout.lab.studies.framework.drawing import MARKER_SIZE, curve, figure, legend_outside
-from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs, Table
-from turnout.lab.studies.framework.labels import write_labels
-from turnout.lab.studies.framework.palette import styles_of
+from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs
 from turnout.lab.studies.paper.comparison import CONTENDERS, RATE, ROUNDS, paper_plans, weight_label
+from turnout.lab.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

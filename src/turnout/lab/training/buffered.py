@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import SettingError, StateError
-from turnout.kernel.arrays import FloatArray, as_count, as_number, saved_value
+from turnout.kernel.arrays import as_count, as_number, saved_value
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.lab.training.learners.base import Cohort, TrainingResult, Weights
 from turnout.lab.training.world import Federation
-from turnout.lab.worlds.base import ClockedWorld, World
+from turnout.lab.worlds.base import World, WorldWrapper
 from turnout.policies.base import prefixed, subset
 
 #: The metrics that a turn has in addition to those of the inner world.
@@ -32,7 +32,7 @@ class _EndedTurn:
     cohort: Cohort | None
 
 
-class BufferedTraining:
+class BufferedTraining(WorldWrapper):
     """Wraps a world: the inner world determines availability and exchange times, this one trains without rounds.
 
     The model has versions, from 0. A client trains on the version at the start of its turn. Its update is discounted by
@@ -56,6 +56,8 @@ class BufferedTraining:
         mixing: The weight of a fresh update, for FedAsync; None for FedBuff.
     """
 
+    needs_slots = True
+
     def __init__(
         self,
         inner: World,
@@ -66,6 +68,7 @@ class BufferedTraining:
         discount: float = 0.5,
         mixing: float | None = None,
     ) -> None:
+        super().__init__(inner)
         clients = federation.partition.clients
         if clients != inner.clients:
             raise SettingError(f"the data is split over {clients} clients, the world has {inner.clients}")
@@ -75,37 +78,13 @@ class BufferedTraining:
         self.mixing = None if mixing is None else as_number("mixing", mixing, SettingError, above=0, most=1)
         if mixing is not None and self.buffer != 1:
             raise SettingError(f"mixing makes a version of every update, but buffer is {buffer}: set buffer to 1")
-        self.inner, self.federation = inner, federation
+        self.federation = federation
         self.weights = federation.learner.initial_weights(federation.seed)
         self.version = 0
         self._received: dict[int, int] = {}  # the version that each training client received
         self._versions: dict[int, Weights] = {0: self.weights}  # those that are still needed
         self._sum: Weights | None = None  # of the buffered differences
         self._buffered = 0
-
-    @property
-    def clients(self) -> int:
-        """The number of clients."""
-        return self.inner.clients
-
-    @property
-    def availability(self) -> FloatArray:
-        """The long-run share of rounds in which each client is available."""
-        return self.inner.availability
-
-    @property
-    def idle_seconds(self) -> float:
-        """The seconds after which a server looks again if no client is available."""
-        return self.inner.idle_seconds if isinstance(self.inner, ClockedWorld) else 0.0
-
-    def set_clock(self, seconds: float) -> None:
-        """Sets the time of the inner world, if it has a clock."""
-        if isinstance(self.inner, ClockedWorld):
-            self.inner.set_clock(seconds)
-
-    def offer(self, round: int) -> RoundOffer:
-        """Returns the offer of the inner world."""
-        return self.inner.offer(round)
 
     def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
         """Starts the turn of one client, which receives the present version of the model."""

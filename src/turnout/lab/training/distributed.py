@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 
+from turnout.errors import SettingError
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.carried import carried_plugins
 from turnout.lab.runs.executors import Executor
@@ -60,6 +61,14 @@ def play_plans(
 def trains(plan: RunPlan) -> bool:
     """Returns whether the run of a plan trains a model."""
     return plan.world == "training"
+
+
+def check_device(plans: Iterable[RunPlan], device: str) -> None:
+    """Raises SettingError for a device other than the CPU if no plan trains a model."""
+    if device != "cpu" and not any(trains(plan) for plan in plans):
+        raise SettingError(
+            f"these runs train no model: the device must be cpu, not {device}; runs in the world training use a device"
+        )
 
 
 def train_distributed(

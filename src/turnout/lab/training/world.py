@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, IntArray, as_count, saved_value
+from turnout.kernel.arrays import IntArray, as_count, saved_value
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.lab.training.aliases import accepts_former_names
 from turnout.lab.training.learners.base import Cohort, Learner, OverlappingLearner, TrainingResult
 from turnout.lab.training.partition import Partition
-from turnout.lab.worlds.base import World
+from turnout.lab.worlds.base import World, WorldWrapper
 from turnout.policies.base import prefixed, subset
 
 
@@ -69,7 +69,7 @@ class _StartedRound:
     cohort: Cohort
 
 
-class TrainingWorld:
+class TrainingWorld(WorldWrapper):
     """Wraps a world: the inner world determines availability and exchange times, this one trains and averages.
 
     A report gains the mean training loss of each client in `losses`, and two metrics: the test `accuracy`, and the
@@ -77,31 +77,15 @@ class TrainingWorld:
     every other client is NaN.
     """
 
+    combines_cohorts = True  # the model of a round is the average over its cohort
+
     def __init__(self, inner: World, federation: Federation) -> None:
+        super().__init__(inner)
         clients = federation.partition.clients
         if clients != inner.clients:
             raise SettingError(f"the data is split over {clients} clients, the world has {inner.clients}")
-        self.inner, self.federation = inner, federation
+        self.federation = federation
         self.weights = federation.learner.initial_weights(federation.seed)
-
-    @property
-    def clients(self) -> int:
-        """The number of clients."""
-        return self.inner.clients
-
-    @property
-    def availability(self) -> FloatArray:
-        """The long-run share of rounds in which each client is available."""
-        return self.inner.availability
-
-    @property
-    def combines_cohorts(self) -> bool:
-        """Whether it needs rounds: the model of a round is the average over its cohort."""
-        return True
-
-    def offer(self, round: int) -> RoundOffer:
-        """Returns the offer of the inner world."""
-        return self.inner.offer(round)
 
     def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
         """Trains the selected clients, averages those that arrived, and evaluates the new model."""

@@ -1,70 +1,121 @@
-"""The protocol that every simulated world implements."""
+"""The base class of every simulated world, and of worlds around another world."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 
 
-class World(Protocol):
+class World(ABC):
     """A simulated environment that offers rounds and plays them.
 
     The same seed offers every policy the same availability, contexts and noise. `state` holds everything that the world
     carries from one round to the next, as plain arrays and numbers, so that a run can be resumed.
+
+    A world declares what else it can do, or needs; the defaults are those of a world of rounds without a clock.
+
+    Attributes:
+        combines_cohorts: Whether it needs rounds, because it combines the results of a cohort.
+        needs_slots: Whether it has no rounds: `play` starts the turn of one client, and `finish` ends it.
     """
 
+    combines_cohorts: bool = False
+    needs_slots: bool = False
+
     @property
+    @abstractmethod
     def clients(self) -> int:
         """The number of clients."""
 
     @property
+    @abstractmethod
     def availability(self) -> FloatArray:
         """The long-run share of rounds in which each client is available, (N,)."""
 
+    @abstractmethod
     def offer(self, round: int) -> RoundOffer:
         """Returns the available clients and their contexts, with expected times where the world knows them."""
 
+    @abstractmethod
     def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
         """Lets the selected clients train and reports their exchange times and outcomes."""
 
+    @abstractmethod
     def state(self) -> dict[str, Any]:
         """Returns everything that the next round depends on."""
 
+    @abstractmethod
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restores the state that `state` returned."""
 
+    @property
+    def idle_seconds(self) -> float:
+        """The seconds after which a server looks again if no client is available; 0 without a clock."""
+        return 0.0
 
-@runtime_checkable
-class ClockedWorld(World, Protocol):
-    """A world whose offers depend on the time, and whose clock can be set: necessary for turns without rounds."""
+    def set_clock(self, seconds: float) -> None:  # noqa: B027  # without a clock there is nothing to set
+        """Sets the time of the next offer, in seconds since the start of the run, in a world with a clock."""
+
+    def finish(self, report: RoundReport) -> RoundReport:
+        """Ends a turn without rounds; returns its report with what is known only now."""
+        return report
+
+    @property
+    def timing(self) -> World:
+        """The world that determines which clients are available, and how long they take; this one, if it wraps none."""
+        return self
+
+
+class WorldWrapper(World):
+    """A world around another one, which determines which clients are available, and how long they take.
+
+    Args:
+        inner: The other world.
+    """
+
+    def __init__(self, inner: World) -> None:
+        self.inner = inner
+
+    @property
+    def clients(self) -> int:
+        """The number of clients."""
+        return self.inner.clients
+
+    @property
+    def availability(self) -> FloatArray:
+        """The long-run share of rounds in which each client is available, (N,)."""
+        return self.inner.availability
 
     @property
     def idle_seconds(self) -> float:
-        """The seconds after which a server looks again if no client is available."""
+        """The seconds after which a server looks again if no client is available; 0 without a clock."""
+        return self.inner.idle_seconds
+
+    @property
+    def timing(self) -> World:
+        """The world that determines which clients are available, and how long they take."""
+        return self.inner.timing
 
     def set_clock(self, seconds: float) -> None:
-        """Sets the time of the next offer, in seconds since the start of the run."""
+        """Sets the time of the inner world, if it has a clock."""
+        self.inner.set_clock(seconds)
 
+    def offer(self, round: int) -> RoundOffer:
+        """Returns the offer of the inner world."""
+        return self.inner.offer(round)
 
-@runtime_checkable
-class TurnWorld(World, Protocol):
-    """A world for turns without rounds: `play` starts the turn of one client, and `finish` ends it."""
+    def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
+        """Returns the report of the inner world."""
+        return self.inner.play(offer, selection)
 
-    @property
-    def inner(self) -> World:
-        """The world that determines which clients are available, and how long they take."""
+    def state(self) -> dict[str, Any]:
+        """Returns the state of the inner world."""
+        return self.inner.state()
 
-    def finish(self, report: RoundReport) -> RoundReport:
-        """Ends a turn; returns its report with what is known only now."""
-
-
-@runtime_checkable
-class CohortWorld(World, Protocol):
-    """A world that needs rounds, because it combines the results of a cohort."""
-
-    @property
-    def combines_cohorts(self) -> bool:
-        """Whether it does."""
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restores the state of the inner world."""
+        self.inner.restore(state)

@@ -19,13 +19,14 @@ from turnout.kernel.arrays import (
     read_only,
 )
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
+from turnout.lab.worlds.base import World
 from turnout.lab.worlds.distributions import Draws, Drift, Quantity, make_availability
 
 #: Training seconds with one free core, cold-start seconds and signal-to-noise ratio of each class of clients.
 PAPER_CLASSES = ((1.0, 1.0, 1000.0), (2.0, 1.0, 100.0), (3.0, 1.0, 10.0), (4.0, 1.0, 1.0))
 
 
-class PaperWorld:
+class PaperWorld(World):
     """Clients in equal classes whose expected exchange time is linear in the context.
 
     contexts = [1/free_cpu, needs_cold_start, model_size/bandwidth]; expected time = contexts · theta with theta =

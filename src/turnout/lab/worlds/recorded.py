@@ -14,6 +14,7 @@ from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import OUTCOMES, LateArrivals, RoundOffer, RoundReport, Selection
 from turnout.lab.columns import RoundColumns
+from turnout.lab.worlds.base import World
 from turnout.lab.worlds.distributions import Draws
 
 RIDGE = 1.0
@@ -151,7 +152,7 @@ class BootstrapSampler:
         return indices
 
 
-class FittedWorld:
+class FittedWorld(World):
     """A world that resembles the record, for any number of rounds and any seed; ASSUMPTIONS lists its assumptions.
 
     All times are multiplied by `scale`. Policies prefer clients in fast contexts; unless all contexts were recorded, a

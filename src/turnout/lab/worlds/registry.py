@@ -17,24 +17,17 @@ from turnout.plugins import Kind, Registry
 WorldBuilder: TypeAlias = Callable[..., World]
 AnyBuilder = TypeVar("AnyBuilder", bound=WorldBuilder)
 OUR_WORLDS: Mapping[str, WorldBuilder] = MappingProxyType({"paper": PaperWorld, "traces": TraceWorld})
-#: What every world has.
-MEMBERS = ("clients", "availability", "offer", "play", "state", "restore")
 
 
 def _check_builder(name: str, value: object) -> WorldBuilder:
     if not callable(value):
-        advice = ": use its class" if not missing_members(value) else ""
+        advice = ": use its class" if isinstance(value, World) else ""
         raise SettingError(f"{name} must be a class or a function that builds a world, got {value!r}{advice}")
     return value
 
 
 def _is_world_class(value: object) -> bool:
-    return isinstance(value, type) and not missing_members(value)
-
-
-def missing_members(value: object) -> list[str]:
-    """Returns the names of what an object lacks to be a world."""
-    return [member for member in MEMBERS if not hasattr(value, member)]
+    return isinstance(value, type) and issubclass(value, World)
 
 
 #: All worlds.
@@ -89,8 +82,8 @@ def build_world(name: str, seed: int = 0, /, **settings: Any) -> World:
         world = build(seed=seed, **settings)
     else:
         world = build(**settings)  # a world without random numbers
-    if missing := missing_members(world):
-        raise SettingError(f"{name} built {world!r}, which is not a world: it has no {', '.join(missing)}")
+    if not isinstance(world, World):
+        raise SettingError(f"{name} built {world!r}, which is not a world: it must be a turnout.lab.World")
     return world
 
 

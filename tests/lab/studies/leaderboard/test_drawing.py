@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from turnout.lab.studies.framework.drawing import figure
+from turnout.lab.drawing.style import figure
 from turnout.lab.studies.leaderboard.drawing import (
     FEW_TICKS,
     HEADINGS,

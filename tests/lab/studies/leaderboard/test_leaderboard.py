@@ -35,7 +35,7 @@ from turnout.lab.studies.leaderboard.forecasts import (
 )
 from turnout.lab.studies.leaderboard.front import classify, on_front
 from turnout.lab.studies.leaderboard.leaderboard import (
-    LEAST_PRESENCE,
+    MIN_PRESENCE,
     Leaderboard,
     as_json,
     rows_of,
@@ -230,7 +230,7 @@ def measure_literally(plan: RunPlan, suite: Suite) -> dict[str, float]:
         certificate = policy.certificate()
         assert certificate is not None
         assert max(behind) / rate.denominator == pytest.approx(certificate.behind.max())
-    shares = [t / n for t, n in zip(turns, available, strict=True) if n and n >= LEAST_PRESENCE * plan.rounds]
+    shares = [t / n for t, n in zip(turns, available, strict=True) if n and n >= MIN_PRESENCE * plan.rounds]
     later = durations[plan.rounds // 3 :]
     return {
         "mean_round": sum(durations) / plan.rounds,

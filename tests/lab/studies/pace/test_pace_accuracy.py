@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from turnout.lab import RunStore
+from turnout.lab.analysis.learning_curves import LearningCurve
 from turnout.lab.studies.catalogue import GROUPS, find_experiments
 from turnout.lab.studies.framework.reproduce import reproduce
 from turnout.lab.studies.leaderboard.leaderboard import rows_of
 from turnout.lab.studies.pace.accuracy import FAST, PACE, SLOW, PaceExperiment, PaceRounds, PaceTime
-from turnout.lab.studies.paper.learning_curves import LearningCurve
 
 SEEDS = 4
 PANEL = PaceTime().panels[0]

@@ -9,6 +9,7 @@ import pytest
 
 from turnout.errors import SettingError
 from turnout.lab import RunStore
+from turnout.lab.analysis.learning_curves import LearningCurve
 from turnout.lab.studies.catalogue import GROUPS, find_experiments
 from turnout.lab.studies.framework.claims import Claim
 from turnout.lab.studies.framework.experiment import Findings
@@ -23,7 +24,6 @@ from turnout.lab.studies.paper.accuracy import (
 )
 from turnout.lab.studies.paper.comparison import CONTENDERS, RBCSF_LABELS, WEIGHTS
 from turnout.lab.studies.paper.fairness_impact import FROM_UNFAIR_TO_FAIR, FairnessImpact
-from turnout.lab.studies.paper.learning_curves import LearningCurve
 from turnout.lab.studies.paper.panels import Panel, curves_table, summary_table
 
 SEEDS = 4

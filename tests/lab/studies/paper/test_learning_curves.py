@@ -7,7 +7,8 @@ import pytest
 
 from turnout.errors import SettingError
 from turnout.lab import RoundColumns
-from turnout.lab.studies.paper.learning_curves import LearningCurve, final_accuracies, measure_curves, time_to_target
+from turnout.lab.analysis.learning_curves import LearningCurve
+from turnout.lab.studies.paper.learning_curves import final_accuracies, measure_curves, time_to_target
 
 
 def curve(*accuracies: float, every: int = 5, minutes: float = 1.0) -> LearningCurve:

@@ -12,6 +12,7 @@ import pytest
 from turnout.kernel.arrays import FloatArray
 from turnout.lab import RoundColumns
 from turnout.lab.analysis.theory import regret_bound
+from turnout.lab.drawing.comparison import overview_tables
 from turnout.lab.studies.framework.claims import Claim, Group
 from turnout.lab.studies.framework.reproduce import plans_of
 from turnout.lab.studies.paper.comparison import (
@@ -21,7 +22,6 @@ from turnout.lab.studies.paper.comparison import (
     TrainingTime,
     first_round_at,
     flattening_claim,
-    overview_tables,
     pull_record_claims,
     queue_claims,
     training_time_claims,

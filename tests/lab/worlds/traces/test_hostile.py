@@ -127,23 +127,23 @@ def test_f11_the_limits_of_text_are_those_of_the_content(tmp_path: Path, monkeyp
     plain, packed = tmp_path / "a.csv", tmp_path / "a.csv.gz"
     plain.write_bytes(text)
     packed.write_bytes(gzip.compress(text))
-    monkeypatch.setattr(columns, "MOST_TEXT_BYTES", len(text))
+    monkeypatch.setattr(columns, "MAX_TEXT_BYTES", len(text))
     assert problems_of(plain) == problems_of(packed) == []
-    monkeypatch.setattr(columns, "MOST_TEXT_BYTES", len(text) - 1)
+    monkeypatch.setattr(columns, "MAX_TEXT_BYTES", len(text) - 1)
     assert "must have at most 20 bytes, got more" in only_problem(plain)
     assert "must have at most 20 bytes, got more" in only_problem(packed)
     monkeypatch.undo()
-    monkeypatch.setattr(columns, "MOST_LINES", 2)
+    monkeypatch.setattr(columns, "MAX_LINES", 2)
     assert "a file must have at most 2 lines, got more" in only_problem(plain)
     monkeypatch.undo()
-    monkeypatch.setattr(csv, "MOST_CELLS", 4)
+    monkeypatch.setattr(csv, "MAX_CELLS", 4)
     assert problems_of(plain) == []
-    monkeypatch.setattr(csv, "MOST_CELLS", 3)
+    monkeypatch.setattr(csv, "MAX_CELLS", 3)
     assert "a CSV file must have at most 3 cells, got more: remove other columns" in only_problem(plain)
     monkeypatch.undo()
     plain.write_text(",".join(map(str, range(1001))))
     assert "at most 1,000 columns, got 1,001" in only_problem(plain)
-    monkeypatch.setattr(jsonl, "MOST_JSON_BYTES", 30)
+    monkeypatch.setattr(jsonl, "MAX_JSON_BYTES", 30)
     records = tmp_path / "a.json"
     records.write_text('{"a": {"computation": 1, "communication": 1000}}')
     assert "must have at most 30 bytes" in only_problem(records)
@@ -153,7 +153,7 @@ def test_f11_the_number_of_problems_is_limited(tmp_path: Path, monkeypatch: pyte
     path = tmp_path / "a.csv"
     path.write_text("client,score\n" + "a,-1\n" * 6)
     assert len(problems_of(path)) == 6
-    monkeypatch.setattr(files, "MOST_PROBLEMS", 5)
+    monkeypatch.setattr(files, "MAX_PROBLEMS", 5)
     assert len(problems_of(path)) == 6
     assert problems_of(path)[-1] == "the file has more than 5 problems: repair these first"
 
@@ -165,9 +165,9 @@ def test_f11_the_numbers_of_rows_and_clients_of_an_npz_file_are_limited(
     arrays: dict[str, Any] = {"client": np.array(["a", "b"]), "score": np.array([1.0, 2.0])}
     path.write_bytes(npz(**arrays))
     assert problems_of(path) == []
-    monkeypatch.setattr(npz_format, "MOST_CLIENTS", 1)
+    monkeypatch.setattr(npz_format, "MAX_CLIENTS", 1)
     assert "at most 1 clients, got 2: split the clients over several files" in only_problem(path)
-    monkeypatch.setattr(npz_format, "MOST_ROWS", 1)
+    monkeypatch.setattr(npz_format, "MAX_ROWS", 1)
     assert "array client: must have at most 1 values, got 2" in only_problem(path)
 
 

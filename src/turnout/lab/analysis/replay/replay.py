@@ -11,24 +11,22 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from turnout.errors import PluginError, SettingError
-from turnout.kernel.arrays import FloatArray, as_count
+from turnout.kernel.arrays import as_count
 from turnout.kernel.certificate import STATUSES, Clock, PromiseStatus
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.slots.turns import STARTED
-from turnout.lab.analysis.metrics import jain_index
+from turnout.lab.analysis.metrics import summarise_shortfall
 from turnout.lab.analysis.promise import (
     AmendedTerms,
     Shortfall,
-    accrual_mask,
     describe_promise,
     share_of,
     shortfalls,
-    smallest_share,
 )
-from turnout.lab.analysis.replay.records import Recorded
+from turnout.lab.analysis.replay.recording import Recording
 from turnout.lab.analysis.replay.slots import RecordedTurnWorld, play_turns
 from turnout.lab.analysis.slots import slot_figures
-from turnout.lab.analysis.statistics import UNIT_RANGE, student_t
+from turnout.lab.analysis.statistics import UNIT_RANGE, prediction_half_width
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.play import play
@@ -36,7 +34,7 @@ from turnout.lab.worlds.recorded import ASSUMPTIONS, FittedWorld, RecordedWorld
 from turnout.policies.base import SelectionPolicy
 
 #: The figures of a replay; without rounds, a turn is a round with one client, and RATE comes first.
-FIGURES = (
+SUMMARISED = (
     "mean_round",
     "p95_round",
     "least_share",
@@ -44,16 +42,15 @@ FIGURES = (
     "shortfall_at_end",
     "worst_debt",
     "jain",
-    "other_choices",
-    "other_rounds",
 )
+FIGURES = (*SUMMARISED, "other_choices", "other_rounds")
 RATE = "updates_per_second"
 ON_TIME = ("mean_round", "p95_round", RATE)
 CALIBRATED_ON = 4  # the number of seeds that determine the scale of a fitted world
 REPEATED = "everything is exact: the policy selects the recorded cohorts from the recorded offers"
 
 
-class Figure(NamedTuple):
+class ReplayFigure(NamedTuple):
     """A recorded figure and its replayed value; `half_width` is 0 if the replay is exact."""
 
     name: str
@@ -70,7 +67,7 @@ class Figure(NamedTuple):
         return (-math.inf if "shortfall" in self.name else 0.0, math.inf)
 
 
-class Outcome(NamedTuple):
+class JudgedRounds(NamedTuple):
     """The figures of some rounds by name, and how far clients fell behind."""
 
     figures: dict[str, float]
@@ -78,7 +75,7 @@ class Outcome(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayResult:
     """The comparison of a record with its replay under another policy or other settings.
 
     Attributes:
@@ -103,7 +100,7 @@ class Replayed:
     settings: Mapping[str, Any]
     rounds: int
     choices: int
-    figures: tuple[Figure, ...]
+    figures: tuple[ReplayFigure, ...]
     promise: str
     share_of: str
     recorded_status: PromiseStatus
@@ -120,7 +117,7 @@ class Replayed:
         """The worst status of the promise after any replay."""
         return max(self.statuses, key=STATUSES.index)
 
-    def __getitem__(self, name: str) -> Figure:
+    def __getitem__(self, name: str) -> ReplayFigure:
         return next(figure for figure in self.figures if figure.name == name)
 
 
@@ -138,7 +135,7 @@ class FittedBuild(NamedTuple):
     mean_round: float
 
 
-def fitted_build(record: Recorded, given: Mapping[str, Any], policy: str = "rbcsf") -> FittedBuild:
+def fitted_build(record: Recording, given: Mapping[str, Any], policy: str = "rbcsf") -> FittedBuild:
     """Returns a builder of a policy in worlds that are fitted to the record, for the searches of `tuning`.
 
     Args:
@@ -156,7 +153,7 @@ def fitted_build(record: Recorded, given: Mapping[str, Any], policy: str = "rbcs
     mean_durations = []
     for seed in range(CALIBRATED_ON):
         world = fitted(seed)
-        records = play(record.staged(record.policy, {}), world, len(record.columns))
+        records = play(record.build_staged(record.policy, {}), world, len(record.columns))
         mean_durations.append(np.mean([played.report.duration for played in records]))
     simulated, observed = float(np.mean(mean_durations)), float(record.columns.durations.mean())
     scale = observed / simulated if simulated > 0 else 1.0
@@ -168,13 +165,13 @@ def fitted_build(record: Recorded, given: Mapping[str, Any], policy: str = "rbcs
 
 
 def replay(
-    record: Recorded,
+    record: Recording,
     policy: str,
     given: Mapping[str, Any],
     *,
     draws: int = 20,
     watch: Callable[[int, int], None] | None = None,
-) -> Replayed:
+) -> ReplayResult:
     """Replays the recorded offers under another policy or other settings.
 
     The result is exact for a simulated world that can be rebuilt. Otherwise availability is as recorded; contexts and
@@ -196,18 +193,17 @@ def replay(
         notes: tuple[str, ...] = (
             "everything is exact: the world of this run was rebuilt with its availability, contexts and noise",
         )
-        return _replayed(record, policy, given, settings, [columns], 1.0, notes, exact=True)
+        return _compare(record, policy, given, settings, [columns], 1.0, notes, exact=True)
     if again.requires_expected_times:
         raise SettingError(f"{policy} requires the true expected times, which were not recorded: replay another policy")
-    live = [stage.settings for stage in record.stages] or ([] if record.live is None else [record.live])
-    repeated = record.past.has_all_contexts and all(settings_.overcommit == 1 for settings_ in live)
+    repeated = record.past.has_all_contexts and not record.over_selects
     if not repeated and record.repeats(policy, given):
         notes = ("everything is exact: the same policy with the same settings makes the recorded selections",)
-        return _replayed(record, policy, given, settings, [record.columns], 1.0, notes, exact=True)
+        return _compare(record, policy, given, settings, [record.columns], 1.0, notes, exact=True)
     replays, recorded_times, reported_times = [], 0, 0
     for seed in range(draws):
-        world, staged = _world_of(record, seed), record.staged(policy, given)
-        if isinstance(world, RecordedTurnWorld) and record.slots is not None:
+        world, staged = _world_of(record, seed), record.build_staged(policy, given)
+        if record.slots is not None:
             replays.append(play_turns(staged, world, record.slots))
         else:
             records = list(play(staged, world, len(record.columns)))
@@ -218,14 +214,14 @@ def replay(
             watch(seed + 1, draws)
     notes = _notes(record, again) if recorded_times < reported_times else (REPEATED,)
     known_share = recorded_times / max(reported_times, 1)
-    return _replayed(record, policy, given, settings, replays, known_share, notes, exact=False)
+    return _compare(record, policy, given, settings, replays, known_share, notes, exact=False)
 
 
-def _world_of(record: Recorded, seed: int) -> RecordedWorld:
+def _world_of(record: Recording, seed: int) -> RecordedWorld:
     return RecordedWorld(record.past, seed) if record.slots is None else RecordedTurnWorld(record.past, seed)
 
 
-def _notes(record: Recorded, policy: SelectionPolicy) -> tuple[str, ...]:
+def _notes(record: Recording, policy: SelectionPolicy) -> tuple[str, ...]:
     if record.past.has_all_contexts:
         exact = "exact: the available clients and their contexts, because complete offers were recorded"
         fairness = "selections, turns and debts, as far as the policy learned from resampled times"
@@ -246,8 +242,8 @@ def _notes(record: Recorded, policy: SelectionPolicy) -> tuple[str, ...]:
     )
 
 
-def _replayed(
-    record: Recorded,
+def _compare(
+    record: Recording,
     policy: str,
     given: Mapping[str, Any],
     settings: Mapping[str, Any],
@@ -256,7 +252,7 @@ def _replayed(
     notes: tuple[str, ...],
     *,
     exact: bool,
-) -> Replayed:
+) -> ReplayResult:
     """Compares the record with its replays under the guarantee of the replayed policy, or else the recorded one.
 
     Args:
@@ -281,9 +277,11 @@ def _replayed(
         values = after[:, index]
         sure = exact or (settled and (name not in ON_TIME or known == 1) and bool((values == values[0]).all()))
         now = float(values[0] if sure else values.mean())
-        figures.append(Figure(name, before.figures[name], now, 0.0 if sure else prediction_half_width(values), sure))
+        figures.append(
+            ReplayFigure(name, before.figures[name], now, 0.0 if sure else prediction_half_width(values), sure)
+        )
     worst = max(outcomes, key=lambda outcome: STATUSES.index(outcome.shortfall.status))
-    return Replayed(
+    return ReplayResult(
         policy=policy,
         settings=dict(settings),
         rounds=len(record.columns),
@@ -302,16 +300,10 @@ def _replayed(
     )
 
 
-def _sentence(outcome: Outcome, record: Recorded) -> str:
+def _sentence(outcome: JudgedRounds, record: Recording) -> str:
     """Returns the status of the promise as a sentence."""
     clock: Clock = "round" if record.slots is None else "decision"
     return replace(outcome.shortfall.certificate, clock=clock).summary().sentence(record.name)
-
-
-def prediction_half_width(values: FloatArray) -> float:
-    """Returns half the width of the 95 % prediction interval of a single replay."""
-    count = len(values)
-    return float(student_t(0.95, count - 1) * values.std(ddof=1) * math.sqrt(1 + 1 / count))
 
 
 def _describe_promises(promises: Sequence[tuple[int, Guarantee]], slots: int | None) -> str:
@@ -325,36 +317,24 @@ def _describe_promises(promises: Sequence[tuple[int, Guarantee]], slots: int | N
     return text
 
 
-def _outcome(columns: RoundColumns, record: RoundColumns, promises: Sequence[tuple[int, Guarantee]]) -> Outcome:
+def _outcome(columns: RoundColumns, record: RoundColumns, promises: Sequence[tuple[int, Guarantee]]) -> JudgedRounds:
     """Returns the figures of some rounds, compared with the record, under promises that may have been amended."""
-    durations, turns = columns.durations, columns.turns
     promise = promises[0][1]
     terms: dict[str, Any] = {"accrual": promise.accrual, "paid": promise.paid}
     amended = [AmendedTerms(after, later.rate, later.tolerance) for after, later in promises[1:]]
     shortfall = shortfalls(columns, promise.rate, tolerance=promise.tolerance, amended=amended, **terms)
-    certificate, rounds = shortfall.certificate, accrual_mask(columns, promise.accrual).sum(axis=0)
-    is_servable = certificate.promised_units >= certificate.units_per_turn
-    new = columns.chosen_mask & ~record.chosen_mask
-    other = (columns.chosen_mask != record.chosen_mask).any(axis=1)
-    values = [
-        float(durations.mean()),
-        float(np.percentile(durations, 95)),
-        smallest_share(certificate.turns, rounds, is_servable, promise.accrual),
-        shortfall.largest,
-        shortfall.at_end,
-        float(shortfall.certificate.owed.max()),
-        jain_index(turns),
-        float(new.sum()),
-        float(other.sum()),
-    ]
-    figures = dict(zip(FIGURES, values, strict=True))
+    summary = summarise_shortfall(columns, shortfall, promise.accrual)
+    differs = columns.chosen_mask != record.chosen_mask
+    figures: dict[str, float] = {name: getattr(summary, name) for name in SUMMARISED}
+    figures["other_choices"] = float((differs & columns.chosen_mask).sum())
+    figures["other_rounds"] = float(differs.any(axis=1).sum())
     if STARTED in columns.metrics:
         del figures["other_rounds"]  # equals other_choices: a turn has one client
         figures = {RATE: slot_figures(columns).updates_per_second, **figures}
-    return Outcome(figures, shortfall)
+    return JudgedRounds(figures, shortfall)
 
 
-def _can_be_rebuilt(record: Recorded) -> bool:
+def _can_be_rebuilt(record: Recording) -> bool:
     """Returns whether playing the plan of the run again reproduces the record exactly."""
     if record.plan is None or record.plan.world == "training":  # training takes too long to be repeated
         return False

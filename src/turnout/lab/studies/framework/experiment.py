@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray
@@ -19,12 +18,12 @@ from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.store import RunStore
 from turnout.lab.studies.framework.claims import Claim, Group
+from turnout.lab.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Plans = Mapping[str, list[RunPlan]]
-Table = Mapping[str, npt.ArrayLike]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from turnout.lab.drawing.style import as_svg
 from turnout.lab.studies.framework.claims import Claim
-from turnout.lab.studies.framework.drawing import as_svg
 from turnout.lab.studies.framework.reproduce import Result, verdict_counts
 from turnout.version import __version__
 

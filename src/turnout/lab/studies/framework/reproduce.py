@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from turnout.errors import SettingError
+from turnout.lab.drawing import style
 from turnout.lab.runs.executors import Executor
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.store import RunStore
 from turnout.lab.runs.tracked import MetricsWatcher
-from turnout.lab.studies.framework import drawing
 from turnout.lab.studies.framework.claims import Claim
-from turnout.lab.studies.framework.experiment import Experiment, Findings, Runs, Table
-from turnout.lab.training.distributed import play_plans, trains
+from turnout.lab.studies.framework.experiment import Experiment, Findings, Runs
+from turnout.lab.tables import as_csv, write_text
+from turnout.lab.training.distributed import check_device, play_plans
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +75,13 @@ def reproduce(
     ]
 
 
-def check_device(plans: Iterable[RunPlan], device: str) -> None:
-    """Raises SettingError for a device other than the CPU if no plan trains a model."""
-    if device != "cpu" and not any(trains(plan) for plan in plans):
-        raise SettingError(
-            f"these runs train no model: the device must be cpu, not {device}; runs in the world training use a device"
-        )
-
-
 def write_results(results: Sequence[Result], folder: Path) -> list[Path]:
     """Writes figures as SVG and PNG, their data as CSV and all claims as JSON; returns the paths."""
     written: list[Path] = []
     for result in results:
         for name, table in result.findings.tables.items():
             written.append(write_text(folder / f"{name}.csv", as_csv(table)))
-        written.extend(drawing.save(result.experiment.draw(result.findings), folder, result.experiment.name))
+        written.extend(style.save(result.experiment.draw(result.findings), folder, result.experiment.name))
     claims = claims_of(results)
     written.append(write_text(folder / "claims.json", json.dumps(claims, indent=2, ensure_ascii=False) + "\n"))
     return list(dict.fromkeys(written))
@@ -114,23 +102,3 @@ def verdict_counts(claims: Iterable[Claim]) -> dict[str, int]:
     for claim in claims:
         counts[claim.verdict] += 1
     return counts
-
-
-def as_csv(table: Table) -> str:
-    """Returns a table as CSV with a header line."""
-    columns = {name: np.asarray(values) for name, values in table.items()}
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
-    return text.getvalue()
-
-
-def write_text(path: Path, text: str) -> Path:
-    """Writes a file and its folder; raises SettingError if that fails."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise SettingError(f"cannot write {path}: {error.strerror or error}") from error
-    return path

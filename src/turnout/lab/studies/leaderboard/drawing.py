@@ -9,11 +9,11 @@ import numpy as np
 
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.certificate import DEFAULT_TOLERANCE
-from turnout.lab.studies.framework.drawing import figure
-from turnout.lab.studies.framework.experiment import Table
-from turnout.lab.studies.framework.labels import write_labels
-from turnout.lab.studies.framework.palette import Style, policy_style
+from turnout.lab.drawing.labels import write_labels
+from turnout.lab.drawing.palette import Style, policy_style
+from turnout.lab.drawing.style import figure
 from turnout.lab.studies.leaderboard.suites import Suite
+from turnout.lab.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,10 +15,10 @@ import numpy as np
 
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import OUTCOMES
-from turnout.lab.analysis.metrics import round_of_each_row
+from turnout.lab.analysis.promise import round_of_each_row
 from turnout.lab.analysis.statistics import mean_confidence_interval
 from turnout.lab.columns import RoundColumns
-from turnout.lab.studies.framework.experiment import Table
+from turnout.lab.tables import Table
 
 Features = Callable[[FloatArray], FloatArray]
 SHORTEST = 1e-3  # seconds, for logarithms

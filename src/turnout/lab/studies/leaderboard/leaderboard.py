@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,20 +13,22 @@ import numpy as np
 
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.certificate import STATUSES
+from turnout.lab.analysis.judging import worst_status
+from turnout.lab.analysis.learning_curves import LearningCurve
 from turnout.lab.analysis.metrics import available_rates, jain_index
 from turnout.lab.analysis.promise import shortfalls
 from turnout.lab.analysis.statistics import mean_confidence_interval
 from turnout.lab.columns import RoundColumns
-from turnout.lab.studies.framework import drawing
-from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs, Table
-from turnout.lab.studies.framework.reproduce import as_csv, write_text
+from turnout.lab.drawing import style as drawing
+from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs
 from turnout.lab.studies.leaderboard.drawing import draw_figures, draw_front
 from turnout.lab.studies.leaderboard.forecasts import forecast_table
 from turnout.lab.studies.leaderboard.front import classify
 from turnout.lab.studies.leaderboard.suites import Contender, Suite
 from turnout.lab.studies.paper.comparison import weight_label
-from turnout.lab.studies.paper.learning_curves import LearningCurve, final_accuracies, time_to_target
+from turnout.lab.studies.paper.learning_curves import final_accuracies, time_to_target
 from turnout.lab.studies.paper.panels import HIGH
+from turnout.lab.tables import Table, as_csv, write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,9 +37,9 @@ TABLE, FORECASTS = "leaderboard", "forecasts"
 REFERENCE = "random"
 #: Clients that were available in a smaller share of the rounds are excluded from the least share: a few rounds give no
 #: meaningful share.
-LEAST_PRESENCE = 0.05
+MIN_PRESENCE = 0.05
 #: Policies with cohorts below this share of random's are excluded from the front: small cohorts alone shorten rounds.
-LEAST_COHORT = 0.9
+MIN_COHORT = 0.9
 Measure = Literal["mean_round", "minutes_to_target"]
 
 
@@ -67,7 +70,9 @@ class Leaderboard(Experiment):
     def findings(self, runs: Runs) -> Findings:
         """Computes one row per contender, sorted by time; on traces also the errors of time forecasts."""
         measured = {
-            contender.label: _measure_runs(runs.of(contender.label), self.suite, contender.tolerance)
+            contender.label: measure_each(
+                runs.of(contender.label), partial(_measure_run, self.suite, contender.tolerance)
+            )
             for contender in self.suite.contenders
         }
         target = add_accuracies(runs, measured, REFERENCE) if self.suite.trains else None
@@ -78,7 +83,7 @@ class Leaderboard(Experiment):
             if contender.label in runs.labels
         ]
         rows.sort(key=lambda row: (row.get("never", 0) > 0, row[self.measure]))
-        tables: dict[str, Table] = {TABLE: {column: [row[column] for row in rows] for column in rows[0]}}
+        tables: dict[str, Table] = {TABLE: as_columns(rows)}
         if self.suite.world == "traces":
             learned, oracle = self._forecast_labels()
             tables[FORECASTS] = forecast_table(runs.of(learned), runs.of(oracle))
@@ -89,7 +94,7 @@ class Leaderboard(Experiment):
         return draw_front(findings.tables[TABLE], self.measure, self.suite)
 
     def _positions(self, measured: Mapping[str, Mapping[str, FloatArray]]) -> dict[str, str]:
-        smallest_cohort = LEAST_COHORT * measured[REFERENCE]["chosen"].mean()
+        smallest_cohort = MIN_COHORT * measured[REFERENCE]["chosen"].mean()
         eligible = [
             contender.label
             for contender in self.suite.contenders
@@ -122,10 +127,11 @@ class Leaderboard(Experiment):
         }
         if target is not None:
             row |= {"target": round(target, 6), "never": int((measured["reached"] == 0).sum())}
-        for measure in self._measures():
-            mean, band = mean_confidence_interval(measured[self._share if measure == "least_share" else measure])
-            row[measure], row[f"{measure}_band"] = round(float(mean), 6), round(float(band), 6)
+        measures = {
+            measure: measured[self._share if measure == "least_share" else measure] for measure in self._measures()
+        }
         row |= {
+            **with_bands(measures),
             "worst_shortfall": round(float(measured["shortfall"].max()), 6),
             "worst_shortfall_at_end": round(float(measured["shortfall_at_end"].max()), 6),
             "promised": math.nan if contender.promised is None else contender.promised,
@@ -229,14 +235,30 @@ def write_leaderboard(board: Leaderboard, findings: Findings, data: Mapping[str,
     return written
 
 
-def _measure_runs(runs: Iterable[RoundColumns], suite: Suite, tolerance: float) -> dict[str, FloatArray]:
+def measure_each(
+    runs: Iterable[RoundColumns], measure: Callable[[RoundColumns], dict[str, float]]
+) -> dict[str, FloatArray]:
     """Returns each measure with one value per seed."""
-    by_seed = [_measure_run(columns, suite, tolerance) for columns in runs]
-    return {measure: np.array([values[measure] for values in by_seed]) for measure in by_seed[0]}
+    by_seed = [measure(columns) for columns in runs]
+    return {name: np.array([values[name] for values in by_seed]) for name in by_seed[0]}
 
 
-def _measure_run(columns: RoundColumns, suite: Suite, tolerance: float) -> dict[str, float]:
-    rates = available_rates(columns, least=LEAST_PRESENCE)
+def with_bands(measures: Mapping[str, FloatArray]) -> dict[str, float]:
+    """Returns the mean of each measure over the seeds, and half the width of its confidence interval."""
+    row = {}
+    for name, values in measures.items():
+        mean, band = mean_confidence_interval(values)
+        row[name], row[f"{name}_band"] = round(float(mean), 6), round(float(band), 6)
+    return row
+
+
+def as_columns(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Returns rows with the same keys as columns."""
+    return {column: [row[column] for row in rows] for column in rows[0]}
+
+
+def _measure_run(suite: Suite, tolerance: float, columns: RoundColumns) -> dict[str, float]:
+    rates = available_rates(columns, least=MIN_PRESENCE)
     arrived = 1.0 if columns.outcomes is None or not len(columns.chosen) else float((columns.outcomes == 0).mean())
     shortfall = shortfalls(columns, suite.rate, accrual=suite.share_of, tolerance=tolerance)
     return {
@@ -244,7 +266,7 @@ def _measure_run(columns: RoundColumns, suite: Suite, tolerance: float) -> dict[
         "later_round": float(columns.durations[len(columns) // 3 :].mean()),
         "shortfall": shortfall.largest,
         "shortfall_at_end": shortfall.at_end,
-        "level": 2.0 if shortfall.ever_broken.any() else float(shortfall.largest >= 1),  # an index into STATUSES
+        "level": float(STATUSES.index(worst_status(shortfall))),
         "least_share_of_all": int(columns.turns.min()) / len(columns),
         "least_share_of_available": float(np.nanmin(rates)) if not np.isnan(rates).all() else math.nan,
         "jain": jain_index(columns.turns),

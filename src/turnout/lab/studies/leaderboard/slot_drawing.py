@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from turnout.lab.studies.framework.drawing import figure
-from turnout.lab.studies.framework.experiment import Table
-from turnout.lab.studies.framework.labels import write_labels
-from turnout.lab.studies.framework.palette import policy_style
+from turnout.lab.drawing.labels import write_labels
+from turnout.lab.drawing.palette import policy_style
+from turnout.lab.drawing.style import figure
+from turnout.lab.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

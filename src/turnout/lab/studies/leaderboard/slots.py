@@ -6,27 +6,33 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, STATUSES
 from turnout.kernel.slots.turns import STARTED
+from turnout.lab.analysis.judging import worst_status
 from turnout.lab.analysis.metrics import available_rates
 from turnout.lab.analysis.promise import shortfalls
 from turnout.lab.analysis.slots import slot_figures
-from turnout.lab.analysis.statistics import mean_confidence_interval
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs
-from turnout.lab.studies.leaderboard.leaderboard import LEAST_PRESENCE, add_accuracies
+from turnout.lab.studies.leaderboard.leaderboard import (
+    MIN_PRESENCE,
+    add_accuracies,
+    as_columns,
+    measure_each,
+    with_bands,
+)
 from turnout.lab.studies.leaderboard.slot_drawing import draw_slots
+from turnout.lab.studies.leaderboard.suites import BaseSuite
 from turnout.lab.studies.paper.accuracy import TASKS
-from turnout.lab.worlds.traces.formats.files import read_traces
 from turnout.policies.registry import load_policies, setting_names, with_defaults
 
 if TYPE_CHECKING:
@@ -68,14 +74,10 @@ class SlotContender:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotSuite:
+class SlotSuite(BaseSuite):
     """A world, a number of slots, and the contenders.
 
     Attributes:
-        name: The name on the command line.
-        title: The world, in words.
-        world: The name of the world.
-        world_settings: Its settings.
         clients: The number of clients.
         present: The number of clients among which the turns are divided: all, or about as many as are available at
             the busiest times. Its reciprocal is an equal share.
@@ -85,21 +87,12 @@ class SlotSuite:
         contenders: The contenders.
     """
 
-    name: str
-    title: str
-    world: str
-    world_settings: Mapping[str, Any]
     clients: int
     present: int
     slots: int
     turns: int
     seeds: int
     contenders: tuple[SlotContender, ...]
-
-    @property
-    def trains(self) -> bool:
-        """Whether this suite trains models."""
-        return self.world == "training"
 
     def rate(self, contender: SlotContender) -> Fraction:
         """Returns the guaranteed rate of a contender in turns per decision, or per round; the usual one if it has none.
@@ -118,13 +111,7 @@ class SlotSuite:
 
     def on_traces(self, files: Sequence[Path]) -> SlotSuite:
         """Returns the same suite with recorded clients."""
-        if self.world != "traces":
-            raise SettingError(
-                f"the suite {self.name} plays no traces: omit the trace files, or use the suite 'async-traces'",
-                argument="suite",
-            )
-        recorded = {"traces": [str(path) for path in files], "fingerprint": read_traces(*files).fingerprint}
-        return replace(self, title="recorded clients", world_settings={**self.world_settings, **recorded})
+        return replace(self, title="recorded clients", world_settings=self.recorded_settings(files, "async-traces"))
 
     def with_policies(self, policies: Sequence[tuple[str, Mapping[str, Any]]]) -> SlotSuite:
         """Returns the suite with further contenders, given by name and settings.
@@ -138,10 +125,7 @@ class SlotSuite:
             promises = "guaranteed_rate" in setting_names(name) and "guaranteed_rate" not in given
             settings = with_defaults(name, given, {"accrual": "available"})
             further.append(SlotContender(label, name, settings, share=USUAL if promises else None))
-        labels = [contender.label for contender in (*self.contenders, *further)]
-        for label in labels:
-            if labels.count(label) > 1:
-                raise SettingError(f"the suite {self.name} has a contender {label!r} already: give it another setting")
+        self.require_different([contender.label for contender in (*self.contenders, *further)])
         return replace(self, contenders=(*self.contenders, *further))
 
     def _plan(self, contender: SlotContender, seed: int, turns: int) -> RunPlan:
@@ -190,13 +174,13 @@ class SlotBoard(Experiment):
     def findings(self, runs: Runs) -> Findings:
         """Computes one row per contender, the most updates per second first."""
         measured = {
-            contender.label: _measure_all(runs.of(contender.label), self.suite, contender)
+            contender.label: measure_each(runs.of(contender.label), partial(_measure, self.suite, contender))
             for contender in self.suite.contenders
         }
         target = add_accuracies(runs, measured, REFERENCE) if self.suite.trains else None
         rows = [self._row(contender, measured, target) for contender in self.suite.contenders]
         rows.sort(key=lambda row: -row["updates_per_second"])
-        return Findings([], {TABLE: {column: [row[column] for row in rows] for column in rows[0]}})
+        return Findings([], {TABLE: as_columns(rows)})
 
     def draw(self, findings: Findings) -> Figure:
         """Draws updates per second against the largest shortfall."""
@@ -222,10 +206,8 @@ class SlotBoard(Experiment):
         if target is not None:
             figures |= {name: own[name] for name in ("minutes_to_target", "final_accuracy")}
             row |= {"target": round(target, 6), "never": int((own["reached"] == 0).sum())}
-        for name, values in figures.items():
-            mean, band = mean_confidence_interval(values)
-            row[name], row[f"{name}_band"] = round(float(mean), 6), round(float(band), 6)
         row |= {
+            **with_bands(figures),
             "worst_shortfall": round(float(own["shortfall"].max()), 6),
             "tolerance": contender.tolerance,
             "status": STATUSES[int(own["level"].max())],
@@ -233,14 +215,9 @@ class SlotBoard(Experiment):
         return row
 
 
-def _measure_all(runs: Any, suite: SlotSuite, contender: SlotContender) -> dict[str, FloatArray]:
-    by_seed = [_measure(columns, suite, contender) for columns in runs]
-    return {name: np.array([values[name] for values in by_seed]) for name in by_seed[0]}
-
-
-def _measure(columns: RoundColumns, suite: SlotSuite, contender: SlotContender) -> dict[str, float]:
-    found = shortfalls(columns, suite.rate(contender), accrual="available", tolerance=contender.tolerance)
-    rates = available_rates(columns, least=LEAST_PRESENCE)
+def _measure(suite: SlotSuite, contender: SlotContender, columns: RoundColumns) -> dict[str, float]:
+    shortfall = shortfalls(columns, suite.rate(contender), accrual="available", tolerance=contender.tolerance)
+    rates = available_rates(columns, least=MIN_PRESENCE)
     arrived = len(columns.chosen) if columns.outcomes is None else int((columns.outcomes == 0).sum())
     if STARTED in columns.metrics:
         figures = slot_figures(columns, int(suite.world_settings.get("buffer", 1)))
@@ -251,8 +228,8 @@ def _measure(columns: RoundColumns, suite: SlotSuite, contender: SlotContender) 
         "updates_per_second": updates_per_second,
         "mean_staleness": staleness,
         "least_share": float(np.nanmin(rates)) * suite.present / (suite.slots if contender.in_rounds else 1),
-        "shortfall": found.largest,
-        "level": 2.0 if found.ever_broken.any() else float(found.largest >= 1),  # an index into STATUSES
+        "shortfall": shortfall.largest,
+        "level": float(STATUSES.index(worst_status(shortfall))),
     }
 
 

@@ -57,7 +57,43 @@ class Contender:
 
 
 @dataclass(frozen=True, slots=True)
-class Suite:
+class BaseSuite:
+    """A world with a name and a title; the base class of suites with and without rounds."""
+
+    name: str
+    title: str
+    world: str
+    world_settings: Mapping[str, Any]
+
+    @property
+    def trains(self) -> bool:
+        """Whether this suite trains models."""
+        return self.world == "training"
+
+    def recorded_settings(self, files: Sequence[Path], suite: str) -> dict[str, Any]:
+        """Returns the settings of the world with recorded clients; the fingerprint identifies the files' content.
+
+        Args:
+            files: The trace files.
+            suite: The name of the suite that plays traces.
+        """
+        if self.world != "traces":
+            raise SettingError(
+                f"the suite {self.name} plays no traces: omit the trace files, or use the suite {suite!r}",
+                argument="suite",
+            )
+        recorded = {"traces": [str(path) for path in files], "fingerprint": read_traces(*files).fingerprint}
+        return {**self.world_settings, **recorded}
+
+    def require_different(self, labels: Sequence[str]) -> None:
+        """Raises SettingError if two contenders have the same label."""
+        for label in labels:
+            if labels.count(label) > 1:
+                raise SettingError(f"the suite {self.name} has a contender {label!r} already: give it another setting")
+
+
+@dataclass(frozen=True, slots=True)
+class Suite(BaseSuite):
     """A world and its contenders.
 
     `rate`: the guaranteed rate, by which all contenders are judged. `share_of`: whether it and the least share refer to
@@ -65,21 +101,12 @@ class Suite:
     with the reason.
     """
 
-    name: str
-    title: str
-    world: str
-    world_settings: Mapping[str, Any]
     rounds: int
     seeds: int
     rate: float
     share_of: Accrual
     contenders: tuple[Contender, ...]
     left_out: Mapping[str, str]
-
-    @property
-    def trains(self) -> bool:
-        """Whether this suite trains models."""
-        return self.world == "training"
 
     def plans(self, seeds: int | None = None, rounds: int | None = None) -> dict[str, list[RunPlan]]:
         """Returns the plans of each contender, one per seed; all contenders get the same worlds."""
@@ -101,14 +128,9 @@ class Suite:
 
     def on_traces(self, files: Sequence[Path]) -> Suite:
         """Returns the same suite with recorded clients; plans identify the files by a fingerprint of their content."""
-        if self.world != "traces":
-            raise SettingError(
-                f"the suite {self.name} plays no traces: omit the trace files, or use the suite 'traces'",
-                argument="suite",
-            )
-        recorded = {"traces": [str(path) for path in files], "fingerprint": read_traces(*files).fingerprint}
-        settings = {name: value for name, value in self.world_settings.items() if name != "clients"}
-        return replace(self, title="recorded clients", world_settings={**settings, **recorded})
+        settings = self.recorded_settings(files, "traces")
+        settings.pop("clients", None)
+        return replace(self, title="recorded clients", world_settings=settings)
 
     @property
     def cohort_size(self) -> int:
@@ -129,10 +151,7 @@ class Suite:
             policy = build_policy(name, clients, **with_defaults(name, settings, {"allow_infeasible": True}))
             label = RunPlan(name, 1, settings=given).name
             further.append(Contender(label, name, settings, knows_truth=policy.requires_expected_times))
-        labels = [contender.label for contender in (*self.contenders, *further)]
-        for label in labels:
-            if labels.count(label) > 1:
-                raise SettingError(f"the suite {self.name} has a contender {label!r} already: give it another setting")
+        self.require_different([contender.label for contender in (*self.contenders, *further)])
         return replace(self, contenders=(*self.contenders, *further))
 
     def _clients(self) -> int:

@@ -7,14 +7,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from turnout.lab.analysis.promise import least_share, shortfalls
+from turnout.lab.analysis.metrics import summarise
+from turnout.lab.analysis.promise import shortfalls
 from turnout.lab.columns import RoundColumns
 from turnout.lab.studies.framework.claims import Claim, Group, highest, lowest
-from turnout.lab.studies.framework.experiment import Findings, Runs, Table
+from turnout.lab.studies.framework.experiment import Findings, Runs
 from turnout.lab.studies.paper.accuracy import AccuracyExperiment
 from turnout.lab.studies.paper.comparison import CONTENDERS, RATE, weight_label
 from turnout.lab.studies.paper.learning_curves import final_accuracies, time_to_target
 from turnout.lab.studies.paper.panels import HIGH, Panel, PanelCurves, target_of
+from turnout.lab.tables import Table
 
 PACE = "FairPace, tolerance 2"
 SLOW, FAST = weight_label(1), weight_label(20)
@@ -134,7 +136,7 @@ class PaceTime(PaceExperiment):
 
 
 def _least_share(columns: RoundColumns) -> float:
-    return least_share(columns, RATE)
+    return summarise(columns, guaranteed_rate=RATE).least_share
 
 
 def _shortfall(columns: RoundColumns) -> float:

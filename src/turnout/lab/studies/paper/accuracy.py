@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from turnout.errors import SettingError, suggestion
+from turnout.lab.analysis.learning_curves import Clock, LearningCurve
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.studies.framework.claims import Claim, Group, above, all_greater, ascending, highest, lowest
-from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs, Table
+from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs
 from turnout.lab.studies.paper.comparison import CONTENDERS, RBCSF_LABELS, weight_label
-from turnout.lab.studies.paper.learning_curves import Clock, LearningCurve, final_accuracies, time_to_target
+from turnout.lab.studies.paper.learning_curves import final_accuracies, time_to_target
 from turnout.lab.studies.paper.panels import (
     HIGH,
     LOW,
@@ -27,6 +28,7 @@ from turnout.lab.studies.paper.panels import (
     summary_table,
     target_of,
 )
+from turnout.lab.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from turnout.kernel.arrays import FloatArray
-from turnout.lab.analysis.metrics import jain_index, owed_after_each_round, spread
+from turnout.lab.analysis.metrics import jain_index, spread
+from turnout.lab.analysis.promise import owed_after_each_round
 from turnout.lab.analysis.statistics import mean_confidence_interval
-from turnout.lab.columns import RoundColumns
+from turnout.lab.drawing.comparison import draw_curves, draw_overview, mean_curves, overview_tables
+from turnout.lab.drawing.style import figure, legend_outside
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.studies.framework.claims import Claim, Group, above, ascending, below, highest, lowest
-from turnout.lab.studies.framework.drawing import curve, figure, legend_outside
-from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs, Table
-from turnout.lab.studies.framework.palette import styles_of
+from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs
+from turnout.lab.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -83,13 +84,13 @@ class Queues(PaperComparison):
     def findings(self, runs: Runs) -> Findings:
         """Measures the level at which the mean number of owed turns settles, and when it does."""
         owed = {label: runs.curves(label, _mean_owed) for label in RBCSF_LABELS}
-        return Findings(queue_claims(owed), {"queues": _curves_table(owed)})
+        return Findings(queue_claims(owed), {"queues": mean_curves(owed)})
 
     def draw(self, findings: Findings) -> Figure:
         """Draws the mean number of owed turns against rounds."""
         with figure() as drawn:
             axes = drawn.subplots()
-            _draw_curves(axes, findings.tables["queues"], RBCSF_LABELS)
+            draw_curves(axes, findings.tables["queues"], RBCSF_LABELS)
             axes.set(title="Turns owed, mean over clients", xlabel="round", ylabel="turns owed per client, turns")
             legend_outside(drawn, axes)
             return drawn
@@ -118,14 +119,14 @@ class TrainingTime(PaperComparison):
             "minutes_band": [float(mean_confidence_interval(totals[label].values)[1]) for label in by_speed],
             "time_saved": [float(saved[label].values.mean()) if label in saved else 0.0 for label in by_speed],
         }
-        tables = {"training-time": _curves_table(elapsed, scale=1 / 60), "training-time-totals": table}
+        tables = {"training-time": mean_curves(elapsed, scale=1 / 60), "training-time-totals": table}
         return Findings(training_time_claims(totals), tables)
 
     def draw(self, findings: Findings) -> Figure:
         """Draws the training time in minutes against rounds."""
         with figure() as drawn:
             axes = drawn.subplots()
-            _draw_curves(axes, findings.tables["training-time"], ["random", *RBCSF_LABELS, "FedCS(3)"])
+            draw_curves(axes, findings.tables["training-time"], ["random", *RBCSF_LABELS, "FedCS(3)"])
             axes.set(title="Training time", xlabel="round", ylabel="training time, minutes")
             legend_outside(drawn, axes)
             return drawn
@@ -151,7 +152,7 @@ class PullRecord(PaperComparison):
             "spread_of_turns": [float(spreads[label].values.mean()) for label in runs.labels],
             "jain_index": [float(evenness[label].values.mean()) for label in runs.labels],
         }
-        tables = {"pull-record": _curves_table(sorted_turns, "client"), "pull-record-evenness": table}
+        tables = {"pull-record": mean_curves(sorted_turns, "client"), "pull-record-evenness": table}
         return Findings(pull_record_claims(spreads, evenness), tables)
 
     def draw(self, findings: Findings) -> Figure:
@@ -165,7 +166,7 @@ class PullRecord(PaperComparison):
             strips.set(title="Turns of each client", xlabel="clients, in order of their turns")
             strips.set_yticks(range(len(labels)), labels)
             drawn.colorbar(image, ax=strips, label="turns", shrink=0.8)
-            _draw_curves(curves, table, labels, "client")
+            draw_curves(curves, table, labels, "client")
             curves.set(title="The same data as curves", xlabel="clients, in order of their turns", ylabel="turns")
             legend_outside(drawn, curves, columns=3)
             return drawn
@@ -186,7 +187,7 @@ class Overview(PaperComparison):
     def draw(self, findings: Findings) -> Figure:
         """Draws training time and shares in two panels."""
         labels = ["random", *RBCSF_LABELS, "FedCS(3)"]
-        return draw_overview(labels, findings.tables["overview-time"], findings.tables["overview-shares"])
+        return draw_overview(labels, findings.tables["overview-time"], findings.tables["overview-shares"], RATE)
 
 
 def queue_claims(owed: Mapping[str, FloatArray]) -> list[Claim]:
@@ -295,51 +296,6 @@ def _others(groups: Mapping[str, Group], label: str) -> list[Group]:
     return [group for name, group in groups.items() if name != label]
 
 
-def overview_tables(runs: Mapping[str, Sequence[RoundColumns]]) -> tuple[Table, Table]:
-    """Returns training time in minutes by round, and sorted shares of rounds.
-
-    `runs` holds one run per seed of each contender.
-    """
-    elapsed = {label: np.stack([np.cumsum(run.durations) for run in seeds]) for label, seeds in runs.items()}
-    shares = {label: np.stack([np.sort(run.turns) / len(run.rounds) for run in seeds]) for label, seeds in runs.items()}
-    return _curves_table(elapsed, scale=1 / 60), _curves_table(shares, "client")
-
-
-def draw_overview(labels: Sequence[str], times: Table, shares: Table, promised: float = RATE) -> Figure:
-    """Draws training time by round, and the share of rounds of each client."""
-    with figure(9.0, 4.4) as drawn:
-        time, share = drawn.subplots(1, 2)
-        _draw_curves(time, times, labels)
-        _draw_curves(share, shares, labels, "client")
-        share.axhline(promised, color="black", linestyle=":", linewidth=1)
-        last = float(np.asarray(shares["client"])[-1])
-        share.annotate(
-            "promised", (last, promised), xytext=(0, -12), textcoords="offset points", fontsize=9, ha="right"
-        )
-        time.set(title="Training time", xlabel="round", ylabel="training time, minutes")
-        share.set(title="Share of rounds of each client", xlabel="clients, in order of their turns")
-        share.set_ylabel("share of rounds, from 0 to 1")
-        legend_outside(drawn, time, columns=min(len(labels), 3))
-        return drawn
-
-
 def _mean_owed(columns: Any) -> FloatArray:
     means: FloatArray = owed_after_each_round(columns, RATE).mean(axis=1)
     return means
-
-
-def _curves_table(curves: dict[str, FloatArray], x: str = "round", scale: float = 1.0) -> dict[str, FloatArray]:
-    table: dict[str, FloatArray] = {x: np.arange(1.0, next(iter(curves.values())).shape[1] + 1)}
-    for label, rows in curves.items():
-        mean, band = mean_confidence_interval(rows * scale)
-        table[f"{label} mean"], table[f"{label} band"] = np.asarray(mean), np.asarray(band)
-    return table
-
-
-def _draw_curves(axes: Any, table: Any, labels: Sequence[str], x: str = "round") -> None:
-    for label, style in styles_of(labels).items():
-        mean, band = (np.asarray(table[f"{label} {measure}"]) for measure in ("mean", "band"))
-        # Times, turns and shares are never negative.
-        curve(axes, label, np.asarray(table[x]), mean, band, style=style, limits=(0.0, np.inf))
-    axes.margins(x=0.01)
-    axes.set_ylim(bottom=0)

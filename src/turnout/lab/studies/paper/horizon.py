@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from turnout.lab.analysis.metrics import shortfalls
+from turnout.lab.analysis.promise import shortfalls
 from turnout.lab.analysis.statistics import mean_confidence_interval
+from turnout.lab.drawing.labels import write_labels
+from turnout.lab.drawing.palette import OTHERS
+from turnout.lab.drawing.style import figure
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.studies.framework.claims import Claim, Group, below, lowest
-from turnout.lab.studies.framework.drawing import figure
-from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs, Table
-from turnout.lab.studies.framework.labels import write_labels
-from turnout.lab.studies.framework.palette import OTHERS
+from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs
 from turnout.lab.studies.paper.comparison import RATE, weight_label
+from turnout.lab.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

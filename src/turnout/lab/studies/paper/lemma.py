@@ -10,12 +10,13 @@ import numpy as np
 
 from turnout.lab.analysis.lemma import AllEstimates, estimate_all, required_exploration
 from turnout.lab.analysis.statistics import mean_confidence_interval
+from turnout.lab.drawing.palette import OTHERS, style_of
+from turnout.lab.drawing.style import figure, legend_outside
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.studies.framework.claims import Claim, Group, Verdict, above, lowest
-from turnout.lab.studies.framework.drawing import figure, legend_outside
-from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs, Table
-from turnout.lab.studies.framework.palette import OTHERS, style_of
+from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs
 from turnout.lab.studies.paper.comparison import ROUNDS
+from turnout.lab.tables import Table
 from turnout.lab.worlds.paper import PaperWorld
 from turnout.policies.rbcsf.exploration import ConstantExploration, TheoreticalExploration
 

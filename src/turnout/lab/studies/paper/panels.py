@@ -9,17 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from turnout.kernel.arrays import FloatArray
+from turnout.lab.analysis.learning_curves import Clock, LearningCurve
 from turnout.lab.analysis.statistics import UNIT_RANGE, mean_confidence_interval
-from turnout.lab.studies.framework.drawing import curve, figure, legend_outside
-from turnout.lab.studies.framework.experiment import Table
-from turnout.lab.studies.framework.palette import styles_of
-from turnout.lab.studies.paper.learning_curves import (
-    Clock,
-    LearningCurve,
-    final_accuracies,
-    measure_curves,
-    time_to_target,
-)
+from turnout.lab.drawing.palette import styles_of
+from turnout.lab.drawing.style import curve, figure, legend_outside
+from turnout.lab.studies.paper.learning_curves import final_accuracies, measure_curves, time_to_target
+from turnout.lab.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

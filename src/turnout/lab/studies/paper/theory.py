@@ -12,11 +12,12 @@ from turnout.kernel.arrays import FloatArray
 from turnout.lab.analysis.statistics import mean_confidence_interval
 from turnout.lab.analysis.theory import regret, regret_bound
 from turnout.lab.columns import RoundColumns
+from turnout.lab.drawing.palette import styles_of
+from turnout.lab.drawing.style import curve, figure, legend_outside, thin_curve
 from turnout.lab.studies.framework.claims import Claim, Group, above, below
-from turnout.lab.studies.framework.drawing import curve, figure, legend_outside, thin_curve
-from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs, Table
-from turnout.lab.studies.framework.palette import styles_of
+from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs
 from turnout.lab.studies.paper.comparison import RATE, weight_label, weighted_plans
+from turnout.lab.tables import Table
 from turnout.lab.worlds.paper import PaperWorld
 
 if TYPE_CHECKING:

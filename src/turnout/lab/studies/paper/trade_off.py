@@ -10,11 +10,11 @@ import numpy as np
 from turnout.kernel.arrays import FloatArray
 from turnout.lab.analysis.statistics import mean_confidence_interval
 from turnout.lab.columns import RoundColumns
+from turnout.lab.drawing.labels import write_labels
+from turnout.lab.drawing.palette import OTHERS
+from turnout.lab.drawing.style import figure
 from turnout.lab.studies.framework.claims import Claim, Group, above, ascending
-from turnout.lab.studies.framework.drawing import figure
 from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs
-from turnout.lab.studies.framework.labels import write_labels
-from turnout.lab.studies.framework.palette import OTHERS
 from turnout.lab.studies.paper.comparison import RATE, weight_label, weighted_plans
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from turnout.kernel.arrays import FloatArray, IntArray
 
 DAY = 86400.0
 #: A lower mean throughput indicates a wrong unit or a dead link.
-LEAST_MBPS = 1e-3
+MIN_MBPS = 1e-3
 PARTS = ("availability", "devices", "links")
 
 

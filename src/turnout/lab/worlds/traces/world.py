@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any, Literal
 
 import numpy as np
 
-from turnout.errors import SelectionError, SettingError, StateError, suggestion
+from turnout.errors import SelectionError, SettingError, StateError
 from turnout.kernel.arrays import (
     LARGEST_TIME,
-    MOST_CLIENTS,
     BoolArray,
     FloatArray,
     IntArray,
@@ -22,21 +20,21 @@ from turnout.kernel.arrays import (
     read_only,
     saved_value,
 )
-from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
+from turnout.lab.worlds.base import World
 from turnout.lab.worlds.distributions import Draws, Quantity
 from turnout.lab.worlds.traces.data import LinkTrace, Traces
 from turnout.lab.worlds.traces.formats.files import read_traces
-from turnout.lab.worlds.traces.generator import Generator
 from turnout.lab.worlds.traces.lookup import Presence, Throughput
-from turnout.lab.worlds.traces.summary import ASSUMPTION, covers_ids
+from turnout.lab.worlds.traces.population import build_population, make_generator
+from turnout.lab.worlds.traces.summary import ASSUMPTION
 
 #: The longest credible mean transfer in one direction, in seconds; more indicates a wrong unit. A hundred times this
 #: value in both directions is still a context that policies accept.
-LONGEST_TRANSFER = 4e3
+MAX_TRANSFER_SECONDS = 4e3
 
 
-class TraceWorld:
+class TraceWorld(World):
     """Clients with recorded availability, devices and links; parts that were not recorded are generated.
 
     exchange time = download + cold start + computing + upload. The duration of a transfer follows from the recorded
@@ -139,7 +137,7 @@ class TraceWorld:
             )
         least = as_number("least_availability", least_availability, SettingError, least=0, most=1)
         #: One row of each part per client, and how each part was assigned to the clients.
-        self.traces, self.joined = _build_population(recorded, seed, clients, least, join, _make_generator(generator))
+        self.traces, self.joined = build_population(recorded, seed, clients, least, join, make_generator(generator))
         availability, devices, links = self.traces.availability, self.traces.devices, self.traces.links
         assert availability is not None
         assert devices is not None
@@ -326,80 +324,6 @@ def _load_traces(traces: Any) -> Traces:
     return read_traces(*files) if files else Traces()
 
 
-def _make_generator(settings: Mapping[str, Any] | None) -> Generator:
-    known = [setting.name for setting in fields(Generator)]
-    if not isinstance(settings or {}, Mapping):
-        raise SettingError(f"generator must be a mapping from settings to values, not {settings!r}")
-    for name in settings or {}:
-        if name not in known:
-            raise SettingError(
-                f"the generator has no setting {name!r}{suggestion(name, known)}; its settings are {', '.join(known)}"
-            )
-    return Generator(**(settings or {}))
-
-
-def _build_population(
-    recorded: Traces, seed: int, clients: int | None, least: float, join: str, generator: Generator
-) -> tuple[Traces, dict[str, str]]:
-    """Returns one row of each part per client, and how each part was assigned to the clients.
-
-    Args:
-        recorded: The recorded parts.
-        seed: The seed of the samples and of the generated parts.
-        clients: The number of clients, or None for all.
-        least: The smallest availability of a client.
-        join: "auto", "ids" or "draw".
-        generator: The generator of missing parts.
-    """
-    requested = None if clients is None else as_count("clients", clients, SettingError, most=MOST_CLIENTS)
-    trace = recorded.availability
-    if trace is None:
-        trace = generator.availability_trace(requested or 40, seed)
-    rows = np.flatnonzero(trace.shares >= least)
-    if not len(rows):
-        raise SettingError(f"no client is available for a share of {least:g} of the time: lower least_availability")
-    if recorded.availability is not None and requested is not None:
-        if requested > len(rows):
-            raise SettingError(
-                f"clients must be at most {len(rows)}, the number of recorded clients that qualify, not {requested}"
-            )
-        rows = np.sort(round_rng(seed, "recorded clients", 0).choice(rows, requested, replace=False))
-    trace = trace.take(rows)
-    devices, device_method = _join_part("devices", recorded.devices, trace.ids, seed, join)
-    links, link_method = _join_part("links", recorded.links, trace.ids, seed, join)
-    count = len(trace.ids)
-    traces = Traces(
-        trace,
-        generator.device_trace(count, seed) if devices is None else devices,
-        generator.link_trace(count, seed) if links is None else links,
-    )
-    availability_method = "generated" if recorded.availability is None else "recorded"
-    return traces, {"availability": availability_method, "devices": device_method, "links": link_method}
-
-
-def _join_part(name: str, part: Any, clients: Sequence[str], seed: int, join: str) -> tuple[Any, str]:
-    """Returns one row of the part per client, by id or sampled with replacement, and the method.
-
-    Args:
-        name: The name of the part.
-        part: The recorded part, or None.
-        clients: The ids of the clients.
-        seed: The seed of the samples.
-        join: "auto", "ids" or "draw".
-    """
-    if part is None:
-        return None, "generated"
-    covers_all = covers_ids(clients, part.ids)
-    if join == "ids" and not covers_all:
-        missing = next(client for client in clients if client not in set(part.ids))
-        raise SettingError(f"join='ids': {name} has no client {missing!r}; use join='draw', or use the same ids")
-    if covers_all and join != "draw":
-        row_of = {client: row for row, client in enumerate(part.ids)}
-        return part.take(np.array([row_of[client] for client in clients])), "by id"
-    rows = round_rng(seed, f"recorded {name}", 0).integers(0, len(part.ids), len(clients))
-    return part.take(rows), f"drawn from {len(part.ids)}"
-
-
 def _log_spread(deviations: FloatArray, direction: Throughput) -> FloatArray:
     """Returns the standard deviation of the logarithm of log-normal throughputs with these deviations."""
     spread: FloatArray = np.sqrt(np.log1p((deviations / direction.means) ** 2))
@@ -409,9 +333,9 @@ def _log_spread(deviations: FloatArray, direction: Throughput) -> FloatArray:
 def _reject_slow_links(links: LinkTrace, down: Throughput, up: Throughput, model_size: float) -> None:
     slowest = np.minimum(down.means, up.means)
     seconds = model_size / slowest
-    if seconds.max() > LONGEST_TRANSFER:
+    if seconds.max() > MAX_TRANSFER_SECONDS:
         worst = int(seconds.argmax())
         raise SettingError(
             f"a model of {model_size:g} megabits takes {seconds[worst]:.0f} s over the link {links.ids[worst]!r} of "
-            f"{slowest[worst]:g} Mbps: more than {LONGEST_TRANSFER:g} s is not credible; check the units"
+            f"{slowest[worst]:g} Mbps: more than {MAX_TRANSFER_SECONDS:g} s is not credible; check the units"
         )

@@ -31,11 +31,11 @@ ROW_COLUMNS = {
 
 #: The largest text of a trace file, decompressed. Its rows take about ten times as much memory; larger traces are read
 #: faster as npz.
-MOST_TEXT_BYTES = 1 << 28
+MAX_TEXT_BYTES = 1 << 28
 #: The longest line in characters: all rows of a client in JSON lines, such as a million intervals.
-LONGEST_LINE = 1 << 24
+MAX_LINE_LENGTH = 1 << 24
 #: The largest number of lines, which may be empty.
-MOST_LINES = 20_000_000
+MAX_LINES = 20_000_000
 
 
 class TraceFormatError(Exception):
@@ -95,18 +95,16 @@ def read_lines(path: Path) -> Iterator[str]:
     """Yields the lines of a file, decompressed if its name ends in .gz, without reading all of it at once."""
     number = 0
     try:
-        with open_text(path, MOST_TEXT_BYTES) as text:
-            while line := text.readline(LONGEST_LINE + 1):
-                if len(line) > LONGEST_LINE:
+        with open_text(path, MAX_TEXT_BYTES) as text:
+            while line := text.readline(MAX_LINE_LENGTH + 1):
+                if len(line) > MAX_LINE_LENGTH:
                     raise TraceFormatError(
-                        f"a line must have at most {LONGEST_LINE:,} characters, got more: write an npz file",
+                        f"a line must have at most {MAX_LINE_LENGTH:,} characters, got more: write an npz file",
                         f"line {number + 1}",
                     )
                 number += 1
-                if number > MOST_LINES:
-                    raise TraceFormatError(
-                        f"a file must have at most {MOST_LINES:,} lines, got more: write an npz file"
-                    )
+                if number > MAX_LINES:
+                    raise TraceFormatError(f"a file must have at most {MAX_LINES:,} lines, got more: write an npz file")
                 yield line
     except UnicodeDecodeError as error:
         line_in_chunk = error.object.count(b"\n", 0, error.start)

@@ -26,11 +26,11 @@ from turnout.lab.worlds.traces.formats.columns import (
 from turnout.lab.worlds.traces.formats.tables import KNOWN_COLUMNS, Layout, Problem, Rows
 
 #: The largest number of columns, most of which are ignored.
-MOST_COLUMNS = 1000
+MAX_COLUMNS = 1000
 #: The largest number of cells; each takes about 60 bytes while the file is read.
-MOST_CELLS = 20_000_000
+MAX_CELLS = 20_000_000
 #: The longest row in characters: a row can have several lines, because cells in quotes can.
-LONGEST_ROW = 1 << 20
+MAX_ROW_LENGTH = 1 << 20
 
 
 class _Lines:
@@ -45,8 +45,8 @@ class _Lines:
     def __next__(self) -> str:
         line = next(self._lines)
         self.length += len(line)
-        if self.length > LONGEST_ROW:
-            raise csv.Error(f"a row must have at most {LONGEST_ROW:,} characters, got more: close all quotes")
+        if self.length > MAX_ROW_LENGTH:
+            raise csv.Error(f"a row must have at most {MAX_ROW_LENGTH:,} characters, got more: close all quotes")
         return line
 
 
@@ -56,8 +56,8 @@ def read_csv(path: Path, layout: Layout, problems: list[Problem]) -> dict[str, R
     lines = csv.reader(text)
     try:
         header = [name.strip() for name in next(lines, [])]
-        if len(header) > MOST_COLUMNS:
-            raise TraceFormatError(f"a file must have at most {MOST_COLUMNS:,} columns, got {len(header):,}", "line 1")
+        if len(header) > MAX_COLUMNS:
+            raise TraceFormatError(f"a file must have at most {MAX_COLUMNS:,} columns, got {len(header):,}", "line 1")
         cells: list[list[str]] = []
         line_numbers: list[int] = []
         text.length = 0
@@ -66,9 +66,9 @@ def read_csv(path: Path, layout: Layout, problems: list[Problem]) -> dict[str, R
             if len(row) == len(header):
                 cells.append(row)
                 line_numbers.append(lines.line_num)
-                if len(cells) * len(header) > MOST_CELLS:
+                if len(cells) * len(header) > MAX_CELLS:
                     raise TraceFormatError(
-                        f"a CSV file must have at most {MOST_CELLS:,} cells, got more: remove other columns, or write "
+                        f"a CSV file must have at most {MAX_CELLS:,} cells, got more: remove other columns, or write "
                         "an npz file"
                     )
             elif row:

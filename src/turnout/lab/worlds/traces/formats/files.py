@@ -21,7 +21,7 @@ from turnout.storage.files.atomic import atomic_write
 from turnout.storage.files.identify import not_a
 
 #: The largest number of problems that are listed: a file with more is of another kind, or made to fill the memory.
-MOST_PROBLEMS = 10_000
+MAX_PROBLEMS = 10_000
 FORMATS = (".csv", ".jsonl", ".npz", ".json")
 
 
@@ -94,8 +94,8 @@ class _Problems(list[Problem]):
     """A list of problems that ends the reading of a file which has too many."""
 
     def append(self, problem: Problem) -> None:
-        if len(self) >= MOST_PROBLEMS:
-            raise TraceFormatError(f"the file has more than {MOST_PROBLEMS:,} problems: repair these first")
+        if len(self) >= MAX_PROBLEMS:
+            raise TraceFormatError(f"the file has more than {MAX_PROBLEMS:,} problems: repair these first")
         super().append(problem)
 
     def extend(self, problems: Iterable[Problem]) -> None:

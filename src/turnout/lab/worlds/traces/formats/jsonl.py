@@ -24,11 +24,11 @@ from turnout.lab.worlds.traces.formats.columns import (
     part_arrays,
     read_lines,
 )
-from turnout.lab.worlds.traces.formats.tables import KNOWN_COLUMNS, LARGEST, Layout, Problem, Rows, part_for
+from turnout.lab.worlds.traces.formats.tables import KNOWN_COLUMNS, MAX_NUMBER, Layout, Problem, Rows, part_for
 from turnout.storage.encoding.limits import parse_json
 
 #: The largest file of FedScale's records, decompressed: it is parsed at once, and takes ten times as much memory.
-MOST_JSON_BYTES = 1 << 27
+MAX_JSON_BYTES = 1 << 27
 #: The keys of FedScale's device records.
 _CAPACITY_KEYS = ("computation", "communication")
 
@@ -153,7 +153,7 @@ def _sections(name: str, part: Part) -> Iterator[tuple[str, dict[str, Any]]]:
 def read_fedscale(path: Path, layout: Layout, problems: list[Problem]) -> dict[str, Rows]:  # noqa: ARG001
     """Reads the availability, the capacity, or both, of each client."""
     try:
-        with open_text(path, MOST_JSON_BYTES) as text:
+        with open_text(path, MAX_JSON_BYTES) as text:
             data = parse_json(text.read())
     except UnicodeDecodeError as error:
         raise TraceFormatError("the file is not UTF-8 text") from error
@@ -195,7 +195,7 @@ def _fedscale_client(record: Mapping[str, Any]) -> dict[str, Any]:
         milliseconds = record["computation"]
         if isinstance(milliseconds, bool) or not isinstance(milliseconds, int | float):
             raise TraceFormatError(f"computation must be the milliseconds per sample, not {reprlib.repr(milliseconds)}")
-        seconds = milliseconds / 1000 if abs(milliseconds) < LARGEST else math.inf  # validation rejects infinity
+        seconds = milliseconds / 1000 if abs(milliseconds) < MAX_NUMBER else math.inf  # validation rejects infinity
         sections["devices"] = {"seconds_per_sample": seconds}
         sections["links"] = {"down_kbps": record["communication"]}
     if not sections:

@@ -26,11 +26,11 @@ from turnout.lab.worlds.traces.formats.tables import KNOWN_COLUMNS, Layout, Prob
 from turnout.storage.encoding.limits import read_npz as load_npz
 
 #: The largest size of all arrays together, decompressed: 60 million intervals.
-MOST_ARRAY_BYTES = 1 << 30
+MAX_ARRAY_BYTES = 1 << 30
 #: The largest number of values in an array, which may be stored in one byte each and is computed with in eight.
-MOST_ROWS = 1 << 26
+MAX_ROWS = 1 << 26
 #: The largest number of clients: each has an id and an entry in several mappings.
-MOST_CLIENTS = 5_000_000
+MAX_CLIENTS = 5_000_000
 
 
 def read_npz(path: Path, layout: Layout, problems: list[Problem]) -> dict[str, Rows]:
@@ -74,9 +74,9 @@ def _read_part(path: Path, part: str, columns: dict[str, npt.NDArray[Any]], prob
     if len(ptr) < 2 or ptr[0] != 0 or ptr[-1] != rows or (np.diff(ptr) < 0).any():
         raise TraceFormatError(f"must increase from 0 to {rows}, the number of rows", "array ptr")
     clients = len(ptr) - 1
-    if clients > MOST_CLIENTS or (names is not None and len(names) > MOST_CLIENTS):
+    if clients > MAX_CLIENTS or (names is not None and len(names) > MAX_CLIENTS):
         raise TraceFormatError(
-            f"a file must have at most {MOST_CLIENTS:,} clients, got {clients:,}: split the clients over several files"
+            f"a file must have at most {MAX_CLIENTS:,} clients, got {clients:,}: split the clients over several files"
         )
     owner = row_owners(ptr)
     by_row_columns: Columns = {}
@@ -133,15 +133,15 @@ def _load_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
         if file.read(6) == b"\x93NUMPY":
             raise TraceFormatError("the file is a single array, not an npz file")
         try:
-            arrays = load_npz(file, MOST_ARRAY_BYTES)
+            arrays = load_npz(file, MAX_ARRAY_BYTES)
         except ValueError as error:
             raise TraceFormatError(
                 f"the file is not an npz file of plain arrays ({error}); pickles are never read"
             ) from error
     for name, array in arrays.items():
-        if array.size > MOST_ROWS:
+        if array.size > MAX_ROWS:
             raise TraceFormatError(
-                f"must have at most {MOST_ROWS:,} values, got {array.size:,}: split the clients over several files",
+                f"must have at most {MAX_ROWS:,} values, got {array.size:,}: split the clients over several files",
                 f"array {name}",
             )
     return arrays

@@ -22,7 +22,7 @@ from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_number
 from turnout.lab.worlds.traces.data import (
     DAY,
-    LEAST_MBPS,
+    MIN_MBPS,
     AvailabilityTrace,
     DeviceTrace,
     LinkTrace,
@@ -33,9 +33,9 @@ from turnout.lab.worlds.traces.data import (
 
 ON_STATES, OFF_STATES = ("1", "on", "true"), ("0", "off", "false")
 #: The largest number in a file, about thirty years in seconds; keeps the arithmetic of the simulator exact enough.
-LARGEST = 1e9
+MAX_NUMBER = 1e9
 #: The largest credible ratio of standard deviation to mean.
-LARGEST_DEVIATION = 10.0
+MAX_DEVIATION = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +70,9 @@ class Layout:
         for column in self.columns:
             if column not in KNOWN_COLUMNS:
                 raise SettingError(f"there is no column {column!r}; there are {', '.join(KNOWN_COLUMNS)}")
-        as_number("drop_before", self.drop_before, SettingError, least=0, most=LARGEST)
+        as_number("drop_before", self.drop_before, SettingError, least=0, most=MAX_NUMBER)
         if self.end is not None:
-            as_number("end", self.end, SettingError, above=self.drop_before, most=LARGEST)
+            as_number("end", self.end, SettingError, above=self.drop_before, most=MAX_NUMBER)
 
     def file_column(self, column: str) -> str:
         """Returns the name in the file of a standard column."""
@@ -147,11 +147,11 @@ class _Reader:
         """Returns finite numbers that are not negative, or above a bound."""
         values_in_file = self.rows.columns[column]
         values = _as_floats(values_in_file)
-        largest = f", and at most {LARGEST:g}"
+        largest = f", and at most {MAX_NUMBER:g}"
         if above is None:
-            invalid, expected = ~((values >= 0) & (values <= LARGEST)), f"a number, not negative{largest}"
+            invalid, expected = ~((values >= 0) & (values <= MAX_NUMBER)), f"a number, not negative{largest}"
         else:
-            invalid, expected = ~((values > above) & (values <= LARGEST)), f"a number above {above:g}{largest}"
+            invalid, expected = ~((values > above) & (values <= MAX_NUMBER)), f"a number above {above:g}{largest}"
         self.reject(invalid, lambda row: f"{column} must be {expected}, not {_format_value(values_in_file[row])}")
         return values
 
@@ -338,24 +338,20 @@ def _credible_links(reader: _Reader, trace: LinkTrace, first: IntArray) -> IntAr
         means, spreads = np.zeros(len(reader.valid)), np.zeros(len(reader.valid))
         means[first], spreads[first] = trace.means(values), deviations
         is_first_row = np.isin(np.arange(len(reader.valid)), first)
-        reader.reject(is_first_row & (means < LEAST_MBPS), partial(_slow_link_message, reader, direction, means))
-        reader.reject(
-            is_first_row & (spreads > LARGEST_DEVIATION * means), partial(_deviation_message, reader, direction)
-        )
+        reader.reject(is_first_row & (means < MIN_MBPS), partial(_slow_link_message, reader, direction, means))
+        reader.reject(is_first_row & (spreads > MAX_DEVIATION * means), partial(_deviation_message, reader, direction))
     return np.flatnonzero(reader.valid[first])
 
 
 def _slow_link_message(reader: _Reader, direction: str, means: FloatArray, row: int) -> str:
     return (
-        f"client {reader.rows.name(row)} has {means[row]:g} Mbps {direction} on average: at least {LEAST_MBPS:g} is "
+        f"client {reader.rows.name(row)} has {means[row]:g} Mbps {direction} on average: at least {MIN_MBPS:g} is "
         "expected; check the unit"
     )
 
 
 def _deviation_message(reader: _Reader, direction: str, row: int) -> str:
-    return (
-        f"the {direction} deviation of client {reader.rows.name(row)} is more than {LARGEST_DEVIATION:g} times its mean"
-    )
+    return f"the {direction} deviation of client {reader.rows.name(row)} is more than {MAX_DEVIATION:g} times its mean"
 
 
 def _last_row_per_moment(owner: IntArray, times: FloatArray, *columns: npt.NDArray[Any]) -> tuple[Any, ...]:

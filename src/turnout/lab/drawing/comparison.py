@@ -1,24 +1,53 @@
-"""Figures of a comparison of any policies: how far clients fell behind, and accuracy by time."""
+"""Figures of a comparison of any policies: training time, shares, how far clients fell behind, and accuracy."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from turnout.kernel.arrays import FloatArray
+from turnout.lab.analysis.learning_curves import LearningCurve
 from turnout.lab.analysis.statistics import UNIT_RANGE, mean_confidence_interval
-from turnout.lab.studies.framework.drawing import curve, figure
-from turnout.lab.studies.framework.experiment import Table
-from turnout.lab.studies.framework.palette import styles_of
-from turnout.lab.studies.paper.learning_curves import LearningCurve
+from turnout.lab.columns import RoundColumns
+from turnout.lab.drawing.palette import styles_of
+from turnout.lab.drawing.style import curve, figure, legend_outside
+from turnout.lab.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 #: The number of points in time at which accuracies are drawn.
 POINTS = 200
+
+
+def overview_tables(runs: Mapping[str, Sequence[RoundColumns]]) -> tuple[Table, Table]:
+    """Returns training time in minutes by round, and sorted shares of rounds.
+
+    `runs` holds one run per seed of each contender.
+    """
+    elapsed = {label: np.stack([np.cumsum(run.durations) for run in seeds]) for label, seeds in runs.items()}
+    shares = {label: np.stack([np.sort(run.turns) / len(run.rounds) for run in seeds]) for label, seeds in runs.items()}
+    return mean_curves(elapsed, scale=1 / 60), mean_curves(shares, "client")
+
+
+def draw_overview(labels: Sequence[str], times: Table, shares: Table, promised: float) -> Figure:
+    """Draws training time by round, and the share of rounds of each client."""
+    with figure(9.0, 4.4) as drawn:
+        time, share = drawn.subplots(1, 2)
+        draw_curves(time, times, labels)
+        draw_curves(share, shares, labels, "client")
+        share.axhline(promised, color="black", linestyle=":", linewidth=1)
+        last = float(np.asarray(shares["client"])[-1])
+        share.annotate(
+            "promised", (last, promised), xytext=(0, -12), textcoords="offset points", fontsize=9, ha="right"
+        )
+        time.set(title="Training time", xlabel="round", ylabel="training time, minutes")
+        share.set(title="Share of rounds of each client", xlabel="clients, in order of their turns")
+        share.set_ylabel("share of rounds, from 0 to 1")
+        legend_outside(drawn, time, columns=min(len(labels), 3))
+        return drawn
 
 
 def behind_table(behind: Mapping[str, Sequence[FloatArray]]) -> Table:
@@ -74,3 +103,28 @@ def draw_accuracy(labels: Sequence[str], table: Table, target: float | None) -> 
         axes.margins(x=0.01)
         axes.legend()
         return drawn
+
+
+def mean_curves(curves: dict[str, FloatArray], x: str = "round", scale: float = 1.0) -> dict[str, FloatArray]:
+    """Returns the mean of curves over seeds, and half the width of its confidence interval, by label.
+
+    Args:
+        curves: The curves of each contender, one row per seed.
+        x: The name of the first column, which counts from 1.
+        scale: The factor on all values.
+    """
+    table: dict[str, FloatArray] = {x: np.arange(1.0, next(iter(curves.values())).shape[1] + 1)}
+    for label, rows in curves.items():
+        mean, band = mean_confidence_interval(rows * scale)
+        table[f"{label} mean"], table[f"{label} band"] = np.asarray(mean), np.asarray(band)
+    return table
+
+
+def draw_curves(axes: Any, table: Any, labels: Sequence[str], x: str = "round") -> None:
+    """Draws the curves of a table that `mean_curves` returned."""
+    for label, style in styles_of(labels).items():
+        mean, band = (np.asarray(table[f"{label} {measure}"]) for measure in ("mean", "band"))
+        # Times, turns and shares are never negative.
+        curve(axes, label, np.asarray(table[x]), mean, band, style=style, limits=(0.0, np.inf))
+    axes.margins(x=0.01)
+    axes.set_ylim(bottom=0)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from turnout.kernel.arrays import IntArray
-from turnout.lab.studies.framework.drawing import figure
+from turnout.lab.drawing.style import figure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from turnout.errors import SettingError
-from turnout.lab.studies.framework.drawing import MARKERS, as_svg, curve, figure, save, save_as, thin_curve
-from turnout.lab.studies.framework.palette import OTHERS
+from turnout.lab.drawing.palette import OTHERS
+from turnout.lab.drawing.style import MARKERS, as_svg, curve, figure, save, save_as, thin_curve
 
 pytest.importorskip("matplotlib")
 

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from turnout.lab.studies.framework.palette import (
+from turnout.lab.drawing.palette import (
     NAMED,
     OTHERS,
     POLICIES,

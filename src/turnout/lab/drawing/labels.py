@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from turnout.kernel.arrays import FloatArray
-from turnout.lab.studies.framework.drawing import patient
+from turnout.lab.drawing.style import patient
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

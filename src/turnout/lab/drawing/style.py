@@ -15,8 +15,8 @@ import numpy as np
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray
-from turnout.lab.studies.framework.describing import description_of, title_of
-from turnout.lab.studies.framework.palette import Style
+from turnout.lab.drawing.describing import description_of, title_of
+from turnout.lab.drawing.palette import Style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,8 +11,8 @@ pytest.importorskip("matplotlib")
 
 from matplotlib.text import Annotation
 
-from turnout.lab.studies.framework.drawing import figure
-from turnout.lab.studies.framework.labels import write_labels
+from turnout.lab.drawing.labels import write_labels
+from turnout.lab.drawing.style import figure
 
 
 def test_labels_of_crowded_points_overlap_neither_each_other_nor_the_points() -> None:

@@ -1,0 +1,310 @@
+"""Reads a fleet or a run that can be replayed: what `replay` and `tune` hand to the lab."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from turnout.errors import SettingError
+from turnout.kernel.arrays import BoolArray, FloatArray
+from turnout.kernel.fairness import FairnessQueues
+from turnout.kernel.rounds import LateArrivals, RoundRecord, RoundReport, Selection
+from turnout.kernel.slots.turns import FINISHED, STARTED, InFlight, StartedTurn
+from turnout.lab.analysis.replay.recording import COLD_START, Recording, Stage, record_run
+from turnout.lab.columns import RoundColumns
+from turnout.lab.worlds.recorded import RecordedHistory
+from turnout.live import PAPER_FEATURES, Amendment, FleetReader, SchedulerSettings
+from turnout.live._internals import SURPLUS, RecordedRound, RecordedTurn, is_fleet, live_policy
+from turnout.policies.base import SelectionPolicy
+
+MAX_CONTEXT_VALUES = 20_000_000  # the largest number of context values to load, 160 megabytes
+#: What to know about the recording of a fleet without rounds.
+SLOT_NOTES = (
+    "updates per second: of the recorded turns as well as of the replay, in slots that are never empty, without the "
+    "pauses in which the server did not fill them",
+    "clients that were training at a decision of the record count as available at this decision of the replay",
+    "late clients teach that they were late, not their actual times",
+)
+
+
+class AmendedSettings(NamedTuple):
+    """The settings of a fleet from one amendment to the next; `after` is the number of recorded rounds before them."""
+
+    after: int
+    settings: SchedulerSettings
+
+
+def read_recording(path: Path, run: int | None = None) -> Recording:
+    """Reads the recording of a fleet's file or of a run of a store; `run` is optional if there is only one run."""
+    if not is_fleet(path):
+        return record_run(path, run)
+    if run is not None:
+        raise SettingError(f"{path} is a live fleet, which has no runs: omit run")
+    with FleetReader(path) as reader, reader.reading():
+        return _record_rounds(reader) if reader.settings.concurrency is None else _record_turns(reader)
+
+
+def _record_rounds(reader: FleetReader) -> Recording:
+    settings, features, ids, path = reader.settings, reader.features, tuple(reader.ids), reader.path
+    rounds, learned_after = list(reader.closed_rounds()), _features_since(reader)
+    kept = [closed for closed in rounds if _is_complete(closed) and closed.round > learned_after]
+    if not kept and rounds and not settings.persist_statuses:
+        raise SettingError(
+            f"{path} does not persist the statuses of its clients (persist_statuses=False): it cannot be replayed"
+        )
+    if not kept:
+        raise SettingError(
+            f"{path} holds no closed round with its available clients: close at least one round before a replay"
+        )
+    numbers = [closed.round for closed in kept]
+    clients, width = len(ids), kept[0].contexts.shape[1]
+    amended = _amended_settings(reader.created_with, reader.amendments, numbers)
+    columns = RoundColumns.from_records(_round_records(kept, clients), clients=clients)
+    known = columns
+    if any((closed.kinds == SURPLUS).any() for closed in kept):
+        known = RoundColumns.from_records(_round_records(kept, clients, wait_for_all=True), clients=clients)
+    # A cold start is a flag; the same feature with other values is not one.
+    is_flag = features.outputs == PAPER_FEATURES.outputs and np.isin(columns.contexts[:, COLD_START], (0.0, 1.0)).all()
+    cold_start = COLD_START if features.compute is not None and is_flag else None
+    return Recording(
+        where=str(path),
+        columns=columns,
+        past=RecordedHistory(known, cold_start, _deadline(settings), _offers(reader, numbers, clients, width)),
+        policy=settings.policy,
+        stages=_stages(amended, width, clients),
+        over_selects=any(stage.settings.overcommit != 1 for stage in amended),
+        notes=_notes(settings, kept, reader.round, amended, learned_after),
+        ids=ids,
+    )
+
+
+def _record_turns(reader: FleetReader) -> Recording:
+    """Returns the recording of a fleet without rounds: every turn that has ended is a round with one client."""
+    settings, ids, path = reader.settings, tuple(reader.ids), reader.path
+    after, slots, clients = _features_since(reader), settings.concurrency, len(ids)
+    assert slots is not None
+    ended = sorted(reader.ended_turns(), key=lambda turn: turn.id)
+    turns = [turn for turn in ended if turn.id > after and _is_complete_turn(turn)]
+    if not turns:
+        raise SettingError(
+            f"{path} holds no turn that has ended, with its context and the clients that were there: a replay needs one"
+        )
+    numbers = [turn.id for turn in turns]
+    width = 0 if turns[0].context is None else len(turns[0].context)
+    amended = _amended_settings(reader.created_with, reader.amendments, numbers)
+    notes, running = list(SLOT_NOTES), len(reader.in_flight())
+    if running:
+        notes.append(f"turns under way are left out: {running}")
+    if dropped := reader.round - len(turns) - running:
+        notes.append(f"only {len(turns)} turns are used: the others, {dropped}, are not stored completely")
+    if len(amended) > 1:
+        changes = ", ".join(str(numbers[stage.after - 1]) for stage in amended[1:])
+        notes.append(f"the settings were amended after decision {changes}: each decision has the settings of its time")
+    debts = live_policy(settings, width, clients).debts
+    masks = [_mask(turn.present, clients) for turn in turns]
+    present = RoundColumns.from_records(_turn_records(turns, masks, [{} for _ in turns]), clients=clients)
+    return Recording(
+        where=str(path),
+        columns=_judged_columns(turns, masks, slots, debts),
+        past=RecordedHistory(present, None, _deadline(settings), _offers(reader, numbers, clients, width)),
+        policy=settings.policy,
+        stages=_stages(amended, width, clients),
+        slots=slots,
+        over_selects=any(stage.settings.overcommit != 1 for stage in amended),
+        notes=tuple(notes),
+        ids=ids,
+    )
+
+
+def _features_since(reader: FleetReader) -> int:
+    """Returns the round after which the present features apply: contexts of other features cannot be compared."""
+    return max((amendment.round for amendment in reader.amendments if amendment.has_new_features), default=0)
+
+
+def _deadline(settings: SchedulerSettings) -> float | None:
+    return settings.deadline if isinstance(settings.deadline, int | float) else None
+
+
+def _amended_settings(
+    created: Mapping[str, Any], amendments: Sequence[Amendment], kept: Sequence[int]
+) -> list[AmendedSettings]:
+    """Returns the settings in force between the kept rounds; the first for those before any amendment."""
+    stages = [AmendedSettings(0, SchedulerSettings.from_dict(created))]
+    for amendment in amendments:
+        after = sum(number <= amendment.round for number in kept)
+        stage = AmendedSettings(after, SchedulerSettings.from_dict(amendment.settings))
+        stages = [*(earlier for earlier in stages if earlier.after < after), stage]
+    return stages
+
+
+def _stages(amended: Sequence[AmendedSettings], width: int, clients: int) -> tuple[Stage, ...]:
+    def stage(after: int, settings: SchedulerSettings) -> Stage:
+        def build(policy: str, own: Mapping[str, Any]) -> SelectionPolicy:
+            return live_policy(replace(settings, policy=policy, settings=own), width, clients)
+
+        return Stage(after, settings.settings, build)
+
+    return tuple(stage(after, settings) for after, settings in amended)
+
+
+def _notes(
+    settings: SchedulerSettings,
+    kept: Sequence[RecordedRound],
+    rounds: int,
+    amended: Sequence[AmendedSettings],
+    learned_after: int,
+) -> tuple[str, ...]:
+    """Returns what to know about the recording of a fleet.
+
+    Args:
+        settings: The present settings.
+        kept: The rounds that are used.
+        rounds: The number of all closed rounds.
+        amended: The settings in force.
+        learned_after: The round after which the features were amended; 0 if they never were.
+    """
+    notes = ["as recorded: clients in back-off after misses count as unavailable"]
+    if len(amended) > 1:
+        changes = ", ".join(str(kept[stage.after - 1].round) for stage in amended[1:])
+        notes.append(f"the settings were amended after round {changes}: each round has the settings of its time")
+        if len({stage.settings.deadline for stage in amended}) > 1:
+            notes.append(f"resampled times meet the present deadline, {settings.deadline}, in all rounds")
+    if len(kept) < rounds:
+        why = "the features were amended before them" if learned_after else "the others are not stored any more"
+        notes.append(f"only the last {len(kept)} of {rounds} rounds are used: {why}")
+    if any(stage.settings.overcommit != 1 for stage in amended):
+        notes.append("over-selection is not replayed: the cohort has the requested size, and the server waits for all")
+    joined = [0 if closed.available is None else len(closed.available) for closed in (kept[0], kept[-1])]
+    if settings.settings.get("accrual") == "always" and joined[0] < joined[1]:
+        notes.append("clients that joined later are promised turns from the first round on, because accrual is always")
+    return tuple(notes)
+
+
+def _offers(reader: FleetReader, rounds: Sequence[int], clients: int, width: int) -> FloatArray | None:
+    """Returns the contexts of all available clients, or None if they were not recorded or are too many to load."""
+    if len(rounds) * clients * width > MAX_CONTEXT_VALUES:
+        return None
+    offers = np.full((len(rounds), clients, width), np.nan)
+    for index, number in enumerate(rounds):
+        offered = reader.offer(number)
+        if offered is not None and offered.contexts is not None:
+            offers[index, np.flatnonzero(offered.available)] = offered.contexts
+    return None if np.isnan(offers).all() else offers
+
+
+def _is_complete(closed: RecordedRound) -> bool:
+    """Returns whether the availability and the contexts of clients in a round are stored."""
+    return closed.available is not None and not bool(np.isnan(closed.contexts).any())
+
+
+def _is_complete_turn(turn: RecordedTurn) -> bool:
+    return turn.present is not None and turn.context is not None and not bool(np.isnan(turn.context).any())
+
+
+def _mask(present: BoolArray | None, clients: int) -> BoolArray:
+    """Returns the mask for the present number of clients; those that joined later were not there."""
+    mask = np.zeros(clients, dtype=np.bool_)
+    if present is not None:
+        mask[: len(present)] = present
+    return mask
+
+
+def _round_records(rounds: Sequence[RecordedRound], clients: int, *, wait_for_all: bool = False) -> list[RoundRecord]:
+    """Returns records with rounds numbered from 1 and availability masks for the current number of clients.
+
+    A client that returned after the round had enough others is late, with the time at which the round was over. If
+    `wait_for_all`, it arrived at its own time, as it would have if the server had waited for it.
+    """
+    number_of = {closed.round: number for number, closed in enumerate(rounds, start=1)}
+    turns: dict[tuple[int, int], tuple[FloatArray, float]] = {}
+    records = []
+    for number, closed in enumerate(rounds, start=1):
+        surplus = closed.kinds == SURPLUS
+        seconds = closed.seconds if wait_for_all else np.where(surplus, closed.duration, closed.seconds)
+        late = [
+            (number_of[late.round], late.row, *turns[number_of[late.round], late.row], late.seconds)
+            for late in closed.late
+            if late.round in number_of
+        ]
+        report = RoundReport(
+            number,
+            closed.rows,
+            closed.contexts,
+            seconds,
+            available=_mask(closed.available, clients),
+            outcomes=np.where(surplus, "arrived", closed.outcomes) if wait_for_all else closed.outcomes,
+            losses=closed.losses,
+            late_arrivals=_late(late),
+        )
+        records.append(RoundRecord(Selection(number, closed.rows), report))
+        for at, row in enumerate(closed.rows.tolist()):
+            turns[number, row] = (closed.contexts[at], float(seconds[at]))
+    return records
+
+
+def _late(arrivals: Sequence[tuple[int, int, FloatArray, float, float]]) -> LateArrivals | None:
+    if not arrivals:
+        return None
+    rounds, rows, contexts, deadlines, seconds = zip(*arrivals, strict=True)
+    return LateArrivals(
+        np.array(rounds), np.array(rows), np.array(contexts), np.array(deadlines), np.maximum(seconds, deadlines)
+    )
+
+
+def _judged_columns(
+    turns: Sequence[RecordedTurn], present: Sequence[BoolArray], slots: int, debts: FairnessQueues | None
+) -> RoundColumns:
+    """Returns the turns with the clients that earned with each decision as available, and with their times.
+
+    The times are those of slots that are never empty: a turn begins when a slot is free.
+
+    Args:
+        turns: The turns.
+        present: The clients that were present at each decision.
+        slots: The number of slots.
+        debts: The queues with the rates of the clients; None if nothing is guaranteed.
+    """
+    clients = len(present[0])
+    in_flight, ends = InFlight(clients), list[float]()
+    waiting: list[tuple[int, int]] = []  # the decision before which each turn ended, and its client
+    last_end: dict[int, float] = {}
+    masks, metrics, now = [], [], 0.0
+    for number, (turn, there) in enumerate(zip(turns, present, strict=True), start=1):
+        while waiting and waiting[0][0] < turn.id:
+            in_flight.finish(heapq.heappop(waiting)[1])
+        started = StartedTurn.trusted(number, turn.row, there, in_flight.capped(number, debts))
+        in_flight.start(started)
+        heapq.heappush(waiting, (turn.decisions, turn.row))
+        masks.append(started.earning())
+        free = heapq.heappop(ends) if len(ends) >= slots else 0.0
+        now = max(now, free, last_end.get(turn.row, 0.0))
+        last_end[turn.row] = now + turn.seconds
+        heapq.heappush(ends, now + turn.seconds)
+        metrics.append({STARTED: now, FINISHED: now + turn.seconds})
+    return RoundColumns.from_records(_turn_records(turns, masks, metrics), clients=clients)
+
+
+def _turn_records(
+    turns: Sequence[RecordedTurn], masks: Sequence[BoolArray], metrics: Sequence[dict[str, float]]
+) -> list[RoundRecord]:
+    records = []
+    for number, (turn, mask, own) in enumerate(zip(turns, masks, metrics, strict=True), start=1):
+        rows = np.array([turn.row])
+        assert turn.context is not None
+        report = RoundReport(
+            number,
+            rows,
+            turn.context[None],
+            np.array([turn.seconds]),
+            available=mask,
+            outcomes=np.array([turn.kind]),
+            losses=None if turn.loss is None else np.array([turn.loss]),
+            metrics=own,
+        )
+        records.append(RoundRecord(Selection(number, rows), report))
+    return records

@@ -1,0 +1,60 @@
+"""The figure of tuning: round time against fairness, one point per value of the setting."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from turnout.lab.analysis.tuning import TUNED, TuningResult
+from turnout.lab.drawing.labels import write_labels
+from turnout.lab.drawing.palette import GREEN, policy_style
+from turnout.lab.drawing.style import figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+#: The figure of each setting that shows what a shorter round costs, and its label.
+FAIRNESS = {
+    "tolerance": ("largest_shortfall", "largest shortfall of any client at any time, turns"),
+    "guaranteed_rate": ("least_share", "least share of any client, from 0 to 1"),
+    "speed_weight": ("shortfall_at_end", "shortfall of the worst-served client at the end, turns"),
+}
+
+
+def draw_trade_off(result: TuningResult) -> Figure:
+    """Draws round time against fairness, with the values of the setting at the points."""
+    fairness, label = FAIRNESS[result.setting]
+    time = "p95_round" if result.figure == "p95_round" else "mean_round"
+    policy, setting = TUNED[result.setting], result.setting.replace("_", " ")
+    (x, x_error), (y, y_error) = (
+        np.array([trial.interval(name) for trial in result.trials]).T for name in (fairness, time)
+    )
+    with figure(7.5, 4.6) as drawn:
+        axes = drawn.subplots()
+        axes.errorbar(
+            x,
+            y,
+            xerr=x_error,
+            yerr=y_error,
+            color=policy_style(policy).colour,
+            marker="o",
+            markersize=4,
+            elinewidth=0.8,
+            label=f"{policy}, mean ± 95 % confidence",
+        )
+        if result.answer is not None:
+            at = [result.answer.values(name).mean() for name in (fairness, time)]
+            meets = f"meets the goal: {setting} {result.answer.value:g}"
+            axes.plot(*([value] for value in at), "*", markersize=10, color=GREEN, label=meets)
+        if result.figure in (fairness, time):
+            line = axes.axvline if result.figure == fairness else axes.axhline
+            line(result.most, color="black", linestyle=":", linewidth=1, label="goal")
+        axes.set(
+            title=f"Round time against fairness ({setting}s at the points)",
+            xlabel=label,
+            ylabel="95th percentile of round time, seconds" if time == "p95_round" else "mean round time, seconds",
+        )
+        axes.legend()
+        write_labels(axes, x, y, [f"{trial.value:g}" for trial in result.trials])
+        return drawn

@@ -1,0 +1,37 @@
+"""Tables of columns, as CSV, and the files that commands write."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from turnout.errors import SettingError
+
+#: Columns of equal length, by name.
+Table: TypeAlias = Mapping[str, npt.ArrayLike]
+
+
+def as_csv(table: Table) -> str:
+    """Returns a table as CSV with a header line."""
+    columns = {name: np.asarray(values) for name, values in table.items()}
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+    return text.getvalue()
+
+
+def write_text(path: Path, text: str) -> Path:
+    """Writes a file and its folder; raises SettingError if that fails."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SettingError(f"cannot write {path}: {error.strerror or error}") from error
+    return path
