@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -18,11 +18,10 @@ import pytest
 import turnout
 from killing import Writes
 from lab.training.processes import trainers
-from tracking.recording import Recording
 from turnout.errors import SettingError, TrainingError
 from turnout.kernel.rounds import RoundRecord
 from turnout.lab import RoundColumns, RunPlan, RunStore, play, play_into, play_plan
-from turnout.lab.runs.sweep import columns_to_store
+from turnout.lab.runs.sweep import columns_to_store, run_id
 from turnout.lab.training import batched
 from turnout.lab.training.batched import train_plans
 from turnout.lab.training.learner_cache import LearnerCache
@@ -307,28 +306,25 @@ def test_killed_workers_interrupt_the_runs_and_they_can_resume(store: RunStore) 
 # Metrics.
 
 
-def test_the_metrics_of_interrupted_runs_are_those_of_uninterrupted_ones(
-    store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_who_tracks_receives_every_round_once_when_it_is_stored(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batched, "MIN_PLAY_TO_SAVE_RATIO", 0.0)  # save after every round, however long saving takes
     plans = [make_plan("rbcsf", 3, gamma=0.5), make_plan("random", 2, 1)]
-    tracked: dict[str, dict[int, dict[str, float]]] = {plan.key: {} for plan in plans}
+    tracked: dict[str, list[RoundColumns]] = {plan.key: [] for plan in plans}
 
-    def track(plan: RunPlan, metrics: Mapping[str, float], step: int) -> None:
-        tracked[plan.key][step] = dict(metrics)
+    def track(plan: RunPlan, columns: RoundColumns) -> None:
+        tracked[plan.key].append(columns)
 
     with pytest.raises(Stop):
         train_plans(plans, store, workers=1, save_every=0, watch=stop_after(2), track=track)
     assert 0 < len(tracked[plans[0].key]) < 3
     train_plans(plans, store, workers=1, save_every=0, track=track)
-    with RunStore(tmp_path / "alone.turnout") as alone:
-        for plan in plans:
-            recording = Recording()
-            play_into(alone, plan, tracker=recording)
-            assert [step for step, _ in recording.steps] == list(tracked[plan.key]) == list(range(1, plan.rounds + 1))
-            for step, metrics in recording.steps:
-                assert tracked[plan.key][step] == pytest.approx(metrics)
-            assert_holds(store, plan)
+    for plan in plans:
+        whole = RoundColumns.concatenate(tracked[plan.key])
+        assert whole.rounds.tolist() == list(range(1, plan.rounds + 1))
+        assert whole.to_bytes() == store.columns(run_id(store, plan)).to_bytes()
+        assert_holds(store, plan)
 
 
 # Disk space.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
@@ -112,11 +112,16 @@ def guarantee_of_run(info: RunInfo) -> Guarantee | None:
     Raises:
         PluginError: If the package of the policy is missing.
     """
-    name, settings = str(info.plan.get("policy")), info.plan.get("settings") or {}
-    if info.plan.get("concurrency") is not None:
-        settings = with_defaults(name, settings, slot_defaults(info.clients))
-    with naming_packages(info.plan.get("packages")):
-        return guarantee_of(name, info.clients, settings)
+    return guarantee_of_plan(info.plan, info.clients)
+
+
+def guarantee_of_plan(plan: Mapping[str, Any], clients: int) -> Guarantee | None:
+    """Returns what the policy of a plan guarantees to this number of clients; None if it guarantees nothing."""
+    name, settings = str(plan.get("policy")), plan.get("settings") or {}
+    if plan.get("concurrency") is not None:
+        settings = with_defaults(name, settings, slot_defaults(clients))
+    with naming_packages(plan.get("packages")):
+        return guarantee_of(name, clients, settings)
 
 
 def worst_status(found: Shortfall) -> PromiseStatus:
