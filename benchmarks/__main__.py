@@ -128,7 +128,7 @@ def training(
 
     comparisons = []
     for dataset in TASKS:
-        # A new process for each dataset: TorchLearner must fork before the plain loop has used torch.
+        # A new process for each dataset: the learner must fork before the plain loop has used torch.
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
             measured = pool.submit(compare_training, dataset, device=device, batch=batch, repeats=repeats)
             comparisons.append(measured.result())

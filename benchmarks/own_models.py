@@ -120,7 +120,7 @@ class OwnModelComparison:
 
     `difference` is the largest difference of a weight between both ways, `moved` the largest change of a weight by
     training. Both are measured with float32 products (without TF32), the times with torch's default.
-    `eager_seconds` is the time without CUDA graphs, `unfolded_seconds` that with convolutions as matrix products.
+    `eager_seconds` is the time without CUDA graphs.
     """
 
     model: str
@@ -132,7 +132,6 @@ class OwnModelComparison:
     plain_seconds: float
     stacked_seconds: float
     eager_seconds: float | None
-    unfolded_seconds: float | None
     difference: float
     moved: float
 
@@ -184,13 +183,10 @@ def compare_own_model(case: Case, device: str, clients: int, *, ragged: bool, re
         "stacked": lambda: stacked.train([stacked_cohort]),
     }
     eager = StackedModuleLearner(task.spec, device=device, graphs=False)
-    unfolded = StackedModuleLearner(task.spec, device=device, unfold=True)
     if device != "cpu":
         ways["eager"] = lambda: eager.train([stacked_cohort])
-    if any(isinstance(module, nn.Conv2d) for module in task.spec.build(0).modules()):
-        ways["unfolded"] = lambda: unfolded.train([stacked_cohort])
     seconds = dict(zip(ways, in_turns(list(ways.values()), repeats), strict=True))
-    for learner in (stacked, eager, unfolded):
+    for learner in (stacked, eager):
         learner.close()
     return OwnModelComparison(
         case.name,
@@ -202,7 +198,6 @@ def compare_own_model(case: Case, device: str, clients: int, *, ragged: bool, re
         seconds["plain"],
         seconds["stacked"],
         seconds.get("eager"),
-        seconds.get("unfolded"),
         float(np.abs(stacked.saved(trained) - expected).max()),
         float(np.abs(expected - start).max()),
     )
@@ -236,9 +231,7 @@ def main() -> int:
                     print(f"{device}, {case.name}, {clients} clients: {type(error).__name__}: {error}", flush=True)
                     continue
                 results.append({**asdict(found), "ratio": found.ratio})
-                others = {"without graphs": found.eager_seconds, "with unfolded convolutions": found.unfolded_seconds}
-                shown = [f"{way} {seconds * 1e3:.1f} ms" for way, seconds in others.items() if seconds is not None]
-                eager = f" ({', '.join(shown)})" if shown else ""
+                eager = "" if found.eager_seconds is None else f" (without graphs {found.eager_seconds * 1e3:.1f} ms)"
                 print(
                     f"{found.device}, {case.name} ({found.parameters} parameters), {clients} clients with "
                     f"{'at most ' if ragged else ''}{found.items} items: plain {found.plain_seconds * 1e3:.1f} ms, "

@@ -55,7 +55,7 @@ def compare_training(dataset: str, *, device: str = "cpu", batch: int = 10, repe
     """Trains from the same weights with both implementations, compares the results, and measures both in turns."""
     case = training_case(dataset, device=device, batch=batch)
     exact = _exact_learner(case)
-    # TorchLearner starts its processes here: it must fork before the plain loop has run in this process.
+    # The learner starts its processes here: it must fork before the plain loop has run in this process.
     trained = np.asarray(exact.saved(exact.train([case.cohort(exact)])[0].weights), dtype=np.float64)
     plain, sent = _plain_round(case)
     expected = plain.train(sent, case.orders)[0].cpu().numpy().astype(np.float64)

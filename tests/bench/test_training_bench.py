@@ -13,8 +13,8 @@ from lab.training.processes import trainers
 from turnout.bench.training import SHAPES, TrainingFigures, measure_training, noise
 from turnout.errors import SettingError
 from turnout.lab import Cohort, Training, TrainingResult
+from turnout.lab.training.learners.module_learner import ModuleLearner, cnn_learner
 from turnout.lab.training.learners.networks import CONVOLUTIONAL, Network, paper_network
-from turnout.lab.training.learners.torch_learner import TorchLearner
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ def test_the_speedup_is_the_time_of_the_plain_loop_in_units_of_ours() -> None:
     assert figures.stacked_speedup == 12
 
 
-class LosesATenth(TorchLearner):
+class LosesATenth(ModuleLearner):
     """Undoes a tenth of each update."""
 
     def train(self, cohorts: Sequence[Cohort]) -> list[TrainingResult]:
@@ -71,7 +71,7 @@ class LosesATenth(TorchLearner):
         ]
 
 
-class ReturnsNaN(TorchLearner):
+class ReturnsNaN(ModuleLearner):
     """Returns NaN for all weights."""
 
     def train(self, cohorts: Sequence[Cohort]) -> list[TrainingResult]:
@@ -79,8 +79,8 @@ class ReturnsNaN(TorchLearner):
 
 
 @pytest.mark.parametrize("wrong", [LosesATenth, ReturnsNaN])
-def test_a_learner_with_other_weights_is_detected(wrong: type[TorchLearner], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnout.bench.training.TorchLearner", wrong)
+def test_a_learner_with_other_weights_is_detected(wrong: type[ModuleLearner], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnout.bench.training.cnn_learner", lambda *given: wrong(cnn_learner(*given).spec))
     with pytest.raises(AssertionError, match="the plain loop trained other weights"):
         compare_training("digits", repeats=1)
 

@@ -12,9 +12,9 @@ from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.lab.training.datasets import Dataset, find_source
 from turnout.lab.training.learners.base import Cohort, Learner, Training
 from turnout.lab.training.learners.devices import device_name, usable_device
+from turnout.lab.training.learners.module_learner import cnn_learner
 from turnout.lab.training.learners.networks import Network, paper_network
 from turnout.lab.training.learners.stacked_learner import StackedLearner
-from turnout.lab.training.learners.torch_learner import TorchLearner
 
 TASKS = ("fashion-mnist", "cifar-10")
 SHAPES = {"digits": (8, 8, 1), "fashion-mnist": (28, 28, 1), "cifar-10": (32, 32, 3)}
@@ -83,7 +83,7 @@ def training_case(dataset: str, *, device: str = "cpu", batch: int = 10) -> Trai
     data, how = noise(dataset), Training(batch_size=batch, learning_rate=0.001)
     network = paper_network(data)
     learner: Learner = (
-        TorchLearner(data, network, how) if kind == "cpu" else StackedLearner(data, network, how, device=device)
+        cnn_learner(data, network, how) if kind == "cpu" else StackedLearner(data, network, how, device=device)
     )
     rng = np.random.default_rng(0)
     orders = np.stack([rng.permutation(ITEMS)[None, :HELD] for _ in range(CLIENTS)])

@@ -306,7 +306,7 @@ def training(
         task = progress.add_task("", total=len(TASKS))
         for dataset in TASKS:
             progress.update(task, description=dataset)
-            # A new process for each dataset: torch must not have run in a process that TorchLearner forks.
+            # A new process for each dataset: torch must not have run in a process that the learner forks.
             with ProcessPoolExecutor(1, get_context("spawn")) as pool:
                 measured = pool.submit(measure_training, dataset, device=device, batch=batch, repeats=repeats)
                 figures.append(measured.result())

@@ -17,7 +17,7 @@ import pytest
 
 import turnout
 from killing import Writes
-from lab.training.processes import trainers
+from lab.training.processes import forking, trainers
 from turnout.errors import SettingError, TrainingError
 from turnout.kernel.rounds import RoundRecord
 from turnout.lab import RoundColumns, RunPlan, RunStore, play, play_into, play_plan
@@ -103,7 +103,7 @@ def stop_after(count: int) -> Callable[..., None]:
 # Equality with separate runs.
 
 
-@pytest.mark.parametrize(("workers", "save_every"), [(1, 0), (2, NEVER)])
+@pytest.mark.parametrize(("workers", "save_every"), [(1, 0), pytest.param(2, NEVER, marks=forking)])
 def test_batched_runs_equal_separate_runs(store: RunStore, workers: int, save_every: float) -> None:
     ids = train_plans(PLANS, store, workers=workers, save_every=save_every)
     assert len(set(ids)) == len(PLANS)
@@ -235,6 +235,7 @@ def test_runs_interrupted_within_a_round_end_equal(store: RunStore) -> None:
         assert_holds(store, plan)
 
 
+@forking
 def test_only_one_learner_at_a_time_has_processes(store: RunStore) -> None:
     before = trainers()
     seen: list[set[int]] = []
@@ -246,6 +247,7 @@ def test_only_one_learner_at_a_time_has_processes(store: RunStore) -> None:
     assert not trainers() & every
 
 
+@forking
 def test_no_worker_survives_an_interruption(store: RunStore) -> None:
     before = trainers()
     seen: set[int] = set()
@@ -283,6 +285,7 @@ def test_a_run_interrupted_before_it_was_marked_finished_is_completed(store: Run
     assert_holds(store, FEW[2])
 
 
+@forking
 def test_killed_workers_interrupt_the_runs_and_they_can_resume(store: RunStore) -> None:
     rounds: list[int] = []
     before = trainers()
@@ -371,6 +374,7 @@ def assert_rounds_are_right(path: Path) -> int:
         return sum(info.rounds for info in infos)
 
 
+@forking
 @pytest.mark.parametrize(
     "kills",
     [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import pickle
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -17,6 +19,7 @@ from turnout.lab.runs.executors import Executor, JoblibExecutor
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.store import RunStore
 from turnout.lab.worlds import registry as worlds
+from turnout.plugins import package_of_module
 from turnout.policies import registry as policies
 from turnout.version import __version__
 
@@ -150,22 +153,21 @@ class WorkerTask(NamedTuple):
         version: The version of turnout.
         plans: The plans of its runs.
         plugins: The policies, worlds and learners that only the process of the sweep knows: the noun of their registry,
-            their name, and the class or function itself. joblib, Ray and Dask send what the main program defines as
-            code, and everything else by the name of its module, which a worker must be able to import.
+            their name, and the pickled class or function.
         device: The torch device of runs that train.
     """
 
     version: str
     plans: list[dict[str, Any]]
-    plugins: list[tuple[str, str, Any]]
+    plugins: list[tuple[str, str, bytes]]
     device: str = "cpu"
 
     @classmethod
     def of(cls, plans: Sequence[RunPlan], device: str = "cpu") -> WorkerTask:
         """Returns the task that plays these plans."""
         named = {(registry.kind.noun, name): registry for plan in plans for registry, name in plan.plugins()}
-        known = [(noun, name, registry.registered_here(name)) for (noun, name), registry in named.items()]
-        plugins = [plugin for plugin in known if plugin[2] is not None]
+        known = {key: registry.registered_here(key[1]) for key, registry in named.items()}
+        plugins = [(*key, _pickled(value)) for key, value in known.items() if value is not None]
         return cls(__version__, [plan.as_dict() for plan in plans], plugins, device)
 
     def open(self) -> list[RunPlan]:
@@ -179,9 +181,23 @@ class WorkerTask(NamedTuple):
                 f"a worker has turnout {__version__}, but the sweep was started by {self.version}: install "
                 f"{self.version} on every machine"
             )
-        for noun, name, value in self.plugins:
-            REGISTRIES[noun].register_received(name, value)
+        for noun, name, data in self.plugins:
+            REGISTRIES[noun].register_received(name, pickle.loads(data))
         return [RunPlan.from_dict(plan) for plan in self.plans]
+
+
+def _pickled(value: Any) -> bytes:
+    """Pickles a class or function with its code, unless its module is installed: a worker may not find the module."""
+    import cloudpickle
+
+    module = sys.modules.get(str(getattr(value, "__module__", "")))
+    if module is None or not package_of_module(module.__name__).startswith("module "):
+        return bytes(cloudpickle.dumps(value))
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        return bytes(cloudpickle.dumps(value))
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
 
 
 def play_task(task: WorkerTask) -> bytes:

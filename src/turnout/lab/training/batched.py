@@ -12,7 +12,6 @@ from turnout.lab.runs.store import RunStore
 from turnout.lab.runs.sweep import StoredWatcher, missing_plans, run_id, sweep
 from turnout.lab.training.buffered import finish_batched
 from turnout.lab.training.learner_cache import LearnerCache
-from turnout.lab.training.learners.base import OverlappingLearner
 from turnout.lab.training.progress import (
     RoundsInProgress,
     RoundWatcher,
@@ -130,7 +129,7 @@ def _play_runs(
         if run.finished:  # interrupted after its last round, before it was marked as finished
             run.save(watchers, with_state=keep_models)
     active = [run for run in runs if not run.finished]
-    count = LANES if active and isinstance(active[0].learner, OverlappingLearner) else 1
+    count = LANES if active and active[0].learner.overlaps else 1
     lanes = [_Lane(part, begin, save_every) for part in (active[lane::count] for lane in range(count)) if part]
     while lanes:
         for lane in lanes:
