@@ -24,14 +24,15 @@ class PaperCNN(nn.Module):
     Args:
         network: The architecture.
         brightness: The mean and the standard deviation of the pixel values, by which they are scaled.
-        dtype: The type of weights and products.
+        precision: "float32" or "float64", for weights and products.
     """
 
-    def __init__(self, network: Network, brightness: tuple[float, float], dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, network: Network, brightness: tuple[float, float], precision: str = "float32") -> None:
         super().__init__()
-        self._network, self._brightness, self._dtype = network, brightness, dtype
-        for name, layer in network.layers(np.zeros(network.parameters)).items():
-            self.register_parameter(name, nn.Parameter(torch.from_numpy(layer.copy()).to(dtype)))
+        self._network, self._brightness = network, brightness
+        self._dtype: torch.dtype = getattr(torch, precision)
+        for name, layer in network.layers(np.zeros(network.parameters, precision)).items():
+            self.register_parameter(name, nn.Parameter(torch.from_numpy(layer)))
 
     def forward(self, images: Tensor) -> Tensor:
         """Returns one score per class, (items, classes)."""

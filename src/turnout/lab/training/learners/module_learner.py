@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -115,9 +116,10 @@ def cnn_learner(
     """
     if precision not in ("float32", "float64"):
         raise SettingError(f"precision on a CPU must be float32 or float64, not {precision!r}")
-    images = (dataset.train_images, dataset.train_labels), (dataset.test_images, dataset.test_labels)
-    train_set, test_set = ((torch.tensor(inputs), torch.tensor(labels).long()) for inputs, labels in images)
-    model = PaperCNN(network, dataset.brightness, getattr(torch, precision))
+    # NumPy copies arrays: torch would copy them on several threads, and wait for ever in a forked process.
+    train_set = torch.from_numpy(dataset.train_images.copy()), torch.from_numpy(dataset.train_labels.astype(np.int64))
+    test_set = torch.from_numpy(dataset.test_images.copy()), torch.from_numpy(dataset.test_labels.astype(np.int64))
+    model = partial(PaperCNN, network, dataset.brightness, precision)
     how, initial = training or Training(), network.initial_weights
     return ModuleLearner(ModuleSpec(model, cross_entropy, train_set, test_set, how, initial=initial), workers=workers)
 
