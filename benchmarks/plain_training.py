@@ -15,9 +15,9 @@ from benchmarks.training import ITEMS, noise
 from turnout.kernel.arrays import IntArray
 from turnout.lab.training.learners.base import Cohort, Learner, Training
 from turnout.lab.training.learners.devices import device_name, usable_device
+from turnout.lab.training.learners.module_learner import cnn_learner
 from turnout.lab.training.learners.networks import KERNEL, POOL, Network, paper_network
 from turnout.lab.training.learners.stacked_learner import StackedLearner
-from turnout.lab.training.learners.torch_learner import TorchLearner
 
 CLIENTS, HELD = 8, 500
 RUNS = 16  # stacked on a GPU
@@ -28,12 +28,12 @@ def compare_training(dataset: str, device: str, batch: int, repeats: int) -> dic
     is_gpu = usable_device(device) == "cuda"
     data, how = noise(dataset), Training(batch_size=batch, learning_rate=0.001)
     network = paper_network(data)
-    learner: Learner = StackedLearner(data, network, how, device=device) if is_gpu else TorchLearner(data, network, how)
+    learner: Learner = StackedLearner(data, network, how, device=device) if is_gpu else cnn_learner(data, network, how)
     rng = np.random.default_rng(0)
     orders = np.stack([rng.permutation(ITEMS)[None, :HELD] for _ in range(CLIENTS)])
     start = network.initial_weights(0)
     cohort = Cohort(learner.loaded(start), orders, np.ones(CLIENTS))
-    learner.train([cohort])  # TorchLearner must fork before the plain loop has run in this process
+    learner.train([cohort])  # the learner must fork before the plain loop has run in this process
     middle, width = data.brightness
     images = (torch.tensor(data.train_images, device=device).float() - middle) / width
     plain = PlainRound(network, how, images, torch.tensor(data.train_labels, device=device).long())

@@ -37,7 +37,7 @@ def training(
     rows: list[dict[str, Any]] = []
     for dataset in datasets:
         announce(dataset)
-        # A new process for each dataset: TorchLearner must fork before the plain loop has used torch.
+        # A new process for each dataset: the learner must fork before the plain loop has used torch.
         with ProcessPoolExecutor(1, get_context("spawn")) as pool:
             rows.append(pool.submit(compare_training, dataset, device, batch, repeats).result())
     targets = [

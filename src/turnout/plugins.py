@@ -162,12 +162,12 @@ class Registry(Generic[T]):
             package = next((_package_of_entry(entry) for entry in self._entries() if entry.name == name), "turnout")
         return None if package.partition(" ")[0] == "turnout" else package
 
-    def carried(self, name: str) -> T | None:
+    def registered_here(self, name: str) -> T | None:
         """Returns what another process could not find by this name: what was registered or loaded in this one."""
         return self._registered.get(name) or self._loaded.get(name)
 
-    def adopt(self, name: str, value: T) -> None:
-        """Makes what another process carried here known under its name."""
+    def register_received(self, name: str, value: T) -> None:
+        """Makes what another process sent known under its name."""
         self._loaded[name] = self.kind.check(name, value)
 
     def _imported(self, name: str) -> T:

@@ -7,6 +7,8 @@ import io
 import json
 import re
 import sys
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,10 @@ from tracking.recording import Broken, Recording
 from turnout.cli.lab.tracking import Tracks
 from turnout.errors import SettingError
 from turnout.kernel.guarantee import Guarantee
-from turnout.lab import RoundColumns, RunPlan, RunStore, play_plan
+from turnout.lab import RoundColumns, RunPlan, RunStore, play_into, play_plan
 from turnout.lab.analysis.comparison import common_length, first_rounds
 from turnout.lab.analysis.metrics import summarise
-from turnout.lab.analysis.tracked import track_run, turns_behind
+from turnout.lab.analysis.tracked import TrackedRun, turns_behind
 
 TRAINING = ("--world", "name=training", "--world", "hidden=8", "--set", "cohort_size=6", "--workers", "1")
 
@@ -242,7 +244,7 @@ def test_every_run_of_a_comparison_is_tracked(tmp_path: Path) -> None:
     assert [len(tracker.steps) for tracker in Recording.opened] == [15] * 4
 
 
-def test_runs_of_several_processes_and_of_training_are_tracked_while_they_are_played() -> None:
+def test_runs_of_several_processes_and_of_training_are_tracked_as_they_are_stored() -> None:
     """In any number of processes; the trackers themselves are those of this process."""
     track = ("--track", "tracking.recording:Recording:x")
     training = ("--world", "name=training", "--world", "items=20", "--world", "hidden=4")
@@ -319,15 +321,39 @@ def test_trackers_of_runs_that_are_interrupted_are_closed(tmp_path: Path) -> Non
     def interrupted(store: RunStore) -> None:
         with tracks.following({"random": plans}, store, plans) as log:
             assert log is not None
-            for step in (1, 2, 3):
-                log(plans[0], {"round/seconds": 1.0}, step)
-            log(plans[1], {"round/seconds": 2.0}, 1)
+            log(plans[0], play_plan(plans[0]))
+            log(plans[1], play_plan(replace(plans[1], rounds=1)))
             assert [tracker.closed for tracker in Recording.opened] == [1, 0]
             raise KeyboardInterrupt
 
     with RunStore(tmp_path / "runs.turnout") as store, pytest.raises(KeyboardInterrupt):
         interrupted(store)
     assert [tracker.closed for tracker in Recording.opened] == [1, 1]
+
+
+def test_an_interrupted_run_is_tracked_as_an_uninterrupted_one(tmp_path: Path) -> None:
+    """The rounds before the interruption come from the store."""
+    plan, tracks = RunPlan("fair-pace", 12), Tracks(["tracking.recording:Recording:x"])
+
+    def interrupt(done: int) -> None:
+        if done == 10:
+            raise KeyboardInterrupt
+
+    for path, every, watch in (("whole", 12, None), ("parts", 5, interrupt), ("parts", 5, None)):
+        with (
+            RunStore(tmp_path / path) as store,
+            suppress(KeyboardInterrupt),
+            tracks.following({"fair-pace": [plan]}, store, [plan]) as track,
+        ):
+            play_into(store, plan, every=every, watch=watch, track=track)
+    whole, interrupted, resumed = Recording.opened
+    assert (len(interrupted.steps), interrupted.closed) == (10, 1)
+    assert [step for step, _ in whole.steps] == list(range(1, 13))
+    assert set(whole.values("round/selected").values()) == {8.0}
+    assert set(whole.values("promise/turns_behind")) == set(range(1, 13))
+    for (step, metrics), (same_step, same) in zip(whole.steps, resumed.steps, strict=True):
+        assert step == same_step
+        assert metrics == pytest.approx(same)
 
 
 def test_turns_behind_are_those_of_the_shortfall() -> None:
@@ -343,7 +369,8 @@ def test_a_promise_that_refers_to_an_unknown_availability_is_not_tracked() -> No
     unknown = RoundColumns(**{**fields, "available": None})
     for columns, accrual, rounds in ((played, "available", 12), (unknown, "available", 0), (unknown, "always", 12)):
         recording = Recording()
-        track_run(recording, columns, Guarantee(0.15, accrual=accrual, paid="chosen"))  # type: ignore[arg-type]
+        guarantee = Guarantee(0.15, accrual=accrual, paid="chosen")  # type: ignore[arg-type]
+        TrackedRun(recording, columns.clients, guarantee).log(columns)
         assert len(recording.steps) == 12
         assert len(recording.values("promise/turns_behind")) == rounds
 

@@ -8,8 +8,7 @@ from rich.progress import Progress
 
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.store import RunStore
-from turnout.lab.runs.sweep import missing_plans
-from turnout.lab.runs.tracked import MetricsWatcher
+from turnout.lab.runs.sweep import StoredWatcher, missing_plans
 
 
 def play_all(
@@ -19,7 +18,7 @@ def play_all(
     progress: Progress,
     *,
     device: str = "cpu",
-    track: MetricsWatcher | None = None,
+    track: StoredWatcher | None = None,
 ) -> list[int]:
     """Plays all plans and shows the progress; returns the run ids.
 
@@ -29,7 +28,7 @@ def play_all(
         workers: The number of processes; None for one per core.
         progress: The progress bar.
         device: The device that trains models.
-        track: Receives the metrics of each round while it is played.
+        track: Receives the plan and the rounds of runs as they are stored.
     """
     from turnout.lab.training.distributed import play_plans, trains  # runs without training should not wait for it
 

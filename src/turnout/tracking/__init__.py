@@ -4,7 +4,7 @@ Everything in `__all__` is public; the modules of this package are private.
 """
 
 from turnout.tracking.base import GuardedTracker, Tracker
-from turnout.tracking.registry import open_tracker, trackers
+from turnout.tracking.registry import open_tracker
 from turnout.tracking.round_metrics import RoundMeter
 
-__all__ = ["GuardedTracker", "RoundMeter", "Tracker", "open_tracker", "trackers"]
+__all__ = ["GuardedTracker", "RoundMeter", "Tracker", "open_tracker"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import threading
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
+from turnout.errors import SettingError
 from turnout.log import get_log
 
 log = get_log("turnout.tracking")
@@ -90,3 +92,11 @@ class GuardedTracker:
                 error,
                 exc_info=error,
             )
+
+
+def require(module: str, extra: str) -> Any:
+    """Imports the package of a tracker; raises SettingError that says what to install."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise SettingError(f"this tracker needs {module}: pip install 'turnout[{extra}]' ({error})") from error

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from turnout.tracking.base import require
 from turnout.tracking.names import flat_settings
-from turnout.tracking.registry import require
 
 EXPERIMENT = "turnout"
 #: MLflow accepts at most 1000 metrics and 100 parameters per call.

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
-from functools import lru_cache
-from importlib.metadata import entry_points
-from types import MappingProxyType
 from typing import Any
 
-from turnout.errors import SettingError, suggestion
+from turnout.errors import PluginError, SettingError, suggestion
+from turnout.plugins import Kind, Registry, is_module_name
 from turnout.tracking.base import GuardedTracker, Tracker
+from turnout.tracking.mlflow import MLflowTracker
+from turnout.tracking.tensorboard import TensorBoardTracker
+from turnout.tracking.wandb import WandbTracker
 
-ENTRY_POINTS = "turnout.trackers"
-#: Modules are imported when a tracker is opened, because each needs a package of its own.
-OUR_TRACKERS: Mapping[str, str] = MappingProxyType(
-    {
-        "tensorboard": "turnout.tracking.tensorboard:TensorBoardTracker",
-        "mlflow": "turnout.tracking.mlflow:MLflowTracker",
-        "wandb": "turnout.tracking.wandb:WandbTracker",
-    }
+#: Called as `Name(target, run=…, settings=…)`; returns a tracker.
+TrackerBuilder = Callable[..., Tracker]
+
+
+def _check_builder(name: str, value: object) -> TrackerBuilder:
+    if not callable(value):
+        raise SettingError(f"the tracker {name} must be a class or a function, not {value!r}")
+    return value
+
+
+#: All trackers. The built-in ones import their packages when they are opened.
+REGISTRY: Registry[TrackerBuilder] = Registry(
+    Kind(
+        "tracker",
+        "the trackers are",
+        "turnout.trackers",
+        _check_builder,
+        lambda value: isinstance(value, type) and all(hasattr(value, method) for method in ("log", "close")),
+    ),
+    {"tensorboard": TensorBoardTracker, "mlflow": MLflowTracker, "wandb": WandbTracker},
 )
-
-
-def trackers() -> dict[str, str]:
-    """Returns all trackers by name, as `package.module:Name`: the built-in ones and those of installed packages."""
-    installed = sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name)
-    return {**OUR_TRACKERS, **{entry.name: entry.value for entry in installed}}
 
 
 def open_tracker(
@@ -38,8 +44,8 @@ def open_tracker(
     object with `log(metrics, step)` and `close()`.
 
     Args:
-        tracker: `NAME:TARGET`, such as "tensorboard:logs" or "mlflow:mlflow.db"; `package.module:Name:TARGET`; or an
-            object with `log(metrics, step)` and `close()`.
+        tracker: `NAME:TARGET`, such as "tensorboard:logs" or "mlflow:mlflow.db"; `package.module:Name:TARGET`, which
+            imports that module; or an object with `log(metrics, step)` and `close()`.
         run: The name of the run.
         settings: The settings of the run, as plain values.
 
@@ -49,71 +55,35 @@ def open_tracker(
     if isinstance(tracker, GuardedTracker):
         return tracker
     if not isinstance(tracker, str):
-        if not isinstance(tracker, Tracker):
-            raise SettingError(f"a tracker needs the methods log(metrics, step) and close(), which {tracker!r} lacks")
-        return GuardedTracker(tracker)
-    location, target = _parse(tracker)
-    build = _load(tracker, location)
+        return GuardedTracker(_checked("a tracker", tracker))
+    build, target = _find(tracker)
     try:
         opened = build(target, run=run, settings=dict(settings or {}))
-    except ImportError as error:
-        raise SettingError(str(error)) from error
     except SettingError:
         raise
     except Exception as error:
         raise SettingError(f"the tracker {tracker} cannot be opened: {type(error).__name__}: {error}") from error
-    if not isinstance(opened, Tracker):
-        raise SettingError(f"{location} must return an object with log(metrics, step) and close(), not {opened!r}")
-    return GuardedTracker(opened)
+    return GuardedTracker(_checked(f"what the tracker {tracker} opens", opened))
 
 
-@lru_cache(maxsize=64)  # a sweep opens the same tracker for every run, and the search in all packages is slow
-def _parse(text: str) -> tuple[str, str]:
-    """Returns the location of a tracker as `package.module:Name`, and its target."""
-    known = trackers()
+def _find(text: str) -> tuple[TrackerBuilder, str]:
+    """Returns what opens a tracker, and its target."""
     name, _, rest = text.partition(":")
-    if name in known:
-        if not rest:
-            raise SettingError(f"the tracker {name} needs a target, such as {name}:{_example(name)}")
-        return known[name], rest
     attribute, _, target = rest.partition(":")
-    if not name or not attribute.isidentifier() or "/" in name:
-        raise SettingError(
-            f"unknown tracker {text!r}{suggestion(name, known)}: write NAME:TARGET with one of {', '.join(known)}, or "
-            "package.module:Name:TARGET"
-        )
-    return f"{name}:{attribute}", target
+    if name not in REGISTRY.own and is_module_name(f"{name}:{attribute}") and name not in REGISTRY.names():
+        try:
+            return REGISTRY.load(f"{name}:{attribute}"), target
+        except PluginError as error:
+            if not (meant := suggestion(name, REGISTRY.names())):
+                raise
+            raise PluginError(f"unknown tracker {text!r}{meant}", name=name) from error
+    build = REGISTRY.get(name)
+    if not rest:
+        raise SettingError(f"the tracker {name} needs a target: write {name}:TARGET, such as a folder or a file")
+    return build, rest
 
 
-def _example(name: str) -> str:
-    return "mlflow.db" if name == "mlflow" else "logs"
-
-
-def _load(text: str, location: str) -> Callable[..., Any]:
-    module, _, name = location.partition(":")
-    try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except ModuleNotFoundError as error:
-        if error.name is None or not module.startswith(error.name):
-            raise SettingError(f"the tracker {text} cannot be imported: {error}") from error
-        known = trackers()
-        raise SettingError(
-            f"unknown tracker {text!r}{suggestion(module, known)}: there is no module {error.name}, and the trackers "
-            f"are {', '.join(known)}"
-        ) from error
-    except AttributeError as error:
-        raise SettingError(f"unknown tracker {text!r}: the module {module} has no {name}") from error
-    if not callable(found):
-        raise SettingError(f"the tracker {text!r} must be a class or a function, not {found!r}")
-    build: Callable[..., Any] = found
-    return build
-
-
-def require(module: str, extra: str) -> Any:
-    """Imports the package of a tracker; raises ImportError that says what to install."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        raise ImportError(f"this tracker needs {module}: pip install 'turnout[{extra}]' ({error})") from error
+def _checked(what: str, value: object) -> Tracker:
+    if not isinstance(value, Tracker):
+        raise SettingError(f"{what} needs the methods log(metrics, step) and close(), which {value!r} lacks")
+    return value

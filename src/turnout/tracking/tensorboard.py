@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from turnout.tracking.base import require
 from turnout.tracking.names import file_name
-from turnout.tracking.registry import require
 
 #: Seconds after which metrics are written to the file, so that TensorBoard shows a run while it is played.
 FLUSH_SECONDS = 5

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from turnout.tracking.registry import require
+from turnout.tracking.base import require
 
 PROJECT = "turnout"
 

@@ -5,7 +5,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from itertools import product
@@ -17,11 +17,9 @@ import pytest
 
 import ray_service
 from killing import environment
-from tracking.recording import Recording
 from turnout import POLICIES
 from turnout.errors import SettingError, StoreError
-from turnout.kernel.rounds import RoundOffer
-from turnout.lab import PaperWorld, RoundColumns, RunPlan, RunStore, play_into, play_plan, sweep
+from turnout.lab import RoundColumns, RunPlan, RunStore, play_into, play_plan, sweep
 from turnout.lab.runs.sweep import missing_plans, run_id
 from waiting import wait_until
 
@@ -43,12 +41,12 @@ def store(tmp_path: Path) -> Iterator[RunStore]:
         yield opened
 
 
-def stop_after(count: int, error: type[BaseException] = Stop) -> Callable[[object], None]:
+def stop_after(count: int, error: type[BaseException] = Stop) -> Callable[..., None]:
     """Returns a callback that raises `error` at its call number `count`."""
     calls = []
 
-    def watch(argument: object) -> None:
-        calls.append(argument)
+    def watch(*arguments: object) -> None:
+        calls.append(arguments)
         if len(calls) == count:
             raise error
 
@@ -222,7 +220,7 @@ def test_an_invalid_transaction_size_is_rejected(store: RunStore, every: Any) ->
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_sweep_stores_the_same_run_as_playing_each_plan_alone(store: RunStore, workers: int) -> None:
     watched: list[str] = []
-    ids = sweep(PLANS, store, workers=workers, watch=lambda plan: watched.append(plan.key))
+    ids = sweep(PLANS, store, workers=workers, watch=lambda plan, _: watched.append(plan.key))
     assert sorted(watched) == sorted(plan.key for plan in PLANS)
     for run, plan in zip(ids, PLANS, strict=True):
         info = store.find(plan.key)
@@ -240,7 +238,7 @@ def test_duplicate_plans_are_played_once(store: RunStore, workers: int) -> None:
         [second, first, replace(second, label="again"), first],
         store,
         workers=workers,
-        watch=lambda plan: watched.append(plan.key),
+        watch=lambda plan, _: watched.append(plan.key),
     )
     assert sorted(watched) == sorted([first.key, second.key])
     assert len(store.runs()) == 2
@@ -252,55 +250,18 @@ def test_stored_runs_are_not_played_again(store: RunStore) -> None:
     before = sweep(PLANS[1:3], store, workers=1)
     assert [plan.key for plan in missing_plans(PLANS, store)] == [PLANS[0].key, PLANS[3].key]
     watched: list[str] = []
-    ids = sweep(PLANS, store, workers=1, watch=lambda plan: watched.append(plan.key))
+    ids = sweep(PLANS, store, workers=1, watch=lambda plan, _: watched.append(plan.key))
     assert watched == [PLANS[0].key, PLANS[3].key]
     assert ids[1:3] == before
     assert missing_plans(PLANS, store) == []
     assert sweep(PLANS, store, watch=stop_after(1)) == ids
 
 
-class Patient(PaperWorld):
-    """The paper's world, whose second round begins when the metrics of the first were received."""
-
-    def __init__(self, seed: int = 0, *, folder: str) -> None:
-        super().__init__(seed, clients=10)
-        self.received = Path(folder) / f"{seed}-1"
-
-    def offer(self, round: int) -> RoundOffer:
-        if round == 2:
-            wait_until(self.received.exists, "the metrics of the first round were received")
-        return super().offer(round)
-
-
 @pytest.mark.parametrize("workers", [1, 2])
-def test_the_metrics_of_a_round_are_received_while_its_run_is_played(
-    store: RunStore, workers: int, tmp_path: Path
-) -> None:
-    settings = {"folder": str(tmp_path)}
-    plans = [
-        RunPlan(policy, 4, seed, {"cohort_size": 2}, world=Patient, world_settings=settings)
-        for seed, policy in enumerate(("random", "fair-pace"))
-    ]
-    received: dict[str, list[tuple[int, dict[str, float]]]] = {}
-
-    def track(plan: RunPlan, metrics: Mapping[str, float], step: int) -> None:
-        received.setdefault(plan.key, []).append((step, dict(metrics)))
-        (tmp_path / f"{plan.seed}-{step}").touch()
-
-    sweep(plans, store, workers=workers, track=track)
-    for plan in plans:
-        alone = Recording()
-        play_plan(plan, alone)
-        assert len(alone.steps) == 4
-        assert received[plan.key] == alone.steps
-
-
-def test_an_error_of_who_receives_metrics_is_raised(store: RunStore) -> None:
-    def track(*_: object) -> None:
-        raise SettingError("the tracker cannot be opened")
-
-    with pytest.raises(SettingError, match="the tracker cannot be opened"):
-        sweep(PLANS, store, workers=2, track=track)
+def test_who_watches_receives_the_rounds_that_were_stored(store: RunStore, workers: int) -> None:
+    received: dict[str, bytes] = {}
+    sweep(PLANS, store, workers=workers, watch=lambda plan, columns: received.update({plan.key: columns.to_bytes()}))
+    assert received == {info.key: store.columns(info.id).to_bytes() for info in store.runs()}
 
 
 def test_a_run_that_was_not_played_has_no_number(store: RunStore) -> None:
@@ -345,7 +306,7 @@ def test_an_interrupted_sweep_keeps_finished_runs_and_can_be_resumed(store: RunS
     for plan in done:
         assert_holds(store, plan)
     watched: list[int] = []
-    sweep(plans, store, workers=1, watch=lambda plan: watched.append(plan.seed))
+    sweep(plans, store, workers=1, watch=lambda plan, _: watched.append(plan.seed))
     assert sorted(watched) == sorted({plan.seed for plan in plans} - {plan.seed for plan in done})
     for plan in plans:
         assert_holds(store, plan)
@@ -397,7 +358,7 @@ def test_backends_without_generators_receive_short_chunks(store: RunStore) -> No
     with pytest.raises(Stop):
         sweep(plans, store, workers=2, backend="multiprocessing", watch=stop_after(1))
     left: list[int] = []
-    sweep(plans, store, workers=2, backend="multiprocessing", watch=lambda plan: left.append(plan.seed))
+    sweep(plans, store, workers=2, backend="multiprocessing", watch=lambda plan, _: left.append(plan.seed))
     assert len(left) == 19
     for plan in plans:
         assert_holds(store, plan)
@@ -472,7 +433,7 @@ def test_a_sweep_that_is_killed_at_any_moment_loses_no_run_and_spoils_none(
     assert 10 < held[-1] < len(plans)
     with RunStore(path) as store:
         played: list[str] = []
-        sweep(plans, store, workers=1, watch=lambda plan: played.append(plan.key))
+        sweep(plans, store, workers=1, watch=lambda plan, _: played.append(plan.key))
         assert len(played) == len(plans) - held[-1]
         for plan in plans:
             assert_holds(store, plan, whole=undisturbed[plan.key])

@@ -6,7 +6,15 @@ import multiprocessing
 from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
+import torch
+
 from waiting import wait_until
+
+#: For tests that train in forked processes: where torch sees a GPU, it refuses to after any gradient in the parent.
+forking = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="torch refuses to train in forked processes where it sees a GPU"
+)
 
 
 def trainers() -> set[int]:

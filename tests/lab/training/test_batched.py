@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -17,12 +17,11 @@ import pytest
 
 import turnout
 from killing import Writes
-from lab.training.processes import trainers
-from tracking.recording import Recording
+from lab.training.processes import forking, trainers
 from turnout.errors import SettingError, TrainingError
 from turnout.kernel.rounds import RoundRecord
 from turnout.lab import RoundColumns, RunPlan, RunStore, play, play_into, play_plan
-from turnout.lab.runs.sweep import columns_to_store
+from turnout.lab.runs.sweep import columns_to_store, run_id
 from turnout.lab.training import batched
 from turnout.lab.training.batched import train_plans
 from turnout.lab.training.learner_cache import LearnerCache
@@ -104,7 +103,7 @@ def stop_after(count: int) -> Callable[..., None]:
 # Equality with separate runs.
 
 
-@pytest.mark.parametrize(("workers", "save_every"), [(1, 0), (2, NEVER)])
+@pytest.mark.parametrize(("workers", "save_every"), [(1, 0), pytest.param(2, NEVER, marks=forking)])
 def test_batched_runs_equal_separate_runs(store: RunStore, workers: int, save_every: float) -> None:
     ids = train_plans(PLANS, store, workers=workers, save_every=save_every)
     assert len(set(ids)) == len(PLANS)
@@ -236,6 +235,7 @@ def test_runs_interrupted_within_a_round_end_equal(store: RunStore) -> None:
         assert_holds(store, plan)
 
 
+@forking
 def test_only_one_learner_at_a_time_has_processes(store: RunStore) -> None:
     before = trainers()
     seen: list[set[int]] = []
@@ -247,6 +247,7 @@ def test_only_one_learner_at_a_time_has_processes(store: RunStore) -> None:
     assert not trainers() & every
 
 
+@forking
 def test_no_worker_survives_an_interruption(store: RunStore) -> None:
     before = trainers()
     seen: set[int] = set()
@@ -284,6 +285,7 @@ def test_a_run_interrupted_before_it_was_marked_finished_is_completed(store: Run
     assert_holds(store, FEW[2])
 
 
+@forking
 def test_killed_workers_interrupt_the_runs_and_they_can_resume(store: RunStore) -> None:
     rounds: list[int] = []
     before = trainers()
@@ -307,28 +309,25 @@ def test_killed_workers_interrupt_the_runs_and_they_can_resume(store: RunStore) 
 # Metrics.
 
 
-def test_the_metrics_of_interrupted_runs_are_those_of_uninterrupted_ones(
-    store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_who_tracks_receives_every_round_once_when_it_is_stored(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batched, "MIN_PLAY_TO_SAVE_RATIO", 0.0)  # save after every round, however long saving takes
     plans = [make_plan("rbcsf", 3, gamma=0.5), make_plan("random", 2, 1)]
-    tracked: dict[str, dict[int, dict[str, float]]] = {plan.key: {} for plan in plans}
+    tracked: dict[str, list[RoundColumns]] = {plan.key: [] for plan in plans}
 
-    def track(plan: RunPlan, metrics: Mapping[str, float], step: int) -> None:
-        tracked[plan.key][step] = dict(metrics)
+    def track(plan: RunPlan, columns: RoundColumns) -> None:
+        tracked[plan.key].append(columns)
 
     with pytest.raises(Stop):
         train_plans(plans, store, workers=1, save_every=0, watch=stop_after(2), track=track)
     assert 0 < len(tracked[plans[0].key]) < 3
     train_plans(plans, store, workers=1, save_every=0, track=track)
-    with RunStore(tmp_path / "alone.turnout") as alone:
-        for plan in plans:
-            recording = Recording()
-            play_into(alone, plan, tracker=recording)
-            assert [step for step, _ in recording.steps] == list(tracked[plan.key]) == list(range(1, plan.rounds + 1))
-            for step, metrics in recording.steps:
-                assert tracked[plan.key][step] == pytest.approx(metrics)
-            assert_holds(store, plan)
+    for plan in plans:
+        whole = RoundColumns.concatenate(tracked[plan.key])
+        assert whole.rounds.tolist() == list(range(1, plan.rounds + 1))
+        assert whole.to_bytes() == store.columns(run_id(store, plan)).to_bytes()
+        assert_holds(store, plan)
 
 
 # Disk space.
@@ -375,6 +374,7 @@ def assert_rounds_are_right(path: Path) -> int:
         return sum(info.rounds for info in infos)
 
 
+@forking
 @pytest.mark.parametrize(
     "kills",
     [

@@ -16,7 +16,7 @@ from turnout.lab import NumpyLearner
 from turnout.lab.training.learner_cache import LearnerCache, torch_device, training_world
 from turnout.lab.training.learners import client_loop
 from turnout.lab.training.learners.devices import device_name, usable_device
-from turnout.lab.training.learners.torch_learner import TorchLearner
+from turnout.lab.training.learners.module_learner import ModuleLearner
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 
@@ -74,7 +74,7 @@ def test_on_a_cpu_numpy_trains_the_mlp_and_torch_the_cnn() -> None:
     with LearnerCache("cpu", workers=1):
         assert isinstance(training_world(items=30).federation.learner, NumpyLearner)
         learner = training_world(items=30, model="cnn").federation.learner
-        assert isinstance(learner, TorchLearner)
+        assert isinstance(learner, ModuleLearner)
         assert learner.workers == 1
 
 
@@ -135,6 +135,6 @@ def test_workers_are_forked_only_where_that_is_safe(
     assert not client_loop.can_fork()
     with caplog.at_level(logging.INFO), LearnerCache("cpu", workers=3):
         learner = training_world(items=30, model="cnn").federation.learner
-    assert isinstance(learner, TorchLearner)
+    assert isinstance(learner, ModuleLearner)
     assert learner.workers == 1
     assert "clients are trained one after the other" in caplog.text

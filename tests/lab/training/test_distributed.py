@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
-import tempfile
 import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from turnout.errors import ClusterError
 from turnout.kernel.rounds import RoundOffer
 from turnout.lab import PaperWorld, RunPlan, RunStore, register_world
 from turnout.lab.runs.executors import JoblibExecutor
+from turnout.lab.runs.sweep import WorkerTask
 from turnout.lab.studies.framework.reproduce import plans_of, reproduce
 from turnout.lab.studies.paper.accuracy import AccuracyRounds, Task
-from turnout.lab.training import distributed, segments
+from turnout.lab.training import distributed
 from turnout.lab.training.batched import train_plans
-from turnout.lab.training.distributed import play_plans, split_into_tasks, train_distributed
-from turnout.lab.training.segments import Segment, TrainingTask, TrainingTaskResult, claim_gpu, train_task
+from turnout.lab.training.distributed import play_plans, split_into_tasks, train_distributed, train_task
 from turnout.version import __version__
 from waiting import wait_until
 
@@ -52,30 +50,16 @@ class HereExecutor:
 
     workers, gpus = 2, 2
 
-    def __init__(self, *, stepwise: bool = False, interrupted_after: int | None = None) -> None:
+    def __init__(self, *, interrupted_after: int | None = None) -> None:
         self.tasks: list[Any] = []
-        self.stepwise, self.interrupted_after = stepwise, interrupted_after
+        self.interrupted_after = interrupted_after
 
-    def run(
-        self,
-        function: Callable[[Any], Any],
-        tasks: Sequence[Any],
-        *,
-        gpus: int = 0,
-        follow: Callable[[int, Any], Any] | None = None,
-    ) -> Iterator[tuple[int, Any]]:
-        left = list(enumerate(tasks))
-        while left:
-            index, task = left.pop()
-            if self.stepwise:
-                task = task._replace(seconds=0)
+    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any], *, gpus: int = 0) -> Iterator[tuple[int, Any]]:
+        for index, task in reversed(list(enumerate(tasks))):
             if len(self.tasks) == self.interrupted_after:
                 raise KeyboardInterrupt
             self.tasks.append((gpus, task))
-            result = function(task)
-            if follow is not None and (next_task := follow(index, result)) is not None:
-                left.append((index, next_task))
-            yield index, result
+            yield index, function(task)
 
 
 def contents(store: RunStore) -> dict[str, tuple[bytes, str, dict[str, Any]]]:
@@ -106,30 +90,16 @@ TURNS = RunPlan(
 )
 
 
-def test_a_task_that_returns_after_every_round_stores_the_same_runs(stores: tuple[RunStore, RunStore]) -> None:
-    """The shortest tasks: one step each, after which the state is stored and another task continues."""
+def test_an_interrupted_call_keeps_the_runs_that_were_finished(stores: tuple[RunStore, RunStore]) -> None:
     local, other = stores
-    plans = [PLANS[0], TURNS]
+    plans = [*PLANS[:3], TURNS]
     train_plans(plans, local, workers=1)
-    executor = HereExecutor(stepwise=True)
-    watched: list[int] = []
-    train_distributed(plans, other, executor, save_every=0, watch=watched.append)
-    assert contents(other) == contents(local)
-    assert len(executor.tasks) > 2 * len(plans)
-    assert sum(watched) == sum(plan.rounds for plan in plans)
-    assert [other.snapshot(info.id) for info in other.runs()] == [None] * len(plans)
-
-
-def test_an_interrupted_call_resumes_from_the_snapshots_in_the_store(stores: tuple[RunStore, RunStore]) -> None:
-    local, other = stores
-    train_plans([PLANS[-1]], local, workers=1)
     with pytest.raises(KeyboardInterrupt):
-        train_distributed([PLANS[-1]], other, HereExecutor(stepwise=True, interrupted_after=3), save_every=0)
-    (unfinished,) = other.runs()
-    assert (unfinished.rounds, unfinished.finished) == (3, False)
-    executor = HereExecutor(stepwise=True)
-    train_distributed([PLANS[-1]], other, executor, save_every=0)
-    assert executor.tasks[0][1].runs[0][1].done == 3
+        train_distributed(plans, other, HereExecutor(interrupted_after=3))
+    assert len(contents(other)) == 3
+    executor = HereExecutor()
+    train_distributed(plans, other, executor)
+    assert len(executor.tasks) == 1
     assert contents(other) == contents(local)
 
 
@@ -147,9 +117,7 @@ class Announced(PaperWorld):
         return super().offer(round)
 
 
-def test_the_task_of_a_killed_worker_resumes_from_its_snapshot(
-    stores: tuple[RunStore, RunStore], tmp_path: Path
-) -> None:
+def test_the_run_of_a_killed_worker_is_played_again(stores: tuple[RunStore, RunStore], tmp_path: Path) -> None:
     """The world is known to this process only, and travels with the task."""
     register_world(Announced, "announced")
     local, other = stores
@@ -166,12 +134,11 @@ def test_the_task_of_a_killed_worker_resumes_from_its_snapshot(
     killing = threading.Thread(target=kill)
     killing.start()
     try:
-        train_distributed([plan], other, JoblibExecutor(2), save_every=0)
+        train_distributed([plan], other, JoblibExecutor(2))
     finally:
         killing.join()
     played = Counter(file.name.split("-")[0] for file in begun.glob("*-*"))
-    assert played["4"] == 2
-    assert played["1"] == 1  # it was not played again
+    assert played["1"] == played["4"] == 2
     train_plans([plan], local, workers=1)
     assert contents(other) == contents(local)
 
@@ -219,44 +186,23 @@ def test_on_gpus_the_runs_of_a_learner_are_divided_among_them() -> None:
     assert split_into_tasks(PLANS, None)[0][0].rounds == 6  # long runs start first
 
 
-def test_tasks_on_gpus_ask_for_one_each(stores: tuple[RunStore, RunStore], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("gpus", "devices"), [(2, ["cuda", "cuda"]), (None, ["cuda:1", "cuda:0"])])
+def test_tasks_on_gpus_ask_for_one_each(
+    stores: tuple[RunStore, RunStore], monkeypatch: pytest.MonkeyPatch, gpus: int | None, devices: list[str]
+) -> None:
+    """A cluster shows one GPU to each task; on this machine, which has two here, each task is given one."""
     plain = train_task
-
-    def on_cpu(task: TrainingTask) -> TrainingTaskResult:
-        assert task.device == "cuda"
-        return plain(task._replace(device="cpu"))
-
-    monkeypatch.setattr(distributed, "train_task", on_cpu)
+    monkeypatch.setattr(distributed, "train_task", lambda task: plain(task._replace(device="cpu")))
+    monkeypatch.setattr(distributed, "torch_device", lambda name: name)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     executor = HereExecutor()
+    executor.gpus = gpus  # type: ignore[assignment]
     train_distributed(PLANS, stores[1], executor, device="cuda")
-    assert [(gpus, len(task.runs)) for gpus, task in executor.tasks] == [(1, 4), (1, 4)]
+    assert [(asked, task.device, len(task.plans)) for asked, task in executor.tasks] == [(1, d, 4) for d in devices]
     train_plans(PLANS, stores[0], workers=1)
     assert contents(stores[1]) == contents(stores[0])
 
 
-def test_worker_processes_claim_different_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = SimpleNamespace(cuda=SimpleNamespace(device_count=lambda: 2))
-    monkeypatch.setitem(sys.modules, "torch", fake)
-    monkeypatch.setattr(segments, "torch_device", lambda name: name)
-    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
-    claims = []
-    for _ in range(4):  # a lock belongs to an open file, so each claim is like one of another process
-        monkeypatch.setattr(segments, "_claimed", None)
-        assert claim_gpu() == claim_gpu()
-        claims.append((claim_gpu(), segments._claimed))
-    assert [device for device, _ in claims] == ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]
-    second = claims[1][1]
-    assert second is not None
-    second.close()  # as if its process had ended
-    monkeypatch.setattr(segments, "_claimed", None)
-    assert claim_gpu() == "cuda:1"
-    fake.cuda.device_count = lambda: 1
-    assert claim_gpu() == "cuda"
-    for file in (*(file for _, file in claims), segments._claimed):
-        assert file is not None
-        file.close()
-
-
 def test_a_worker_of_another_version_is_refused() -> None:
     with pytest.raises(ClusterError, match=f"a worker has turnout {__version__}, but the sweep was started by 0.0.1"):
-        train_task(TrainingTask("0.0.1", "cpu", 1.0, [(PLANS[0].as_dict(), Segment())], []))
+        train_task(WorkerTask.of(PLANS[:1])._replace(version="0.0.1"))

@@ -247,15 +247,6 @@ def test_invalid_training_settings_are_rejected(setting: dict[str, Any]) -> None
         Training(**setting)
 
 
-def test_former_names_of_training_settings_still_work() -> None:
-    former: dict[str, Any] = {"batch": 7, "rate": 0.3, "proximal": 0.2}
-    training = Training(**former)
-    assert training == Training(batch_size=7, learning_rate=0.3, proximal_mu=0.2)
-    assert (training.batch, training.rate, training.proximal) == (7, 0.3, 0.2)
-    with pytest.raises(TypeError, match="both 'batch_size' and its former name 'batch'"):
-        Training(batch_size=8, **former)
-
-
 def test_a_negative_number_of_hidden_units_is_rejected() -> None:
     with pytest.raises(SettingError, match="hidden must be at least 0, not -1"):
         learner(hidden=-1)

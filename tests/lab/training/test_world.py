@@ -274,11 +274,3 @@ def test_worlds_with_equal_training_share_a_learner_while_a_cache_is_open() -> N
 def test_an_unknown_setting_of_the_training_world_is_rejected() -> None:
     with pytest.raises(SettingError, match=r"the world training has no setting 'datset' \(did you mean 'dataset'\?\)"):
         make_world("training", 0, datset="digits")
-
-
-def test_the_former_name_of_the_partition_still_works() -> None:
-    split = partition(DIGITS.train_labels, items=50)
-    former: dict[str, Any] = {"holdings": split}
-    federation = Federation(NumpyLearner(DIGITS), **former)
-    assert federation.partition is split
-    assert federation.holdings is split

@@ -59,7 +59,7 @@ def demo(
         plans = plans_of(experiments, seeds, rounds)
         with progress_bar() as progress:
             task = progress.add_task("Running", total=len(plans))
-            sweep(plans, store, workers=workers, watch=lambda _: progress.advance(task))
+            sweep(plans, store, workers=workers, watch=lambda *_: progress.advance(task))
         compared = experiments[0].plans(seeds, rounds)
         judged = {label: [_judge(store, plan.key) for plan in compared[label]] for label in LABELS}
         rows = _rows(judged)

@@ -12,6 +12,7 @@ from turnout.lab.analysis.judging import PAPER_PROMISE as PAPER_PROMISE
 from turnout.lab.analysis.judging import JudgedPromise as JudgedPromise
 from turnout.lab.analysis.judging import Judgement as Judgement
 from turnout.lab.analysis.judging import first_promise as first_promise
+from turnout.lab.analysis.judging import guarantee_of_plan as guarantee_of_plan
 from turnout.lab.analysis.judging import guarantee_of_run as guarantee_of_run
 from turnout.lab.analysis.judging import judged_tolerance as judged_tolerance
 from turnout.lab.analysis.judging import worst_of as worst_of

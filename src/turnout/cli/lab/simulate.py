@@ -64,8 +64,7 @@ from turnout.lab.drawing.comparison import draw_overview, overview_tables
 from turnout.lab.drawing.style import save_as
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.store import RunStore
-from turnout.lab.runs.sweep import missing_plans, play_into
-from turnout.lab.runs.tracked import track_records
+from turnout.lab.runs.sweep import StoredWatcher, missing_plans, play_into
 from turnout.lab.studies.leaderboard.slots import SLOT_SUITES
 from turnout.lab.studies.leaderboard.suites import SUITES
 from turnout.lab.training.distributed import check_device
@@ -264,10 +263,15 @@ def _reject_options(mode: str, options: Mapping[str, object]) -> None:
 
 
 def _simulate(plans: Sequence[RunPlan], path: Path | None, tracks: Tracks) -> list[RoundColumns]:
+    named = {plan.name: [plan] for plan in plans}
     if path is None:
-        with progress_bar() as progress:
-            return [_simulate_in_memory(plan, progress, tracks) for plan in plans]
-    with RunStore(path) as store, progress_bar() as progress:
+        with progress_bar() as progress, tracks.following(named, None, plans) as track:
+            return [_simulate_in_memory(plan, progress, track) for plan in plans]
+    with (
+        RunStore(path) as store,
+        progress_bar() as progress,
+        tracks.following(named, store, missing_plans(plans, store)) as track,
+    ):
         task = progress.add_task("Simulating", total=sum(plan.rounds for plan in plans))
         runs = []
         for index, plan in enumerate(plans):
@@ -276,23 +280,17 @@ def _simulate(plans: Sequence[RunPlan], path: Path | None, tracks: Tracks) -> li
             def watch(done: int, before: int = before) -> None:
                 progress.update(task, completed=before + done)
 
-            info = store.find(plan.key)
-            if tracks and info is not None and info.finished:
-                tracks.record(store, info)
-                runs.append(store.columns(info.id))
-                continue
-            with tracks.open_plan(plan) as tracker:
-                run = play_into(store, plan, watch=watch, tracker=tracker if tracks else None)
-            runs.append(store.columns(run))
+            runs.append(store.columns(play_into(store, plan, watch=watch, track=track)))
         return runs
 
 
-def _simulate_in_memory(plan: RunPlan, progress: Progress, tracks: Tracks) -> RoundColumns:
+def _simulate_in_memory(plan: RunPlan, progress: Progress, track: StoredWatcher | None) -> RoundColumns:
     run = plan.start()
     played = progress.track(run.play(plan.rounds), total=plan.rounds, description=f"Simulating {plan.name}")
-    with tracks.open_plan(plan) as tracker:
-        records = track_records(played, run, tracker) if tracks else played
-        return RoundColumns.from_records(records, clients=run.world.clients)
+    columns = RoundColumns.from_records(played, clients=run.world.clients)
+    if track is not None:
+        track(plan, columns)
+    return columns
 
 
 @contextmanager

@@ -9,14 +9,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from turnout.cli.lab.judging import guarantee_of_run
+from turnout.cli.lab.judging import guarantee_of_plan, guarantee_of_run
 from turnout.cli.naming import load_here
 from turnout.counting import counted
-from turnout.lab.analysis.tracked import track_run
+from turnout.lab.analysis.tracked import TrackedRun
+from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.info import RunInfo
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.store import RunStore
-from turnout.lab.runs.tracked import MetricsWatcher
+from turnout.lab.runs.sweep import StoredWatcher
 from turnout.tracking import GuardedTracker, open_tracker
 
 TrackOption = Annotated[
@@ -37,28 +38,21 @@ class Tracks:
         self._specifications = list(specifications or ())
         for text in self._specifications:
             load_here(text.rpartition(":")[0])
-        self._runs: list[GuardedTracker] = []
+        self._opened: list[GuardedTracker] = []
         self._names: dict[str, str] = {}
-        self._live: dict[str, ManyTrackers] = {}
-        self._keys: dict[int, tuple[RunPlan, str]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._specifications)
 
-    def open(self, run: str, settings: dict[str, Any]) -> ManyTrackers:
+    def open(self, run: str, settings: Mapping[str, Any]) -> ManyTrackers:
         """Opens all trackers for a run."""
         with ExitStack() as opened:
             trackers = [
                 opened.enter_context(open_tracker(text, run=run, settings=settings)) for text in self._specifications
             ]
             opened.pop_all()
-        self._runs += trackers
+        self._opened += trackers
         return ManyTrackers(trackers)
-
-    def open_plan(self, plan: RunPlan) -> ManyTrackers:
-        """Opens all trackers for the run of a plan."""
-        name = self._names.get(plan.key, plan.name)
-        return self.open(f"{name}, seed {plan.seed}", plan.as_dict())
 
     def record(self, store: RunStore, info: RunInfo) -> None:
         """Sends a stored run to all trackers."""
@@ -66,17 +60,17 @@ class Tracks:
         name = self._names.get(info.key, str(plan.get("label") or ""))
         name = name or (RunPlan.from_dict(plan).name if "policy" in plan else info.key)
         with self.open(f"{name}, seed {plan.get('seed', 0)}", plan) as trackers:
-            track_run(trackers, store.columns(info.id), guarantee_of_run(info))
+            TrackedRun(trackers, info.clients, guarantee_of_run(info)).log(store.columns(info.id))
 
     @contextmanager
     def following(
-        self, named: Mapping[str, Sequence[RunPlan]], store: RunStore, missing: Sequence[RunPlan]
-    ) -> Iterator[MetricsWatcher | None]:
-        """Sends the runs that the store holds to all trackers; yields what receives the others while they are played.
+        self, named: Mapping[str, Sequence[RunPlan]], store: RunStore | None, missing: Sequence[RunPlan]
+    ) -> Iterator[StoredWatcher | None]:
+        """Sends the runs that the store holds to all trackers; yields what receives the others as they are stored.
 
         Args:
             named: The plans of all runs, by the name of their policy.
-            store: The store.
+            store: The store; None if runs are kept in memory.
             missing: The plans that are going to be played.
         """
         if not self:
@@ -85,41 +79,37 @@ class Tracks:
         self._names = {plan.key: name for name, plans in named.items() for plan in plans}
         played = {plan.key for plan in missing}
         for key in self._names:
-            if key not in played and (info := store.find(key)) is not None:
+            if store is not None and key not in played and (info := store.find(key)) is not None:
                 self.record(store, info)
-        if missing:
-            self._follow(missing[0])  # reports a tracker that cannot be opened before the first round
-        try:
-            yield self._log
-        finally:
-            for trackers in self._live.values():
-                trackers.close()
-            self._live.clear()
-            self._keys.clear()
+        with ExitStack() as live:
+            trackers: dict[str, ManyTrackers] = {}
+            runs: dict[str, TrackedRun] = {}
 
-    def _log(self, plan: RunPlan, metrics: Mapping[str, float], step: int) -> None:
-        self._follow(plan).log(metrics, step)
-        if step >= plan.rounds:
-            self._live.pop(self._key(plan)).close()
+            def follow(plan: RunPlan) -> ManyTrackers:
+                name = self._names.get(plan.key, plan.name)
+                return live.enter_context(self.open(f"{name}, seed {plan.seed}", plan.as_dict()))
 
-    def _follow(self, plan: RunPlan) -> ManyTrackers:
-        """Returns the trackers of a run that is being played."""
-        key = self._key(plan)
-        if key not in self._live:
-            self._live[key] = self.open_plan(plan)
-        return self._live[key]
+            def log(plan: RunPlan, columns: RoundColumns) -> None:
+                key, clients = plan.key, columns.clients
+                if key not in runs:
+                    info = None if store is None else store.find(key)
+                    if store is not None and info is not None:
+                        columns = store.columns(info.id)  # with the rounds before an interruption
+                    trackers[key] = trackers.get(key) or follow(plan)
+                    runs[key] = TrackedRun(trackers[key], clients, guarantee_of_plan(plan.as_dict(), clients))
+                runs[key].log(columns)
+                if runs[key].rounds >= plan.rounds:
+                    trackers[key].close()
 
-    def _key(self, plan: RunPlan) -> str:
-        """Returns the key of a plan, which takes too long to compute it in every round."""
-        if id(plan) not in self._keys:
-            self._keys[id(plan)] = (plan, plan.key)  # the plan is kept, so that its id stays unique
-        return self._keys[id(plan)][1]
+            for plan in missing[:1]:  # reports a tracker that cannot be opened before the first round
+                trackers[plan.key] = follow(plan)
+            yield log
 
     def warn(self) -> None:
         """Says on standard error how many calls of trackers have failed."""
-        failed = sum(tracker.failures for tracker in self._runs)
+        failed = sum(tracker.failures for tracker in self._opened)
         if failed:
-            calls = sum(tracker.calls for tracker in self._runs)
+            calls = sum(tracker.calls for tracker in self._opened)
             Console(stderr=True, soft_wrap=True, highlight=False).print(
                 f"warning: trackers failed {counted(failed, 'time')}, in {counted(calls, 'call')}", markup=False
             )

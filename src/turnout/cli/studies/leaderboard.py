@@ -19,8 +19,7 @@ from turnout.counting import counted
 from turnout.lab.analysis.statistics import UNIT_RANGE, format_interval
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.store import RunStore
-from turnout.lab.runs.sweep import missing_plans
-from turnout.lab.runs.tracked import MetricsWatcher
+from turnout.lab.runs.sweep import StoredWatcher, missing_plans
 from turnout.lab.studies.framework.experiment import Experiment, Findings
 from turnout.lab.studies.framework.reproduce import reproduce
 from turnout.lab.studies.leaderboard.choosing_cost import choosing_costs
@@ -30,9 +29,9 @@ from turnout.lab.training.distributed import check_device
 from turnout.lab.worlds.registry import make_world
 from turnout.lab.worlds.traces.world import TraceWorld
 
-#: Sends the runs that a store holds to trackers; what it yields does the same for missing ones while they are played.
+#: Sends the runs that a store holds to trackers; what it yields does the same for missing ones as they are stored.
 Following = Callable[
-    [Mapping[str, Sequence[RunPlan]], RunStore, Sequence[RunPlan]], AbstractContextManager[MetricsWatcher | None]
+    [Mapping[str, Sequence[RunPlan]], RunStore, Sequence[RunPlan]], AbstractContextManager[StoredWatcher | None]
 ]
 PROMISE = "promise, tolerance"
 MARKS = {"front": "●", "near": "○", "behind": ""}

@@ -1,10 +1,10 @@
-"""Logs stored runs to a tracker, as if they were played now."""
+"""Logs the rounds of runs to trackers, as they are stored."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from turnout.kernel.arrays import FloatArray, exact_rates
+from turnout.kernel.arrays import FloatArray, IntArray, exact_rates
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.slots.turns import STARTED
 from turnout.lab.analysis.promise import accrual_mask, outcomes_paid, with_outcome
@@ -12,24 +12,46 @@ from turnout.lab.columns import RoundColumns
 from turnout.tracking import RoundMeter, Tracker
 
 
-def track_run(tracker: Tracker, columns: RoundColumns, guarantee: Guarantee | None) -> None:
-    """Logs the metrics of every round of a stored run; `guarantee` is that of its policy, if it has one."""
-    meter = RoundMeter()
-    behind = _behind(columns, guarantee)
-    for index, record in enumerate(columns.records()):
-        metrics = meter.measure(record)
-        if behind is not None:
-            metrics["promise/turns_behind"] = float(behind[index])
-        tracker.log(metrics, record.round)
+class TrackedRun:
+    """Logs one run to a tracker, part by part.
+
+    How far clients are behind is logged in runs with rounds, if the store holds what the promise refers to.
+
+    Args:
+        tracker: The tracker.
+        clients: The number of clients.
+        guarantee: The guarantee of the policy, if it has one.
+    """
+
+    def __init__(self, tracker: Tracker, clients: int, guarantee: Guarantee | None) -> None:
+        self.rounds = 0
+        self._tracker, self._guarantee, self._meter = tracker, guarantee, RoundMeter()
+        self._owed = np.zeros(clients, dtype=np.int64)
+
+    def log(self, columns: RoundColumns) -> None:
+        """Logs the metrics of the next rounds."""
+        behind = _behind(columns, self._guarantee, self._owed)
+        for index, record in enumerate(columns.records()):
+            metrics = self._meter.measure(record)
+            if behind is not None:
+                metrics["promise/turns_behind"] = float(behind[index])
+            self._tracker.log(metrics, record.round)
+        self.rounds += len(columns)
 
 
-def turns_behind(columns: RoundColumns, guarantee: Guarantee) -> FloatArray:
-    """Returns the turns that the client furthest behind is behind its promise after each round, (T,)."""
+def turns_behind(columns: RoundColumns, guarantee: Guarantee, owed: IntArray | None = None) -> FloatArray:
+    """Returns the turns that the client furthest behind is behind its promise after each round, (T,).
+
+    Args:
+        columns: The rounds.
+        guarantee: The promise.
+        owed: What each client is owed before the first round, in exact units; it is changed to that after the last.
+    """
     rates, units_per_turn = exact_rates(guarantee.rate, columns.clients)
     accruing = accrual_mask(columns, guarantee.accrual)
     counts = with_outcome(columns, outcomes_paid(guarantee.paid))
     starts = columns.starts.tolist()
-    units = np.zeros(columns.clients, dtype=np.int64)
+    units = np.zeros(columns.clients, dtype=np.int64) if owed is None else owed
     furthest = np.empty(len(columns), dtype=np.int64)
     for index in range(len(columns)):
         rows = slice(starts[index], starts[index + 1])
@@ -40,10 +62,10 @@ def turns_behind(columns: RoundColumns, guarantee: Guarantee) -> FloatArray:
     return behind
 
 
-def _behind(columns: RoundColumns, guarantee: Guarantee | None) -> FloatArray | None:
+def _behind(columns: RoundColumns, guarantee: Guarantee | None, owed: IntArray) -> FloatArray | None:
     """Returns None without rounds, without a promise, or if the availability that it refers to was not stored."""
     if guarantee is None or STARTED in columns.metrics:
         return None
     if guarantee.accrual == "available" and (columns.available is None or "available" in columns.absent):
         return None
-    return turns_behind(columns, guarantee)
+    return turns_behind(columns, guarantee, owed)

@@ -11,7 +11,7 @@ from typing import Any
 from turnout.errors import ClusterError, SettingError
 from turnout.kernel.arrays import as_count
 from turnout.lab.clusters.addresses import ANSWER_SECONDS, check_listening, require_package, split_address, unreachable
-from turnout.lab.runs.executors import Result, Task, TaskQueue, available_cores, ignored_interrupts
+from turnout.lab.runs.executors import Result, Task, available_cores, ignored_interrupts
 
 START = "`dask scheduler` starts one and prints its address, and `dask worker ADDRESS` adds workers"
 
@@ -95,7 +95,6 @@ class DaskCluster:
         tasks: Sequence[Task],
         *,
         gpus: int = 0,
-        follow: Callable[[int, Result], Task | None] | None = None,
     ) -> Iterator[tuple[int, Result]]:
         """Yields the index and the result of each task, in the order in which they end.
 
@@ -104,26 +103,17 @@ class DaskCluster:
             tasks: The arguments, one per call; they start in this order.
             gpus: The number of GPUs that each task needs; workers that declare the resource GPU are given as many
                 tasks as they have GPUs.
-            follow: Returns the task that continues one that has ended, or None.
         """
         from distributed import CancelledError, KilledWorker, as_completed
 
         resources = (
             {"GPU": gpus} if gpus and any("GPU" in worker["resources"] for worker in self._worker_infos()) else None
         )
-        queue: TaskQueue[Task, Result] = TaskQueue(tasks, follow)
-        waiting: dict[Any, tuple[int, Any]] = {}
-
-        def start() -> list[Any]:
-            """Starts the tasks that can start now."""
-            started = queue.take(len(waiting), lambda: (self.gpus or 1) // gpus if resources else self.workers)
-            futures = self.client.map(function, [task for _, task in started], pure=False, resources=resources)
-            waiting.update({future.key: (index, future) for (index, _), future in zip(started, futures, strict=True)})
-            return list(futures)
-
+        futures = self.client.map(function, tasks, pure=False, resources=resources)
+        waiting = {future.key: (index, future) for index, future in enumerate(futures)}
+        del futures  # a result is released when its future is
         try:
-            completed = as_completed(start())
-            for future in completed:
+            for future in as_completed([future for _, future in waiting.values()]):
                 try:
                     result = future.result()
                 except KilledWorker as error:
@@ -139,8 +129,6 @@ class DaskCluster:
                     ) from error
                 index, _ = waiting.pop(future.key)
                 future.release()
-                queue.ended(index, result)
-                completed.update(start())
                 yield index, result
         finally:
             with contextlib.suppress(CancelledError, OSError):  # the scheduler is gone, and its tasks with it

@@ -11,7 +11,7 @@ from typing import Any
 from turnout.errors import ClusterError, SettingError, TurnoutError
 from turnout.kernel.arrays import as_count
 from turnout.lab.clusters.addresses import check_listening, require_package, split_address, unreachable
-from turnout.lab.runs.executors import MOST_REPEATS, Result, Task, TaskQueue, available_cores
+from turnout.lab.runs.executors import MOST_REPEATS, Result, Task, available_cores
 
 START = "`ray start --head` starts one, and prints its address"
 
@@ -101,7 +101,6 @@ class RayCluster:
         tasks: Sequence[Task],
         *,
         gpus: int = 0,
-        follow: Callable[[int, Result], Task | None] | None = None,
     ) -> Iterator[tuple[int, Result]]:
         """Yields the index and the result of each task, in the order in which they end.
 
@@ -109,20 +108,14 @@ class RayCluster:
             function: The function to call.
             tasks: The arguments, one per call; they start in this order.
             gpus: The number of GPUs that each task needs; Ray shows no others to it.
-            follow: Returns the task that continues one that has ended, or None.
         """
         import ray
         from ray.exceptions import RayError, RayTaskError
 
         remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=MOST_REPEATS)(function)
-        queue: TaskQueue[Task, Result] = TaskQueue(tasks, follow)
-        waiting: dict[Any, int] = {}
+        waiting = {remote.remote(task): index for index, task in enumerate(tasks)}
         try:
-            while True:
-                started = queue.take(len(waiting), lambda: self.gpus // gpus if gpus else self.workers)
-                waiting |= {remote.remote(task): index for index, task in started}
-                if not waiting:
-                    return
+            while waiting:
                 (ended, *_), _ = ray.wait(list(waiting), num_returns=1)
                 try:
                     result = ray.get(ended)
@@ -130,9 +123,7 @@ class RayCluster:
                     raise _cause(error) from error
                 except RayError as error:
                     raise ClusterError(f"a run could not be played on Ray ({_first_line(error)})") from error
-                index = waiting.pop(ended)
-                queue.ended(index, result)
-                yield index, result
+                yield waiting.pop(ended), result
         finally:
             for task in waiting:
                 ray.cancel(task, force=True)

@@ -7,10 +7,9 @@ import os
 import signal
 import threading
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 from turnout.errors import ClusterError, SettingError
 from turnout.kernel.arrays import as_count
@@ -23,7 +22,6 @@ MOST_REPEATS = 4
 CHUNK = 4
 
 
-@runtime_checkable
 class Executor(Protocol):
     """Runs tasks in other processes.
 
@@ -44,7 +42,6 @@ class Executor(Protocol):
         tasks: Sequence[Task],
         *,
         gpus: int = 0,
-        follow: Callable[[int, Result], Task | None] | None = None,
     ) -> Iterator[tuple[int, Result]]:
         """Yields the index and the result of each task, in the order in which they end.
 
@@ -54,40 +51,7 @@ class Executor(Protocol):
             function: The function to call.
             tasks: The arguments, one per call; they start in this order.
             gpus: The number of GPUs that each task needs.
-            follow: Receives the index and the result of a task that has ended, and returns the task that continues it,
-                with the same index, or None. It starts before the tasks that were not started yet.
         """
-
-
-class TaskQueue(Generic[Task, Result]):
-    """The tasks that wait for a worker.
-
-    Args:
-        tasks: The arguments of all calls.
-        follow: Returns the task that continues one that has ended, or None.
-    """
-
-    def __init__(self, tasks: Sequence[Task], follow: Callable[[int, Result], Task | None] | None) -> None:
-        self._waiting, self._follow = deque(enumerate(tasks)), follow
-
-    def take(self, running: int, workers: Callable[[], int]) -> list[tuple[int, Task]]:
-        """Returns the tasks to start now, with their indices: all of them, unless tasks are continued.
-
-        Tasks that are continued start when a worker is free, so that the continuation of one can start before others.
-
-        Args:
-            running: The number of tasks that were started and have not ended.
-            workers: Returns the number of tasks that run at the same time.
-        """
-        count = len(self._waiting)
-        if count and self._follow is not None:
-            count = min(count, max(0, max(1, workers()) - running))
-        return [self._waiting.popleft() for _ in range(count)]
-
-    def ended(self, index: int, result: Result) -> None:
-        """Adds the task that continues one that has ended, if there is one, as the first."""
-        if self._follow is not None and (task := self._follow(index, result)) is not None:
-            self._waiting.appendleft((index, task))
 
 
 class JoblibExecutor:
@@ -122,7 +86,6 @@ class JoblibExecutor:
         tasks: Sequence[Task],
         *,
         gpus: int = 0,  # noqa: ARG002  # every process sees all GPUs of this machine
-        follow: Callable[[int, Result], Task | None] | None = None,
     ) -> Iterator[tuple[int, Result]]:
         """Yields the index and the result of each task, in the order in which they end.
 
@@ -130,19 +93,15 @@ class JoblibExecutor:
             function: The function to call.
             tasks: The arguments, one per call; they start in this order.
             gpus: Has no effect: every process sees all GPUs of this machine.
-            follow: Returns the task that continues one that has ended, or None. It starts when the other tasks that
-                were started have ended, which are four for each process.
         """
         from joblib.externals.loky.process_executor import TerminatedWorkerError
 
-        queue: TaskQueue[Task, Result] = TaskQueue(tasks, follow)
-        left: dict[int, Task] = {}
+        left = dict(enumerate(tasks))
         losses = 0
-        while left := {**left, **dict(queue.take(len(left), lambda: CHUNK * self.workers))}:
+        while left:
             try:
                 for index, result in self._run_once(function, left):
                     del left[index]
-                    queue.ended(index, result)
                     losses = 0
                     yield index, result
             except TerminatedWorkerError as error:

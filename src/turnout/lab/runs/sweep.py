@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import importlib.util
+import pickle
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, nullcontext
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from turnout.errors import ClusterError, SettingError
 from turnout.kernel.arrays import as_count
+from turnout.lab import learner_registry as learners
 from turnout.lab.columns import RoundColumns
-from turnout.lab.runs.carried import Carried, adopt_plugins, carried_plugins
 from turnout.lab.runs.executors import Executor, JoblibExecutor
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.store import RunStore
-from turnout.lab.runs.tracked import MetricsWatcher, WatchedRun, track_records
-from turnout.tracking import Tracker
-from turnout.tracking.forwarding import MetricsReceiver, MetricsSender
+from turnout.lab.worlds import registry as worlds
+from turnout.plugins import package_of_module
+from turnout.policies import registry as policies
 from turnout.version import __version__
 
-Watcher = Callable[[RunPlan], None]
+#: Receives the plan of a run, and the rounds of it that were just stored.
+StoredWatcher = Callable[[RunPlan, RoundColumns], None]
+REGISTRIES = {registry.kind.noun: registry for registry in (policies.REGISTRY, worlds.REGISTRY, learners.REGISTRY)}
 
 
 def sweep(
@@ -31,8 +34,7 @@ def sweep(
     *,
     workers: int | None = None,
     backend: str | Executor | None = None,
-    watch: Watcher | None = None,
-    track: MetricsWatcher | None = None,
+    watch: StoredWatcher | None = None,
 ) -> list[int]:
     """Plays every plan that the store does not hold yet and returns the run ids in the order of `plans`.
 
@@ -45,15 +47,14 @@ def sweep(
         workers: The number of processes, by default one per core; 1 plays in this process, without joblib.
         backend: An executor, such as `RayCluster` of `turnout.lab.clusters`, which has its own number of workers; or
             the name of a joblib backend that was registered before.
-        watch: A callback that receives each plan when it is finished.
-        track: A callback that receives the metrics of each round while it is played, of runs on this machine.
+        watch: A callback that receives each plan and its rounds when they are stored.
     """
     requested = list(plans)
     missing = {plan.key: plan for plan in requested if not _is_finished(store, plan)}
-    for plan, columns in _play_all(list(missing.values()), workers, backend, track):
+    for plan, columns in _play_all(list(missing.values()), workers, backend):
         store.write_run(plan.key, stored_plan(store, plan), columns, clients=columns.clients, code_version=__version__)
         if watch is not None:
-            watch(plan)
+            watch(plan, columns)
     return [run_id(store, plan) for plan in requested]
 
 
@@ -62,13 +63,10 @@ def missing_plans(plans: Iterable[RunPlan], store: RunStore) -> list[RunPlan]:
     return list({plan.key: plan for plan in plans if not _is_finished(store, plan)}.values())
 
 
-def play_plan(plan: RunPlan, tracker: Tracker | None = None) -> RoundColumns:
-    """Plays a whole run in memory; a tracker receives the metrics of each round."""
+def play_plan(plan: RunPlan) -> RoundColumns:
+    """Plays a whole run in memory."""
     run = plan.start()
-    records = run.play(plan.rounds)
-    if tracker is not None:
-        records = track_records(records, run, tracker)
-    return columns_to_store(plan, RoundColumns.from_records(records, clients=run.world.clients))
+    return columns_to_store(plan, RoundColumns.from_records(run.play(plan.rounds), clients=run.world.clients))
 
 
 def play_into(
@@ -77,7 +75,7 @@ def play_into(
     *,
     every: int = 500,
     watch: Callable[[int], None] | None = None,
-    tracker: Tracker | None = None,
+    track: StoredWatcher | None = None,
 ) -> int:
     """Plays one run into the store, in transactions of `every` rounds, and resumes a run that was interrupted.
 
@@ -88,8 +86,7 @@ def play_into(
         plan: The plan to play.
         every: The number of rounds per transaction.
         watch: A callback that receives the number of rounds played so far, after each transaction.
-        tracker: Receives the metrics of each round that is played. Rounds that were not stored when a run was
-            interrupted are played, and tracked, again.
+        track: A callback that receives the plan and the rounds of each transaction.
     """
     every = as_count("every", every, SettingError)
     playing = plan.start()
@@ -99,19 +96,18 @@ def play_into(
         return info.id
     run = store.begin(plan.key, stored_plan(store, plan), clients=clients, code_version=__version__)
     saved = store.snapshot(run)
-    done, elapsed = 0, 0.0
+    done = 0
     if saved is not None:
         done, state = saved
         playing.restore(state, done)
-        elapsed = 0.0 if tracker is None else float(store.columns(run).durations.sum())
     while done < plan.rounds:
         stop = min(done + every, plan.rounds)
-        played = playing.play(plan.rounds, stop=stop)
-        records = list(played if tracker is None else track_records(played, playing, tracker, elapsed=elapsed))
-        elapsed += sum(record.report.duration for record in records)
+        records = playing.play(plan.rounds, stop=stop)
         columns = columns_to_store(plan, RoundColumns.from_records(records, clients=clients))
         store.append(run, columns, snapshot=playing.state())
         done = stop
+        if track is not None:
+            track(plan, columns)
         if watch is not None:
             watch(done)
     store.finish(run)
@@ -119,7 +115,7 @@ def play_into(
 
 
 def _play_all(
-    plans: Sequence[RunPlan], workers: int | None, backend: str | Executor | None, track: MetricsWatcher | None
+    plans: Sequence[RunPlan], workers: int | None, backend: str | Executor | None
 ) -> Iterator[tuple[RunPlan, RoundColumns]]:
     if workers is not None:
         as_count("workers", workers, SettingError)
@@ -133,24 +129,13 @@ def _play_all(
                     f"the backend {backend!r} needs joblib and more than one worker: pip install 'turnout[cluster]'"
                 )
             for plan in plans:
-                yield plan, play_plan(plan, None if track is None else WatchedRun(track, plan))
+                yield plan, play_plan(plan)
             return
         executor = JoblibExecutor(workers, backend=backend)
     # Long runs start first, so that no core is still busy with one while the others idle.
     ordered = sorted(plans, key=lambda plan: -plan.rounds)
-    with ExitStack() as stack:
-        senders: list[MetricsSender | None] = [None] * len(ordered)
-        if track is not None:
-            if not isinstance(executor, JoblibExecutor):
-                raise SettingError("runs on a cluster cannot be tracked while they are played: track them afterwards")
-            follow = track  # for the type checker
-            receiver = stack.enter_context(
-                MetricsReceiver(lambda run, metrics, step: follow(ordered[run], metrics, step))
-            )
-            senders = [receiver.sender(run) for run in range(len(ordered))]
-        tasks = [_task(plan, sender) for plan, sender in zip(ordered, senders, strict=True)]
-        for index, data in executor.run(play_task, tasks):
-            yield ordered[index], RoundColumns.from_bytes(data)
+    for index, data in executor.run(play_task, [WorkerTask.of([plan]) for plan in ordered]):
+        yield ordered[index], RoundColumns.from_bytes(data)
 
 
 def columns_to_store(plan: RunPlan, columns: RoundColumns) -> RoundColumns:
@@ -161,34 +146,67 @@ def columns_to_store(plan: RunPlan, columns: RoundColumns) -> RoundColumns:
     return replace(columns, contexts=no_contexts, available=None, client_reasons={}, cohort_reasons={})
 
 
-#: What a worker gets: the version of turnout, the plan, the plug-ins that only this process can find, and who receives
-#: the metrics of each round.
-Task = tuple[str, dict[str, Any], list[Carried], MetricsSender | None]
+class WorkerTask(NamedTuple):
+    """What a worker gets.
+
+    Attributes:
+        version: The version of turnout.
+        plans: The plans of its runs.
+        plugins: The policies, worlds and learners that only the process of the sweep knows: the noun of their registry,
+            their name, and the pickled class or function.
+        device: The torch device of runs that train.
+    """
+
+    version: str
+    plans: list[dict[str, Any]]
+    plugins: list[tuple[str, str, bytes]]
+    device: str = "cpu"
+
+    @classmethod
+    def of(cls, plans: Sequence[RunPlan], device: str = "cpu") -> WorkerTask:
+        """Returns the task that plays these plans."""
+        named = {(registry.kind.noun, name): registry for plan in plans for registry, name in plan.plugins()}
+        known = {key: registry.registered_here(key[1]) for key, registry in named.items()}
+        plugins = [(*key, _pickled(value)) for key, value in known.items() if value is not None]
+        return cls(__version__, [plan.as_dict() for plan in plans], plugins, device)
+
+    def open(self) -> list[RunPlan]:
+        """Returns the plans in a worker, after its version was checked and the plug-ins were made known there.
+
+        Raises:
+            ClusterError: If the worker has another version of turnout.
+        """
+        if self.version != __version__:
+            raise ClusterError(
+                f"a worker has turnout {__version__}, but the sweep was started by {self.version}: install "
+                f"{self.version} on every machine"
+            )
+        for noun, name, data in self.plugins:
+            REGISTRIES[noun].register_received(name, pickle.loads(data))
+        return [RunPlan.from_dict(plan) for plan in self.plans]
 
 
-def _task(plan: RunPlan, sender: MetricsSender | None) -> Task:
-    return __version__, plan.as_dict(), carried_plugins(plan), sender
+def _pickled(value: Any) -> bytes:
+    """Pickles a class or function with its code, unless its module is installed: a worker may not find the module."""
+    import cloudpickle
+
+    module = sys.modules.get(str(getattr(value, "__module__", "")))
+    if module is None or not package_of_module(module.__name__).startswith("module "):
+        return bytes(cloudpickle.dumps(value))
+    cloudpickle.register_pickle_by_value(module)
+    try:
+        return bytes(cloudpickle.dumps(value))
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
 
 
-def play_task(task: Task) -> bytes:
-    """Plays a run in a worker, which must have the version of turnout that the task names.
+def play_task(task: WorkerTask) -> bytes:
+    """Plays a run in a worker.
 
     The columns are returned as bytes, because some backends cannot serialise the columns themselves.
     """
-    version, plan, carried, sender = task
-    check_worker_version(version)
-    adopt_plugins(carried)
-    with nullcontext() if sender is None else sender.open() as tracker:
-        return play_plan(RunPlan.from_dict(plan), tracker).to_bytes()
-
-
-def check_worker_version(version: str) -> None:
-    """Raises ClusterError unless this process has this version of turnout."""
-    if version != __version__:
-        raise ClusterError(
-            f"a worker has turnout {__version__}, but the sweep was started by {version}: install {version} on every "
-            "machine"
-        )
+    (plan,) = task.open()
+    return play_plan(plan).to_bytes()
 
 
 def stored_plan(store: RunStore, plan: RunPlan) -> dict[str, Any]:

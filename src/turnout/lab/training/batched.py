@@ -9,17 +9,13 @@ from typing import Generic, TypeVar
 from turnout.kernel.rounds import RoundRecord
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.store import RunStore
-from turnout.lab.runs.sweep import missing_plans, run_id, sweep
-from turnout.lab.runs.tracked import MetricsWatcher
+from turnout.lab.runs.sweep import StoredWatcher, missing_plans, run_id, sweep
 from turnout.lab.training.buffered import finish_batched
 from turnout.lab.training.learner_cache import LearnerCache
-from turnout.lab.training.learners.base import OverlappingLearner
 from turnout.lab.training.progress import (
     RoundsInProgress,
     RoundWatcher,
     RunInProgress,
-    RunPart,
-    StoredRun,
     TurnsInProgress,
     Watcher,
     Watchers,
@@ -44,7 +40,7 @@ def train_plans(
     keep_models: bool = False,
     watch: Watcher | None = None,
     on_round: RoundWatcher | None = None,
-    track: MetricsWatcher | None = None,
+    track: StoredWatcher | None = None,
 ) -> list[int]:
     """Plays every plan of the world "training" that is missing from the store; returns the run ids in plan order.
 
@@ -61,40 +57,19 @@ def train_plans(
         keep_models: Whether the store keeps the final state of each run, with its model.
         watch: Called with the number of rounds, or of turns without rounds, that were just played.
         on_round: Called with the plan and the record of each round or turn; small models then run in this process.
-        track: Called with the plan and the metrics of each round or turn while it is played.
+        track: Called with the plan and the rounds or turns of runs as they are stored.
     """
-    requested = list(plans)
+    requested, watchers = list(plans), Watchers(watch, on_round, track)
     small = [plan for plan in requested if _is_small(plan)]
     with LearnerCache(device, workers=workers) as cache:
         if small and not keep_models and on_round is None and device == "cpu":
-            on_run = None if watch is None else lambda plan: watch(plan.rounds)
-            sweep(small, store, workers=workers, watch=on_run, track=track)
-        runs = [begin_run(plan, StoredRun(store, plan, cache.made_by)) for plan in missing_plans(requested, store)]
-        watchers = Watchers(watch, on_round, track)
+            sweep(small, store, workers=workers, watch=watchers.stored)
+        runs = [begin_run(plan, store, cache.made_by) for plan in missing_plans(requested, store)]
         for batch in _sharing_a_learner(runs):
             has_snapshots = _play_batch(batch, save_every, keep_models, watchers)
             if has_snapshots and not keep_models:
                 store.compact()
     return [run_id(store, plan) for plan in requested]
-
-
-def train_for(seconds: float, parts: Sequence[tuple[RunPlan, RunPart]], *, device: str = "cpu") -> tuple[str, float]:
-    """Plays runs for a time, or to their end; returns what made them (`code_version`), and the seconds before that.
-
-    Every run that is not finished afterwards was saved with its state; each is played for at least one step.
-
-    Args:
-        seconds: The time after which the runs are saved.
-        parts: The plans, and where each run resumes.
-        device: The torch device on which convolutional networks train.
-    """
-    begun = time.monotonic()
-    with LearnerCache(device, workers=1) as cache:
-        runs = [begin_run(plan, part) for plan, part in parts]
-        ready = time.monotonic()
-        for batch in _sharing_a_learner(runs):
-            _play_batch(batch, seconds, False, Watchers(), stop=lambda: time.monotonic() >= ready + seconds)
-        return cache.made_by, ready - begun
 
 
 def _is_small(plan: RunPlan) -> bool:
@@ -113,7 +88,6 @@ def _play_batch(
     save_every: float,
     keep_models: bool,
     watchers: Watchers,
-    stop: Callable[[], bool] = lambda: False,
 ) -> bool:
     """Plays all runs of a learner, and closes it; returns whether snapshots were saved.
 
@@ -122,12 +96,11 @@ def _play_batch(
         save_every: The interval between snapshots, in seconds.
         keep_models: Whether a finished run keeps its state.
         watchers: Who follows the runs.
-        stop: Returns whether the runs are to be saved and left, after the step that is under way.
     """
     in_rounds = [run for run in runs if isinstance(run, RoundsInProgress)]
     without_rounds = [run for run in runs if isinstance(run, TurnsInProgress)]
-    has_snapshots = _play_runs(in_rounds, _begin_round, save_every, keep_models, watchers, stop)
-    has_snapshots |= _play_runs(without_rounds, _begin_turn, save_every, keep_models, watchers, stop)
+    has_snapshots = _play_runs(in_rounds, _begin_round, save_every, keep_models, watchers)
+    has_snapshots |= _play_runs(without_rounds, _begin_turn, save_every, keep_models, watchers)
     runs[0].learner.close()
     return has_snapshots
 
@@ -138,9 +111,8 @@ def _play_runs(
     save_every: float,
     keep_models: bool,
     watchers: Watchers,
-    stop: Callable[[], bool],
 ) -> bool:
-    """Plays all runs to their end, or until they stop; returns whether snapshots were saved, now or earlier.
+    """Plays all runs to their end; returns whether snapshots were saved, now or earlier.
 
     If the learner trains while this process goes on, the runs form two lanes: the rounds of one lane are selected and
     prepared while the learner trains those of the other.
@@ -151,18 +123,17 @@ def _play_runs(
         save_every: The interval between snapshots, in seconds.
         keep_models: Whether a finished run keeps its state.
         watchers: Who follows the runs.
-        stop: Returns whether the runs are to be saved and left.
     """
     has_snapshots = any(run.done for run in runs)
     for run in runs:
         if run.finished:  # interrupted after its last round, before it was marked as finished
-            run.save(with_state=keep_models)
+            run.save(watchers, with_state=keep_models)
     active = [run for run in runs if not run.finished]
-    count = LANES if active and isinstance(active[0].learner, OverlappingLearner) else 1
+    count = LANES if active and active[0].learner.overlaps else 1
     lanes = [_Lane(part, begin, save_every) for part in (active[lane::count] for lane in range(count)) if part]
     while lanes:
         for lane in lanes:
-            played = lane.finish(keep_models, watchers, stop)
+            played = lane.finish(keep_models, watchers)
             if watchers.watch is not None and played:
                 watchers.watch(played)
             has_snapshots |= lane.saved
@@ -179,30 +150,26 @@ class _Lane(Generic[AnyRun]):
         self.saved = False
         self._step = begin(self.runs)
 
-    def finish(self, keep_models: bool, watchers: Watchers, stop: Callable[[], bool]) -> int:
+    def finish(self, keep_models: bool, watchers: Watchers) -> int:
         """Finishes the step of all runs, saves what is due, and begins the next; returns the number of records.
 
         Args:
             keep_models: Whether a finished run keeps its state.
             watchers: Who follows the runs.
-            stop: Returns whether the runs are to be saved and left.
         """
         steps = self._step()
         for run, records in zip(self.runs, steps, strict=True):
             run.append(records, watchers)
             if run.finished:
-                run.save(with_state=keep_models)
+                run.save(watchers, with_state=keep_models)
         self.runs = [run for run in self.runs if not run.finished]
-        is_last = bool(self.runs) and stop()
-        if self.runs and (is_last or time.monotonic() >= self._next_save):
+        if self.runs and time.monotonic() >= self._next_save:
             start = time.monotonic()
             for run in self.runs:
-                run.save(with_state=True)
+                run.save(watchers, with_state=True)
             self.saved = True
             now = time.monotonic()
             self._next_save = now + max(self._save_every, MIN_PLAY_TO_SAVE_RATIO * (now - start))
-        if is_last:
-            self.runs = []
         if self.runs:
             self._step = self._begin(self.runs)
         return sum(map(len, steps))

@@ -116,9 +116,9 @@ class LearnerCache:
             raise SettingError(f"model must be one of {', '.join(MODELS)}, not {model!r}")
         network = paper_network(dataset)
         if torch_device(self.device) == "cpu":
-            from turnout.lab.training.learners.torch_learner import TorchLearner
+            from turnout.lab.training.learners.module_learner import cnn_learner
 
-            return TorchLearner(dataset, network, training, workers=self.workers)
+            return cnn_learner(dataset, network, training, workers=self.workers)
         from turnout.lab.training.learners.stacked_learner import StackedLearner
 
         return StackedLearner(dataset, network, training, device=self.device)

@@ -1,41 +1,22 @@
-"""Training runs in progress: what was played and not stored yet, where a run resumes, and who follows it."""
+"""Training runs in progress: what was played and not stored yet, and who follows it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from turnout.kernel.certificate import Certificate
 from turnout.kernel.rounds import RoundRecord
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.play import RoundRun, Run
 from turnout.lab.runs.slots import SlotRun
 from turnout.lab.runs.store import RunStore
-from turnout.lab.runs.sweep import columns_to_store, stored_plan
-from turnout.lab.runs.tracked import MetricsWatcher
+from turnout.lab.runs.sweep import StoredWatcher, columns_to_store, stored_plan
 from turnout.lab.training.buffered import BufferedTraining
 from turnout.lab.training.world import Federation, TrainingWorld
-from turnout.tracking import RoundMeter
 
 Watcher = Callable[[int], None]
 RoundWatcher = Callable[[RunPlan, RoundRecord], None]
-
-
-class RunPart(Protocol):
-    """Where a run resumes, and what receives its next rounds."""
-
-    def begin(self, clients: int) -> None:
-        """Begins the run, or continues it; called once, before everything else."""
-
-    def snapshot(self) -> tuple[int, dict[str, Any]] | None:
-        """Returns the number of rounds that were played, and the state after them; None for a new run."""
-
-    def elapsed(self) -> float:
-        """Returns the simulated seconds of the rounds that were played."""
-
-    def append(self, columns: RoundColumns, *, snapshot: Mapping[str, Any] | None, finish: bool) -> None:
-        """Receives rounds, the state after them if it is to be kept, and whether they are the last."""
 
 
 class Watchers(NamedTuple):
@@ -43,47 +24,38 @@ class Watchers(NamedTuple):
 
     watch: Watcher | None = None
     on_round: RoundWatcher | None = None
-    track: MetricsWatcher | None = None
+    track: StoredWatcher | None = None
 
-
-class StoredRun:
-    """A run in a store."""
-
-    def __init__(self, store: RunStore, plan: RunPlan, made_by: str) -> None:
-        self._store, self._plan, self._made_by = store, plan, made_by
-
-    def begin(self, clients: int) -> None:
-        """Begins the run, or continues it."""
-        stored = stored_plan(self._store, self._plan)
-        self._id = self._store.begin(self._plan.key, stored, clients=clients, code_version=self._made_by)
-
-    def snapshot(self) -> tuple[int, dict[str, Any]] | None:
-        """Returns the newest snapshot."""
-        return self._store.snapshot(self._id)
-
-    def elapsed(self) -> float:
-        """Returns the seconds of all stored rounds."""
-        return float(self._store.columns(self._id).durations.sum())
-
-    def append(self, columns: RoundColumns, *, snapshot: Mapping[str, Any] | None, finish: bool) -> None:
-        """Stores rounds, and the state after them, in one transaction."""
-        self._store.append(self._id, columns, snapshot=snapshot, finish=finish)
+    def stored(self, plan: RunPlan, columns: RoundColumns) -> None:
+        """Says that a whole run was played elsewhere, and stored."""
+        if self.watch is not None:
+            self.watch(len(columns))
+        if self.track is not None:
+            self.track(plan, columns)
 
 
 class RunInProgress:
-    """A run in progress: its policy and world, and the records that are not stored yet."""
+    """A run in progress: its policy and world, and the records that are not stored yet.
 
-    def __init__(self, plan: RunPlan, playing: Run, federation: Federation, part: RunPart) -> None:
+    Args:
+        plan: The plan of the run.
+        playing: Its policy and world, which are restored where the run was interrupted.
+        federation: The federation of its world.
+        store: The store of the run.
+        made_by: What makes the run (`code_version`).
+    """
+
+    def __init__(self, plan: RunPlan, playing: Run, federation: Federation, store: RunStore, made_by: str) -> None:
         self.plan, self.learner = plan, federation.learner
-        self._playing, self._part = playing, part
+        self._playing, self._store = playing, store
         self._clients = playing.world.clients
+        self._id = store.begin(plan.key, stored_plan(store, plan), clients=self._clients, code_version=made_by)
         self.done = 0
-        snapshot = part.snapshot()
+        snapshot = store.snapshot(self._id)
         if snapshot is not None:
             self.done, state = snapshot
             playing.restore(state, self.done)
         self._unsaved: list[RoundRecord] = []
-        self._meter: RoundMeter | None = None
 
     @property
     def finished(self) -> bool:
@@ -92,55 +64,44 @@ class RunInProgress:
 
     def append(self, records: Sequence[RoundRecord], watchers: Watchers) -> None:
         """Adds records that were played."""
-        if watchers.track is not None and self._meter is None:
-            self._meter = RoundMeter(self._part.elapsed() if self.done else 0.0)
         self._unsaved.extend(records)
         self.done += len(records)
-        for record in records:
-            if watchers.on_round is not None:
+        if watchers.on_round is not None:
+            for record in records:
                 watchers.on_round(self.plan, record)
-            if watchers.track is not None and self._meter is not None:
-                watchers.track(self.plan, self._meter.measure(record, self.certificate()), record.round)
 
-    def certificate(self) -> Certificate | None:
-        """Returns how far clients are behind, after the last record; None without rounds, where decisions go on."""
-        return None
-
-    def save(self, *, with_state: bool) -> None:
+    def save(self, watchers: Watchers, *, with_state: bool) -> None:
         """Stores all unsaved records, and with `with_state` a snapshot, in one transaction."""
         columns = columns_to_store(self.plan, RoundColumns.from_records(self._unsaved, clients=self._clients))
         state = self._playing.state() if with_state else None
-        self._part.append(columns, snapshot=state, finish=self.finished)
+        self._store.append(self._id, columns, snapshot=state, finish=self.finished)
         self._unsaved.clear()
+        if watchers.track is not None:
+            watchers.track(self.plan, columns)
 
 
 class RoundsInProgress(RunInProgress):
     """A run in rounds."""
 
-    def __init__(self, plan: RunPlan, playing: RoundRun, world: TrainingWorld, part: RunPart) -> None:
+    def __init__(self, plan: RunPlan, playing: RoundRun, world: TrainingWorld, store: RunStore, made_by: str) -> None:
         self.policy, self.world = playing.policy, world
-        super().__init__(plan, playing, world.federation, part)
-
-    def certificate(self) -> Certificate | None:
-        """Returns the certificate of the policy after the last round."""
-        return self.policy.certificate()
+        super().__init__(plan, playing, world.federation, store, made_by)
 
 
 class TurnsInProgress(RunInProgress):
     """A run without rounds."""
 
-    def __init__(self, plan: RunPlan, playing: SlotRun, world: BufferedTraining, part: RunPart) -> None:
+    def __init__(self, plan: RunPlan, playing: SlotRun, world: BufferedTraining, store: RunStore, made_by: str) -> None:
         self.slots, self.world = playing, world
-        super().__init__(plan, playing, world.federation, part)
+        super().__init__(plan, playing, world.federation, store, made_by)
 
 
-def begin_run(plan: RunPlan, part: RunPart) -> RunInProgress:
+def begin_run(plan: RunPlan, store: RunStore, made_by: str) -> RunInProgress:
     """Builds a run, and restores it where it resumes."""
     playing = plan.start()
-    part.begin(playing.world.clients)
     if isinstance(playing, SlotRun):
         assert isinstance(playing.world, BufferedTraining)
-        return TurnsInProgress(plan, playing, playing.world, part)
+        return TurnsInProgress(plan, playing, playing.world, store, made_by)
     assert isinstance(playing, RoundRun)
     assert isinstance(playing.world, TrainingWorld)
-    return RoundsInProgress(plan, playing, playing.world, part)
+    return RoundsInProgress(plan, playing, playing.world, store, made_by)

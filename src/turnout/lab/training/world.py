@@ -12,21 +12,18 @@ from turnout.errors import SettingError
 from turnout.kernel.arrays import IntArray, as_count, saved_value
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.lab.training.aliases import accepts_former_names
-from turnout.lab.training.learners.base import Cohort, Learner, OverlappingLearner, TrainingResult
+from turnout.lab.training.learners.base import Cohort, Learner, TrainingResult
 from turnout.lab.training.partition import Partition
 from turnout.lab.worlds.base import World, WorldWrapper
 from turnout.policies.base import prefixed, subset
 
 
-@accepts_former_names(holdings="partition")
 @dataclass(frozen=True, slots=True)
 class Federation:
     """A learner, and the partition of its training data over clients.
 
     `seed` determines the initial weights and the order of the batches. The test accuracy is measured in every
-    `evaluate_every`-th round; `metric` is the name under which it is reported. `holdings` is the former name of
-    `partition`, still accepted as an argument.
+    `evaluate_every`-th round; `metric` is the name under which it is reported.
     """
 
     learner: Learner
@@ -38,11 +35,6 @@ class Federation:
     def __post_init__(self) -> None:
         as_count("seed", self.seed, SettingError, least=0)
         as_count("evaluate_every", self.evaluate_every, SettingError)
-
-    @property
-    def holdings(self) -> Partition:
-        """Former name of `partition`."""
-        return self.partition
 
     def orders(self, clients: IntArray, round: int) -> IntArray:
         """Returns the items of each client, shuffled for every epoch: (clients, epochs, items).
@@ -142,16 +134,11 @@ class BegunRounds:
             if offer.round % world.federation.evaluate_every == 0
         ]
         learner, cohorts = worlds[0].federation.learner, [start.cohort for start in self._started]
-        self._begun = learner.begin(cohorts, self._evaluated) if isinstance(learner, OverlappingLearner) else None
+        self._finish = learner.begin(cohorts, self._evaluated)
 
     def finish(self) -> list[RoundReport]:
         """Waits for the end of training; returns the report of each world."""
-        learner = self._worlds[0].federation.learner
-        if self._begun is not None:
-            results, measured = self._begun.finish()
-        else:
-            results = learner.train([start.cohort for start in self._started])
-            measured = learner.evaluate([results[index].weights for index in self._evaluated])
+        results, measured = self._finish()
         for world, result in zip(self._worlds, results, strict=True):
             world.weights = result.weights
         accuracies = dict(zip(self._evaluated, measured, strict=True))

@@ -12,7 +12,7 @@ from turnout.lab.drawing import style
 from turnout.lab.runs.executors import Executor
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.store import RunStore
-from turnout.lab.runs.tracked import MetricsWatcher
+from turnout.lab.runs.sweep import StoredWatcher
 from turnout.lab.studies.framework.claims import Claim
 from turnout.lab.studies.framework.experiment import Experiment, Findings, Runs
 from turnout.lab.tables import as_csv, write_text
@@ -51,7 +51,7 @@ def reproduce(
     backend: str | Executor | None = None,
     device: str = "cpu",
     watch: Callable[[int], None] | None = None,
-    track: MetricsWatcher | None = None,
+    track: StoredWatcher | None = None,
 ) -> list[Result]:
     """Plays the runs that are missing from the store, then computes the findings of each experiment.
 
@@ -64,7 +64,7 @@ def reproduce(
         backend: The executor that distributes all runs, or the joblib backend of the runs that train no model.
         device: The torch device that trains models.
         watch: Called with the number of rounds that were just played.
-        track: Called with the plan and the metrics of each round while it is played, without an executor.
+        track: Called with the plan and the rounds of runs as they are stored.
     """
     plans = plans_of(experiments, seeds, rounds)
     check_device(plans, device)

@@ -1,4 +1,4 @@
-"""The Learner protocol and its values: training settings, cohorts and training results.
+"""The base class of learners and its values: training settings, cohorts and training results.
 
 Weights are a flat vector of parameters. Each learner chooses its own representation: a NumPy array, or a tensor on its
 device, where it may stack several models into one computation.
@@ -6,28 +6,26 @@ device, where it may stack several models into one computation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number
-from turnout.lab.training.aliases import accepts_former_names
 
 Weights = Any
 
 
-@accepts_former_names(batch="batch_size", rate="learning_rate", proximal="proximal_mu")
 @dataclass(frozen=True, slots=True)
 class Training:
     """Settings of the local training of a client: stochastic gradient descent on its own items.
 
     A positive `proximal_mu` enables FedProx, which adds the term proximal_mu/2 · ‖w − w₀‖² to the loss; w₀ are the
-    weights that the client received. `batch`, `rate` and `proximal` are former names of `batch_size`, `learning_rate`
-    and `proximal_mu`; they still work as arguments and as attributes.
+    weights that the client received.
     """
 
     epochs: int = 1
@@ -44,21 +42,6 @@ class Training:
         as_number("momentum", self.momentum, SettingError, least=0, most=1)
         as_number("weight_decay", self.weight_decay, SettingError, least=0)
         as_number("proximal_mu", self.proximal_mu, SettingError, least=0)
-
-    @property
-    def batch(self) -> int:
-        """Former name of `batch_size`."""
-        return self.batch_size
-
-    @property
-    def rate(self) -> float:
-        """Former name of `learning_rate`."""
-        return self.learning_rate
-
-    @property
-    def proximal(self) -> float:
-        """Former name of `proximal_mu`."""
-        return self.proximal_mu
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,50 +85,60 @@ class Layout(Protocol):
         """Returns the arrays of a model by name, for use outside this package."""
 
 
-class Learner(Protocol):
-    """Trains and averages cohorts, and evaluates models."""
+#: Waits for the end of training; returns the results, and the accuracies of the models that were to be evaluated.
+FinishTraining = Callable[[], tuple[list[TrainingResult], list[float]]]
 
+
+class Learner(ABC):
+    """Trains and averages cohorts, and evaluates models.
+
+    Attributes:
+        overlaps: Whether its device trains what was begun while this process does something else.
+        training: The settings of local training.
+        network: The layout of the flat weights.
+    """
+
+    overlaps: ClassVar[bool] = False
     training: Training
+    network: Layout
 
-    @property
-    def network(self) -> Layout:
-        """The layout of the flat weights."""
-
+    @abstractmethod
     def initial_weights(self, seed: int) -> Weights:
         """Returns the weights of a newly initialised model."""
 
+    @abstractmethod
     def train(self, cohorts: Sequence[Cohort]) -> list[TrainingResult]:
         """Trains every client of every cohort and averages each cohort.
 
         The result of a cohort does not depend on the other cohorts.
         """
 
+    @abstractmethod
     def evaluate(self, models: Sequence[Weights]) -> list[float]:
         """Returns the accuracy of each model on the test set."""
 
+    def begin(self, cohorts: Sequence[Cohort], evaluated: Sequence[int] = ()) -> FinishTraining:
+        """Begins to train all cohorts, and then to evaluate the averages of the cohorts with these indices.
+
+        A learner that does not overlap does all of it when the training is finished.
+        """
+
+        def finish() -> tuple[list[TrainingResult], list[float]]:
+            results = self.train(cohorts)
+            return results, self.evaluate([results[index].weights for index in evaluated])
+
+        return finish
+
+    @abstractmethod
     def saved(self, weights: Weights) -> npt.NDArray[np.floating]:
         """Returns the weights as a flat array, for a checkpoint."""
 
+    @abstractmethod
     def loaded(self, array: npt.ArrayLike) -> Weights:
-        """Returns the weights that `saved` converted to an array."""
+        """Returns the weights that `saved` converted to an array; raises StateError if they do not fit this model."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  # most learners hold no resources
         """Releases processes and memory; the learner can be used again afterwards."""
-
-
-class BegunTraining(Protocol):
-    """Training that a learner has begun, and that its device may still be doing."""
-
-    def finish(self) -> tuple[list[TrainingResult], list[float]]:
-        """Waits for the end; returns the results, and the accuracies of the models that were to be evaluated."""
-
-
-@runtime_checkable
-class OverlappingLearner(Protocol):
-    """A learner whose device trains while this process does something else."""
-
-    def begin(self, cohorts: Sequence[Cohort], evaluated: Sequence[int] = ()) -> BegunTraining:
-        """Begins to train all cohorts, and then to evaluate the averages of the cohorts with these indices."""
 
 
 def held_items(order: IntArray) -> list[IntArray]:

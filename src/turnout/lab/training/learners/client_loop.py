@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 import weakref
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -25,7 +25,7 @@ from torch import Tensor
 
 from turnout.errors import SettingError, TrainingError
 from turnout.kernel.arrays import FloatArray, IntArray, as_count
-from turnout.lab.training.learners.base import Cohort, Layout, Training, TrainingResult, average_models
+from turnout.lab.training.learners.base import Cohort, Learner, TrainingResult, average_models
 from turnout.log import get_log
 
 log = get_log("turnout.lab")
@@ -38,7 +38,7 @@ Task = tuple[int, int, IntArray | None]
 ON_ARM = platform.machine().lower() in ("aarch64", "arm64")
 
 
-class ClientLoop(ABC):
+class ClientLoop(Learner):
     """Trains one client after the other; `workers` processes share the clients (1 trains in this process).
 
     Workers are forked: they read the data without a copy and return models in shared memory. Every client is trained
@@ -46,9 +46,6 @@ class ClientLoop(ABC):
     compute gradients in processes that were forked after the parent computed some: train before that, or with one
     worker. A subclass trains one client, and measures one model on a part of the test set.
     """
-
-    training: Training
-    network: Layout
 
     def __init__(
         self, dtype: npt.DTypeLike, workers: int | None, *, test_items: int, test_chunk: int, test_total: int

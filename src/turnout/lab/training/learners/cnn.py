@@ -9,12 +9,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from turnout.lab.training.learners.base import Training
 from turnout.lab.training.learners.networks import KERNEL, POOL, Network
+
+
+class PaperCNN(nn.Module):
+    """A network as a module, with the same flat weights; its inputs are images with pixel values.
+
+    Args:
+        network: The architecture.
+        brightness: The mean and the standard deviation of the pixel values, by which they are scaled.
+        precision: "float32" or "float64", for weights and products.
+    """
+
+    def __init__(self, network: Network, brightness: tuple[float, float], precision: str = "float32") -> None:
+        super().__init__()
+        self._network, self._brightness = network, brightness
+        self._dtype: torch.dtype = getattr(torch, precision)
+        for name, layer in network.layers(np.zeros(network.parameters, precision)).items():
+            self.register_parameter(name, nn.Parameter(torch.from_numpy(layer)))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Returns one score per class, (items, classes)."""
+        mean, deviation = self._brightness
+        scaled = ((images.double() - mean) / deviation).to(self._dtype)
+        matrices = [layer.flatten(0, -2) if layer.dim() > 1 else layer for layer in self.parameters()]
+        return scores(self._network, matrices, scaled)
 
 
 def scores(network: Network, layers: Sequence[Tensor], images: Tensor) -> Tensor:

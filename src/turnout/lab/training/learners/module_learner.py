@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
-from turnout.errors import TrainingError
+from turnout.errors import SettingError, TrainingError
 from turnout.kernel.arrays import FloatArray, IntArray
-from turnout.lab.training.learners.base import Cohort, TrainingResult, average_models, held_items
+from turnout.lab.training.datasets import Dataset
+from turnout.lab.training.learners.base import Cohort, Training, TrainingResult, average_models, held_items
 from turnout.lab.training.learners.client_loop import TEST_ITEMS, ClientLoop
-from turnout.lab.training.learners.cnn import descend
+from turnout.lab.training.learners.cnn import PaperCNN, descend
 from turnout.lab.training.learners.devices import usable_device
 from turnout.lab.training.learners.modules import ModuleLayout, ModuleSpec, seeded
+from turnout.lab.training.learners.networks import Network
 
 
 class ModuleLearner(ClientLoop):
@@ -54,8 +58,7 @@ class ModuleLearner(ClientLoop):
 
     def initial_weights(self, seed: int) -> npt.NDArray[np.floating]:
         """Returns the weights of a new module; a module that was given, not built, is the same for every seed."""
-        built = self.spec.build(seed)
-        return self.loaded(self._layout.get(built).numpy())
+        return self.loaded(self.spec.initial_weights(seed))
 
     def _average(self, cohort: Cohort, models: FloatArray, losses: FloatArray) -> TrainingResult:
         """Averages the changes of the weights: what no client changed stays exactly the same."""
@@ -92,6 +95,33 @@ class ModuleLearner(ClientLoop):
     def _measure(self, weights: Tensor, items: slice) -> float:
         self._layout.put(self._module, weights)
         return measure(self.spec, self._module, self._test_set[0][items], self._test_set[1][items])
+
+
+def cnn_learner(
+    dataset: Dataset,
+    network: Network,
+    training: Training | None = None,
+    *,
+    workers: int | None = None,
+    precision: str = "float32",
+) -> ModuleLearner:
+    """Returns the learner that trains the paper's networks on a CPU.
+
+    Args:
+        dataset: The training and test images.
+        network: The architecture of the model.
+        training: The settings of local training.
+        workers: The number of processes, by default one per core.
+        precision: "float32" or "float64", for weights and products.
+    """
+    if precision not in ("float32", "float64"):
+        raise SettingError(f"precision on a CPU must be float32 or float64, not {precision!r}")
+    # NumPy copies arrays: torch would copy them on several threads, and wait for ever in a forked process.
+    train_set = torch.from_numpy(dataset.train_images.copy()), torch.from_numpy(dataset.train_labels.astype(np.int64))
+    test_set = torch.from_numpy(dataset.test_images.copy()), torch.from_numpy(dataset.test_labels.astype(np.int64))
+    model = partial(PaperCNN, network, dataset.brightness, precision)
+    how, initial = training or Training(), network.initial_weights
+    return ModuleLearner(ModuleSpec(model, cross_entropy, train_set, test_set, how, initial=initial), workers=workers)
 
 
 def measure(spec: ModuleSpec, module: torch.nn.Module, inputs: Tensor, targets: Tensor) -> float:

@@ -27,7 +27,8 @@ class ModuleSpec:
     """What a learner of modules needs: the model, its loss and metric, the data and the settings of local training.
 
     `model` is a module, or a function that builds one. The sets are pairs (inputs, targets) of tensors in main memory.
-    Without a `metric`, the share of correct predictions is measured.
+    Without a `metric`, the share of correct predictions is measured. `initial` returns the flat weights of a new model
+    for a seed; without it, they are those of a new module.
     """
 
     model: nn.Module | Callable[[], nn.Module]
@@ -36,6 +37,14 @@ class ModuleSpec:
     test_set: tuple[Tensor, Tensor]
     training: Training
     metric: Metric | None = None
+    initial: Callable[[int], npt.NDArray[np.floating]] | None = None
+
+    def initial_weights(self, seed: int) -> npt.NDArray[np.floating]:
+        """Returns the flat weights of a new model; those of a given module are the same for every seed."""
+        if self.initial is not None:
+            return self.initial(seed)
+        built = self.build(seed)
+        return ModuleLayout(built).get(built).numpy()
 
     def build(self, seed: int) -> nn.Module:
         """Returns a new module in main memory: a copy of the given one, or one whose weights depend on the seed."""

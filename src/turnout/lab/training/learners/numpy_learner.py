@@ -10,11 +10,18 @@ import numpy.typing as npt
 
 from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.lab.training.datasets import Dataset
-from turnout.lab.training.learners.base import Cohort, Training, TrainingResult, average_models, require_equal_sizes
+from turnout.lab.training.learners.base import (
+    Cohort,
+    Learner,
+    Training,
+    TrainingResult,
+    average_models,
+    require_equal_sizes,
+)
 from turnout.lab.training.learners.networks import perceptron
 
 
-class NumpyLearner:
+class NumpyLearner(Learner):
     """Trains softmax regression (`hidden=0`) or a network with one hidden layer.
 
     All clients of a cohort are trained in one stacked computation, equivalent to training them one by one.
@@ -76,9 +83,6 @@ class NumpyLearner:
     def loaded(self, array: npt.ArrayLike) -> FloatArray:
         """Returns a copy of saved weights; raises StateError if they do not fit this network."""
         return self.network.check_weights(array).astype(np.float64)
-
-    def close(self) -> None:
-        """Does nothing: this learner holds no resources."""
 
     def _forward(self, models: FloatArray, images: FloatArray) -> list[FloatArray]:
         """Returns the input of each layer, then the scores; all of shape (models, items, …)."""

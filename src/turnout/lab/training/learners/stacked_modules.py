@@ -6,8 +6,7 @@ On a GPU one step of all clients is a CUDA graph, which is captured once and rep
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
-from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.overrides import TorchFunctionMode
 
 from turnout.errors import SettingError, TrainingError
 from turnout.kernel.arrays import IntArray, as_count
-from turnout.lab.training.learners.base import Cohort, TrainingResult, held_items
+from turnout.lab.training.learners.base import Cohort, Learner, TrainingResult, held_items
 from turnout.lab.training.learners.client_loop import TEST_ITEMS
 from turnout.lab.training.learners.cnn import descend
 from turnout.lab.training.learners.devices import usable_device
@@ -42,44 +39,7 @@ REASONS = {
 }
 
 
-class UnfoldedConvolutions(TorchFunctionMode):
-    """Computes convolutions as matrix products over patches, which stack better than grouped convolutions."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Replaces a two-dimensional convolution without groups; every other function is called as it is."""
-        kwargs = kwargs or {}
-        if func is not torch.conv2d:
-            return func(*args, **kwargs)
-        return _unfolded(*args, **kwargs)
-
-
-def _unfolded(
-    images: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Tensor:
-    if groups != 1 or isinstance(padding, str) or images.dim() != 4:
-        return torch.conv2d(images, weight, bias, stride, padding, dilation, groups)
-    size = weight.shape[2:]
-    strides, paddings, dilations = (
-        (value, value) if isinstance(value, int) else tuple(value) for value in (stride, padding, dilation)
-    )
-    patches = functional.unfold(images, size, dilations, paddings, strides)  # (items, channels · size, places)
-    height, width = (
-        (images.shape[2 + axis] + 2 * paddings[axis] - dilations[axis] * (size[axis] - 1) - 1) // strides[axis] + 1
-        for axis in (0, 1)
-    )
-    maps = functional.linear(patches.transpose(1, 2).flatten(0, 1), weight.flatten(1), bias)
-    return maps.view(len(images), height, width, -1).permute(0, 3, 1, 2).contiguous()
-
-
-class StackedModuleLearner:
+class StackedModuleLearner(Learner):
     """Stacks the models of up to `stack` clients and trains them in one computation; more clients need several stacks.
 
     Clients with different numbers of items are trained on padded batches. The weights are tensors on the device.
@@ -92,7 +52,6 @@ class StackedModuleLearner:
         device: str = "cpu",
         stack: int = STACK,
         graphs: bool = True,
-        unfold: bool = False,
     ) -> None:
         """Copies the data to the device.
 
@@ -101,30 +60,22 @@ class StackedModuleLearner:
             device: A torch device: "cpu", "cuda", or "cuda:1" for the second GPU.
             stack: The largest number of clients in one computation.
             graphs: Whether a step is captured as a CUDA graph; without effect on a CPU.
-            unfold: Whether convolutions are computed as matrix products instead of grouped convolutions.
         """
         usable_device(device)
         self.spec, self.training, self.device = spec, spec.training, torch.device(device)
         self.stack = as_count("stack", stack, SettingError)
-        self.unfold = unfold
         self.graphs = graphs and self.device.type == "cuda"
         self.module = spec.build(0)
-        self.layout = ModuleLayout(self.module)
+        self.network = self.layout = ModuleLayout(self.module)
         self.module.to(self.device)
         self.dtype: torch.dtype = getattr(torch, self.layout.dtype)
         self.inputs, self.targets = (tensor.to(self.device) for tensor in spec.train_set)
         self._test_set = tuple(tensor.to(self.device) for tensor in spec.test_set)
         self._stacks: dict[int, _Stack] = {}
 
-    @property
-    def network(self) -> ModuleLayout:
-        """The layout of the flat weights."""
-        return self.layout
-
     def initial_weights(self, seed: int) -> Tensor:
         """Returns the weights of a new module; a module that was given, not built, is the same for every seed."""
-        built = self.spec.build(seed)
-        return self.loaded(self.layout.get(built).numpy())
+        return self.loaded(self.spec.initial_weights(seed))
 
     def train(self, cohorts: Sequence[Cohort]) -> list[TrainingResult]:
         """Trains the clients of all cohorts in stacks, which may span several cohorts, and averages each cohort."""
@@ -209,8 +160,7 @@ class StackedModuleLearner:
         indices = items.clamp(min=0)  # unused slots have items below 0, too
         batch = self.inputs[indices], self.targets[indices]
         compute = vmap(grad_and_value(self._padded_loss if padded else self._loss), randomness="error")
-        convolutions = UnfoldedConvolutions() if self.unfold else nullcontext()
-        with sdpa_kernel(SDPBackend.MATH), convolutions:  # the other kernels of attention cannot be stacked
+        with sdpa_kernel(SDPBackend.MATH):  # the other kernels of attention cannot be stacked
             found: tuple[tuple[Tensor, ...], Tensor] = compute(
                 tuple(layers), tuple(fixed), *batch, *([items >= 0] if padded else [])
             )
