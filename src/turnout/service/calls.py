@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from turnout.errors import InterruptedGroupError, StoreError, TurnoutError
-from turnout.live import Scheduler
+from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import StoredAnswer
 from turnout.log import get_log
 from turnout.service.errors import BusyError, ReusedKeyError, StoppingError
@@ -79,7 +79,7 @@ class FleetCalls:
 
     def __init__(self, scheduler: Scheduler, *, most_waiting: int = MOST_WAITING) -> None:
         self.scheduler, self._most_waiting = scheduler, most_waiting
-        self.events = EventLog(scheduler)
+        self.events = EventLog(scheduler, self.open_reader)
         self._waiting: deque[_Call] = deque()
         self._changed = threading.Condition()
         self._is_stopping = False
@@ -104,6 +104,10 @@ class FleetCalls:
             self._thread.join()
         self.events.close()
         self.scheduler.close()
+
+    def open_reader(self) -> FleetReader:
+        """Opens a reader for another thread, which reads while calls are executed; the caller closes it."""
+        return FleetReader(self.scheduler.path)
 
     @property
     def is_ready(self) -> bool:

@@ -7,7 +7,7 @@ import signal
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,7 +178,7 @@ def serve(
     paths: Sequence[Path],
     options: Options,
     *,
-    make_page: Callable[[Access], Page] | None = None,
+    make_page: Callable[[Mapping[str, FleetCalls], Access], Page] | None = None,
     announce: Callable[[str], None] = print,
 ) -> None:
     """Serves fleets until the process is interrupted by SIGINT or SIGTERM.
@@ -196,7 +196,7 @@ def serve(
         listen(options.host, (options.port,)) as listener,
         ExitStack() as opened,
     ):
-        page = None if make_page is None else make_page(access)
+        page = None if make_page is None else make_page(fleets, access)
         if page is not None:
             opened.callback(page.close)
         app = make_app(

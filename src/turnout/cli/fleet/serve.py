@@ -15,6 +15,7 @@ from turnout.errors import SettingError
 
 if TYPE_CHECKING:  # they need FastAPI
     from turnout.service.access.callers import Access
+    from turnout.service.calls import FleetCalls
     from turnout.service.serving import Page
 
 
@@ -80,11 +81,11 @@ def serve(
             console.print("Every program on this machine may do everything: no token is needed.")
         console.print("Press Ctrl-C to stop.")
 
-    make_page = _page_maker(names) if page else None
+    make_page = _page_maker() if page else None
     serve_fleets(fleets, options, make_page=make_page, announce=announce)
 
 
-def _page_maker(names: Mapping[str, Path]) -> Callable[[Access], Page]:
+def _page_maker() -> Callable[[Mapping[str, FleetCalls], Access], Page]:
     """Returns what makes the dashboard of a fleet or, of several, a list of them and the dashboard of each."""
     from turnout.dashboard.app import make_app
     from turnout.dashboard.choice import FleetPages
@@ -94,8 +95,8 @@ def _page_maker(names: Mapping[str, Path]) -> Callable[[Access], Page]:
 
     page_files()  # fails early if Plotly's script is missing
 
-    def make_page(access: Access) -> Page:
-        watches = {name: Watch(path) for name, path in names.items()}
+    def make_page(fleets: Mapping[str, FleetCalls], access: Access) -> Page:
+        watches = {name: Watch(calls.scheduler.path, calls.open_reader) for name, calls in fleets.items()}
         pages = {
             name: make_app(watch, accepts=partial(_accepts, access, name) if access.needs_token else None)
             for name, watch in watches.items()
