@@ -14,7 +14,7 @@ from service.served import ROUNDS
 from service.simulated_devices import RestartedService
 from turnout.client import FleetClient
 from turnout.live import Reporter, Scheduler
-from turnout.service.access.tokens import TokenFile
+from turnout.service.access.tokens import FleetTokens
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/locks")
 
@@ -60,7 +60,7 @@ def locks(path: Path, process: int) -> list[str]:
 def test_nothing_acknowledged_is_lost_when_another_process_closes_the_file_and_the_service_is_killed(
     path: Path, service: RestartedService, use: Callable[[Path], None]
 ) -> None:
-    with TokenFile(path) as file:
+    with FleetTokens(path) as file:
         (operator,) = file.create("operator")
     service.start()
     assert locks(path, service.process) == ["READ"]

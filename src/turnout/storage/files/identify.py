@@ -9,11 +9,10 @@ from pathlib import Path
 
 from turnout.storage.encoding.limits import read_file
 
-#: The files of turnout by their application ids; the packages above define two of them.
+#: The files of turnout by their application ids; a package above defines one of them.
 KINDS = {
     0x7475726E: "a store of runs",
     0x7475666C: "a fleet",
-    0x7475746B: "the token file of a fleet",
 }
 SQLITE_MAGIC = b"SQLite format 3\x00"
 #: The other files that a user may take for one of these, by their first bytes.

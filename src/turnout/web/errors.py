@@ -1,0 +1,65 @@
+"""Answers to requests that fail: {"error": text}, and a status."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+
+from turnout.errors import TurnoutError
+from turnout.log import printable
+
+#: The longest text of an error: messages may quote what was sent.
+MAX_TEXT = 1000
+#: After how many seconds a caller that was refused for a short time should try again.
+RETRY_SECONDS = 1
+
+
+def error_response(text: str, status: int) -> JSONResponse:
+    """Returns the response to a request that is refused."""
+    headers = {"retry-after": str(RETRY_SECONDS)} if status in (429, 503) else None
+    return JSONResponse({"error": printable(text)[:MAX_TEXT]}, status, headers=headers)
+
+
+def add_error_handlers(
+    app: FastAPI,
+    status_of: Callable[[Request, TurnoutError], int],
+    *,
+    invalid: int = 422,
+    no_route: Mapping[int, str] | None = None,
+) -> None:
+    """Lets an application answer errors of the library, invalid requests, and requests for which it has no route.
+
+    Args:
+        app: The application.
+        status_of: Returns the status of an error of the library.
+        invalid: The status of a request with an invalid value.
+        no_route: What is said about requests for which there is no route, by status.
+    """
+
+    def library_error(request: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, TurnoutError)
+        return error_response(str(error), status_of(request, error))
+
+    def validation_error(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        if first["type"] == "json_invalid":
+            return error_response(f"the body is not valid JSON, from character {first['loc'][-1]} on", 400)
+        where = ".".join(str(part)[:100] for part in first["loc"] if part not in ("body", "query"))
+        message = str(first["msg"]).removeprefix("Value error, ")
+        message = message[:1].lower() + message[1:]
+        return error_response(f"{where}: {message}" if where else message, invalid)
+
+    def http_error(_: Request, error: Exception) -> JSONResponse:
+        assert isinstance(error, HTTPException)
+        response = error_response((no_route or {}).get(error.status_code, str(error.detail).lower()), error.status_code)
+        response.headers.update(error.headers or {})
+        return response
+
+    app.add_exception_handler(TurnoutError, library_error)
+    app.add_exception_handler(RequestValidationError, validation_error)
+    app.add_exception_handler(HTTPException, http_error)
