@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import time
 from pathlib import Path
@@ -89,6 +90,25 @@ def test_a_revoked_token_is_refused_at_once_by_a_process_that_has_the_file_open(
             assert service.find(second.text) is not None
         assert (revoked.state, file.revoke(first.token.id)) == ("revoked", revoked)
         assert [token.state for token in file.list()] == ["revoked", "valid"]
+
+
+def test_a_change_is_noticed_in_the_next_pass_of_the_event_loop(fleet: Path) -> None:
+    async def run() -> list[bool]:
+        with FleetTokens(fleet) as file, FleetTokens(fleet) as service:
+            (new,) = file.create("server")
+            found = [service.find(new.text) is not None]
+            file.revoke(new.token.id)
+            await asyncio.sleep(0)
+            return [*found, service.find(new.text) is not None]
+
+    assert asyncio.run(run()) == [True, False]
+
+
+def test_the_tokens_in_memory_are_limited(fleet: Path) -> None:
+    with FleetTokens(fleet) as file, patch.object(tokens, "MAX_KNOWN", 4):
+        made = file.create("device", clients=[f"phone-{number}" for number in range(10)])
+        for new in (*made, *made):
+            assert file.find(new.text) == new.token
 
 
 def test_a_token_expires(fleet: Path) -> None:

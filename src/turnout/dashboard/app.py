@@ -23,7 +23,7 @@ from turnout.errors import ReportError, StoreError, TurnoutError
 from turnout.version import __version__
 from turnout.web.access import Access
 from turnout.web.connections import LIMITS, Limits
-from turnout.web.errors import add_error_handlers
+from turnout.web.errors import ErrorAnswers
 from turnout.web.guard import JSON, READING, PageGuard, caller_of
 from turnout.web.prometheus import MEDIA_TYPE
 
@@ -186,7 +186,7 @@ def make_app(watch: Watch, access: Access, *, fleet: str | None = None, limits: 
             data |= {"trouble": state.trouble, "version": state.version}
         return JSONResponse(data, 200 if healthy else 503)
 
-    add_error_handlers(app, _status_of, invalid=400)
+    ErrorAnswers(_status_of, invalid=400).add_to(app)
     return app
 
 

@@ -9,6 +9,8 @@ from turnout.live.journal.answers import TOKENS as TOKENS
 from turnout.live.journal.answers import TOKENS_BY_CLIENT as TOKENS_BY_CLIENT
 from turnout.live.journal.answers import StoredAnswer as StoredAnswer
 from turnout.live.journal.answers import has_tokens as has_tokens
+from turnout.live.journal.answers import note_tokens_changed as note_tokens_changed
+from turnout.live.journal.answers import tokens_version as tokens_version
 from turnout.live.journal.backup import back_up_fleet as back_up_fleet
 from turnout.live.journal.ended import RecordedTurn as RecordedTurn
 from turnout.live.journal.events import LateTime as LateTime

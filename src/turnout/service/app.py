@@ -18,12 +18,12 @@ from turnout.service.metrics import Traffic, metrics_text
 from turnout.service.routes.clients import CLIENTS
 from turnout.service.routes.queries import QUERIES
 from turnout.service.routes.rounds import ROUNDS
-from turnout.service.routes.routing import check_access
+from turnout.service.routes.routing import ChangeDispatcher, ChangeRoute, check_access
 from turnout.service.routes.turns import TURNS
 from turnout.version import __version__
 from turnout.web.access import READERS, Access
 from turnout.web.connections import LIMITS, Limits
-from turnout.web.errors import add_error_handlers
+from turnout.web.errors import ErrorAnswers
 from turnout.web.guard import BodyLimits, CallGuard, caller_of
 from turnout.web.prometheus import MEDIA_TYPE
 
@@ -73,8 +73,12 @@ def make_app(
     )
     traffic, ending = Traffic(), threading.Event()
     app.state.fleets, app.state.ending = fleets, ending
+    answer_error = ErrorAnswers(status_of, no_route=NO_ROUTE)
+    answer_error.add_to(app)
+    changes: dict[str, ChangeRoute] = {}
     for resource in (QUERIES, CLIENTS, ROUNDS, TURNS):
         app.include_router(resource.router)
+        changes |= resource.changes
 
     @app.get("/healthz", include_in_schema=False)
     async def healthz() -> Response:
@@ -98,6 +102,7 @@ def make_app(
             fleet, endpoint = scope.get("path_params", {}).get("fleet", ""), scope.get("endpoint")
             traffic.count(fleet if fleet in fleets else "", getattr(endpoint, "__name__", ""), status, seconds)
 
+    app.add_middleware(ChangeDispatcher, changes=changes, answer_error=answer_error)
     limiter = RateLimiter(rates or Rates())
     app.add_middleware(
         CallGuard,
@@ -110,7 +115,6 @@ def make_app(
     )
     if page is not None:
         app.add_middleware(PageBeside, page=page)
-    add_error_handlers(app, status_of, no_route=NO_ROUTE)
     make_schema = app.openapi
 
     def openapi() -> dict[str, Any]:

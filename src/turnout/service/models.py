@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -28,8 +27,9 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=False)
 
 
-def _body(*examples: Mapping[str, Any]) -> ConfigDict:
-    return ConfigDict(extra="forbid", json_schema_extra={"examples": list(examples)})
+def _body(*examples: dict[str, Any]) -> ConfigDict:
+    shown: list[Any] = list(examples)
+    return ConfigDict(extra="forbid", json_schema_extra={"examples": shown})
 
 
 class Registration(Body):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -75,8 +74,9 @@ EXPLANATION = {
 }
 
 
-def _reply(*examples: Mapping[str, Any]) -> ConfigDict:
-    return ConfigDict(json_schema_extra={"examples": list(examples)})
+def _reply(*examples: dict[str, Any]) -> ConfigDict:
+    shown: list[Any] = list(examples)
+    return ConfigDict(json_schema_extra={"examples": shown})
 
 
 class Reply(BaseModel):

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
-from starlette.requests import HTTPConnection, cookie_parser
+from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -115,7 +115,7 @@ class Guard(ABC):
     def _authenticate(self, scope: Scope, *texts: str) -> Response | None:
         """Stores the caller with one of these tokens; returns a refusal if there is none and the path needs one."""
         try:
-            for text in texts:
+            for text in filter(None, texts) if self._access.needs_token else ("",):
                 caller = self._access.caller(text)
                 if caller is not None and self._is_allowed(caller):
                     scope[_CALLER] = caller
@@ -162,6 +162,8 @@ class CallGuard(Guard):
         self._bodies, self._seconds_to_wait = bodies or BodyLimits(), seconds_to_wait
 
     def _admit(self, scope: Scope, receive: Receive) -> tuple[Response | None, Receive]:
+        if scope["path"] in self._public:
+            return None, receive
         refusal, caller = self._authenticate(scope, bearer_token(scope)), caller_of(scope)
         if refusal is not None or caller is None:
             return refusal, receive
@@ -223,7 +225,7 @@ class PageGuard(Guard):
 
 def bearer_token(scope: Scope) -> str:
     """Returns the token in the header of a request; "" if there is none."""
-    scheme, _, credentials = HTTPConnection(scope).headers.get("authorization", "").partition(" ")
+    scheme, _, credentials = Headers(scope=scope).get("authorization", "").partition(" ")
     return credentials.strip() if scheme.lower() == "bearer" else ""
 
 

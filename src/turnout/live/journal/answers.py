@@ -116,3 +116,16 @@ def drop_tokens_of(db: sqlite3.Connection, client: str) -> None:
     """Deletes all tokens of a client, with its id."""
     if has_tokens(db):
         db.execute("DELETE FROM tokens WHERE client = ?", (client,))
+        note_tokens_changed(db)
+
+
+def note_tokens_changed(db: sqlite3.Connection) -> None:
+    """Increases the version of the tokens, so that services read them again."""
+    version = tokens_version(db) + 1
+    db.execute("INSERT INTO meta VALUES ('tokens', ?) ON CONFLICT (key) DO UPDATE SET value = ?", (version, version))
+
+
+def tokens_version(db: sqlite3.Connection) -> int:
+    """Returns a number that increases whenever a token is created, revoked or deleted; 0 before the first."""
+    found = db.execute("SELECT value FROM meta WHERE key = 'tokens'").fetchone()
+    return 0 if found is None else int(found[0])

@@ -6,18 +6,28 @@ can find it by trying, and a fast digest is as good as a slow one.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 
 from turnout.errors import SettingError, StoreError, suggestion
-from turnout.live._internals import FLEET, TOKENS, TOKENS_BY_CLIENT, check_client_id, has_tokens
+from turnout.live._internals import (
+    FLEET,
+    TOKENS,
+    TOKENS_BY_CLIENT,
+    check_client_id,
+    has_tokens,
+    note_tokens_changed,
+    tokens_version,
+)
 from turnout.storage.files.storefile import StoreFile
 from turnout.web.access import ROLES, Role
 
@@ -31,6 +41,8 @@ SECONDS_PER_DAY = 86_400.0
 MAX_DAYS = 36_525.0
 #: The most tokens that are created in one transaction, for which the scheduler of the fleet waits.
 MAX_AT_ONCE = 10_000
+#: The most tokens that are kept in memory, each about 500 bytes; beyond it, all are read again.
+MAX_KNOWN = 50_000
 _COLUMNS = "id, role, client, label, created, expires, revoked"
 #: Compared with the digest of a secret whose token does not exist, so that the answer takes the same time.
 _NO_DIGEST = bytes(32)
@@ -92,6 +104,10 @@ class FleetTokens:
             raise StoreError(f"there is no fleet at {fleet}: check the path", argument="fleet")
         self.fleet = fleet
         self._file = StoreFile(fleet, (FLEET,), "read" if read_only else "report")
+        # Tokens that were found, by the digests of their texts, and the state of the file in which they were.
+        self._known: dict[bytes, Token] = {}
+        self._changes = self._version = -1
+        self._is_checked = False
         try:
             if read_only:
                 self._require()
@@ -139,6 +155,7 @@ class FleetTokens:
                 db.execute(TOKENS_BY_CLIENT)
                 part = rows[start : start + MAX_AT_ONCE]
                 db.executemany("INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, NULL)", part)
+                note_tokens_changed(db)
         return made
 
     def list(self) -> list[Token]:
@@ -154,6 +171,8 @@ class FleetTokens:
         self._require()
         with self._file.writing() as db:
             db.execute("UPDATE tokens SET revoked = ? WHERE id = ? AND revoked IS NULL", (time.time(), token))
+            note_tokens_changed(db)
+            self._known.clear()
             found = db.execute(f"SELECT {_COLUMNS} FROM tokens WHERE id = ?", (token,)).fetchone()
         if found is None:
             raise SettingError(
@@ -163,16 +182,46 @@ class FleetTokens:
 
     def find(self, text: str) -> Token | None:
         """Returns the token with this text if it gives access now, otherwise None."""
+        self._forget_if_changed()
+        digest = _digest(text)
+        token = self._known.get(digest) or self._read(text, digest)
+        return token if token is not None and token.is_valid() else None
+
+    def _read(self, text: str, digest: bytes) -> Token | None:
+        """Returns the token with this text from the file."""
         prefix, _, rest = text[:MAX_TOKEN].partition("_")
         id_, _, secret = rest.partition("_")
         with self._file.reading() as db:
             found = db.execute(f"SELECT digest, {_COLUMNS} FROM tokens WHERE id = ?", (id_,)).fetchone()
-        stored = _NO_DIGEST if found is None else found[0]
-        is_equal = hmac.compare_digest(_digest(text), stored)
+        is_equal = hmac.compare_digest(digest, _NO_DIGEST if found is None else found[0])
         if found is None or not is_equal or prefix != PREFIX or not secret:
             return None
-        token = Token(*found[1:])
-        return token if token.is_valid() else None
+        if len(self._known) >= MAX_KNOWN:
+            self._known.clear()
+        self._known[digest] = Token(*found[1:])
+        return self._known[digest]
+
+    def _forget_if_changed(self) -> None:
+        """Drops the tokens in memory if one has changed, so that a change takes effect with the next request.
+
+        The file is looked at once in each pass of the event loop: requests that are handled in the same pass had
+        arrived before it began.
+        """
+        if self._is_checked:
+            return
+        changes = self._file.changes
+        if changes != self._changes:
+            with self._file.reading() as db:
+                version = tokens_version(db)
+            if version != self._version:
+                self._known.clear()
+            self._changes, self._version = changes, version
+        with suppress(RuntimeError):  # there is no event loop
+            asyncio.get_running_loop().call_soon(self._expire)
+            self._is_checked = True
+
+    def _expire(self) -> None:
+        self._is_checked = False
 
     def close(self) -> None:
         """Closes the file."""

@@ -7,13 +7,14 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 from fastapi import APIRouter, Depends, Header, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
 from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from turnout.live import Scheduler
 from turnout.live._internals import StoredAnswer
@@ -21,6 +22,7 @@ from turnout.service import models, replies
 from turnout.service.calls import Answer, FleetCalls, RequestKey
 from turnout.service.errors import DeniedError, UnknownFleetError
 from turnout.web.access import Caller, Role
+from turnout.web.errors import ErrorAnswers
 from turnout.web.guard import JSON
 from turnout.web.guard import caller_of as known_caller
 
@@ -29,47 +31,28 @@ SERVERS: tuple[Role, ...] = ("server", "operator")
 REPORTERS: tuple[Role, ...] = ("device", "server", "operator")
 OPERATORS: tuple[Role, ...] = ("operator",)
 FLEET = "/fleets/{fleet}"
+#: What the paths of all changes begin with.
+CHANGES = "/v1/fleets/"
 #: Where the roles of a route stand in the OpenAPI document.
 ROLES_FIELD = "x-roles"
 STREAM = "text/event-stream"
 ERROR_SCHEMA = {"$ref": "#/components/schemas/Error"}
-#: Why a request is refused, by status, with an example of the error.
-REFUSALS: Mapping[int, tuple[str, str]] = {
-    400: ("The request is malformed.", "the body is not valid JSON, from character 11 on"),
-    401: (
-        "There is no token, or it is unknown, revoked or expired.",
-        "this service needs a token: send the header Authorization: Bearer …",
-    ),
-    403: (
-        "The role of the token does not allow this, or the token is of the device of another client.",
-        "this token is of the device 'phone-1': it cannot call for 'phone-2'",
-    ),
-    404: (
-        "There is no such fleet for this token, or no such client.",
-        "there is no fleet 'fleets' for this token: check the address",
-    ),
-    409: ("The state or the settings of the fleet do not allow this.", "no round is open: choose first"),
-    410: ("These events are no longer kept.", "the events from 1 to 40 are no longer kept: begin after event 40"),
-    413: ("The body is too large.", "the body must have at most 65,536 bytes: send less at a time"),
-    415: ("The body is not JSON.", "the body must be JSON: send the header Content-Type: application/json"),
-    421: (
-        "A service without tokens accepts only loopback host names.",
-        "a server without tokens accepts only localhost or 127.0.0.1 as the host name",
-    ),
-    422: (
-        "A value is invalid, or the Idempotency-Key was used for another request.",
-        "seconds: input should be greater than 0",
-    ),
-    429: (
-        "Too many calls are waiting, or the token is used too often: retry after Retry-After seconds, with the same "
-        "Idempotency-Key.",
-        "1,000 calls are waiting already: try again soon",
-    ),
-    431: ("The headers are too large.", "a request must have at most 100 headers and 16,384 bytes: remove cookies"),
-    503: (
-        "The file cannot be written now, or the service is shutting down: retry with the same Idempotency-Key.",
-        "the service is shutting down: try again soon",
-    ),
+#: Why a request is refused, by status.
+REFUSALS: Mapping[int, str] = {
+    400: "The request is malformed.",
+    401: "There is no token, or it is unknown, revoked or expired.",
+    403: "The role of the token does not allow this, or the token is of the device of another client.",
+    404: "There is no such fleet for this token, or no such client.",
+    409: "The state or the settings of the fleet do not allow this.",
+    410: "These events are no longer kept.",
+    413: "The body is too large.",
+    415: "The body is not JSON.",
+    421: "A service without tokens accepts only loopback host names.",
+    422: "A value is invalid, or the Idempotency-Key was used for another request.",
+    429: "Too many calls are waiting, or the token is used too often: retry after Retry-After seconds, with the same "
+    "Idempotency-Key.",
+    431: "The headers are too large.",
+    503: "The file cannot be written now, or the service is shutting down: retry with the same Idempotency-Key.",
 }
 Key = Annotated[
     str | None,
@@ -85,7 +68,7 @@ Key = Annotated[
 ]
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
 #: A change that is executed with others in one transaction.
-ChangeCall = Callable[[Scheduler, Any, Caller], Answer]
+Change = Callable[[Scheduler, Any, Caller], Answer]
 #: A change that writes transactions of its own, and stores its answer with the first.
 SteppedChange = Callable[[Scheduler, Any, StoredAnswer | None], Iterator[None]]
 
@@ -116,25 +99,61 @@ Fleet = Annotated[FleetCalls, Depends(_fleet_of)]
 
 
 class CheckedRoute(APIRoute):
-    """A route that checks the fleet and the role of the caller before it reads the body.
-
-    The body and the key of a change are read here and not by FastAPI, which takes about as long to prepare a call as
-    the rest of the service takes to execute and answer it: with it, check-ins and reports, which are most of what a
-    service is asked, fall below half of the rate of an empty request (`turnout bench service`).
-    """
+    """A route that checks the fleet and the role of the caller first."""
 
     def get_route_handler(self) -> Callable[[Request], Any]:
         """Returns the handler of the route, behind the check."""
-        model: type[models.Body] | None = self.endpoint.__annotations__.get("body")
-        handler = super().get_route_handler() if model is None else partial(_execute, self.endpoint, model)
-        roles = frozenset((self.openapi_extra or {})[ROLES_FIELD])
+        return _checked(super().get_route_handler(), (self.openapi_extra or {})[ROLES_FIELD])
 
-        async def checked(request: Request) -> Response:
-            check_access(request, request.path_params.get("fleet"), roles)
-            response: Response = await handler(request)
-            return response
 
-        return checked
+def _checked(handler: Callable[[Request], Any], roles: Iterable[str]) -> Callable[[Request], Any]:
+    allowed = frozenset(roles)
+
+    async def checked(request: Request) -> Response:
+        check_access(request, request.path_params.get("fleet"), allowed)
+        response: Response = await handler(request)
+        return response
+
+    return checked
+
+
+class ChangeRoute(NamedTuple):
+    """A change: its endpoint, and what checks the caller, reads the body and calls the endpoint."""
+
+    endpoint: Any
+    handle: Callable[[Request], Any]
+
+
+class ChangeDispatcher:
+    """ASGI middleware that answers all changes; FastAPI only describes them.
+
+    FastAPI takes about as long to find and prepare a call as the rest of the service takes to execute and answer it:
+    with it, check-ins and reports, which are most of what a service is asked, fall below half of the rate of an empty
+    request (`turnout bench service`).
+
+    Args:
+        app: Answers all other requests.
+        changes: The changes by their paths after that of the fleet.
+        answer_error: Answers the errors of changes, as the application answers those of other requests.
+    """
+
+    def __init__(self, app: ASGIApp, changes: Mapping[str, ChangeRoute], answer_error: ErrorAnswers) -> None:
+        self._app, self._changes, self._answer_error = app, changes, answer_error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request."""
+        fleet, slash, path = scope.get("path", "").removeprefix(CHANGES).partition("/")
+        change = self._changes.get(slash + path)
+        if change is None or scope.get("method") != "POST" or not scope["path"].startswith(CHANGES):
+            await self._app(scope, receive, send)
+            return
+        scope["endpoint"], scope["path_params"] = change.endpoint, {"fleet": fleet}  # as a router would
+        request = Request(scope, receive)
+        try:
+            response = await change.handle(request)
+        except ErrorAnswers.KINDS as error:
+            response = self._answer_error(request, error)
+        await response(scope, receive, send)
 
 
 class Resource:
@@ -146,6 +165,7 @@ class Resource:
 
     def __init__(self) -> None:
         self.router = APIRouter(prefix="/v1", route_class=CheckedRoute)
+        self.changes: dict[str, ChangeRoute] = {}
 
     def query(
         self, path: str, roles: Sequence[Role], model: type[replies.Reply] | None, **success: Any
@@ -153,50 +173,31 @@ class Resource:
         """Adds a route that reads; `success` describes an answer that has no model."""
         return partial(self._add, "GET", path, roles, model, success)
 
-    def change(
-        self, path: str, roles: Sequence[Role], model: type[replies.Reply]
-    ) -> Callable[[ChangeCall], ChangeCall]:
+    def change(self, path: str, roles: Sequence[Role], model: type[replies.Reply]) -> Callable[[Change], Change]:
         """Adds a route that changes something in the transaction of a group."""
-
-        def add(call: ChangeCall) -> ChangeCall:
-            async def endpoint(request: Request, fleet: str, body: Any, key: str | None = None) -> Response:
-                caller, request_key = caller_of(request), await _request_key(request, key)
-                text = await (await _fleet_of(request, fleet)).execute(
-                    lambda scheduler: call(scheduler, body, caller), request_key
-                )
-                return Response(text, media_type=JSON)
-
-            self._add_change(path, roles, model, call, endpoint)
-            return call
-
-        return add
+        return partial(self._add_change, path, roles, model, _execute_grouped)
 
     def stepped_change(
         self, path: str, roles: Sequence[Role], model: type[replies.Reply]
     ) -> Callable[[SteppedChange], SteppedChange]:
         """Adds a route that writes several transactions."""
+        return partial(self._add_change, path, roles, model, _execute_steps)
 
-        def add(call: SteppedChange) -> SteppedChange:
-            async def endpoint(request: Request, fleet: str, body: Any, key: str | None = None) -> Response:
-                request_key = await _request_key(request, key)
-                text = await (await _fleet_of(request, fleet)).execute_steps(
-                    lambda scheduler, answer: call(scheduler, body, answer), request_key
-                )
-                return Response(text, media_type=JSON)
-
-            self._add_change(path, roles, model, call, endpoint)
-            return call
-
-        return add
-
-    def _add_change(
-        self, path: str, roles: Sequence[Role], model: type[replies.Reply], call: Any, endpoint: Any
-    ) -> None:
+    def _add_change(self, path: str, roles: Sequence[Role], model: type[replies.Reply], execute: Any, call: Any) -> Any:
         """Adds the endpoint of a change, which the OpenAPI document describes by the function that it calls."""
+
+        async def endpoint(request: Request, fleet: str, body: Any, key: str | None = None) -> Response:
+            calls = await _fleet_of(request, fleet)
+            text = await execute(calls, call, body, caller_of(request), await _request_key(request, key))
+            return Response(text, media_type=JSON)
+
         endpoint.__name__, endpoint.__doc__ = call.__name__, call.__doc__
         body = get_type_hints(call)["body"]
         endpoint.__annotations__ = {"request": Request, "fleet": str, "body": body, "key": Key, "return": Response}
         self._add("POST", path, roles, model, {}, endpoint)
+        handle = _checked(partial(_execute, endpoint, body), roles)
+        self.changes[path.removeprefix(FLEET)] = ChangeRoute(endpoint, handle)
+        return call
 
     def _add(
         self,
@@ -210,8 +211,8 @@ class Resource:
         # FastAPI builds a validator for each response with a model, which would take most of the time of the start.
         # So one response names the model, which puts its schema into the document, and the others refer to it.
         responses: dict[int | str, dict[str, Any]] = {
-            status: {"description": text, "content": {JSON: {"schema": ERROR_SCHEMA, "example": {"error": example}}}}
-            for status, (text, example) in REFUSALS.items()
+            status: {"description": text, "content": {JSON: {"schema": ERROR_SCHEMA}}}
+            for status, text in REFUSALS.items()
         }
         responses[400]["model"] = replies.Error
         responses[200] = dict(success) if model is None else {"description": model.__doc__}
@@ -226,6 +227,18 @@ class Resource:
             openapi_extra={ROLES_FIELD: list(roles), "security": [{"token": []}]},
         )
         return endpoint
+
+
+async def _execute_grouped(
+    calls: FleetCalls, call: Change, body: models.Body, caller: Caller, key: RequestKey | None
+) -> str:
+    return await calls.execute(lambda scheduler: call(scheduler, body, caller), key)
+
+
+async def _execute_steps(
+    calls: FleetCalls, call: SteppedChange, body: models.Body, _: Caller, key: RequestKey | None
+) -> str:
+    return await calls.execute_steps(lambda scheduler, answer: call(scheduler, body, answer), key)
 
 
 async def _execute(endpoint: Any, model: type[models.Body], request: Request) -> Response:
