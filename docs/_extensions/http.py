@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from turnout.service.access.callers import Access
+from turnout.service.access.callers import FleetAccess
 from turnout.service.app import make_app
 
 Schema = Mapping[str, Any]
@@ -29,7 +29,7 @@ def operations(document: Schema) -> Iterator[tuple[str, str, Schema]]:
 
 def openapi() -> Schema:
     """Returns the OpenAPI document of the service."""
-    return make_app({}, Access(None)).openapi()
+    return make_app({}, FleetAccess(None)).openapi()
 
 
 def http_page(document: Schema) -> str:
@@ -65,10 +65,9 @@ def _described(content: Schema, schemas: Schema, *, is_answer: bool = False) -> 
         (f"`{name}`", field, field.get("description", ""), name in required and not is_answer)
         for name, field in schema.get("properties", {}).items()
     ]
-    examples = content.get("examples", {}).values()
     return [
         *([_table(rows, schemas)] if rows else []),
-        *(f"```json\n{json.dumps(each['value'], indent=2, ensure_ascii=False)}\n```" for each in examples),
+        *(f"```json\n{json.dumps(each, indent=2, ensure_ascii=False)}\n```" for each in schema.get("examples", ())),
     ]
 
 

@@ -27,6 +27,8 @@ log = get_log("turnout.web")
 JSON = "application/json"
 COOKIE = "turnout_token"
 READING = ("GET", "HEAD")
+#: Often the answer to a call with a mistyped path.
+READ_ONLY = "this page is read-only: use GET or HEAD; the paths of the service begin with /v1/fleets/"
 #: The key of a scope with the path under which a page is served, such as /fleets/phones; "" by default.
 PREFIX = "turnout.prefix"
 _CALLER = "turnout.caller"
@@ -36,6 +38,10 @@ def caller_of(scope: Scope) -> Caller | None:
     """Returns who sent a request; None if nobody is known, which is so only for public paths."""
     caller: Caller | None = scope.get(_CALLER)
     return caller
+
+
+def _ignore(scope: Scope, status: int, seconds: float) -> None:
+    """Does nothing at the end of a request."""
 
 
 class GuardOptions(TypedDict, total=False):
@@ -65,7 +71,7 @@ class Guard(ABC):
     def __init__(self, app: ASGIApp, **options: Unpack[GuardOptions]) -> None:
         self._app, self._access = app, options["access"]
         self._public, self._limits = options.get("public", ()), options.get("limits", LIMITS)
-        self._on_end = options.get("on_end", lambda *_: None)
+        self._on_end = options.get("on_end", _ignore)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuses the request or passes it on."""
@@ -207,8 +213,7 @@ class PageGuard(Guard):
 
     def _admit(self, scope: Scope, receive: Receive) -> tuple[Response | None, Receive]:
         if scope["method"] not in READING:
-            message = "this page is read-only: use GET or HEAD; the paths of the service begin with /v1/fleets/"
-            return JSONResponse({"error": message}, 405, headers={"allow": ", ".join(READING)}), receive
+            return JSONResponse({"error": READ_ONLY}, 405, headers={"allow": ", ".join(READING)}), receive
         sent = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         is_entry = scope["path"] == "/" and sent and self._access.needs_token
         if is_entry and self._authenticate(scope, sent) is None:

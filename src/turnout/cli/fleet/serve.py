@@ -74,7 +74,9 @@ def serve(
             console.print("Every program on this machine may do everything: no token is needed.")
         console.print("Press Ctrl-C to stop.")
 
-    make_page = None
-    if page:
-        from turnout.dashboard.choice import make_page
+    if not page:
+        serve_fleets(fleets, options, announce=announce)
+        return
+    from turnout.dashboard.choice import make_page
+
     serve_fleets(fleets, options, make_page=make_page, announce=announce)
