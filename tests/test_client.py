@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.client import HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,8 +20,7 @@ import pytest
 
 from service.served import ROUNDS, SLOTS, Service, served
 from turnout import ClientStatus
-from turnout import client as client_module
-from turnout.client import AsyncFleetClient, FleetClient, OpenedRound, RefusedError, UnavailableError
+from turnout.client import AsyncFleetClient, FleetClient, OpenedRound, RefusedError, UnavailableError, transport
 from turnout.errors import SettingError
 from turnout.live import GivenTurn, Wait
 from turnout.service import eventlog, events
@@ -33,7 +35,7 @@ def client_of(service: Service, role: str = "operator", **options: Any) -> Fleet
 @pytest.fixture
 def no_pauses() -> Iterator[list[float]]:
     pauses: list[float] = []
-    with patch.object(client_module, "time", SimpleNamespace(sleep=pauses.append)):
+    with patch.object(transport, "time", SimpleNamespace(sleep=pauses.append)):
         yield pauses
 
 
@@ -182,20 +184,20 @@ def test_a_call_is_sent_again_with_the_same_key_until_it_is_answered(failure: An
     assert keys[4] != keys[0]
     assert {body for _, body in sent} == {b'{"clients": ["a"]}'}
     assert len(no_pauses) == 3
-    assert all(pause <= 1 + client_module.FIRST_PAUSE * 2**attempt for attempt, pause in enumerate(no_pauses))
+    assert all(pause <= 1 + transport.FIRST_PAUSE * 2**attempt for attempt, pause in enumerate(no_pauses))
 
 
 def test_a_busy_service_is_given_the_time_that_it_asks_for(no_pauses: list[float]) -> None:
     busy = answering(429, {"error": "busy"}, retry_after="2")
     with breaking(busy, DONE) as (address, _), FleetClient(address) as client:
         assert client.register(["a"]) == 1
-    assert 2.0 <= no_pauses[0] <= 2.0 + client_module.FIRST_PAUSE
+    assert 2.0 <= no_pauses[0] <= 2.0 + transport.FIRST_PAUSE
 
 
 def test_an_answer_that_is_too_large_is_not_read(no_pauses: list[float]) -> None:
     large = answering(200, {"new": 1, "padding": "x" * 1000})
     with (
-        patch.object(client_module, "MOST_BYTES", 1000),
+        patch.object(transport, "MAX_BYTES", 1000),
         breaking(large, DONE) as (address, _),
         FleetClient(address) as client,
     ):
@@ -222,7 +224,7 @@ def test_an_answer_without_a_length_is_read_to_its_end_if_it_is_not_too_large(no
         assert client.register(["a"]) == 3
     assert no_pauses == []
     with (
-        patch.object(client_module, "MOST_BYTES", 100_000),
+        patch.object(transport, "MAX_BYTES", 100_000),
         breaking(long, without_length({"new": 2})) as (address, _),
         FleetClient(address) as client,
     ):
@@ -256,19 +258,19 @@ def test_other_answers_are_not_tried_again(status: int, body: Any, no_pauses: li
 def test_a_broken_connection_after_the_change_never_counts_twice(tmp_path: Path, no_pauses: list[float]) -> None:
     with served(tmp_path) as service, client_of(service) as client:
         client.choose(["a", "b"])
-        send = FleetClient._send
-        lost: list[Any] = []
+        read = HTTPResponse.read
+        lost: list[bytes] = []
 
-        def lose_first(self: FleetClient, *arguments: Any) -> Any:
-            answer = send(self, *arguments)
+        def lose_first(response: HTTPResponse) -> bytes:
+            content = read(response)
             if not lost:
-                lost.append(answer)
+                lost.append(content)
                 raise ConnectionResetError("the answer was lost")
-            return answer
+            return content
 
-        with patch.object(FleetClient, "_send", lose_first):
+        with patch.object(HTTPResponse, "read", lose_first):
             assert client.close_round()["round"] == 1  # without a key: no round is open
-        assert json.loads(lost[0][2])["round"] == 1
+        assert json.loads(lost[0])["round"] == 1
     assert len(no_pauses) == 1
 
 
@@ -377,6 +379,32 @@ def test_a_stream_that_ends_with_a_trouble_is_opened_again_after_a_pause(no_paus
         with pytest.raises(UnavailableError, match="in 2 attempts: UnavailableError: the disk is full"):
             next(found)
     assert (len(sent), len(no_pauses)) == (3, 2)
+
+
+def test_a_stream_that_ends_at_once_is_opened_again_after_a_pause(no_pauses: list[float]) -> None:
+    ended = "in 3 attempts: the stream ended without an event"
+    with breaking(*[streamed()] * 3) as (address, sent), FleetClient(address, attempts=3) as client:
+        found = client.events(0)
+        with pytest.raises(UnavailableError, match=ended):
+            next(found)
+    assert (len(sent), len(no_pauses)) == (3, 2)
+
+
+def test_a_device_loads_the_standard_library_only() -> None:
+    code = "import sys, turnout.client; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert loaded <= {"turnout", "__main__", *sys.stdlib_module_names, *startup_modules()}
+    assert "sqlite3" not in loaded
+    assert len([name for name in done.stdout.split() if name.startswith("turnout")]) <= 12
+
+
+def startup_modules() -> set[str]:
+    """Returns the modules that Python itself loads, some for packages that are installed."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys; print(*sys.modules)"], capture_output=True, text=True, check=True
+    )
+    return {name.partition(".")[0] for name in done.stdout.split()}
 
 
 def test_the_asynchronous_client_yields_events(tmp_path: Path) -> None:

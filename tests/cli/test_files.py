@@ -12,8 +12,7 @@ import pytest
 from cli.in_process import run
 from turnout.lab import RunStore
 from turnout.live import Scheduler
-from turnout.service.access.tokens import TOKENS, TokenFile
-from turnout.storage.files.identify import KINDS, describe_file
+from turnout.storage.files.identify import describe_file
 
 #: How each file is described, and what the command line adds.
 FOUND = {
@@ -83,7 +82,5 @@ def test_a_wrong_file_is_described(folder: Path, command: tuple[str, ...], file:
 def test_the_kinds_are_those_that_the_packages_define(folder: Path) -> None:
     assert describe_file(folder / "fleet") == "a fleet"
     assert describe_file(folder / "runs") == "a store of runs"
-    with closing(TokenFile(folder / "fleet")) as tokens:
-        assert describe_file(tokens.path) == "the token file of a fleet" == KINDS[TOKENS.application_id]
     assert describe_file(folder / "nothing") is None
     assert describe_file(folder / ("x" * 300)) is None  # no file can have this name

@@ -17,7 +17,7 @@ from cli.in_process import run
 from cli.test_serve import SLOTS, error_of, serving
 from turnout.client import FleetClient, UnavailableError
 from turnout.live import GivenTurn
-from turnout.service.access.tokens import TokenFile
+from turnout.service.access.tokens import FleetTokens
 
 
 def make_certificate(folder: Path, name: str, password: bytes | None = None) -> tuple[Path, Path]:
@@ -53,7 +53,7 @@ def fleet(tmp_path: Path) -> Path:
 def test_a_client_that_trusts_the_certificate_calls_over_tls_and_others_do_not(fleet: Path, tmp_path: Path) -> None:
     certificate, key = make_certificate(tmp_path, "service")
     other, _ = make_certificate(tmp_path, "other")
-    with TokenFile(fleet) as file:
+    with FleetTokens(fleet) as file:
         (device,) = file.create("device", clients=["phone-1"])
     with serving(fleet, "--certificate", certificate, "--key", key) as (_, port, lines):
         address = f"https://127.0.0.1:{port}/v1/fleets/fleet"

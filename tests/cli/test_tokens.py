@@ -9,7 +9,7 @@ import pytest
 
 from cli.in_process import run
 from turnout.live import Scheduler
-from turnout.service.access.tokens import TokenFile, tokens_path
+from turnout.service.access.tokens import FleetTokens
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def error_of(*arguments: str | Path) -> str:
 
 def test_a_token_is_printed_once_listed_and_revoked(fleet: Path) -> None:
     text = run("tokens", "create", fleet, "--role", "server", "--label", "training", "--days", "30").stdout.strip()
-    with TokenFile(fleet, read_only=True) as file:
+    with FleetTokens(fleet, read_only=True) as file:
         found = file.find(text)
     assert found is not None
     assert (found.role, found.label) == ("server", "training")
@@ -37,7 +37,7 @@ def test_a_token_is_printed_once_listed_and_revoked(fleet: Path) -> None:
     assert text.split("_", 2)[2] not in listed
     done = run("tokens", "revoke", fleet, found.id)
     assert done.stdout.startswith(f"Token {found.id} (server) was revoked at ")
-    with TokenFile(fleet, read_only=True) as file:
+    with FleetTokens(fleet, read_only=True) as file:
         assert file.find(text) is None
     assert "revoked" in run("tokens", "list", fleet).stdout
 
@@ -47,7 +47,7 @@ def test_a_token_can_be_revoked_by_its_text(fleet: Path) -> None:
     secret = text.split("_", 2)[2]
     assert secret not in error_of("revoke", fleet, f"turnout_ffffffffffff_{secret}")
     assert secret not in run("tokens", "revoke", fleet, text).stdout
-    with TokenFile(fleet, read_only=True) as file:
+    with FleetTokens(fleet, read_only=True) as file:
         assert file.find(text) is None
 
 
@@ -57,7 +57,7 @@ def test_every_device_gets_its_own_token(fleet: Path, tmp_path: Path) -> None:
     lines = run("tokens", "create", fleet, "--role", "device", "--client", "phone-1", "--clients", ids).stdout
     texts = dict(line.rsplit(" ", 1) for line in lines.splitlines())
     assert list(texts) == ["phone-1", "phone-2", "phone 3"]
-    with TokenFile(fleet, read_only=True) as file:
+    with FleetTokens(fleet, read_only=True) as file:
         for client, text in texts.items():
             found = file.find(text)
             assert found is not None
@@ -71,7 +71,7 @@ def test_tokens_as_json(fleet: Path) -> None:
     assert "token" not in listed
 
 
-def test_errors_are_one_line_and_create_no_file(fleet: Path, tmp_path: Path) -> None:
+def test_errors_are_one_line(fleet: Path, tmp_path: Path) -> None:
     assert "role must be one of" in error_of("create", fleet, "--role", "boss")
     assert "there is no fleet at" in error_of("create", tmp_path / "none.turnout", "--role", "viewer")
     empty = tmp_path / "empty.txt"
@@ -79,12 +79,9 @@ def test_errors_are_one_line_and_create_no_file(fleet: Path, tmp_path: Path) -> 
     assert "has no client ids" in error_of("create", fleet, "--role", "device", "--clients", empty)
     assert "cannot read client ids" in error_of("create", fleet, "--role", "device", "--clients", tmp_path / "none.txt")
     assert "Try: --client ID names a client" in error_of("create", fleet, "--role", "device")
-    assert "is not the file of a fleet" in error_of("create", empty, "--role", "server")
-    assert not tokens_path(empty).exists()
-    tokens_path(fleet).unlink()
+    assert "too few for a turnout fleet" in error_of("create", empty, "--role", "server")
     assert "has no tokens: create one first. Try: turnout tokens create" in error_of("list", fleet)
     assert "has no tokens" in error_of("revoke", fleet, "abc")
-    assert not tokens_path(fleet).exists()
 
 
 def test_the_tokens_of_a_forgotten_client_are_removed(fleet: Path) -> None:

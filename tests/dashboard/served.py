@@ -27,6 +27,7 @@ from turnout.dashboard.watch import Watch
 from turnout.kernel.randomness import round_rng
 from turnout.lab import RunPlan, RunStore, play_into
 from turnout.live import ClientStatus, Scheduler
+from turnout.web.access import SharedToken
 from turnout.web.connections import LIMITS, Limits
 from waiting import LONGEST_WAIT, wait_until
 
@@ -141,7 +142,7 @@ def served(
         watch = Watch(path)
         try:
             watch.start()
-            server = make_server(watch, token, limits)
+            server = make_server(watch, SharedToken(token), limits)
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="served")
             thread.start()
             try:

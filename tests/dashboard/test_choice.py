@@ -10,13 +10,22 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from turnout.dashboard.choice import FleetPages
-from turnout.dashboard.guard import Guard
+from turnout.web.access import Access, Caller, SharedToken
+from turnout.web.guard import PageGuard
 
-TOKENS = {"token-of-phones": ["phones"], "token-of-cars": ["cars"], "token-of-all": ["phones", "cars"]}
+
+class Tokens:
+    """Access to each fleet, and to both, with a token."""
+
+    needs_token = True
+
+    def caller(self, text: str) -> Caller | None:
+        fleets = {"token-of-phones": "phones", "token-of-cars": "cars", "token-of-all": None}
+        return Caller("viewer", fleets[text]) if text in fleets else None
 
 
-def may_read(token: str, fleet: str) -> bool:
-    return fleet in TOKENS.get(token, [])
+def access(*, locked: bool) -> Access:
+    return Tokens() if locked else SharedToken(None)
 
 
 def page(name: str, *, locked: bool) -> ASGIApp:
@@ -25,12 +34,12 @@ def page(name: str, *, locked: bool) -> ASGIApp:
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         await JSONResponse({"fleet": name, "path": scope["path"]})(scope, receive, send)
 
-    return Guard(answer, token=None, accepts=(lambda token: may_read(token, name)) if locked else None)
+    return PageGuard(answer, access=access(locked=locked), fleet=name)
 
 
 def pages(*, locked: bool) -> FleetPages:
     fleets = {name: page(name, locked=locked) for name in ("phones", "cars")}
-    return FleetPages(fleets, may_read=may_read if locked else None)
+    return FleetPages(fleets, access(locked=locked))
 
 
 def get(app: ASGIApp, path: str, *, query: str = "", **headers: str) -> tuple[int, dict[str, str], str]:

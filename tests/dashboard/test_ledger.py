@@ -28,7 +28,7 @@ from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
 from turnout.lab import RoundColumns, RunStore
 from turnout.lab.analysis.metrics import replayed_estimates
 from turnout.lab.analysis.promise import owed_after_each_round
-from turnout.live import Scheduler
+from turnout.live import FleetReader, Scheduler
 from turnout.live.journal import changes
 from turnout.policies.rbcsf.change import ChangeDetector
 from turnout.policies.registry import make_policy, with_defaults
@@ -483,7 +483,7 @@ def test_flags_cover_only_the_clients_read_so_far(folder: Path, monkeypatch: pyt
             scheduler.report_many(dict.fromkeys(scheduler.choose(offered(*named(4))), 5.0))
             scheduler.close_round()
         scheduler.snapshot()
-    with closing(FleetSource(path)) as source:
+    with closing(FleetSource(FleetReader(path))) as source:
         assert source.ledger.clients == 0
         flags = {name: mask.tolist() for name, mask in source.extra_flags().items()}
         assert flags == {"backing_off": [], "rarely_available": []}

@@ -25,6 +25,8 @@ from turnout.dashboard.views import overview
 from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
 from turnout.lab import RunStore
+from turnout.web.access import SharedToken
+from turnout.web.guard import READ_ONLY
 from turnout.web.headers import HEADERS
 from waiting import LONGEST_WAIT
 
@@ -80,7 +82,7 @@ def test_the_application_has_exactly_the_listed_routes(directory: Path) -> None:
     small_fleet(directory / "listed.turnout", rounds=1, is_open=False)
     watch = Watch(directory / "listed.turnout")
     try:
-        app = make_app(watch)
+        app = make_app(watch, SharedToken(None))
         found = {route.path: route.methods for route in app.routes if isinstance(route, Route)}
         others = [route for route in app.routes if not isinstance(route, Route)]
     finally:
@@ -105,7 +107,7 @@ def test_each_route_accepts_only_get_and_head(fleet: Served, runs: Served, route
                     assert answer.headers["content-type"] == same.headers["content-type"]
             if status == 405:
                 assert answer.headers["allow"] == "GET, HEAD"
-                assert json.loads(answer.body) == {"error": "this dashboard is read-only: use GET or HEAD"}
+                assert json.loads(answer.body) == {"error": READ_ONLY}
 
 
 def assert_guarded(headers: dict[str, str]) -> None:
@@ -333,7 +335,7 @@ def test_an_unexpected_error_is_a_500_and_is_logged(
             assert b"secret" not in answer.body
             assert_guarded(answer.headers)
         assert server.get("/api/fairness").status == 200
-    failed = [record for record in caplog.records if record.name == "turnout.dashboard"]
+    failed = [record for record in caplog.records if record.name == "turnout.web"]
     assert [record.getMessage() for record in failed] == ["/api/overview failed"] * 2
     assert all(record.exc_info for record in failed)
     assert [record for record in caplog.records if record.name.startswith("uvicorn")] == []

@@ -28,7 +28,7 @@ from turnout.dashboard.views.system import metrics
 from turnout.dashboard.watch import Watch
 from turnout.lab import RoundColumns, RunPlan, RunStore, SlotRun, play_into, play_plan
 from turnout.lab.analysis.slots import slot_figures, staleness
-from turnout.live import Scheduler
+from turnout.live import FleetReader, Scheduler
 from turnout.storage.training_log import TrainingLog
 
 
@@ -76,7 +76,7 @@ def test_debts_and_promise_are_those_of_the_scheduler(tmp_path: Path, paid: str,
     with open_slots(tmp_path / "fleet.turnout", settings=settings, allow_infeasible=True) as scheduler:
         play_with_a_long_turn(scheduler)
         assert scheduler.state()["in_flight.unearned"].sum() > 0
-        with closing(open_fleet_source(scheduler.path)) as source:
+        with closing(open_fleet_source(FleetReader(scheduler.path))) as source:
             source.catch_up(FOREVER)
             ledger, own = source.ledger, scheduler.certificate()
             certificate = ledger.certificate()
@@ -98,7 +98,7 @@ def test_debts_are_exact_after_decisions_that_are_no_longer_kept(tmp_path: Path)
     with open_slots(tmp_path / "fleet.turnout", keep_rounds=20) as scheduler:
         play_turns(scheduler, 40)
         scheduler.compact()
-        with closing(open_fleet_source(scheduler.path)) as source:
+        with closing(open_fleet_source(FleetReader(scheduler.path))) as source:
             source.catch_up(FOREVER)
             ledger = source.ledger
             assert ledger.first_after > 0

@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 import uvicorn
 
 from turnout.live import Scheduler
-from turnout.service.access.callers import Access
+from turnout.service.access.callers import FleetAccess
 from turnout.service.access.rates import Rates
-from turnout.service.access.tokens import Role, TokenFile
+from turnout.service.access.tokens import FleetTokens
 from turnout.service.app import make_app
 from turnout.service.calls import FleetCalls
 from turnout.service.serving import Options, make_server, open_fleets
+from turnout.web.access import Role
 from waiting import LONGEST_WAIT, wait_until
 
 ROUNDS: Mapping[str, Any] = {"settings": {"cohort_size": 2}, "deadline": 10.0, "allow_infeasible": True}
@@ -52,7 +53,7 @@ class Service:
 
     port: int
     fleets: dict[str, FleetCalls]
-    access: Access
+    access: FleetAccess
     server: uvicorn.Server
     tokens: dict[str, dict[str, str]]
 
@@ -101,7 +102,7 @@ def make_fleet(path: Path, options: Mapping[str, Any]) -> dict[str, str]:
     """Creates a fleet; returns a token for each role, that of the device for phone-1."""
     Scheduler.open(path, **options).close()
     roles: tuple[Role, ...] = ("server", "operator", "viewer")
-    with TokenFile(path) as file:
+    with FleetTokens(path) as file:
         texts: dict[str, str] = {role: file.create(role)[0].text for role in roles}
         (device,) = file.create("device", clients=["phone-1"])
     return {**texts, "device": device.text}

@@ -35,7 +35,7 @@ class RestartedService:
 
     def start(self) -> None:
         """Starts the process, and waits until it listens."""
-        command = [sys.executable, "-u", "-m", "turnout", "serve", *map(str, self._fleets), "--port", "0", "--no-page"]
+        command = [sys.executable, "-u", "-m", "turnout", "serve", *map(str, self._fleets), "--port", "0"]
         self._process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,
@@ -51,6 +51,12 @@ class RestartedService:
         port = re.search(r":(\d+)/v1/", "".join(lines))
         assert port, lines
         self.port = int(port[1])
+
+    @property
+    def process(self) -> int:
+        """The number of the running process."""
+        assert self._process is not None
+        return self._process.pid
 
     def kill(self) -> None:
         """Kills the process at once, without a chance to write anything."""

@@ -17,7 +17,7 @@ from live.fleets import rows_of
 from service.served import ROUNDS, SLOTS, served
 from turnout.errors import ReportError, StoreError
 from turnout.live import Scheduler, Wait
-from turnout.live._internals import examine
+from turnout.live._internals import StoredAnswer, examine
 from turnout.live.journal.changes import Changes
 from turnout.service import calls as calls_module
 from turnout.service.calls import Answer, FleetCalls, RequestKey
@@ -215,9 +215,11 @@ def test_other_calls_are_executed_between_the_steps_of_a_long_one(calls: FleetCa
     order: list[str] = []
     waiting = threading.Event()
 
-    def steps(_: Scheduler) -> Iterator[None]:
+    def steps(scheduler: Scheduler, answer: StoredAnswer | None) -> Iterator[None]:
         order.append("first step")
         waiting.wait()
+        if answer is not None:
+            scheduler.store_answer(answer)
         yield
         order.append("second step")
 

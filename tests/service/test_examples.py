@@ -10,7 +10,6 @@ import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 from service.served import Reply, Service, served
-from turnout.service.examples import ERRORS, EXAMPLES, add_examples
 
 JSON = "application/json"
 ROUNDS = {"settings": {"cohort_size": 2}, "deadline": 60.0, "allow_infeasible": True}
@@ -46,62 +45,66 @@ def read_document(service: Service) -> dict[str, Any]:
     return document
 
 
+def examples_of(document: dict[str, Any], content: dict[str, Any]) -> list[Any]:
+    """Returns the examples of a body or an answer: those of its schema."""
+    schema = content["schema"]
+    if "$ref" in schema:
+        schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+    examples: list[Any] = schema["examples"]
+    return examples
+
+
 def test_every_operation_has_examples_that_fit_its_schemas(service: Service) -> None:
     document = read_document(service)
-    found = operations(document)
-    assert set(found) == set(EXAMPLES)
 
     def check(schema: dict[str, Any], value: Any) -> None:
         Draft202012Validator({**schema, "components": document["components"]}).validate(value)
 
-    for operation in found.values():
+    for operation in operations(document).values():
         assert operation.data["responses"]["200"]["description"] != "Successful Response"
         contents = list(operation.data["responses"]["200"]["content"].values())
         assert len(contents) == 1
         if operation.method == "POST":
             contents.append(operation.data["requestBody"]["content"][JSON])
+            assert "Idempotency-Key" in {parameter["name"] for parameter in operation.data["parameters"]}
         for content in contents:
-            assert content["examples"]
-            for example in content["examples"].values():
-                check(content["schema"], example["value"])
-        for status in operation.data["responses"]:
-            if status != "200":
-                content = operation.data["responses"][status]["content"][JSON]
-                assert content["example"] == {"error": ERRORS[int(status)]}
-                check(content["schema"], content["example"])
+            assert examples_of(document, content)
+            for example in examples_of(document, content):
+                check(content["schema"], example)
         for parameter in operation.data.get("parameters", []):
-            check(parameter["schema"], parameter["example"])
+            for example in parameter["schema"].get("examples", []):
+                check(parameter["schema"], example)
 
 
-#: Calls in an order in which all are accepted: the operation, the title of the body or the query, and the role.
-STORY = [
+#: Calls in an order in which all are accepted: the operation, the number of its example or its query, and the role.
+STORY: list[tuple[str, str, int | str, str]] = [
     ("fleet", "list_fleets", "", "viewer"),
-    ("fleet", "register", "three", "server"),
+    ("fleet", "register", 0, "server"),
     ("fleet", "round_state", "", "viewer"),
-    ("fleet", "choose", "with statuses", "server"),
-    ("fleet", "abandon_round", "the open round", "server"),
-    ("fleet", "choose", "nothing is known", "server"),
+    ("fleet", "choose", 0, "server"),
+    ("fleet", "abandon_round", 0, "server"),
+    ("fleet", "choose", 1, "server"),
     ("fleet", "round_state", "", "viewer"),
-    ("fleet", "report", "in a round", "device"),
-    ("fleet", "report_failure", "in a round", "server"),
+    ("fleet", "report", 1, "device"),
+    ("fleet", "report_failure", 1, "server"),
     ("fleet", "status", "", "viewer"),
-    ("fleet", "close_round", "now", "server"),
-    ("fleet", "choose", "with statuses", "server"),
-    ("fleet", "report_batch", "of the latest round", "server"),
-    ("fleet", "close_round", "now", "server"),
+    ("fleet", "close_round", 0, "server"),
+    ("fleet", "choose", 0, "server"),
+    ("fleet", "report_batch", 0, "server"),
+    ("fleet", "close_round", 0, "server"),
     ("fleet", "certificate", "?limit=20", "viewer"),
     ("fleet", "explain", "?client=phone-1&round=1", "viewer"),
     ("fleet", "history", "?client=phone-1&limit=20", "viewer"),
     ("fleet", "events", "?after=0&follow=false", "viewer"),
-    ("fleet", "amend", "deadline and tolerance", "operator"),
-    ("fleet", "retire", "a client", "operator"),
-    ("fleet", "forget", "a client", "operator"),
-    ("devices", "check_in", "a device for itself", "device"),
-    ("devices", "check_in", "a server for a device", "server"),
-    ("devices", "report", "of a turn", "device"),
-    ("devices", "report_failure", "of a turn", "server"),
-    ("devices", "fill", "with statuses", "server"),
-    ("devices", "fill", "nothing is known", "server"),
+    ("fleet", "amend", 0, "operator"),
+    ("fleet", "retire", 0, "operator"),
+    ("fleet", "forget", 0, "operator"),
+    ("devices", "check_in", 0, "device"),
+    ("devices", "check_in", 1, "server"),
+    ("devices", "report", 0, "device"),
+    ("devices", "report_failure", 0, "server"),
+    ("devices", "fill", 0, "server"),
+    ("devices", "fill", 1, "server"),
     ("devices", "in_flight", "", "viewer"),
     ("devices", "status", "", "viewer"),
 ]
@@ -109,19 +112,27 @@ STORY = [
 
 def test_a_service_accepts_every_body_and_answers_in_the_form_of_an_example(tmp_path: Path) -> None:
     with served(tmp_path, {"fleet": ROUNDS, "devices": SLOTS}) as service:
-        found = operations(read_document(service))
-        sent = {(name, title) for _, name, title, _ in STORY if EXAMPLES[name].bodies}
-        assert sent == {(name, title) for name, examples in EXAMPLES.items() for title in examples.bodies}
-        for fleet, name, title, role in STORY:
+        document = read_document(service)
+        found = operations(document)
+        bodies = {
+            name: examples_of(document, operation.data["requestBody"]["content"][JSON])
+            for name, operation in found.items()
+            if operation.method == "POST"
+        }
+        sent = {(name, which) for _, name, which, _ in STORY if isinstance(which, int)}
+        assert sent == {(name, number) for name, examples in bodies.items() for number in range(len(examples))}
+        assert {name for _, name, *_ in STORY} == set(found)
+        for fleet, name, which, role in STORY:
             method, path, data = found[name]
-            examples = EXAMPLES[name]
             assert role in data["x-roles"]
-            body = examples.bodies[title] if method == "POST" else None
-            address = path.replace("{fleet}", fleet) + (title if method == "GET" else "")
+            body = bodies[name][which] if isinstance(which, int) else None
+            address = path.replace("{fleet}", fleet) + (which if isinstance(which, str) else "")
             reply = service.send(method, address, body, role=role, fleet=fleet)
-            assert reply.status == 200, (name, title, reply)
+            assert reply.status == 200, (name, which, reply)
+            (content,) = data["responses"]["200"]["content"].values()
             for answer in stream_events(reply) if name == "events" else [reply.data]:
-                assert any(has_form(answer, example) for example in examples.answers.values()), (name, answer)
+                forms = examples_of(document, content)
+                assert any(has_form(answer, example) for example in forms), (name, answer)
 
 
 def stream_events(reply: Reply) -> list[dict[str, str]]:
@@ -143,22 +154,6 @@ def has_form(value: Any, example: Any) -> bool:
     if isinstance(value, bool) or isinstance(example, bool) or not isinstance(value, numbers):
         return type(value) is type(example)
     return isinstance(example, numbers)
-
-
-def test_what_has_no_examples_is_left_as_it_is() -> None:
-    other = {"operationId": "another", "responses": {"200": {"description": "x"}}}
-    known = {
-        "operationId": next(iter(EXAMPLES)),
-        "requestBody": {"content": {JSON: {}}},
-        "responses": {"200": {"content": {JSON: {"schema": {}}}}, "409": {"content": {JSON: {}}}},
-        "parameters": [{"name": "unheard_of"}],
-    }
-    document: dict[str, Any] = {"paths": {"/other": {"get": dict(other)}, "/known": {"post": known}}}
-    add_examples(document)
-    assert document["paths"]["/other"] == {"get": other}
-    assert known["parameters"] == [{"name": "unheard_of"}]
-    assert known["responses"]["409"]["content"][JSON] == {"example": {"error": ERRORS[409]}}  # type: ignore[index]
-    assert list(known["responses"]) == ["200", "409"]
 
 
 def test_forms_that_differ_are_noticed() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from service.served import ROUNDS, SLOTS, Service, served
 from turnout.live._internals import examine
-from turnout.service.routes import REFUSALS
+from turnout.service.routes.routing import REFUSALS
 from waiting import LONGEST_WAIT
 
 #: A valid body of each change.
@@ -174,7 +174,7 @@ def test_a_body_in_chunks_of_one_byte_is_read_as_a_whole(service: Service) -> No
 
 def test_chunks_that_are_damaged_or_invalid_json_are_refused(service: Service) -> None:
     assert chunked(service, "/clients", [b'{"clients": ', b"[1"])[0] == 400
-    assert chunked(service, "/clients", [])[0] == 422
+    assert chunked(service, "/clients", [])[0] == 400
     assert chunked(service, "/clients", [b"{}"], b"zz\r\n\r\n")[0] == 400
 
 

@@ -24,7 +24,7 @@ from service.simulated_devices import (
 )
 from turnout.live import Scheduler, Turn
 from turnout.live._internals import examine
-from turnout.service.access.tokens import TokenFile
+from turnout.service.access.tokens import FleetTokens
 
 #: The numbers of devices and kills.
 SIZES = [(24, 1), pytest.param(200, 2 if TORTURE == 1 else 5 * TORTURE, marks=pytest.mark.thorough)]
@@ -38,7 +38,7 @@ class Fleet:
     def __init__(self, path: Path, devices: int, **options: Any) -> None:
         self.path, self.ids = path, [f"phone-{number}" for number in range(devices)]
         Scheduler.open(path, persist_statuses=False, **options).close()
-        with TokenFile(path) as file:
+        with FleetTokens(path) as file:
             self._tokens = {new.token.client: new.text for new in file.create("device", clients=self.ids)}
             (server,) = file.create("server")
         self._server_token = server.text

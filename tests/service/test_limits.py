@@ -7,21 +7,19 @@ import json
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 from unittest.mock import patch
 
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from service.served import Service, served
+from service.served import ROUNDS, Service, served
 from turnout.errors import StoreError
-from turnout.service.access.callers import Access
-from turnout.service.access.guard import BodyLimits, Guard
-from turnout.service.access.tokens import TokenFile, tokens_path
-from turnout.service.metrics import Traffic
+from turnout.service.access.callers import FleetAccess
+from turnout.service.access.tokens import FleetTokens, Token
 from turnout.service.serving import Options
+from turnout.web.access import SharedToken
 from turnout.web.connections import Limits
+from turnout.web.guard import BodyLimits, CallGuard, PageGuard
 from turnout.web.headers import HEADERS
 from waiting import LONGEST_WAIT
 
@@ -114,14 +112,15 @@ def test_headers_and_half_open_requests_are_limited(tmp_path: Path) -> None:
 
 
 def test_an_unexpected_failure_is_a_500_without_details(service: Service) -> None:
-    with patch.object(TokenFile, "version", side_effect=ZeroDivisionError("secret")):
+    with patch.object(FleetTokens, "find", side_effect=ZeroDivisionError("secret")):
         reply = service.get("")
-    assert (reply.status, reply.error) == (500, "the service failed to answer this request: see its log")
+    assert (reply.status, reply.error) == (500, "the server failed to answer this request: see its log")
 
 
 def test_a_failure_after_the_answer_has_begun_is_passed_on_and_counted() -> None:
     """The server then breaks the connection off, so that the caller does not take a part for the whole."""
     sent: list[Message] = []
+    ended: list[tuple[str, int]] = []
 
     async def failing(_: Scope, __: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -133,19 +132,16 @@ def test_a_failure_after_the_answer_has_begun_is_passed_on_and_counted() -> None
     async def send(message: Message) -> None:
         sent.append(message)
 
-    traffic = Traffic()
-    scope: dict[str, Any] = {
-        "type": "http",
-        "method": "GET",
-        "path": "/v1/fleets/fleet",
-        "headers": [(b"host", b"localhost")],
-    }
-    scope |= {"app": SimpleNamespace(state=SimpleNamespace(fleets={})), "raw_path": b"", "query_string": b""}
-    with pytest.raises(ZeroDivisionError, match="after the start"):
-        asyncio.run(Guard(failing, access=Access(None), traffic=traffic)(scope, receive, send))
-    assert [message["status"] for message in sent] == [200]
-    counted = [line for line in traffic.lines(frozenset([""])) if line.startswith("turnout_service_requests_total")]
-    assert counted == ['turnout_service_requests_total{fleet="",operation="",status="200"} 1']
+    headers = [(b"host", b"localhost")]
+    scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": headers}
+    for make in (CallGuard, PageGuard):
+        guard = make(
+            failing, access=SharedToken(None), on_end=lambda scope, *ending: ended.append((scope["path"], ending[0]))
+        )
+        with pytest.raises(ZeroDivisionError, match="after the start"):
+            asyncio.run(guard(dict(scope), receive, send))
+    assert [message["status"] for message in sent] == [200, 200]
+    assert ended == [("/", 200), ("/", 200)]
 
 
 def test_what_is_no_request_is_passed_on_as_it_is() -> None:
@@ -161,22 +157,22 @@ def test_what_is_no_request_is_passed_on_as_it_is() -> None:
     async def send(message: Message) -> None:
         seen.append(({}, message))
 
-    asyncio.run(Guard(app, access=Access({}))({"type": "lifespan"}, receive, send))
+    asyncio.run(CallGuard(app, access=FleetAccess({}))({"type": "lifespan"}, receive, send))
     assert seen == [
         ({"type": "lifespan"}, {"type": "lifespan.startup"}),
         ({}, {"type": "lifespan.startup.complete"}),
     ]
 
 
-def test_tokens_that_cannot_be_read_give_no_access(service: Service) -> None:
-    path = tokens_path(service.fleets["fleet"].scheduler.path)
-    hidden = path.with_name("hidden")
-    path.rename(hidden)
-    try:
-        assert service.get("").status == 503
-    finally:
-        hidden.rename(path)
-    assert service.get("").status == 200
-    with patch.object(TokenFile, "version", side_effect=StoreError("damaged")):
+def test_the_tokens_of_one_fleet_that_cannot_be_read_leave_the_others_alone(tmp_path: Path) -> None:
+    find = FleetTokens.find
+
+    def broken(tokens: FleetTokens, text: str) -> Token | None:
+        if tokens.fleet.stem == "fleet":
+            raise StoreError("damaged")
+        return find(tokens, text)
+
+    with served(tmp_path, {"fleet": ROUNDS, "other": ROUNDS}) as service, patch.object(FleetTokens, "find", broken):
         reply = service.get("")
-    assert (reply.status, "damaged" in reply.error) == (503, False)
+        assert (reply.status, "damaged" in reply.error, reply.headers["retry-after"]) == (503, False, "1")
+        assert service.get("", fleet="other").status == 200

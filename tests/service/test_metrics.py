@@ -10,6 +10,7 @@ import pytest
 
 from service.served import ROUNDS, SLOTS, Service, served
 from turnout.service.metrics import TIMES, Traffic
+from turnout.service.serving import Options
 
 LINE = re.compile(r"([a-z_]+)(\{.*\})? (\S+)")
 
@@ -79,6 +80,17 @@ def test_the_state_of_a_fleet_without_rounds(service: Service) -> None:
     service.ok("/reports", {"turn": 1, "seconds": 1.0}, fleet="other")
     assert metrics(service, fleet="other")['turnout_turns_in_flight{fleet="other"}'] == 1
     assert not [name for name in found if 'fleet="fleet"' in name]  # the token is of another fleet
+
+
+def test_a_fleet_whose_file_is_gone_is_down_and_the_others_are_not(tmp_path: Path) -> None:
+    options = Options(port=0, tokens=False)
+    with served(tmp_path, {"fleet": ROUNDS, "other": SLOTS}, options=options) as service:
+        path = tmp_path / "fleet.turnout"
+        path.rename(tmp_path / "elsewhere")
+        found = metrics(service)
+        assert (found['turnout_up{fleet="fleet"}'], found['turnout_up{fleet="other"}']) == (0, 1)
+        (tmp_path / "elsewhere").rename(path)
+        assert metrics(service)['turnout_up{fleet="fleet"}'] == 1
 
 
 def test_who_may_read_metrics(service: Service) -> None:

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from service.served import ROUNDS, SLOTS, Service, served
 from service.simulated_devices import TORTURE
 from turnout.live._internals import examine
-from turnout.service.access.callers import Access
+from turnout.service.access.callers import FleetAccess
 from turnout.service.app import make_app
 from waiting import LONGEST_WAIT
 
@@ -28,7 +28,7 @@ CHECKS = [
     schemathesis.checks.response_headers_conformance,
     schemathesis.checks.response_schema_conformance,
 ]
-SCHEMA = schemathesis.openapi.from_dict(make_app({}, Access(None)).openapi())
+SCHEMA = schemathesis.openapi.from_dict(make_app({}, FleetAccess(None)).openapi())
 SCHEMA.config.generation.codec = None  # the characters are those of utf-8, but are found without a search
 
 

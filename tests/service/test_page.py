@@ -16,7 +16,7 @@ import pytest
 
 from documents import ROOT, Block, read_blocks
 from service.served import served
-from turnout.service.access.tokens import ROLES
+from turnout.web.access import ROLES
 from waiting import LONGEST_WAIT
 
 PAGE = "docs/service.md"

@@ -9,9 +9,9 @@ import pytest
 from service.served import served
 from turnout.errors import SettingError
 from turnout.service.access import rates
-from turnout.service.access.callers import Caller
 from turnout.service.access.rates import RateLimiter, Rates
 from turnout.service.serving import Options
+from turnout.web.access import Caller
 
 PHONE = Caller("device", "fleet", "phone-1", "a")
 
@@ -54,7 +54,7 @@ def test_without_a_rate_or_a_token_there_is_no_limit() -> None:
 
 
 def test_of_very_many_tokens_the_oldest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "MOST_REMEMBERED", 2)
+    monkeypatch.setattr(rates, "MAX_REMEMBERED", 2)
     limiter = RateLimiter(Rates(device=0.1), Clock())
     callers = [Caller("device", "fleet", name, name) for name in "abc"]
     for _ in range(11):

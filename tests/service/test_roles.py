@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from service.served import ROUNDS, SLOTS, Service, served
-from turnout.service.access.tokens import ROLES, TokenFile
+from turnout.service.access.tokens import FleetTokens
+from turnout.web.access import ROLES
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 DEVICE, SERVER, OPERATOR, VIEWER = "device", "server", "operator", "viewer"
@@ -111,7 +112,7 @@ def test_public_paths_need_no_token_and_reveal_no_fleet(service: Service) -> Non
 
 
 def test_a_token_that_is_revoked_or_created_while_the_service_runs_is_noticed(service: Service) -> None:
-    with TokenFile(service.fleets["fleet"].scheduler.path) as file:
+    with FleetTokens(service.fleets["fleet"].scheduler.path) as file:
         (new,) = file.create("viewer")
         assert service.send("GET", "/v1/fleets/fleet", token=new.text).status == 200
         file.revoke(new.token.id)

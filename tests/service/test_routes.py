@@ -12,11 +12,14 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from service.served import ROUNDS, SLOTS, Service, served
+from turnout.errors import StoreError
 from turnout.live import Scheduler
 from turnout.live._internals import examine
-from turnout.service import models
-from turnout.service.access.tokens import TokenFile, tokens_path
+from turnout.service import replies
+from turnout.service.access.tokens import FleetTokens
 from turnout.service.serving import Options, _surviving_sigterm, fleet_names, open_fleets
+from turnout.web.access import SharedToken
+from turnout.web.guard import PageGuard
 
 
 @pytest.fixture
@@ -37,7 +40,7 @@ PHONES = ["phone-1", "phone-2", "phone-3"]
 def test_a_round_over_http_is_the_round_of_the_scheduler(service: Service, tmp_path: Path) -> None:
     status = {"free_cpu": 1.5, "bandwidth": 3.0}
     opened = service.ok("/rounds", {"statuses": {"phone-1": status, "phone-2": None, "phone-3": status}})
-    models.Round.model_validate(opened)
+    replies.Round.model_validate(opened)
     assert (opened["round"], opened["wanted"], opened["deadline"]) == (1, 2, 10.0)
     assert service.ok("/rounds", {"clients": PHONES}) == opened  # while it is open
     first, second = opened["cohort"]
@@ -47,25 +50,25 @@ def test_a_round_over_http_is_the_round_of_the_scheduler(service: Service, tmp_p
     assert service.ok("/failures", {"client": second, "why": "no power"}) == {"new": True}
     assert service.ok("/round")["ready"]
     state = service.ok("")
-    models.FleetState.model_validate(state)
+    replies.FleetState.model_validate(state)
     assert (state["is_open"], state["arrived"], state["failed"]) == (True, [first], {second: "no power"})
     closed = service.ok("/rounds/close", {})
-    models.ClosedRound.model_validate(closed)
+    replies.ClosedRound.model_validate(closed)
     assert [(turn["client"], turn["outcome"], turn["seconds"]) for turn in closed["turns"]] == [
         (first, "arrived", 1.5),
         (second, "failed", None),
     ]
     assert service.ok("/round") == {"open": None, "ready": False}
     page = service.ok("/certificate")
-    models.CertificatePage.model_validate(page)
+    replies.CertificatePage.model_validate(page)
     assert (page["of"], len(page["clients"]), page["promise"]["status"]) == (3, 3, "kept")
     assert service.ok(f"/certificate?client={first}")["clients"][0]["turns"] == 1
     assert len(service.ok("/certificate?limit=1")["clients"]) == 1
     explained = service.ok(f"/explanation?client={first}")
-    models.Explanation.model_validate(explained)
+    replies.Explanation.model_validate(explained)
     assert explained["standing"] == "chosen"
     history = service.ok(f"/history?client={first}")
-    models.History.model_validate(history)
+    replies.History.model_validate(history)
     assert (history["of"], history["turns"][0]["loss"]) == (1, 0.5)
     with Scheduler.open(tmp_path / "fleet.turnout", read_only=True) as reader:
         assert (reader.round, reader.clients) == (1, PHONES)
@@ -84,7 +87,7 @@ def test_a_batch_records_what_it_can_and_names_what_it_refuses(service: Service)
         "/reports/batch",
         {"reports": [{"client": first, "seconds": 1}, {"client": "nobody", "seconds": 1}, {"client": second}]},
     )
-    models.RecordedBatch.model_validate(answer)
+    replies.RecordedBatch.model_validate(answer)
     assert answer["new"] == 2
     assert [refused["index"] for refused in answer["refused"]] == [1]
     assert "'nobody' was not selected in any round" in answer["refused"][0]["error"]
@@ -92,15 +95,15 @@ def test_a_batch_records_what_it_can_and_names_what_it_refuses(service: Service)
 
 def test_devices_check_in_and_report_their_turns(slots: Service) -> None:
     answer = slots.ok("/check-ins", {"status": {"free_cpu": 1, "bandwidth": 2}}, role="device")
-    models.CheckedIn.model_validate(answer)
+    replies.CheckInReply.model_validate(answer)
     turn = answer["turn"]
     assert (turn["id"], turn["client"], answer["wait"]) == (1, "phone-1", None)
     assert slots.ok("/check-ins", {}, role="device") == answer  # the answer was lost
     given = slots.ok("/turns", {"clients": ["phone-2"]})
-    models.Turns.model_validate(given)
+    replies.Turns.model_validate(given)
     assert [turn["client"] for turn in given["turns"]] == ["phone-2"]
     waiting = slots.ok("/check-ins", {"client": "phone-3"})
-    models.CheckedIn.model_validate(waiting)
+    replies.CheckInReply.model_validate(waiting)
     assert waiting["turn"] is None
     assert "all 2 slots are in use" in waiting["wait"]["why"]
     assert slots.ok("/reports", {"turn": 1, "seconds": 3.5}, role="device") == {"new": True}
@@ -128,6 +131,30 @@ def test_an_operator_amends_retires_and_forgets(service: Service, tmp_path: Path
     assert service.ok("")["retired"] == 2
 
 
+def test_a_removal_that_is_interrupted_takes_the_tokens_with_it_and_is_answered_when_it_is_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forget = Scheduler.forget_in_steps
+
+    def interrupted(scheduler: Scheduler, *arguments: Any) -> Iterator[None]:
+        steps = forget(scheduler, *arguments)
+        yield next(steps)
+        raise StoreError("the disk is full")
+
+    with served(tmp_path) as service:
+        service.ok("/clients", {"clients": PHONES})
+        device = service.tokens["fleet"]["device"]
+        assert service.send("GET", "/v1/fleets", token=device).status == 200
+        key = {"idempotency-key": "once"}
+        monkeypatch.setattr(Scheduler, "forget_in_steps", interrupted)
+        assert service.post("/removals", {"client": "phone-1"}, headers=key).status == 503
+        assert service.send("GET", "/v1/fleets", token=device).status == 401
+        assert service.ok("/removals", {"client": "phone-1"}, headers=key) == {}
+    with served(tmp_path) as service, FleetTokens(tmp_path / "fleet.turnout", read_only=True) as tokens:
+        assert [token.client for token in tokens.list()] == [None] * 3
+        assert service.fleets["fleet"].scheduler.clients == ["forgotten-0", *PHONES[1:]]
+
+
 REFUSED: list[tuple[str, Any, int, str]] = [
     ("/rounds/close", {}, 409, "no round is open: choose first"),
     ("/reports", {"client": "a", "seconds": 1}, 409, "'a' was not selected in any round"),
@@ -151,9 +178,9 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     ("/reports", b'{"client": "\\ud800", "seconds": 1}', 422, "client: "),
     ("/rounds", b'{"statuses": {"\\ud800": null}}', 422, "client ids must be non-empty strings"),
     ("/reports", b'{"client": ', 400, "the body is not valid JSON, from character 11 on"),
-    ("/reports", b"", 422, "field required"),
-    ("/reports", b"[" * 50_000 + b"]" * 50_000, 400, "error"),
-    ("/reports", b'{"round": ' + b"9" * 5000 + b"}", 400, "error"),
+    ("/reports", b"", 400, "the body is not valid JSON, from character 0 on"),
+    ("/reports", b"[" * 50_000 + b"]" * 50_000, 400, "the body is not valid JSON"),
+    ("/reports", b'{"round": ' + b"9" * 5000 + b"}", 400, "the body is not valid JSON"),
     ("/clients", {"clients": []}, 422, "clients: list should have at least 1 item"),
     ("/amendments", {"settings": {"deadlin": 1}}, 409, "deadline"),
     ("/amendments", {"settings": {"features": 1}}, 409, "features cannot be amended over HTTP"),
@@ -204,27 +231,21 @@ def test_a_fleet_without_rounds_refuses_rounds(slots: Service) -> None:
     assert "there is no turn 9" in slots.post("/reports", {"turn": 9, "seconds": 1}).error
 
 
-def test_the_document_has_an_example_for_every_body_and_all_statuses_of_errors(service: Service) -> None:
+def test_the_document_describes_every_operation_and_its_errors(service: Service) -> None:
     document = service.send("GET", "/openapi.json", role=None).data
     assert document["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}
-    schemas = document["components"]["schemas"]
     for methods in document["paths"].values():
-        for method, operation in methods.items():
+        for operation in methods.values():
             assert operation["summary"]
             assert operation["description"]
             assert {"200", "401", "403", "404", "409", "422", "429", "503"} <= set(operation["responses"])
-            if method == "post":
-                name = operation["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
-                (example,) = schemas[name]["examples"]
-                getattr(models, name).model_validate(example)
-                assert "Idempotency-Key" in {parameter["name"] for parameter in operation["parameters"]}
 
 
 def test_mistyped_calls_say_where_the_calls_are(tmp_path: Path) -> None:
     async def page(scope: Any, receive: Any, send: Any) -> None:
         await PlainTextResponse("page")(scope, receive, send)
 
-    with served(tmp_path, page=page) as service:
+    with served(tmp_path, page=PageGuard(page, access=SharedToken(None))) as service:
         token = service.tokens["fleet"]["server"]
         assert service.get("/checkins").error == "there is no such path: GET /openapi.json lists all calls"
         assert service.post("", {}).error == "this path has no such method: GET /openapi.json lists all calls"
@@ -272,10 +293,8 @@ def test_a_service_without_tokens_serves_only_this_machine(tmp_path: Path) -> No
             assert service.get("", role=None, headers={"host": host}).status == 421
             assert service.send("GET", "/healthz", role=None, headers={"host": host}).status == 421
         assert service.get("", role=None, headers={"host": "localhost:1"}).status == 200
-        tokens_path(service.fleets["fleet"].scheduler.path).unlink()
         service.ok("/removals", {"client": PHONES[0]}, role=None)
         assert service.get(f"/history?client={PHONES[0]}", role=None).status == 404
-        assert not tokens_path(service.fleets["fleet"].scheduler.path).exists()
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
@@ -289,7 +308,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
         Options(certificate=tmp_path / "none.pem")
     with pytest.raises(ValueError, match="key needs a certificate"):
         Options(key=bare)
-    with TokenFile(bare) as file:
+    with FleetTokens(bare) as file:
         file.create("viewer")
     with open_fleets([bare], Options()) as (fleets, access):
         assert fleets["bare"].is_ready

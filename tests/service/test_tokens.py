@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
-import shutil
-import stat
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,9 @@ import pytest
 
 from turnout.errors import SettingError, StoreError
 from turnout.live import Scheduler
-from turnout.service.access.tokens import ROLES, Role, TokenFile, tokens_path
+from turnout.service.access import tokens
+from turnout.service.access.tokens import FleetTokens
+from turnout.web.access import ROLES, Role
 
 
 @pytest.fixture
@@ -26,25 +27,24 @@ def fleet(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_a_token_is_found_by_its_text_with_its_role(fleet: Path, role: Role) -> None:
-    with TokenFile(fleet) as file:
+    with FleetTokens(fleet) as file:
         (new,) = file.create(role, clients=["phone-1"] if role == "device" else [], label="test")
         found = file.find(new.text)
     assert found == new.token
     assert found.role == role
     assert found.client == ("phone-1" if role == "device" else None)
-    with TokenFile(fleet, read_only=True) as file:
+    with FleetTokens(fleet, read_only=True) as file:
         assert file.find(new.text) == new.token
 
 
-def test_the_file_contains_no_secret_and_only_its_owner_can_read_it(fleet: Path) -> None:
-    with TokenFile(fleet) as file:
+def test_the_file_contains_no_secret(fleet: Path) -> None:
+    with FleetTokens(fleet) as file:
         created = file.create("device", clients=[f"phone-{number}" for number in range(20)])
     content = b"".join(path.read_bytes() for path in fleet.parent.iterdir())
     for new in created:
         secret = new.text.split("_", 2)[2]
         assert secret.encode() not in content
         assert new.token.id.encode() in content
-    assert stat.S_IMODE(tokens_path(fleet).stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize(
@@ -65,13 +65,13 @@ def test_the_file_contains_no_secret_and_only_its_owner_can_read_it(fleet: Path)
     ],
 )
 def test_another_text_is_no_token(fleet: Path, change: Any) -> None:
-    with TokenFile(fleet) as file:
+    with FleetTokens(fleet) as file:
         (new,) = file.create("operator")
         assert file.find(change(new.text)) is None
 
 
 def test_digests_are_compared_in_constant_time_also_if_there_is_no_such_token(fleet: Path) -> None:
-    with TokenFile(fleet) as file:
+    with FleetTokens(fleet) as file:
         (new,) = file.create("viewer")
         with patch.object(hmac, "compare_digest", wraps=hmac.compare_digest) as compared:
             assert file.find(new.text) is not None
@@ -81,9 +81,9 @@ def test_digests_are_compared_in_constant_time_also_if_there_is_no_such_token(fl
 
 
 def test_a_revoked_token_is_refused_at_once_by_a_process_that_has_the_file_open(fleet: Path) -> None:
-    with TokenFile(fleet) as file:
+    with FleetTokens(fleet) as file:
         first, second = file.create("server")[0], file.create("server")[0]
-        with TokenFile(fleet, read_only=True) as service:
+        with FleetTokens(fleet, read_only=True) as service:
             assert service.find(first.text) is not None
             revoked = file.revoke(first.token.id)
             assert service.find(first.text) is None
@@ -92,62 +92,33 @@ def test_a_revoked_token_is_refused_at_once_by_a_process_that_has_the_file_open(
         assert [token.state for token in file.list()] == ["revoked", "valid"]
 
 
+def test_a_change_is_noticed_in_the_next_pass_of_the_event_loop(fleet: Path) -> None:
+    async def run() -> list[bool]:
+        with FleetTokens(fleet) as file, FleetTokens(fleet) as service:
+            (new,) = file.create("server")
+            found = [service.find(new.text) is not None]
+            file.revoke(new.token.id)
+            await asyncio.sleep(0)
+            return [*found, service.find(new.text) is not None]
+
+    assert asyncio.run(run()) == [True, False]
+
+
+def test_the_tokens_in_memory_are_limited(fleet: Path) -> None:
+    with FleetTokens(fleet) as file, patch.object(tokens, "MAX_KNOWN", 4):
+        made = file.create("device", clients=[f"phone-{number}" for number in range(10)])
+        for new in (*made, *made):
+            assert file.find(new.text) == new.token
+
+
 def test_a_token_expires(fleet: Path) -> None:
-    with TokenFile(fleet) as file:
+    with FleetTokens(fleet) as file:
         (new,) = file.create("viewer", days=2)
         assert file.find(new.text) is not None
         assert new.token.expires == pytest.approx(new.token.created + 2 * 86_400)
         with patch.object(time, "time", return_value=new.token.expires):
             assert file.find(new.text) is None
             assert file.list()[0].state == "expired"
-
-
-def test_a_service_follows_a_token_file_that_was_replaced_and_refuses_if_it_is_missing(
-    fleet: Path, tmp_path: Path
-) -> None:
-    other = tmp_path / "other.turnout"
-    Scheduler.open(other).close()
-    with TokenFile(fleet) as file, TokenFile(other) as others:
-        (old,), (new,) = file.create("viewer"), others.create("viewer")
-    with TokenFile(fleet, read_only=True) as service:
-        assert service.find(old.text) is not None
-        shutil.copy(tokens_path(fleet), tmp_path / "kept")
-        tokens_path(fleet).unlink()
-        with pytest.raises(StoreError, match="No such file"):
-            service.find(old.text)
-        for suffix in ("", ".lock"):
-            tokens_path(other).with_name(tokens_path(other).name + suffix).replace(
-                tokens_path(fleet).with_name(tokens_path(fleet).name + suffix)
-            )
-        assert service.find(old.text) is None
-        assert service.find(new.text) is not None
-
-
-def test_a_file_that_another_process_has_just_created_is_kept(fleet: Path) -> None:
-    with TokenFile(fleet) as file:
-        (new,) = file.create("viewer")
-    exists = Path.exists
-    asked: list[Path] = []
-
-    def was_missing(path: Path) -> bool:
-        """Answers as the file system did before the other process created the file, but only at first."""
-        asked.append(path)
-        return exists(path) and asked.count(tokens_path(fleet)) > 1
-
-    with patch.object(Path, "exists", was_missing), TokenFile(fleet) as file:
-        assert file.find(new.text) is not None
-    assert asked.count(tokens_path(fleet)) >= 2
-
-
-def test_an_older_copy_of_the_tokens_is_refused_because_it_may_contain_revoked_ones(fleet: Path) -> None:
-    with TokenFile(fleet) as file:
-        (new,) = file.create("server")
-    older = tokens_path(fleet).read_bytes()
-    with TokenFile(fleet) as file:
-        file.revoke(new.token.id)
-    tokens_path(fleet).write_bytes(older)
-    with pytest.raises(StoreError, match="has lost"):
-        TokenFile(fleet, read_only=True)
 
 
 @pytest.mark.parametrize(
@@ -165,25 +136,37 @@ def test_an_older_copy_of_the_tokens_is_refused_because_it_may_contain_revoked_o
     ],
 )
 def test_invalid_tokens_are_refused_and_nothing_is_stored(fleet: Path, arguments: Any, message: str) -> None:
-    with TokenFile(fleet) as file:
+    with FleetTokens(fleet) as file:
         with pytest.raises(SettingError, match=message):
             file.create(**arguments)
-        assert file.list() == []
+        with pytest.raises(StoreError, match="has no tokens"):
+            file.list()
 
 
 def test_files_that_do_not_exist_are_refused(fleet: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="has no tokens: create one first"):
-        TokenFile(fleet, read_only=True)
+        FleetTokens(fleet, read_only=True)
     with pytest.raises(StoreError, match="there is no fleet at"):
-        TokenFile(tmp_path / "missing.turnout")
-    with TokenFile(fleet) as file, pytest.raises(SettingError, match="no token with the id 'abc'"):
-        file.revoke("abc")
+        FleetTokens(tmp_path / "missing.turnout")
+    with FleetTokens(fleet) as file:
+        with pytest.raises(StoreError, match="has no tokens: create one first"):
+            file.revoke("abc")
+        file.create("viewer")
+        with pytest.raises(SettingError, match="no token with the id 'abc'"):
+            file.revoke("abc")
 
 
 def test_the_tokens_of_a_forgotten_client_are_deleted(fleet: Path) -> None:
-    with TokenFile(fleet) as file:
+    with FleetTokens(fleet) as file, Scheduler.open(fleet) as scheduler:
+        scheduler.register(["phone-1", "phone-2"])
         kept, gone = file.create("device", clients=["phone-1", "phone-2"])
-        assert file.remove_client("phone-2") == 1
+        scheduler.forget("phone-2")
         assert file.list() == [kept.token]
         assert file.find(gone.text) is None
-        assert file.remove_client("phone-2") == 0
+    assert b"phone-2" not in b"".join(path.read_bytes() for path in fleet.parent.iterdir())
+
+
+def test_many_tokens_are_created_in_transactions_for_which_a_scheduler_waits_shortly(fleet: Path) -> None:
+    with FleetTokens(fleet) as file, patch.object(tokens, "MAX_AT_ONCE", 4):
+        made = file.create("device", clients=[f"phone-{number}" for number in range(10)])
+        assert sorted(token.id for token in file.list()) == sorted(new.token.id for new in made)

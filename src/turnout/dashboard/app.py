@@ -12,25 +12,27 @@ from functools import partial
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
-from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 from turnout.dashboard.files import page_files
-from turnout.dashboard.guard import METHODS, Guard, is_authorized
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.views import client, comparing, fairness, overview, queues, rounds, runs, speed, system
 from turnout.dashboard.views.common import json_number
 from turnout.dashboard.watch import Watch
 from turnout.errors import ReportError, StoreError, TurnoutError
 from turnout.version import __version__
+from turnout.web.access import Access
 from turnout.web.connections import LIMITS, Limits
+from turnout.web.errors import ErrorAnswers
+from turnout.web.guard import JSON, READING, PageGuard, caller_of
 from turnout.web.prometheus import MEDIA_TYPE
 
 STREAM_POLL_SECONDS = 0.25  # interval between two checks of the version, for each open stream
 KEEPALIVE_SECONDS = 15.0  # prevents proxies from closing idle connections
 CACHED_RESPONSES = 64
-JSON, STREAM = "application/json", "text/event-stream"
+STREAM = "text/event-stream"
+#: Paths that are answered without a token, for monitors and load balancers; their responses reveal nothing then.
+PUBLIC = ("/healthz",)
 
 Run = Annotated[int | None, Query(ge=1)]
 PageNumber = Annotated[int, Query(ge=1, le=10**9)]
@@ -56,25 +58,19 @@ class ResponseCache:
             self._bodies.popitem(last=False)
 
 
-def make_app(
-    watch: Watch,
-    *,
-    token: str | None = None,
-    accepts: Callable[[str], bool] | None = None,
-    limits: Limits = LIMITS,
-) -> FastAPI:
+def make_app(watch: Watch, access: Access, *, fleet: str | None = None, limits: Limits = LIMITS) -> FastAPI:
     """Returns the application that serves the watched store.
 
     Args:
         watch: Follows the store.
-        token: The only token that gives access.
-        accepts: Returns whether a token gives access, if there are several.
+        access: Finds the caller of a request.
+        fleet: The fleet that the tokens name, if the access is to several.
         limits: The limits of headers.
     """
     app = FastAPI(title="turnout", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     latencies, cache = system.Latencies(), ResponseCache()
-    route = partial(app.api_route, methods=list(METHODS))
-    app.add_middleware(Guard, token=token, accepts=accepts, limits=limits)
+    route = partial(app.api_route, methods=list(READING))
+    app.add_middleware(PageGuard, access=access, fleet=fleet, public=PUBLIC, limits=limits)
 
     def respond(name: str, run: int | None, view: Callable[..., dict[str, Any]], **arguments: Any) -> Response:
         """Computes a view under the lock of the watch, or returns the cached response of the same version."""
@@ -186,13 +182,11 @@ def make_app(
         state = watch.state
         healthy = state.trouble is None
         data: dict[str, Any] = {"status": "ok" if healthy else "trouble"}
-        if is_authorized(request.scope):
+        if caller_of(request.scope) is not None:
             data |= {"trouble": state.trouble, "version": state.version}
         return JSONResponse(data, 200 if healthy else 503)
 
-    app.add_exception_handler(TurnoutError, _library_error)
-    app.add_exception_handler(RequestValidationError, _validation_error)
-    app.add_exception_handler(HTTPException, _http_error)
+    ErrorAnswers(_status_of, invalid=400).add_to(app)
     return app
 
 
@@ -249,17 +243,5 @@ async def _change_events(watch: Watch, request: Request) -> AsyncIterator[str]:
         await asyncio.sleep(STREAM_POLL_SECONDS)
 
 
-def _library_error(_: Request, error: Exception) -> JSONResponse:
-    status = 404 if isinstance(error, ReportError) else 503 if isinstance(error, StoreError) else 400
-    return JSONResponse({"error": str(error)}, status)
-
-
-def _validation_error(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    return JSONResponse({"error": f"{first['loc'][-1]}: {str(first['msg']).lower()}"}, 400)
-
-
-def _http_error(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, HTTPException)
-    return JSONResponse({"error": str(error.detail).lower()}, error.status_code)
+def _status_of(_: Request, error: TurnoutError) -> int:
+    return 404 if isinstance(error, ReportError) else 503 if isinstance(error, StoreError) else 400

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from turnout.dashboard.guard import PREFIX, Guard, token_of
-from turnout.web.connections import LIMITS, Limits
+from turnout.dashboard.app import make_app
+from turnout.dashboard.files import page_files
+from turnout.dashboard.watch import Watch
+from turnout.live import FleetReader
+from turnout.web.access import Access
+from turnout.web.guard import PREFIX, PageGuard, caller_of
+from turnout.web.serving import Page
 
 FOLDER = "/fleets/"
 PAGE = """<!doctype html>
@@ -28,25 +34,41 @@ PAGE = """<!doctype html>
 """
 
 
+def make_page(fleets: Mapping[str, tuple[Path, Callable[[], FleetReader]]], access: Access) -> Page:
+    """Returns the dashboard of a fleet or, of several, a list of them and the dashboard of each.
+
+    Args:
+        fleets: The file of each fleet, and what opens a reader of it, by its name.
+        access: Finds the caller of a request.
+    """
+    page_files()  # fails early if Plotly's script is missing
+    watches = {name: Watch(path, open_reader) for name, (path, open_reader) in fleets.items()}
+    pages = {name: make_app(watch, access, fleet=name) for name, watch in watches.items()}
+    for watch in watches.values():
+        watch.start()
+
+    def end() -> None:
+        for watch in watches.values():
+            watch.request_stop()
+
+    def close() -> None:
+        for watch in watches.values():
+            watch.stop()
+
+    return Page(next(iter(pages.values())) if len(pages) == 1 else FleetPages(pages, access), end, close)
+
+
 class FleetPages:
     """An ASGI application that passes each request to the dashboard of the fleet that its path names.
 
     Args:
-        pages: The dashboards, by the names of their fleets.
-        may_read: Returns whether a token gives access to a fleet; None if no token is needed.
-        limits: The limits of headers.
+        pages: The dashboards, by the names of their fleets; each has its own guard.
+        access: Finds the caller of a request for the list.
     """
 
-    def __init__(
-        self,
-        pages: Mapping[str, ASGIApp],
-        *,
-        may_read: Callable[[str, str], bool] | None = None,
-        limits: Limits = LIMITS,
-    ) -> None:
-        self._pages, self._may_read = dict(pages), may_read
-        accepts = None if may_read is None else lambda token: bool(self._readable(token))
-        self._list = Guard(self._list_fleets, token=None, accepts=accepts, limits=limits)
+    def __init__(self, pages: Mapping[str, ASGIApp], access: Access) -> None:
+        self._pages = dict(pages)
+        self._list = PageGuard(self._list_fleets, access=access)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Passes the request on; the dashboard sees the path after that of its fleet."""
@@ -61,7 +83,8 @@ class FleetPages:
         await self._pages[name](inner, receive, send)
 
     async def _list_fleets(self, scope: Scope, receive: Receive, send: Send) -> None:
-        readable = list(self._pages) if self._may_read is None else self._readable(token_of(scope))
+        caller = caller_of(scope)
+        readable = [name for name in self._pages if caller is not None and caller.may_use(name)]
         response: Response
         if scope["path"] != "/":
             response = JSONResponse(
@@ -73,7 +96,3 @@ class FleetPages:
             links = (f'<li><a href="{FOLDER}{html.escape(name)}/">{html.escape(name)}</a></li>' for name in readable)
             response = HTMLResponse(PAGE.format(links="\n".join(links)))
         await response(scope, receive, send)
-
-    def _readable(self, token: str) -> list[str]:
-        """Returns the fleets that a token gives access to."""
-        return [name for name in self._pages if self._may_read is not None and self._may_read(token, name)]

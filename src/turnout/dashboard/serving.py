@@ -7,18 +7,16 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from urllib.parse import quote
-
-import uvicorn
 
 from turnout.dashboard.app import make_app
 from turnout.dashboard.files import page_files
-from turnout.dashboard.guard import check_token
 from turnout.dashboard.watch import Watch
-from turnout.web.connections import LIMITS, Limits, protocol_with
+from turnout.web.access import Access, SharedToken
+from turnout.web.connections import LIMITS, Limits
 from turnout.web.hosts import is_loopback
 from turnout.web.listening import address_of, listen
+from turnout.web.serving import Server
 
 PORT = 8484
 
@@ -42,13 +40,13 @@ def serve(
     """
     generated = secrets.token_urlsafe(24) if token is None and not is_loopback(host) else None
     token = generated if token is None else token
-    check_token(host, token)
+    access = SharedToken(token, host)
     page_files()  # fails early if Plotly is missing
     watch = Watch(path)
     try:
         with listen(host, (PORT, 0) if port is None else (port,)) as listener:
             watch.start()
-            server = make_server(watch, token)
+            server = make_server(watch, access)
             announce(_url(listener, generated))
             with suppress(KeyboardInterrupt):  # the normal way to end the dashboard
                 server.run(sockets=[listener])
@@ -56,32 +54,9 @@ def serve(
         watch.stop()
 
 
-def make_server(watch: Watch, token: str | None, limits: Limits = LIMITS) -> uvicorn.Server:
-    """Returns an HTTP server without access log, which would contain tokens, and without a server header."""
-    config = uvicorn.Config(
-        make_app(watch, token=token, limits=limits),
-        http=protocol_with(limits),
-        h11_max_incomplete_event_size=limits.header_bytes,
-        ws="none",
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=1,
-    )
-    return _Server(config, watch)
-
-
-class _Server(uvicorn.Server):
-    """Ends the streams of changes before it shuts down, so that it need not wait for them."""
-
-    def __init__(self, config: uvicorn.Config, watch: Watch) -> None:
-        super().__init__(config)
-        self._watch = watch
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Handles SIGINT and SIGTERM."""
-        self._watch.request_stop()
-        super().handle_exit(sig, frame)
+def make_server(watch: Watch, access: Access, limits: Limits = LIMITS) -> Server:
+    """Returns the HTTP server of a dashboard."""
+    return Server(make_app(watch, access, limits=limits), limits, [watch.request_stop], shutdown_seconds=1)
 
 
 def _url(listener: socket.socket, token: str | None) -> str:

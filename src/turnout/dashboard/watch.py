@@ -7,10 +7,11 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from turnout.errors import ReportError, StoreError, TurnoutError
 from turnout.lab.analysis.judging import JudgedPromise
 from turnout.lab.runs.info import RunInfo
 from turnout.lab.runs.store import RunStore
+from turnout.live import FleetReader
 from turnout.live._internals import StaleError, is_fleet
 from turnout.storage.files.lock import Writer, lock_line
 
@@ -54,10 +56,15 @@ class WatchState:
 
 
 class Watch:
-    """Follows one file. Views read its sources under a lock; `version` increases with every change."""
+    """Follows one file. Views read its sources under a lock; `version` increases with every change.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    Args:
+        path: The file of a fleet or of a store of runs.
+        open_reader: Opens a reader of the fleet, in a process that has the fleet open already.
+    """
+
+    def __init__(self, path: Path, open_reader: Callable[[], FleetReader] | None = None) -> None:
+        self.path, self._open_reader = path, open_reader
         self.kind = ""
         self.rounds_read, self.seconds_read, self.last_ms = 0, 0.0, 0.0
         self.started_at = time.monotonic()
@@ -316,11 +323,12 @@ class Watch:
             self.last_ms = 1e3 * elapsed
 
     def _open(self) -> None:
-        self.kind = "fleet" if is_fleet(self.path) else "runs"
+        self.kind = "fleet" if self._open_reader is not None or is_fleet(self.path) else "runs"
         self._inode = self.path.stat().st_ino
         self.infos = {}
         if self.kind == "fleet":
-            self._fleet = open_fleet_source(self.path)
+            open_reader = self._open_reader or partial(FleetReader, self.path)
+            self._fleet = open_fleet_source(open_reader())
         else:
             self._store = RunStore(self.path, read_only=True)
         self._last_changes = self._changes_now()

@@ -228,11 +228,12 @@ class Scheduler:
             time.sleep(min(time.monotonic() - start, LONGEST_PAUSE))  # others get as much time
             start = time.monotonic()
 
-    def forget_in_steps(self, client: str) -> Iterator[None]:
+    def forget_in_steps(self, client: str, answer: StoredAnswer | None = None) -> Iterator[None]:
         """Does the same as `forget`, and yields after each transaction, so that the caller can do other work between.
 
         The first step replaces the id and writes a snapshot: from then on, no query returns anything that the client
-        reported. If the caller stops before the last step, the rest is removed when the fleet is opened again.
+        reported. If the caller stops before the last step, the rest is removed when the fleet is opened again. With the
+        first step the answer of a service is stored.
         """
         with self._mutex:
             self._refuse_in_group("forget")
@@ -250,6 +251,8 @@ class Scheduler:
                     last = changes.forget(row, client, name, since, summary)
                     state = memory.state(with_contexts=self._settings.persist_statuses)
                     changes.put_snapshot(last, state, now())  # without retention: older ones contain the client
+                    if answer is not None:
+                        changes.put_answer(answer)
                 memory.unsaved = 0
             self._check_ins.remove(client, row)
         yield

@@ -7,25 +7,31 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from turnout.errors import TurnoutError
-from turnout.service.access.callers import Access, caller_of
-from turnout.service.access.guard import METRICS, BodyLimits, Guard
-from turnout.service.access.rates import Rates
+from turnout.service import models, replies
+from turnout.service.access.rates import RateLimiter, Rates
 from turnout.service.calls import FleetCalls
-from turnout.service.direct import DirectCalls
-from turnout.service.errors import http_error, library_error, validation_error
-from turnout.service.examples import add_examples
+from turnout.service.errors import NO_ROUTE, status_of
 from turnout.service.metrics import Traffic, metrics_text
-from turnout.service.routes import READERS, ROLES_FIELD, check_access, make_router
+from turnout.service.routes.clients import CLIENTS
+from turnout.service.routes.queries import QUERIES
+from turnout.service.routes.rounds import ROUNDS
+from turnout.service.routes.routing import ChangeDispatcher, ChangeRoute, check_access
+from turnout.service.routes.turns import TURNS
 from turnout.version import __version__
+from turnout.web.access import READERS, Access
 from turnout.web.connections import LIMITS, Limits
+from turnout.web.errors import ErrorAnswers
+from turnout.web.guard import BodyLimits, CallGuard, caller_of
 from turnout.web.prometheus import MEDIA_TYPE
 
+#: The paths of the service; all others belong to the page.
+PREFIX = "/v1/"
+METRICS = "/metrics"
+#: Paths that are answered without a token, for monitors and for those who write clients; they reveal nothing secret.
+PUBLIC = ("/healthz", "/readyz", "/openapi.json")
 DESCRIPTION = """Client selection for federated learning, over HTTP.
 
 Send the token as `Authorization: Bearer …`. Roles (`x-roles` of each operation): *device* checks in and reports for its
@@ -49,7 +55,8 @@ def make_app(
     Args:
         fleets: The fleets by name; their threads must have been started.
         access: Finds the caller of a request.
-        page: The application that answers all paths that are not of the service, such as a dashboard.
+        page: The application that answers all paths that are not of the service, such as a dashboard; it has its own
+            guard.
         limits: The limits of headers.
         bodies: The limits of bodies.
         rates: How often a token may be used.
@@ -65,10 +72,13 @@ def make_app(
         redirect_slashes=False,
     )
     traffic, ending = Traffic(), threading.Event()
-    app.state.fleets, app.state.remove_tokens = fleets, access.remove_client
-    app.state.ending = ending
-    router = make_router(fleets, ending.is_set)
-    app.include_router(router)
+    app.state.fleets, app.state.ending = fleets, ending
+    answer_error = ErrorAnswers(status_of, no_route=NO_ROUTE)
+    answer_error.add_to(app)
+    changes: dict[str, ChangeRoute] = {}
+    for resource in (QUERIES, CLIENTS, ROUNDS, TURNS):
+        app.include_router(resource.router)
+        changes |= resource.changes
 
     @app.get("/healthz", include_in_schema=False)
     async def healthz() -> Response:
@@ -82,22 +92,54 @@ def make_app(
     @app.get(METRICS, include_in_schema=False)
     def metrics(request: Request) -> Response:
         check_access(request, None, READERS)
-        caller = caller_of(request)
-        own = {name: calls for name, calls in fleets.items() if caller.fleet in (None, name)}
+        caller = caller_of(request.scope)
+        own = {name: calls for name, calls in fleets.items() if caller is not None and caller.may_use(name)}
         return PlainTextResponse(metrics_text(own, traffic), media_type=MEDIA_TYPE)
 
-    app.add_middleware(DirectCalls, routes=router.routes, check=check_access, roles_field=ROLES_FIELD)
-    app.add_middleware(Guard, access=access, page=page, limits=limits, bodies=bodies, rates=rates, traffic=traffic)
-    app.add_exception_handler(TurnoutError, library_error)
-    app.add_exception_handler(RequestValidationError, validation_error)
-    app.add_exception_handler(HTTPException, http_error)
+    def count(scope: Scope, status: int, seconds: float) -> None:
+        """Counts a request under its fleet and operation; "" if the router has found none."""
+        if _is_own(scope["path"]):
+            fleet, endpoint = scope.get("path_params", {}).get("fleet", ""), scope.get("endpoint")
+            traffic.count(fleet if fleet in fleets else "", getattr(endpoint, "__name__", ""), status, seconds)
+
+    app.add_middleware(ChangeDispatcher, changes=changes, answer_error=answer_error)
+    limiter = RateLimiter(rates or Rates())
+    app.add_middleware(
+        CallGuard,
+        access=access,
+        public=PUBLIC,
+        limits=limits,
+        on_end=count,
+        bodies=bodies,
+        seconds_to_wait=limiter.seconds_to_wait,
+    )
+    if page is not None:
+        app.add_middleware(PageBeside, page=page)
     make_schema = app.openapi
 
     def openapi() -> dict[str, Any]:
         schema = make_schema()
-        add_examples(schema)
+        for name, described in schema.get("components", {}).get("schemas", {}).items():  # FastAPI drops null in them
+            model = getattr(models, name, None) or getattr(replies, name)
+            described["examples"] = model.model_config["json_schema_extra"]["examples"]
         schema.setdefault("components", {})["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         return schema
 
     app.openapi = openapi  # type: ignore[method-assign]
     return app
+
+
+class PageBeside:
+    """ASGI middleware that passes all requests that are not of the service to a page."""
+
+    def __init__(self, app: ASGIApp, page: ASGIApp) -> None:
+        self._app, self._page = app, page
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes the request on."""
+        is_own = scope["type"] != "http" or scope["path"] in PUBLIC or _is_own(scope["path"])
+        await (self._app if is_own else self._page)(scope, receive, send)
+
+
+def _is_own(path: str) -> bool:
+    return f"{path}/".startswith(PREFIX) or path == METRICS

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from turnout.errors import InterruptedGroupError, StoreError, TurnoutError
-from turnout.live import Scheduler
+from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import StoredAnswer
 from turnout.log import get_log
 from turnout.service.errors import BusyError, ReusedKeyError, StoppingError
@@ -49,8 +49,9 @@ class RequestKey:
 
 #: A call that runs in the transaction of its group.
 GroupedCall = Callable[[Scheduler], Answer]
-#: A call that writes transactions of its own, and lets other calls run after each `yield`.
-SteppedCall = Callable[[Scheduler], Iterator[None]]
+#: A call that writes transactions of its own, and lets other calls run after each `yield`. The first of them stores the
+#: answer, so that the same request is not executed again whatever happens to the later ones.
+SteppedCall = Callable[[Scheduler, StoredAnswer | None], Iterator[None]]
 
 
 @dataclass(slots=True, eq=False)
@@ -79,7 +80,7 @@ class FleetCalls:
 
     def __init__(self, scheduler: Scheduler, *, most_waiting: int = MOST_WAITING) -> None:
         self.scheduler, self._most_waiting = scheduler, most_waiting
-        self.events = EventLog(scheduler)
+        self.events = EventLog(scheduler, self.open_reader)
         self._waiting: deque[_Call] = deque()
         self._changed = threading.Condition()
         self._is_stopping = False
@@ -104,6 +105,10 @@ class FleetCalls:
             self._thread.join()
         self.events.close()
         self.scheduler.close()
+
+    def open_reader(self) -> FleetReader:
+        """Opens a reader for another thread, which reads while calls are executed; the caller closes it."""
+        return FleetReader(self.scheduler.path)
 
     @property
     def is_ready(self) -> bool:
@@ -199,17 +204,18 @@ class FleetCalls:
         If its answer cannot be stored, an exception undoes the whole group.
         """
         assert call.run is not None
-        stored = self._stored(call)
-        if stored is not None:
-            return stored
+        previous = self._stored(call)
+        if previous is not None:
+            return previous
         try:
             answer = call.run(self.scheduler)
             text = _as_json(answer.data)
         except Exception as error:  # of this call only, whatever it is
             self._note(error)
             return error
-        if call.key is not None and answer.is_change:
-            self.scheduler.store_answer(StoredAnswer(call.key.key, call.key.request, text, time.time()))
+        stored = _to_store(call, text)
+        if stored is not None and answer.is_change:
+            self.scheduler.store_answer(stored)
         return text
 
     def _stored(self, call: _Call) -> str | Exception | None:
@@ -228,11 +234,9 @@ class FleetCalls:
         try:
             result = self._stored(call)
             if result is None:
-                for _ in call.steps(self.scheduler):
-                    self._run_group()
                 result = _as_json({})
-                if call.key is not None:
-                    self.scheduler.store_answer(StoredAnswer(call.key.key, call.key.request, result, time.time()))
+                for _ in call.steps(self.scheduler, _to_store(call, result)):
+                    self._run_group()
             call.result = result
             self.version += 1
         except Exception as error:  # the caller must know
@@ -246,6 +250,11 @@ class FleetCalls:
             log.error("%s", error)
         elif not isinstance(error, TurnoutError):
             log.error("a call failed", exc_info=error)
+
+
+def _to_store(call: _Call, text: str) -> StoredAnswer | None:
+    """Returns the answer of a call as it is stored; None if the request has no key."""
+    return None if call.key is None else StoredAnswer(call.key.key, call.key.request, text, time.time())
 
 
 def _answer(calls: Sequence[_Call]) -> None:

@@ -2,20 +2,11 @@
 
 from __future__ import annotations
 
-from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse
 
 from turnout.errors import OfferError, ReportError, SettingError, StoreError, TurnoutError
 from turnout.live._internals import StaleError
-from turnout.log import printable
-
-#: The longest text of an error: messages may quote what was sent.
-LONGEST_TEXT = 1000
-#: After how many seconds a caller that was refused for a short time should try again.
-RETRY_SECONDS = 1
-
+from turnout.web.guard import READING
 
 #: What a request gets for which there is no route.
 NO_ROUTE = {
@@ -65,41 +56,8 @@ STATUSES: tuple[tuple[type[TurnoutError], int], ...] = (
 )
 
 
-def status_of(error: TurnoutError, *, is_query: bool = False) -> int:
+def status_of(request: Request, error: TurnoutError) -> int:
     """Returns the HTTP status of an error; a query that names an unknown client is not found."""
-    if is_query and isinstance(error, ReportError):
+    if request.method in READING and isinstance(error, ReportError):
         return 404
     return next(status for kind, status in STATUSES if isinstance(error, kind))
-
-
-def error_response(text: str, status: int) -> JSONResponse:
-    """Returns the response to a request that is refused."""
-    headers = {"retry-after": str(RETRY_SECONDS)} if status in (429, 503) else None
-    shown = printable(text)
-    return JSONResponse({"error": shown[:LONGEST_TEXT]}, status, headers=headers)
-
-
-def library_error(request: Request, error: Exception) -> JSONResponse:
-    """Answers with the message of the library."""
-    assert isinstance(error, TurnoutError)
-    return error_response(str(error), status_of(error, is_query=request.method in ("GET", "HEAD")))
-
-
-def validation_error(_: Request, error: Exception) -> JSONResponse:
-    """Answers with the first field that is invalid, and why."""
-    assert isinstance(error, RequestValidationError)
-    first = error.errors()[0]
-    if first["type"] == "json_invalid":
-        return error_response(f"the body is not valid JSON, from character {first['loc'][-1]} on", 400)
-    where = ".".join(str(part)[:100] for part in first["loc"] if part != "body")
-    message = str(first["msg"]).removeprefix("Value error, ")
-    message = message[:1].lower() + message[1:]
-    return error_response(f"{where}: {message}" if where else message, 422)
-
-
-def http_error(_: Request, error: Exception) -> JSONResponse:
-    """Answers to requests that no route can answer."""
-    assert isinstance(error, HTTPException)
-    response = error_response(NO_ROUTE.get(error.status_code, str(error.detail).lower()), error.status_code)
-    response.headers.update(error.headers or {})
-    return response

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any
@@ -24,10 +24,11 @@ class EventLog:
 
     Args:
         scheduler: The scheduler of the fleet.
+        open_reader: Opens a reader of the fleet.
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self._scheduler = scheduler
+    def __init__(self, scheduler: Scheduler, open_reader: Callable[[], FleetReader]) -> None:
+        self._scheduler, self._open_reader = scheduler, open_reader
         self._reader: FleetReader | None = None
         self._mutex = threading.Lock()
         self._streams = 0
@@ -100,7 +101,7 @@ class EventLog:
 
     def _open(self) -> FleetReader:
         if self._reader is None:
-            self._reader = FleetReader(self._scheduler.path)
+            self._reader = self._open_reader()
         return self._reader
 
 

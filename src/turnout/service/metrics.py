@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
+from turnout.errors import StoreError
 from turnout.kernel.certificate import STATUSES
-from turnout.service.answers import number
+from turnout.log import get_log
 from turnout.service.calls import FleetCalls
 from turnout.web.prometheus import labels, metric_lines
 
+log = get_log("turnout.service")
 #: The upper ends of the classes of response times, in seconds.
 TIMES = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
-Samples = dict[str, float]
+#: The name of a metric, what it measures, and its value; None if there is none.
+Metric = tuple[str, str, float | None]
 
 
 class Traffic:
@@ -74,40 +78,52 @@ def metrics_text(fleets: Mapping[str, FleetCalls], traffic: Traffic) -> str:
 
 
 def _fleet_lines(fleets: Mapping[str, FleetCalls]) -> Iterator[str]:
-    gauges: dict[str, tuple[str, str, Samples]] = {}
-
-    def add(name: str, fleet: str, help_text: str, value: float | None, kind: str = "gauge") -> None:
-        if number(value) is not None and value is not None:
-            gauges.setdefault(name, (help_text, kind, {}))[2][labels(fleet=fleet)] = float(value)
-
+    samples: dict[str, tuple[str, str, dict[str, float]]] = {}
     for fleet, calls in fleets.items():
-        add("turnout_up", fleet, "Whether changes can be stored.", float(calls.is_ready))
-        add("turnout_service_waiting_calls", fleet, "Calls that wait to be executed.", calls.waiting)
-        add("turnout_service_groups_total", fleet, "Transactions of calls.", calls.groups, "counter")
-        add("turnout_service_calls_total", fleet, "Calls in these transactions.", calls.grouped, "counter")
-        status, found = calls.scheduler.status(), calls.scheduler.metrics()
-        add("turnout_clients", fleet, "Clients that have joined, including retired ones.", status.clients)
-        add("turnout_round", fleet, "The newest round; without rounds, the newest decision.", found.round)
-        add("turnout_open_round_seconds", fleet, "How long the open round has been open.", found.open_round_seconds)
-        add("turnout_seconds_since_report", fleet, "Time since the newest report.", found.seconds_since_report)
-        if calls.scheduler.settings.concurrency is not None:
-            flying = len(calls.scheduler.in_flight())
-            add("turnout_turns_in_flight", fleet, "Turns that are under way and without a report.", flying)
-        add("turnout_store_bytes", fleet, "Size of the fleet's file.", found.file_bytes)
-        add("turnout_log_bytes", fleet, "Size of its write-ahead log.", found.log_bytes)
-        add("turnout_commit_seconds_median", fleet, "Median time of the last commits.", found.commit_seconds_median)
-        add("turnout_commit_seconds_largest", fleet, "Longest of these times.", found.commit_seconds_largest)
-        add("turnout_refused_reports_total", fleet, "Reports that were refused.", found.refused_reports, "counter")
-        promise = status.promise
-        if promise is not None:
-            code = STATUSES.index(promise.status)
-            add("turnout_promise_status", fleet, "0: kept, 1: behind, within the tolerance, 2: broken.", code)
-            add("turnout_promise_broken_clients", fleet, "Clients beyond the tolerance.", promise.broken)
-            add(
-                "turnout_promise_largest_shortfall_turns",
-                fleet,
-                "How many turns the client that is furthest behind is behind its promise; 0 if none is behind.",
-                max(promise.worst_behind, 0.0),
-            )
-    for name, (help_text, kind, samples) in gauges.items():
-        yield from metric_lines(name, help_text, kind, samples)
+        try:
+            state, is_up = _state(calls), calls.is_ready
+        except (StoreError, OSError) as error:  # of this fleet only
+            log.error("the metrics of %s cannot be read: %s", fleet, error)
+            state, is_up = [], False
+        own: list[Metric] = [
+            ("turnout_up", "Whether changes can be stored.", is_up),
+            ("turnout_service_waiting_calls", "Calls that wait to be executed.", calls.waiting),
+            ("turnout_service_groups_total", "Transactions of calls.", calls.groups),
+            ("turnout_service_calls_total", "Calls in these transactions.", calls.grouped),
+        ]
+        for name, text, value in (*own, *state):
+            if value is not None and math.isfinite(value):
+                kind = "counter" if name.endswith("_total") else "gauge"
+                samples.setdefault(name, (text, kind, {}))[2][labels(fleet=fleet)] = float(value)
+    for name, (text, kind, values) in samples.items():
+        yield from metric_lines(name, text, kind, values)
+
+
+def _state(calls: FleetCalls) -> list[Metric]:
+    """Returns the metrics of a fleet's scheduler."""
+    scheduler = calls.scheduler
+    status, found = scheduler.status(), scheduler.metrics()
+    metrics: list[Metric] = [
+        ("turnout_clients", "Clients that have joined, including retired ones.", status.clients),
+        ("turnout_round", "The newest round; without rounds, the newest decision.", found.round),
+        ("turnout_open_round_seconds", "How long the open round has been open.", found.open_round_seconds),
+        ("turnout_seconds_since_report", "Time since the newest report.", found.seconds_since_report),
+        ("turnout_store_bytes", "Size of the fleet's file.", found.file_bytes),
+        ("turnout_log_bytes", "Size of its write-ahead log.", found.log_bytes),
+        ("turnout_commit_seconds_median", "Median time of the last commits.", found.commit_seconds_median),
+        ("turnout_commit_seconds_largest", "Longest of these times.", found.commit_seconds_largest),
+        ("turnout_refused_reports_total", "Reports that were refused.", found.refused_reports),
+    ]
+    if scheduler.settings.concurrency is not None:
+        running = len(scheduler.in_flight())
+        metrics.append(("turnout_turns_in_flight", "Turns that are under way and without a report.", running))
+    promise = status.promise
+    if promise is not None:
+        text = "How many turns the client that is furthest behind is behind its promise; 0 if none is behind."
+        code = STATUSES.index(promise.status)
+        metrics += [
+            ("turnout_promise_status", "0: kept, 1: behind, within the tolerance, 2: broken.", code),
+            ("turnout_promise_broken_clients", "Clients beyond the tolerance.", promise.broken),
+            ("turnout_promise_largest_shortfall_turns", text, max(promise.worst_behind, 0.0)),
+        ]
+    return metrics

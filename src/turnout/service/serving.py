@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import re
 import signal
-import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import uvicorn
 from fastapi import FastAPI
-from starlette.types import ASGIApp
 
-from turnout.errors import SettingError
-from turnout.live import Scheduler
-from turnout.service.access.callers import Access
-from turnout.service.access.guard import BodyLimits
+from turnout.errors import SettingError, StoreError
+from turnout.live import FleetReader, Scheduler
+from turnout.service.access.callers import FleetAccess
 from turnout.service.access.rates import Rates
-from turnout.service.access.tokens import TokenFile, require_fleet, tokens_path
+from turnout.service.access.tokens import FleetTokens
 from turnout.service.app import make_app
 from turnout.service.calls import MOST_WAITING, FleetCalls
-from turnout.web.connections import Limits, protocol_with
+from turnout.web.access import Access
+from turnout.web.connections import Limits
+from turnout.web.guard import BodyLimits
 from turnout.web.hosts import is_loopback
 from turnout.web.listening import address_of, listen
+from turnout.web.serving import Page, Server
 
 PORT = 8080
 #: How long running requests may take once the service is ending, in seconds.
@@ -86,21 +85,6 @@ def _check_certificate(certificate: Path, key: Path | None) -> None:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A web page that is served beside the fleets.
-
-    Attributes:
-        app: The application.
-        end: Called when the service begins to end, so that streams of the page end as well.
-        close: Called when the service has ended, before the fleets are closed.
-    """
-
-    app: ASGIApp
-    end: Callable[[], None]
-    close: Callable[[], None]
-
-
 def fleet_names(paths: Sequence[Path]) -> dict[str, Path]:
     """Returns the names of fleets in addresses: those of their files, without the ending."""
     names: dict[str, Path] = {}
@@ -115,62 +99,44 @@ def fleet_names(paths: Sequence[Path]) -> dict[str, Path]:
 
 
 @contextmanager
-def open_fleets(paths: Sequence[Path], options: Options) -> Iterator[tuple[dict[str, FleetCalls], Access]]:
+def open_fleets(paths: Sequence[Path], options: Options) -> Iterator[tuple[dict[str, FleetCalls], FleetAccess]]:
     """Opens fleets and their tokens, and starts their threads; at the end, executes what waits and closes them."""
     names = fleet_names(paths)
     with ExitStack() as opened:
         for path in names.values():
             if not path.is_file():
                 raise SettingError(f"there is no fleet at {path}: create it with Scheduler.open", argument="fleet")
-            require_fleet(path)
-            if options.tokens and not tokens_path(path).exists():
-                raise SettingError(f"{path} has no tokens: create one first", argument="tokens")
-        tokens = {
-            name: opened.enter_context(TokenFile(path, read_only=True))
-            for name, path in names.items()
-            if options.tokens
-        }
-        access = Access(tokens if options.tokens else None)
+        tokens = {name: opened.enter_context(_open_tokens(path)) for name, path in names.items() if options.tokens}
+        access = FleetAccess(tokens if options.tokens else None)
         fleets = {}
         for name, path in names.items():
             fleets[name] = FleetCalls(Scheduler.open(path), most_waiting=options.most_waiting)
             opened.callback(fleets[name].stop)
+        for reader in tokens.values():
+            opened.callback(reader.close)  # before the scheduler, which then moves the log into the file
         for calls in fleets.values():
             calls.start()
         yield fleets, access
 
 
-class _Server(uvicorn.Server):
-    """Ends all streams before it shuts down, so that it need not wait for them."""
-
-    def __init__(self, config: uvicorn.Config, endings: Sequence[Callable[[], None]]) -> None:
-        super().__init__(config)
-        self._endings = endings
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Ends the streams, closes the sockets, and waits for the running requests."""
-        for end in self._endings:
-            end()
-        await super().shutdown(sockets)
+def _open_tokens(fleet: Path) -> FleetTokens:
+    try:
+        return FleetTokens(fleet, read_only=True)
+    except StoreError as error:
+        if error.argument == "token":
+            raise SettingError(str(error), argument="tokens") from error
+        raise
 
 
-def make_server(app: FastAPI, options: Options, page: Page | None = None) -> uvicorn.Server:
-    """Returns an HTTP server without access log, which would contain tokens, and without a server header."""
-    return _Server(
-        uvicorn.Config(
-            app,
-            http=protocol_with(options.limits),
-            h11_max_incomplete_event_size=options.limits.header_bytes,
-            ws="none",
-            lifespan="off",
-            log_level="warning",
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-            ssl_certfile=options.certificate,
-            ssl_keyfile=options.key,
-        ),
+def make_server(app: FastAPI, options: Options, page: Page | None = None) -> Server:
+    """Returns the HTTP server of an application."""
+    return Server(
+        app,
+        options.limits,
         [app.state.ending.set, *([] if page is None else [page.end])],
+        shutdown_seconds=SHUTDOWN_SECONDS,
+        certificate=options.certificate,
+        key=options.key,
     )
 
 
@@ -178,7 +144,7 @@ def serve(
     paths: Sequence[Path],
     options: Options,
     *,
-    make_page: Callable[[Access], Page] | None = None,
+    make_page: Callable[[Mapping[str, tuple[Path, Callable[[], FleetReader]]], Access], Page] | None = None,
     announce: Callable[[str], None] = print,
 ) -> None:
     """Serves fleets until the process is interrupted by SIGINT or SIGTERM.
@@ -188,7 +154,8 @@ def serve(
     Args:
         paths: The files of the fleets, which must exist.
         options: How they are served.
-        make_page: Returns the page that answers all other paths, such as a dashboard.
+        make_page: Returns the page that answers all other paths, such as a dashboard. It is given the file of each
+            fleet with what opens a reader of it, and what finds the caller of a request.
         announce: Called with the URL once the server listens.
     """
     with (
@@ -196,7 +163,8 @@ def serve(
         listen(options.host, (options.port,)) as listener,
         ExitStack() as opened,
     ):
-        page = None if make_page is None else make_page(access)
+        readers = {name: (calls.scheduler.path, calls.open_reader) for name, calls in fleets.items()}
+        page = None if make_page is None else make_page(readers, access)
         if page is not None:
             opened.callback(page.close)
         app = make_app(

@@ -14,7 +14,6 @@ from turnout.counting import counted
 from turnout.errors import SettingError, StoreError
 from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import back_up_fleet, doubled_closes, examine, remove_doubled_closes
-from turnout.service.access.tokens import TokenFile, back_up_tokens, tokens_path
 
 FleetArgument = Annotated[Path, typer.Argument(metavar="FILE", help="File of the fleet, such as fleet.turnout.")]
 ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT", help="Id of the client.")]
@@ -27,21 +26,17 @@ def backup(
 ) -> None:
     """Write a complete copy of a fleet, also while its scheduler or `turnout serve` is running; the copy is one file.
 
-    If the fleet has tokens for `turnout serve`, they are copied to a second file, COPY-tokens. Do not copy the file of
-    a running fleet in any other way: its newest commits are in a log beside it.
+    The tokens for `turnout serve` are in it. Do not copy the file of a running fleet in any other way: its newest
+    commits are in a log beside it.
 
     Example: turnout fleet backup fleet.turnout backup-monday.turnout
     """
-    if tokens_path(copy).exists():
-        raise StoreError(f"{tokens_path(copy)} exists already: choose another path, or move it away")
     with progress_bar() as progress:
         task = progress.add_task("pages", total=None)
         back_up_fleet(file, copy, lambda done, total: progress.update(task, completed=done, total=total))
     with FleetReader(copy) as reader:
         rounds = "closed rounds" if reader.settings.concurrency is None else "turns"
         _say(f"{copy} has all {reader.round:,} {rounds} of {counted(len(reader.ids), 'client')}.")
-    if back_up_tokens(file, copy):
-        _say(f"{tokens_path(copy)} has its tokens.")
 
 
 def compact(file: FleetArgument) -> None:
@@ -94,9 +89,6 @@ def forget(file: FleetArgument, client: ClientArgument, yes: YesOption = False) 
         row = int(scheduler.rows([client])[0])
         scheduler.forget(client)
         name = scheduler.clients[row]
-    if tokens_path(file).exists():
-        with TokenFile(file) as tokens:
-            tokens.remove_client(client)
     _say(f"The client is forgotten; its turns are counted as those of {name}.")
 
 

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from turnout.errors import SettingError
-
-if TYPE_CHECKING:  # they need FastAPI
-    from turnout.service.access.callers import Access
-    from turnout.service.serving import Page
 
 
 def serve(
@@ -80,43 +74,9 @@ def serve(
             console.print("Every program on this machine may do everything: no token is needed.")
         console.print("Press Ctrl-C to stop.")
 
-    make_page = _page_maker(names) if page else None
+    if not page:
+        serve_fleets(fleets, options, announce=announce)
+        return
+    from turnout.dashboard.choice import make_page
+
     serve_fleets(fleets, options, make_page=make_page, announce=announce)
-
-
-def _page_maker(names: Mapping[str, Path]) -> Callable[[Access], Page]:
-    """Returns what makes the dashboard of a fleet or, of several, a list of them and the dashboard of each."""
-    from turnout.dashboard.app import make_app
-    from turnout.dashboard.choice import FleetPages
-    from turnout.dashboard.files import page_files
-    from turnout.dashboard.watch import Watch
-    from turnout.service.serving import Page
-
-    page_files()  # fails early if Plotly's script is missing
-
-    def make_page(access: Access) -> Page:
-        watches = {name: Watch(path) for name, path in names.items()}
-        pages = {
-            name: make_app(watch, accepts=partial(_accepts, access, name) if access.needs_token else None)
-            for name, watch in watches.items()
-        }
-        for watch in watches.values():
-            watch.start()
-
-        def end() -> None:
-            for watch in watches.values():
-                watch.request_stop()
-
-        def close() -> None:
-            for watch in watches.values():
-                watch.stop()
-
-        may_read = access.may_read if access.needs_token else None
-        app = next(iter(pages.values())) if len(pages) == 1 else FleetPages(pages, may_read=may_read)
-        return Page(app, end, close)
-
-    return make_page
-
-
-def _accepts(access: Access, name: str, token: str) -> bool:
-    return access.may_read(token, name)

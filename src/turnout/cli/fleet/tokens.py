@@ -13,8 +13,9 @@ from rich.table import Table
 from turnout.cli.options import JsonOption, print_json, printable
 from turnout.errors import SettingError
 from turnout.log import printable as escaped
-from turnout.service.access.tokens import ROLES, Role, TokenFile, as_date
+from turnout.service.access.tokens import FleetTokens, as_date
 from turnout.storage.encoding.limits import read_file
+from turnout.web.access import ROLES, Role
 
 #: The largest file of client ids: ids of a million clients.
 MOST_ID_BYTES = 1 << 26
@@ -42,7 +43,7 @@ def create(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Create a token and print it. It is shown only once: the file of tokens contains only its digest.
+    """Create a token and print it. It is shown only once: the file of the fleet contains only its digest.
 
     device: checks in and reports for its own client. server: selects clients, reports and closes rounds. viewer: reads.
     operator: everything, and alone changes settings and forgets clients.
@@ -50,7 +51,7 @@ def create(
     Example: turnout tokens create fleet.turnout --role device --client phone-1
     """
     ids = [*(client or []), *([] if clients is None else _read_ids(clients))]
-    with TokenFile(fleet) as file:
+    with FleetTokens(fleet) as file:
         made = file.create(cast(Role, role), clients=ids, label=label, days=days)
     if json:
         print_json([{"token": new.text, **asdict(new.token)} for new in made])
@@ -65,7 +66,7 @@ def list_(fleet: FleetArgument, json: JsonOption = False) -> None:
 
     Example: turnout tokens list fleet.turnout
     """
-    with TokenFile(fleet, read_only=True) as file:
+    with FleetTokens(fleet, read_only=True) as file:
         found = file.list()
     if json:
         print_json([{**asdict(token), "state": token.state} for token in found])
@@ -86,9 +87,7 @@ def revoke(
 
     Example: turnout tokens revoke fleet.turnout 3f9c27a41be0
     """
-    with TokenFile(fleet, read_only=True) as file:  # does not create a file
-        file.list()
-    with TokenFile(fleet) as file:
+    with FleetTokens(fleet) as file:
         revoked = file.revoke(token)
     Console(soft_wrap=True, highlight=False).print(
         printable(f"Token {revoked.id} ({revoked.role}) was revoked at {as_date(revoked.revoked)} UTC.")

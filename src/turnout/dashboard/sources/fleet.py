@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,18 +25,17 @@ SHOWN_AMENDMENTS = 5
 
 
 class FleetSource:
-    """The source of a live fleet."""
+    """The source of a live fleet.
+
+    Args:
+        reader: Reads the fleet; `close` closes it.
+    """
 
     _no_deadline = "No deadline is set: a round stays open until every selected client replies or the round is closed."
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._reader = FleetReader(path)
-        try:
-            self._follower = self._reader.follow()
-        except BaseException:
-            self._reader.close()
-            raise
+    def __init__(self, reader: FleetReader) -> None:
+        self._reader, self._path = reader, reader.path
+        self._follower = reader.follow()
         self.trouble: str | None = None
         self.ledger = self._make_ledger()
         self._add_dropped_rounds()

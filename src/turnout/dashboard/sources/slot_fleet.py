@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -79,11 +78,13 @@ class SlotFleetSource(FleetSource):
         return self._fleet.in_flight.capped(decision, self._fleet.queues)
 
 
-def open_fleet_source(path: Path) -> FleetSource:
-    """Opens the source of a fleet, with or without rounds."""
-    with FleetReader(path) as reader:
-        has_rounds = reader.settings.concurrency is None
-    return FleetSource(path) if has_rounds else SlotFleetSource(path)
+def open_fleet_source(reader: FleetReader) -> FleetSource:
+    """Returns the source of a fleet, with or without rounds; the reader is closed with it, and if this fails."""
+    try:
+        return FleetSource(reader) if reader.settings.concurrency is None else SlotFleetSource(reader)
+    except BaseException:
+        reader.close()
+        raise
 
 
 def _ended(filled: FilledSlots) -> list[EndedSlot]:

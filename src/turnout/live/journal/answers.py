@@ -1,7 +1,8 @@
-"""Answers to requests of a service, so that a request that is sent twice is answered twice and executed once.
+"""What a service stores in the file of its fleet: its answers, and digests of its access tokens.
 
-They are stored in the transaction of what the request changed, in a table of their own, which the first of them
-creates. Versions that do not know the table ignore it.
+A request that is sent twice is answered twice and executed once: its answer is stored in the transaction of what it
+changed. The tokens of a client are deleted in the transaction that forgets it. Each of the two has a table of its own,
+which the first entry creates.
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ TABLE = """CREATE TABLE IF NOT EXISTS answers (
     seal INTEGER NOT NULL
 )"""
 INSERT = "INSERT INTO answers (key, request, answer, at, seal) VALUES (?, ?, ?, ?, ?)"
+TOKENS = """CREATE TABLE IF NOT EXISTS tokens (
+    id TEXT PRIMARY KEY, digest BLOB NOT NULL, role TEXT NOT NULL, client TEXT, label TEXT NOT NULL,
+    created REAL NOT NULL, expires REAL, revoked REAL
+) WITHOUT ROWID"""
+TOKENS_BY_CLIENT = "CREATE INDEX IF NOT EXISTS tokens_by_client ON tokens (client) WHERE client IS NOT NULL"
 #: For how long answers are kept, in seconds, and how many at most.
 KEPT_SECONDS, MOST_ANSWERS = 86_400.0, 200_000
 #: How many old answers are deleted whenever one is written.
@@ -99,3 +105,27 @@ def stored_answers(db: sqlite3.Connection) -> Iterator[StoredAnswer]:
 def has_answers(db: sqlite3.Connection) -> bool:
     """Returns whether any answer was ever stored in the file."""
     return bool(single_value(db, "SELECT COUNT(*) FROM sqlite_master WHERE name = 'answers'"))
+
+
+def has_tokens(db: sqlite3.Connection) -> bool:
+    """Returns whether any token was ever stored in the file."""
+    return bool(single_value(db, "SELECT COUNT(*) FROM sqlite_master WHERE name = 'tokens'"))
+
+
+def drop_tokens_of(db: sqlite3.Connection, client: str) -> None:
+    """Deletes all tokens of a client, with its id."""
+    if has_tokens(db):
+        db.execute("DELETE FROM tokens WHERE client = ?", (client,))
+        note_tokens_changed(db)
+
+
+def note_tokens_changed(db: sqlite3.Connection) -> None:
+    """Increases the version of the tokens, so that services read them again."""
+    version = tokens_version(db) + 1
+    db.execute("INSERT INTO meta VALUES ('tokens', ?) ON CONFLICT (key) DO UPDATE SET value = ?", (version, version))
+
+
+def tokens_version(db: sqlite3.Connection) -> int:
+    """Returns a number that increases whenever a token is created, revoked or deleted; 0 before the first."""
+    found = db.execute("SELECT value FROM meta WHERE key = 'tokens'").fetchone()
+    return 0 if found is None else int(found[0])

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from turnout.errors import StoreError
-from turnout.live.journal.answers import StoredAnswer, drop_answers_about, write_answer
+from turnout.live.journal.answers import StoredAnswer, drop_answers_about, drop_tokens_of, write_answer
 from turnout.live.journal.redaction import Redaction, pending_redactions, start_redaction
 from turnout.live.journal.schema import INITIAL, INITIAL_DIGEST, KEEP_AVAILABILITY_UP_TO, update_turns
 from turnout.live.journal.summary import (
@@ -255,4 +255,5 @@ class Changes:
         redaction = Redaction(row, client, name, boundary=first.event, digest=first.digest.hex())
         start_redaction(self._db, redaction, since)
         drop_answers_about(self._db, client)
+        drop_tokens_of(self._db, client)
         return self.add_event("forget", json.dumps({"row": row, "name": name}).encode())

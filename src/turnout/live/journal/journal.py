@@ -52,6 +52,7 @@ from turnout.live.turns.slots.records import Flight, unpack_flight
 from turnout.log import get_log
 from turnout.storage.encoding.packing import parse_stored, unpack_snapshot
 from turnout.storage.files.database import create, single_value, translate_sqlite_errors
+from turnout.storage.files.identify import application_id
 from turnout.storage.files.lock import Writer, WriterLock
 from turnout.storage.files.storefile import StoreFile
 
@@ -589,8 +590,8 @@ def is_fleet(path: Path) -> bool:
     """Returns whether the application id of a file is that of a fleet."""
     if not path.is_file():
         raise StoreError(f"there is no file {path}: check the path")
-    with translate_sqlite_errors(path), path.open("rb") as file:
-        return file.read(72)[68:] == FLEET.application_id.to_bytes(4, "big")
+    with translate_sqlite_errors(path):
+        return application_id(path) == FLEET.application_id
 
 
 def has_offers(db: sqlite3.Connection) -> bool:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from turnout.errors import SettingError
-from turnout.service.access.callers import Caller
+from turnout.web.access import Caller
 
 #: The most tokens whose use is remembered; of more, those that were not used for the longest time are forgotten.
-MOST_REMEMBERED = 100_000
+MAX_REMEMBERED = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +72,6 @@ class RateLimiter:
         stock = min(most, stock + (now - since) * rate)
         is_allowed = stock >= 1
         self._stocks[caller.token] = (stock - 1 if is_allowed else stock, now)
-        if len(self._stocks) > MOST_REMEMBERED:
+        if len(self._stocks) > MAX_REMEMBERED:
             self._stocks.popitem(last=False)
         return 0.0 if is_allowed else (1 - stock) / rate

@@ -1,61 +1,48 @@
 """Access tokens of a fleet: who may call the service, and in which role.
 
-The tokens of `fleet.turnout` are in the file `fleet.turnout-tokens`, which contains only digests of the secrets. A
-secret has 256 random bits, so nobody can find it by trying, and a fast digest is as good as a slow one.
+They are in the file of the fleet, which contains only digests of the secrets. A secret has 256 random bits, so nobody
+can find it by trying, and a fast digest is as good as a slow one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, get_args
 
 from turnout.errors import SettingError, StoreError, suggestion
-from turnout.live._internals import check_client_id, is_fleet
-from turnout.storage.files.backup import back_up
-from turnout.storage.files.database import FileKind, create, translate_sqlite_errors
-from turnout.storage.files.identify import not_a
-from turnout.storage.files.lock import WriterLock
+from turnout.live._internals import (
+    FLEET,
+    TOKENS,
+    TOKENS_BY_CLIENT,
+    check_client_id,
+    has_tokens,
+    note_tokens_changed,
+    tokens_version,
+)
 from turnout.storage.files.storefile import StoreFile
+from turnout.web.access import ROLES, Role
 
-#: device: checks in and reports for its own client. server: selects and closes, reports for every client. viewer:
-#: reads. operator: everything, and alone changes settings and forgets clients.
-Role = Literal["device", "server", "operator", "viewer"]
-ROLES: tuple[Role, ...] = get_args(Role)
 PREFIX = "turnout"
 ID_BYTES, SECRET_BYTES = 6, 32
-LONGEST_LABEL = 200
+MAX_LABEL = 200
 #: The longest text that is compared with the tokens.
-LONGEST_TOKEN = 200
+MAX_TOKEN = 200
 SECONDS_PER_DAY = 86_400.0
 #: The most days for which a token can be valid: a century.
-MOST_DAYS = 36_525.0
-
-TOKENS = FileKind(
-    "token file",
-    0x7475746B,  # "tutk", in ASCII
-    1,
-    """
-CREATE TABLE tokens (
-    id TEXT PRIMARY KEY,
-    digest BLOB NOT NULL,
-    role TEXT NOT NULL,
-    client TEXT,
-    label TEXT NOT NULL,
-    created REAL NOT NULL,
-    expires REAL,
-    revoked REAL
-) WITHOUT ROWID;
-CREATE INDEX tokens_by_client ON tokens (client) WHERE client IS NOT NULL;
-""",
-)
+MAX_DAYS = 36_525.0
+#: The most tokens that are created in one transaction, for which the scheduler of the fleet waits.
+MAX_AT_ONCE = 10_000
+#: The most tokens that are kept in memory, each about 500 bytes; beyond it, all are read again.
+MAX_KNOWN = 50_000
 _COLUMNS = "id, role, client, label, created, expires, revoked"
 #: Compared with the digest of a secret whose token does not exist, so that the answer takes the same time.
 _NO_DIGEST = bytes(32)
@@ -102,39 +89,31 @@ class NewToken:
     text: str
 
 
-def tokens_path(fleet: Path) -> Path:
-    """Returns the path of the token file of a fleet."""
-    return fleet.with_name(f"{fleet.name}-tokens")
-
-
-def require_fleet(path: Path) -> None:
-    """Raises StoreError, which says what the file is, unless it is a fleet."""
-    if not is_fleet(path):
-        raise StoreError(f"{not_a(path, 'a fleet') or f'{path} is not the file of a fleet'}: check the path")
-
-
-class TokenFile:
+class FleetTokens:
     """The tokens of a fleet.
 
-    A change takes effect with the next request of a running service. Processes may change the file at the same time.
+    A change takes effect with the next request of a running service. Any process may change them at any time.
 
     Args:
         fleet: The file of the fleet.
-        read_only: Whether tokens are only looked up. The file must exist then; otherwise it is created.
+        read_only: Whether tokens are only looked up; there must be some then.
     """
 
     def __init__(self, fleet: Path, *, read_only: bool = False) -> None:
-        self.fleet, self.path = fleet, tokens_path(fleet)
-        self._access: Literal["read", "report"] = "read" if read_only else "report"
-        if not self.path.exists():
-            if not fleet.is_file():
-                raise StoreError(f"there is no fleet at {fleet}: check the path", argument="fleet")
-            require_fleet(fleet)
+        if not fleet.is_file():
+            raise StoreError(f"there is no fleet at {fleet}: check the path", argument="fleet")
+        self.fleet = fleet
+        self._file = StoreFile(fleet, (FLEET,), "read" if read_only else "report")
+        # Tokens that were found, by the digests of their texts, and the state of the file in which they were.
+        self._known: dict[bytes, Token] = {}
+        self._changes = self._version = -1
+        self._is_checked = False
+        try:
             if read_only:
-                raise StoreError(f"{fleet} has no tokens: create one first", argument="token")
-            _create(self.path)
-        self._file = StoreFile(self.path, (TOKENS,), self._access)
-        self._inode = self.path.stat().st_ino
+                self._require()
+        except BaseException:
+            self.close()
+            raise
 
     def create(
         self,
@@ -162,22 +141,26 @@ class TokenFile:
             raise SettingError(f"a token of the role {role} belongs to no client: leave out clients")
         for client in clients:
             check_client_id(client, SettingError)
-        if len(label) > LONGEST_LABEL:
-            raise SettingError(f"label must have at most {LONGEST_LABEL} characters, got {len(label)}")
-        if days is not None and not 0 < days <= MOST_DAYS:
-            raise SettingError(f"days must be above 0 and at most {MOST_DAYS:,.0f}, got {days}")
+        if len(label) > MAX_LABEL:
+            raise SettingError(f"label must have at most {MAX_LABEL} characters, got {len(label)}")
+        if days is not None and not 0 < days <= MAX_DAYS:
+            raise SettingError(f"days must be above 0 and at most {MAX_DAYS:,.0f}, got {days}")
         created = time.time()
         expires = None if days is None else created + days * SECONDS_PER_DAY
         made = [_generate(role, client, label, created, expires) for client in (clients or (None,))]
-        with self._file.writing() as db:
-            db.executemany(
-                "INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, NULL)",
-                [(new.token.id, _digest(new.text), role, new.token.client, label, created, expires) for new in made],
-            )
+        rows = [(new.token.id, _digest(new.text), role, new.token.client, label, created, expires) for new in made]
+        for start in range(0, len(rows), MAX_AT_ONCE):
+            with self._file.writing() as db:
+                db.execute(TOKENS)
+                db.execute(TOKENS_BY_CLIENT)
+                part = rows[start : start + MAX_AT_ONCE]
+                db.executemany("INSERT INTO tokens VALUES (?, ?, ?, ?, ?, ?, ?, NULL)", part)
+                note_tokens_changed(db)
         return made
 
     def list(self) -> list[Token]:
         """Returns all tokens, the oldest first; those that were revoked or have expired as well."""
+        self._require()
         with self._file.reading() as db:
             return [Token(*row) for row in db.execute(f"SELECT {_COLUMNS} FROM tokens ORDER BY created, id")]
 
@@ -185,41 +168,66 @@ class TokenFile:
         """Revokes the token with this id (or this text) for good; a second call has no effect."""
         prefix, _, rest = token.partition("_")
         token = rest.partition("_")[0] if prefix == PREFIX else token
+        self._require()
         with self._file.writing() as db:
             db.execute("UPDATE tokens SET revoked = ? WHERE id = ? AND revoked IS NULL", (time.time(), token))
+            note_tokens_changed(db)
+            self._known.clear()
             found = db.execute(f"SELECT {_COLUMNS} FROM tokens WHERE id = ?", (token,)).fetchone()
         if found is None:
-            raise SettingError(f"there is no token with the id {token!r} in {self.path}: list the tokens for their ids")
+            raise SettingError(
+                f"there is no token with the id {token!r} in {self.fleet}: list the tokens for their ids"
+            )
         return Token(*found)
-
-    def remove_client(self, client: str) -> int:
-        """Deletes all tokens of a client that is forgotten, with its id; returns how many there were."""
-        with self._file.writing() as db:
-            return db.execute("DELETE FROM tokens WHERE client = ?", (client,)).rowcount
 
     def find(self, text: str) -> Token | None:
         """Returns the token with this text if it gives access now, otherwise None."""
-        prefix, _, rest = text[:LONGEST_TOKEN].partition("_")
+        self._forget_if_changed()
+        digest = _digest(text)
+        token = self._known.get(digest) or self._read(text, digest)
+        return token if token is not None and token.is_valid() else None
+
+    def _read(self, text: str, digest: bytes) -> Token | None:
+        """Returns the token with this text from the file."""
+        prefix, _, rest = text[:MAX_TOKEN].partition("_")
         id_, _, secret = rest.partition("_")
-        with self._current().reading() as db:
+        with self._file.reading() as db:
             found = db.execute(f"SELECT digest, {_COLUMNS} FROM tokens WHERE id = ?", (id_,)).fetchone()
-        stored = _NO_DIGEST if found is None else found[0]
-        is_equal = hmac.compare_digest(_digest(text), stored)
+        is_equal = hmac.compare_digest(digest, _NO_DIGEST if found is None else found[0])
         if found is None or not is_equal or prefix != PREFIX or not secret:
             return None
-        token = Token(*found[1:])
-        return token if token.is_valid() else None
+        if len(self._known) >= MAX_KNOWN:
+            self._known.clear()
+        self._known[digest] = Token(*found[1:])
+        return self._known[digest]
 
-    def version(self) -> tuple[int, int]:
-        """Returns a value that changes whenever tokens may have changed since `find` was called."""
-        file = self._current()
-        return self._inode, file.changes
+    def _forget_if_changed(self) -> None:
+        """Drops the tokens in memory if one has changed, so that a change takes effect with the next request.
+
+        The file is looked at once in each pass of the event loop: requests that are handled in the same pass had
+        arrived before it began.
+        """
+        if self._is_checked:
+            return
+        changes = self._file.changes
+        if changes != self._changes:
+            with self._file.reading() as db:
+                version = tokens_version(db)
+            if version != self._version:
+                self._known.clear()
+            self._changes, self._version = changes, version
+        with suppress(RuntimeError):  # there is no event loop
+            asyncio.get_running_loop().call_soon(self._expire)
+            self._is_checked = True
+
+    def _expire(self) -> None:
+        self._is_checked = False
 
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
 
-    def __enter__(self) -> TokenFile:
+    def __enter__(self) -> FleetTokens:
         return self
 
     def __exit__(
@@ -227,49 +235,15 @@ class TokenFile:
     ) -> None:
         self.close()
 
-    def _current(self) -> StoreFile:
-        """Returns the file, opened again if it was replaced, for example by a backup."""
-        with translate_sqlite_errors(self.path):
-            inode = self.path.stat().st_ino
-        if inode != self._inode:
-            replaced = StoreFile(self.path, (TOKENS,), self._access)
-            self._file.close()
-            self._file, self._inode = replaced, inode
-        return self._file
-
-
-def back_up_tokens(fleet: Path, copy: Path) -> bool:
-    """Writes a copy of the tokens of a fleet beside a copy of the fleet, also while they are in use.
-
-    Args:
-        fleet: The file of the fleet.
-        copy: The copy of that file.
-
-    Returns:
-        Whether the fleet has tokens.
-    """
-    source, target = tokens_path(fleet), tokens_path(copy)
-    if not source.exists():
-        return False
-    back_up(source, target, (TOKENS,))
-    target.chmod(0o600)
-    return True
+    def _require(self) -> None:
+        with self._file.reading() as db:
+            if not has_tokens(db):
+                raise StoreError(f"{self.fleet} has no tokens: create one first", argument="token")
 
 
 def as_date(seconds: float | None) -> str:
     """Returns a time as text, to the second in UTC; "" for None."""
     return "" if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(sep=" ", timespec="seconds")[:19]
-
-
-def _create(path: Path) -> None:
-    with translate_sqlite_errors(path):
-        lock = WriterLock(path)
-        try:
-            if not path.exists():
-                create(path, TOKENS)
-                path.chmod(0o600)
-        finally:
-            lock.release()
 
 
 def _generate(role: Role, client: str | None, label: str, created: float, expires: float | None) -> NewToken:

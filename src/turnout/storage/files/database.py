@@ -287,12 +287,6 @@ def log_path(path: Path) -> Path:
     return _with_suffix(path, "-wal")
 
 
-def is_in_wal_mode(path: Path) -> bool:
-    """Returns whether the header of a database says that it has a write-ahead log."""
-    with path.open("rb") as file:
-        return file.read(20)[18:] == b"\x02\x02"
-
-
 def single_value(db: sqlite3.Connection, query: str, *values: Any) -> Any:
     """Returns the only value that a query finds."""
     row = db.execute(query, values).fetchone()

@@ -2,22 +2,38 @@
 
 from __future__ import annotations
 
+import sqlite3
 import tomllib
+from contextlib import closing, suppress
 from pathlib import Path
 
 from turnout.storage.encoding.limits import read_file
 
-#: The files of turnout by their application ids; the packages above define two of them.
+#: The files of turnout by their application ids; a package above defines one of them.
 KINDS = {
     0x7475726E: "a store of runs",
     0x7475666C: "a fleet",
-    0x7475746B: "the token file of a fleet",
 }
 SQLITE_MAGIC = b"SQLite format 3\x00"
 #: The other files that a user may take for one of these, by their first bytes.
 MAGIC = {b"PK\x03\x04": "a zip or npz file", b"\x1f\x8b": "a gzip file", b"%PDF": "a PDF file", b"\x89PNG": "a picture"}
 PLAN_ENTRIES = {"rounds", "seeds", "world", "policy"}
 LARGEST_PLAN = 1 << 22
+
+
+def application_id(path: Path) -> int | None:
+    """Returns the application id of a database, 0 if it has none; None for any other file.
+
+    SQLite reads it: if this process has the database open, closing the file in any other way would release the locks
+    that SQLite holds on it (POSIX), and another process could then delete the log with its acknowledged commits.
+    """
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
+            return int(db.execute("PRAGMA application_id").fetchone()[0])
+    except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
+            return None
+        raise
 
 
 def describe_file(path: Path) -> str | None:
@@ -27,6 +43,9 @@ def describe_file(path: Path) -> str | None:
             return "a folder"
         if not path.is_file():
             return None  # reading a pipe would wait
+        with suppress(sqlite3.DatabaseError):
+            if (kind := KINDS.get(application_id(path) or 0)) is not None:
+                return kind
         with path.open("rb") as file:
             start = file.read(72)
         if start.startswith(SQLITE_MAGIC):

@@ -21,7 +21,6 @@ from turnout.storage.files.database import (
     FileKind,
     check_integrity,
     connect_any,
-    is_in_wal_mode,
     log_path,
     new_counters,
     own_transaction,
@@ -354,7 +353,7 @@ def find_lost_commits(path: Path, db: sqlite3.Connection, has_lock_file: bool | 
             f"{path} has lost {stated.commits - commits:,} of {stated.commits:,} commits that were acknowledged: "
             f"{_describe_log(path)}"
         )
-    if stored.get("in_use") == "1" and not has_lock_file and is_in_wal_mode(path):
+    if stored.get("in_use") == "1" and not has_lock_file and single_value(db, "PRAGMA journal_mode") == "wal":
         return (
             f"{path} is a copy of a file in use, without its lock file {lock_path(path).name}: newer commits may be "
             "missing"

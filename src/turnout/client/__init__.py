@@ -1,0 +1,21 @@
+"""A client of `turnout serve`, with the standard library only.
+
+TurnoutError
+ └─ ServiceError             a call over HTTP has failed
+     ├─ RefusedError         the service has refused it, and would refuse it again
+     └─ UnavailableError     there was no answer, or the service was too busy, as often as it was tried
+"""
+
+from turnout.client.asynchronous import AsyncFleetClient
+from turnout.client.fleet import FleetClient, OpenedRound
+from turnout.client.transport import RefusedError, ServiceError, ServiceEvent, UnavailableError
+
+__all__ = [
+    "AsyncFleetClient",
+    "FleetClient",
+    "OpenedRound",
+    "RefusedError",
+    "ServiceError",
+    "ServiceEvent",
+    "UnavailableError",
+]

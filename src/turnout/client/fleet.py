@@ -1,0 +1,249 @@
+"""A client of a fleet, whose methods are those of `Scheduler`."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from turnout.client.transport import ServiceEvent, Transport
+from turnout.errors import SettingError
+from turnout.live import GivenTurn, Wait
+
+#: The most reports that are sent in one request.
+REPORTS_AT_ONCE = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedRound:
+    """A round that was opened.
+
+    Attributes:
+        round: Its number.
+        cohort: The ids of the selected clients.
+        deadline: The seconds after which a client is late, or None.
+        wanted: The number of updates after which it can be closed.
+    """
+
+    round: int
+    cohort: list[str]
+    deadline: float | None
+    wanted: int
+
+
+class FleetClient:
+    """Calls a fleet that `turnout serve` serves; its methods are those of `Scheduler`. Threads may share a client.
+
+    A call that gets no answer, or is refused because the service is busy, is sent again, with the same key: the service
+    executes it once.
+
+    Args:
+        address: The address of the fleet, such as "http://127.0.0.1:8080/v1/fleets/fleet".
+        token: The token; None if the service needs none.
+        timeout: The seconds to wait for an answer.
+        attempts: How often a call is sent at most.
+        authorities: A file of certificate authorities (PEM) for an address with https; by default those of the system.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        token: str | None = None,
+        timeout: float = 30.0,
+        attempts: int = 8,
+        authorities: Path | None = None,
+    ) -> None:
+        self._transport = Transport(address, token=token, timeout=timeout, attempts=attempts, authorities=authorities)
+
+    # Clients and settings
+
+    def register(self, clients: Sequence[str]) -> int:
+        """Adds clients before they are first available; returns how many of them are new."""
+        return int(self._post("clients", {"clients": list(clients)})["new"])
+
+    def amend(self, /, **settings: Any) -> list[str]:
+        """Changes settings of the fleet from the next round on; returns the names of those that differ."""
+        return list(self._post("amendments", {"settings": settings})["changed"])
+
+    def retire(self, client: str) -> None:
+        """Excludes a client that has left for good."""
+        self._post("retirements", {"client": client})
+
+    def forget(self, client: str) -> None:
+        """Removes the id, all reports and the tokens of a client."""
+        self._post("removals", {"client": client})
+
+    # Rounds
+
+    def choose(self, statuses: Mapping[str, Any] | Collection[str]) -> OpenedRound:
+        """Selects the cohort of the next round; while a round is open, returns it again.
+
+        Args:
+            statuses: The available clients: statuses by id (a mapping of numbers, a ClientStatus or None), or ids.
+        """
+        found = self._post("rounds", _available(statuses))
+        return OpenedRound(found["round"], found["cohort"], found["deadline"], found["wanted"])
+
+    def close_round(self, after: float | None = None) -> dict[str, Any]:
+        """Closes the round with the clients that have reported; returns its number and its turns."""
+        return self._post("rounds/close", {"after": after})
+
+    def abandon_round(self) -> int:
+        """Cancels a round without any reports; returns its number."""
+        return int(self._post("rounds/abandon", {})["round"])
+
+    def round_state(self) -> dict[str, Any]:
+        """Returns the open round ("open", or None), and whether it can be closed ("ready")."""
+        return self._get("round")
+
+    # Turns without rounds
+
+    def check_in(self, client: str | None = None, status: Any = None) -> GivenTurn | Wait:
+        """Asks for work: returns a turn, or how long to wait. With the token of a device, leave out the client."""
+        found = self._post("check-ins", {"client": client, "status": _plain(status)})
+        if found["turn"] is not None:
+            return _turn(found["turn"])
+        return Wait(found["wait"]["seconds"], found["wait"]["why"])
+
+    def fill(self, statuses: Mapping[str, Any] | Collection[str]) -> list[GivenTurn]:
+        """Gives one client a turn for every free slot; returns the new turns."""
+        return [_turn(turn) for turn in self._post("turns", _available(statuses))["turns"]]
+
+    def in_flight(self) -> list[GivenTurn]:
+        """Returns the turns whose results are not known yet."""
+        return [_turn(turn) for turn in self._get("turns")["turns"]]
+
+    # Outcomes
+
+    def report(
+        self,
+        client: str | int | None = None,
+        seconds: float | None = None,
+        *,
+        loss: float | None = None,
+        round: int | None = None,
+    ) -> bool:
+        """Records that the update of a client arrived; returns False if that was recorded before.
+
+        Args:
+            client: The id of the client, or of the turn in a fleet with a concurrency. With the token of a device in a
+                fleet with rounds, leave it out.
+            seconds: The exchange time; by default the time since the selection.
+            loss: The mean training loss.
+            round: The round in which the client was selected; by default the latest.
+        """
+        return bool(self._post("reports", {**_whose(client, round), "seconds": seconds, "loss": loss})["new"])
+
+    def report_many(
+        self,
+        seconds: Mapping[str, float],
+        *,
+        losses: Mapping[str, float] | None = None,
+        round: int | None = None,
+    ) -> tuple[int, dict[str, str]]:
+        """Records many arrivals; returns how many are new, and for those that were refused, why.
+
+        Unlike that of `Scheduler`, it records all reports that are valid although others are refused.
+        """
+        ids, new = list(seconds), 0
+        refused: dict[str, str] = {}
+        for start in range(0, len(ids), REPORTS_AT_ONCE):
+            part = ids[start : start + REPORTS_AT_ONCE]
+            reports = [
+                {"client": client, "seconds": seconds[client], "loss": (losses or {}).get(client), "round": round}
+                for client in part
+            ]
+            found = self._post("reports/batch", {"reports": reports})
+            new += found["new"]
+            refused |= {part[entry["index"]]: entry["error"] for entry in found["refused"]}
+        return new, refused
+
+    def report_failure(self, client: str | int | None, why: str, *, round: int | None = None) -> bool:
+        """Records that a client failed, and why; returns False if that was recorded before."""
+        return bool(self._post("failures", {**_whose(client, round), "why": why})["new"])
+
+    # Queries
+
+    def status(self) -> dict[str, Any]:
+        """Returns the state of the fleet, and whether its promise is kept."""
+        return self._get("")
+
+    def certificate(self, client: str | None = None, *, limit: int = 20) -> dict[str, Any]:
+        """Returns what a client, or those that are furthest behind, were promised and got."""
+        return self._get("certificate", client=client, limit=limit)
+
+    def explain(self, client: str, round: int | None = None) -> dict[str, Any]:
+        """Explains why a client was selected in a round, by default the latest, or what it lacked."""
+        return self._get("explanation", client=client, round=round)
+
+    def history(self, client: str, *, limit: int = 100) -> list[dict[str, Any]]:
+        """Returns the newest turns of a client, oldest first, with their outcomes."""
+        return list(self._get("history", client=client, limit=limit)["turns"])
+
+    def events(self, after: int | None = None, *, follow: bool = True) -> Iterator[ServiceEvent]:
+        """Yields what happens; if the stream breaks off, it is opened again after the last event that was yielded.
+
+        Args:
+            after: The number of the last event that you have; 0 for all that are kept; by default from now on.
+            follow: Whether to wait for further events; otherwise, the iteration ends after the newest.
+
+        Raises:
+            RefusedError: If the next events are no longer kept.
+            UnavailableError: If the stream cannot be opened again.
+        """
+        return self._transport.events(after, follow=follow)
+
+    def close(self) -> None:
+        """Closes all connections; later calls open new ones."""
+        self._transport.close()
+
+    def __repr__(self) -> str:
+        return f"FleetClient({self._transport.host!r}, {self._transport.path!r})"  # without the token
+
+    def __enter__(self) -> FleetClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Requests
+
+    def _get(self, path: str, **query: Any) -> dict[str, Any]:
+        given = {name: value for name, value in query.items() if value is not None}
+        return self._transport.call("GET", f"{path}?{urlencode(given, quote_via=quote)}" if given else path, None, {})
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        given = {name: value for name, value in body.items() if value is not None}
+        headers = {"content-type": "application/json", "idempotency-key": secrets.token_urlsafe(18)}
+        return self._transport.call("POST", path, json.dumps(given).encode(), headers)
+
+
+def _available(statuses: Mapping[str, Any] | Collection[str]) -> dict[str, Any]:
+    if isinstance(statuses, str):
+        raise SettingError(f"statuses must be a mapping of ids to statuses or a list of ids, got {statuses!r}")
+    if isinstance(statuses, Mapping):
+        return {"statuses": {client: _plain(status) for client, status in statuses.items()}}
+    return {"clients": sorted(statuses) if isinstance(statuses, set | frozenset) else list(statuses)}
+
+
+def _plain(status: Any) -> Any:
+    """Returns a status as a mapping of numbers; None if nothing is known."""
+    return asdict(status) if is_dataclass(status) and not isinstance(status, type) else status
+
+
+def _whose(client: str | int | None, round: int | None) -> dict[str, Any]:
+    if isinstance(client, int):
+        return {"turn": client}
+    return {"client": client, "round": round}
+
+
+def _turn(data: Mapping[str, Any]) -> GivenTurn:
+    return GivenTurn(data["id"], data["client"], data["deadline"], data["reasons"])

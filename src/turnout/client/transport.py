@@ -1,0 +1,231 @@
+"""Sends requests to a service until they are answered."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import re
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode, urlsplit
+
+from turnout.errors import SettingError, TurnoutError
+
+#: The statuses after which a call is tried again: the service, or a proxy before it, cannot execute it now.
+RETRIED = (429, 502, 503, 504)
+#: The pause before the second attempt is up to this many seconds, and doubles with each attempt up to the longest.
+FIRST_PAUSE, MAX_PAUSE = 0.2, 10.0
+#: The largest answer that is read, in bytes.
+MAX_BYTES = 1 << 28
+
+
+class ServiceError(TurnoutError):
+    """A call over HTTP has failed.
+
+    Attributes:
+        status: The HTTP status; None if there was no answer.
+    """
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class RefusedError(ServiceError):
+    """The service has refused the call, with the message of the library."""
+
+
+class UnavailableError(ServiceError):
+    """There was no answer, or the service was too busy, as often as it was tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceEvent:
+    """Something that happened in a fleet.
+
+    Attributes:
+        kind: "joined", "retired", "forgotten", "amended", "closed" or "filled"; or "state", which is sent whenever the
+            reports of the open round, or the turns under way, have changed.
+        data: What happened, as the service describes it.
+        number: The number of the event; that of the event before it for "state".
+    """
+
+    kind: str
+    data: dict[str, Any]
+    number: int
+
+
+class Transport:
+    """Sends requests about one fleet, with one connection for each thread.
+
+    Args:
+        address: The address of the fleet.
+        token: The token; None if the service needs none.
+        timeout: The seconds to wait for an answer.
+        attempts: How often a request is sent at most.
+        authorities: A file of certificate authorities (PEM); by default those of the system.
+    """
+
+    def __init__(
+        self, address: str, *, token: str | None, timeout: float, attempts: int, authorities: Path | None
+    ) -> None:
+        parts = urlsplit(address)
+        is_fleet = re.search(r"/v1/fleets/[^/]+/?$", parts.path) is not None  # a proxy may put something before it
+        if parts.scheme not in ("http", "https") or not parts.hostname or not is_fleet or parts.query or parts.fragment:
+            raise SettingError(
+                f"address must be that of a fleet, such as http://127.0.0.1:8080/v1/fleets/fleet, got {address!r}"
+            )
+        if token is not None and not re.fullmatch(r"[\x21-\x7e]+", token):
+            raise SettingError("token must be one line of ASCII characters without spaces: strip what surrounds it")
+        if attempts < 1:
+            raise SettingError(f"attempts must be at least 1, got {attempts}")
+        self.host, self._port, self.path = parts.hostname, parts.port, parts.path.rstrip("/")
+        self._timeout, self._attempts = timeout, attempts
+        self._headers = {"accept": "application/json"}
+        if token is not None:
+            self._headers["authorization"] = f"Bearer {token}"
+        self._tls = ssl.create_default_context(cafile=authorities) if parts.scheme == "https" else None
+        self._local = threading.local()
+        self._mutex = threading.Lock()
+        self._connections: list[http.client.HTTPConnection] = []
+
+    def call(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> dict[str, Any]:
+        """Sends a request until it is answered, at most `attempts` times."""
+        address = f"{self.path}/{path}" if path and not path.startswith("?") else f"{self.path}{path}"
+        problem, retry_after, status = "", 0.0, None
+        for attempt in range(self._attempts):
+            if attempt:
+                time.sleep(_pause(attempt, retry_after))
+            try:
+                status, retry_after, content = self._send(method, address, body, headers)
+            except (OSError, http.client.HTTPException) as error:
+                problem, retry_after, status = f"{type(error).__name__}: {error}", 0.0, None
+                continue
+            data = _parse(content)
+            if status == 200 and data is not None:
+                return data
+            problem = str((data or {}).get("error", f"the answer has status {status}, and is not JSON"))
+            if status not in RETRIED:
+                raise RefusedError(problem, status)
+        raise UnavailableError(
+            f"{self.host} did not execute {method} {address.partition('?')[0]} in {self._attempts} attempts: {problem}",
+            status,
+        )
+
+    def events(self, after: int | None, *, follow: bool) -> Iterator[ServiceEvent]:
+        """Yields what happens, as `FleetClient.events` describes."""
+        failures, problem = 0, ""
+        while failures < self._attempts:
+            if failures:
+                time.sleep(_pause(failures, 0.0))
+            connection = self._make_connection()
+            failures, problem = failures + 1, "the stream ended without an event"
+            try:
+                for event in self._stream(connection, after, follow=follow):
+                    failures, after = 0, event.number
+                    yield event
+                if not follow:
+                    return
+            except (OSError, http.client.HTTPException, UnavailableError) as error:
+                failures, problem = max(failures, 1), f"{type(error).__name__}: {error}"
+            finally:
+                connection.close()
+        raise UnavailableError(f"{self.host} did not send its events in {self._attempts} attempts: {problem}")
+
+    def close(self) -> None:
+        """Closes all connections; later calls open new ones."""
+        with self._mutex:
+            connections, self._connections = self._connections, []
+            self._local = threading.local()
+        for connection in connections:
+            connection.close()
+
+    def _send(
+        self, method: str, address: str, body: bytes | None, headers: Mapping[str, str]
+    ) -> tuple[int, float, bytes]:
+        """Returns the status of the answer, the seconds after which to try again, and its body."""
+        connection = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = self._connect()
+        try:
+            connection.request(method, address, body, {**self._headers, **headers})
+            response = connection.getresponse()
+            content = _read(response)
+        except BaseException:
+            connection.close()  # it is opened again by the next request
+            raise
+        pause = response.getheader("retry-after", "")
+        return response.status, float(pause) if pause.isdecimal() else 0.0, content
+
+    def _stream(
+        self, connection: http.client.HTTPConnection, after: int | None, *, follow: bool
+    ) -> Iterator[ServiceEvent]:
+        """Yields the events of one stream until it ends."""
+        query = {"follow": "true" if follow else "false"} | ({} if after is None else {"after": str(after)})
+        connection.request("GET", f"{self.path}/events?{urlencode(query)}", headers=self._headers)
+        response = connection.getresponse()
+        if response.status != 200:
+            data = _parse(_read(response)) or {}
+            kind = UnavailableError if response.status in RETRIED else RefusedError
+            raise kind(str(data.get("error", f"the answer has status {response.status}")), response.status)
+        fields: dict[str, str] = {}
+        while line := response.readline(MAX_BYTES):
+            name, _, value = line.decode().rstrip("\n").partition(": ")
+            if name:
+                fields[name] = value
+            elif "event" in fields:
+                data = json.loads(fields["data"])
+                if fields["event"] == "stale":
+                    raise RefusedError(str(data["error"]), 410)
+                if fields["event"] == "trouble":
+                    raise UnavailableError(str(data["error"]), 503)
+                yield ServiceEvent(fields["event"], data, int(fields["id"]))
+                fields = {}
+
+    def _connect(self) -> http.client.HTTPConnection:
+        """Returns a new connection of this thread; it is opened with the first request."""
+        connection = self._make_connection()
+        with self._mutex:
+            self._connections.append(connection)
+            self._local.connection = connection
+        return connection
+
+    def _make_connection(self) -> http.client.HTTPConnection:
+        make: Callable[..., http.client.HTTPConnection] = http.client.HTTPConnection
+        if self._tls is not None:
+            make = partial(http.client.HTTPSConnection, context=self._tls)
+        return make(self.host, self._port, timeout=self._timeout)
+
+
+def _pause(attempt: int, retry_after: float) -> float:
+    """Returns the seconds before an attempt: random, so that clients that failed together do not return together."""
+    return min(retry_after, MAX_PAUSE) + random.uniform(0, min(FIRST_PAUSE * 2 ** (attempt - 1), MAX_PAUSE))
+
+
+def _read(response: http.client.HTTPResponse) -> bytes:
+    """Returns the body of an answer; raises HTTPException if a part of it is missing, or if it is too large."""
+    size, parts = response.length or 0, []
+    if response.length is not None and size <= MAX_BYTES:
+        return response.read()  # with a number of bytes, it would not notice that some are missing
+    while size <= MAX_BYTES and (part := response.read(1 << 16)):
+        parts.append(part)
+        size += len(part)
+    if size > MAX_BYTES:
+        raise http.client.HTTPException(f"the answer has more than {MAX_BYTES:,} bytes")
+    return b"".join(parts)
+
+
+def _parse(content: bytes) -> dict[str, Any] | None:
+    """Returns the object of an answer; None if it is none, for example a page of a proxy."""
+    try:
+        data = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    return data if isinstance(data, dict) else None

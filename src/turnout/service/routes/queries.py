@@ -1,0 +1,125 @@
+"""What can be read about a fleet."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Header, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from turnout.service import replies
+from turnout.service.answers import certificate_to_dict, explanation_to_dict, status_to_dict
+from turnout.service.events import EVENT_KINDS, stream
+from turnout.service.routes.routing import FLEET, STREAM, Fleet, Resource, caller_of
+from turnout.web.access import READERS, ROLES
+
+QUERIES = Resource()
+EVENT_SCHEMA = {
+    "title": "Event",
+    "description": "The fields of each event; `data` is JSON.",
+    "type": "object",
+    "required": ["event", "data"],
+    "properties": {
+        "id": {"type": "string", "description": "The number of the event; that of the event before it for a state."},
+        "event": {"type": "string", "enum": [*EVENT_KINDS, "state", "stale", "trouble"]},
+        "data": {"type": "string"},
+    },
+    "examples": [
+        {
+            "id": "2",
+            "event": "closed",
+            "data": '{"round":1,"turns":[{"client":"phone-1","outcome":"arrived","seconds":12.5}]}',
+        },
+        {
+            "id": "2",
+            "event": "state",
+            "data": '{"round":1,"is_open":false,"ready":false,"arrived":0,"wanted":0}',
+        },
+    ],
+}
+ClientQuery = Annotated[
+    str, Query(min_length=1, max_length=1024, description="The id of the client.", examples=["phone-1"])
+]
+RoundQuery = Annotated[int | None, Query(ge=1, le=2**62, description="The round; by default the latest.", examples=[1])]
+Limit = Annotated[int, Query(ge=1, le=10_000, description="The most entries to list.", examples=[20])]
+
+
+@QUERIES.query("/fleets", ROLES, replies.Fleets)
+async def list_fleets(request: Request) -> Response:
+    """Lists the fleets that the token may use."""
+    caller = caller_of(request)
+    return JSONResponse({"fleets": [name for name in request.app.state.fleets if caller.may_use(name)]})
+
+
+@QUERIES.query(FLEET, READERS, replies.FleetState)
+def status(fleet: str, calls: Fleet) -> Response:
+    """Shows the state of the fleet, and whether its promise is kept."""
+    return JSONResponse(status_to_dict(fleet, calls.scheduler))
+
+
+@QUERIES.query(f"{FLEET}/certificate", READERS, replies.CertificatePage)
+def certificate(
+    calls: Fleet,
+    client: Annotated[
+        str | None, Query(min_length=1, max_length=1024, description="Only this client.", examples=["phone-1"])
+    ] = None,
+    limit: Limit = 20,
+) -> Response:
+    """Shows what clients were promised and got, those that are furthest behind first."""
+    return JSONResponse(certificate_to_dict(calls.scheduler, client, limit))
+
+
+@QUERIES.query(f"{FLEET}/explanation", READERS, replies.Explanation)
+def explain(calls: Fleet, client: ClientQuery, round: RoundQuery = None) -> Response:
+    """Explains why a client was selected in a round, or what it lacked."""
+    return JSONResponse(explanation_to_dict(calls.scheduler.explain(client, round)))
+
+
+@QUERIES.query(f"{FLEET}/history", READERS, replies.History)
+def history(calls: Fleet, client: ClientQuery, limit: Limit = 100) -> Response:
+    """Lists the newest turns of a client, with their outcomes."""
+    turns = calls.scheduler.history(client)
+    return JSONResponse({"turns": [turn.to_dict() for turn in turns[-limit:]], "of": len(turns)})
+
+
+@QUERIES.query(
+    f"{FLEET}/events",
+    READERS,
+    None,
+    description="A stream of server-sent events.",
+    content={STREAM: {"schema": EVENT_SCHEMA}},
+)
+async def events(
+    request: Request,
+    calls: Fleet,
+    after: Annotated[
+        int | None,
+        Query(
+            ge=0,
+            le=2**62,
+            description="The number of the last event that you have; 0 for all that are kept.",
+            examples=[0],
+        ),
+    ] = None,
+    follow: Annotated[bool, Query(description="Whether to wait for further events.", examples=[False])] = True,
+    last: Annotated[
+        int | None,
+        Header(alias="Last-Event-ID", ge=0, le=2**62, description="Replaces `after`; browsers send it.", examples=[2]),
+    ] = None,
+) -> Response:
+    """Streams what happens, as server-sent events; by default, from now on.
+
+    The events are *joined*, *retired*, *forgotten*, *amended*, *closed* (a round) and *filled* (slots). Between them,
+    *state* says how many updates the open round has and whether it can be closed, or how many turns are under way; its
+    id is that of the event before it. A stream ends after ten minutes: open it again with the last id to miss nothing.
+    *stale*: the next events are no longer kept. *trouble*: the file cannot be read.
+    """
+    begin = last if last is not None else after
+    if begin is None:
+        begin = await run_in_threadpool(calls.events.newest)
+    else:
+        await run_in_threadpool(calls.events.check, begin)
+    calls.events.check_streams()
+    is_ending = request.app.state.ending.is_set
+    return StreamingResponse(stream(calls, begin, follow=follow, is_ending=is_ending), media_type=STREAM)

@@ -1,0 +1,268 @@
+"""How routes are declared and called."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any, NamedTuple, get_type_hints
+
+from fastapi import APIRouter, Depends, Header, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from pydantic import ValidationError
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from turnout.live import Scheduler
+from turnout.live._internals import StoredAnswer
+from turnout.service import models, replies
+from turnout.service.calls import Answer, FleetCalls, RequestKey
+from turnout.service.errors import DeniedError, UnknownFleetError
+from turnout.web.access import Caller, Role
+from turnout.web.errors import ErrorAnswers
+from turnout.web.guard import JSON
+from turnout.web.guard import caller_of as known_caller
+
+#: Who may use a route.
+SERVERS: tuple[Role, ...] = ("server", "operator")
+REPORTERS: tuple[Role, ...] = ("device", "server", "operator")
+OPERATORS: tuple[Role, ...] = ("operator",)
+FLEET = "/fleets/{fleet}"
+#: What the paths of all changes begin with.
+CHANGES = "/v1/fleets/"
+#: Where the roles of a route stand in the OpenAPI document.
+ROLES_FIELD = "x-roles"
+STREAM = "text/event-stream"
+ERROR_SCHEMA = {"$ref": "#/components/schemas/Error"}
+#: Why a request is refused, by status.
+REFUSALS: Mapping[int, str] = {
+    400: "The request is malformed.",
+    401: "There is no token, or it is unknown, revoked or expired.",
+    403: "The role of the token does not allow this, or the token is of the device of another client.",
+    404: "There is no such fleet for this token, or no such client.",
+    409: "The state or the settings of the fleet do not allow this.",
+    410: "These events are no longer kept.",
+    413: "The body is too large.",
+    415: "The body is not JSON.",
+    421: "A service without tokens accepts only loopback host names.",
+    422: "A value is invalid, or the Idempotency-Key was used for another request.",
+    429: "Too many calls are waiting, or the token is used too often: retry after Retry-After seconds, with the same "
+    "Idempotency-Key.",
+    431: "The headers are too large.",
+    503: "The file cannot be written now, or the service is shutting down: retry with the same Idempotency-Key.",
+}
+Key = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=200,
+        pattern=r"^[\x21-\x7e]+$",
+        description="A key that no other request of this token has, such as a UUID. A request that is sent again with "
+        "the same key is not executed again: the first answer is returned, for a day at least.",
+        examples=["8c6bd8f1-4d1f-4b0e-9d2e-7a5f6f1f8a55"],
+    ),
+]
+_KEY = re.compile(r"[\x21-\x7e]{1,200}")
+#: A change that is executed with others in one transaction.
+Change = Callable[[Scheduler, Any, Caller], Answer]
+#: A change that writes transactions of its own, and stores its answer with the first.
+SteppedChange = Callable[[Scheduler, Any, StoredAnswer | None], Iterator[None]]
+
+
+def caller_of(request: Request) -> Caller:
+    """Returns who sent a request."""
+    caller = known_caller(request.scope)
+    assert caller is not None, "the guard lets nobody else through"
+    return caller
+
+
+def check_access(request: Request, fleet: str | None, roles: Iterable[str]) -> None:
+    """Raises an error if the caller must not use a fleet, or has none of the roles that a route needs."""
+    caller = caller_of(request)
+    if fleet is not None and (fleet not in request.app.state.fleets or not caller.may_use(fleet)):
+        raise UnknownFleetError(f"there is no fleet {fleet!r} for this token: check the address")
+    if caller.role not in roles:
+        raise DeniedError(f"the role {caller.role} does not allow this: it needs {' or '.join(sorted(roles))}")
+
+
+async def _fleet_of(request: Request, fleet: str) -> FleetCalls:
+    calls: FleetCalls = request.app.state.fleets[fleet]
+    return calls
+
+
+#: The fleet that the path of a query names.
+Fleet = Annotated[FleetCalls, Depends(_fleet_of)]
+
+
+class CheckedRoute(APIRoute):
+    """A route that checks the fleet and the role of the caller first."""
+
+    def get_route_handler(self) -> Callable[[Request], Any]:
+        """Returns the handler of the route, behind the check."""
+        return _checked(super().get_route_handler(), (self.openapi_extra or {})[ROLES_FIELD])
+
+
+def _checked(handler: Callable[[Request], Any], roles: Iterable[str]) -> Callable[[Request], Any]:
+    allowed = frozenset(roles)
+
+    async def checked(request: Request) -> Response:
+        check_access(request, request.path_params.get("fleet"), allowed)
+        response: Response = await handler(request)
+        return response
+
+    return checked
+
+
+class ChangeRoute(NamedTuple):
+    """A change: its endpoint, and what checks the caller, reads the body and calls the endpoint."""
+
+    endpoint: Any
+    handle: Callable[[Request], Any]
+
+
+class ChangeDispatcher:
+    """ASGI middleware that answers all changes; FastAPI only describes them.
+
+    FastAPI takes about as long to find and prepare a call as the rest of the service takes to execute and answer it:
+    with it, check-ins and reports, which are most of what a service is asked, fall below half of the rate of an empty
+    request (`turnout bench service`).
+
+    Args:
+        app: Answers all other requests.
+        changes: The changes by their paths after that of the fleet.
+        answer_error: Answers the errors of changes, as the application answers those of other requests.
+    """
+
+    def __init__(self, app: ASGIApp, changes: Mapping[str, ChangeRoute], answer_error: ErrorAnswers) -> None:
+        self._app, self._changes, self._answer_error = app, changes, answer_error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request."""
+        fleet, slash, path = scope.get("path", "").removeprefix(CHANGES).partition("/")
+        change = self._changes.get(slash + path)
+        if change is None or scope.get("method") != "POST" or not scope["path"].startswith(CHANGES):
+            await self._app(scope, receive, send)
+            return
+        scope["endpoint"], scope["path_params"] = change.endpoint, {"fleet": fleet}  # as a router would
+        request = Request(scope, receive)
+        try:
+            response = await change.handle(request)
+        except ErrorAnswers.KINDS as error:
+            response = self._answer_error(request, error)
+        await response(scope, receive, send)
+
+
+class Resource:
+    """The routes of one kind of things.
+
+    `change` and `query` are decorators. A change is a function of the scheduler, the body and the caller; its body has
+    the model that the function names. A query is an endpoint of FastAPI; with the model None it answers with a stream.
+    """
+
+    def __init__(self) -> None:
+        self.router = APIRouter(prefix="/v1", route_class=CheckedRoute)
+        self.changes: dict[str, ChangeRoute] = {}
+
+    def query(
+        self, path: str, roles: Sequence[Role], model: type[replies.Reply] | None, **success: Any
+    ) -> Callable[[Any], Any]:
+        """Adds a route that reads; `success` describes an answer that has no model."""
+        return partial(self._add, "GET", path, roles, model, success)
+
+    def change(self, path: str, roles: Sequence[Role], model: type[replies.Reply]) -> Callable[[Change], Change]:
+        """Adds a route that changes something in the transaction of a group."""
+        return partial(self._add_change, path, roles, model, _execute_grouped)
+
+    def stepped_change(
+        self, path: str, roles: Sequence[Role], model: type[replies.Reply]
+    ) -> Callable[[SteppedChange], SteppedChange]:
+        """Adds a route that writes several transactions."""
+        return partial(self._add_change, path, roles, model, _execute_steps)
+
+    def _add_change(self, path: str, roles: Sequence[Role], model: type[replies.Reply], execute: Any, call: Any) -> Any:
+        """Adds the endpoint of a change, which the OpenAPI document describes by the function that it calls."""
+
+        async def endpoint(request: Request, fleet: str, body: Any, key: str | None = None) -> Response:
+            calls = await _fleet_of(request, fleet)
+            text = await execute(calls, call, body, caller_of(request), await _request_key(request, key))
+            return Response(text, media_type=JSON)
+
+        endpoint.__name__, endpoint.__doc__ = call.__name__, call.__doc__
+        body = get_type_hints(call)["body"]
+        endpoint.__annotations__ = {"request": Request, "fleet": str, "body": body, "key": Key, "return": Response}
+        self._add("POST", path, roles, model, {}, endpoint)
+        handle = _checked(partial(_execute, endpoint, body), roles)
+        self.changes[path.removeprefix(FLEET)] = ChangeRoute(endpoint, handle)
+        return call
+
+    def _add(
+        self,
+        method: str,
+        path: str,
+        roles: Sequence[Role],
+        model: type[replies.Reply] | None,
+        success: Mapping[str, Any],
+        endpoint: Any,
+    ) -> Any:
+        # FastAPI builds a validator for each response with a model, which would take most of the time of the start.
+        # So one response names the model, which puts its schema into the document, and the others refer to it.
+        responses: dict[int | str, dict[str, Any]] = {
+            status: {"description": text, "content": {JSON: {"schema": ERROR_SCHEMA}}}
+            for status, text in REFUSALS.items()
+        }
+        responses[400]["model"] = replies.Error
+        responses[200] = dict(success) if model is None else {"description": model.__doc__}
+        self.router.add_api_route(
+            path,
+            endpoint,
+            methods=[method],
+            response_model=model,
+            response_class=JSONResponse if model is not None else StreamingResponse,
+            operation_id=endpoint.__name__,
+            responses=responses,
+            openapi_extra={ROLES_FIELD: list(roles), "security": [{"token": []}]},
+        )
+        return endpoint
+
+
+async def _execute_grouped(
+    calls: FleetCalls, call: Change, body: models.Body, caller: Caller, key: RequestKey | None
+) -> str:
+    return await calls.execute(lambda scheduler: call(scheduler, body, caller), key)
+
+
+async def _execute_steps(
+    calls: FleetCalls, call: SteppedChange, body: models.Body, _: Caller, key: RequestKey | None
+) -> str:
+    return await calls.execute_steps(lambda scheduler, answer: call(scheduler, body, answer), key)
+
+
+async def _execute(endpoint: Any, model: type[models.Body], request: Request) -> Response:
+    """Reads the body and the key of a change, and calls its endpoint."""
+    content = await request.body()
+    try:
+        body = model.model_validate(json.loads(content))
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from error
+    except (ValueError, RecursionError) as error:
+        where = error.pos if isinstance(error, json.JSONDecodeError) else 0
+        raise RequestValidationError([{"type": "json_invalid", "loc": ("body", where), "msg": str(error)}]) from error
+    key = request.headers.get("idempotency-key")
+    if key is not None and not _KEY.fullmatch(key):
+        message = "must have 1 to 200 visible ASCII characters"
+        raise RequestValidationError([{"type": "value_error", "loc": ("Idempotency-Key",), "msg": message}])
+    response: Response = await endpoint(request, request.path_params["fleet"], body, key)
+    return response
+
+
+async def _request_key(request: Request, key: str | None) -> RequestKey | None:
+    """Returns digests of the key, for this caller, and of the request."""
+    if key is None:
+        return None
+    own = f"{caller_of(request).token}\n{key}".encode()
+    head = f"{request.method}\n{request.scope['path']}\n".encode()
+    return RequestKey(hashlib.sha256(own).digest(), hashlib.sha256(head + await request.body()).digest())

@@ -1,0 +1,267 @@
+"""Checks every request before an application reads it, and adds security headers to every response."""
+
+from __future__ import annotations
+
+import math
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Required, TypedDict, Unpack
+from urllib.parse import parse_qs
+
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import cookie_parser
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from turnout.errors import StoreError
+from turnout.log import get_log
+from turnout.web.access import READERS, ROLES, Access, Caller
+from turnout.web.connections import LIMITS, Limits
+from turnout.web.headers import add_security_headers, refuse_large_headers
+from turnout.web.hosts import names_loopback
+
+log = get_log("turnout.web")
+JSON = "application/json"
+COOKIE = "turnout_token"
+READING = ("GET", "HEAD")
+#: Often the answer to a call with a mistyped path.
+READ_ONLY = "this page is read-only: use GET or HEAD; the paths of the service begin with /v1/fleets/"
+#: The key of a scope with the path under which a page is served, such as /fleets/phones; "" by default.
+PREFIX = "turnout.prefix"
+_CALLER = "turnout.caller"
+
+
+def caller_of(scope: Scope) -> Caller | None:
+    """Returns who sent a request; None if nobody is known, which is so only for public paths."""
+    caller: Caller | None = scope.get(_CALLER)
+    return caller
+
+
+def _ignore(scope: Scope, status: int, seconds: float) -> None:
+    """Does nothing at the end of a request."""
+
+
+class GuardOptions(TypedDict, total=False):
+    """What every guard is told.
+
+    Attributes:
+        access: Finds the caller of a request.
+        public: Paths that are answered without a token, for monitors; they reveal nothing secret.
+        limits: The limits of headers.
+        on_end: Called with each request, the status of its answer and the seconds until the answer was complete.
+    """
+
+    access: Required[Access]
+    public: Collection[str]
+    limits: Limits
+    on_end: Callable[[Scope, int, float], None]
+
+
+class Guard(ABC):
+    """ASGI middleware: checks the size of the headers, the host name and the token.
+
+    Args:
+        app: The application.
+        **options: Those of GuardOptions.
+    """
+
+    def __init__(self, app: ASGIApp, **options: Unpack[GuardOptions]) -> None:
+        self._app, self._access = app, options["access"]
+        self._public, self._limits = options.get("public", ()), options.get("limits", LIMITS)
+        self._on_end = options.get("on_end", _ignore)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Refuses the request or passes it on."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status, start = 0, time.perf_counter()
+
+        async def with_headers(message: Message) -> None:
+            nonlocal status
+            status = status or message["status"]
+            add_security_headers(message)
+            await send(message)
+
+        try:
+            refusal = refuse_large_headers(scope, self._limits) or self._refuse_host(scope)
+            if refusal is None:
+                refusal, receive = self._admit(scope, receive)
+            await (self._app if refusal is None else refusal)(scope, receive, with_headers)
+        except Exception as error:
+            log.error("%s failed", scope["path"], exc_info=error)
+            if status:
+                raise
+            message = "the server failed to answer this request: see its log"
+            await JSONResponse({"error": message}, 500)(scope, receive, with_headers)
+        finally:
+            self._on_end(scope, status, time.perf_counter() - start)
+
+    def _refuse_host(self, scope: Scope) -> Response | None:
+        if self._access.needs_token or names_loopback(Headers(scope=scope).get("host", "")):  # prevents DNS rebinding
+            return None
+        message = "a server without tokens accepts only localhost or 127.0.0.1 as the host name"
+        return JSONResponse({"error": message}, 421)
+
+    @abstractmethod
+    def _admit(self, scope: Scope, receive: Receive) -> tuple[Response | None, Receive]:
+        """Returns a refusal, or None and what reads the body of the request."""
+
+    @abstractmethod
+    def _without_access(self, scope: Scope) -> Response:
+        """Returns the response to a request without a token, or with one that gives no access."""
+
+    def _is_allowed(self, caller: Caller) -> bool:
+        """Returns whether the application may be used by a caller at all."""
+        return caller.role in ROLES
+
+    def _authenticate(self, scope: Scope, *texts: str) -> Response | None:
+        """Stores the caller with one of these tokens; returns a refusal if there is none and the path needs one."""
+        try:
+            for text in filter(None, texts) if self._access.needs_token else ("",):
+                caller = self._access.caller(text)
+                if caller is not None and self._is_allowed(caller):
+                    scope[_CALLER] = caller
+                    return None
+        except StoreError as error:
+            log.error("tokens cannot be read: %s", error)
+            if scope["path"] not in self._public:
+                message = "the tokens cannot be read: see the log of the server"
+                return JSONResponse({"error": message}, 503, headers={"retry-after": "1"})
+        return None if scope["path"] in self._public else self._without_access(scope)
+
+
+@dataclass(frozen=True, slots=True)
+class BodyLimits:
+    """The largest bodies of requests, in bytes: of devices, and of servers, which send the statuses of whole fleets."""
+
+    device: int = 1 << 16
+    other: int = 1 << 26
+
+    def of(self, caller: Caller) -> int:
+        """Returns the limit for a caller."""
+        return self.device if caller.role == "device" else self.other
+
+
+class CallGuard(Guard):
+    """The guard of calls, which may change something: also checks the rate of calls, and the kind and size of bodies.
+
+    Args:
+        app: The application.
+        bodies: The limits of bodies.
+        seconds_to_wait: Counts a call; returns how long the caller must wait before it may call.
+        **options: Those of GuardOptions.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        bodies: BodyLimits | None = None,
+        seconds_to_wait: Callable[[Caller], float] = lambda _: 0.0,
+        **options: Unpack[GuardOptions],
+    ) -> None:
+        super().__init__(app, **options)
+        self._bodies, self._seconds_to_wait = bodies or BodyLimits(), seconds_to_wait
+
+    def _admit(self, scope: Scope, receive: Receive) -> tuple[Response | None, Receive]:
+        if scope["path"] in self._public:
+            return None, receive
+        refusal, caller = self._authenticate(scope, bearer_token(scope)), caller_of(scope)
+        if refusal is not None or caller is None:
+            return refusal, receive
+        seconds = self._seconds_to_wait(caller)
+        if seconds:
+            message = "this token is used too often: wait, as Retry-After says, and send the same Idempotency-Key"
+            return JSONResponse({"error": message}, 429, headers={"retry-after": str(math.ceil(seconds))}), receive
+        if scope["method"] in (*READING, "OPTIONS"):
+            return None, receive
+        headers = Headers(scope=scope)
+        # A page of another site can send other kinds of bodies, but not this one, without being allowed to first.
+        if headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
+            return JSONResponse({"error": f"the body must be JSON: send the header Content-Type: {JSON}"}, 415), receive
+        largest, length = self._bodies.of(caller), headers.get("content-length", "0")
+        if not length.isdecimal() or int(length[:20]) > largest:
+            return JSONResponse({"error": _too_large(largest)}, 413, headers={"connection": "close"}), receive
+        return None, _limited(receive, largest)
+
+    def _without_access(self, scope: Scope) -> Response:
+        message = "this service needs a token: send the header Authorization: Bearer …"
+        if bearer_token(scope):
+            message = "the token is unknown, revoked or expired: ask for another one"
+        return JSONResponse({"error": message}, 401, headers={"www-authenticate": "Bearer"})
+
+
+class PageGuard(Guard):
+    """The guard of a page, which browsers read: the token may be a cookie, which the address with ?token= sets.
+
+    Args:
+        app: The application.
+        fleet: The fleet that the page is about; None if it is about several.
+        **options: Those of GuardOptions.
+    """
+
+    def __init__(self, app: ASGIApp, *, fleet: str | None = None, **options: Unpack[GuardOptions]) -> None:
+        super().__init__(app, **options)
+        self._fleet = fleet
+
+    def _is_allowed(self, caller: Caller) -> bool:
+        return caller.role in READERS and (self._fleet is None or caller.may_use(self._fleet))
+
+    def _admit(self, scope: Scope, receive: Receive) -> tuple[Response | None, Receive]:
+        if scope["method"] not in READING:
+            return JSONResponse({"error": READ_ONLY}, 405, headers={"allow": ", ".join(READING)}), receive
+        sent = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
+        is_entry = scope["path"] == "/" and sent and self._access.needs_token
+        if is_entry and self._authenticate(scope, sent) is None:
+            return _set_cookie(scope, sent), receive
+        cookie = cookie_parser(Headers(scope=scope).get("cookie", "")).get(_cookie_of(scope), "")
+        return self._authenticate(scope, bearer_token(scope), cookie), receive
+
+    def _without_access(self, scope: Scope) -> Response:
+        message = "this dashboard needs its token: open its address with ?token="
+        if scope["path"] == "/":
+            return PlainTextResponse(f"{message}…\n", 401)
+        return JSONResponse({"error": f"{message}…, or send it as a bearer token"}, 401)
+
+
+def bearer_token(scope: Scope) -> str:
+    """Returns the token in the header of a request; "" if there is none."""
+    scheme, _, credentials = Headers(scope=scope).get("authorization", "").partition(" ")
+    return credentials.strip() if scheme.lower() == "bearer" else ""
+
+
+def _set_cookie(scope: Scope, token: str) -> Response:
+    path = f"{scope.get(PREFIX, '')}/"
+    response = RedirectResponse(path, 303)
+    # Also behind a reverse proxy that received the request over TLS.
+    is_encrypted = scope.get("scheme") == "https" or Headers(scope=scope).get("x-forwarded-proto", "") == "https"
+    response.set_cookie(_cookie_of(scope), token, httponly=True, samesite="strict", path=path, secure=is_encrypted)
+    return response
+
+
+def _cookie_of(scope: Scope) -> str:
+    """Returns a cookie name that contains the port, because browsers share cookies between the ports of a host."""
+    return f"{COOKIE}_{(scope.get('server') or ('', 0))[1]}"
+
+
+def _too_large(largest: int) -> str:
+    return f"the body must have at most {largest:,} bytes: send less at a time"
+
+
+def _limited(receive: Receive, largest: int) -> Receive:
+    """Returns a function that receives at most so many bytes; a body without a length can be of any size."""
+    received = 0
+
+    async def limited() -> Message:
+        nonlocal received
+        message = await receive()
+        received += len(message.get("body", b""))
+        if received > largest:
+            raise HTTPException(413, _too_large(largest))
+        return message
+
+    return limited
