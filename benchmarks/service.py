@@ -17,7 +17,8 @@ from benchmarks.harness import MILLION, Clients, Repeats, Result, Target, announ
 from benchmarks.load import Load, http_request, send_load
 from turnout.live import Scheduler
 from turnout.log import silenced
-from turnout.service.access.tokens import Role, TokenFile
+from turnout.service.access.tokens import FleetTokens
+from turnout.web.access import Role
 
 #: The target: the calls per second, in units of the requests per second of an empty endpoint.
 MIN_RATIO = 0.5
@@ -124,5 +125,5 @@ def _call(fleet: str, path: str, token: str, key: str, body: bytes = b"{}") -> b
 
 def _tokens(path: Path, role: Role, devices: Sequence[str] = ()) -> list[str]:
     """Creates tokens and returns their texts, in the order of the devices."""
-    with TokenFile(path) as file:
-        return [token.text for token in file.create(role, clients=devices)]
+    with FleetTokens(path) as tokens:
+        return [token.text for token in tokens.create(role, clients=devices)]

@@ -15,7 +15,7 @@ from sphinx.pycode import ModuleAnalyzer
 from docs._pages import DOCS
 from turnout.cli.app import app
 from turnout.policies import SelectionPolicy
-from turnout.service.access.callers import Access
+from turnout.service.access.callers import FleetAccess
 from turnout.service.app import make_app
 
 ROW = re.compile(r"^\| `(turnout[a-z_.]*)` \| (.*) \| (.*) \|$", flags=re.MULTILINE)
@@ -54,7 +54,7 @@ def pages() -> dict[str, str]:
 
 def http_calls() -> dict[str, Any]:
     """Returns the OpenAPI document with the answers of calls that succeed, and with the roles in the descriptions."""
-    document = make_app({}, Access(None)).openapi()
+    document = make_app({}, FleetAccess(None)).openapi()
     for call in (call for methods in document["paths"].values() for call in methods.values()):
         call["responses"] = {"200": call["responses"]["200"]}
         call["description"] += f"\n\nRoles: {', '.join(call['x-roles'])}."

@@ -9,7 +9,7 @@ from cosmic_ray.tools.filters.filter_app import FilterApp
 from cosmic_ray.work_db import WorkDB
 
 
-class Sample(FilterApp):
+class Sample(FilterApp):  # type: ignore[misc]  # cosmic-ray has no types
     """A filter that removes every mutant outside a sample, so that the report counts the sample alone."""
 
     def add_args(self, parser: argparse.ArgumentParser) -> None:

@@ -6,13 +6,14 @@ import pytest
 
 from policies.examples import Contract
 from turnout import check_policy
-from turnout.policies import checks
+from turnout.policies import check_support, checks
 
 
-@pytest.fixture(params=[8, pytest.param(checks.ROUNDS, marks=pytest.mark.thorough)], ids="{}-rounds".format)
+@pytest.fixture(params=[8, pytest.param(check_support.ROUNDS, marks=pytest.mark.thorough)], ids="{}-rounds".format)
 def few_rounds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Makes `check_policy` play fewer rounds: enough to use every slot twice."""
-    monkeypatch.setattr(checks, "ROUNDS", request.param)
+    for module in (checks, check_support):
+        monkeypatch.setattr(module, "ROUNDS", request.param)
 
 
 @pytest.fixture

@@ -79,7 +79,7 @@ def select_fairly(
     }
     of_scheduler = {name: value for name, value in options.items() if name not in arguments}
     own = {name: value for name, value in options.items() if name in arguments}
-    vars(selecting).update({**arguments, **own, "fleet": fleet, "options": of_scheduler or None})
+    selecting.__dict__.update({**arguments, **own, "fleet": fleet, "options": of_scheduler or None})
     selecting.prepare_selection()
     workflow.controller = selecting
     # The package is installed where it is needed: without this, NVFlare copies parts of it into the job.

@@ -18,7 +18,7 @@ from turnout.lab.training.learners.base import (
     average_models,
     require_equal_sizes,
 )
-from turnout.lab.training.learners.networks import perceptron
+from turnout.lab.training.learners.networks import Network, perceptron
 
 
 class NumpyLearner(Learner):
@@ -26,6 +26,8 @@ class NumpyLearner(Learner):
 
     All clients of a cohort are trained in one stacked computation, equivalent to training them one by one.
     """
+
+    network: Network
 
     def __init__(self, dataset: Dataset, training: Training | None = None, *, hidden: int = 32) -> None:
         self.training = training or Training()

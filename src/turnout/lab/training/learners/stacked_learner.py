@@ -44,6 +44,7 @@ class StackedLearner(Learner):
     """
 
     overlaps = True
+    network: Network
 
     def __init__(
         self,
