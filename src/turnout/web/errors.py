@@ -12,8 +12,8 @@ from starlette.responses import JSONResponse, Response
 from turnout.errors import TurnoutError
 from turnout.log import printable
 
-#: The longest text of an error: messages may quote what was sent.
-MAX_TEXT = 1000
+#: The longest text of an error: messages may quote what was sent, such as an id of 1,024 bytes.
+MAX_TEXT = 2000
 #: After how many seconds a caller that was refused for a short time should try again.
 RETRY_SECONDS = 1
 
