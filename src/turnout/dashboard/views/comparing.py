@@ -121,9 +121,12 @@ def compare(watch: Watch, source: Source | None, *, picked: str = "") -> dict[st
         )
     groups.sort(key=lambda group: group["mean_round"]["mean"])
     front = [
-        {"name": group["name"], "mean_round": group["mean_round"]["mean"], "least_share": group["least_share"]["mean"]}
+        {
+            "name": group["name"],
+            "mean_round": group["mean_round"]["mean"],
+            "least_share": None if group["least_share"] is None else group["least_share"]["mean"],
+        }
         for group in groups
-        if group["least_share"] is not None
     ]
     reason = "This store has runs of only one policy in this world." if len(groups) < 2 else None
     return {
