@@ -47,7 +47,7 @@ class RunStore:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, accept_older: bool = False) -> None:
-        self.path = Path(path)
+        self.path = Path(path).resolve()
         self.read_only = read_only
         self._mutex = threading.RLock()
         with translate_sqlite_errors(self.path):

@@ -51,7 +51,7 @@ from turnout.live.turns.records import (
 from turnout.live.turns.slots.records import Flight, unpack_flight
 from turnout.log import get_log
 from turnout.storage.encoding.packing import parse_stored, unpack_snapshot
-from turnout.storage.files.database import create, single_value, translate_sqlite_errors
+from turnout.storage.files.database import application_id, create, single_value, translate_sqlite_errors
 from turnout.storage.files.lock import Writer, WriterLock
 from turnout.storage.files.storefile import StoreFile
 
@@ -96,7 +96,8 @@ class Journal:
         takeover: bool = False,
         accept_older: bool = False,
     ) -> None:
-        self.path, self.read_only = path, read_only
+        self.path = path = path.resolve()
+        self.read_only = read_only
         #: Whether outcomes wait, and in which state of the file: how often this process and others have changed it.
         self._outcomes: tuple[tuple[int, int], bool] | None = None
         if not path.exists():
@@ -109,6 +110,7 @@ class Journal:
             takeover=takeover,
             accept_older=accept_older,
             thoroughly=schedules,
+            claim=self._claim_epoch,
         )
         try:
             if reporting and self._format < FLEET.format:
@@ -116,7 +118,7 @@ class Journal:
                     f"{path} has fleet format {self._format}: open it once with Scheduler.open to upgrade it"
                 )
             if schedules:
-                self._claim_epoch()
+                self._file.guard = self._check_epoch
                 while self.redact():
                     pass
         except BaseException:
@@ -126,6 +128,7 @@ class Journal:
     @classmethod
     def make(cls, path: Path, settings: Mapping[str, Any]) -> None:
         """Creates the file of a new fleet atomically; a file that already exists is left as it is."""
+        path = path.resolve()
         if not path.parent.is_dir():
             raise StoreError(f"there is no folder {path.parent}: create it, or choose another path")
 
@@ -553,16 +556,12 @@ class Journal:
         with self._file.reading() as db:
             return int(single_value(db, "PRAGMA user_version"))
 
-    def _claim_epoch(self) -> None:
-        """Upgrades the file if necessary, and makes this process its writer."""
-        format_ = self._format
-        with self._file.writing() as db:
-            upgrade(db, format_)
-            epoch = self._meta_count("epoch") + 1
-            db.execute("UPDATE meta SET value = ? WHERE key = 'epoch'", (str(epoch),))
-            db.execute("UPDATE meta SET value = ? WHERE key = 'writer'", (str(Writer.current()),))
-        self._epoch = epoch
-        self._file.guard = self._check_epoch
+    def _claim_epoch(self, db: sqlite3.Connection) -> None:
+        """Makes this process the writer of the file."""
+        upgrade(db, int(single_value(db, "PRAGMA user_version")))
+        self._epoch = self._count_in(db, "epoch") + 1
+        values = [(str(self._epoch), "epoch"), (str(Writer.current()), "writer")]
+        db.executemany("UPDATE meta SET value = ? WHERE key = ?", values)
 
     def _check_epoch(self) -> None:
         if self._meta_count("epoch") != self._epoch:
@@ -575,7 +574,10 @@ class Journal:
         return str(single_value(self._file.connection, "SELECT value FROM meta WHERE key = ?", key))
 
     def _meta_count(self, key: str) -> int:
-        value = self._meta(key)
+        return self._count_in(self._file.connection, key)
+
+    def _count_in(self, db: sqlite3.Connection, key: str) -> int:
+        value = str(single_value(db, "SELECT value FROM meta WHERE key = ?", key))
         if not value.isdecimal():
             raise self.corruption(f"{key} is {value!r} instead of a number")
         return int(value)
@@ -589,8 +591,8 @@ def is_fleet(path: Path) -> bool:
     """Returns whether the application id of a file is that of a fleet."""
     if not path.is_file():
         raise StoreError(f"there is no file {path}: check the path")
-    with translate_sqlite_errors(path), path.open("rb") as file:
-        return file.read(72)[68:] == FLEET.application_id.to_bytes(4, "big")
+    with translate_sqlite_errors(path):
+        return application_id(path) == FLEET.application_id
 
 
 def has_offers(db: sqlite3.Connection) -> bool:

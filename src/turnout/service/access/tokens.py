@@ -104,6 +104,7 @@ class NewToken:
 
 def tokens_path(fleet: Path) -> Path:
     """Returns the path of the token file of a fleet."""
+    fleet = fleet.resolve()
     return fleet.with_name(f"{fleet.name}-tokens")
 
 

@@ -6,7 +6,7 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -133,6 +133,20 @@ def connect_any(path: Path, kinds: Sequence[FileKind], *, read_only: bool) -> sq
             with suppress(StoreError):
                 return connect(path, kind, read_only=read_only)
         raise
+
+
+def application_id(path: Path) -> int | None:
+    """Returns the application id of a SQLite file; None for any other file.
+
+    SQLite reads it: if this process has the file open, closing it otherwise would release the locks of SQLite.
+    """
+    with closing(_connect(path, mode="ro")) as connection:
+        try:
+            return int(connection.execute("PRAGMA application_id").fetchone()[0])
+        except sqlite3.DatabaseError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
+                return None
+            raise
 
 
 def check_integrity(connection: sqlite3.Connection, path: Path, *, thoroughly: bool = False) -> None:
@@ -285,12 +299,6 @@ def _damaged(path: Path, finding: str) -> StoreError:
 def log_path(path: Path) -> Path:
     """Returns the path of the write-ahead log of a database."""
     return _with_suffix(path, "-wal")
-
-
-def is_in_wal_mode(path: Path) -> bool:
-    """Returns whether the header of a database says that it has a write-ahead log."""
-    with path.open("rb") as file:
-        return file.read(20)[18:] == b"\x02\x02"
 
 
 def single_value(db: sqlite3.Connection, query: str, *values: Any) -> Any:

@@ -28,7 +28,7 @@ from turnout.live.journal.schema import FLEET, INITIAL, INITIAL_DIGEST, READABLE
 from turnout.live.journal.summary import read_summary
 from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.records import settings_digest
-from turnout.storage.files.database import connect, translate_sqlite_errors
+from turnout.storage.files.database import application_id, connect, translate_sqlite_errors
 from turnout.storage.files.lock import Writer, lock_line
 from turnout.storage.files.storefile import counters, find_lost_commits
 from turnout.version import __version__
@@ -54,6 +54,7 @@ def examine(path: Path) -> list[Finding]:
     Raises:
         StoreError: The file does not exist or is not the file of a fleet.
     """
+    path = path.resolve()
     _require_fleet(path)
     address = f"{path.absolute().as_uri()}?mode=ro"
     with closing(sqlite3.connect(address, uri=True, timeout=60, isolation_level=None)) as db:
@@ -136,9 +137,7 @@ def _require_fleet(path: Path) -> None:
     if not path.is_file():
         raise StoreError(f"there is no fleet at {path}: check the path")
     with translate_sqlite_errors(path):
-        with path.open("rb") as file:
-            application_id = file.read(72)[68:]
-        if application_id != FLEET.application_id.to_bytes(4, "big"):
+        if application_id(path) != FLEET.application_id:
             connect(path, FLEET, read_only=True).close()
 
 
