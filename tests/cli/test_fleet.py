@@ -386,8 +386,8 @@ def test_an_intact_file_passes_the_doctor(file: Path) -> None:
     assert text.endswith("The file is intact.\n")
     assert "DAMAGED" not in text
     found = json_of("doctor", file)
-    assert found["sound"] is True
-    assert {"part", "sound", "words", "remedy"} == found["findings"][0].keys()
+    assert found["ok"] is True
+    assert {"part", "ok", "message", "remedy"} == found["findings"][0].keys()
 
 
 def test_a_damaged_file_exits_with_code_one_and_a_remedy(file: Path) -> None:
@@ -398,7 +398,7 @@ def test_a_damaged_file_exits_with_code_one_and_a_remedy(file: Path) -> None:
     assert "DAMAGED" in done.stdout
     assert "To do: restore the file from a backup.\nThe file is damaged.\n" in done.stdout
     found = json.loads(run("doctor", file, "--json").stdout)
-    assert next(finding["part"] for finding in found["findings"] if finding["sound"] is False) == "turns"
+    assert next(finding["part"] for finding in found["findings"] if finding["ok"] is False) == "turns"
 
 
 # All of them

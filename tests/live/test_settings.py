@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -15,8 +14,6 @@ from turnout.errors import SettingError
 from turnout.live import FleetReader, Reporter, Scheduler, SchedulerSettings
 from turnout.live.settings import FORMER_NAMES, SchedulerOptions
 from turnout.policies.registry import PolicyBuilder
-
-DATA = Path(__file__).parent / "data"
 
 
 def test_the_typed_options_are_the_settings_and_their_former_names() -> None:
@@ -97,15 +94,6 @@ def test_files_keep_the_stored_name_of_backoff_after(folder: Path) -> None:
     with FleetReader(path) as reader:
         assert reader.settings.backoff_after == 5
     assert SchedulerSettings.from_dict({"backoff_after": 7, "a later setting": 1}).backoff_after == 7
-
-
-@pytest.mark.parametrize("name", ["fleet-format-1.turnout", "fleet-format-2.turnout"])
-def test_files_of_both_formats_open_with_either_name(folder: Path, name: str) -> None:
-    path = Path(shutil.copy(DATA / name, folder))
-    with Scheduler.open(path, read_only=True) as reader:
-        stored = reader.settings.backoff_after
-    Scheduler.open(path, rest_after=stored).close()
-    Scheduler.open(path, backoff_after=stored).close()
 
 
 def test_live_objects_have_a_readable_repr(open_fleet: OpenFleet, folder: Path) -> None:

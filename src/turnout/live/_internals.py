@@ -12,8 +12,6 @@ from turnout.live.journal.events import LateTime as LateTime
 from turnout.live.journal.events import RecordedRound as RecordedRound
 from turnout.live.journal.figures import WriterFigures as WriterFigures
 from turnout.live.journal.journal import is_fleet as is_fleet
-from turnout.live.journal.repair import doubled_closes as doubled_closes
-from turnout.live.journal.repair import remove_doubled_closes as remove_doubled_closes
 from turnout.live.journal.replay import LIVE_DEFAULTS as LIVE_DEFAULTS
 from turnout.live.journal.replay import live_policy as live_policy
 from turnout.live.journal.summary import FleetTotals as FleetTotals

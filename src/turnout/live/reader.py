@@ -19,7 +19,7 @@ from turnout.live.journal.replay import FleetState, apply_event, fleet_at, load,
 from turnout.live.journal.summary import FleetTotals, Summary
 from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.records import OpenRound, RecordedOffer, Turn
-from turnout.live.turns.rounds.state import Fleet, judged_after
+from turnout.live.turns.rounds.state import Fleet
 from turnout.live.turns.slots.records import FILL, Flight
 
 
@@ -307,9 +307,6 @@ class Follower:
             start = reader.replay_start()
             self.starts_after = 0 if start is None else start.event
             self.fleet = fleet_at(journal, 0, reader.settings, reader.features) if start is None else start.fleet
-            newest = journal.snapshot() if start is None else None
-            if newest is not None:
-                self.fleet.judged_after = judged_after(newest.state)  # as in the state of the scheduler
             self._ids = self.fleet.ids[: self.summary.clients]
 
     def poll(self, limit: int = -1) -> list[FleetEvent]:

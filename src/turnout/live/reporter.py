@@ -180,10 +180,6 @@ class Reporter:
         """Records that a client failed, and why; returns False if that was recorded before."""
         return self._record([Outcome(client, why=why, round=round)])[0]
 
-    def failed(self, client: str, why: str, *, round: int | None = None) -> bool:
-        """The former name of `report_failure`."""
-        return self.report_failure(client, why, round=round)
-
     def report_many(
         self,
         seconds: Mapping[str, float],

@@ -166,11 +166,6 @@ def test_an_undamaged_file_is_intact(path: Path) -> None:
     assert "no process holds the file now" in findings["writer"].message
 
 
-def test_the_former_names_of_a_findings_fields_still_work(path: Path) -> None:
-    for finding in examine(path):
-        assert (finding.sound, finding.words) == (finding.ok, finding.message)
-
-
 def test_examining_a_file_does_not_change_it(path: Path) -> None:
     before = path.read_bytes()
     examine(path)
@@ -435,20 +430,6 @@ def test_a_damaged_offer_can_be_deleted_if_everything_else_is_intact(path: Path)
         db.execute("UPDATE offers SET data = x'00' WHERE round = 7")
         db.execute("DELETE FROM masks WHERE seq = 9")
     assert problems(path)["offers"].remedy == "restore the file from a backup"
-
-
-@pytest.mark.parametrize("format_", [1, 2])
-def test_files_of_older_releases_are_intact_without_offers(tmp_path: Path, format_: int) -> None:
-    path = Path(shutil.copy(Path(__file__).parents[1] / "data" / f"fleet-format-{format_}.turnout", tmp_path))
-    assert problems(path) == {}
-    assert findings_by_part(path)["offers"].message == (
-        "no offers are recorded: the file was written by an older version of turnout"
-    )
-    with Scheduler.open(path) as scheduler:
-        scheduler.close_round()
-        scheduler.choose({f"new-{n}": ClientStatus(1.0, 3.0) for n in range(5)})
-    assert problems(path) == {}
-    assert "offers are recorded for 1 round" in findings_by_part(path)["offers"].message
 
 
 def test_offers_without_contexts_are_intact(tmp_path: Path) -> None:

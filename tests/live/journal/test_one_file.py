@@ -114,7 +114,7 @@ def test_a_running_fleet_is_sound_by_the_name_of_a_link(link: Path, name: str) -
     assert not list(link.parent.glob("*.lock")) + list(link.parent.glob("*-wal"))
 
 
-def test_a_fleet_cannot_be_written_by_two_names(link: Path, folder: Path) -> None:
+def test_a_fleet_cannot_be_written_by_two_names(link: Path) -> None:
     with pytest.raises(StoreError, match=rf"is being written by process {os.getpid()}"):
         Scheduler.open(link)
     assert Writer.parse(lock_line(link)) == Writer.current()
@@ -152,7 +152,7 @@ def test_a_reporter_acknowledges_nothing_into_a_log_that_was_deleted_before_its_
     (a, _) = scheduler.choose(["a", "b", "c"])
     with Reporter(scheduler.path) as reporter:
         log_path(scheduler.path).unlink()
-        with pytest.raises(StoreError, match="fleet.turnout-wal was deleted or replaced while it was in use"):
+        with pytest.raises(StoreError, match=r"fleet\.turnout-wal was deleted or replaced while it was in use"):
             reporter.report(a, 1.0)
 
 

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from turnout.cli.fleet.amend import amend
 from turnout.cli.fleet.create import create
-from turnout.cli.fleet.operate import abandon_round, backup, compact, forget, repair, retire
+from turnout.cli.fleet.operate import YesOption, abandon_round, accept_older_state, backup, compact, forget, retire
 from turnout.cli.fleet.promise import behind_words, certificate_table, explain_certificate, promise_to_dict
 from turnout.cli.options import JsonOption, print_json, printable
 from turnout.counting import counted
@@ -31,7 +31,7 @@ fleet = typer.Typer(
     no_args_is_help=True,
     help="Inspect and maintain the file of a live fleet.\n\nExample: turnout fleet status fleet.turnout",
 )
-for command in (create, amend, backup, compact, retire, forget, abandon_round, repair):
+for command in (create, amend, backup, compact, retire, forget, abandon_round):
     fleet.command()(command)
 
 FleetArgument = Annotated[Path, typer.Argument(metavar="FILE", help="File of the fleet, such as fleet.turnout.")]
@@ -155,17 +155,29 @@ def export(
 
 
 @fleet.command()
-def doctor(file: FleetArgument, json: JsonOption = False) -> None:
+def doctor(
+    file: FleetArgument,
+    accept_older: Annotated[
+        bool, typer.Option("--accept-older", help="Continue from the older state of a file that has lost commits.")
+    ] = False,
+    yes: YesOption = False,
+    json: JsonOption = False,
+) -> None:
     """Check the whole file for damage, and print what is damaged and what to do.
+
+    A file that has lost commits is refused by all commands. Restore the missing files or a backup if you can. If you
+    cannot, --accept-older continues from the state that is left: the rounds since then are lost.
 
     Exit code: 0 if the file is intact, 1 if it is not.
 
     Example: turnout fleet doctor fleet.turnout
     """
+    if accept_older:
+        accept_older_state(file, yes=yes)
     findings = examine(file)
     intact = all(finding.ok is not False for finding in findings)
     if json:
-        print_json({"sound": intact, "findings": [finding.to_dict() for finding in findings]})
+        print_json({"ok": intact, "findings": [finding.to_dict() for finding in findings]})
     else:
         _print_findings(findings, file, intact)
     if not intact:
@@ -246,7 +258,7 @@ def _print_findings(findings: list[Finding], file: Path, intact: bool) -> None:
     Console().print(table)
     console = Console(highlight=False, soft_wrap=True)
     remedies = dict.fromkeys(finding.remedy for finding in findings if finding.ok is False and finding.remedy)
-    command = f"run `turnout fleet repair {shlex.quote(str(file))} --accept-older`"
+    command = f"run `turnout fleet doctor {shlex.quote(str(file))} --accept-older`"
     for remedy in remedies:
         console.print(printable(f"To do: {remedy.replace('open the file with accept_older=True', command)}."))
     console.print("The file is intact." if intact else "The file is damaged.")

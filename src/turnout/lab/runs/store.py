@@ -52,7 +52,7 @@ class RunStore:
         self._mutex = threading.RLock()
         with translate_sqlite_errors(self.path):
             self._create_if_missing()
-        self._file = StoreFile(self.path, [RUNS], "read" if read_only else "write", accept_older=accept_older)
+        self._file = StoreFile(self.path, RUNS, "read" if read_only else "write", accept_older=accept_older)
 
     def begin(self, key: str, plan: Mapping[str, Any], *, clients: int, code_version: str) -> int:
         """Starts a run, or continues an unfinished run with the same key and plan, and returns its id."""

@@ -162,8 +162,8 @@ def _why_not_recorded(offer: RecordedOffer | None, settings: SchedulerSettings) 
     if offer is None:
         dropped = "" if settings.keep_offers is None else f", is no longer kept (keep_offers={settings.keep_offers!r})"
         return (
-            f"the offer of that round{dropped}{' or' if dropped else ''} is not recorded, because an older version of "
-            "turnout selected or because a client of the offer was forgotten since"
+            f"the offer of that round{dropped}{' or' if dropped else ''} is not recorded, because a client of the "
+            "offer was forgotten since"
         )
     if not settings.persist_statuses:
         return "the statuses of clients are not persisted (persist_statuses=False)"

@@ -1,7 +1,6 @@
 """Answers to requests of a service, so that a request that is sent twice is answered twice and executed once.
 
-They are stored in the transaction of what the request changed, in a table of their own, which the first of them
-creates. Versions that do not know the table ignore it.
+They are stored in the transaction of what the request changed.
 """
 
 from __future__ import annotations
@@ -14,11 +13,6 @@ from dataclasses import dataclass
 
 from turnout.storage.files.database import single_value
 
-TABLE = """CREATE TABLE IF NOT EXISTS answers (
-    number INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, request BLOB NOT NULL, answer TEXT NOT NULL, at REAL NOT NULL,
-    seal INTEGER NOT NULL
-)"""
-INSERT = "INSERT INTO answers (key, request, answer, at, seal) VALUES (?, ?, ?, ?, ?)"
 #: For how long answers are kept, in seconds, and how many at most.
 KEPT_SECONDS, MOST_ANSWERS = 86_400.0, 200_000
 #: How many old answers are deleted whenever one is written.
@@ -56,26 +50,15 @@ class StoredAnswer:
 
 def read_answer(db: sqlite3.Connection, key: bytes) -> StoredAnswer | None:
     """Returns the answer with this key; None if there is none."""
-    try:
-        found = db.execute("SELECT key, request, answer, at, seal FROM answers WHERE key = ?", (key,)).fetchone()
-    except sqlite3.OperationalError:
-        if has_answers(db):  # which costs as much as the query
-            raise
-        return None
-    return None if found is None else StoredAnswer(*found)
+    stored = db.execute("SELECT key, request, answer, at, seal FROM answers WHERE key = ?", (key,)).fetchone()
+    return None if stored is None else StoredAnswer(*stored)
 
 
 def write_answer(db: sqlite3.Connection, answer: StoredAnswer) -> None:
     """Writes an answer, and deletes a few of the oldest that are no longer kept."""
     values = (answer.key, answer.request, answer.answer, answer.at, answer.right_checksum)
-    try:
-        number = db.execute(INSERT, values).lastrowid
-    except sqlite3.OperationalError:
-        if has_answers(db):
-            raise
-        db.execute(TABLE)
-        number = db.execute(INSERT, values).lastrowid
-    assert number is not None
+    insert = "INSERT INTO answers (key, request, answer, at, seal) VALUES (?, ?, ?, ?, ?) RETURNING number"
+    number = int(single_value(db, insert, *values))
     db.execute(
         "DELETE FROM answers WHERE number IN (SELECT number FROM answers ORDER BY number LIMIT ?) "
         "AND (at < ? OR number <= ?)",
@@ -85,17 +68,11 @@ def write_answer(db: sqlite3.Connection, answer: StoredAnswer) -> None:
 
 def drop_answers_about(db: sqlite3.Connection, client: str) -> None:
     """Deletes all answers that contain the id of a client."""
-    if has_answers(db):
-        text = json.dumps(client, ensure_ascii=False)
-        db.execute("DELETE FROM answers WHERE INSTR(answer, ?)", (text,))
+    text = json.dumps(client, ensure_ascii=False)
+    db.execute("DELETE FROM answers WHERE INSTR(answer, ?)", (text,))
 
 
 def stored_answers(db: sqlite3.Connection) -> Iterator[StoredAnswer]:
     """Yields all answers, the oldest first."""
     for row in db.execute("SELECT key, request, answer, at, seal FROM answers ORDER BY number"):
         yield StoredAnswer(*row)
-
-
-def has_answers(db: sqlite3.Connection) -> bool:
-    """Returns whether any answer was ever stored in the file."""
-    return bool(single_value(db, "SELECT COUNT(*) FROM sqlite_master WHERE name = 'answers'"))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from turnout.errors import StoreError
-from turnout.live.journal.schema import READABLE
+from turnout.live.journal.schema import FLEET
 from turnout.storage.files.backup import back_up
 
 
@@ -23,4 +23,4 @@ def back_up_fleet(path: Path, copy: Path, progress: Callable[[int, int], None] =
     """
     if not path.exists():
         raise StoreError(f"there is no fleet at {path}: check the path")
-    back_up(path, copy, READABLE, progress)
+    back_up(path, copy, FLEET, progress)

@@ -31,7 +31,7 @@ from turnout.live.turns.records import (
     settings_digest,
 )
 from turnout.live.turns.slots.records import Flight, pack_flight
-from turnout.storage.encoding.packing import pack_compact_snapshot
+from turnout.storage.encoding.packing import pack_snapshot
 
 #: The most clients of one join event, so that it can be read and redacted in a short time.
 JOINED_AT_ONCE = 20_000
@@ -64,22 +64,6 @@ class Changes:
         if availability is not None:
             self._db.execute("INSERT INTO masks VALUES (?, ?)", (seq, availability))
         return seq
-
-    def remove_events(self, numbers: Sequence[int]) -> None:
-        """Removes events; later ones get new numbers and digests. Snapshots, which contain them, are deleted."""
-        first = min(numbers)
-        later = self._db.execute(
-            "SELECT e.seq, e.kind, e.data, m.data FROM events e LEFT JOIN masks m ON m.seq = e.seq WHERE e.seq >= ? "
-            "ORDER BY e.seq",
-            (first,),
-        ).fetchall()
-        for table in ("events", "masks"):
-            self._db.execute(f"DELETE FROM {table} WHERE seq >= ?", (first,))
-        self._db.execute("DELETE FROM snapshot")
-        for seq, kind, data, availability in later:
-            if seq not in numbers:
-                self.add_event(kind, data, availability)
-        self._db.execute("UPDATE meta SET value = ? WHERE key = 'head'", (last_event(self._db)[1].hex(),))
 
     def put_settings(self, settings: Mapping[str, Any]) -> None:
         """Writes amended settings; those with which the fleet was created are kept."""
@@ -172,7 +156,7 @@ class Changes:
             self._db.execute("DELETE FROM masks WHERE seq <= ?", (seq,))
 
     def _insert_snapshot(self, seq: int, state: Mapping[str, Any], at: str) -> None:
-        data = pack_compact_snapshot(state)
+        data = pack_snapshot(state, compact=True)
         values = (seq, data, digest_of(b"", str(seq), data), int(state["round"]), at)
         self._db.execute("INSERT INTO snapshot (seq, data, digest, round, at) VALUES (?, ?, ?, ?, ?)", values)
 
@@ -180,10 +164,7 @@ class Changes:
         kept_round, kept_at = read_summary(self._db).round, None
         for number, round_, at in self._db.execute("SELECT seq, round, at FROM snapshot ORDER BY seq").fetchall():
             is_spaced = (
-                retention is not None
-                and round_ is not None  # the snapshots of older versions do not state their rounds
-                and number < seq
-                and retention.has_quarter_passed(kept_round, kept_at, round_, at)
+                retention is not None and number < seq and retention.has_quarter_passed(kept_round, kept_at, round_, at)
             )
             if is_spaced:
                 kept_round, kept_at = round_, at
@@ -203,8 +184,7 @@ class Changes:
             return False
         event = 0
         for number, round_, taken in self._db.execute("SELECT seq, round, at FROM snapshot ORDER BY seq").fetchall():
-            is_over = round_ is not None and retention.is_over(round_, taken, newest_round, at)
-            if is_over and round_ <= settled:
+            if round_ <= settled and retention.is_over(round_, taken, newest_round, at):
                 event = number
         if event:
             write_summary(self._db, event)

@@ -27,11 +27,10 @@ from turnout.live.journal.redaction import (
     redact_pending_event,
     redact_pending_turn,
 )
-from turnout.live.journal.schema import FLEET, INITIAL, INITIAL_DIGEST, READABLE, upgrade
+from turnout.live.journal.schema import FLEET, INITIAL, INITIAL_DIGEST
 from turnout.live.journal.summary import (
     FleetTotals,
     Summary,
-    has_summaries,
     last_event,
     read_summary,
     read_summary_state,
@@ -105,7 +104,7 @@ class Journal:
         schedules = not read_only and not reporting
         self._file = StoreFile(
             path,
-            READABLE,
+            FLEET,
             "write" if schedules else "report" if reporting else "read",
             takeover=takeover,
             accept_older=accept_older,
@@ -113,10 +112,6 @@ class Journal:
             claim=self._claim_epoch,
         )
         try:
-            if reporting and self._format < FLEET.format:
-                raise StoreError(
-                    f"{path} has fleet format {self._format}: open it once with Scheduler.open to upgrade it"
-                )
             if schedules:
                 self._file.guard = self._check_epoch
                 while self.redact():
@@ -269,9 +264,8 @@ class Journal:
 
     def ids(self) -> list[str]:
         """Returns the ids of all clients, by row."""
-        # One string for many rows, which SQLite joins, takes a third of the time of one string per row. Older files
-        # have an index of ids; without it, rows are read in their order.
-        query = f"SELECT GROUP_CONCAT(id, '{SEPARATOR}') FROM clients NOT INDEXED WHERE row BETWEEN ? AND ?"
+        # One string for many rows, which SQLite joins, takes a third of the time of one string per row.
+        query = f"SELECT GROUP_CONCAT(id, '{SEPARATOR}') FROM clients WHERE row BETWEEN ? AND ?"
         with self._file.reading() as db:
             count, first, last = db.execute("SELECT COUNT(*), MIN(row), MAX(row) FROM clients").fetchone()
             ids: list[str] = []
@@ -299,16 +293,13 @@ class Journal:
             before: Only states before this round was closed are of use.
         """
         with self._file.reading() as db:
-            rounds = "round" if has_summaries(db) else "NULL"
-            for seq, round_ in db.execute(f"SELECT seq, {rounds} FROM snapshot ORDER BY seq DESC").fetchall():
-                if before is not None and round_ is not None and round_ >= before:
+            for seq, round_ in db.execute("SELECT seq, round FROM snapshot ORDER BY seq DESC").fetchall():
+                if before is not None and round_ >= before:
                     continue
                 data, digest = db.execute("SELECT data, digest FROM snapshot WHERE seq = ?", (seq,)).fetchone()
                 if digest != digest_of(b"", str(seq), data):
                     raise self.corruption("the snapshot does not match its digest")
-                state = unpack_snapshot(data)
-                if before is None or int(state["round"]) < before:
-                    return SavedState(int(seq), state)
+                return SavedState(int(seq), unpack_snapshot(data))
             first = self.first_state()
             return None if first is None or (before is not None and int(first.state["round"]) >= before) else first
 
@@ -413,15 +404,11 @@ class Journal:
     def rounds_with_offers(self) -> list[int]:
         """Returns the rounds whose offers are recorded."""
         with self._file.reading() as db:
-            if not has_offers(db):
-                return []
             return [int(number) for (number,) in db.execute("SELECT round FROM offers ORDER BY round")]
 
     def offer(self, round: int) -> RecordedOffer | None:
         """Returns the offer from which the cohort of a round was selected, or None if it is not recorded."""
         with self._file.reading() as db:
-            if not has_offers(db):
-                return None
             stored = db.execute("SELECT volunteers, data, digest FROM offers WHERE round = ?", (round,)).fetchone()
             if stored is None or is_offer_dropped(pending_redactions(db), round, stored[0]):
                 return None
@@ -551,14 +538,8 @@ class Journal:
             raise self.corruption(f"the turn of {turn.id!r} in {self.moment} {turn.round} does not match its checksum")
         return redact_pending_turn(pending, turn)
 
-    @property
-    def _format(self) -> int:
-        with self._file.reading() as db:
-            return int(single_value(db, "PRAGMA user_version"))
-
     def _claim_epoch(self, db: sqlite3.Connection) -> None:
         """Makes this process the writer of the file."""
-        upgrade(db, int(single_value(db, "PRAGMA user_version")))
         self._epoch = self._count_in(db, "epoch") + 1
         values = [(str(self._epoch), "epoch"), (str(Writer.current()), "writer")]
         db.executemany("UPDATE meta SET value = ? WHERE key = ?", values)
@@ -593,8 +574,3 @@ def is_fleet(path: Path) -> bool:
         raise StoreError(f"there is no file {path}: check the path")
     with translate_sqlite_errors(path):
         return application_id(path) == FLEET.application_id
-
-
-def has_offers(db: sqlite3.Connection) -> bool:
-    """Returns whether the file has the table of offers, which older versions did not create."""
-    return bool(single_value(db, "SELECT COUNT(*) FROM sqlite_master WHERE name = 'offers'"))

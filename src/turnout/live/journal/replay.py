@@ -77,14 +77,13 @@ class FleetState:
         return state
 
 
-def load(journal: Journal, settings: SchedulerSettings, features: Features, *, judged_after: int = 0) -> FleetState:
+def load(journal: Journal, settings: SchedulerSettings, features: Features) -> FleetState:
     """Computes the state from the last snapshot, the events after it and the open round.
 
     Args:
         journal: The journal of the fleet.
         settings: The present settings of the fleet.
         features: The present features of the fleet.
-        judged_after: The round after which a replay without a snapshot judges the promise; see `Fleet`.
 
     Raises:
         StoreError: Parts of the file are damaged or do not agree.
@@ -93,7 +92,6 @@ def load(journal: Journal, settings: SchedulerSettings, features: Features, *, j
         ids, unsaved, snapshot = journal.ids(), 0, journal.snapshot()
         after = 0 if snapshot is None else snapshot.event
         fleet = fleet_at(journal, after, settings, features)
-        fleet.judged_after = judged_after
         if snapshot is not None:
             restore(journal, fleet, snapshot.state, ids)
         for _, kind, data, availability in journal.events(after):
@@ -315,7 +313,7 @@ def apply_event(fleet: Fleet, kind: str, data: bytes, availability: bytes | None
         if closed.round != fleet.round + 1:
             raise StoreError(
                 f"the close of round {closed.round} follows that of round {fleet.round}, so one was recorded twice or "
-                "is missing: repair the file, or restore a backup"
+                "is missing: restore a backup"
             )
         fleet.close(closed)
     elif kind == FILL:

@@ -18,10 +18,9 @@ import numpy as np
 
 from turnout.errors import StoreError
 from turnout.kernel.arrays import FloatArray, IntArray
-from turnout.live.journal.schema import SUMMARIES_SINCE
 from turnout.live.turns.outcomes import KINDS
 from turnout.live.turns.records import Turn, as_bytes, digest_of, turn_from_row
-from turnout.storage.encoding.packing import pack_compact_snapshot, parse_stored, unpack_snapshot
+from turnout.storage.encoding.packing import pack_snapshot, parse_stored, unpack_snapshot
 
 #: The number of events or offers, and the number of turns, that one transaction deletes; always two rounds at least, so
 #: that more is deleted than a round adds.
@@ -104,17 +103,9 @@ class FleetTotals:
         return turns
 
 
-def has_summaries(db: sqlite3.Connection) -> bool:
-    """Returns whether the format of the file has summaries."""
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    return bool(version >= SUMMARIES_SINCE)
-
-
 def read_summary(db: sqlite3.Connection) -> Summary:
     """Returns the summary, without its state; raises StoreError if it does not match its digest."""
-    stored = None
-    if has_summaries(db):
-        stored = db.execute("SELECT seq, round, previous, notes, digest FROM summary").fetchone()
+    stored = db.execute("SELECT seq, round, previous, notes, digest FROM summary").fetchone()
     if stored is None:
         return Summary()
     event, round_, previous, notes, digest = stored
@@ -171,7 +162,7 @@ def write_summary(db: sqlite3.Connection, event: int) -> None:
 
 def replace_summary_state(db: sqlite3.Connection, state: Mapping[str, Any]) -> None:
     """Replaces the state of the summary by one without a client that was forgotten."""
-    _put(db, read_summary(db), pack_compact_snapshot(state))
+    _put(db, read_summary(db), pack_snapshot(state, compact=True))
 
 
 def _put(db: sqlite3.Connection, summary: Summary, data: bytes) -> None:

@@ -134,7 +134,7 @@ class TokenFile:
             if read_only:
                 raise StoreError(f"{fleet} has no tokens: create one first", argument="token")
             _create(self.path)
-        self._file = StoreFile(self.path, (TOKENS,), self._access)
+        self._file = StoreFile(self.path, TOKENS, self._access)
         self._inode = self.path.stat().st_ino
 
     def create(
@@ -233,7 +233,7 @@ class TokenFile:
         with translate_sqlite_errors(self.path):
             inode = self.path.stat().st_ino
         if inode != self._inode:
-            replaced = StoreFile(self.path, (TOKENS,), self._access)
+            replaced = StoreFile(self.path, TOKENS, self._access)
             self._file.close()
             self._file, self._inode = replaced, inode
         return self._file
@@ -252,7 +252,7 @@ def back_up_tokens(fleet: Path, copy: Path) -> bool:
     source, target = tokens_path(fleet), tokens_path(copy)
     if not source.exists():
         return False
-    back_up(source, target, (TOKENS,))
+    back_up(source, target, TOKENS)
     target.chmod(0o600)
     return True
 

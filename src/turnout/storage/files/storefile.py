@@ -6,7 +6,7 @@ import os
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
@@ -19,7 +19,7 @@ from turnout.storage.files.database import (
     WAIT_SECONDS,
     FileKind,
     check_integrity,
-    connect_any,
+    connect,
     log_path,
     own_transaction,
     owns_transaction,
@@ -50,7 +50,7 @@ class StoreFile:
 
     Args:
         path: The file, which must exist. Symbolic links are resolved once, when it is opened.
-        kinds: The kinds of files to accept, the newest first.
+        kind: The kind of file to accept.
         access: "read"; "report": to write beside the only writer; "write": as the only writer.
         takeover: Whether to write although another process, which hangs, holds the lock of the writer.
         accept_older: Whether a file that has lost commits is opened in its older state.
@@ -61,7 +61,7 @@ class StoreFile:
     def __init__(
         self,
         path: Path,
-        kinds: Sequence[FileKind],
+        kind: FileKind,
         access: Access,
         *,
         takeover: bool = False,
@@ -85,7 +85,7 @@ class StoreFile:
         self.commit_times: deque[float] = deque(maxlen=KEPT_TIMES)
         try:
             with translate_sqlite_errors(path):
-                self._open(kinds, takeover, accept_older, thoroughly)
+                self._open(kind, takeover, accept_older, thoroughly)
         except BaseException:
             self.close()
             raise
@@ -194,9 +194,9 @@ class StoreFile:
 
     @property
     def commits(self) -> int:
-        """The number of commits since the file was created; 0 for files of older versions."""
+        """The number of commits since the file was created."""
         with self.reading() as db:
-            return int(counters(db).get("commits", 0))
+            return int(counters(db)["commits"])
 
     @property
     def log_bytes(self) -> int:
@@ -247,9 +247,9 @@ class StoreFile:
 
     # Opening
 
-    def _open(self, kinds: Sequence[FileKind], takeover: bool, accept_older: bool, thoroughly: bool) -> None:
+    def _open(self, kind: FileKind, takeover: bool, accept_older: bool, thoroughly: bool) -> None:
         # Before anything is written, not even a lock file, and without a connection that could change the log.
-        self._connection = connect_any(self.path, kinds, read_only=True)
+        self._connection = connect(self.path, kind, read_only=True)
         if self.access == "write":
             self._lock = WriterLock(self.path, takeover=takeover)
         problem = find_lost_commits(self.path, self._connection)
@@ -265,7 +265,7 @@ class StoreFile:
             log.warning("%s. The older state was accepted", problem)
         if self.access != "read":
             self._connection.close()
-            self._connection = connect_any(self.path, kinds, read_only=False)
+            self._connection = connect(self.path, kind, read_only=False)
         self._inode = self.path.stat().st_ino
         check_integrity(self._connection, self.path, thoroughly=thoroughly)
         if self.access == "write":
@@ -353,13 +353,13 @@ def find_lost_commits(path: Path, db: sqlite3.Connection) -> str:
     """
     stated = read_acknowledged(path)  # before the counter in the file, which other processes may increase
     stored = counters(db)
-    commits = int(stored.get("commits", 0))
-    if stated is not None and stored.get("file_id", stated.file_id) == stated.file_id and commits < stated.commits:
+    commits = int(stored["commits"])
+    if stated is not None and stored["file_id"] == stated.file_id and commits < stated.commits:
         return (
             f"{path} has lost {stated.commits - commits:,} of {stated.commits:,} commits that were acknowledged: "
             f"{_describe_log(path)}"
         )
-    is_marked = stored.get("in_use") == "1" and single_value(db, "PRAGMA journal_mode") == "wal"
+    is_marked = stored["in_use"] == "1" and single_value(db, "PRAGMA journal_mode") == "wal"
     if is_marked and not states_commit(path):
         return (
             f"{path} is a copy of a file in use, without its lock file {lock_path(path).name}: newer commits may be "
@@ -369,10 +369,11 @@ def find_lost_commits(path: Path, db: sqlite3.Connection) -> str:
 
 
 def counters(db: sqlite3.Connection) -> dict[str, str]:
-    """Returns the id, the number of commits and the mark of a file; empty for files of older versions."""
-    if not single_value(db, "SELECT COUNT(*) FROM sqlite_master WHERE name = 'meta'"):
-        return {}
-    return dict(db.execute("SELECT key, value FROM meta WHERE key IN ('file_id', 'commits', 'in_use')"))
+    """Returns the id, the number of commits and the mark of a file."""
+    found = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('file_id', 'commits', 'in_use')"))
+    if len(found) < 3:
+        raise StoreError("the file is damaged (it does not count its commits): restore it from a backup")
+    return found
 
 
 def _describe_log(path: Path) -> str:

@@ -22,9 +22,8 @@ from turnout.live.audit.doctor.findings import (
 )
 from turnout.live.audit.doctor.memory import check_state
 from turnout.live.journal.amendments import AMEND, Amendment
-from turnout.live.journal.answers import has_answers
 from turnout.live.journal.replay import stored_features
-from turnout.live.journal.schema import FLEET, INITIAL, INITIAL_DIGEST, READABLE
+from turnout.live.journal.schema import FLEET, INITIAL, INITIAL_DIGEST
 from turnout.live.journal.summary import read_summary
 from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.records import settings_digest
@@ -73,7 +72,7 @@ def examine(path: Path) -> list[Finding]:
             "clients": lambda: tables.check_clients(db),
             "turns": lambda: tables.check_turns(db, noun),
             **(_checks_without_rounds(db) if _is_without_rounds(db) else _checks_of_rounds(db)),
-            **({"answers": lambda: tables.check_answers(db)} if has_answers(db) else {}),
+            "answers": lambda: tables.check_answers(db),
         }
         log = run_check("log", lambda: _check_log(db, path), ACCEPT_OLDER)
         findings = [readable, pages, log, *(run_check(part, check) for part, check in checks.items())]
@@ -147,9 +146,9 @@ def _require_fleet(path: Path) -> None:
 def _check_format(db: sqlite3.Connection) -> CheckResult:
     (version,) = db.execute("PRAGMA user_version").fetchone()
     result = CheckResult(f"fleet format {version}, read by turnout {__version__} with SQLite {sqlite3.sqlite_version}")
-    if version not in [kind.format for kind in READABLE]:
+    if version != FLEET.format:
         result.problems.append(
-            f"the file has fleet format {version}, but turnout {__version__} reads only formats up to {FLEET.format}"
+            f"the file has fleet format {version}, but turnout {__version__} reads only format {FLEET.format}"
         )
     return result
 
@@ -170,7 +169,7 @@ def _check_pages(db: sqlite3.Connection, path: Path) -> CheckResult:
 def _check_log(db: sqlite3.Connection, path: Path) -> CheckResult:
     """Checks that the file has all commits that were acknowledged, as far as the lock file states them."""
     lost = find_lost_commits(path, db)
-    commits = int(counters(db).get("commits", 0))
+    commits = int(counters(db)["commits"])
     return CheckResult(f"all {commits:,} commits that were acknowledged are there", [lost] if lost else [])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from turnout.live.journal.summary import read_summary
 from turnout.live.turns.records import Turn, has_context, turn_from_row, unpack_closed
@@ -32,19 +32,9 @@ class Finding:
     message: str
     remedy: str = ""
 
-    @property
-    def sound(self) -> bool | None:
-        """The former name of `ok`."""
-        return self.ok
-
-    @property
-    def words(self) -> str:
-        """The former name of `message`."""
-        return self.message
-
     def to_dict(self) -> dict[str, str | bool | None]:
-        """Returns the finding as JSON output has it, where `ok` is "sound" and `message` is "words"."""
-        return {"part": self.part, "sound": self.ok, "words": self.message, "remedy": self.remedy}
+        """Returns the finding for JSON."""
+        return asdict(self)
 
 
 @dataclass(slots=True)

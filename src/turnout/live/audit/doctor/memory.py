@@ -94,7 +94,7 @@ def _check_snapshot(
         )
     journal.ignore_snapshot = True
     loaded = state.state()
-    replayed = load(journal, settings, features, judged_after=state.fleet.judged_after).state()
+    replayed = load(journal, settings, features).state()
     different = [key for key in {**loaded, **replayed} if not _equal(loaded.get(key), replayed.get(key))]
     result = CheckResult(f"the snapshot after event {last} and the events after it give the same state as all events")
     if different:

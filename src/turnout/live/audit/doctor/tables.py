@@ -22,7 +22,6 @@ from turnout.live.audit.doctor.findings import (
     turns_by_row,
 )
 from turnout.live.journal.answers import stored_answers
-from turnout.live.journal.journal import has_offers
 from turnout.live.journal.redaction import pending_redactions
 from turnout.live.journal.schema import KEEP_AVAILABILITY_UP_TO
 from turnout.live.journal.summary import read_summary, read_summary_state, read_totals
@@ -240,8 +239,6 @@ def check_open_round(db: sqlite3.Connection) -> CheckResult:
 
 def check_offers(db: sqlite3.Connection, noun: str) -> CheckResult:
     """Checks the recorded offers against their digests and the turns of their rounds; `noun` as for `check_summary`."""
-    if not has_offers(db):
-        return CheckResult("no offers are recorded: the file was written by an older version of turnout")
     result, count, newest = CheckResult(), 0, _newest_round(db)
     for round_, volunteers, data, digest in db.execute(
         "SELECT round, volunteers, data, digest FROM offers ORDER BY round"
