@@ -277,6 +277,13 @@ class Promise(Reply):
     kept: int
     behind: int
     broken: int
+    unserved: int
+    retired: int
+    retired_broken: int
+    worst: str | None
+    worst_behind: float
+    since: int | None
+    clock: Literal["round", "decision"]
 
 
 class FleetState(Reply):
@@ -310,6 +317,9 @@ class Standing(Reply):
     promised: float
     behind: float
     status: str
+    unserved: bool
+    owed: float
+    forfeited: float
 
 
 class CertificatePage(Reply):

@@ -18,7 +18,7 @@ from turnout.lab.analysis.replay.replay import FIGURES, Replayed, fitted_build, 
 from turnout.lab.analysis.tuning import Goal, find_speed_weight
 from turnout.live import ClientStatus, FleetReader, Scheduler
 from turnout.live._internals import KINDS
-from turnout.live.journal.journal import is_fleet
+from turnout.live._internals import is_fleet
 from turnout.version import __version__
 
 SETTINGS = {"cohort_size": 3, "guaranteed_rate": 0.2, "speed_weight": 5.0}

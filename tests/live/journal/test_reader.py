@@ -507,25 +507,6 @@ def test_a_closed_reader_cannot_be_used(open_fleet: OpenFleet, folder: Path) -> 
         reader.ids  # noqa: B018
 
 
-@pytest.mark.parametrize("file", sorted((HERE / "data").glob("*.turnout")), ids=lambda file: file.stem)
-def test_files_of_older_formats_are_read_and_followed(folder: Path, file: Path) -> None:
-    path = Path(shutil.copy(file, folder))
-    with FleetReader(path) as reader, Scheduler.open(path, read_only=True) as scheduler:
-        follower = reader.follow()
-        assert_same_events(apply_new_events(follower), list(reader.events()))
-        rounds = [event for event in scheduler.export() if event["kind"] == "round"]
-        assert [list(closed.clients) for closed in reader.closed_rounds()] == [entry["clients"] for entry in rounds]
-        assert [closed.seconds.tolist() for closed in reader.closed_rounds()] == [entry["seconds"] for entry in rounds]
-        opened = reader.open_round()
-        assert reader.round == follower.fleet.round == scheduler.round - (opened is not None)
-        assert [offer.round for offer in reader.offers()] == [
-            round_ for round_ in range(1, scheduler.round + 1) if reader.offer(round_) is not None
-        ]
-        if opened is not None:  # the scheduler's state already contains the clients that are new in the open round
-            follower.fleet.join(opened[0].joined)
-        assert_same_state(follower, scheduler, path)
-
-
 def test_the_packed_states_of_different_rounds_differ(open_fleet: OpenFleet) -> None:
     """The other tests compare packed states, which would prove nothing if all were equal."""
     scheduler = open_fleet()

@@ -13,7 +13,6 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from turnout.cli.fleet.promise import promise_to_dict
 from turnout.cli.options import JsonOption, print_json, printable
 from turnout.counting import counted
 from turnout.errors import SettingError
@@ -46,7 +45,7 @@ def certify(
     certificate = write_certificate(fleet, out, record_path)
     clients = certificate["clients"]
     found, ids = _judged_certificate(certificate, record_path)
-    promise = promise_to_dict(found.summary(), ids)
+    promise = found.summary().to_dict(ids.__getitem__)
     if json:
         summary = {name: value for name, value in certificate.items() if name != "clients"}
         paths = {"certificate": str(out), "record": str(record_path)}
@@ -129,7 +128,7 @@ def _verified(content: Mapping[str, Any], record: Path) -> dict[str, Any]:
     """Returns what a verified certificate says about the promise, and whether the books of all clients balance."""
     found, ids = _judged_certificate(content, record)
     everybody = _certificate_of(content, list(content["clients"]))
-    return {"promise": promise_to_dict(found.summary(), ids), "books_balance": everybody.books_balance}
+    return {"promise": found.summary().to_dict(ids.__getitem__), "books_balance": everybody.books_balance}
 
 
 def _judged_certificate(content: Mapping[str, Any], record: Path) -> tuple[Certificate, list[str]]:

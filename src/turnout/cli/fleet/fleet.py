@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -18,13 +18,13 @@ from rich.text import Text
 from turnout.cli.fleet.amend import amend
 from turnout.cli.fleet.create import create
 from turnout.cli.fleet.operate import YesOption, abandon_round, accept_older_state, backup, compact, forget, retire
-from turnout.cli.fleet.promise import behind_words, certificate_table, explain_certificate, promise_to_dict
+from turnout.cli.fleet.promise import behind_words, certificate_table, explain_certificate
 from turnout.cli.options import JsonOption, print_json, printable
 from turnout.counting import counted
 from turnout.errors import SettingError
 from turnout.kernel.certificate import Certificate
-from turnout.live import FleetReader, Scheduler, SchedulerStatus, Turn
-from turnout.live._internals import Finding, examine
+from turnout.live import FleetReader, SchedulerStatus, Turn
+from turnout.live._internals import Finding, examine, export_events
 from turnout.storage.files.atomic import atomic_write
 
 fleet = typer.Typer(
@@ -46,13 +46,13 @@ def status(file: FleetArgument, json: JsonOption = False) -> None:
 
     Example: turnout fleet status fleet.turnout
     """
-    with Scheduler.open(file, read_only=True) as scheduler:
-        found, ids = scheduler.status(), scheduler.clients
-        training = [] if found.slots is None else _training(file)
-        promise = scheduler.certificate() if ids and scheduler.has_guarantee else None
+    with FleetReader(file) as reader, reader.reading():
+        found, ids = reader.status(), reader.state().fleet.ids
+        training = [] if found.slots is None else _training(reader)
+        promise = None if found.promise is None else reader.certificate()
     if json:
-        known = None if promise is None else promise_to_dict(promise.summary(), ids)
-        print_json({**asdict(found), "resting": found.backing_off, "promise": known})  # resting: the former name
+        known = None if found.promise is None else found.promise.to_dict(ids.__getitem__)
+        print_json({**asdict(found), "promise": known})
         return
     table = _table("", "", title=str(file), show_header=False)
     for heading, lines in _status_rows(found, promise, ids, training):
@@ -81,16 +81,15 @@ def certificate(
 
     Example: turnout fleet certificate fleet.turnout --all
     """
-    with Scheduler.open(file, read_only=True) as scheduler:
-        found, ids = scheduler.certificate(), scheduler.clients
+    with FleetReader(file) as reader, reader.reading():
+        found, ids = reader.certificate(), reader.state().fleet.ids
     if tolerance is not None:
         found = found.judged(tolerance)
     rows = np.argsort(-found.behind_units, kind="stable")
     shown = (rows if every else rows[:MAX_SHOWN]).tolist()
     summary = found.summary()
     if json:
-        clients = [_client_dict(found, row, ids[row]) for row in shown]
-        print_json({**promise_to_dict(summary, ids), "holds": found.holds, "clients": clients, "of": len(ids)})
+        print_json(found.to_dict(ids, shown))
     else:
         Console().print(certificate_table(found, shown, ids))
         console = Console(highlight=False, soft_wrap=True)
@@ -113,11 +112,11 @@ def history(
 
     Example: turnout fleet history fleet.turnout phone-17
     """
-    with Scheduler.open(file, read_only=True) as scheduler:
-        turns, reliability = scheduler.history(client), scheduler.reliability(client)
-        row = scheduler.rows([client])[0]
-        promise = scheduler.certificate() if scheduler.has_guarantee else None
-        guarantee, noun = scheduler.policy.guarantee, _noun(scheduler)
+    with FleetReader(file) as reader, reader.reading():
+        turns, fleet_ = reader.history(client), reader.state().fleet
+        row, promise = fleet_.rows[client], fleet_.certificate()
+        reliability = float(fleet_.history.reliability[row])
+        guarantee, noun = fleet_.policy.guarantee, _noun(reader)
     is_chosen = guarantee is not None and guarantee.paid == "chosen"
     paid = sum(turn.kind == "arrived" or (is_chosen and turn.kind is not None) for turn in turns)
     behind, owed = (None, None) if promise is None else (float(promise.behind[row]), float(promise.owed[row]))
@@ -144,8 +143,8 @@ def export(
     """
     if out is not None and out.exists() and out.samefile(file):
         raise SettingError(f"{out} is the fleet itself: export to another file")
-    with Scheduler.open(file, read_only=True) as scheduler:
-        lines = (f"{json_module.dumps(event, ensure_ascii=False)}\n" for event in scheduler.export())
+    with FleetReader(file) as reader:
+        lines = (f"{json_module.dumps(event, ensure_ascii=False)}\n" for event in export_events(reader))
         if out is not None:
             with atomic_write(out) as temporary:
                 temporary.writelines(line.encode() for line in lines)
@@ -184,14 +183,13 @@ def doctor(
         raise typer.Exit(1)
 
 
-def _training(file: Path) -> list[str]:
+def _training(reader: FleetReader) -> list[str]:
     """Returns the turns under way of a fleet without rounds, with their ages and deadlines."""
-    with FleetReader(file) as reader:
-        return [
-            f"{turn.id}, turn {flight.decision:,}: {_age(flight.deadline, flight.elapsed)}"
-            for flight, turn in reader.in_flight()
-            if turn.kind is None
-        ]
+    return [
+        f"{turn.id}, turn {flight.decision:,}: {_age(flight.deadline, flight.elapsed)}"
+        for flight, turn in reader.in_flight()
+        if turn.kind is None
+    ]
 
 
 def _status_rows(
@@ -235,21 +233,6 @@ def _shorten(lines: list[str]) -> list[str]:
     return lines if len(lines) <= MAX_SHOWN else [*lines[:MAX_SHOWN], f"and {len(lines) - MAX_SHOWN:,} more"]
 
 
-def _client_dict(found: Certificate, row: int, client: str) -> dict[str, Any]:
-    status = str(found.statuses[row])
-    return {
-        "client": client,
-        "turns": int(found.turns[row]),
-        "promised": float(found.promised[row]),
-        "behind": float(found.behind[row]),
-        "status": status,
-        "unserved": bool(found.unserved[row]),
-        "owed": float(found.owed[row]),
-        "forfeited": float(found.forfeited[row]),
-        "kept": status != "broken",
-    }
-
-
 def _print_findings(findings: list[Finding], file: Path, intact: bool) -> None:
     marks = {True: "intact", False: "DAMAGED", None: ""}
     table = _table("part", "", "finding", title=str(file))
@@ -272,9 +255,9 @@ def _standing(promise: Certificate, row: int) -> str:
     )
 
 
-def _noun(scheduler: Scheduler) -> str:
+def _noun(reader: FleetReader) -> str:
     """Returns what the number of a turn counts."""
-    return "round" if scheduler.settings.concurrency is None else "turn"
+    return "round" if reader.settings.concurrency is None else "turn"
 
 
 def _turns_table(turns: list[Turn], client: str, noun: str) -> Table:

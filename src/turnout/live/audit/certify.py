@@ -16,8 +16,8 @@ from turnout.errors import SettingError, StoreError
 from turnout.kernel.certificate import Certificate, exact_tolerance
 from turnout.live.audit.verify import differences
 from turnout.live.clock import now
-from turnout.live.journal.events import event_to_dict
 from turnout.live.journal.replay import live_policy, stored_features
+from turnout.live.journal.schema import meta_value
 from turnout.live.reader import FleetReader, ReplayStart
 from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.rounds.state import Fleet
@@ -53,8 +53,8 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
     """
     if len({path.resolve() for path in (fleet, certificate, record)}) < 3:
         raise SettingError("fleet, certificate and record must be three different files: choose other paths")
-    with FleetReader(fleet) as reader, reader.reading():
-        settings, state = reader.settings, reader.state()
+    with FleetReader(fleet) as reader, reader.journal.reading() as db:
+        settings, state, head = reader.settings, reader.state(), meta_value(db, "head")
         if not state.fleet.ids:
             raise StoreError(f"no client has joined {fleet} yet: close a round before you certify")
         start = _start(reader, state.fleet)
@@ -63,9 +63,9 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
             "turnout": __version__,
             "date": now(),
             "fleet": fleet.name,
-            "head": reader.head,
+            "head": head,
             "policy": settings.policy,
-            "settings": reader.stored_settings,
+            "settings": reader.journal.settings,
             "terms": _terms(state.fleet.policy),
         }
         if start is not None:
@@ -169,9 +169,9 @@ def _record_lines(reader: FleetReader, header: dict[str, Any], start: ReplayStar
     for event in reader.events(0 if start is None else start.event):
         if event.amended is not None:
             terms = _terms_of(event.amended.settings, terms["units_per_turn"])
-            yield _line({**event_to_dict(event), "terms": terms})
+            yield _line({**event.to_dict(), "terms": terms})
         else:
-            yield _line(event_to_dict(event))
+            yield _line(event.to_dict())
 
 
 def _summary_entry(start: ReplayStart) -> dict[str, Any]:

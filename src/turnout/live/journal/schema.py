@@ -26,8 +26,9 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
+from turnout.errors import StoreError
 from turnout.live.turns.records import Turn
-from turnout.storage.files.database import FileKind
+from turnout.storage.files.database import FileKind, single_value
 
 FLEET = FileKind(
     "fleet",
@@ -118,3 +119,22 @@ def update_turns(db: sqlite3.Connection, turns: Sequence[Turn]) -> None:
             for t in turns
         ],
     )
+
+
+def meta_value(db: sqlite3.Connection, key: str) -> str:
+    """Returns the value of a key in the table `meta`."""
+    return str(single_value(db, "SELECT value FROM meta WHERE key = ?", key))
+
+
+def meta_count(db: sqlite3.Connection, key: str) -> int:
+    """Returns the number under a key in the table `meta`."""
+    value = meta_value(db, key)
+    if not value.isdecimal():
+        raise corruption(db, f"{key} is {value!r} instead of a number")
+    return int(value)
+
+
+def corruption(db: sqlite3.Connection, problem: str) -> StoreError:
+    """Returns the error that reports a damaged file."""
+    path = db.execute("PRAGMA database_list").fetchone()[2]
+    return StoreError(f"{path} is damaged ({problem}): restore it from a backup", damaged=path)

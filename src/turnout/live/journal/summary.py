@@ -1,4 +1,6 @@
-"""The summary of a fleet's past: what takes the place of events and turns that are no longer kept.
+"""Saved states of a fleet: snapshots, and the summary of its past.
+
+The summary takes the place of events and turns that are no longer kept.
 
 The summary has the state after the last event that is not kept, and the digest of that event, from which the digest of
 the next event follows. Numbers of events and rounds continue. Rows that belong to the time before the summary are
@@ -12,15 +14,17 @@ import sqlite3
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from turnout.errors import StoreError
 from turnout.kernel.arrays import FloatArray, IntArray
+from turnout.live.journal.schema import corruption
 from turnout.live.turns.outcomes import KINDS
 from turnout.live.turns.records import Turn, as_bytes, digest_of, turn_from_row
 from turnout.storage.encoding.packing import pack_snapshot, parse_stored, unpack_snapshot
+from turnout.storage.files.database import single_value
 
 #: The number of events or offers, and the number of turns, that one transaction deletes; always two rounds at least, so
 #: that more is deleted than a round adds.
@@ -122,6 +126,56 @@ def read_summary_state(db: sqlite3.Connection) -> dict[str, Any]:
     if data_digest != digest_of(as_bytes(digest), "state", as_bytes(data)):
         raise StoreError("the state in the summary does not match its digest: restore the file from a backup")
     return unpack_snapshot(data)
+
+
+class SavedState(NamedTuple):
+    """A state that is stored in a file.
+
+    Attributes:
+        event: The number of the event after which it was taken.
+        state: The state.
+    """
+
+    event: int
+    state: dict[str, Any]
+
+
+def first_state(db: sqlite3.Connection) -> SavedState | None:
+    """Returns the state at which the events that are kept begin: the summary; None if all events are kept."""
+    event = read_summary(db).event
+    return SavedState(event, read_summary_state(db)) if event else None
+
+
+def newest_state(db: sqlite3.Connection, before: int | None = None) -> SavedState | None:
+    """Returns the newest state that is stored: the last snapshot or, if there is none, the summary.
+
+    Args:
+        db: A connection to the file.
+        before: Only states before this round was closed are of use.
+    """
+    query = "SELECT seq, data, digest FROM snapshot WHERE ? IS NULL OR round < ? ORDER BY seq DESC LIMIT 1"
+    stored = db.execute(query, (before, before)).fetchone()
+    if stored is None:
+        first = first_state(db)
+        return None if first is None or (before is not None and int(first.state["round"]) >= before) else first
+    seq, data, digest = stored
+    if digest != digest_of(b"", str(seq), data):
+        raise corruption(db, "the snapshot does not match its digest")
+    return SavedState(int(seq), unpack_snapshot(data))
+
+
+def has_all_availability(db: sqlite3.Connection) -> bool:
+    """Returns whether the availability of clients is stored for every closed round since the summary."""
+    first = read_summary(db).event
+    closed = single_value(db, "SELECT COUNT(*) FROM events WHERE kind IN ('close', 'fill') AND seq > ?", first)
+    return bool(closed == single_value(db, "SELECT COUNT(*) FROM masks WHERE seq > ?", first))
+
+
+def count_joined(db: sqlite3.Connection, event: int) -> int:
+    """Returns how many clients had joined by this event, inclusive; by the summary, if the event is before it."""
+    summary = read_summary(db)
+    query = "SELECT data FROM events WHERE kind = 'join' AND seq > ? AND seq <= ?"
+    return summary.clients + sum(len(parse_stored(data)) for (data,) in db.execute(query, (summary.event, event)))
 
 
 def last_event(db: sqlite3.Connection) -> tuple[int, bytes]:
@@ -267,8 +321,9 @@ def read_client_totals(db: sqlite3.Connection, row: int) -> ClientTotals | None:
     return None if stored is None else _checked(stored)
 
 
-def read_totals(db: sqlite3.Connection, clients: int) -> FleetTotals:
+def read_totals(db: sqlite3.Connection) -> FleetTotals:
     """Returns the turns before the summary of all clients, whether their rows are deleted already or not."""
+    clients = int(single_value(db, "SELECT COUNT(*) FROM clients"))
     counts = {kind: np.zeros(clients, dtype=np.int64) for kind in KINDS}
     seconds, last_round = np.zeros(clients), np.zeros(clients, dtype=np.int64)
     summary = read_summary(db)

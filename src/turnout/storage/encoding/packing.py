@@ -61,7 +61,11 @@ def pack(header: Mapping[str, Any], arrays: Mapping[str, Array], *, compact: boo
             raise StoreError(f"the array {name!r} must hold numbers, booleans or strings, got {array.dtype}")
         transposed = array.flags.f_contiguous and not array.flags.c_contiguous
         ordered = array.T if transposed else np.asarray(array, order="C")
-        rows = [_pack_row(row, parts) for row in _rows_of(ordered)] if compact else parts.append(ordered)
+        rows = None
+        if compact:
+            rows = [_pack_row(row, parts) for row in _rows_of(ordered)]
+        else:
+            parts.append(ordered)
         described.append((name, array.dtype.str, ordered.shape, transposed, rows))
     text = _ENCODER.encode((header, described)).encode()
     checksum = zlib.crc32(text)

@@ -57,11 +57,6 @@ def run_check(part: str, check: Callable[[], CheckResult], remedy: str = RESTORE
     return Finding(part, False, "; ".join(result.problems[:MAX_LISTED]) + more, remedy)
 
 
-def meta_value(db: sqlite3.Connection, key: str) -> str:
-    """Returns the value of a key in the table `meta`."""
-    return str(db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()[0])
-
-
 def event_data(db: sqlite3.Connection, kind: str) -> Iterator[bytes]:
     """Yields the data of all events of one kind that are kept, in order."""
     query = "SELECT data FROM events WHERE kind = ? AND seq > ? ORDER BY seq"

@@ -8,8 +8,9 @@ import sqlite3
 from collections.abc import Iterator
 
 from turnout.counting import counted
-from turnout.live.audit.doctor.findings import CheckResult, event_data, meta_value, turns_by_row
+from turnout.live.audit.doctor.findings import CheckResult, event_data, turns_by_row
 from turnout.live.journal.redaction import pending_redactions
+from turnout.live.journal.schema import meta_value
 from turnout.live.journal.summary import read_summary
 from turnout.live.turns.outcomes import KINDS, RETURNED
 from turnout.live.turns.records import digest_of

@@ -1,4 +1,4 @@
-"""Backups of a fleet."""
+"""Files of fleets: which files are some, and backups of them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,15 @@ from pathlib import Path
 from turnout.errors import StoreError
 from turnout.live.journal.schema import FLEET
 from turnout.storage.files.backup import back_up
+from turnout.storage.files.database import application_id, translate_sqlite_errors
+
+
+def is_fleet(path: Path) -> bool:
+    """Returns whether the application id of a file is that of a fleet."""
+    if not path.is_file():
+        raise StoreError(f"there is no file {path}: check the path")
+    with translate_sqlite_errors(path):
+        return application_id(path) == FLEET.application_id
 
 
 def back_up_fleet(path: Path, copy: Path, progress: Callable[[int, int], None] = lambda *_: None) -> None:
