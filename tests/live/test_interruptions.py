@@ -19,7 +19,6 @@ from measuring import unmeasured
 from turnout.errors import ReportError, StoreError
 from turnout.live import Scheduler
 from turnout.live.journal import redaction
-from turnout.live.journal.changes import Changes
 
 #: After the commit, every line of these packages is a step; of the others, and before the commit, every 25th.
 CLOSE = ("turnout/live", "turnout/store")

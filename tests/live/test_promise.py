@@ -408,33 +408,6 @@ def test_a_certificate_of_some_clients_is_that_of_their_rows() -> None:
     assert (everybody.summary().retired, everybody.status) == (0, "broken")
 
 
-# Certificates of format 1
-
-
-def test_certificates_of_format_1_are_still_verified(open_fleet: OpenFleet, folder: Path) -> None:
-    scheduler = open_fleet(**SLOW, deadline=3600.0)
-    play_twelve(scheduler, 20)
-    scheduler.retire("h07")
-    content = certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
-    lines = (folder / "c.jsonl").read_bytes().splitlines(keepends=True)
-    terms = json.loads(lines[0])
-    for key in ("tolerance", "judged_after"):
-        del terms["terms"][key]
-    lines[0] = f"{json.dumps({**terms, 'format': 1})}\n".encode()
-    old = verifier.recount(lines)
-    assert (old["format"], old["holds"]) == (1, True)
-    assert not {"books_balance", "status", "worst", "since"} & old.keys()
-    assert set(old["clients"]["h00"]) == {"turns", "promised_units", "owed_units", "forfeited_units"}
-    assert {client: entry["turns"] for client, entry in old["clients"].items()} == {
-        client: entry["turns"] for client, entry in content["clients"].items()
-    }
-    assert verifier.differences(json.dumps(old).encode(), lines) == []
-    assert verifier.differences(json.dumps({**old, "holds": False}).encode(), lines)
-    lines[0] = f"{json.dumps({**terms, 'format': 6})}\n".encode()
-    (problem,) = verifier.differences(json.dumps(old).encode(), lines)
-    assert "format 6 needs another version of the verifier" in problem
-
-
 # Feasibility
 
 

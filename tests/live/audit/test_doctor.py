@@ -82,7 +82,7 @@ def forge_offer(db: sqlite3.Connection, round_: int = 5, under: int | None = Non
 def put_offer(db: sqlite3.Connection, round_: int, volunteers: bytes, data: bytes) -> None:
     digest = digest_of(volunteers, str(round_), data)
     db.execute(
-        "INSERT OR REPLACE INTO offers (round, volunteers, data, digest) VALUES (?, ?, ?, ?)",
+        "INSERT OR REPLACE INTO offers (round, volunteers, data, digest, at) VALUES (?, ?, ?, ?, '')",
         (round_, volunteers, data, digest),
     )
 

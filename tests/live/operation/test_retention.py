@@ -156,7 +156,6 @@ def test_the_certificate_begins_with_the_summary_and_is_verified(kept: Path, who
     assert {key: content[key] for key in keys} == {key: expected[key] for key in keys}
     with FleetReader(kept) as reader:
         summary = reader.summary()
-    assert content["format"] == 4
     assert content["summary"] == {"event": summary.event, "round": summary.round}
     lines = (folder / "kept.jsonl").read_bytes().splitlines(keepends=True)
     assert json.loads(lines[1])["left"] != []

@@ -14,7 +14,7 @@ from typing import Any
 from turnout.errors import StoreError
 from turnout.storage.files.acknowledged import Acknowledged, acknowledge
 from turnout.storage.files.holders import writing_processes
-from turnout.storage.files.identify import KINDS, describe_file
+from turnout.storage.files.identify import KINDS, SQLITE_MAGIC, describe_file
 from turnout.storage.files.system import sync_folder
 
 #: How long a transaction waits for other processes, and how long a takeover does, in seconds.
@@ -132,10 +132,10 @@ def application_id(path: Path) -> int | None:
     with closing(_connect(path, mode="ro")) as connection:
         try:
             return int(connection.execute("PRAGMA application_id").fetchone()[0])
-        except sqlite3.DatabaseError as error:
-            if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
-                return None
-            raise
+        except sqlite3.DatabaseError:  # nobody has a file open that is none, or damaged at its beginning
+            with path.open("rb") as file:
+                header = file.read(72)
+            return int.from_bytes(header[68:], "big") if header.startswith(SQLITE_MAGIC) else None
 
 
 def check_integrity(connection: sqlite3.Connection, path: Path, *, thoroughly: bool = False) -> None:
