@@ -104,7 +104,7 @@ def _has_schema(db: sqlite3.Connection) -> bool:
 
 def _checks_of_rounds(db: sqlite3.Connection) -> dict[str, Callable[[], CheckResult]]:
     return {
-        "availability": lambda: tables.check_availability(db),
+        "availability": lambda: tables.check_availability(db, "round"),
         "rounds": lambda: tables.check_rounds(db),
         "open round": lambda: tables.check_open_round(db),
     }
@@ -112,7 +112,7 @@ def _checks_of_rounds(db: sqlite3.Connection) -> dict[str, Callable[[], CheckRes
 
 def _checks_without_rounds(db: sqlite3.Connection) -> dict[str, Callable[[], CheckResult]]:
     return {
-        "presence": lambda: slots.check_presence(db),
+        "presence": lambda: tables.check_availability(db, "decision"),
         "decisions": lambda: slots.check_decisions(db),
         "turns under way": lambda: slots.check_flights(db),
     }

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 
 from turnout.live.journal.summary import read_summary
+from turnout.live.turns.outcomes import KINDS, RETURNED
 from turnout.live.turns.records import Turn, has_context, turn_from_row, unpack_closed
 from turnout.live.turns.slots.records import FILL, unpack_fill
 
@@ -74,6 +76,15 @@ def turns_by_row(db: sqlite3.Connection, round: int) -> dict[int, Turn]:
     """Returns the turns of a round, by the row of the client."""
     stored = db.execute("SELECT * FROM turns WHERE round = ?", (round,))
     return {turn.row: turn for turn, _ in map(turn_from_row, stored)}
+
+
+def outcome_problems(what: str, turn: Turn, kind: int, seconds: float, loss: float) -> Iterator[str]:
+    """Yields where a turn differs from the outcome that an event has; `what` begins the message."""
+    if turn.kind != KINDS[kind] or (turn.seconds is not None and turn.seconds != seconds):
+        recorded = "" if turn.seconds is None else f" after {turn.seconds:g} s"
+        yield f"{what} as {KINDS[kind]} after {seconds:g} s, but its turn is recorded as {turn.kind}{recorded}"
+    if KINDS[kind] in RETURNED and turn.loss != (None if math.isnan(loss) else loss):
+        yield f"{what} with loss {loss:g}, but its turn is recorded with loss {turn.loss}"
 
 
 def forgotten_rows(db: sqlite3.Connection) -> set[int]:
