@@ -19,7 +19,7 @@ import pytest
 from live.forging import fetch_row, forge_event, forge_snapshot, forge_turn
 from turnout.errors import StateError, StoreError
 from turnout.lab import RunStore
-from turnout.live import ClientStatus, Feature, Features, Reporter, Scheduler
+from turnout.live import ClientStatus, Feature, Features, FleetReader, Reporter, Scheduler
 from turnout.live.audit.doctor.doctor import Finding, examine
 from turnout.live.turns.records import digest_of, pack_offer, unpack_closed, unpack_offer
 
@@ -335,7 +335,7 @@ def test_an_incomplete_index_of_turns_is_refused_also_by_readers(path: Path) -> 
     with closing(sqlite3.connect(path)) as db, db:
         hide_a_turn_from_the_index(db)
     with (
-        Scheduler.open(path, read_only=True) as reader,
+        FleetReader(path) as reader,
         pytest.raises(StoreError, match="the index of turns by id is incomplete"),
     ):
         reader.status()

@@ -49,8 +49,8 @@ def state_of(follower: Follower) -> bytes:
 
 
 def loaded_state(path: Path) -> bytes:
-    with Scheduler.open(path, read_only=True) as reader:
-        return pack_snapshot({**reader.state(), "ids": ""})
+    with FleetReader(path) as reader:
+        return pack_snapshot({**reader.state().state(), "ids": ""})
 
 
 def play(scheduler: Scheduler, rounds: int, ids: list[str]) -> None:
@@ -379,7 +379,7 @@ def test_only_the_turns_of_a_forgotten_client_are_read(open_fleet: OpenFleet, fo
 def test_a_fleet_with_every_kind_of_event_is_followed(folder: Path, options: dict[str, Any]) -> None:
     path = folder / "fleet.turnout"
     restless_server.play(str(path), 20, options=options)
-    with follow(path) as follower, Scheduler.open(path, read_only=True) as scheduler:
+    with follow(path) as follower, Scheduler.open(path) as scheduler:
         assert follower.starts_after == 0
         events = apply_new_events(follower, 20)
         assert {event.kind for event in events} == {"joined", "closed", "retired", "forgotten"}

@@ -119,7 +119,7 @@ class WriterLock:
                 raise StoreError(
                     f"{self._store} is being written by {holder}: wait until it ends, or open the store to read it"
                 )
-            self._is_held = self._path.exists() and os.path.samestat(self._path.stat(), os.fstat(self._file))
+            self._is_held = _is_file_at(self._path, self._file)
         finally:
             if not self._is_held:
                 os.close(self._file)
@@ -166,6 +166,13 @@ class WriterLock:
 
     def _states_commit(self) -> bool:
         return system.read_at(self._file, len(STATED), 0) == STATED
+
+
+def _is_file_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
 
 
 def _replace_lock_file(store: Path) -> Path:
