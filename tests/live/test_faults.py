@@ -107,7 +107,7 @@ def test_the_same_report_has_no_effect_the_second_time(open_fleet: OpenFleet, fo
     assert scheduler.report_many({"a": 2.0}) == 0
     with Reporter(folder / "fleet.turnout") as reporter:
         assert not reporter.report("a", 2, round=1)
-        assert not reporter.failed("b", "its battery died")
+        assert not reporter.report_failure("b", "its battery died")
     assert turns_in(folder / "fleet.turnout") == turns
     scheduler.close_round()
     closed = packed(scheduler)
@@ -182,7 +182,7 @@ def test_a_report_for_an_unknown_round_or_client_or_one_not_selected_is_refused(
             with pytest.raises(ReportError, match="'unknown' was not selected in any round"):
                 reporting.report("unknown", 1.0)
             with pytest.raises(ReportError, match=f"'{left_out}' was not selected"):
-                reporting.failed(left_out, "lost")
+                reporting.report_failure(left_out, "lost")
             with pytest.raises(ReportError, match=f"'{cohort[0]}' was not selected in round 7"):
                 reporting.report(cohort[0], 1.0, round=7)
             with pytest.raises(ReportError, match="'unknown' was not selected"):

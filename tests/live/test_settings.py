@@ -111,14 +111,3 @@ def test_live_objects_have_a_readable_repr(open_fleet: OpenFleet, folder: Path) 
     assert repr(fleet_reader) == f"FleetReader({str(path)!r}, policy='fair-pace')"
     scheduler.close()
     assert repr(scheduler) == f"Scheduler({str(path)!r}, {state})"
-
-
-def test_failures_can_be_reported_under_both_names(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(settings={"cohort_size": 3})
-    scheduler.choose(["a", "b", "c"])
-    with Reporter(scheduler.path) as reporter:
-        assert reporter.report_failure("a", "no battery")
-        assert reporter.failed("b", "no network", round=1)
-        assert not reporter.failed("a", "no battery")
-    assert scheduler.failed("c", "no disk")
-    assert scheduler.status().failed == {"a": "no battery", "b": "no network", "c": "no disk"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -301,7 +301,7 @@ class FleetReader:
         self.close()
 
 
-def export_events(reader: FleetReader) -> Iterator[dict[str, Any]]:
+def export_events(reader: FleetReader) -> Generator[dict[str, Any]]:
     """Yields every event in order, as dictionaries that can be written as JSON, for an audit.
 
     If earlier events are no longer kept, a line of the kind "summary" comes first: it states the last of them, the last

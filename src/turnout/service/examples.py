@@ -35,6 +35,13 @@ _PROMISE = {
     "kept": 3,
     "behind": 0,
     "broken": 0,
+    "unserved": 0,
+    "retired": 0,
+    "retired_broken": 0,
+    "worst": "phone-3",
+    "worst_behind": 0.15,
+    "since": None,
+    "clock": "round",
 }
 _STATE = {
     "fleet": "fleet",

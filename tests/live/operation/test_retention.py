@@ -456,7 +456,7 @@ def test_rounds_are_kept_for_days(open_fleet: OpenFleet, monkeypatch: pytest.Mon
     def now() -> str:
         return (start + timedelta(hours=clock["hours"])).isoformat(timespec="milliseconds")
 
-    for module in ("scheduler", "operation.upkeep", "rounds.choosing"):
+    for module in ("scheduler", "operation.upkeep", "turns.rounds.choosing"):
         monkeypatch.setattr(f"turnout.live.{module}.now", now)
     monkeypatch.setattr("turnout.live.scheduler.SNAPSHOT_EVERY", 10)
     for module in ("retention", "journal.changes"):

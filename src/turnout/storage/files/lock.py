@@ -170,7 +170,7 @@ class WriterLock:
 
 def _is_file_at(path: Path, descriptor: int) -> bool:
     try:
-        return os.path.samestat(os.stat(path), os.fstat(descriptor))
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
     except FileNotFoundError:
         return False
 
