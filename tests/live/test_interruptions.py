@@ -21,7 +21,7 @@ from turnout.live import FleetReader, Scheduler
 from turnout.live.journal import redaction
 
 #: After the commit, every line of these packages is a step; of the others, and before the commit, every 25th.
-CLOSE = ("turnout/live", "turnout/store")
+CLOSE = ("turnout/live", "turnout/storage")
 #: The number of rounds of two fleets: enough for a few of each kind of change.
 LIFETIME = 36
 SETTINGS: dict[str, Any] = {
@@ -208,7 +208,7 @@ def test_f2_an_exception_at_any_step_of_a_change_leaves_the_state_of_an_undistur
             twins.compare()
             twins.replace()
             number = 0
-    assert twins.step > 15
+    assert twins.step > 25
     twins.compare()
 
 

@@ -321,9 +321,14 @@ def read_client_totals(db: sqlite3.Connection, row: int) -> ClientTotals | None:
     return None if stored is None else _checked(stored)
 
 
-def read_totals(db: sqlite3.Connection) -> FleetTotals:
-    """Returns the turns before the summary of all clients, whether their rows are deleted already or not."""
-    clients = int(single_value(db, "SELECT COUNT(*) FROM clients"))
+def read_totals(db: sqlite3.Connection, clients: int | None = None) -> FleetTotals:
+    """Returns the turns before the summary, whether their rows are deleted already or not.
+
+    Args:
+        db: A connection to the file.
+        clients: The number of clients; by default of those that have joined, without new ones of the open round.
+    """
+    clients = int(single_value(db, "SELECT COUNT(*) FROM clients")) if clients is None else clients
     counts = {kind: np.zeros(clients, dtype=np.int64) for kind in KINDS}
     seconds, last_round = np.zeros(clients), np.zeros(clients, dtype=np.int64)
     summary = read_summary(db)

@@ -103,7 +103,7 @@ def _check_counters(db: sqlite3.Connection, fleet: Fleet) -> CheckResult:
     )
     for row, kind, count in db.execute(kept, (read_summary(db).round, fleet.round)):
         counts[kind][row] = count
-    dropped = read_totals(db)
+    dropped = read_totals(db, len(fleet.ids))
     counts = {kind: count + dropped.counts[kind] for kind, count in counts.items()}
     known = np.ones(len(fleet.ids), np.int64)
     known[list(forgotten_rows(db))] = 0
