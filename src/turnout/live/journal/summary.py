@@ -13,7 +13,7 @@ import json
 import sqlite3
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,11 +79,7 @@ class ClientTotals:
     @property
     def checksum(self) -> int:
         """The checksum that is stored with the totals."""
-        return zlib.crc32(repr(self._values).encode())
-
-    @property
-    def _values(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, field.name) for field in fields(self))
+        return zlib.crc32(repr(astuple(self)).encode())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -300,19 +296,17 @@ def _add_to_totals(db: sqlite3.Connection, turns: Iterable[Turn]) -> None:
         totals[turn.row] = _with_turn(before, turn)
     db.executemany(
         "INSERT OR REPLACE INTO totals VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        [(*(getattr(entry, field.name) for field in fields(entry)), entry.checksum) for entry in totals.values()],
+        [(*astuple(entry), entry.checksum) for entry in totals.values()],
     )
 
 
 def _with_turn(totals: ClientTotals, turn: Turn) -> ClientTotals:
-    values = {field.name: getattr(totals, field.name) for field in fields(totals)}
     if turn.kind is None:  # every client of a closed round has an outcome
         raise StoreError(f"the turn of row {turn.row} in round {turn.round} has no outcome: restore a backup")
-    values[turn.kind] += 1
-    if turn.kind in KINDS[:2] and turn.seconds is not None:
-        values["seconds"] += turn.seconds
-    values["last_round"] = max(values["last_round"], turn.round)
-    return ClientTotals(**values)
+    count: dict[str, Any] = {turn.kind: getattr(totals, turn.kind) + 1}
+    seconds = turn.seconds if turn.kind in KINDS[:2] and turn.seconds is not None else 0.0
+    last = max(totals.last_round, turn.round)
+    return replace(totals, **count, seconds=totals.seconds + seconds, last_round=last)
 
 
 def read_client_totals(db: sqlite3.Connection, row: int) -> ClientTotals | None:
@@ -351,8 +345,7 @@ def forget_totals(db: sqlite3.Connection, row: int) -> None:
     """Removes the times of a client from its totals; the number of its turns is part of the certificate."""
     totals = read_client_totals(db, row)
     if totals is not None:
-        values = {field.name: getattr(totals, field.name) for field in fields(totals)}
-        erased = ClientTotals(**{**values, "seconds": 0.0})
+        erased = replace(totals, seconds=0.0)
         db.execute("UPDATE totals SET seconds = 0.0, seal = ? WHERE row = ?", (erased.checksum, row))
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from turnout.errors import StoreError
 from turnout.storage.files import system
 from turnout.storage.files.acknowledged import LINE, STATED, UNKNOWN, acknowledge, lock_path, read_acknowledged
+from turnout.storage.files.holders import locks_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Writer:
         Unlike `is_dead`, it does not take another process for the writer that got the same number later: that one does
         not hold the lock.
         """
-        return self.is_dead or (self.host == socket.gethostname() and _is_locked(lock_path(store)) is False)
+        return self.is_dead or (self.host == socket.gethostname() and locks_of(lock_path(store)) == [])
 
 
 def _is_zombie(process: int) -> bool:
@@ -65,16 +66,6 @@ def _is_zombie(process: int) -> bool:
     except OSError:
         return False
     return state[:1] in (["Z"], ["X"])
-
-
-def _is_locked(path: Path) -> bool | None:
-    """Returns whether a process of this system holds a lock on a file; None where /proc does not tell."""
-    try:
-        inode, lines = path.stat().st_ino, Path("/proc/locks").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    held = {field.rpartition(":")[2] for line in lines for field in line.split() if field.count(":") == 2}
-    return str(inode) in held
 
 
 def lock_line(store: Path) -> str:
