@@ -43,6 +43,7 @@ _PROMISE = {
     "since": None,
     "clock": "round",
 }
+_OWED = {"unserved": False, "owed": 0.0, "forfeited": 0.0}
 _STATE = {
     "fleet": "fleet",
     "clients": 3,
@@ -144,9 +145,9 @@ EXAMPLES: Mapping[str, Examples] = {
             "three clients": {
                 "promise": _PROMISE,
                 "clients": [
-                    {"client": "phone-2", "turns": 0, "promised": 0.3, "behind": 0.3, "status": "kept"},
-                    {"client": "phone-3", "turns": 0, "promised": 0.0, "behind": 0.0, "status": "kept"},
-                    {"client": "phone-1", "turns": 2, "promised": 0.3, "behind": -1.7, "status": "kept"},
+                    {"client": "phone-2", "turns": 0, "promised": 0.3, "behind": 0.3, "status": "kept", **_OWED},
+                    {"client": "phone-3", "turns": 0, "promised": 0.0, "behind": 0.0, "status": "kept", **_OWED},
+                    {"client": "phone-1", "turns": 2, "promised": 0.3, "behind": -1.7, "status": "kept", **_OWED},
                 ],
                 "of": 3,
             }
