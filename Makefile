@@ -64,7 +64,7 @@ test-thorough: setup  ## run the long versions of tests of which `make test` run
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'thorough and not framework'
 
 # Without the tests that kill processes, read /proc, or run a browser or a framework.
-PORTABLE := tests/kernel tests/policies tests/lab/worlds tests/lab/analysis tests/tracking tests/storage/encoding tests/releases tests/test_client.py tests/lab/runs/test_stored_format.py
+PORTABLE := tests/kernel tests/policies tests/lab/worlds tests/lab/analysis tests/tracking tests/storage/encoding tests/releases tests/test_client.py
 portable: setup  ## run the tests that do not need Linux, and use every part once
 	$(BIN)/python -m pytest -q -n $(WORKERS) $(PORTABLE)
 	rm -rf build/tour && mkdir -p build/tour
@@ -174,7 +174,7 @@ results: setup  ## reproduce the numerical study and the digits (9 min of CPU ti
 figures: setup  ## draw the figures in docs/results again from their stored tables (1 min)
 	PYTHONPATH=tests $(BIN)/python tests/lab/studies/stored.py
 
-release-files: setup  ## write the files of this version to tests/releases, once for each release
+release-files: setup  ## write files of the present formats to tests/releases/stored
 	$(BIN)/python tests/releases/write.py
 
 # In a copy of the checkout, because cosmic-ray changes files. PACKAGE may be any folder or module of src/turnout.

@@ -49,7 +49,7 @@ def test_the_plain_loop_resumes_after_a_kill(folder: Path, common_forks: ForkSer
     assert server.wait() == -signal.SIGKILL
     rounds = _round_of(fleet) + 3
     assert f"round {rounds}: accuracy" in run_plain_loop(common_forks, fleet.parent, rounds)
-    assert all(finding.sound is not False for finding in examine(fleet))
+    assert all(finding.ok is not False for finding in examine(fleet))
 
 
 def _round_of(fleet: Path) -> int:

@@ -29,7 +29,7 @@ def run(name: str, folder: Path, *options: str) -> str:
         env={**os.environ, "HOME": str(folder)},  # NVFlare writes a configuration into the home directory
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert all(finding.sound is not False for finding in examine(folder / "fleet.turnout")), done.stdout
+    assert all(finding.ok is not False for finding in examine(folder / "fleet.turnout")), done.stdout
     return done.stdout
 
 

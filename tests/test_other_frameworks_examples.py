@@ -46,7 +46,7 @@ def run(name: str, folder: Path) -> Scheduler:
     }
     assert accuracies[max(accuracies)] > accuracies[0] + 0.2, done.stdout
     assert re.search(r"^promise (kept|behind): ", done.stdout, re.MULTILINE), done.stdout
-    assert all(finding.sound is not False for finding in examine(folder / "fleet.turnout"))
+    assert all(finding.ok is not False for finding in examine(folder / "fleet.turnout"))
     fleet = Scheduler.open(folder / "fleet.turnout", read_only=True)
     assert fleet.round == max(accuracies)
     certificate = fleet.certificate()

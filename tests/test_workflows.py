@@ -130,11 +130,10 @@ def copy(tmp_path: Path) -> Path:
     for name in ("src/turnout/version.py", "CHANGELOG.md", "CITATION.cff"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
-    (tmp_path / "tests/releases" / turnout.__version__).mkdir(parents=True)
     return tmp_path
 
 
-def test_version_changelog_citation_and_stored_files_agree() -> None:
+def test_version_changelog_and_citation_agree() -> None:
     assert load_check().problems(f"v{turnout.__version__}") == []
 
 
@@ -145,7 +144,6 @@ def test_the_changelog_begins_with_what_is_not_released_and_then_has_every_versi
     assert all(versions)
     released = [found[1] for found in versions if found]
     assert released[0] == turnout.__version__
-    assert sorted(path.name for path in (ROOT / "tests/releases").iterdir() if path.name[0].isdigit()) == released[::-1]
     dates = [found[2] for found in versions if found]
     assert dates == sorted(dates, reverse=True)
 
@@ -168,9 +166,3 @@ def test_a_release_with_an_incomplete_text_is_refused(copy: Path, name: str, old
     assert old in text
     (copy / name).write_text(text.replace(old, new))
     assert any(expected in problem for problem in load_check().problems(f"v{turnout.__version__}", copy))
-
-
-def test_a_release_without_stored_files_is_refused(copy: Path) -> None:
-    (copy / "tests/releases" / turnout.__version__).rmdir()
-    (problem,) = load_check().problems(f"v{turnout.__version__}", copy)
-    assert problem.endswith("run make release-files")

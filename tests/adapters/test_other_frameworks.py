@@ -54,7 +54,7 @@ def test_the_examples_use_the_code_of_the_page(framework: str, module: str) -> N
 
 def check_fleet(fleet: Path, rounds: int, cohort_size: int) -> None:
     """Asserts that so many complete rounds were closed, and that the promise is not broken."""
-    assert all(finding.sound is not False for finding in examine(fleet))
+    assert all(finding.ok is not False for finding in examine(fleet))
     with Scheduler.open(fleet, read_only=True) as scheduler:
         assert scheduler.open_round is None
         assert scheduler.round == rounds
@@ -244,7 +244,7 @@ class Federation:
     def turns(self, number: int) -> list[str]:
         """Closes the fleet and returns the outcomes of the turns of a round."""
         self.aggregator.assigner.scheduler.close()
-        assert all(finding.sound is not False for finding in examine(self.fleet))
+        assert all(finding.ok is not False for finding in examine(self.fleet))
         with Scheduler.open(self.fleet, read_only=True) as scheduler:
             return sorted(str(turn.kind) for turn in scheduler.turns(number))
 
@@ -358,7 +358,7 @@ def test_vantage6_creates_subtasks_for_the_cohort(tmp_path: Path, monkeypatch: p
 
 
 def rounds_of(fleet: Path) -> int:
-    assert all(finding.sound is not False for finding in examine(fleet))
+    assert all(finding.ok is not False for finding in examine(fleet))
     with Scheduler.open(fleet, read_only=True) as scheduler:
         return scheduler.round
 

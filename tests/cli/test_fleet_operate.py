@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -133,32 +131,15 @@ def make_copy_of_a_running_fleet(file: Path) -> None:
 
 
 def test_an_older_state_is_accepted_only_on_request(file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert "is not damaged: there is nothing to repair" in output_of("repair", file)
+    assert "has lost no commits" in error_of("doctor", file, "--accept-older", "--yes")
     make_copy_of_a_running_fleet(file)
     said = error_of("status", file)
-    assert f"Try: turnout fleet doctor {file} lists what is damaged; turnout fleet repair {file} --accept-older" in said
-    assert "commits are lost" in error_of("repair", file)
+    assert f"Try: turnout fleet doctor {file} lists what is damaged; turnout fleet doctor {file} --accept-older" in said
     doctor = run("fleet", "doctor", file).stdout
-    assert f"if none is newer than the file, run `turnout fleet repair {file} --accept-older` to continue" in doctor
-    assert "answer yes, or pass --yes" in error_of("repair", file, "--accept-older")
+    assert f"if none is newer than the file, run `turnout fleet doctor {file} --accept-older` to continue" in doctor
+    assert "answer yes, or pass --yes" in error_of("doctor", file, "--accept-older")
     caplog.clear()
-    assert "continues after round" in output_of("repair", file, "--accept-older", "--yes")
+    assert "continues after round" in output_of("doctor", file, "--accept-older", "--yes")
     assert caplog.text.count("The older state was accepted") == 1
     output_of("status", file)
     assert all(finding.ok is not False for finding in examine(file))
-
-
-def test_other_damage_is_not_repaired(file: Path) -> None:
-    with closing(sqlite3.connect(file)) as db, db:
-        db.execute("UPDATE turns SET seconds = seconds + 1")
-    assert "cannot be repaired: restore it from a backup" in error_of("repair", file, "--accept-older", "--yes")
-
-
-def test_a_round_that_was_closed_twice_is_repaired(file: Path) -> None:
-    with Scheduler.open(file) as scheduler, scheduler._journal.writing() as changes:
-        *_, (_, kind, data, availability) = scheduler._journal.events()
-        changes.add_event(kind, data, availability)
-    assert "follows that of round 3" in error_of("status", file)
-    assert "answer yes, or pass --yes" in error_of("repair", file)
-    assert "The second close of 1 round was removed" in output_of("repair", file, "--yes")
-    output_of("doctor", file)

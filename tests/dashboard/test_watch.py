@@ -175,7 +175,7 @@ def test_reports_of_the_open_round_appear(folder: Path) -> None:
         with Reporter(path) as reporter:
             reporter.report(chosen[1], 2.25, loss=0.5)
             server.until(lambda: server.json("/api/overview")["open"]["back"] == 1)
-            reporter.failed(chosen[2], "no battery")
+            reporter.report_failure(chosen[2], "no battery")
             server.until(lambda: server.json("/api/overview")["open"]["failed"] == 1)
         data = server.json("/api/round")
         rows = {row["id"]: row for row in data["rows"]}

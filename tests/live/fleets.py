@@ -14,7 +14,7 @@ import pytest
 
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.randomness import round_rng
-from turnout.live import ClientStatus, Scheduler
+from turnout.live import ClientStatus, FleetReader, Scheduler
 from turnout.live.journal.replay import load_before
 from turnout.policies.explain.explanation import Explanation
 from turnout.storage.encoding.packing import pack_snapshot
@@ -60,8 +60,8 @@ def packed_without_contexts(scheduler: Scheduler) -> bytes:
 
 def packed_from_disk(path: Path) -> bytes:
     """Returns the state as another process would load it now."""
-    with Scheduler.open(path, read_only=True) as reader:
-        return packed(reader)
+    with FleetReader(path) as reader:
+        return pack_snapshot(reader.state().state())
 
 
 def play_round(scheduler: Scheduler, statuses: Any, seconds: Mapping[str, float] | float = 1.0) -> list[str]:

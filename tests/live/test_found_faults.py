@@ -196,11 +196,8 @@ def test_f4_a_copy_of_a_running_fleet_without_its_log_is_refused(open_fleet: Ope
     for _ in range(3):
         play_round(scheduler, offered("a", "b", "c"))
     shutil.copy(scheduler.path, copy)
-    for name, open_it in OPENINGS.items():
-        with pytest.raises(StoreError, match=r"is a copy of a file in use, without its lock file copy\.turnout\.lock"):
-            open_it(copy)
-        assert not lock_path(copy).exists() or name == "scheduler"
-        lock_path(copy).unlink(missing_ok=True)
+    with pytest.raises(StoreError, match=r"is a copy of a file in use, without its lock file copy\.turnout\.lock"):
+        Scheduler.open(copy)
     with Scheduler.open(copy, accept_older=True) as older:
         assert older.round <= 3
     Scheduler.open(copy).close()  # the older state was accepted once and for all

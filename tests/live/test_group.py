@@ -129,7 +129,7 @@ def test_a_group_that_sqlite_has_undone_is_not_taken_for_stored(open_fleet: Open
     before = packed(scheduler)
 
     def full(changes: Changes, *_: object) -> None:
-        changes._db.execute("ROLLBACK")  # as SQLite does if the disk is full
+        changes.db.execute("ROLLBACK")  # as SQLite does if the disk is full
         raise sqlite3.OperationalError("database or disk is full")
 
     def fill_disk() -> None:

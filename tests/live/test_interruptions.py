@@ -13,17 +13,15 @@ from typing import Any
 import pytest
 
 from killing import environment
-from live.fleets import OpenFleet, offered, packed, packed_from_disk, rows_of, turns_in
+from live.fleets import OpenFleet, offered, packed, packed_from_disk, turns_in
 from live.serving import TORTURE
 from measuring import unmeasured
 from turnout.errors import ReportError, StoreError
-from turnout.live import Scheduler
-from turnout.live._internals import doubled_closes, examine, remove_doubled_closes
+from turnout.live import FleetReader, Scheduler
 from turnout.live.journal import redaction
-from turnout.live.journal.changes import Changes
 
 #: After the commit, every line of these packages is a step; of the others, and before the commit, every 25th.
-CLOSE = ("turnout/live", "turnout/store")
+CLOSE = ("turnout/live", "turnout/storage")
 #: The number of rounds of two fleets: enough for a few of each kind of change.
 LIFETIME = 36
 SETTINGS: dict[str, Any] = {
@@ -251,71 +249,6 @@ def test_f2_a_round_cannot_be_closed_twice(open_fleet: OpenFleet) -> None:
         changes.drop_open_round(1)
 
 
-def close_twice(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Closes a round as older versions did after an interruption: the close is recorded twice."""
-    add_event = Changes.add_event
-
-    def add_twice(changes: Changes, kind: str, data: bytes, availability: bytes | None = None) -> int:
-        if kind == "close":
-            add_event(changes, kind, data, availability)
-        return add_event(changes, kind, data, availability)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Changes, "add_event", add_twice)
-        scheduler.close_round(9.0)
-
-
-def test_f2_a_file_with_a_doubled_close_is_refused_and_repaired(
-    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    doubled, sound = (open_fleet(name, **SETTINGS) for name in ("doubled.turnout", "sound.turnout"))
-    for scheduler in (doubled, sound):
-        for number in range(1, 6):
-            scheduler.report(scheduler.choose(offered("a", "b", "c"))[0], 2.0)
-            if number in (2, 4) and scheduler is doubled:
-                close_twice(scheduler, monkeypatch)
-            else:
-                scheduler.close_round(9.0)
-        scheduler.retire("c")
-        scheduler.close()
-    with pytest.raises(StoreError, match="the close of round 2 follows that of round 2"):
-        Scheduler.open(doubled.path)
-    assert len(doubled_closes(doubled.path)) == 2
-    assert remove_doubled_closes(doubled.path) == 2
-    assert doubled_closes(doubled.path) == []
-    assert packed_from_disk(doubled.path) == packed_from_disk(sound.path)
-    assert all(finding.ok is not False for finding in examine(doubled.path))
-
-
-def test_f2_a_file_without_a_doubled_close_is_not_changed_by_the_repair(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(**SETTINGS)
-    for _ in range(3):
-        scheduler.choose(offered("a", "b", "c"))
-        scheduler.close_round(9.0)
-    scheduler.snapshot()
-    scheduler.close()
-    rows = {table: rows_of(scheduler.path, f"SELECT * FROM {table}") for table in ("events", "masks", "snapshot")}
-    state = packed_from_disk(scheduler.path)
-    assert doubled_closes(scheduler.path) == []
-    assert remove_doubled_closes(scheduler.path) == 0
-    assert {table: rows_of(scheduler.path, f"SELECT * FROM {table}") for table in rows} == rows
-    assert packed_from_disk(scheduler.path) == state
-
-
-def test_f2_a_doubled_close_is_not_repaired_if_the_state_cannot_be_computed_again(
-    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scheduler = open_fleet(**SETTINGS)
-    scheduler.choose(offered("a", "b", "c"))
-    scheduler.close_round(9.0)
-    scheduler.forget("a")
-    scheduler.choose(offered("b", "c"))
-    close_twice(scheduler, monkeypatch)
-    scheduler.close()
-    with pytest.raises(StoreError, match=r"round 2 was closed twice .* clients were forgotten"):
-        remove_doubled_closes(scheduler.path)
-
-
 # Blocks that an interruption left behind
 
 
@@ -334,7 +267,8 @@ def test_f2_a_block_that_was_left_behind_does_not_end_a_later_transaction(open_f
         gc.collect()
         assert file.connection.in_transaction
         changes.put_closed_round(1)
-    assert scheduler._journal.last_closed_round() == 1
+    with FleetReader(scheduler.path) as reader:
+        assert reader.round == 1
     scheduler.snapshot()
     assert packed(scheduler) == packed_from_disk(scheduler.path)
 

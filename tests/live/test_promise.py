@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,6 @@ from turnout.live.clock import now
 from turnout.live.operation.notices import longest_wait
 from turnout.live.turns.rounds.counters import ClientCounters
 
-DATA = Path(__file__).parent / "data"
 TWELVE = [f"h{row:02}" for row in range(12)]
 ROUNDS = 120
 #: The fleet of the issue: twelve clients with mean times from 1 to 8 minutes, of which four train in a round.
@@ -332,32 +330,7 @@ def test_judging_round_by_round_equals_a_plain_recount(rounds: list[list[bool]])
         assert counters.broken_since[client] == (expected if expected <= len(rounds) else 0)
 
 
-def test_snapshots_of_older_versions_are_judged_from_the_next_round_on(folder: Path) -> None:
-    for name in ("fleet-format-1.turnout", "fleet-format-2.turnout"):
-        path = Path(shutil.copy(DATA / name, folder))
-        with Scheduler.open(path) as scheduler:
-            assert scheduler.settings.policy == "rbcsf"
-            certificate, closed = scheduler.certificate(), scheduler.round - 1
-            assert certificate.broken_since is not None
-            assert not certificate.broken_since.any()
-            assert scheduler.status().promise == certificate.summary()
-            scheduler.close_round()
-            for _ in range(30):  # everybody is available, and nobody reports
-                scheduler.choose(offered(*scheduler.clients))
-                scheduler.close_round()
-            certificate = scheduler.certificate()
-            assert certificate.broken_since is not None
-            assert certificate.status == "broken"
-            assert certificate.broken_since[certificate.broken].min() > closed
-            assert not certificate.broken_since[~certificate.broken].any()
-            scheduler.snapshot()
-            assert packed(scheduler) == packed_from_disk(path)
-        assert all(finding.ok is not False for finding in examine(path))
-        content = certify(path, folder / "c.json", folder / "c.jsonl")
-        assert 0 < content["terms"]["judged_after"] <= closed
-
-
-def test_the_doctor_accepts_an_old_snapshot_and_finds_a_forged_round(open_fleet: OpenFleet, folder: Path) -> None:
+def test_the_doctor_finds_a_forged_round(open_fleet: OpenFleet, folder: Path) -> None:
     path = folder / "fleet.turnout"
     scheduler = open_fleet(**SLOW, deadline=3600.0)
     play_twelve(scheduler, 45)
@@ -367,8 +340,7 @@ def test_the_doctor_accepts_an_old_snapshot_and_finds_a_forged_round(open_fleet:
 
     state = scheduler._memory.state()
     forged = {**state, "numbers.broken_since": state["numbers.broken_since"] * 2}
-    old = {key: value for key, value in state.items() if key not in ("judged_after", "numbers.broken_since")}
-    for snapshot, problems in ((old, 0), (forged, 1)):
+    for snapshot, problems in ((state, 0), (forged, 1)):
         with scheduler._journal.writing() as changes:
             changes.put_snapshot(scheduler._journal.last_event(), snapshot, now())
         assert len(findings()) == problems
@@ -434,33 +406,6 @@ def test_a_certificate_of_some_clients_is_that_of_their_rows() -> None:
     assert part.judged(1.5).status == "broken"
     everybody = certificate.of(np.array([0, 3]))
     assert (everybody.summary().retired, everybody.status) == (0, "broken")
-
-
-# Certificates of format 1
-
-
-def test_certificates_of_format_1_are_still_verified(open_fleet: OpenFleet, folder: Path) -> None:
-    scheduler = open_fleet(**SLOW, deadline=3600.0)
-    play_twelve(scheduler, 20)
-    scheduler.retire("h07")
-    content = certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
-    lines = (folder / "c.jsonl").read_bytes().splitlines(keepends=True)
-    terms = json.loads(lines[0])
-    for key in ("tolerance", "judged_after"):
-        del terms["terms"][key]
-    lines[0] = f"{json.dumps({**terms, 'format': 1})}\n".encode()
-    old = verifier.recount(lines)
-    assert (old["format"], old["holds"]) == (1, True)
-    assert not {"books_balance", "status", "worst", "since"} & old.keys()
-    assert set(old["clients"]["h00"]) == {"turns", "promised_units", "owed_units", "forfeited_units"}
-    assert {client: entry["turns"] for client, entry in old["clients"].items()} == {
-        client: entry["turns"] for client, entry in content["clients"].items()
-    }
-    assert verifier.differences(json.dumps(old).encode(), lines) == []
-    assert verifier.differences(json.dumps({**old, "holds": False}).encode(), lines)
-    lines[0] = f"{json.dumps({**terms, 'format': 6})}\n".encode()
-    (problem,) = verifier.differences(json.dumps(old).encode(), lines)
-    assert "format 6 needs another version of the verifier" in problem
 
 
 # Feasibility

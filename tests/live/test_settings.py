@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -15,8 +14,6 @@ from turnout.errors import SettingError
 from turnout.live import FleetReader, Reporter, Scheduler, SchedulerSettings
 from turnout.live.settings import FORMER_NAMES, SchedulerOptions
 from turnout.policies.registry import PolicyBuilder
-
-DATA = Path(__file__).parent / "data"
 
 
 def test_the_typed_options_are_the_settings_and_their_former_names() -> None:
@@ -99,15 +96,6 @@ def test_files_keep_the_stored_name_of_backoff_after(folder: Path) -> None:
     assert SchedulerSettings.from_dict({"backoff_after": 7, "a later setting": 1}).backoff_after == 7
 
 
-@pytest.mark.parametrize("name", ["fleet-format-1.turnout", "fleet-format-2.turnout"])
-def test_files_of_both_formats_open_with_either_name(folder: Path, name: str) -> None:
-    path = Path(shutil.copy(DATA / name, folder))
-    with Scheduler.open(path, read_only=True) as reader:
-        stored = reader.settings.backoff_after
-    Scheduler.open(path, rest_after=stored).close()
-    Scheduler.open(path, backoff_after=stored).close()
-
-
 def test_live_objects_have_a_readable_repr(open_fleet: OpenFleet, folder: Path) -> None:
     path = folder / "fleet.turnout"
     scheduler = open_fleet()
@@ -123,14 +111,3 @@ def test_live_objects_have_a_readable_repr(open_fleet: OpenFleet, folder: Path) 
     assert repr(fleet_reader) == f"FleetReader({str(path)!r}, policy='fair-pace')"
     scheduler.close()
     assert repr(scheduler) == f"Scheduler({str(path)!r}, {state})"
-
-
-def test_failures_can_be_reported_under_both_names(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(settings={"cohort_size": 3})
-    scheduler.choose(["a", "b", "c"])
-    with Reporter(scheduler.path) as reporter:
-        assert reporter.report_failure("a", "no battery")
-        assert reporter.failed("b", "no network", round=1)
-        assert not reporter.failed("a", "no battery")
-    assert scheduler.failed("c", "no disk")
-    assert scheduler.status().failed == {"a": "no battery", "b": "no network", "c": "no disk"}

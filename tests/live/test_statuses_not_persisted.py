@@ -109,8 +109,8 @@ def test_no_status_of_a_client_that_trains_is_in_the_file_of_a_fleet_without_rou
         scheduler.fill(world.statuses(number))
         assert len(scheduler.in_flight()) == 3
         assert (numbers_in(scheduler.path, world, range(1, number + 1)) > 0) == persisted
-        with closing(Journal(scheduler.path, read_only=True)) as journal:
-            assert all(np.isnan(flight.context).all() != persisted for flight in journal.flights().values())
+        with FleetReader(scheduler.path) as reader:
+            assert all(np.isnan(flight.context).all() != persisted for flight, _ in reader.in_flight())
         scheduler.snapshot()
         assert has_contexts(scheduler.path, "flights") == persisted
         for turn in scheduler.in_flight()[: number % 3]:

@@ -47,7 +47,7 @@ def advice_for(error: TurnoutError) -> list[str]:
     if error.argument in FILES:
         advice.append(FILES[error.argument])
     if error.argument == "accept_older":
-        advice.append(f"turnout fleet repair {error.damaged} --accept-older does so for a fleet")
+        advice.append(f"turnout fleet doctor {error.damaged} --accept-older does so for a fleet")
     if error.argument == "run":
         advice.append("turnout runs list STORE lists the runs")
     advice.extend(hint for phrase, hint in PHRASES.items() if phrase in str(error))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +67,11 @@ class PromiseSummary:
     retired: int = 0
     retired_broken: int = 0
     clock: Clock = "round"
+
+    def to_dict(self, name: Callable[[int], str] = str) -> dict[str, Any]:
+        """Returns the summary for JSON: its attributes, with the name of the worst client, and the sentence."""
+        worst = None if self.worst is None else name(self.worst)
+        return {**asdict(self), "worst": worst, "sentence": self.sentence(name)}
 
     def sentence(self, name: Callable[[int], str] = str) -> str:
         """Returns the summary as one sentence, which begins with the status.
@@ -249,6 +254,30 @@ class Certificate:
             retired_broken=int(self.broken.sum()) - counts[2],
             clock=self.clock,
         )
+
+    def to_dict(self, ids: Sequence[str], rows: Iterable[int] | None = None) -> dict[str, Any]:
+        """Returns the certificate for JSON: the promise, and one entry for each client in `rows`.
+
+        Args:
+            ids: The ids of the clients, by row.
+            rows: The clients, in this order; by default all. `of` is the number of all clients in any case.
+        """
+        columns = {
+            "turns": self.turns,
+            "promised": self.promised,
+            "behind": self.behind,
+            "status": self.statuses,
+            "unserved": self.unserved,
+            "owed": self.owed,
+            "forfeited": self.forfeited,
+        }
+        shown = list(range(len(ids)) if rows is None else rows)
+        entries = zip(*(column[shown].tolist() for column in columns.values()), strict=True)
+        clients = [
+            {"client": ids[row], **dict(zip(columns, entry, strict=True))}
+            for row, entry in zip(shown, entries, strict=True)
+        ]
+        return {"promise": self.summary().to_dict(ids.__getitem__), "clients": clients, "of": len(ids)}
 
     def judged(self, tolerance: Tolerance) -> Certificate:
         """Returns the same certificate, judged by another tolerance; it does not know since when it is broken."""

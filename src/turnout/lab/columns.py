@@ -129,7 +129,7 @@ class RoundColumns:
         return map(RoundRecord, self._selections(), self._reports())
 
     def to_bytes(self) -> bytes:
-        """Serialises the columns to an npz archive: integers in the narrowest dtype, masks as bits."""
+        """Serialises the columns: integers in the narrowest dtype, masks as bits."""
         header: dict[str, Any] = {"format": 1, "clients": self.clients, "rounds": len(self)}
         arrays: dict[str, npt.NDArray[Any]] = {}
         for name, dtype in _DTYPES.items():

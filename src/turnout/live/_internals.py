@@ -3,7 +3,7 @@
 from turnout.live.audit import verify as verify
 from turnout.live.audit.doctor.doctor import Finding as Finding
 from turnout.live.audit.doctor.doctor import examine as examine
-from turnout.live.audit.explain import explain_closed_round as explain_closed_round
+from turnout.live.audit.explain import explain as explain
 from turnout.live.identifiers import check_client_id as check_client_id
 from turnout.live.journal.answers import TOKENS as TOKENS
 from turnout.live.journal.answers import TOKENS_BY_CLIENT as TOKENS_BY_CLIENT
@@ -11,14 +11,12 @@ from turnout.live.journal.answers import StoredAnswer as StoredAnswer
 from turnout.live.journal.answers import has_tokens as has_tokens
 from turnout.live.journal.answers import note_tokens_changed as note_tokens_changed
 from turnout.live.journal.answers import tokens_version as tokens_version
-from turnout.live.journal.backup import back_up_fleet as back_up_fleet
-from turnout.live.journal.ended import RecordedTurn as RecordedTurn
 from turnout.live.journal.events import LateTime as LateTime
 from turnout.live.journal.events import RecordedRound as RecordedRound
+from turnout.live.journal.events import RecordedTurn as RecordedTurn
 from turnout.live.journal.figures import WriterFigures as WriterFigures
-from turnout.live.journal.journal import is_fleet as is_fleet
-from turnout.live.journal.repair import doubled_closes as doubled_closes
-from turnout.live.journal.repair import remove_doubled_closes as remove_doubled_closes
+from turnout.live.journal.files import back_up_fleet as back_up_fleet
+from turnout.live.journal.files import is_fleet as is_fleet
 from turnout.live.journal.replay import LIVE_DEFAULTS as LIVE_DEFAULTS
 from turnout.live.journal.replay import live_policy as live_policy
 from turnout.live.journal.schema import FLEET as FLEET
@@ -29,6 +27,7 @@ from turnout.live.operation.metrics import seconds_since_report as seconds_since
 from turnout.live.reader import Follower as Follower
 from turnout.live.reader import ReplayStart as ReplayStart
 from turnout.live.reader import StaleError as StaleError
+from turnout.live.reader import export_events as export_events
 from turnout.live.turns.outcomes import ARRIVED as ARRIVED
 from turnout.live.turns.outcomes import FAILED as FAILED
 from turnout.live.turns.outcomes import KINDS as KINDS

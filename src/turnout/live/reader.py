@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from turnout.errors import SettingError, StoreError
+from turnout.errors import ReportError, SettingError, StoreError
+from turnout.kernel.certificate import Certificate
 from turnout.live.features import Features
 from turnout.live.journal.amendments import Amendment, amendments, settings_at
-from turnout.live.journal.ended import RecordedTurn, ended_turns, offer_of_decision
-from turnout.live.journal.events import FleetEvent, RecordedRound, decode_event
-from turnout.live.journal.figures import WriterFigures
+from turnout.live.journal.events import FleetEvent, RecordedRound, RecordedTurn, decode_event, ended_turns
+from turnout.live.journal.figures import WriterFigures, read_writer_figures
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.replay import FleetState, apply_event, fleet_at, load, restore, stored_features
-from turnout.live.journal.summary import FleetTotals, Summary
-from turnout.live.settings import SchedulerSettings
+from turnout.live.journal.schema import meta_count
+from turnout.live.journal.summary import FleetTotals, Summary, count_joined, read_totals
+from turnout.live.journal.turns import (
+    read_flights,
+    read_offer,
+    read_offer_of_decision,
+    read_open_round,
+    rounds_with_offers,
+)
+from turnout.live.operation.notices import UNCLEAN_NOTICE, notices_of
+from turnout.live.settings import DEFAULT_POLICY, SchedulerSettings
+from turnout.live.status import SchedulerStatus, status_of
 from turnout.live.turns.records import OpenRound, RecordedOffer, Turn
-from turnout.live.turns.rounds.state import Fleet, judged_after
+from turnout.live.turns.rounds.state import Fleet
 from turnout.live.turns.slots.records import FILL, Flight
 
 
@@ -33,6 +43,8 @@ class FleetReader:
     ends in any order, and what was learned at a decision depends on that order: so turns are read as they ended, and
     not by decision, as if each were a round of its own. Everything else has the number of a decision where it has that
     of a round elsewhere.
+
+    `journal` is for the other modules of this package.
 
     >>> import tempfile
     >>> from turnout.live import Scheduler
@@ -54,23 +66,18 @@ class FleetReader:
     """
 
     def __init__(self, path: str | Path, *, accept_older: bool = False) -> None:
-        self._journal = Journal(Path(path), read_only=True, accept_older=accept_older)
+        self.journal = Journal(Path(path), read_only=True, accept_older=accept_older)
         try:
-            self._stored = self._journal.settings
+            self._stored = self.journal.settings
             self._settings = SchedulerSettings.from_dict(self._stored)
         except BaseException:
-            self._journal.close()
+            self.journal.close()
             raise
-
-    @property
-    def stored_settings(self) -> dict[str, Any]:
-        """The settings of the fleet and its features, as they are stored."""
-        return self._journal.settings
 
     @property
     def settings(self) -> SchedulerSettings:
         """The settings of the fleet, as the last amendment left them."""
-        stored = self.stored_settings
+        stored = self.journal.settings
         if stored != self._stored:
             self._stored, self._settings = stored, SchedulerSettings.from_dict(stored)
         return self._settings
@@ -78,27 +85,27 @@ class FleetReader:
     @property
     def features(self) -> Features:
         """The features of the clients, without the function that computes them."""
-        return stored_features(self.stored_settings["features"])
+        return stored_features(self.journal.settings["features"])
 
     @property
     def created_with(self) -> dict[str, Any]:
         """The settings with which the fleet was created, and its features then, as they are stored."""
-        return settings_at(self._journal, 0)
+        return settings_at(self.journal, 0)
 
     @property
     def amendments(self) -> list[Amendment]:
         """All changes of the settings, in order."""
-        return amendments(self._journal)
+        return amendments(self.journal)
 
     @property
     def path(self) -> Path:
         """The file of the fleet."""
-        return self._journal.path
+        return self.journal.path
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Opens a block in which all calls see the same state of the file."""
-        with self._journal.reading():
+        with self.journal.reading():
             yield
 
     # Clients and rounds
@@ -106,12 +113,13 @@ class FleetReader:
     @property
     def ids(self) -> list[str]:
         """The ids of all clients, by row. Clients that are new in the open round join when it is closed."""
-        return self._journal.ids()
+        return self.journal.ids()
 
     @property
     def round(self) -> int:
         """The number of the last closed round; without rounds, of the last decision; 0 before the first."""
-        return self._journal.last_closed_round()
+        with self.journal.reading() as db:
+            return meta_count(db, "round")
 
     def closed_rounds(self, after: int = 0) -> Iterator[RecordedRound]:
         """Yields the closed rounds after round `after`, in order.
@@ -140,9 +148,9 @@ class FleetReader:
             SettingError: If the fleet has rounds.
         """
         self._need(rounds=False, instead="open_round")
-        with self.reading():
-            turns = {turn.round: turn for turn in self._journal.turns_under_way()}
-            return [(flight, turns[decision]) for decision, flight in self._journal.flights().items()]
+        with self.journal.reading() as db:
+            turns = {turn.round: turn for turn in self.journal.turns_under_way()}
+            return [(flight, turns[decision]) for decision, flight in read_flights(db).items()]
 
     def _need(self, *, rounds: bool, instead: str) -> None:
         if (self.settings.concurrency is None) != rounds:
@@ -161,37 +169,39 @@ class FleetReader:
             SettingError: If the fleet has no rounds.
         """
         self._need(rounds=True, instead="in_flight")
-        with self.reading():
-            opened = self._journal.open_round()
+        with self.journal.reading() as db:
+            opened = read_open_round(db)
             return None if opened is None else (opened, self.turns(opened.round))
 
     def writer_figures(self) -> WriterFigures:
-        """Returns what the scheduler stored about itself when it closed the last round."""
-        return self._journal.writer_figures()
-
-    def snapshot_age(self) -> int:
-        """Returns the number of rounds that were closed since the last snapshot."""
-        return self._journal.snapshot_age()
+        """Returns what the scheduler stored about itself when it closed the last round, and the age of its snapshot."""
+        with self.journal.reading() as db:
+            return read_writer_figures(db)
 
     def turns(self, round: int) -> list[Turn]:
         """Returns the turns of all clients that were invited in a round, by row; the one turn of a decision."""
-        return self._journal.turns_of(round)
+        return self.journal.turns_of(round)
+
+    def history(self, client: str) -> list[Turn]:
+        """Returns all turns of a client that are kept, oldest first, with their outcomes."""
+        with self.reading():
+            if client not in self.ids:
+                raise ReportError(f"there is no client {client!r} in {self.path}: check the id")
+            return self.journal.turns_of_client(client)
 
     def offer(self, round: int) -> RecordedOffer | None:
         """Returns the offer from which the cohort of a round was selected, or None if it is not recorded."""
-        if self.settings.concurrency is None:
-            return self._journal.offer(round)
-        with self.reading():
-            return offer_of_decision(self._journal, round)
+        with self.journal.reading() as db:
+            return (read_offer if self.settings.concurrency is None else read_offer_of_decision)(db, round)
 
     def offers(self) -> Iterator[RecordedOffer]:
         """Yields all recorded offers, in the order of their rounds.
 
         Where several slots were filled at once, only the offer of the first decision is recorded.
         """
-        with self.reading():
-            for round_ in self._journal.rounds_with_offers():
-                offer = self._journal.offer(round_)
+        with self.journal.reading() as db:
+            for round_ in rounds_with_offers(db):
+                offer = read_offer(db, round_)
                 if offer is not None:
                     yield offer
 
@@ -199,9 +209,9 @@ class FleetReader:
 
     def events(self, after: int = 0) -> Iterator[FleetEvent]:
         """Yields the events after event `after`, in order, and checks each against its digest."""
-        with self.reading():
-            ids, joined = self._journal.ids(), self._journal.count_joined(after)
-            for stored in self._journal.events(after):
+        with self.journal.reading() as db:
+            ids, joined = self.journal.ids(), count_joined(db, after)
+            for stored in self.journal.events(after):
                 event = decode_event(*stored, ids, joined)
                 joined += len(event.clients) if event.kind == "joined" else 0
                 yield event
@@ -209,30 +219,52 @@ class FleetReader:
     @property
     def last_event(self) -> int:
         """The number of the newest event; 0 before the first."""
-        return self._journal.last_event()
-
-    @property
-    def head(self) -> str:
-        """The digest of the newest event, which covers all events before it."""
-        return self._journal.head()
+        return self.journal.last_event()
 
     @property
     def changes(self) -> int:
         """A number that changes whenever another process or connection has written to the file."""
-        return self._journal.changes
+        return self.journal.changes
 
     def state(self) -> FleetState:
         """Returns the state of the fleet after the newest event, with the open round, as its scheduler has it."""
         with self.reading():
-            return load(self._journal, self.settings, self.features)
+            return load(self.journal, self.settings, self.features)
+
+    def certificate(self) -> Certificate:
+        """Returns how many turns every client was promised and got, by row, and since when promises are broken.
+
+        Raises:
+            SettingError: If the policy guarantees nothing.
+        """
+        certificate = self.state().fleet.certificate()
+        if certificate is None:
+            policy = self.settings.policy
+            raise SettingError(f"the policy {policy} guarantees nothing: use {DEFAULT_POLICY} for a certificate")
+        return certificate
+
+    def status(self) -> SchedulerStatus:
+        """Returns a summary of the fleet; its string form is for people."""
+        with self.reading():
+            state, settings = self.state(), self.settings
+            opened = state.opened
+            if settings.concurrency is not None:
+                turns = self.journal.turns_under_way()
+            else:
+                turns = [] if opened is None else self.turns(opened.round)
+            notices = notices_of(state.fleet, settings, opened)
+            if self.journal.is_unclean:
+                notices.append(UNCLEAN_NOTICE)
+            return status_of(state.fleet, opened, turns, 0.0 if opened is None else opened.elapsed, notices)
 
     def summary(self) -> Summary:
         """Returns where the events that are kept begin; event 0 stands for the beginning."""
-        return self._journal.summary()
+        return self.journal.summary()
 
     def totals(self) -> FleetTotals:
         """Returns the turns of all clients in rounds that are no longer kept, by row."""
-        return self._journal.totals()
+        with self.journal.reading() as db:
+            return read_totals(db)
 
     def replay_start(self, *, with_availability: bool = True) -> ReplayStart | None:
         """Returns the oldest state from which all later events can be applied; None for the beginning.
@@ -241,20 +273,21 @@ class FleetReader:
             with_availability: Whether the events must have the availability of clients, which large fleets drop.
         """
         with self.reading():
-            start = self._journal.replay_start() if with_availability else self._journal.first_state()
+            is_usable = not with_availability or self.journal.has_all_availability()
+            start = self.journal.first_state() if is_usable else self.journal.snapshot()
             if start is None:
                 return None
-            fleet = fleet_at(self._journal, start.event, self.settings, self.features)
-            restore(self._journal, fleet, start.state, self._journal.ids())
-            return ReplayStart(start.event, settings_at(self._journal, start.event), fleet)
+            fleet = fleet_at(self.journal, start.event, self.settings, self.features)
+            restore(self.journal, fleet, start.state, self.journal.ids())
+            return ReplayStart(start.event, settings_at(self.journal, start.event), fleet)
 
     def follow(self) -> Follower:
         """Returns a follower, which delivers all events that are kept, with the state of the fleet."""
-        return Follower(self, self._journal)
+        return Follower(self)
 
     def close(self) -> None:
         """Closes the file; a second call has no effect."""
-        self._journal.close()
+        self.journal.close()
 
     def __repr__(self) -> str:
         return f"FleetReader({str(self.path)!r}, policy={self._settings.policy!r})"
@@ -266,6 +299,20 @@ class FleetReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def export_events(reader: FleetReader) -> Generator[dict[str, Any]]:
+    """Yields every event in order, as dictionaries that can be written as JSON, for an audit.
+
+    If earlier events are no longer kept, a line of the kind "summary" comes first: it states the last of them, the last
+    round that was closed by then, and the number of clients that had joined.
+    """
+    with reader.reading():
+        summary = reader.summary()
+        if summary.event:
+            yield {"event": summary.event, "kind": "summary", "round": summary.round, "clients": summary.clients}
+        for event in reader.events():
+            yield event.to_dict()
 
 
 class ReplayStart(NamedTuple):
@@ -298,8 +345,8 @@ class Follower:
     was read so far is then no longer in the file: follow it again from the beginning, with a new follower.
     """
 
-    def __init__(self, reader: FleetReader, journal: Journal) -> None:
-        self._journal = journal
+    def __init__(self, reader: FleetReader) -> None:
+        journal = self._journal = reader.journal
         with journal.reading():
             self._last_at_start = journal.last_event()
             self.summary = journal.summary()
@@ -307,9 +354,6 @@ class Follower:
             start = reader.replay_start()
             self.starts_after = 0 if start is None else start.event
             self.fleet = fleet_at(journal, 0, reader.settings, reader.features) if start is None else start.fleet
-            newest = journal.snapshot() if start is None else None
-            if newest is not None:
-                self.fleet.judged_after = judged_after(newest.state)  # as in the state of the scheduler
             self._ids = self.fleet.ids[: self.summary.clients]
 
     def poll(self, limit: int = -1) -> list[FleetEvent]:

@@ -13,6 +13,8 @@ from turnout.kernel.arrays import as_number
 from turnout.live.clock import now
 from turnout.live.identifiers import as_reason, as_round, check_client_id
 from turnout.live.journal.journal import Journal
+from turnout.live.journal.schema import meta_count
+from turnout.live.journal.turns import find_turn, open_turns_of
 from turnout.live.turns.outcomes import STILL_OUT
 from turnout.live.turns.records import Turn
 
@@ -75,24 +77,25 @@ def record(journal: Journal, outcomes: Sequence[Outcome], late_window: int) -> l
     """
     is_new = []
     with journal.writing() as changes:
-        opened = journal.open_round_number()
-        in_open: dict[str, Turn] = {}
-        if opened is not None and len(outcomes) > 1:
-            in_open = journal.turns_of_clients([outcome.client for outcome in outcomes], opened)
+        db = changes.db
+        in_open = open_turns_of(db, [outcome.client for outcome in outcomes]) if len(outcomes) > 1 else {}
         changed: dict[tuple[int, str], Turn] = {}
         at = now()
         for outcome in outcomes:
-            turn = in_open.get(outcome.client) if outcome.round in (None, opened) else None
-            turn = turn or journal.turn(outcome.client, outcome.round)
-            if turn is None:
-                where = "in any round" if outcome.round is None else f"in round {outcome.round}"
-                raise ReportError(f"{outcome.client!r} was not selected {where}: check the id; nothing was recorded")
+            turn, is_open = in_open.get(outcome.client), True
+            if turn is None or outcome.round not in (None, turn.round):
+                found = find_turn(db, outcome.client, outcome.round)
+                if found is None:
+                    where = "in any round" if outcome.round is None else f"in round {outcome.round}"
+                    raise ReportError(
+                        f"{outcome.client!r} was not selected {where}: check the id; nothing was recorded"
+                    )
+                turn, is_open = found
             turn = changed.get((turn.round, turn.id), turn)  # if an earlier outcome is of the same turn
-            if turn.round == opened or journal.is_open(turn.round):
+            if is_open:
                 updated = _updated_open_turn(turn, outcome, at)
             else:
-                closed = journal.last_closed_round()
-                updated = _updated_closed_turn(turn, outcome, closed, late_window, at)
+                updated = _updated_closed_turn(turn, outcome, meta_count(db, "round"), late_window, at)
             is_new.append(updated is not None)
             if updated is not None:
                 changed[updated.round, updated.id] = updated
@@ -179,10 +182,6 @@ class Reporter:
     def report_failure(self, client: str, why: str, *, round: int | None = None) -> bool:
         """Records that a client failed, and why; returns False if that was recorded before."""
         return self._record([Outcome(client, why=why, round=round)])[0]
-
-    def failed(self, client: str, why: str, *, round: int | None = None) -> bool:
-        """The former name of `report_failure`."""
-        return self.report_failure(client, why, round=round)
 
     def report_many(
         self,

@@ -26,7 +26,7 @@ from turnout.live.features import PAPER_FEATURES, Features, FleetStatus, Status,
 from turnout.live.identifiers import as_round, check_client_id, check_client_ids
 from turnout.live.journal.amendments import Amendment, amendments, write_amendment
 from turnout.live.journal.answers import StoredAnswer
-from turnout.live.journal.events import decode_event, event_to_dict
+from turnout.live.journal.events import decode_event
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.replay import FleetState, amend_fleet, live_policy, load, resolve_features
 from turnout.live.operation.amending import OF_POLICY, Amendments, actual_changes, amended_settings, groups_by_row
@@ -845,7 +845,7 @@ class Scheduler:
                     last = stored[0]
                     event = decode_event(*stored, self._fleet.ids, joined)
                     joined += len(event.clients) if event.kind == "joined" else 0
-                    events.append(event_to_dict(event))
+                    events.append(event.to_dict())
             yield from events
             if len(events) < EXPORT_BATCH:
                 return

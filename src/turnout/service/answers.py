@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from turnout.kernel.certificate import PromiseSummary
 from turnout.live import GivenTurn, Scheduler
 from turnout.live._internals import OpenRound
 from turnout.policies.explain.explanation import Explanation
@@ -39,19 +38,6 @@ def round_to_dict(opened: OpenRound, cohort: list[str]) -> dict[str, Any]:
     }
 
 
-def promise_to_dict(summary: PromiseSummary, name: str | None) -> dict[str, Any]:
-    """Returns the status of a promise; `name` is the id of the client that is furthest behind."""
-    return {
-        "status": summary.status,
-        "sentence": summary.sentence(lambda _: str(name)),
-        "tolerance": float(summary.tolerance),
-        "clients": summary.clients,
-        "kept": summary.kept,
-        "behind": summary.behind,
-        "broken": summary.broken,
-    }
-
-
 def status_to_dict(fleet: str, scheduler: Scheduler) -> dict[str, Any]:
     """Returns the state of a fleet."""
     found = scheduler.status()
@@ -69,7 +55,7 @@ def status_to_dict(fleet: str, scheduler: Scheduler) -> dict[str, Any]:
         "arrived": found.arrived[:MOST_NAMED],
         "failed": dict(list(found.failed.items())[:MOST_NAMED]),
         "suspects": scheduler.suspect_clients()[:MOST_NAMED],
-        "promise": None if found.promise is None else promise_to_dict(found.promise, found.worst),
+        "promise": None if found.promise is None else found.promise.to_dict(lambda _: str(found.worst)),
         "notices": found.notices,
     }
 
@@ -78,21 +64,7 @@ def certificate_to_dict(scheduler: Scheduler, client: str | None, limit: int) ->
     """Returns the promise, and what one client, or those that are furthest behind, were promised and got."""
     found, ids = scheduler.certificate(), scheduler.clients
     rows = np.argsort(-found.behind_units, kind="stable")[:limit] if client is None else scheduler.rows([client])
-    summary, statuses = found.summary(), found.statuses
-    return {
-        "promise": promise_to_dict(summary, None if summary.worst is None else ids[summary.worst]),
-        "clients": [
-            {
-                "client": ids[row],
-                "turns": int(found.turns[row]),
-                "promised": float(found.promised[row]),
-                "behind": float(found.behind[row]),
-                "status": str(statuses[row]),
-            }
-            for row in rows.tolist()
-        ],
-        "of": len(ids),
-    }
+    return found.to_dict(ids, rows.tolist())
 
 
 def explanation_to_dict(found: Explanation) -> dict[str, Any]:

@@ -30,6 +30,13 @@ PROMISE = {
     "kept": 3,
     "behind": 0,
     "broken": 0,
+    "unserved": 0,
+    "retired": 0,
+    "retired_broken": 0,
+    "worst": "phone-3",
+    "worst_behind": 0.15,
+    "since": None,
+    "clock": "round",
 }
 STATE = {
     "fleet": "fleet",
@@ -61,7 +68,16 @@ STATE_OF_SLOTS = {
     "arrived": [],
     "failed": {},
 }
-STANDING = {"client": "phone-2", "turns": 0, "promised": 0.3, "behind": 0.3, "status": "kept"}
+STANDING = {
+    "client": "phone-2",
+    "turns": 0,
+    "promised": 0.3,
+    "behind": 0.3,
+    "status": "kept",
+    "unserved": False,
+    "owed": 0.0,
+    "forfeited": 0.0,
+}
 REFUSED = {"index": 1, "error": "'phone-9' was not selected in any round: check the id"}
 EXPLANATION = {
     "round": 2,
@@ -235,6 +251,13 @@ class Promise(Reply):
     kept: int
     behind: int
     broken: int
+    unserved: int
+    retired: int
+    retired_broken: int
+    worst: str | None
+    worst_behind: float
+    since: int | None
+    clock: Literal["round", "decision"]
 
 
 class FleetState(Reply):
@@ -270,6 +293,9 @@ class Standing(Reply):
     promised: float
     behind: float
     status: str
+    unserved: bool
+    owed: float
+    forfeited: float
 
 
 class CertificatePage(Reply):

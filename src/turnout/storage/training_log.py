@@ -36,6 +36,7 @@ class TrainingLog:
     """Writes and reads the log of the training run of the fleet at `fleet`."""
 
     def __init__(self, fleet: Path) -> None:
+        fleet = fleet.resolve()
         self.model, self.metrics = fleet.with_name(f"{fleet.name}.run.npz"), fleet.with_name(f"{fleet.name}.run.json")
         self.last = fleet.with_name(f"{fleet.name}.last.npz")
         self.last_metrics = fleet.with_name(f"{fleet.name}.last.json")

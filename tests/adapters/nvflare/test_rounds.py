@@ -48,7 +48,7 @@ def turns_in(fleet: str, round: int) -> dict[str, Turn]:
 
 def rounds_of(fleet: str) -> int:
     """Returns the number of closed rounds; asserts that the file is sound and no round is open."""
-    assert all(finding.sound is not False for finding in examine(Path(fleet)))
+    assert all(finding.ok is not False for finding in examine(Path(fleet)))
     with Scheduler.open(fleet, read_only=True) as scheduler:
         assert scheduler.open_round is None
         return scheduler.round

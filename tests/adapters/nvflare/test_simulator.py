@@ -29,7 +29,7 @@ def run(job: str, folder: Path) -> Path:
     )
     fleet = folder / "fleet.turnout"
     assert fleet.exists(), done.stdout + done.stderr
-    assert all(finding.sound is not False for finding in examine(fleet))
+    assert all(finding.ok is not False for finding in examine(fleet))
     return fleet
 
 

@@ -18,8 +18,7 @@ from turnout.lab.analysis.promise import shortfalls
 from turnout.lab.analysis.replay.replay import FIGURES, ReplayResult, fitted_build, replay
 from turnout.lab.analysis.tuning import find_setting
 from turnout.live import ClientStatus, FleetReader, Scheduler
-from turnout.live._internals import KINDS
-from turnout.live.journal.journal import is_fleet
+from turnout.live._internals import KINDS, is_fleet
 from turnout.version import __version__
 
 SETTINGS = {"cohort_size": 3, "guaranteed_rate": 0.2, "speed_weight": 5.0}

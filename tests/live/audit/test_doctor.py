@@ -19,7 +19,7 @@ import pytest
 from live.forging import fetch_row, forge_event, forge_snapshot, forge_turn
 from turnout.errors import StateError, StoreError
 from turnout.lab import RunStore
-from turnout.live import ClientStatus, Feature, Features, Reporter, Scheduler
+from turnout.live import ClientStatus, Feature, Features, FleetReader, Reporter, Scheduler
 from turnout.live.audit.doctor.doctor import Finding, examine
 from turnout.live.turns.records import digest_of, pack_offer, unpack_closed, unpack_offer
 
@@ -82,7 +82,7 @@ def forge_offer(db: sqlite3.Connection, round_: int = 5, under: int | None = Non
 def put_offer(db: sqlite3.Connection, round_: int, volunteers: bytes, data: bytes) -> None:
     digest = digest_of(volunteers, str(round_), data)
     db.execute(
-        "INSERT OR REPLACE INTO offers (round, volunteers, data, digest) VALUES (?, ?, ?, ?)",
+        "INSERT OR REPLACE INTO offers (round, volunteers, data, digest, at) VALUES (?, ?, ?, ?, '')",
         (round_, volunteers, data, digest),
     )
 
@@ -164,11 +164,6 @@ def test_an_undamaged_file_is_intact(path: Path) -> None:
     assert "late times agree" in findings["rounds"].message
     assert "offers are recorded for 25 rounds" in findings["offers"].message
     assert "no process holds the file now" in findings["writer"].message
-
-
-def test_the_former_names_of_a_findings_fields_still_work(path: Path) -> None:
-    for finding in examine(path):
-        assert (finding.sound, finding.words) == (finding.ok, finding.message)
 
 
 def test_examining_a_file_does_not_change_it(path: Path) -> None:
@@ -340,7 +335,7 @@ def test_an_incomplete_index_of_turns_is_refused_also_by_readers(path: Path) -> 
     with closing(sqlite3.connect(path)) as db, db:
         hide_a_turn_from_the_index(db)
     with (
-        Scheduler.open(path, read_only=True) as reader,
+        FleetReader(path) as reader,
         pytest.raises(StoreError, match="the index of turns by id is incomplete"),
     ):
         reader.status()
@@ -435,20 +430,6 @@ def test_a_damaged_offer_can_be_deleted_if_everything_else_is_intact(path: Path)
         db.execute("UPDATE offers SET data = x'00' WHERE round = 7")
         db.execute("DELETE FROM masks WHERE seq = 9")
     assert problems(path)["offers"].remedy == "restore the file from a backup"
-
-
-@pytest.mark.parametrize("format_", [1, 2])
-def test_files_of_older_releases_are_intact_without_offers(tmp_path: Path, format_: int) -> None:
-    path = Path(shutil.copy(Path(__file__).parents[1] / "data" / f"fleet-format-{format_}.turnout", tmp_path))
-    assert problems(path) == {}
-    assert findings_by_part(path)["offers"].message == (
-        "no offers are recorded: the file was written by an older version of turnout"
-    )
-    with Scheduler.open(path) as scheduler:
-        scheduler.close_round()
-        scheduler.choose({f"new-{n}": ClientStatus(1.0, 3.0) for n in range(5)})
-    assert problems(path) == {}
-    assert "offers are recorded for 1 round" in findings_by_part(path)["offers"].message
 
 
 def test_offers_without_contexts_are_intact(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from live.journal.test_contract import AT, SETTINGS, state_after, write_round
 from turnout.errors import StoreError
 from turnout.live import Scheduler
 from turnout.live._internals import examine
-from turnout.live.journal.answers import StoredAnswer
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.redaction import continue_redaction
+from turnout.live.journal.summary import read_totals
 from turnout.live.operation.notices import UNCLEAN_NOTICE
 from turnout.live.retention import Retention
 from turnout.storage.files.storefile import StoreFile
@@ -77,11 +77,13 @@ def test_a_turn_without_an_outcome_is_not_counted_and_its_row_is_not_deleted(fol
     path = summarized(folder / "fleet.turnout")
     with closing(Journal(path, read_only=True)) as journal:
         assert journal.summary().round == 6
-        assert journal.totals().counts["arrived"].tolist() == [2, 2, 2]
+        with journal.reading() as db:
+            assert read_totals(db).counts["arrived"].tolist() == [2, 2, 2]
     with closing(sqlite3.connect(path)) as db, db:
         forge_turn(db, "round = 4", "kind = NULL, seconds = NULL")
     with closing(Journal(path)) as journal:
-        totals = journal.totals()
+        with journal.reading() as db:
+            totals = read_totals(db)
         assert totals.counts["arrived"].tolist() == [2, 1, 2]
         assert (totals.seconds.tolist(), totals.last_round.tolist()) == ([5.0, 2.5, 5.0], [6, 1, 5])
         with (
@@ -90,25 +92,6 @@ def test_a_turn_without_an_outcome_is_not_counted_and_its_row_is_not_deleted(fol
         ):
             changes.trim()
     assert rows_of(path, "SELECT COUNT(*) FROM turns") == [(10,)]
-
-
-def test_a_table_of_answers_that_cannot_be_used_is_an_error_and_no_missing_table(folder: Path) -> None:
-    path, answer = folder / "fleet.turnout", StoredAnswer(b"key", b"request", "{}", 1000.0)
-    Journal.make(path, SETTINGS)
-    with closing(Journal(path)) as journal:
-        assert journal.answer(b"key") is None
-        with journal.writing() as changes:
-            changes.put_answer(answer)
-        execute(path, "ALTER TABLE answers RENAME COLUMN seal TO checksum")
-        with pytest.raises(StoreError, match="no such column: seal"):
-            journal.answer(b"key")
-        with pytest.raises(StoreError, match="no column named seal"), journal.writing() as changes:
-            changes.put_answer(StoredAnswer(b"another", b"request", "{}", 1000.0))
-        execute(path, "ALTER TABLE answers RENAME COLUMN checksum TO seal")
-        stored = journal.answer(b"key")
-        assert stored is not None
-        assert (stored.answer, stored.is_intact) == ("{}", True)
-        assert journal.answer(b"another") is None
 
 
 # Forgetting
@@ -128,10 +111,8 @@ def test_a_large_file_is_not_rewritten_at_once_and_a_notice_says_so(
 ) -> None:
     monkeypatch.setattr("turnout.live.journal.journal.VACUUM_UP_TO", 0)
     scheduler = forgotten(open_fleet)
-    assert scheduler._journal.is_unclean
     assert UNCLEAN_NOTICE in scheduler.notices()
     scheduler.compact()
-    assert not scheduler._journal.is_unclean
     assert UNCLEAN_NOTICE not in scheduler.notices()
     scheduler.close()
     assert b"secret-phone" not in scheduler.path.read_bytes()
@@ -196,8 +177,8 @@ def test_rows_that_are_no_longer_kept_are_deleted_before_a_client_is_redacted(
 def test_nothing_is_changed_if_no_client_is_to_be_redacted(folder: Path) -> None:
     path = summarized(folder / "fleet.turnout")
     with closing(Journal(path)) as journal:
-        with journal._file.writing() as db:
-            before = db.total_changes
-            assert not continue_redaction(db)
-            assert db.total_changes == before
+        with journal.writing() as changes:
+            before = changes.db.total_changes
+            assert not continue_redaction(changes.db)
+            assert changes.db.total_changes == before
         assert not journal.redact()

@@ -58,7 +58,7 @@ def test_readers_see_the_figures_that_the_writer_stored_with_the_last_closed_rou
     scheduler = open_fleet(settings={"cohort_size": 2})
     with FleetReader(scheduler.path) as reader:
         assert reader.writer_figures() == WriterFigures()
-        assert reader.snapshot_age() == 0
+        assert reader.writer_figures().snapshot_age == 0
         play_round(scheduler, offered(*named(4)))
         a, _ = scheduler.choose(offered(*named(4)))
         scheduler.report(a, 3.0)
@@ -71,9 +71,9 @@ def test_readers_see_the_figures_that_the_writer_stored_with_the_last_closed_rou
         assert figures.commit_seconds_median is not None
         assert figures.commit_seconds_largest is not None
         assert 0 < figures.commit_seconds_median <= figures.commit_seconds_largest
-        assert reader.snapshot_age() == 2
+        assert reader.writer_figures().snapshot_age == 2
         scheduler.snapshot()
-        assert reader.snapshot_age() == 0
+        assert reader.writer_figures().snapshot_age == 0
 
 
 def test_one_event_is_logged_for_each_choice_report_close_and_refusal(

@@ -156,7 +156,6 @@ def test_the_certificate_begins_with_the_summary_and_is_verified(kept: Path, who
     assert {key: content[key] for key in keys} == {key: expected[key] for key in keys}
     with FleetReader(kept) as reader:
         summary = reader.summary()
-    assert content["format"] == 4
     assert content["summary"] == {"event": summary.event, "round": summary.round}
     lines = (folder / "kept.jsonl").read_bytes().splitlines(keepends=True)
     assert json.loads(lines[1])["left"] != []
@@ -335,6 +334,7 @@ def test_compact_drops_everything_at_once_also_in_a_fleet_that_kept_everything_b
             scheduler, statuses, {client: world.seconds(number, client, statuses[client]) for client in statuses}
         )
     before, certificate = packed(scheduler), certificate_of(scheduler.path)
+    scheduler.compact()  # everything is in the file, and nothing in the log
     large = scheduler.path.stat().st_size
     scheduler.amend(keep_rounds=20, keep_offers=10)
     scheduler.compact()
@@ -342,7 +342,8 @@ def test_compact_drops_everything_at_once_also_in_a_fleet_that_kept_everything_b
         assert reader.summary().round == 50
         assert [offer.round for offer in reader.offers()] == list(range(61, 71))
         assert [closed.round for closed in reader.closed_rounds()] == list(range(51, 71))
-    assert scheduler.path.stat().st_size < large / 2
+    empty = open_fleet("empty.turnout").path.stat().st_size
+    assert scheduler.path.stat().st_size - empty < (large - empty) / 2
     assert certificate_of(scheduler.path) == certificate
     assert packed_from_disk(scheduler.path) == packed(scheduler) == before
     assert problems(scheduler.path) == []

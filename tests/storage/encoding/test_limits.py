@@ -1,31 +1,27 @@
-"""F11: damaged and hostile bytes are refused with a clear error, and take little memory."""
+"""Damaged and hostile bytes are refused with a clear error, and take little memory."""
 
 from __future__ import annotations
 
 import gzip
 import io
-import json
 import random
-import zipfile
 import zlib
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from hostile import ZipEntry, deflate_bomb, npy, npz, run_limited, zip_file
 from turnout.errors import StoreError
-from turnout.lab.columns import RoundColumns
 from turnout.storage.encoding import limits
-from turnout.storage.encoding.packing import pack, parse_stored, unpack
+from turnout.storage.encoding.packing import parse_stored
 from turnout.storage.training_log import TrainingLog, read_model
 
 KIB = 1 << 10
 
 
-def test_f11_content_is_read_up_to_its_limit(tmp_path: Path) -> None:
+def test_content_is_read_up_to_its_limit(tmp_path: Path) -> None:
     plain, packed = tmp_path / "plain", tmp_path / "packed.gz"
     plain.write_bytes(bytes(200 * KIB))
     packed.write_bytes(gzip.compress(bytes(200 * KIB)))
@@ -44,7 +40,7 @@ def test_f11_content_is_read_up_to_its_limit(tmp_path: Path) -> None:
         reader.readall()
 
 
-def test_f11_an_endless_file_is_refused() -> None:
+def test_an_endless_file_is_refused() -> None:
     with pytest.raises(ValueError, match="must have at most 1 MiB"):
         limits.read_file(Path("/dev/zero"), 1 << 20)
 
@@ -52,14 +48,14 @@ def test_f11_an_endless_file_is_refused() -> None:
 @pytest.mark.parametrize(
     "text", ["[" * 100_000, '{"a":' * 100_000, "[" * 100 + "]" * 100, '[{"a":' * 30 + "0" + "}]" * 30]
 )
-def test_f11_deep_json_is_a_value_error(text: str) -> None:
+def test_deep_json_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError, match="nested at most 50 deep"):
         limits.parse_json(text)
     with pytest.raises(StoreError, match="the stored bytes are damaged"):
         parse_stored(text)
 
 
-def test_f11_ordinary_json_is_parsed_and_huge_integers_are_refused() -> None:
+def test_ordinary_json_is_parsed_and_huge_integers_are_refused() -> None:
     nested: Any = 0
     for _ in range(50):
         nested = [nested]
@@ -69,7 +65,7 @@ def test_f11_ordinary_json_is_parsed_and_huge_integers_are_refused() -> None:
         limits.parse_json("9" * 5000)
 
 
-def test_f11_a_header_of_the_second_version_is_read_and_checked() -> None:
+def test_a_header_of_the_second_version_is_read_and_checked() -> None:
     """NumPy writes it for arrays with very many fields."""
     stream = io.BytesIO()
     np.lib.format.write_array(stream, np.arange(3.0), version=(2, 0))
@@ -101,7 +97,7 @@ def test_f11_a_header_of_the_second_version_is_read_and_checked() -> None:
         b"",
     ],
 )
-def test_f11_arrays_whose_header_is_not_true_are_refused(data: bytes) -> None:
+def test_arrays_whose_header_is_not_true_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         limits.read_npy(data)
     archive = zip_file([ZipEntry("a.npy", data, len(data), method=0)])
@@ -109,7 +105,7 @@ def test_f11_arrays_whose_header_is_not_true_are_refused(data: bytes) -> None:
         limits.read_npz(io.BytesIO(archive), 1 << 30)
 
 
-def test_f11_ordinary_arrays_are_read() -> None:
+def test_ordinary_arrays_are_read() -> None:
     arrays: dict[str, Any] = {
         "empty": np.zeros((0, 4)),
         "scalar": np.array(3.5),
@@ -128,7 +124,7 @@ def test_f11_ordinary_arrays_are_read() -> None:
         limits.read_npz(io.BytesIO(npz(**arrays)), 1 << 20, ["other"])
 
 
-def test_f11_the_size_of_a_zip_file_is_bounded_by_what_its_directory_states() -> None:
+def test_the_size_of_a_zip_file_is_bounded_by_what_its_directory_states() -> None:
     bomb = deflate_bomb(1 << 28)
     with pytest.raises(ValueError, match="at most 1 MiB"):
         limits.read_npz(io.BytesIO(zip_file([ZipEntry("a.npy", bomb, 1 << 28)])), 1 << 20)
@@ -139,7 +135,7 @@ def test_f11_the_size_of_a_zip_file_is_bounded_by_what_its_directory_states() ->
         limits.read_npz(io.BytesIO(zip_file([ZipEntry("a.npy", bomb, 1000)])), 1 << 20)
 
 
-def test_f11_zip_files_that_turnout_never_writes_are_refused() -> None:
+def test_zip_files_that_turnout_never_writes_are_refused() -> None:
     packed = npz(a=np.zeros(1000))
     assert limits.read_npz(io.BytesIO(packed), 1 << 20)["a"].size == 1000
     with pytest.raises(ValueError, match="compression method that is not supported"):
@@ -157,7 +153,7 @@ def test_f11_zip_files_that_turnout_never_writes_are_refused() -> None:
         limits.read_npz(io.BytesIO(zip_file([ZipEntry("x" * 60_000, b"", 0, 0)] * 100)), 1 << 20)
 
 
-def test_f11_random_damage_of_an_npz_file_is_a_value_error() -> None:
+def test_random_damage_of_an_npz_file_is_a_value_error() -> None:
     whole, rng, refused = npz(a=np.arange(50.0), b=np.array(["x", "yz"])), random.Random(5), 0
     for _ in range(2000):
         damaged = bytearray(whole)
@@ -170,32 +166,7 @@ def test_f11_random_damage_of_an_npz_file_is_a_value_error() -> None:
     assert refused > 1000
 
 
-def npy_file(array: npt.NDArray[Any]) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
-
-
-def test_f11_of_a_damaged_stored_blob_only_what_zipfile_reads_is_accepted() -> None:
-    whole, rng, accepted = pack({"a": 1}, {"x": np.arange(3), "y": np.array(["x", "yz"])}), random.Random(6), 0
-    for _ in range(2000):
-        damaged = bytearray(whole)
-        for _ in range(rng.randrange(1, 4)):
-            damaged[rng.randrange(len(whole))] = rng.randrange(256)
-        blob = bytes(damaged[: rng.choice((None, rng.randrange(len(whole))))])
-        try:
-            header, arrays = unpack(blob)
-        except StoreError:
-            continue
-        accepted += 1
-        with limits.open_zip(io.BytesIO(blob), None) as archive:
-            contents = {entry.filename: limits.read_entry(archive, entry) for entry in archive.infolist()}
-        assert header == json.loads(contents.pop("header.json"))
-        assert [(f"{name}.npy", npy_file(array)) for name, array in arrays.items()] == list(contents.items())
-    assert 10 < accepted < 1000
-
-
-def test_f11_stored_masks_must_have_the_length_that_their_header_states() -> None:
+def test_stored_masks_must_have_the_length_that_their_header_states() -> None:
     flags = np.arange(19) % 3 == 0
     np.testing.assert_array_equal(limits.unpack_mask(np.packbits(flags), 19), flags)
     for count in (10**12, 25, 16, -1):
@@ -206,19 +177,7 @@ def test_f11_stored_masks_must_have_the_length_that_their_header_states() -> Non
             limits.check_clients(count)
 
 
-def test_f11_stored_blobs_with_absurd_headers_are_damaged() -> None:
-    header, arrays = unpack(pack({"a": 1}, {"x": np.arange(3)}))
-    assert (header, arrays["x"].tolist()) == ({"a": 1}, [0, 1, 2])
-    compressed = zip_file([ZipEntry("header.json", b"", 2), ZipEntry("x.npy", deflate_bomb(1 << 27), 1 << 27)])
-    absurd = zip_file([ZipEntry("header.json", b"{}", 2, 0), ZipEntry("x.npy", npy("(10**14,)"), 128, 0)])
-    for blob in (compressed, absurd, b"", b"PK"):
-        with pytest.raises(StoreError, match="the stored bytes are damaged"):
-            unpack(blob)
-    with pytest.raises(StoreError, match="the stored bytes are damaged"):
-        RoundColumns.from_bytes(pack({"format": 1, "clients": 10**13, "rounds": 0}, {}))
-
-
-def test_f11_a_compressed_model_file_is_refused(tmp_path: Path) -> None:
+def test_a_compressed_model_file_is_refused(tmp_path: Path) -> None:
     log = TrainingLog(tmp_path / "fleet.turnout")
     log.write_model({"server_round": 1, "fleet_round": 1}, [np.arange(4.0)])
     assert read_model(log.model)[1][0].tolist() == [0, 1, 2, 3]
@@ -252,7 +211,7 @@ for read in (unpack, lambda blob: was_available(blob, 3), lambda blob: unpack_of
 """
 
 
-def test_f11_a_stored_blob_that_is_a_bomb_takes_little_memory(tmp_path: Path) -> None:
+def test_a_stored_blob_that_is_a_bomb_takes_little_memory(tmp_path: Path) -> None:
     size = 6 << 30
     zipped, inflated = tmp_path / "zip", tmp_path / "zlib"
     zipped.write_bytes(zip_file([ZipEntry("header.json", deflate_bomb(size), 100)]))
@@ -262,15 +221,3 @@ def test_f11_a_stored_blob_that_is_a_bomb_takes_little_memory(tmp_path: Path) ->
         code, output, errors = run_limited(blob, program=tmp_path / "program.py")
         assert (code, errors) == (0, "")
         assert output.count("the stored bytes are damaged") == 3
-
-
-@pytest.mark.parametrize("flag", [0x01, 0x20, 0x40])
-def test_an_encrypted_or_patched_entry_is_refused(flag: int) -> None:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("a", b"content")
-        (entry,) = archive.infolist()
-    assert limits.stored_content(file.getvalue(), entry) == b"content"
-    entry.flag_bits |= flag
-    with pytest.raises(zipfile.BadZipFile, match="the entry 'a' is damaged"):
-        limits.stored_content(file.getvalue(), entry)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from turnout.errors import StoreError
-from turnout.storage.files.acknowledged import lock_path
+from turnout.storage.files.acknowledged import Acknowledged, acknowledge, lock_path, read_acknowledged
 from turnout.storage.files.lock import Writer, WriterLock, lock_line
 from waiting import wait_until
 
@@ -35,8 +35,17 @@ def test_the_lock_file_names_this_process_while_it_holds_the_lock(folder: Path) 
     lock = WriterLock(store)
     assert Writer.parse(lock_line(store)) == Writer(os.getpid(), socket.gethostname())
     lock.release()
-    assert lock_path(store).exists()
     assert lock_line(store) == ""
+    assert not lock_path(store).exists()  # no commit was acknowledged
+
+
+def test_the_lock_file_of_a_store_with_commits_stays(folder: Path) -> None:
+    store = folder / "runs.turnout"
+    lock = WriterLock(store)
+    acknowledge(store, Acknowledged("0123456789abcdef", 3))
+    lock.release()
+    assert lock_line(store) == ""
+    assert read_acknowledged(store) == Acknowledged("0123456789abcdef", 3)
 
 
 def test_only_an_ended_process_of_this_host_is_dead() -> None:
@@ -60,6 +69,7 @@ def test_an_ended_process_is_dead_before_its_parent_has_noticed() -> None:
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="only /proc shows who holds a lock")
 def test_a_process_that_got_the_number_of_an_ended_writer_is_not_taken_for_it(folder: Path) -> None:
     store = folder / "runs.turnout"
+    acknowledge(store, Acknowledged("0123456789abcdef", 3))
     lock = WriterLock(store)
     assert not Writer.current().has_ended(store)
     lock.release()

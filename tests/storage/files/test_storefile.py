@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,14 +13,13 @@ from turnout.errors import StoreError
 from turnout.lab import RunStore
 from turnout.storage.files import acknowledged, system
 from turnout.storage.files.acknowledged import Acknowledged, acknowledge, lock_path, read_acknowledged
-from turnout.storage.files.backup import back_up
 from turnout.storage.files.database import RUNS, log_path
 from turnout.storage.files.storefile import Access, StoreFile, counters
 
 
 def open_and_close(path: Path, access: Access) -> dict[str, str]:
     """Opens a file without writing anything; returns its counters while it is open."""
-    with closing(StoreFile(path, [RUNS], access)) as file:
+    with closing(StoreFile(path, RUNS, access)) as file:
         return counters(file.connection)
 
 
@@ -90,12 +88,3 @@ def test_a_stopped_process_that_holds_the_line_stops_nobody_else(folder: Path, m
         acknowledge(path, Acknowledged("0123456789abcdef", 4))
     assert len(pauses) == acknowledged.ATTEMPTS
     assert read_acknowledged(path) == Acknowledged("0123456789abcdef", 4)
-
-
-def test_a_copy_of_a_file_without_counters_is_complete(folder: Path) -> None:
-    """Files of the first version count no commits."""
-    path, copy = folder / "runs.turnout", folder / "copy.turnout"
-    shutil.copy(Path(__file__).parents[2] / "lab" / "runs" / "data" / "format-1.turnout", path)
-    back_up(path, copy, [RUNS])
-    with closing(sqlite3.connect(path)) as one, closing(sqlite3.connect(copy)) as other:
-        assert list(one.iterdump()) == list(other.iterdump())

@@ -13,20 +13,17 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from turnout.cli.fleet.promise import promise_to_dict
 from turnout.cli.options import JsonOption, print_json, printable
 from turnout.counting import counted
 from turnout.errors import SettingError
 from turnout.kernel.arrays import IntArray
-from turnout.kernel.certificate import DEFAULT_TOLERANCE, Certificate
+from turnout.kernel.certificate import Certificate
 from turnout.live import certify as write_certificate
 from turnout.live._internals import verify as verifier
 from turnout.storage.files.identify import not_a
 
 #: The number of differences that are printed, and the number of characters of each.
 MAX_SHOWN, MAX_LENGTH = 10, 1000
-#: The format of certificates of fleets without rounds.
-SLOTS_FORMAT = 5
 
 
 def certify(
@@ -48,7 +45,7 @@ def certify(
     certificate = write_certificate(fleet, out, record_path)
     clients = certificate["clients"]
     found, ids = _judged_certificate(certificate, record_path)
-    promise = promise_to_dict(found.summary(), ids)
+    promise = found.summary().to_dict(ids.__getitem__)
     if json:
         summary = {name: value for name, value in certificate.items() if name != "clients"}
         paths = {"certificate": str(out), "record": str(record_path)}
@@ -131,7 +128,7 @@ def _verified(content: Mapping[str, Any], record: Path) -> dict[str, Any]:
     """Returns what a verified certificate says about the promise, and whether the books of all clients balance."""
     found, ids = _judged_certificate(content, record)
     everybody = _certificate_of(content, list(content["clients"]))
-    return {"promise": promise_to_dict(found.summary(), ids), "books_balance": everybody.books_balance}
+    return {"promise": found.summary().to_dict(ids.__getitem__), "books_balance": everybody.books_balance}
 
 
 def _judged_certificate(content: Mapping[str, Any], record: Path) -> tuple[Certificate, list[str]]:
@@ -150,11 +147,11 @@ def _judged_certificate(content: Mapping[str, Any], record: Path) -> tuple[Certi
 
 
 def _certificate_of(content: Mapping[str, Any], ids: Sequence[str]) -> Certificate:
-    """Returns what a certificate states about these clients; files of older releases have no tolerance."""
+    """Returns what a certificate states about these clients."""
     clients = [content["clients"][client] for client in ids]
 
     def column(name: str) -> IntArray:
-        return np.array([client.get(name, 0) for client in clients], dtype=np.int64)
+        return np.array([client[name] for client in clients], dtype=np.int64)
 
     return Certificate(
         turns=column("turns"),
@@ -162,7 +159,7 @@ def _certificate_of(content: Mapping[str, Any], ids: Sequence[str]) -> Certifica
         promised_units=column("promised_units"),
         owed_units=column("owed_units"),
         forfeited_units=column("forfeited_units"),
-        tolerance=float(Fraction(content["terms"].get("tolerance", DEFAULT_TOLERANCE))),
+        tolerance=float(Fraction(content["terms"]["tolerance"])),
         broken_since=column("broken_since"),
         clock="decision" if _has_slots(content) else "round",
     )
@@ -170,7 +167,7 @@ def _certificate_of(content: Mapping[str, Any], ids: Sequence[str]) -> Certifica
 
 def _has_slots(certificate: Mapping[str, Any]) -> bool:
     """Returns whether a certificate is that of a fleet without rounds."""
-    return int(certificate["format"]) >= SLOTS_FORMAT
+    return certificate["settings"].get("concurrency") is not None
 
 
 def _books(balance: bool) -> str:

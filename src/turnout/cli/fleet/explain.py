@@ -14,7 +14,8 @@ from turnout.cli.options import JsonOption, print_json, printable
 from turnout.errors import SettingError
 from turnout.lab.analysis.explain import explain_run
 from turnout.lab.runs.store import RunStore
-from turnout.live import Scheduler
+from turnout.live import FleetReader
+from turnout.live._internals import explain as explain_turn
 from turnout.live._internals import is_fleet
 from turnout.policies.explain.explanation import Explanation
 
@@ -97,8 +98,8 @@ def explain(
 def _explain_fleet(file: Path, client: str, round_: int | None, run: int | None) -> Explanation:
     if run is not None:
         raise SettingError(f"{file} is a live fleet, which has no runs: omit --run")
-    with Scheduler.open(file, read_only=True) as scheduler:
-        return scheduler.explain(client, round_)
+    with FleetReader(file) as reader:
+        return explain_turn(reader, client, round_)
 
 
 def _explain_run(file: Path, client: str, round_: int | None, run: int | None) -> Explanation:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json as json_module
 import shlex
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -17,21 +18,21 @@ from rich.text import Text
 
 from turnout.cli.fleet.amend import amend
 from turnout.cli.fleet.create import create
-from turnout.cli.fleet.operate import abandon_round, backup, compact, forget, repair, retire
-from turnout.cli.fleet.promise import behind_words, certificate_table, explain_certificate, promise_to_dict
+from turnout.cli.fleet.operate import YesOption, abandon_round, accept_older_state, backup, compact, forget, retire
+from turnout.cli.fleet.promise import behind_words, certificate_table, explain_certificate
 from turnout.cli.options import JsonOption, print_json, printable
 from turnout.counting import counted
 from turnout.errors import SettingError
 from turnout.kernel.certificate import Certificate
-from turnout.live import FleetReader, Scheduler, SchedulerStatus, Turn
-from turnout.live._internals import Finding, examine
+from turnout.live import FleetReader, SchedulerStatus, Turn
+from turnout.live._internals import Finding, examine, export_events
 from turnout.storage.files.atomic import atomic_write
 
 fleet = typer.Typer(
     no_args_is_help=True,
     help="Inspect and maintain the file of a live fleet.\n\nExample: turnout fleet status fleet.turnout",
 )
-for command in (create, amend, backup, compact, retire, forget, abandon_round, repair):
+for command in (create, amend, backup, compact, retire, forget, abandon_round):
     fleet.command()(command)
 
 FleetArgument = Annotated[Path, typer.Argument(metavar="FILE", help="File of the fleet, such as fleet.turnout.")]
@@ -46,13 +47,13 @@ def status(file: FleetArgument, json: JsonOption = False) -> None:
 
     Example: turnout fleet status fleet.turnout
     """
-    with Scheduler.open(file, read_only=True) as scheduler:
-        found, ids = scheduler.status(), scheduler.clients
-        training = [] if found.slots is None else _training(file)
-        promise = scheduler.certificate() if ids and scheduler.has_guarantee else None
+    with FleetReader(file) as reader, reader.reading():
+        found, ids = reader.status(), reader.state().fleet.ids
+        training = [] if found.slots is None else _training(reader)
+        promise = None if found.promise is None else reader.certificate()
     if json:
-        known = None if promise is None else promise_to_dict(promise.summary(), ids)
-        print_json({**asdict(found), "resting": found.backing_off, "promise": known})  # resting: the former name
+        known = None if found.promise is None else found.promise.to_dict(ids.__getitem__)
+        print_json({**asdict(found), "promise": known})
         return
     table = _table("", "", title=str(file), show_header=False)
     for heading, lines in _status_rows(found, promise, ids, training):
@@ -81,16 +82,15 @@ def certificate(
 
     Example: turnout fleet certificate fleet.turnout --all
     """
-    with Scheduler.open(file, read_only=True) as scheduler:
-        found, ids = scheduler.certificate(), scheduler.clients
+    with FleetReader(file) as reader, reader.reading():
+        found, ids = reader.certificate(), reader.state().fleet.ids
     if tolerance is not None:
         found = found.judged(tolerance)
     rows = np.argsort(-found.behind_units, kind="stable")
     shown = (rows if every else rows[:MAX_SHOWN]).tolist()
     summary = found.summary()
     if json:
-        clients = [_client_dict(found, row, ids[row]) for row in shown]
-        print_json({**promise_to_dict(summary, ids), "holds": found.holds, "clients": clients, "of": len(ids)})
+        print_json(found.to_dict(ids, shown))
     else:
         Console().print(certificate_table(found, shown, ids))
         console = Console(highlight=False, soft_wrap=True)
@@ -113,11 +113,11 @@ def history(
 
     Example: turnout fleet history fleet.turnout phone-17
     """
-    with Scheduler.open(file, read_only=True) as scheduler:
-        turns, reliability = scheduler.history(client), scheduler.reliability(client)
-        row = scheduler.rows([client])[0]
-        promise = scheduler.certificate() if scheduler.has_guarantee else None
-        guarantee, noun = scheduler.policy.guarantee, _noun(scheduler)
+    with FleetReader(file) as reader, reader.reading():
+        turns, fleet_ = reader.history(client), reader.state().fleet
+        row, promise = fleet_.rows[client], fleet_.certificate()
+        reliability = float(fleet_.history.reliability[row])
+        guarantee, noun = fleet_.policy.guarantee, _noun(reader)
     is_chosen = guarantee is not None and guarantee.paid == "chosen"
     paid = sum(turn.kind == "arrived" or (is_chosen and turn.kind is not None) for turn in turns)
     behind, owed = (None, None) if promise is None else (float(promise.behind[row]), float(promise.owed[row]))
@@ -144,8 +144,8 @@ def export(
     """
     if out is not None and out.exists() and out.samefile(file):
         raise SettingError(f"{out} is the fleet itself: export to another file")
-    with Scheduler.open(file, read_only=True) as scheduler:
-        lines = (f"{json_module.dumps(event, ensure_ascii=False)}\n" for event in scheduler.export())
+    with FleetReader(file) as reader, closing(export_events(reader)) as events:
+        lines = (f"{json_module.dumps(event, ensure_ascii=False)}\n" for event in events)
         if out is not None:
             with atomic_write(out) as temporary:
                 temporary.writelines(line.encode() for line in lines)
@@ -155,31 +155,42 @@ def export(
 
 
 @fleet.command()
-def doctor(file: FleetArgument, json: JsonOption = False) -> None:
+def doctor(
+    file: FleetArgument,
+    accept_older: Annotated[
+        bool, typer.Option("--accept-older", help="Continue from the older state of a file that has lost commits.")
+    ] = False,
+    yes: YesOption = False,
+    json: JsonOption = False,
+) -> None:
     """Check the whole file for damage, and print what is damaged and what to do.
+
+    A file that has lost commits is refused by all commands. Restore the missing files or a backup if you can. If you
+    cannot, --accept-older continues from the state that is left: the rounds since then are lost.
 
     Exit code: 0 if the file is intact, 1 if it is not.
 
     Example: turnout fleet doctor fleet.turnout
     """
+    if accept_older:
+        accept_older_state(file, yes=yes)
     findings = examine(file)
     intact = all(finding.ok is not False for finding in findings)
     if json:
-        print_json({"sound": intact, "findings": [finding.to_dict() for finding in findings]})
+        print_json({"ok": intact, "findings": [finding.to_dict() for finding in findings]})
     else:
         _print_findings(findings, file, intact)
     if not intact:
         raise typer.Exit(1)
 
 
-def _training(file: Path) -> list[str]:
+def _training(reader: FleetReader) -> list[str]:
     """Returns the turns under way of a fleet without rounds, with their ages and deadlines."""
-    with FleetReader(file) as reader:
-        return [
-            f"{turn.id}, turn {flight.decision:,}: {_age(flight.deadline, flight.elapsed)}"
-            for flight, turn in reader.in_flight()
-            if turn.kind is None
-        ]
+    return [
+        f"{turn.id}, turn {flight.decision:,}: {_age(flight.deadline, flight.elapsed)}"
+        for flight, turn in reader.in_flight()
+        if turn.kind is None
+    ]
 
 
 def _status_rows(
@@ -223,21 +234,6 @@ def _shorten(lines: list[str]) -> list[str]:
     return lines if len(lines) <= MAX_SHOWN else [*lines[:MAX_SHOWN], f"and {len(lines) - MAX_SHOWN:,} more"]
 
 
-def _client_dict(found: Certificate, row: int, client: str) -> dict[str, Any]:
-    status = str(found.statuses[row])
-    return {
-        "client": client,
-        "turns": int(found.turns[row]),
-        "promised": float(found.promised[row]),
-        "behind": float(found.behind[row]),
-        "status": status,
-        "unserved": bool(found.unserved[row]),
-        "owed": float(found.owed[row]),
-        "forfeited": float(found.forfeited[row]),
-        "kept": status != "broken",
-    }
-
-
 def _print_findings(findings: list[Finding], file: Path, intact: bool) -> None:
     marks = {True: "intact", False: "DAMAGED", None: ""}
     table = _table("part", "", "finding", title=str(file))
@@ -246,7 +242,7 @@ def _print_findings(findings: list[Finding], file: Path, intact: bool) -> None:
     Console().print(table)
     console = Console(highlight=False, soft_wrap=True)
     remedies = dict.fromkeys(finding.remedy for finding in findings if finding.ok is False and finding.remedy)
-    command = f"run `turnout fleet repair {shlex.quote(str(file))} --accept-older`"
+    command = f"run `turnout fleet doctor {shlex.quote(str(file))} --accept-older`"
     for remedy in remedies:
         console.print(printable(f"To do: {remedy.replace('open the file with accept_older=True', command)}."))
     console.print("The file is intact." if intact else "The file is damaged.")
@@ -260,9 +256,9 @@ def _standing(promise: Certificate, row: int) -> str:
     )
 
 
-def _noun(scheduler: Scheduler) -> str:
+def _noun(reader: FleetReader) -> str:
     """Returns what the number of a turn counts."""
-    return "round" if scheduler.settings.concurrency is None else "turn"
+    return "round" if reader.settings.concurrency is None else "turn"
 
 
 def _turns_table(turns: list[Turn], client: str, noun: str) -> Table:

@@ -1,4 +1,4 @@
-"""`turnout fleet backup | compact | retire | forget | abandon-round | repair`: what an operator does with a fleet."""
+"""`turnout fleet backup | compact | retire | forget | abandon-round`: what an operator does with a fleet."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rich.console import Console
 
 from turnout.cli.options import printable, progress_bar
 from turnout.counting import counted
-from turnout.errors import SettingError, StoreError
+from turnout.errors import SettingError
 from turnout.live import FleetReader, Scheduler
-from turnout.live._internals import back_up_fleet, doubled_closes, examine, remove_doubled_closes
+from turnout.live._internals import back_up_fleet, examine
 
 FleetArgument = Annotated[Path, typer.Argument(metavar="FILE", help="File of the fleet, such as fleet.turnout.")]
 ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT", help="Id of the client.")]
@@ -105,40 +105,10 @@ def abandon_round(file: FleetArgument) -> None:
     _say(f"Round {number:,} is abandoned, as if its cohort had never been selected.")
 
 
-def repair(
-    file: FleetArgument,
-    accept_older: Annotated[
-        bool, typer.Option("--accept-older", help="Continue from the older state of a file that has lost commits.")
-    ] = False,
-    yes: YesOption = False,
-) -> None:
-    """Make a damaged fleet usable again, if that is possible without guessing; shows first what is wrong.
-
-    A file that has lost commits is refused by all commands. Restore the missing files or a backup if you can. If you
-    cannot, --accept-older continues from the state that is left: the rounds since then are lost. A round that an
-    older version has closed twice, because it was interrupted, is closed once afterwards.
-
-    Example: turnout fleet repair fleet.turnout --accept-older
-    """
-    findings = [finding for finding in examine(file) if finding.ok is False]
-    for finding in findings:
-        _say(f"{finding.part}: {finding.message}")
-    if not findings:
-        _say(f"{file} is not damaged: there is nothing to repair.")
-        return
-    if not any(finding.part == "log" for finding in findings) and (doubled := doubled_closes(file)):
-        closed = (
-            "was closed twice. Remove its second close?"
-            if len(doubled) == 1
-            else "were closed twice. Remove the second closes?"
-        )
-        _confirm(yes, f"{counted(len(doubled), 'round')} of {file} {closed}")
-        _say(f"The second close of {counted(remove_doubled_closes(file), 'round')} was removed from {file}.")
-        return
-    if not any(finding.part == "log" for finding in findings):
-        raise StoreError(f"{file} is damaged in a way that cannot be repaired: restore it from a backup", damaged=file)
-    if not accept_older:
-        raise SettingError("commits are lost: restore all files or a backup, or pass --accept-older to go on without")
+def accept_older_state(file: Path, *, yes: bool) -> None:
+    """Continues with a file that has lost commits, after asking, from the state that is left."""
+    if not any(finding.part == "log" and finding.ok is False for finding in examine(file)):
+        raise SettingError(f"{file} has lost no commits: open it without --accept-older")
     _confirm(yes, f"Continue with {file} in its older state? The lost commits cannot be restored afterwards.")
     with FleetReader(file, accept_older=True) as reader:
         features = reader.features

@@ -9,27 +9,9 @@ import numpy as np
 from rich.table import Table
 
 from turnout.cli.options import printable
-from turnout.kernel.certificate import Certificate, PromiseSummary
+from turnout.kernel.certificate import Certificate
 
 MAX_NAMED = 10
-
-
-def promise_to_dict(summary: PromiseSummary, ids: Sequence[str]) -> dict[str, Any]:
-    """Returns the status of a promise for JSON; `worst` is the id of the client that is furthest behind."""
-    return {
-        "status": summary.status,
-        "tolerance": summary.tolerance,
-        "worst": None if summary.worst is None else ids[summary.worst],
-        "worst_behind": summary.worst_behind,
-        "since": summary.since,
-        "counts": {
-            "kept": summary.kept,
-            "behind": summary.behind,
-            "broken": summary.broken,
-            "unserved": summary.unserved,
-        },
-        "sentence": summary.sentence(ids.__getitem__),
-    }
 
 
 def certificate_table(found: Certificate, rows: Sequence[int], ids: Sequence[str]) -> Table:

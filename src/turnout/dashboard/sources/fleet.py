@@ -14,8 +14,8 @@ from turnout.dashboard.sources.training import read_training_metrics
 from turnout.errors import ReportError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import RoundReport, Selection
-from turnout.live import Amendment, FleetEvent, FleetReader, Scheduler, Turn
-from turnout.live._internals import FAILED, Flight, OpenRound, RecordedRound, WriterFigures, explain_closed_round
+from turnout.live import Amendment, FleetEvent, FleetReader, Turn
+from turnout.live._internals import FAILED, Flight, OpenRound, RecordedRound, WriterFigures, explain
 from turnout.policies.explain.explanation import Explanation
 from turnout.storage.training_log import TrainingLog
 
@@ -108,12 +108,8 @@ class FleetSource:
         return np.fromiter((row for row, _ in zip(matches, range(limit), strict=False)), dtype=np.int64)
 
     def explain(self, row: int, number: int) -> Explanation:
-        """Explains a closed round by replaying the journal up to it, an open round with a read-only scheduler."""
-        fleet = self._follower.fleet
-        if number > fleet.round:
-            with Scheduler.open(self._path, read_only=True) as scheduler:
-                return scheduler.explain(self.id_of(row), number)
-        return explain_closed_round(self._reader, fleet, row, number)
+        """Explains a round by replaying the journal up to it; the open round with the state of the newest event."""
+        return explain(self._reader, self.id_of(row), number, self._follower.fleet)
 
     def open_round(self) -> tuple[OpenRound, list[Turn]] | None:
         """Returns the open round and its turns; None if no round is open."""
@@ -125,7 +121,8 @@ class FleetSource:
 
     def writer(self) -> tuple[WriterFigures, int] | None:
         """Returns figures about the process that writes the fleet, and the age of its snapshot in rounds."""
-        return self._reader.writer_figures(), self._reader.snapshot_age()
+        figures = self._reader.writer_figures()
+        return figures, figures.snapshot_age
 
     def failures(self, number: int) -> dict[int, str]:
         """Returns the reported reasons of the failures in a round, by row."""

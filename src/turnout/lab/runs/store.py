@@ -47,12 +47,12 @@ class RunStore:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False, accept_older: bool = False) -> None:
-        self.path = Path(path)
+        self.path = Path(path).resolve()
         self.read_only = read_only
         self._mutex = threading.RLock()
         with translate_sqlite_errors(self.path):
             self._create_if_missing()
-        self._file = StoreFile(self.path, [RUNS], "read" if read_only else "write", accept_older=accept_older)
+        self._file = StoreFile(self.path, RUNS, "read" if read_only else "write", accept_older=accept_older)
 
     def begin(self, key: str, plan: Mapping[str, Any], *, clients: int, code_version: str) -> int:
         """Starts a run, or continues an unfinished run with the same key and plan, and returns its id."""

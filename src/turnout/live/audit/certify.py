@@ -16,8 +16,8 @@ from turnout.errors import SettingError, StoreError
 from turnout.kernel.certificate import Certificate, exact_tolerance
 from turnout.live.audit.verify import differences
 from turnout.live.clock import now
-from turnout.live.journal.events import event_to_dict
 from turnout.live.journal.replay import live_policy, stored_features
+from turnout.live.journal.schema import meta_value
 from turnout.live.reader import FleetReader, ReplayStart
 from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.rounds.state import Fleet
@@ -26,11 +26,8 @@ from turnout.policies.base import SelectionPolicy
 from turnout.storage.files.atomic import atomic_write
 from turnout.version import __version__
 
-#: Format 2 states the tolerance, how far each client is behind and whether the promise is kept; format 1 only stated
-#: whether the books balance, which `holds` was the name of. Format 3 has amendments of the terms. Format 4 begins with
-#: a summary of events that are not part of the record.
-#: Format 5 has turns without rounds, and perhaps a summary.
-FORMAT, FORMAT_WITH_AMENDMENTS, FORMAT_WITH_SUMMARY, FORMAT_WITHOUT_ROUNDS = 2, 3, 4, 5
+#: The format of certificates and records, which the verifier requires.
+FORMAT = 1
 
 
 def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
@@ -56,26 +53,23 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
     """
     if len({path.resolve() for path in (fleet, certificate, record)}) < 3:
         raise SettingError("fleet, certificate and record must be three different files: choose other paths")
-    with FleetReader(fleet) as reader, reader.reading():
-        settings, state = reader.settings, reader.state()
+    with FleetReader(fleet) as reader, reader.journal.reading() as db:
+        settings, state, head = reader.settings, reader.state(), meta_value(db, "head")
         if not state.fleet.ids:
             raise StoreError(f"no client has joined {fleet} yet: close a round before you certify")
         start = _start(reader, state.fleet)
         header = {
-            "format": FORMAT_WITH_AMENDMENTS if reader.amendments else FORMAT,
+            "format": FORMAT,
             "turnout": __version__,
             "date": now(),
             "fleet": fleet.name,
-            "head": reader.head,
+            "head": head,
             "policy": settings.policy,
-            "settings": reader.stored_settings,
-            "terms": _terms(state.fleet.policy, state.fleet.judged_after),
+            "settings": reader.journal.settings,
+            "terms": _terms(state.fleet.policy),
         }
         if start is not None:
-            before = {"event": start.event, "round": start.fleet.round}
-            header |= {"format": FORMAT_WITH_SUMMARY, "summary": before}
-        if settings.concurrency is not None:
-            header["format"] = FORMAT_WITHOUT_ROUNDS
+            header["summary"] = {"event": start.event, "round": start.fleet.round}
         # Clients that are new in the open round are not part of the record until it is closed.
         joined = len(state.fleet.ids) - (0 if state.opened is None else len(state.opened.joined))
         digest = hashlib.sha256()
@@ -119,12 +113,11 @@ def _guarantees_nothing(policy: str) -> SettingError:
     return SettingError(f"the policy {policy} guarantees nothing: use fair-pace, or with-guarantee around the policy")
 
 
-def _terms(policy: SelectionPolicy, judged_after: int, unit: int = 1) -> dict[str, Any]:
+def _terms(policy: SelectionPolicy, unit: int = 1) -> dict[str, Any]:
     """Returns the terms of the guarantee in integer units, including the defaults of live fleets.
 
     Args:
         policy: The policy of the fleet.
-        judged_after: The round after which the promise is judged.
         unit: The units per turn of the terms before an amendment: the new units divide them and those of the policy.
     """
     guarantee, queues = policy.guarantee, policy.debts
@@ -139,15 +132,14 @@ def _terms(policy: SelectionPolicy, judged_after: int, unit: int = 1) -> dict[st
         "accrual": queues.accrual,
         "paid": guarantee.paid,
         "tolerance": str(exact_tolerance(guarantee.tolerance)),
-        "judged_after": judged_after,
     }
 
 
-def _amended_terms(stored: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the terms that stored settings mean, in units that divide those of the terms before."""
+def _terms_of(stored: Mapping[str, Any], unit: int = 1) -> dict[str, Any]:
+    """Returns the terms that stored settings mean; `unit` as for `_terms`."""
     settings = SchedulerSettings.from_dict(stored)
     policy = live_policy(settings, stored_features(stored["features"]).outputs, 1)
-    return _terms(policy, before["judged_after"], before.get("units_per_turn", 1))
+    return _terms(policy, unit)
 
 
 def _start(reader: FleetReader, fleet: Fleet) -> ReplayStart | None:
@@ -160,21 +152,21 @@ def _record_lines(reader: FleetReader, header: dict[str, Any], start: ReplayStar
     """Yields the lines of the record: the terms at its beginning, a summary of earlier events, one line per event."""
     terms = header["terms"]
     if start is not None:
-        terms = _terms(start.fleet.policy, terms["judged_after"])
+        terms = _terms(start.fleet.policy)
         header = {**header, "settings": start.settings, "terms": terms}
     elif reader.amendments:
         created = reader.created_with
-        terms = _amended_terms(created, {"judged_after": terms["judged_after"]})
+        terms = _terms_of(created)
         header = {**header, "settings": created, "terms": terms}
     yield _line({"event": 0, "kind": "terms", **header})
     if start is not None:
         yield _line(_summary_entry(start))
     for event in reader.events(0 if start is None else start.event):
         if event.amended is not None:
-            terms = _amended_terms(event.amended.settings, terms)
-            yield _line({**event_to_dict(event), "terms": terms})
+            terms = _terms_of(event.amended.settings, terms["units_per_turn"])
+            yield _line({**event.to_dict(), "terms": terms})
         else:
-            yield _line(event_to_dict(event))
+            yield _line(event.to_dict())
 
 
 def _summary_entry(start: ReplayStart) -> dict[str, Any]:

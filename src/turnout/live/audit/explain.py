@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -10,10 +9,11 @@ import numpy as np
 from turnout.errors import ReportError, StoreError
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.live.features import Features
+from turnout.live.identifiers import as_round
 from turnout.live.journal.amendments import settings_before
-from turnout.live.journal.ended import offer_of_decision
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.replay import FleetState, load_before
+from turnout.live.journal.turns import read_offer, read_offer_of_decision
 from turnout.live.reader import FleetReader
 from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.records import RecordedOffer
@@ -49,8 +49,8 @@ def explain_client(
     if not 1 <= number <= newest:
         raise ReportError(f"there is no {wording.moment} {number} to explain: choose one from 1 to {newest}")
     ids = state.fleet.ids
-    with journal.reading():
-        recorded = journal.offer(number) if settings.concurrency is None else offer_of_decision(journal, number)
+    with journal.reading() as db:
+        recorded = (read_offer if settings.concurrency is None else read_offer_of_decision)(db, number)
         selection = _recorded_selection(journal, recorded, number)
         try:
             fleet = state.fleet if number > state.fleet.round else load_before(journal, settings, features, number)
@@ -74,10 +74,29 @@ def explain_client(
     return explain_choice(fleet.policy, offer, selection, row, ids.__getitem__, wording)
 
 
-def explain_closed_round(reader: FleetReader, fleet: Fleet, row: int, number: int) -> Explanation:
-    """Explains a closed round with the state of a follower, instead of loading the current state again."""
-    with closing(Journal(reader.path, read_only=True)) as journal:
-        return explain_client(journal, FleetState(fleet, None, 0), reader.settings, reader.features, row, number)
+def explain(reader: FleetReader, client: str, number: int | None = None, followed: Fleet | None = None) -> Explanation:
+    """Explains why a client was selected in a round, or what it lacked, from a file that is only read.
+
+    Args:
+        reader: The reader of the fleet.
+        client: The id of the client.
+        number: The number of the round; by default the latest.
+        followed: The state of a follower, from which closed rounds are explained without loading the state again.
+    """
+    with reader.reading():
+        is_closed = followed is not None and number is not None and number <= followed.round
+        state = FleetState(followed, None, 0) if followed is not None and is_closed else reader.state()
+        if client not in state.fleet.rows:
+            raise ReportError(f"there is no client {client!r} in {reader.path}: check the id")
+        newest = state.fleet.round if state.opened is None else state.opened.round
+        return explain_client(
+            reader.journal,
+            state,
+            reader.settings,
+            reader.features,
+            state.fleet.rows[client],
+            newest if number is None else as_round(number),
+        )
 
 
 def _recorded_selection(journal: Journal, offer: RecordedOffer | None, number: int) -> Selection:
@@ -162,8 +181,8 @@ def _why_not_recorded(offer: RecordedOffer | None, settings: SchedulerSettings) 
     if offer is None:
         dropped = "" if settings.keep_offers is None else f", is no longer kept (keep_offers={settings.keep_offers!r})"
         return (
-            f"the offer of that round{dropped}{' or' if dropped else ''} is not recorded, because an older version of "
-            "turnout selected or because a client of the offer was forgotten since"
+            f"the offer of that round{dropped}{' or' if dropped else ''} is not recorded, because a client of the "
+            "offer was forgotten since"
         )
     if not settings.persist_statuses:
         return "the statuses of clients are not persisted (persist_statuses=False)"

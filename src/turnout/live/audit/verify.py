@@ -7,15 +7,15 @@ round is closed. In a round, each client that has not left and is available (wit
 rate_units. A client that was selected and arrived (with paid "chosen": or not) takes a turn, which reduces its debt by
 units_per_turn, but not below 0. A debt above cap_units is forfeited. After the round, a client is promised_units −
 turns · units_per_turn behind: broken beyond the tolerance (in turns), otherwise kept below one turn. broken_since is
-the round since which it is broken, recorded after the round judged_after. The worst client that has not left decides on
-the overall status. New terms count from the next round on, and all counts continue in the new units.
-In a fleet without rounds (format 5), a line "fill" first ends turns, then gives turns, one decision after the other.
+the round since which it is broken. The worst client that has not left decides on the overall status. New
+terms count from the next round on, and all counts continue in the new units.
+In a fleet without rounds, a line "fill" first ends turns, then gives turns, one decision after the other.
 With each decision, clients accrue as in a round, also those that are training, unless they have trained for more
 decisions than earn a turn: units_per_turn / rate_units. A turn counts when it is given or, if paid is "contributed",
 when it ends.
 Terms must follow from the settings beside them. The certificate has the last terms; the record must give the same
-certificate. Certificates of format 1 have no tolerance and no status; those of format 3 have amendments. In format 4,
-line 1 is a summary of earlier events that are not part of the record: the counts after them, with which it begins.
+certificate. If the header has a summary, line 1 states the counts after earlier events that are not part of the record,
+with which it begins.
 
 All this proves the arithmetic of the record, not that the record is true: who wrote it could have left out an event.
 """
@@ -48,35 +48,32 @@ def recount(lines: Iterable[bytes]) -> dict[str, Any]:
         event = json.loads(line, object_pairs_hook=_unique_keys)
         if number == 1 and "summary" in header:
             rounds, clients, left = begin(header, event)
-            training = event["training"] if header["format"] > 4 else {}
+            training = event.get("training", {})
             continue
         expected = number + (header["summary"]["event"] - 1 if number and "summary" in header else 0)
         _require(event["event"] == expected, f"line {number} is event {event['event']}")
         if number == 0:
             header = event
-            known = header["format"] in (1, 2, 3, 4, 5)
-            _require(known, f"format {header['format']} needs another version of the verifier")
-            _require(("summary" in header) <= (header["format"] > 3), "only formats 4 and 5 have a summary")
+            _require(header["format"] == 1, f"format {header['format']} needs another version of the verifier")
             _require(header["policy"] == header["settings"]["policy"], "the policy is not that of the settings")
-            check_terms(header["settings"], header["terms"], header["format"])
+            check_terms(header["settings"], header["terms"])
         elif event["kind"] == "join":
             for name in event["clients"]:
                 _require(name not in clients, f"{name!r} joins twice")
                 clients[name] = dict.fromkeys(("turns", "promised_units", "owed_units", "forfeited_units"), 0)
         elif event["kind"] in ("retire", "forget"):
             left.add(event["client"])
-        elif event["kind"] == "amend" and header["format"] > 2:
-            check_terms(event["settings"], event["terms"], header["format"])
+        elif event["kind"] == "amend":
+            check_terms(event["settings"], event["terms"])
             amend(header["terms"], event["terms"], clients)
             header |= {"terms": event["terms"], "settings": event["settings"]}
-        elif event["kind"] == "fill" and header["format"] > 4:
+        elif event["kind"] == "fill":
             rounds = fill(header["terms"], clients, left, training, event, rounds)
         else:
             rounds += 1
             _require((event["kind"], event["round"]) == ("round", rounds), f"line {number} is not round {rounds}")
             play(header["terms"], clients, left, event)
-            if header["format"] > 1:
-                judge(header["terms"], clients, rounds)
+            judge(header["terms"], clients, rounds)
     events = number + (header["summary"]["event"] - 1 if "summary" in header else 0)
     counted = {"events": events, "rounds": rounds, "record_sha256": digest.hexdigest()}
     units = header["terms"]["units_per_turn"]
@@ -84,19 +81,16 @@ def recount(lines: Iterable[bytes]) -> dict[str, Any]:
         client["turns"] * units >= client["promised_units"] - client["owed_units"] - client["forfeited_units"]
         for client in clients.values()
     )
-    if header["format"] == 1:
-        counted["holds"] = books_balance
-    else:
-        judge(header["terms"], clients, 0)  # clients that joined after the last round
-        judged = {name: client["behind_units"] for name, client in clients.items() if name not in left}
-        worst = max(judged, key=lambda name: judged[name], default=None)
-        status, since = ("kept", 0) if worst is None else (clients[worst][key] for key in ("status", "broken_since"))
-        counted |= {"books_balance": books_balance, "status": status, "worst": worst, "since": since or None}
+    judge(header["terms"], clients, 0)  # clients that joined after the last round
+    judged = {name: client["behind_units"] for name, client in clients.items() if name not in left}
+    worst = max(judged, key=lambda name: judged[name], default=None)
+    status, since = ("kept", 0) if worst is None else (clients[worst][key] for key in ("status", "broken_since"))
+    counted |= {"books_balance": books_balance, "status": status, "worst": worst, "since": since or None}
     return {key: header[key] for key in header if key not in ("event", "kind")} | counted | {"clients": clients}
 
 
 def begin(header: dict[str, Any], summary: dict[str, Any]) -> tuple[int, dict[str, dict[str, Any]], set[str]]:
-    """Returns the last round, the counts and the clients that have left, with which a record of format 4 begins."""
+    """Returns the last round, the counts and the clients that have left, with which a record begins."""
     stated = {"event": summary["event"], "round": summary["round"]}
     _require(summary["kind"] == "summary" and header["summary"] == stated, "line 1 is not the summary of the header")
     _require(summary["event"] >= 1 and summary["round"] >= 0, "the summary has no events")
@@ -110,7 +104,7 @@ def begin(header: dict[str, Any], summary: dict[str, Any]) -> tuple[int, dict[st
     return summary["round"], clients, set(summary["left"])
 
 
-def check_terms(settings: dict[str, Any], terms: dict[str, Any], version: int) -> None:
+def check_terms(settings: dict[str, Any], terms: dict[str, Any]) -> None:
     """Raises ValueError unless the terms follow from the settings; settings that are missing have their defaults."""
     policy, own = settings["policy"], settings["settings"]
     while policy != "with-guarantee" and isinstance(own.get("policy"), str):  # a wrapper: the policy inside guarantees
@@ -118,7 +112,7 @@ def check_terms(settings: dict[str, Any], terms: dict[str, Any], version: int) -
     wait = settings["deadline"] if isinstance(settings["deadline"], int | float) else 60
     cap = None if policy == "fair-pace" else 10 + math.ceil(min(own.get("speed_weight", 20) * wait, 10**6))
     live = {"guaranteed_rate": 0.15, "tolerance": 2, "accrual": "available", "paid": "contributed", "max_owed": cap}
-    known = (live if version > 1 and policy in GUARANTEED else {}) | own  # format 1 is older than these defaults
+    known = (live if policy in GUARANTEED else {}) | own
     units, rates, stated_cap = terms["units_per_turn"], terms["rate_units"], terms["cap_units"]
     numbers = [units, *(rates if isinstance(rates, list) else [rates]), *([] if stated_cap is None else [stated_cap])]
     _require(
@@ -137,12 +131,11 @@ def check_terms(settings: dict[str, Any], terms: dict[str, Any], version: int) -
     if "max_owed" in known:
         limit = None if known["max_owed"] is None else math.floor(_exact(known["max_owed"]) * units)
         _require(stated_cap == limit, "cap_units of the terms do not follow from max_owed of the settings")
-    if version > 1:
-        stated = _exact(terms["tolerance"])
-        _require(str(stated) == terms["tolerance"], "the tolerance of the terms is not a fraction in lowest terms")
-        if "tolerance" in known:
-            tolerance = _exact(known["tolerance"]).limit_denominator(FINEST) or _exact(known["tolerance"])
-            _require(stated == tolerance, "the tolerance of the terms is not that of the settings")
+    stated = _exact(terms["tolerance"])
+    _require(str(stated) == terms["tolerance"], "the tolerance of the terms is not a fraction in lowest terms")
+    if "tolerance" in known:
+        tolerance = _exact(known["tolerance"]).limit_denominator(FINEST) or _exact(known["tolerance"])
+        _require(stated == tolerance, "the tolerance of the terms is not that of the settings")
     for key in ("accrual", "paid"):
         _require(terms[key] == known.get(key, terms[key]), f"{key} of the terms is not that of the settings")
 
@@ -218,7 +211,7 @@ def _forfeit(terms: dict[str, Any], client: dict[str, Any]) -> None:
 def amend(old: dict[str, Any], new: dict[str, Any], clients: dict[str, dict[str, Any]]) -> None:
     """Converts all counts to the units of the new terms, and judges them by these."""
     finer, rest = divmod(new["units_per_turn"], old["units_per_turn"])
-    same = all(old[key] == new[key] for key in ("accrual", "paid", "judged_after"))
+    same = all(old[key] == new[key] for key in ("accrual", "paid"))
     _require(finer > 0 and rest == 0 and same, "the amended terms do not continue the terms before")
     for client in clients.values():
         for key in ("promised_units", "owed_units", "forfeited_units"):
@@ -234,8 +227,7 @@ def judge(terms: dict[str, Any], clients: dict[str, dict[str, Any]], number: int
     for client in clients.values():
         behind = client["behind_units"] = client["promised_units"] - client["turns"] * units
         client["status"] = "broken" if behind > limit else "kept" if behind < units else "behind"
-        since = client.get("broken_since", 0) or (number if number > terms["judged_after"] else 0)
-        client["broken_since"] = since if behind > limit else 0
+        client["broken_since"] = (client.get("broken_since", 0) or number) if behind > limit else 0
 
 
 def differences(certificate: bytes, record: Iterable[bytes]) -> list[str]:

@@ -8,12 +8,16 @@ it, so the settings at any event are those of the last amendment before it.
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from turnout.live.journal.changes import Changes
 from turnout.live.journal.journal import Journal
+from turnout.live.journal.schema import INITIAL, INITIAL_DIGEST, corruption
+from turnout.live.journal.summary import last_event, read_summary
+from turnout.live.turns.records import settings_digest
 from turnout.storage.encoding.packing import parse_stored
 
 #: The kind of the event.
@@ -77,12 +81,26 @@ def write_amendment(changes: Changes, amendment: Amendment) -> int:
     return changes.add_event(AMEND, amendment.pack())
 
 
-def amendments(journal: Journal) -> list[Amendment]:
-    """Returns all amendments of a fleet, in order."""
-    with journal.reading():
-        if journal.initial_settings is None:  # without a search of all events
+def initial_settings(db: sqlite3.Connection) -> dict[str, Any] | None:
+    """Returns the settings with which the fleet was created; None if they were never amended."""
+    stored = dict(db.execute("SELECT key, value FROM meta WHERE key IN (?, ?)", (INITIAL, INITIAL_DIGEST)))
+    if INITIAL not in stored:
+        return None
+    if settings_digest(stored[INITIAL]) != stored.get(INITIAL_DIGEST):
+        raise corruption(db, "the settings at creation do not match their digest")
+    return dict(parse_stored(stored[INITIAL]))
+
+
+def amendments(journal: Journal, until: int | None = None) -> list[Amendment]:
+    """Returns all amendments of a fleet, in order; those up to event `until`, if it is given."""
+    with journal.reading() as db:
+        if initial_settings(db) is None:  # without a search of all events
             return []
-        return [Amendment.unpack(data) for data in journal.amendments()]
+        summary, last = read_summary(db), last_event(db)[0] if until is None else until
+        query = "SELECT data FROM events WHERE kind = ? AND seq > ? AND seq <= ? ORDER BY seq"
+        kept = [data for (data,) in db.execute(query, (AMEND, summary.event, last))]
+        dropped = [data for number, data in summary.amendments if number <= last]
+        return [Amendment.unpack(data) for data in (*dropped, *kept)]
 
 
 def settings_at(journal: Journal, event: int) -> dict[str, Any]:
@@ -91,15 +109,15 @@ def settings_at(journal: Journal, event: int) -> dict[str, Any]:
     Raises:
         StoreError: If the settings do not match their digests, or the present ones are not those of the last amendment.
     """
-    with journal.reading():
-        present, initial = journal.settings, journal.initial_settings
+    with journal.reading() as db:
+        present, initial = journal.settings, initial_settings(db)
         if initial is None:
             return present
-        newest = journal.amendments()
-        if not newest or Amendment.unpack(newest[-1]).settings != present:
-            raise journal.corruption("the settings are not those of the last amendment")
-        before = journal.amendments(event)
-        return dict(Amendment.unpack(before[-1]).settings) if before else initial
+        newest = amendments(journal)
+        if not newest or newest[-1].settings != present:
+            raise corruption(db, "the settings are not those of the last amendment")
+        before = amendments(journal, event)
+        return dict(before[-1].settings) if before else initial
 
 
 def settings_before(journal: Journal, round: int) -> Mapping[str, Any]:

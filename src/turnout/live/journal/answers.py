@@ -1,8 +1,8 @@
 """What a service stores in the file of its fleet: its answers, and digests of its access tokens.
 
 A request that is sent twice is answered twice and executed once: its answer is stored in the transaction of what it
-changed. The tokens of a client are deleted in the transaction that forgets it. Each of the two has a table of its own,
-which the first entry creates.
+changed. The tokens of a client are deleted in the transaction that forgets it. The
+table of tokens is created with the first.
 """
 
 from __future__ import annotations
@@ -15,11 +15,6 @@ from dataclasses import dataclass
 
 from turnout.storage.files.database import single_value
 
-TABLE = """CREATE TABLE IF NOT EXISTS answers (
-    number INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, request BLOB NOT NULL, answer TEXT NOT NULL, at REAL NOT NULL,
-    seal INTEGER NOT NULL
-)"""
-INSERT = "INSERT INTO answers (key, request, answer, at, seal) VALUES (?, ?, ?, ?, ?)"
 TOKENS = """CREATE TABLE IF NOT EXISTS tokens (
     id TEXT PRIMARY KEY, digest BLOB NOT NULL, role TEXT NOT NULL, client TEXT, label TEXT NOT NULL,
     created REAL NOT NULL, expires REAL, revoked REAL
@@ -62,26 +57,15 @@ class StoredAnswer:
 
 def read_answer(db: sqlite3.Connection, key: bytes) -> StoredAnswer | None:
     """Returns the answer with this key; None if there is none."""
-    try:
-        found = db.execute("SELECT key, request, answer, at, seal FROM answers WHERE key = ?", (key,)).fetchone()
-    except sqlite3.OperationalError:
-        if has_answers(db):  # which costs as much as the query
-            raise
-        return None
-    return None if found is None else StoredAnswer(*found)
+    stored = db.execute("SELECT key, request, answer, at, seal FROM answers WHERE key = ?", (key,)).fetchone()
+    return None if stored is None else StoredAnswer(*stored)
 
 
 def write_answer(db: sqlite3.Connection, answer: StoredAnswer) -> None:
     """Writes an answer, and deletes a few of the oldest that are no longer kept."""
     values = (answer.key, answer.request, answer.answer, answer.at, answer.right_checksum)
-    try:
-        number = db.execute(INSERT, values).lastrowid
-    except sqlite3.OperationalError:
-        if has_answers(db):
-            raise
-        db.execute(TABLE)
-        number = db.execute(INSERT, values).lastrowid
-    assert number is not None
+    insert = "INSERT INTO answers (key, request, answer, at, seal) VALUES (?, ?, ?, ?, ?) RETURNING number"
+    number = int(single_value(db, insert, *values))
     db.execute(
         "DELETE FROM answers WHERE number IN (SELECT number FROM answers ORDER BY number LIMIT ?) "
         "AND (at < ? OR number <= ?)",
@@ -91,20 +75,14 @@ def write_answer(db: sqlite3.Connection, answer: StoredAnswer) -> None:
 
 def drop_answers_about(db: sqlite3.Connection, client: str) -> None:
     """Deletes all answers that contain the id of a client."""
-    if has_answers(db):
-        text = json.dumps(client, ensure_ascii=False)
-        db.execute("DELETE FROM answers WHERE INSTR(answer, ?)", (text,))
+    text = json.dumps(client, ensure_ascii=False)
+    db.execute("DELETE FROM answers WHERE INSTR(answer, ?)", (text,))
 
 
 def stored_answers(db: sqlite3.Connection) -> Iterator[StoredAnswer]:
     """Yields all answers, the oldest first."""
     for row in db.execute("SELECT key, request, answer, at, seal FROM answers ORDER BY number"):
         yield StoredAnswer(*row)
-
-
-def has_answers(db: sqlite3.Connection) -> bool:
-    """Returns whether any answer was ever stored in the file."""
-    return bool(single_value(db, "SELECT COUNT(*) FROM sqlite_master WHERE name = 'answers'"))
 
 
 def has_tokens(db: sqlite3.Connection) -> bool:

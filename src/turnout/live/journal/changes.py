@@ -31,7 +31,7 @@ from turnout.live.turns.records import (
     settings_digest,
 )
 from turnout.live.turns.slots.records import Flight, pack_flight
-from turnout.storage.encoding.packing import pack_compact_snapshot
+from turnout.storage.encoding.packing import pack_snapshot
 
 #: The most clients of one join event, so that it can be read and redacted in a short time.
 JOINED_AT_ONCE = 20_000
@@ -41,62 +41,46 @@ class Changes:
     """Changes a fleet's file. `Journal.writing` creates it, and all its changes are committed together or not at all.
 
     Args:
-        db: The connection, inside a write transaction.
+        db: The connection, inside a write transaction; queries with it see the changes.
     """
 
     def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
+        self.db = db
 
     def add_clients(self, first: int, ids: Sequence[str]) -> None:
         """Adds clients from row `first` on, with one join event or, if there are many, several."""
         for start in range(0, len(ids), JOINED_AT_ONCE):
             text = json.dumps(ids[start : start + JOINED_AT_ONCE], ensure_ascii=False)
-            self._db.execute("INSERT INTO clients SELECT ? + key, value FROM json_each(?)", (first + start, text))
+            self.db.execute("INSERT INTO clients SELECT ? + key, value FROM json_each(?)", (first + start, text))
             self.add_event("join", text.encode())
 
     def add_event(self, kind: str, data: bytes, availability: bytes | None = None) -> int:
         """Appends an event whose digest covers all events before it; returns its number."""
-        last, previous = last_event(self._db)
+        last, previous = last_event(self.db)
         seq = last + 1
         digest = digest_of(previous, kind, data)
-        self._db.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (seq, kind, data, digest))
-        self._db.execute("UPDATE meta SET value = ? WHERE key = 'head'", (digest.hex(),))
+        self.db.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (seq, kind, data, digest))
+        self.db.execute("UPDATE meta SET value = ? WHERE key = 'head'", (digest.hex(),))
         if availability is not None:
-            self._db.execute("INSERT INTO masks VALUES (?, ?)", (seq, availability))
+            self.db.execute("INSERT INTO masks VALUES (?, ?)", (seq, availability))
         return seq
-
-    def remove_events(self, numbers: Sequence[int]) -> None:
-        """Removes events; later ones get new numbers and digests. Snapshots, which contain them, are deleted."""
-        first = min(numbers)
-        later = self._db.execute(
-            "SELECT e.seq, e.kind, e.data, m.data FROM events e LEFT JOIN masks m ON m.seq = e.seq WHERE e.seq >= ? "
-            "ORDER BY e.seq",
-            (first,),
-        ).fetchall()
-        for table in ("events", "masks"):
-            self._db.execute(f"DELETE FROM {table} WHERE seq >= ?", (first,))
-        self._db.execute("DELETE FROM snapshot")
-        for seq, kind, data, availability in later:
-            if seq not in numbers:
-                self.add_event(kind, data, availability)
-        self._db.execute("UPDATE meta SET value = ? WHERE key = 'head'", (last_event(self._db)[1].hex(),))
 
     def put_settings(self, settings: Mapping[str, Any]) -> None:
         """Writes amended settings; those with which the fleet was created are kept."""
-        meta = dict(self._db.execute("SELECT key, value FROM meta WHERE key IN ('settings', 'seal')"))
+        meta = dict(self.db.execute("SELECT key, value FROM meta WHERE key IN ('settings', 'seal')"))
         initial = [(INITIAL, meta["settings"]), (INITIAL_DIGEST, meta["seal"])]
-        self._db.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", initial)
+        self.db.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", initial)
         text = json.dumps(settings, sort_keys=True)
         present = [(text, "settings"), (settings_digest(text), "seal")]
-        self._db.executemany("UPDATE meta SET value = ? WHERE key = ?", present)
+        self.db.executemany("UPDATE meta SET value = ? WHERE key = ?", present)
 
     def put_open_round(self, opened: OpenRound, ids: Sequence[str]) -> None:
         """Writes the open round and the turns of its cohort, before the cohort is returned to the server."""
         data = pack_open(opened)
         digest = digest_of(b"", str(opened.round), data)
-        self._db.execute("INSERT INTO open_round VALUES (?, ?, ?)", (opened.round, data, digest))
+        self.db.execute("INSERT INTO open_round VALUES (?, ?, ?)", (opened.round, data, digest))
         turns = [Turn(opened.round, int(row), client) for row, client in zip(opened.rows, ids, strict=True)]
-        self._db.executemany(
+        self.db.executemany(
             "INSERT INTO turns (round, row, id, seal) VALUES (?, ?, ?, ?)",
             [(turn.round, turn.row, turn.id, turn.checksum) for turn in turns],
         )
@@ -106,9 +90,9 @@ class Changes:
         for flight, client in zip(flights, ids, strict=True):
             data = pack_flight(flight)
             digest = digest_of(b"", str(flight.decision), data)
-            self._db.execute("INSERT INTO open_round VALUES (?, ?, ?)", (flight.decision, data, digest))
+            self.db.execute("INSERT INTO open_round VALUES (?, ?, ?)", (flight.decision, data, digest))
             turn = Turn(flight.decision, flight.row, client)
-            self._db.execute(
+            self.db.execute(
                 "INSERT INTO turns (round, row, id, seal) VALUES (?, ?, ?, ?)",
                 (turn.round, turn.row, turn.id, turn.checksum),
             )
@@ -122,37 +106,37 @@ class Changes:
         """Writes the offer from which the cohort of the open round was selected, at the time `at`."""
         data, volunteers = pack_offer(offer)
         values = (offer.round, volunteers, data, offer_digest(offer.round, volunteers, data), at)
-        self._db.execute("INSERT INTO offers (round, volunteers, data, digest, at) VALUES (?, ?, ?, ?, ?)", values)
+        self.db.execute("INSERT INTO offers (round, volunteers, data, digest, at) VALUES (?, ?, ?, ?, ?)", values)
 
     def drop_offer(self, round: int) -> None:
         """Deletes the offer of a round."""
-        self._db.execute("DELETE FROM offers WHERE round = ?", (round,))
+        self.db.execute("DELETE FROM offers WHERE round = ?", (round,))
 
     def put_turns(self, turns: Sequence[Turn]) -> None:
         """Updates turns with their outcomes."""
-        update_turns(self._db, turns)
+        update_turns(self.db, turns)
 
     def put_closed_round(self, round: int) -> None:
         """Writes the number of the last closed round, which reporting processes read without replaying events."""
-        self._db.execute("UPDATE meta SET value = ? WHERE key = 'round'", (str(round),))
+        self.db.execute("UPDATE meta SET value = ? WHERE key = 'round'", (str(round),))
 
     def put_writer_figures(self, figures: Mapping[str, Any]) -> None:
         """Writes figures about this process, for those who read the file."""
-        self._db.execute("INSERT OR REPLACE INTO meta VALUES ('figures', ?)", (json.dumps(figures),))
+        self.db.execute("INSERT OR REPLACE INTO meta VALUES ('figures', ?)", (json.dumps(figures),))
 
     def put_answer(self, answer: StoredAnswer) -> None:
         """Writes the answer to a request, and deletes a few that are no longer kept."""
-        write_answer(self._db, answer)
+        write_answer(self.db, answer)
 
     def drop_open_round(self, round: int) -> None:
         """Deletes the open round after it was closed or abandoned; it must be this one."""
-        deleted = self._db.execute("DELETE FROM open_round WHERE round = ?", (round,)).rowcount
+        deleted = self.db.execute("DELETE FROM open_round WHERE round = ?", (round,)).rowcount
         if deleted != 1:
             raise StoreError(f"round {round} is not open in the file: it was closed or abandoned before")
 
     def drop_turns(self, round: int) -> None:
         """Deletes the turns of a round that was abandoned."""
-        self._db.execute("DELETE FROM turns WHERE round = ?", (round,))
+        self.db.execute("DELETE FROM turns WHERE round = ?", (round,))
 
     def put_snapshot(self, seq: int, state: Mapping[str, Any], at: str, retention: Retention | None = None) -> None:
         """Writes the state after event `seq`, and deletes older snapshots.
@@ -169,26 +153,23 @@ class Changes:
         self._delete_snapshots(seq, retention)
         self._insert_snapshot(seq, state, at)
         if int(state["clients"]) > KEEP_AVAILABILITY_UP_TO:
-            self._db.execute("DELETE FROM masks WHERE seq <= ?", (seq,))
+            self.db.execute("DELETE FROM masks WHERE seq <= ?", (seq,))
 
     def _insert_snapshot(self, seq: int, state: Mapping[str, Any], at: str) -> None:
-        data = pack_compact_snapshot(state)
+        data = pack_snapshot(state, compact=True)
         values = (seq, data, digest_of(b"", str(seq), data), int(state["round"]), at)
-        self._db.execute("INSERT INTO snapshot (seq, data, digest, round, at) VALUES (?, ?, ?, ?, ?)", values)
+        self.db.execute("INSERT INTO snapshot (seq, data, digest, round, at) VALUES (?, ?, ?, ?, ?)", values)
 
     def _delete_snapshots(self, seq: int, retention: Retention | None) -> None:
-        kept_round, kept_at = read_summary(self._db).round, None
-        for number, round_, at in self._db.execute("SELECT seq, round, at FROM snapshot ORDER BY seq").fetchall():
+        kept_round, kept_at = read_summary(self.db).round, None
+        for number, round_, at in self.db.execute("SELECT seq, round, at FROM snapshot ORDER BY seq").fetchall():
             is_spaced = (
-                retention is not None
-                and round_ is not None  # the snapshots of older versions do not state their rounds
-                and number < seq
-                and retention.has_quarter_passed(kept_round, kept_at, round_, at)
+                retention is not None and number < seq and retention.has_quarter_passed(kept_round, kept_at, round_, at)
             )
             if is_spaced:
                 kept_round, kept_at = round_, at
             else:
-                self._db.execute("DELETE FROM snapshot WHERE seq = ?", (number,))
+                self.db.execute("DELETE FROM snapshot WHERE seq = ?", (number,))
 
     def summarize(self, retention: Retention, newest_round: int, settled: int, at: str) -> bool:
         """Lets a snapshot take the place of all rounds before it that are no longer kept; returns whether one does.
@@ -199,28 +180,27 @@ class Changes:
             settled: The last round whose turns can no longer change.
             at: The present time, in ISO format.
         """
-        if pending_redactions(self._db):  # their digests are being computed
+        if pending_redactions(self.db):  # their digests are being computed
             return False
         event = 0
-        for number, round_, taken in self._db.execute("SELECT seq, round, at FROM snapshot ORDER BY seq").fetchall():
-            is_over = round_ is not None and retention.is_over(round_, taken, newest_round, at)
-            if is_over and round_ <= settled:
+        for number, round_, taken in self.db.execute("SELECT seq, round, at FROM snapshot ORDER BY seq").fetchall():
+            if round_ <= settled and retention.is_over(round_, taken, newest_round, at):
                 event = number
         if event:
-            write_summary(self._db, event)
+            write_summary(self.db, event)
         return bool(event)
 
     def put_summary(self, event: int, state: Mapping[str, Any], at: str) -> None:
         """Lets this state, which is that after event `event`, take the place of all events up to it."""
-        if pending_redactions(self._db):
+        if pending_redactions(self.db):
             raise StoreError("a client is being forgotten: open the file again, and then compact it")
-        self._db.execute("DELETE FROM snapshot WHERE seq = ?", (event,))
+        self.db.execute("DELETE FROM snapshot WHERE seq = ?", (event,))
         self._insert_snapshot(event, state, at)
-        write_summary(self._db, event)
+        write_summary(self.db, event)
 
     def trim(self) -> bool:
         """Deletes some rows from before the summary; returns whether any are left."""
-        return trim(self._db)
+        return trim(self.db)
 
     def drop_offers(self, retention: Retention, newest_round: int, at: str) -> bool:
         """Deletes some offers that are no longer kept, the oldest first; returns whether any are left.
@@ -231,10 +211,10 @@ class Changes:
             at: The present time, in ISO format.
         """
         if retention.rounds is not None:
-            return drop_oldest_offers(self._db, newest_round - retention.rounds)
+            return drop_oldest_offers(self.db, newest_round - retention.rounds)
         query, cutoff = "SELECT COALESCE(MAX(round), 0) FROM offers WHERE at <= ?", retention.cutoff(at)
-        (until,) = self._db.execute(query, (cutoff,)).fetchone()
-        return drop_oldest_offers(self._db, min(int(until), newest_round - LEAST_ROUNDS))
+        (until,) = self.db.execute(query, (cutoff,)).fetchone()
+        return drop_oldest_offers(self.db, min(int(until), newest_round - LEAST_ROUNDS))
 
     def forget(self, row: int, client: str, name: str, since: int, summary: Mapping[str, Any] | None) -> int:
         """Replaces the id of a client, starts to remove all that it reported, and returns the number of the event.
@@ -249,11 +229,11 @@ class Changes:
             since: The turns after this round can still be reported, so they are redacted at once.
             summary: The state of the summary without what the client reported; None if it is not in the summary.
         """
-        first = read_summary(self._db)
+        first = read_summary(self.db)
         if summary is not None:
-            replace_summary_state(self._db, summary)
+            replace_summary_state(self.db, summary)
         redaction = Redaction(row, client, name, boundary=first.event, digest=first.digest.hex())
-        start_redaction(self._db, redaction, since)
-        drop_answers_about(self._db, client)
-        drop_tokens_of(self._db, client)
+        start_redaction(self.db, redaction, since)
+        drop_answers_about(self.db, client)
+        drop_tokens_of(self.db, client)
         return self.add_event("forget", json.dumps({"row": row, "name": name}).encode())

@@ -1,9 +1,9 @@
-"""Events of a fleet's journal as values: clients that joined or left, and closed rounds."""
+"""Events of a fleet's journal as values: clients that joined or left, closed rounds, and turns that have ended."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -112,6 +112,35 @@ class FleetEvent:
     filled: FilledSlots | None = None
     ended: tuple[str, ...] = ()
 
+    def to_dict(self) -> dict[str, Any]:
+        """Returns the event for JSON; records of certificates have this format."""
+        closed, kind = self.closed, self.stored[0]
+        if self.amended is not None:
+            return {"event": self.number, "kind": kind, **self.amended.to_dict()}
+        if self.filled is not None:
+            return {"event": self.number, "kind": kind, **_fill_to_dict(self, self.filled)}
+        if closed is None:
+            clients = {"clients": list(self.clients)} if kind == "join" else {"client": self.clients[0]}
+            return {"event": self.number, "kind": kind, **clients}
+        losses = [None] * len(closed.rows) if closed.losses is None else closed.losses.tolist()
+        available = closed.available
+        return {
+            "event": self.number,
+            "kind": "round",
+            "round": closed.round,
+            "opened": closed.opened.isoformat(timespec="milliseconds"),
+            "closed": closed.closed.isoformat(timespec="milliseconds"),
+            "wanted": closed.wanted,
+            "available": None if available is None else int(available.sum()),
+            "volunteers": None if available is None else np.packbits(available).tobytes().hex(),  # one bit per client
+            "clients": list(closed.clients),
+            "outcomes": [KINDS[kind] for kind in closed.kinds.tolist()],
+            "seconds": closed.seconds.tolist(),
+            "losses": [None if loss is None or math.isnan(loss) else loss for loss in losses],
+            "contexts": None if np.isnan(closed.contexts).any() else closed.contexts.tolist(),
+            "late": [{"client": late.client, "round": late.round, "seconds": late.seconds} for late in closed.late],
+        }
+
 
 def decode_event(
     number: int, kind: str, data: bytes, availability: bytes | None, ids: Sequence[str], joined: int
@@ -170,36 +199,6 @@ def _decode_closed_round(data: bytes, availability: bytes | None, ids: Sequence[
     )
 
 
-def event_to_dict(event: FleetEvent) -> dict[str, Any]:
-    """Returns an event for JSON; records of certificates have this format."""
-    closed, kind = event.closed, event.stored[0]
-    if event.amended is not None:
-        return {"event": event.number, "kind": kind, **event.amended.to_dict()}
-    if event.filled is not None:
-        return {"event": event.number, "kind": kind, **_fill_to_dict(event, event.filled)}
-    if closed is None:
-        clients = {"clients": list(event.clients)} if kind == "join" else {"client": event.clients[0]}
-        return {"event": event.number, "kind": kind, **clients}
-    losses = [None] * len(closed.rows) if closed.losses is None else closed.losses.tolist()
-    available = closed.available
-    return {
-        "event": event.number,
-        "kind": "round",
-        "round": closed.round,
-        "opened": closed.opened.isoformat(timespec="milliseconds"),
-        "closed": closed.closed.isoformat(timespec="milliseconds"),
-        "wanted": closed.wanted,
-        "available": None if available is None else int(available.sum()),
-        "volunteers": None if available is None else np.packbits(available).tobytes().hex(),  # one bit per client
-        "clients": list(closed.clients),
-        "outcomes": [KINDS[kind] for kind in closed.kinds.tolist()],
-        "seconds": closed.seconds.tolist(),
-        "losses": [None if loss is None or math.isnan(loss) else loss for loss in losses],
-        "contexts": None if np.isnan(closed.contexts).any() else closed.contexts.tolist(),
-        "late": [{"client": late.client, "round": late.round, "seconds": late.seconds} for late in closed.late],
-    }
-
-
 def _fill_to_dict(event: FleetEvent, filled: FilledSlots) -> dict[str, Any]:
     ended = filled.ended
     numbers = zip(
@@ -230,3 +229,70 @@ def _fill_to_dict(event: FleetEvent, filled: FilledSlots) -> dict[str, Any]:
             for decision, seconds in zip(filled.late_decisions.tolist(), filled.late_seconds.tolist(), strict=True)
         ],
     }
+
+
+# Turns without rounds, each of which is given by one event and ends with a later one
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RecordedTurn:
+    """A turn without rounds that has ended, as it is recorded.
+
+    Attributes:
+        id: The number of the decision that gave it.
+        client: The id of the client.
+        row: The row of the client.
+        kind: The outcome: "arrived", "late" or "failed".
+        seconds: The exchange time; the deadline of a late client, or the time until a client failed; 0 for a client
+            that was forgotten later.
+        loss: The reported loss, or None.
+        decisions: The number of decisions that had been made when the result was learned. Between the turn and its
+            result lie `decisions` − `id` other turns.
+        given: When the client was given the turn; None if the event is no longer kept.
+        context: The context of the client; NaN if statuses are not persisted; None if the event is no longer kept.
+        present: Which clients were available or training at the decision, by row; None if that is no longer kept.
+    """
+
+    id: int
+    client: str
+    row: int
+    kind: str
+    seconds: float
+    loss: float | None
+    decisions: int
+    given: datetime | None
+    context: FloatArray | None
+    present: BoolArray | None
+
+
+def ended_turns(events: Iterable[FleetEvent]) -> Iterator[RecordedTurn]:
+    """Yields the turns that end with these events, in the order in which their results were learned.
+
+    Args:
+        events: Events of a fleet, in order. A turn that was given before the first of them is yielded without what
+            only that event has.
+    """
+    under_way: dict[int, tuple[datetime, FloatArray, BoolArray | None]] = {}
+    for event in events:
+        filled = event.filled
+        if filled is None:
+            continue
+        ended = filled.ended
+        for index, (decision, client) in enumerate(zip(ended.decisions.tolist(), event.ended, strict=True)):
+            given, context, present = under_way.pop(decision, (None, None, None))
+            loss = float(ended.losses[index])
+            yield RecordedTurn(
+                id=decision,
+                client=client,
+                row=int(ended.rows[index]),
+                kind=KINDS[int(ended.kinds[index])],
+                seconds=float(ended.seconds[index]),
+                loss=None if np.isnan(loss) else loss,
+                decisions=filled.first - 1,
+                given=given,
+                context=context,
+                present=present,
+            )
+        at, present = datetime.fromisoformat(filled.at), None if event.stored[2] is None else filled.present
+        for index in range(len(filled.rows)):
+            under_way[filled.first + index] = (at, filled.contexts[index], present)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,9 @@ from turnout.live.features import PAPER_FEATURES, Columns, Feature, Features
 from turnout.live.journal.amendments import AMEND, Amendment, settings_at
 from turnout.live.journal.events import unknown_event
 from turnout.live.journal.journal import Journal
+from turnout.live.journal.schema import corruption, meta_count, meta_value
+from turnout.live.journal.summary import last_event
+from turnout.live.journal.turns import moment, read_flights, read_open_round, turns_since
 from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.records import ClosedRound, OpenRound, unpack_closed
 from turnout.live.turns.rounds.state import Fleet
@@ -77,39 +81,42 @@ class FleetState:
         return state
 
 
-def load(journal: Journal, settings: SchedulerSettings, features: Features, *, judged_after: int = 0) -> FleetState:
+def load(
+    journal: Journal, settings: SchedulerSettings, features: Features, *, from_snapshot: bool = True
+) -> FleetState:
     """Computes the state from the last snapshot, the events after it and the open round.
 
     Args:
         journal: The journal of the fleet.
         settings: The present settings of the fleet.
         features: The present features of the fleet.
-        judged_after: The round after which a replay without a snapshot judges the promise; see `Fleet`.
+        from_snapshot: Whether the last snapshot is used; otherwise all events that are kept are.
 
     Raises:
         StoreError: Parts of the file are damaged or do not agree.
     """
-    with journal.reading():
-        ids, unsaved, snapshot = journal.ids(), 0, journal.snapshot()
+    with journal.reading() as db:
+        ids, unsaved = journal.ids(), 0
+        snapshot = journal.snapshot() if from_snapshot else journal.first_state()
         after = 0 if snapshot is None else snapshot.event
         fleet = fleet_at(journal, after, settings, features)
-        fleet.judged_after = judged_after
         if snapshot is not None:
             restore(journal, fleet, snapshot.state, ids)
         for _, kind, data, availability in journal.events(after):
             apply_event(fleet, kind, data, availability)
             unsaved += kind in ("close", FILL)
-        journal.check_head()
+        if last_event(db)[1].hex() != meta_value(db, "head"):
+            raise corruption(db, "the newest events are missing")
         if fleet.ids != ids:
-            raise journal.corruption("the table of clients does not agree with the join events")
+            raise corruption(db, "the table of clients does not agree with the join events")
         if isinstance(fleet, SlotFleet):
-            flights = journal.flights()
-            _check_turns(journal, fleet.round, None, settings.late_window * fleet.slots)
+            flights = read_flights(db)
+            _check_turns(db, fleet.round, None, settings.late_window * fleet.slots)
             if {decision: flight.row for decision, flight in flights.items()} != fleet.training():
-                raise journal.corruption("the turns under way are not those of the decisions")
+                raise corruption(db, "the turns under way are not those of the decisions")
             return FleetState(fleet, None, unsaved, flights)
-        opened = journal.open_round()
-        _check_turns(journal, fleet.round, opened, settings.late_window)
+        opened = read_open_round(db)
+        _check_turns(db, fleet.round, opened, settings.late_window)
         if opened is not None:
             fleet.join(opened.joined)
     return FleetState(fleet, opened, unsaved)
@@ -120,7 +127,7 @@ def load_before(journal: Journal, settings: SchedulerSettings, features: Feature
     with journal.reading():
         first = journal.summary().round
         if round <= first:
-            noun = journal.moment
+            noun = "round" if settings.concurrency is None else "decision"
             raise StoreError(f"{noun}s up to {first:,} are no longer kept (keep_rounds): choose a later {noun}")
         after, fleet = _load_saved(journal, settings, features, before=round)
         for _, kind, data, availability in journal.events(after):
@@ -296,7 +303,8 @@ def restore(journal: Journal, fleet: Fleet, state: Mapping[str, Any], ids: Seque
     """Restores a snapshot; raises StoreError if it belongs to other ids than those of the file."""
     known = ids[: int(state["clients"])]
     if _ids_digest(known) != state["ids"]:
-        raise journal.corruption("the table of clients does not match the digest in the snapshot")
+        with journal.reading() as db:
+            raise corruption(db, "the table of clients does not match the digest in the snapshot")
     fleet.restore(state, known)
 
 
@@ -315,7 +323,7 @@ def apply_event(fleet: Fleet, kind: str, data: bytes, availability: bytes | None
         if closed.round != fleet.round + 1:
             raise StoreError(
                 f"the close of round {closed.round} follows that of round {fleet.round}, so one was recorded twice or "
-                "is missing: repair the file, or restore a backup"
+                "is missing: restore a backup"
             )
         fleet.close(closed)
     elif kind == FILL:
@@ -335,17 +343,18 @@ def apply_event(fleet: Fleet, kind: str, data: bytes, availability: bytes | None
         raise unknown_event(kind)
 
 
-def _check_turns(journal: Journal, closed: int, opened: OpenRound | None, late_window: int) -> None:
+def _check_turns(db: sqlite3.Connection, closed: int, opened: OpenRound | None, late_window: int) -> None:
     """Checks all turns that may still change against their checksums, and the rounds against each other."""
     newest = closed if opened is None else closed + 1
-    turns = journal.turns_since(closed - late_window)
-    if journal.last_closed_round() != closed or any(turn.round > newest for turn in turns):
-        last = "the last closed round" if journal.moment == "round" else "the last one"
-        raise journal.corruption(f"there are turns after {journal.moment} {closed}, {last}")
+    turns = turns_since(db, closed - late_window)
+    if meta_count(db, "round") != closed or any(turn.round > newest for turn in turns):
+        noun = moment(db)
+        last = "the last closed round" if noun == "round" else "the last one"
+        raise corruption(db, f"there are turns after {noun} {closed}, {last}")
     if opened is not None:
         invited = [turn.row for turn in turns if turn.round == newest]
         if opened.round != newest or invited != sorted(opened.rows.tolist()):
-            raise journal.corruption(f"the turns of the open round {opened.round} are not those of its cohort")
+            raise corruption(db, f"the turns of the open round {opened.round} are not those of its cohort")
 
 
 def _ids_digest(ids: Sequence[str]) -> str:

@@ -18,42 +18,34 @@ snapshot     the state after an event, so that opening the file need not replay 
 summary      with retention: the state after the last event that is no longer kept, which takes the place of all events
              up to it
 totals       with retention: the number of turns of each client, by outcome, that are no longer in `turns`
+answers      answers to requests of a service, stored in the transaction of what the request changed
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import replace
 
+from turnout.errors import StoreError
 from turnout.live.turns.records import Turn
-from turnout.storage.files.database import FileKind
+from turnout.storage.files.database import FileKind, single_value
 
-#: Files of format 1 and early files of format 2 lack this table; it is created when a scheduler opens them to write.
-OFFERS = """
-CREATE TABLE IF NOT EXISTS offers (
-    round INTEGER PRIMARY KEY, volunteers BLOB NOT NULL, data BLOB NOT NULL, digest BLOB NOT NULL, at TEXT
-)"""
-SUMMARY = """
-CREATE TABLE summary (
-    seq INTEGER PRIMARY KEY, round INTEGER NOT NULL, previous BLOB NOT NULL, notes BLOB NOT NULL, digest BLOB NOT NULL,
-    data BLOB NOT NULL, data_digest BLOB NOT NULL
-)"""
-TOTALS = """
-CREATE TABLE totals (
-    row INTEGER PRIMARY KEY, arrived INTEGER NOT NULL, surplus INTEGER NOT NULL, outrun INTEGER NOT NULL,
-    late INTEGER NOT NULL, failed INTEGER NOT NULL, seconds REAL NOT NULL, last_round INTEGER NOT NULL,
-    seal INTEGER NOT NULL
-)"""
 FLEET = FileKind(
     "fleet",
     0x7475666C,  # "tufl", in ASCII
-    3,
-    f"""
+    1,
+    """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE clients (row INTEGER PRIMARY KEY, id TEXT NOT NULL);
 CREATE TABLE events (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, data BLOB NOT NULL, digest BLOB NOT NULL);
 CREATE TABLE masks (seq INTEGER PRIMARY KEY, data BLOB NOT NULL);
+CREATE TABLE offers (
+    round INTEGER PRIMARY KEY,
+    volunteers BLOB NOT NULL,
+    data BLOB NOT NULL,
+    digest BLOB NOT NULL,
+    at TEXT NOT NULL
+);
 CREATE TABLE open_round (round INTEGER PRIMARY KEY, data BLOB NOT NULL, digest BLOB NOT NULL);
 CREATE TABLE turns (
     round INTEGER NOT NULL,
@@ -66,46 +58,52 @@ CREATE TABLE turns (
     late_seconds REAL,
     late_at TEXT,
     folded INTEGER,
-    seal INTEGER NOT NULL,
     loss REAL,
+    seal INTEGER NOT NULL,
     PRIMARY KEY (round, row)
 ) WITHOUT ROWID;
 CREATE INDEX turns_by_id ON turns (id, round);
-CREATE TABLE snapshot (seq INTEGER PRIMARY KEY, data BLOB NOT NULL, digest BLOB NOT NULL, round INTEGER, at TEXT);
-{OFFERS};
-{SUMMARY};
-{TOTALS};
+CREATE TABLE snapshot (
+    seq INTEGER PRIMARY KEY,
+    data BLOB NOT NULL,
+    digest BLOB NOT NULL,
+    round INTEGER NOT NULL,
+    at TEXT NOT NULL
+);
+CREATE TABLE summary (
+    seq INTEGER PRIMARY KEY,
+    round INTEGER NOT NULL,
+    previous BLOB NOT NULL,
+    notes BLOB NOT NULL,
+    digest BLOB NOT NULL,
+    data BLOB NOT NULL,
+    data_digest BLOB NOT NULL
+);
+CREATE TABLE totals (
+    row INTEGER PRIMARY KEY,
+    arrived INTEGER NOT NULL,
+    surplus INTEGER NOT NULL,
+    outrun INTEGER NOT NULL,
+    late INTEGER NOT NULL,
+    failed INTEGER NOT NULL,
+    seconds REAL NOT NULL,
+    last_round INTEGER NOT NULL,
+    seal INTEGER NOT NULL
+);
+CREATE TABLE answers (
+    number INTEGER PRIMARY KEY,
+    key BLOB NOT NULL UNIQUE,
+    request BLOB NOT NULL,
+    answer TEXT NOT NULL,
+    at REAL NOT NULL,
+    seal INTEGER NOT NULL
+);
 """,
 )
-#: Still readable: files of format 2 do not count their commits and have no amendments and no retention; in format 1,
-#: turns have no losses either. A scheduler that opens such a file to write upgrades it.
-FORMAT_1, FORMAT_2 = replace(FLEET, format=1), replace(FLEET, format=2)
-READABLE = (FLEET, FORMAT_2, FORMAT_1)
-#: The first format with the tables `summary` and `totals`.
-SUMMARIES_SINCE = 3
 #: The keys in `meta` of the settings with which an amended fleet was created, and of their digest.
 INITIAL, INITIAL_DIGEST = "initial_settings", "initial_seal"
 #: Fleets of up to this many clients keep the availability of every round; larger ones keep it since the last snapshot.
 KEEP_AVAILABILITY_UP_TO = 10_000
-
-
-def upgrade(db: sqlite3.Connection, format: int) -> None:
-    """Upgrades a file of an older format to the present one, inside a write transaction."""
-    if format < 2:
-        db.execute("ALTER TABLE turns ADD COLUMN loss REAL")
-    if format < 3:
-        db.execute(OFFERS)
-        if "at" not in _columns(db, "offers"):
-            db.execute("ALTER TABLE offers ADD COLUMN at TEXT")
-        db.execute("ALTER TABLE snapshot ADD COLUMN round INTEGER")
-        db.execute("ALTER TABLE snapshot ADD COLUMN at TEXT")
-        db.execute(SUMMARY)
-        db.execute(TOTALS)
-    db.execute(f"PRAGMA user_version = {FLEET.format}")
-
-
-def _columns(db: sqlite3.Connection, table: str) -> list[str]:
-    return [column[1] for column in db.execute(f"PRAGMA table_info({table})")]
 
 
 def update_turns(db: sqlite3.Connection, turns: Sequence[Turn]) -> None:
@@ -121,3 +119,22 @@ def update_turns(db: sqlite3.Connection, turns: Sequence[Turn]) -> None:
             for t in turns
         ],
     )
+
+
+def meta_value(db: sqlite3.Connection, key: str) -> str:
+    """Returns the value of a key in the table `meta`."""
+    return str(single_value(db, "SELECT value FROM meta WHERE key = ?", key))
+
+
+def meta_count(db: sqlite3.Connection, key: str) -> int:
+    """Returns the number under a key in the table `meta`."""
+    value = meta_value(db, key)
+    if not value.isdecimal():
+        raise corruption(db, f"{key} is {value!r} instead of a number")
+    return int(value)
+
+
+def corruption(db: sqlite3.Connection, problem: str) -> StoreError:
+    """Returns the error that reports a damaged file."""
+    path = db.execute("PRAGMA database_list").fetchone()[2]
+    return StoreError(f"{path} is damaged ({problem}): restore it from a backup", damaged=path)

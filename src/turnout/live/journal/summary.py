@@ -1,4 +1,6 @@
-"""The summary of a fleet's past: what takes the place of events and turns that are no longer kept.
+"""Saved states of a fleet: snapshots, and the summary of its past.
+
+The summary takes the place of events and turns that are no longer kept.
 
 The summary has the state after the last event that is not kept, and the digest of that event, from which the digest of
 the next event follows. Numbers of events and rounds continue. Rows that belong to the time before the summary are
@@ -11,17 +13,18 @@ import json
 import sqlite3
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import astuple, dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from turnout.errors import StoreError
 from turnout.kernel.arrays import FloatArray, IntArray
-from turnout.live.journal.schema import SUMMARIES_SINCE
+from turnout.live.journal.schema import corruption
 from turnout.live.turns.outcomes import KINDS
 from turnout.live.turns.records import Turn, as_bytes, digest_of, turn_from_row
-from turnout.storage.encoding.packing import pack_compact_snapshot, parse_stored, unpack_snapshot
+from turnout.storage.encoding.packing import pack_snapshot, parse_stored, unpack_snapshot
+from turnout.storage.files.database import single_value
 
 #: The number of events or offers, and the number of turns, that one transaction deletes; always two rounds at least, so
 #: that more is deleted than a round adds.
@@ -76,11 +79,7 @@ class ClientTotals:
     @property
     def checksum(self) -> int:
         """The checksum that is stored with the totals."""
-        return zlib.crc32(repr(self._values).encode())
-
-    @property
-    def _values(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, field.name) for field in fields(self))
+        return zlib.crc32(repr(astuple(self)).encode())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,17 +103,9 @@ class FleetTotals:
         return turns
 
 
-def has_summaries(db: sqlite3.Connection) -> bool:
-    """Returns whether the format of the file has summaries."""
-    (version,) = db.execute("PRAGMA user_version").fetchone()
-    return bool(version >= SUMMARIES_SINCE)
-
-
 def read_summary(db: sqlite3.Connection) -> Summary:
     """Returns the summary, without its state; raises StoreError if it does not match its digest."""
-    stored = None
-    if has_summaries(db):
-        stored = db.execute("SELECT seq, round, previous, notes, digest FROM summary").fetchone()
+    stored = db.execute("SELECT seq, round, previous, notes, digest FROM summary").fetchone()
     if stored is None:
         return Summary()
     event, round_, previous, notes, digest = stored
@@ -131,6 +122,56 @@ def read_summary_state(db: sqlite3.Connection) -> dict[str, Any]:
     if data_digest != digest_of(as_bytes(digest), "state", as_bytes(data)):
         raise StoreError("the state in the summary does not match its digest: restore the file from a backup")
     return unpack_snapshot(data)
+
+
+class SavedState(NamedTuple):
+    """A state that is stored in a file.
+
+    Attributes:
+        event: The number of the event after which it was taken.
+        state: The state.
+    """
+
+    event: int
+    state: dict[str, Any]
+
+
+def first_state(db: sqlite3.Connection) -> SavedState | None:
+    """Returns the state at which the events that are kept begin: the summary; None if all events are kept."""
+    event = read_summary(db).event
+    return SavedState(event, read_summary_state(db)) if event else None
+
+
+def newest_state(db: sqlite3.Connection, before: int | None = None) -> SavedState | None:
+    """Returns the newest state that is stored: the last snapshot or, if there is none, the summary.
+
+    Args:
+        db: A connection to the file.
+        before: Only states before this round was closed are of use.
+    """
+    query = "SELECT seq, data, digest FROM snapshot WHERE ? IS NULL OR round < ? ORDER BY seq DESC LIMIT 1"
+    stored = db.execute(query, (before, before)).fetchone()
+    if stored is None:
+        first = first_state(db)
+        return None if first is None or (before is not None and int(first.state["round"]) >= before) else first
+    seq, data, digest = stored
+    if digest != digest_of(b"", str(seq), data):
+        raise corruption(db, "the snapshot does not match its digest")
+    return SavedState(int(seq), unpack_snapshot(data))
+
+
+def has_all_availability(db: sqlite3.Connection) -> bool:
+    """Returns whether the availability of clients is stored for every closed round since the summary."""
+    first = read_summary(db).event
+    closed = single_value(db, "SELECT COUNT(*) FROM events WHERE kind IN ('close', 'fill') AND seq > ?", first)
+    return bool(closed == single_value(db, "SELECT COUNT(*) FROM masks WHERE seq > ?", first))
+
+
+def count_joined(db: sqlite3.Connection, event: int) -> int:
+    """Returns how many clients had joined by this event, inclusive; by the summary, if the event is before it."""
+    summary = read_summary(db)
+    query = "SELECT data FROM events WHERE kind = 'join' AND seq > ? AND seq <= ?"
+    return summary.clients + sum(len(parse_stored(data)) for (data,) in db.execute(query, (summary.event, event)))
 
 
 def last_event(db: sqlite3.Connection) -> tuple[int, bytes]:
@@ -171,7 +212,7 @@ def write_summary(db: sqlite3.Connection, event: int) -> None:
 
 def replace_summary_state(db: sqlite3.Connection, state: Mapping[str, Any]) -> None:
     """Replaces the state of the summary by one without a client that was forgotten."""
-    _put(db, read_summary(db), pack_compact_snapshot(state))
+    _put(db, read_summary(db), pack_snapshot(state, compact=True))
 
 
 def _put(db: sqlite3.Connection, summary: Summary, data: bytes) -> None:
@@ -255,19 +296,17 @@ def _add_to_totals(db: sqlite3.Connection, turns: Iterable[Turn]) -> None:
         totals[turn.row] = _with_turn(before, turn)
     db.executemany(
         "INSERT OR REPLACE INTO totals VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        [(*(getattr(entry, field.name) for field in fields(entry)), entry.checksum) for entry in totals.values()],
+        [(*astuple(entry), entry.checksum) for entry in totals.values()],
     )
 
 
 def _with_turn(totals: ClientTotals, turn: Turn) -> ClientTotals:
-    values = {field.name: getattr(totals, field.name) for field in fields(totals)}
     if turn.kind is None:  # every client of a closed round has an outcome
         raise StoreError(f"the turn of row {turn.row} in round {turn.round} has no outcome: restore a backup")
-    values[turn.kind] += 1
-    if turn.kind in KINDS[:2] and turn.seconds is not None:
-        values["seconds"] += turn.seconds
-    values["last_round"] = max(values["last_round"], turn.round)
-    return ClientTotals(**values)
+    count: dict[str, Any] = {turn.kind: getattr(totals, turn.kind) + 1}
+    seconds = turn.seconds if turn.kind in KINDS[:2] and turn.seconds is not None else 0.0
+    last = max(totals.last_round, turn.round)
+    return replace(totals, **count, seconds=totals.seconds + seconds, last_round=last)
 
 
 def read_client_totals(db: sqlite3.Connection, row: int) -> ClientTotals | None:
@@ -276,8 +315,14 @@ def read_client_totals(db: sqlite3.Connection, row: int) -> ClientTotals | None:
     return None if stored is None else _checked(stored)
 
 
-def read_totals(db: sqlite3.Connection, clients: int) -> FleetTotals:
-    """Returns the turns before the summary of all clients, whether their rows are deleted already or not."""
+def read_totals(db: sqlite3.Connection, clients: int | None = None) -> FleetTotals:
+    """Returns the turns before the summary, whether their rows are deleted already or not.
+
+    Args:
+        db: A connection to the file.
+        clients: The number of clients; by default of those that have joined, without new ones of the open round.
+    """
+    clients = int(single_value(db, "SELECT COUNT(*) FROM clients")) if clients is None else clients
     counts = {kind: np.zeros(clients, dtype=np.int64) for kind in KINDS}
     seconds, last_round = np.zeros(clients), np.zeros(clients, dtype=np.int64)
     summary = read_summary(db)
@@ -300,8 +345,7 @@ def forget_totals(db: sqlite3.Connection, row: int) -> None:
     """Removes the times of a client from its totals; the number of its turns is part of the certificate."""
     totals = read_client_totals(db, row)
     if totals is not None:
-        values = {field.name: getattr(totals, field.name) for field in fields(totals)}
-        erased = ClientTotals(**{**values, "seconds": 0.0})
+        erased = replace(totals, seconds=0.0)
         db.execute("UPDATE totals SET seconds = 0.0, seal = ? WHERE row = ?", (erased.checksum, row))
 
 

@@ -18,8 +18,6 @@ from turnout.live.clock import seconds_since
 from turnout.storage.encoding.limits import check_clients, inflate, unpack_mask
 from turnout.storage.encoding.packing import corruption_as_store_error, pack, parse_stored, unpack
 
-#: The number of columns of a turn up to its checksum; the loss, which format 1 does not have, comes after it.
-CHECKSUM_COLUMN = 11
 #: Availability is compressed if so many bytes at its beginning then take less than this share of their size.
 MASK_SAMPLE, MOST_COMPRESSED = 4096, 0.75
 
@@ -159,16 +157,15 @@ class Turn:
 
     @property
     def checksum(self) -> int:
-        """The checksum of the turn; without a loss it is that of format 1."""
+        """The checksum of the turn."""
         columns = (self.round, self.row, self.id, self.kind, self.seconds, self.why, self.at)
-        loss = () if self.loss is None else (self.loss,)
-        return zlib.crc32(repr((*columns, self.late_seconds, self.late_at, self.folded, *loss)).encode())
+        return zlib.crc32(repr((*columns, self.late_seconds, self.late_at, self.folded, self.loss)).encode())
 
 
 def turn_from_row(row: Sequence[Any]) -> tuple[Turn, Any]:
     """Returns the turn of a row of the table of turns, and the checksum that is stored with it."""
-    *columns, checksum = row[:CHECKSUM_COLUMN]
-    return Turn(*columns, *row[CHECKSUM_COLUMN:]), checksum
+    *columns, checksum = row
+    return Turn(*columns), checksum
 
 
 @dataclass(frozen=True, slots=True, eq=False)

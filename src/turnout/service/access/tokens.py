@@ -103,7 +103,7 @@ class FleetTokens:
         if not fleet.is_file():
             raise StoreError(f"there is no fleet at {fleet}: check the path", argument="fleet")
         self.fleet = fleet
-        self._file = StoreFile(fleet, (FLEET,), "read" if read_only else "report")
+        self._file = StoreFile(fleet, FLEET, "read" if read_only else "report")
         # Tokens that were found, by the digests of their texts, and the state of the file in which they were.
         self._known: dict[bytes, Token] = {}
         self._changes = self._version = -1

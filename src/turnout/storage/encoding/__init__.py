@@ -1,4 +1,4 @@
-"""Arrays and numbers as bytes: packing, compact states, and limits for what is read from a file.
+"""Arrays and numbers as bytes: the one encoding of what is stored, and limits for files that others wrote.
 
 This package is private: use what `turnout.lab` exports.
 """

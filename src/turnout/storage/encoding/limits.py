@@ -11,11 +11,9 @@ import gzip
 import io
 import json
 import math
-import struct
 import zipfile
 import zlib
 from collections.abc import Collection
-from functools import lru_cache
 from pathlib import Path
 from tokenize import TokenError
 from typing import IO, Any
@@ -32,11 +30,6 @@ MOST_DIRECTORY_BYTES = 1 << 22
 _CHUNK = 1 << 16
 #: The types of nested values, which parsers create themselves.
 _CONTAINERS = frozenset((dict, list))
-#: What precedes the content of an entry of a zip file: its signature, and the lengths of its name and extra field.
-_LOCAL_HEADER = struct.Struct("<4s22xHH")
-_LOCAL_SIGNATURE = b"PK\x03\x04"
-#: Flags of an entry: its name is in UTF-8; it is encrypted or patched, which turnout never writes.
-_UTF8, _UNSUPPORTED = 0x800, 0x61
 
 
 class BoundedReader(io.RawIOBase):
@@ -208,27 +201,6 @@ def read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
         return read_bounded(content, entry.file_size)
 
 
-def stored_content(data: bytes, entry: zipfile.ZipInfo) -> bytes:
-    """Returns the content of an entry without compression of a zip file in memory.
-
-    It checks what `read_entry` checks, without the file objects, which take most of the time of a small entry.
-
-    Raises:
-        zipfile.BadZipFile: The entry is damaged, or it is encrypted.
-    """
-    names = entry.header_offset + _LOCAL_HEADER.size
-    if not _LOCAL_HEADER.size <= names <= len(data):
-        raise zipfile.BadZipFile(f"the entry {entry.filename[:80]!r} lies outside the file")
-    signature, name_length, extra_length = _LOCAL_HEADER.unpack_from(data, entry.header_offset)
-    name = data[names : names + name_length].decode("utf-8" if entry.flag_bits & _UTF8 else "cp437")
-    start = names + name_length + extra_length
-    content = data[start : start + entry.file_size]
-    is_sound = signature == _LOCAL_SIGNATURE and name == entry.orig_filename and not entry.flag_bits & _UNSUPPORTED
-    if not is_sound or not len(content) == entry.file_size == entry.compress_size or zlib.crc32(content) != entry.CRC:
-        raise zipfile.BadZipFile(f"the entry {entry.filename[:80]!r} is damaged")
-    return content
-
-
 class _Directory:
     """A file of which no more than `most` bytes can be read at once; zipfile reads the whole directory at once."""
 
@@ -244,35 +216,16 @@ class _Directory:
 
 def read_npy(data: bytes) -> npt.NDArray[Any]:
     """Returns an array in NumPy's format, after comparing the size that its header states with the data."""
+    stream = io.BytesIO(data)
     try:
-        length = _npy_header_length(data)
-        shape, fortran_order, dtype = _parse_npy_header(data[:length])
-        expected, present = math.prod(shape) * max(dtype.itemsize, 1), len(data) - length
+        readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        shape, fortran_order, dtype = readers[np.lib.format.read_magic(stream)](stream)
+        expected, present = math.prod(shape) * max(dtype.itemsize, 1), len(data) - stream.tell()
         if dtype.hasobject:
             raise ValueError("arrays must hold numbers or strings, got pickled objects, which are never read")
         if expected != present or any(size < 0 for size in shape) or dtype.subdtype is not None:
             raise ValueError(f"an array of shape {shape} and type {dtype} does not have {present} bytes")
-        stored: npt.NDArray[Any] = np.ndarray(shape, dtype, data, length, order="F" if fortran_order else "C")
+        stored: npt.NDArray[Any] = np.ndarray(shape, dtype, data, stream.tell(), order="F" if fortran_order else "C")
     except (KeyError, TypeError, OverflowError, RecursionError, SyntaxError, TokenError) as error:
         raise ValueError(f"the header of an array is damaged: {error}") from error
     return stored.copy(order="K")  # writable, unlike `data`
-
-
-def _npy_header_length(data: bytes) -> int:
-    """Returns the number of bytes before the values of an array in NumPy's format."""
-    size = {(1, 0): 2, (2, 0): 4}[np.lib.format.read_magic(io.BytesIO(data[: np.lib.format.MAGIC_LEN]))]
-    start = np.lib.format.MAGIC_LEN + size
-    return start + int.from_bytes(data[start - size : start], "little")
-
-
-@lru_cache(maxsize=1024)
-def _parse_npy_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Returns the shape, whether the order is Fortran's, and the type.
-
-    The headers are cached because they are Python literals, which take much longer to parse than the rest of a small
-    array, and because the arrays of a history have few different ones.
-    """
-    stream = io.BytesIO(header)
-    if np.lib.format.read_magic(stream) == (1, 0):
-        return np.lib.format.read_array_header_1_0(stream)
-    return np.lib.format.read_array_header_2_0(stream)

@@ -1,56 +1,118 @@
-"""Serialisation of arrays and plain values: an npz archive with a JSON header, without pickle."""
+"""The encoding of everything that turnout stores: plain values and arrays as bytes, with a checksum, without pickle.
+
+The bytes are a magic number, the checksum (CRC-32) of all that follows it and the length of a JSON text, the text, and
+the arrays, one after the other. The text is a list of the plain values and of a description of each array: its name,
+its type, its shape, whether it is stored transposed because its columns are contiguous, and its rows.
+
+Usually an array has no rows, and all its entries are stored. In the state of a large fleet, however, most clients were
+never selected and have the same values, and counters are small. Such an array is stored by rows: each as its most usual
+value, one bit per entry that says which entries differ, and those entries; integers have as few bytes as they need.
+Because each entry has at least one bit, a hostile file cannot need more than 64 times its size in memory.
+"""
 
 from __future__ import annotations
 
-import io
 import json
-import zipfile
+import math
+import struct
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import StoreError
-from turnout.storage.encoding.archive import npy_bytes, zip_bytes
-from turnout.storage.encoding.compact import is_compact, pack_compact, unpack_compact
-from turnout.storage.encoding.limits import open_zip, parse_json, read_npy, stored_content
+from turnout.storage.encoding.limits import parse_json, unpack_mask
 
-PLAIN_ARRAYS = "biufU"
-_HEADER = "header.json"
-_CORRUPTION_ERRORS = (
-    zipfile.BadZipFile,
-    ArithmeticError,
-    EOFError,
-    LookupError,
-    NotImplementedError,
-    OSError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-    zlib.error,
-)
+Array = npt.NDArray[Any]
 
-
-def pack(header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    """Returns an uncompressed npz archive of `arrays` with `header` as JSON; equal input gives equal bytes."""
-    entries = {_HEADER: json.dumps(header).encode()}
-    entries |= {f"{name}.npy": npy_bytes(array) for name, array in arrays.items()}
-    return zip_bytes(entries)
+#: The kinds of arrays: booleans, numbers and strings.
+PLAIN_ARRAYS = "biufcU"
+MAGIC = b"turnout\x01"
+_START = struct.Struct("<8sLL")
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+#: The number of entries that the usual value of a row is estimated from.
+SAMPLES = 15
+#: The most rows that are stored one by one; other arrays are stored as one row.
+MAX_ROWS = 256
+#: A row is stored with its usual value if at most this share of its entries differ from it.
+MAX_DIFFERENT = 0.5
+#: The bytes of the largest entry that a row can be stored without.
+LARGEST_ENTRY = 8
+_NARROW = tuple(map(np.dtype, ("<i1", "<i2", "<i4")))
 
 
-def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    """Returns the header and the arrays that were given to `pack`; the checksum of every entry is verified."""
-    with corruption_as_store_error(), open_zip(io.BytesIO(data), None) as archive:
-        header: dict[str, Any] = parse_json(stored_content(data, archive.getinfo(_HEADER)))
-        arrays = {
-            entry.filename.removesuffix(".npy"): read_npy(stored_content(data, entry))
-            for entry in archive.infolist()
-            if entry.filename != _HEADER
-        }
+def pack(header: Mapping[str, Any], arrays: Mapping[str, Array], *, compact: bool = False) -> bytes:
+    """Returns plain values and arrays as bytes; equal input gives equal bytes.
+
+    Args:
+        header: Values that JSON can express.
+        arrays: Arrays of numbers, booleans or strings by name.
+        compact: Whether arrays are stored by rows, which takes less space if most of their values are equal or small.
+    """
+    parts: list[Any] = []
+    described = []
+    for name, array in arrays.items():
+        if array.dtype.kind not in PLAIN_ARRAYS:
+            raise StoreError(f"the array {name!r} must hold numbers, booleans or strings, got {array.dtype}")
+        transposed = array.flags.f_contiguous and not array.flags.c_contiguous
+        ordered = array.T if transposed else np.asarray(array, order="C")
+        rows = None
+        if compact:
+            rows = [_pack_row(row, parts) for row in _rows_of(ordered)]
+        else:
+            parts.append(ordered)
+        described.append((name, array.dtype.str, ordered.shape, transposed, rows))
+    text = _ENCODER.encode((header, described)).encode()
+    checksum = zlib.crc32(text)
+    for part in parts:
+        checksum = zlib.crc32(part, checksum)
+    return b"".join((_START.pack(MAGIC, checksum, len(text)), text, *parts))
+
+
+def unpack(data: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Returns the header and the arrays that were given to `pack`; raises StoreError for any other bytes."""
+    with corruption_as_store_error():
+        magic, checksum, length = _START.unpack_from(data)
+        if magic != MAGIC or zlib.crc32(memoryview(data)[_START.size :]) != checksum:
+            raise ValueError("they do not match their checksum")
+        header, described = parse_json(data[_START.size : _START.size + length])
+        reader = _Reader(data, _START.size + length)
+        arrays = {str(name): _unpack_array(reader, *description) for name, *description in described}
+        reader.check_end()
+        if not isinstance(header, dict):
+            raise ValueError("the header must be a mapping")
     return header, arrays
+
+
+def pack_snapshot(snapshot: Mapping[str, Any], *, compact: bool = False) -> bytes:
+    """Serialises a flat state whose values are arrays, integers, floats, strings and booleans."""
+    plain: dict[str, Any] = {}
+    arrays: dict[str, Array] = {}
+    for key, value in snapshot.items():
+        if not isinstance(key, str):
+            raise StoreError(f"the keys of a snapshot must be strings, not {key!r}")
+        if isinstance(value, np.ndarray) and value.dtype.kind in PLAIN_ARRAYS:
+            arrays[key], plain[key] = value, None  # so that the order is kept
+        elif isinstance(value, bool | int | float | str):
+            plain[key] = value
+        else:
+            kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"of type {type(value).__name__}"
+            raise StoreError(
+                f"snapshot[{key!r}] is {kind}: give an array of numbers, booleans or strings, an int, a float, a bool "
+                "or a str"
+            )
+    return pack(plain, arrays, compact=compact)
+
+
+def unpack_snapshot(data: bytes) -> dict[str, Any]:
+    """Returns the state that was given to `pack_snapshot`, with the same types."""
+    plain, arrays = unpack(data)
+    return {**plain, **arrays}
 
 
 def parse_stored(text: str | bytes) -> Any:
@@ -59,53 +121,140 @@ def parse_stored(text: str | bytes) -> Any:
         return parse_json(text)
 
 
-def pack_snapshot(snapshot: Mapping[str, Any]) -> bytes:
-    """Serialises a flat state whose values are arrays, integers, floats, strings and booleans."""
-    scalars, arrays = _scalars_and_arrays(snapshot)
-    header = {"order": list(snapshot), "scalars": scalars, "arrays": list(arrays)}
-    return pack(header, {str(index): array for index, array in enumerate(arrays.values())})
-
-
-def pack_compact_snapshot(snapshot: Mapping[str, Any]) -> bytes:
-    """Does the same in less space and time for large states, most of whose values are equal or small."""
-    return pack_compact(list(snapshot), *_scalars_and_arrays(snapshot))
-
-
-def _scalars_and_arrays(snapshot: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
-    """Checks a flat state, and returns its plain values and its arrays."""
-    scalars: dict[str, Any] = {}
-    arrays: dict[str, npt.NDArray[Any]] = {}
-    for key, value in snapshot.items():
-        if not isinstance(key, str):
-            raise StoreError(f"the keys of a snapshot must be strings, not {key!r}")
-        if isinstance(value, np.ndarray) and value.dtype.kind in PLAIN_ARRAYS:
-            arrays[key] = value
-        elif isinstance(value, bool | int | float | str):
-            scalars[key] = value
-        else:
-            kind = f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"of type {type(value).__name__}"
-            raise StoreError(
-                f"snapshot[{key!r}] is {kind}: give an array of numbers, booleans or strings, an int, a float, a bool "
-                "or a str"
-            )
-    return scalars, arrays
-
-
-def unpack_snapshot(data: bytes) -> dict[str, Any]:
-    """Returns the state that was given to `pack_snapshot` or `pack_compact_snapshot`, with the same types."""
-    with corruption_as_store_error():
-        if is_compact(data):
-            return unpack_compact(data)
-    header, arrays = unpack(data)
-    with corruption_as_store_error():
-        values = {**header["scalars"], **{key: arrays[str(index)] for index, key in enumerate(header["arrays"])}}
-        return {key: values[key] for key in header["order"]}
-
-
 @contextmanager
 def corruption_as_store_error() -> Iterator[None]:
     """Converts every error that corrupt bytes can cause into a StoreError."""
     try:
         yield
-    except _CORRUPTION_ERRORS as corruption:
-        raise StoreError(f"the stored bytes are damaged ({corruption}): restore them from a backup") from corruption
+    except (
+        ArithmeticError,
+        EOFError,
+        LookupError,
+        OSError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+        struct.error,
+    ) as error:
+        raise StoreError(f"the stored bytes are damaged ({error}): restore them from a backup") from error
+
+
+class _Reader:
+    """Reads entries, one after the other."""
+
+    def __init__(self, data: bytes, position: int) -> None:
+        self._data, self._position = data, position
+
+    def require(self, size: int) -> None:
+        """Raises ValueError if fewer bytes than this are left."""
+        if size > len(self._data) - self._position:
+            raise ValueError(f"{size} bytes are stated, but {len(self._data) - self._position} are left")
+
+    def read(self, dtype: np.dtype[Any], count: int) -> Array:
+        """Returns the next entries, as a view of the data."""
+        size = dtype.itemsize * count
+        self.require(size)
+        array = np.frombuffer(self._data, dtype, count, self._position) if size else np.empty(0, dtype)
+        self._position += size
+        return array
+
+    def check_end(self) -> None:
+        """Raises ValueError if bytes are left."""
+        if self._position != len(self._data):
+            raise ValueError(f"there are {len(self._data) - self._position} bytes after the last array")
+
+
+def _unpack_array(reader: _Reader, name: str, shape: list[int], transposed: bool, rows: list[Any] | None) -> Array:
+    dtype, size = _plain_type(name), math.prod(shape)
+    if min(shape, default=0) < 0:
+        raise ValueError(f"an array cannot have the shape {shape}")
+    array = reader.read(dtype, size).copy() if rows is None else _unpack_rows(reader, dtype, size, rows)
+    array = array.reshape(shape)
+    return array.T if transposed else array
+
+
+@lru_cache(maxsize=256)
+def _plain_type(name: str) -> np.dtype[Any]:
+    """Returns the type of this name, if it is one of numbers, booleans or strings."""
+    dtype = np.dtype(str(name))
+    if dtype.kind not in PLAIN_ARRAYS or not dtype.itemsize:
+        raise ValueError(f"arrays must hold numbers, booleans or strings, got {dtype}")
+    return dtype
+
+
+# Arrays by rows
+
+
+def _rows_of(array: Array) -> Array:
+    """Returns an array as a matrix: by its rows if there are few of them, otherwise as one row."""
+    rows = math.prod(array.shape[:-1])
+    return array.reshape(rows, -1) if array.size and rows <= MAX_ROWS else array.reshape(1, array.size)
+
+
+def _pack_row(row: Array, parts: list[Any]) -> tuple[str, int | None]:
+    """Appends the bytes of a row, and returns the type of its stored entries and how many differ from the usual one.
+
+    The number is None if all entries are stored.
+    """
+    stored = row.astype(_narrowest(row)) if row.dtype.kind == "i" else row
+    if len(row) and row.dtype.kind != "U" and row.dtype.itemsize <= LARGEST_ENTRY:
+        bits = row.view(f"u{row.dtype.itemsize}")  # so that NaN equals itself and −0.0 differs from 0.0
+        differs = bits != _usual(bits)
+        different = int(np.count_nonzero(differs))
+        if different <= MAX_DIFFERENT * len(bits):
+            first = int(np.argmin(differs))
+            parts += [stored[first : first + 1], np.packbits(differs), stored[differs]]
+            return stored.dtype.str, different
+    parts.append(stored)
+    return stored.dtype.str, None
+
+
+def _usual(bits: Array) -> Any:
+    """Returns the most frequent of some entries."""
+    step = max((len(bits) - 1) // (SAMPLES - 1), 1)
+    return Counter(bits[::step].tolist()).most_common(1)[0][0]
+
+
+def _narrowest(row: Array) -> np.dtype[Any]:
+    """Returns the smallest type of integers that holds all entries of a row of integers."""
+    if len(row):
+        low, high = int(row.min()), int(row.max())
+        for dtype in _NARROW:
+            limits = np.iinfo(dtype)
+            if dtype.itemsize < row.dtype.itemsize and limits.min <= low and high <= limits.max:
+                return dtype
+    return row.dtype
+
+
+def _unpack_rows(reader: _Reader, dtype: np.dtype[Any], size: int, rows: list[Any]) -> Array:
+    stored = [(_stored_type(name, different, dtype), different) for name, different in rows]
+    if not stored or size % len(stored):
+        raise ValueError(f"an array of {size} entries cannot have {len(stored)} rows")
+    length = size // len(stored)
+    mask = -(-length // 8)
+    needed = (
+        length * entry.itemsize if different is None else (1 + different) * entry.itemsize + mask
+        for entry, different in stored
+    )
+    reader.require(sum(needed))  # before memory is allocated
+    array = np.empty((len(stored), length), dtype=dtype)
+    for row, (entry, different) in zip(array, stored, strict=True):
+        if different is None:
+            row[:] = reader.read(entry, length)
+            continue
+        row[:] = reader.read(entry, 1)[0]
+        differs = unpack_mask(reader.read(np.dtype(np.uint8), mask), length)
+        if int(np.count_nonzero(differs)) != different:
+            raise ValueError(f"{different} entries of a row must differ from the usual one")
+        row[differs] = reader.read(entry, different)
+    return array
+
+
+def _stored_type(name: str, different: int | None, target: np.dtype[Any]) -> np.dtype[Any]:
+    """Returns the type of the stored entries of a row, if entries of the type `target` can be stored like this."""
+    stored = _plain_type(name)
+    if stored != target and (stored.kind, target.kind) != ("i", "i"):
+        raise ValueError(f"entries of type {target} cannot be stored as {stored}")
+    if different is not None and (different < 0 or target.itemsize > LARGEST_ENTRY):
+        raise ValueError(f"{different} entries of {target.itemsize} bytes cannot be stored without the others")
+    return stored

@@ -22,6 +22,8 @@ from turnout.storage.files import system
 LINE = 64
 #: How often a line that another process may be writing is read or locked again, and the seconds in between.
 ATTEMPTS, PAUSE = 20, 0.001
+#: How a line that states a commit begins.
+STATED = b"commit "
 _PATTERN = re.compile(rb"commit (\d{20}) of ([0-9a-f]{16}) ([0-9a-f]{8}) *\n")
 
 
@@ -60,6 +62,15 @@ def lock_path(store: Path) -> Path:
     return store.with_name(f"{store.name}.lock")
 
 
+def states_commit(store: Path) -> bool:
+    """Returns whether the lock file exists and states a commit, even if the line was left half written."""
+    try:
+        with lock_path(store).open("rb") as file:
+            return file.read(len(STATED)) == STATED
+    except FileNotFoundError:
+        return False
+
+
 def read_acknowledged(store: Path) -> Acknowledged | None:
     """Returns the newest acknowledged commit; None if the lock file does not exist or does not state one."""
     for _ in range(ATTEMPTS):
@@ -69,7 +80,7 @@ def read_acknowledged(store: Path) -> Acknowledged | None:
         except FileNotFoundError:
             return None
         found = Acknowledged.parse(line)
-        if found is not None or not line.startswith(b"commit "):
+        if found is not None or not line.startswith(STATED):
             return found
         time.sleep(PAUSE)  # another process is writing this line
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,17 +122,6 @@ def connect(path: Path, kind: FileKind = RUNS, *, read_only: bool) -> sqlite3.Co
         connection.close()
         raise
     return connection
-
-
-def connect_any(path: Path, kinds: Sequence[FileKind], *, read_only: bool) -> sqlite3.Connection:
-    """Opens a file of one of these kinds; the error for any other file is about the first of them."""
-    try:
-        return connect(path, kinds[0], read_only=read_only)
-    except StoreError:
-        for kind in kinds[1:]:
-            with suppress(StoreError):
-                return connect(path, kind, read_only=read_only)
-        raise
 
 
 def check_integrity(connection: sqlite3.Connection, path: Path, *, thoroughly: bool = False) -> None:

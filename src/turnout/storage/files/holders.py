@@ -1,4 +1,4 @@
-"""Which processes hold the locks of a SQLite database."""
+"""Which processes hold the locks of a file, as Linux tells."""
 
 from __future__ import annotations
 
@@ -9,24 +9,28 @@ WRITE_LOCK_BYTE = 120
 LOCKS = Path("/proc/locks")
 
 
-def writing_processes(path: Path) -> list[int]:
-    """Returns the processes inside a write transaction of this database; empty if the system does not tell.
+def locks_of(path: Path) -> list[list[str]] | None:
+    """Returns the rows of the system's table of locks that are about a file; None if the system does not tell.
 
-    The table of locks is read, because opening and closing the locked file would release the locks of this process.
+    The table is read, because opening and closing the locked file would release the locks of this process.
     """
     try:
-        inode = path.with_name(f"{path.name}-shm").stat().st_ino
-        table = LOCKS.read_text(encoding="ascii")
+        inode, table = str(path.stat().st_ino), LOCKS.read_text(encoding="ascii")
     except OSError:
-        return []
+        return None
+    # 7: POSIX  ADVISORY  WRITE 1234 fe:00:1234567 120 120
+    rows = [line.split() for line in table.splitlines()]
+    return [row for row in rows if any(field.count(":") == 2 and field.endswith(f":{inode}") for field in row)]
+
+
+def writing_processes(path: Path) -> list[int]:
+    """Returns the processes inside a write transaction of this database; empty if the system does not tell."""
     processes = []
-    for line in table.splitlines():
-        # 7: POSIX  ADVISORY  WRITE 1234 fe:00:1234567 120 120
-        fields = line.split()
-        if len(fields) != 8 or fields[1] != "POSIX" or fields[3] != "WRITE":
+    for row in locks_of(path.with_name(f"{path.name}-shm")) or ():
+        if len(row) != 8 or row[1] != "POSIX" or row[3] != "WRITE":
             continue
-        process, place, first, last = fields[4:]
-        upper = WRITE_LOCK_BYTE if last == "EOF" else int(last)
-        if place.rpartition(":")[2] == str(inode) and int(first) <= WRITE_LOCK_BYTE <= upper and int(process) > 0:
-            processes.append(int(process))
+        process, first = int(row[4]), int(row[6])
+        upper = WRITE_LOCK_BYTE if row[7] == "EOF" else int(row[7])
+        if first <= WRITE_LOCK_BYTE <= upper and process > 0:
+            processes.append(process)
     return processes

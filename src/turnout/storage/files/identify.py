@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import tomllib
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 from turnout.storage.encoding.limits import read_file
@@ -27,13 +27,13 @@ def application_id(path: Path) -> int | None:
     SQLite reads it: if this process has the database open, closing the file in any other way would release the locks
     that SQLite holds on it (POSIX), and another process could then delete the log with its acknowledged commits.
     """
-    try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
+        try:
             return int(db.execute("PRAGMA application_id").fetchone()[0])
-    except sqlite3.DatabaseError as error:
-        if error.sqlite_errorcode == sqlite3.SQLITE_NOTADB:
-            return None
-        raise
+        except sqlite3.DatabaseError:  # no process has a file open that is no database, or damaged at its beginning
+            with path.open("rb") as file:
+                header = file.read(72)
+            return int.from_bytes(header[68:], "big") if header.startswith(SQLITE_MAGIC) else None
 
 
 def describe_file(path: Path) -> str | None:
@@ -43,13 +43,10 @@ def describe_file(path: Path) -> str | None:
             return "a folder"
         if not path.is_file():
             return None  # reading a pipe would wait
-        with suppress(sqlite3.DatabaseError):
-            if (kind := KINDS.get(application_id(path) or 0)) is not None:
-                return kind
+        if (number := application_id(path)) is not None:
+            return KINDS.get(number, "a SQLite file of another program")
         with path.open("rb") as file:
-            start = file.read(72)
-        if start.startswith(SQLITE_MAGIC):
-            return KINDS.get(int.from_bytes(start[68:72], "big"), "a SQLite file of another program")
+            start = file.read(8)
         for magic, name in MAGIC.items():
             if start.startswith(magic):
                 return name

@@ -6,12 +6,14 @@ import os
 import re
 import socket
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from turnout.errors import StoreError
 from turnout.storage.files import system
-from turnout.storage.files.acknowledged import LINE, UNKNOWN, lock_path, read_acknowledged
+from turnout.storage.files.acknowledged import LINE, STATED, UNKNOWN, acknowledge, lock_path, read_acknowledged
+from turnout.storage.files.holders import locks_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ class Writer:
         Unlike `is_dead`, it does not take another process for the writer that got the same number later: that one does
         not hold the lock.
         """
-        return self.is_dead or (self.host == socket.gethostname() and _is_locked(lock_path(store)) is False)
+        return self.is_dead or (self.host == socket.gethostname() and locks_of(lock_path(store)) == [])
 
 
 def _is_zombie(process: int) -> bool:
@@ -66,69 +68,80 @@ def _is_zombie(process: int) -> bool:
     return state[:1] in (["Z"], ["X"])
 
 
-def _is_locked(path: Path) -> bool | None:
-    """Returns whether a process of this system holds a lock on a file; None where /proc does not tell."""
-    try:
-        inode, lines = path.stat().st_ino, Path("/proc/locks").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    held = {field.rpartition(":")[2] for line in lines for field in line.split() if field.count(":") == 2}
-    return str(inode) in held
-
-
 def lock_line(store: Path) -> str:
     """Returns the line in the lock file that names the holder, without taking the lock; empty if there is no holder."""
     try:
-        return _holder(lock_path(store).read_bytes())
+        return lock_path(store.resolve()).read_bytes()[LINE:].decode("utf-8").strip()
     except FileNotFoundError:
         return ""
-
-
-def _holder(content: bytes) -> str:
-    """Returns the line that names the holder. Lock files of older versions have no other line."""
-    has_commits = content[LINE - 1 : LINE] == b"\n"
-    return content[LINE if has_commits else 0 :].decode("utf-8").strip()
 
 
 class WriterLock:
     """A lock that is held from construction to `release`.
 
     The lock file states the last acknowledged commit of the store and names the process that holds the lock. After
-    `release` it names no process, but it is not deleted.
+    `release` it names no process. It is deleted only if no commit was acknowledged: a store that was refused, or could
+    not be created, leaves no lock file behind.
 
     Args:
-        store: The file to write.
+        store: The file to write, with all symbolic links resolved.
         takeover: Whether to continue although another process holds the lock. That process keeps the lock on the old
-            file, which is replaced.
+            file, which is set aside until `confirm_takeover`.
     """
 
     def __init__(self, store: Path, *, takeover: bool = False) -> None:
-        if takeover:
-            _replace_lock_file(store)
-        self._file = os.open(lock_path(store), os.O_RDWR | os.O_CREAT | system.BINARY, 0o644)
-        self._is_held = True
+        self._store, self._path = store, lock_path(store)
+        self._set_aside = _replace_lock_file(store) if takeover and self._path.exists() else None
+        self._is_held = False
         try:
-            is_free = system.try_lock(self._file)
-        except (OSError, StoreError):
-            self.forget()
+            while not self._is_held:  # the file that was locked may have been deleted by its last holder meanwhile
+                self._lock()
+        except BaseException:
+            self._put_back()
             raise
-        if not is_free:
-            holder = lock_line(store) or "a process that has not yet written its name"
-            self.forget()
-            raise StoreError(
-                f"{store} is being written by {holder}: wait until it ends, or open the store with read_only=True"
-            )
         self._name_holder(f"{Writer.current()}\n")
         _held.add(self)
 
+    def _lock(self) -> None:
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | system.BINARY, 0o644)
+        try:
+            if not system.try_lock(self._file):
+                holder = lock_line(self._store) or "a process that has not yet written its name"
+                raise StoreError(
+                    f"{self._store} is being written by {holder}: wait until it ends, or open the store to read it"
+                )
+            self._is_held = _is_file_at(self._path, self._file)
+        finally:
+            if not self._is_held:
+                os.close(self._file)
+
+    def confirm_takeover(self) -> None:
+        """Removes the lock file that was set aside, after which the process that holds it is locked out."""
+        if self._set_aside is not None:
+            self._set_aside.unlink(missing_ok=True)
+            self._set_aside = None
+
     def release(self) -> None:
-        """Releases the lock; further calls have no effect."""
+        """Releases the lock; further calls have no effect. A takeover that was not confirmed is undone."""
         if not self._is_held:
             return
         _held.discard(self)
         self._name_holder("")
+        if not self._states_commit():
+            with suppress(PermissionError):  # Windows deletes no open file
+                self._path.unlink(missing_ok=True)
         system.unlock(self._file)
         self.forget()
+        self._put_back()
+
+    def _put_back(self) -> None:
+        """Gives the process that a takeover did not succeed against its lock file back, with the newest commit."""
+        if self._set_aside is not None:
+            stated = read_acknowledged(self._store)
+            self._set_aside.replace(self._path)
+            self._set_aside = None
+            if stated is not None:
+                acknowledge(self._store, stated)
 
     def forget(self) -> None:
         """Closes the file; in a forked child, the lock then ends with the parent, which holds it."""
@@ -137,21 +150,38 @@ class WriterLock:
             os.close(self._file)
 
     def _name_holder(self, text: str) -> None:
-        stated = system.read_at(self._file, LINE, 0)
-        if stated != UNKNOWN and not stated.startswith(b"commit "):
-            system.write_at(self._file, UNKNOWN, 0)  # the lock file is new, or that of an older version
+        if not self._states_commit():
+            system.write_at(self._file, UNKNOWN, 0)
         system.write_at(self._file, text.encode(), LINE)
         os.ftruncate(self._file, LINE + len(text.encode()))
 
+    def _states_commit(self) -> bool:
+        return system.read_at(self._file, len(STATED), 0) == STATED
 
-def _replace_lock_file(store: Path) -> None:
-    """Replaces the lock file by one that states the same commit and that nobody has locked."""
-    stated, replacement = read_acknowledged(store), lock_path(store).with_suffix(".lock.new")
-    replacement.write_bytes(UNKNOWN if stated is None else stated.line())
+
+def _is_file_at(path: Path, descriptor: int) -> bool:
     try:
-        replacement.replace(lock_path(store))
+        return os.path.samestat(path.stat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+def _replace_lock_file(store: Path) -> Path:
+    """Replaces the lock file by one that states the same commit and that nobody has locked; returns the old one."""
+    stated, path = read_acknowledged(store), lock_path(store)
+    replacement, old = path.with_suffix(".lock.new"), path.with_suffix(".lock.old")
+    with replacement.open("wb") as file:
+        file.write(UNKNOWN if stated is None else stated.line())
+        file.flush()
+        system.sync_file(file.fileno())
+    try:
+        old.unlink(missing_ok=True)
+        os.link(path, old)  # under its own name, there is a lock file at any moment
+        replacement.replace(path)
+        return old
     except PermissionError as error:  # Windows replaces no open file
         replacement.unlink(missing_ok=True)
+        old.unlink(missing_ok=True)
         raise StoreError(
             f"the lock file of {store} cannot be replaced while {lock_line(store) or 'a process'} has it open: "
             "end that process first"

@@ -6,23 +6,21 @@ import os
 import sqlite3
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 from turnout.errors import StoreError
 from turnout.log import get_log
-from turnout.storage.files.acknowledged import Acknowledged, acknowledge, lock_path, read_acknowledged
+from turnout.storage.files.acknowledged import Acknowledged, acknowledge, lock_path, read_acknowledged, states_commit
 from turnout.storage.files.database import (
-    META,
     TAKEOVER_WAIT_SECONDS,
     WAIT_SECONDS,
     FileKind,
     check_integrity,
-    connect_any,
+    connect,
     log_path,
-    new_counters,
     own_transaction,
     owns_transaction,
     single_value,
@@ -31,7 +29,7 @@ from turnout.storage.files.database import (
     translate_sqlite_errors,
 )
 from turnout.storage.files.lock import WriterLock
-from turnout.storage.files.system import sync_folder
+from turnout.storage.files.system import sync_file, sync_folder
 
 log = get_log("turnout.lab")
 
@@ -47,29 +45,33 @@ class StoreFile:
 
     Every write transaction increases a counter in the file. When it is committed, the lock file beside the store
     states the counter. A file with a smaller counter has lost commits, for example because its log is missing or
-    damaged, and is refused by every kind of access. So is a file that was in use and has no lock file: it is a copy of
-    a running store without its log.
+    damaged, and is refused by every kind of access. So is a file that was in use and has no lock file that states a
+    commit: it is a copy of a running store without its log.
 
     Args:
-        path: The file, which must exist.
-        kinds: The kinds of files to accept, the newest first.
+        path: The file, which must exist. Symbolic links are resolved once, when it is opened.
+        kind: The kind of file to accept.
         access: "read"; "report": to write beside the only writer; "write": as the only writer.
         takeover: Whether to write although another process, which hangs, holds the lock of the writer.
         accept_older: Whether a file that has lost commits is opened in its older state.
         thoroughly: Whether the indexes are compared with their tables too.
+        claim: Called by the only writer in its first transaction; a takeover counts only if that is committed.
     """
 
     def __init__(
         self,
         path: Path,
-        kinds: Sequence[FileKind],
+        kind: FileKind,
         access: Access,
         *,
         takeover: bool = False,
         accept_older: bool = False,
         thoroughly: bool = False,
+        claim: Callable[[sqlite3.Connection], None] = lambda _: None,
     ) -> None:
+        path = path.resolve()
         self.path, self.access = path, access
+        self._claim = claim
         #: Called in every write transaction; it raises an error if this process must not write any more.
         self.guard: Callable[[], None] = lambda: None
         self._process = os.getpid()
@@ -83,7 +85,7 @@ class StoreFile:
         self.commit_times: deque[float] = deque(maxlen=KEPT_TIMES)
         try:
             with translate_sqlite_errors(path):
-                self._open(kinds, takeover, accept_older, thoroughly)
+                self._open(kind, takeover, accept_older, thoroughly)
         except BaseException:
             self.close()
             raise
@@ -192,9 +194,9 @@ class StoreFile:
 
     @property
     def commits(self) -> int:
-        """The number of commits since the file was created; 0 for files of older versions."""
+        """The number of commits since the file was created."""
         with self.reading() as db:
-            return int(counters(db).get("commits", 0))
+            return int(counters(db)["commits"])
 
     @property
     def log_bytes(self) -> int:
@@ -233,23 +235,24 @@ class StoreFile:
     def close(self) -> None:
         """Closes the file and releases the lock; a second call has no effect."""
         db, self._connection = self._connection, None
-        if db is not None:
-            if self._clears_mark and os.getpid() == self._process:
+        try:
+            if db is not None and self._clears_mark and os.getpid() == self._process:
                 self._clear_mark(db)
-            db.close()
-        if self._lock is not None:
-            self._lock.release()
-            self._lock = None
+        finally:
+            if db is not None:
+                db.close()
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None
 
     # Opening
 
-    def _open(self, kinds: Sequence[FileKind], takeover: bool, accept_older: bool, thoroughly: bool) -> None:
+    def _open(self, kind: FileKind, takeover: bool, accept_older: bool, thoroughly: bool) -> None:
         # Before anything is written, not even a lock file, and without a connection that could change the log.
-        self._connection = connect_any(self.path, kinds, read_only=True)
-        has_lock_file = lock_path(self.path).exists()
+        self._connection = connect(self.path, kind, read_only=True)
         if self.access == "write":
             self._lock = WriterLock(self.path, takeover=takeover)
-        problem = find_lost_commits(self.path, self._connection, has_lock_file)
+        problem = find_lost_commits(self.path, self._connection)
         if problem and not accept_older:
             raise StoreError(
                 f"{problem}. Restore all files or a backup; accept_older=True continues from the older state",
@@ -262,7 +265,7 @@ class StoreFile:
             log.warning("%s. The older state was accepted", problem)
         if self.access != "read":
             self._connection.close()
-            self._connection = connect_any(self.path, kinds, read_only=False)
+            self._connection = connect(self.path, kind, read_only=False)
         self._inode = self.path.stat().st_ino
         check_integrity(self._connection, self.path, thoroughly=thoroughly)
         if self.access == "write":
@@ -270,17 +273,23 @@ class StoreFile:
             self._connection.execute(f"PRAGMA busy_timeout = {wait * 1000:.0f}")
             self._start_counting(self._connection, accept_older)
             self._connection.execute(f"PRAGMA busy_timeout = {WAIT_SECONDS * 1000:.0f}")
+            if self._lock is not None:
+                self._lock.confirm_takeover()
+        if self.access != "read":
+            self._log_inode = _inode(log_path(self.path))
 
     def _start_counting(self, db: sqlite3.Connection, accept_older: bool) -> None:
         """Marks the file as in use, in the file itself, before anything else is written."""
-        sync_folder(self.path.parent)  # a marked file without its lock file is refused, after a power failure too
         db.execute("PRAGMA journal_mode = WAL")  # a copy made by VACUUM INTO has lost this mode
+        stored = counters(db)
+        acknowledge(self.path, Acknowledged(stored["file_id"], int(stored["commits"])), lower=accept_older)
+        # A marked file whose lock file states no commit is refused, after a power failure too.
+        with lock_path(self.path).open("r+b") as lock_file:
+            sync_file(lock_file.fileno())
+        sync_folder(self.path.parent)
         with transaction(db):
-            db.execute(META)
-            db.executemany("INSERT OR IGNORE INTO meta VALUES (?, ?)", new_counters().items())
             newest = self._count_commit(db)
-        if accept_older:
-            acknowledge(self.path, newest, lower=True)
+            self._claim(db)
         self._acknowledge(db, newest)
         self._clears_mark = True
 
@@ -298,11 +307,10 @@ class StoreFile:
 
     def _acknowledge(self, db: sqlite3.Connection, newest: Acknowledged) -> None:
         """States the commit in the lock file; before the first one, the mark is moved from the log into the file."""
+        self._check_same_file()
         if not self._is_marked:
             _, frames, moved = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             self._is_marked = frames == moved
-        if self._log_inode is None:
-            self._log_inode = _inode(log_path(self.path))
         acknowledge(self.path, newest)
 
     def _clear_mark(self, db: sqlite3.Connection) -> None:
@@ -336,24 +344,23 @@ class StoreFile:
             )
 
 
-def find_lost_commits(path: Path, db: sqlite3.Connection, has_lock_file: bool | None = None) -> str:
+def find_lost_commits(path: Path, db: sqlite3.Connection) -> str:
     """Returns why a file is older than what was acknowledged, or may be; "" if nothing is known to be lost.
 
     Args:
-        path: The file.
+        path: The file, with all symbolic links resolved.
         db: A connection to it that can only read.
-        has_lock_file: Whether there was a lock file before this process opened the file; by default, whether there is.
     """
-    has_lock_file = lock_path(path).exists() if has_lock_file is None else has_lock_file
     stated = read_acknowledged(path)  # before the counter in the file, which other processes may increase
     stored = counters(db)
-    commits = int(stored.get("commits", 0))
-    if stated is not None and stored.get("file_id", stated.file_id) == stated.file_id and commits < stated.commits:
+    commits = int(stored["commits"])
+    if stated is not None and stored["file_id"] == stated.file_id and commits < stated.commits:
         return (
             f"{path} has lost {stated.commits - commits:,} of {stated.commits:,} commits that were acknowledged: "
             f"{_describe_log(path)}"
         )
-    if stored.get("in_use") == "1" and not has_lock_file and single_value(db, "PRAGMA journal_mode") == "wal":
+    is_marked = stored["in_use"] == "1" and single_value(db, "PRAGMA journal_mode") == "wal"
+    if is_marked and not states_commit(path):
         return (
             f"{path} is a copy of a file in use, without its lock file {lock_path(path).name}: newer commits may be "
             "missing"
@@ -362,10 +369,11 @@ def find_lost_commits(path: Path, db: sqlite3.Connection, has_lock_file: bool | 
 
 
 def counters(db: sqlite3.Connection) -> dict[str, str]:
-    """Returns the id, the number of commits and the mark of a file; empty for files of older versions."""
-    if not single_value(db, "SELECT COUNT(*) FROM sqlite_master WHERE name = 'meta'"):
-        return {}
-    return dict(db.execute("SELECT key, value FROM meta WHERE key IN ('file_id', 'commits', 'in_use')"))
+    """Returns the id, the number of commits and the mark of a file."""
+    found = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('file_id', 'commits', 'in_use')"))
+    if len(found) < 3:
+        raise StoreError("the file is damaged (it does not count its commits): restore it from a backup")
+    return found
 
 
 def _describe_log(path: Path) -> str:

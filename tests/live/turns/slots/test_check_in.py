@@ -260,7 +260,7 @@ def test_devices_are_served_by_the_rule_and_faster_than_first_come(tmp_path: Pat
     assert own["calls per turn"] < 6
     assert first["most turns behind"] is None
     content = certify(tmp_path / "devices.turnout", tmp_path / "proof.json", tmp_path / "proof.jsonl")
-    assert content["format"] == 5
+    assert content["settings"]["concurrency"] is not None
 
 
 def test_the_pace_of_decisions_is_known_after_more_of_them_than_there_are_slots(clock: Clock) -> None:

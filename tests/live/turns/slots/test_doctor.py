@@ -79,12 +79,12 @@ FORGERIES: list[tuple[Callable[[sqlite3.Connection], None], str, str]] = [
     (
         lambda db: forge_turn(db, "round >= 100 AND kind = 'arrived'", "loss = 9.5"),
         "decisions",
-        r"^turn \d+ ended with loss 0\.0\d+, but is recorded with loss 9\.5$",
+        r"^turn \d+ ended with loss 0\.0\d+, but its turn is recorded with loss 9\.5$",
     ),
     (
         lambda db: forge_turn(db, "round >= 100 AND kind = 'arrived'", "loss = NULL"),
         "decisions",
-        r"^turn \d+ ended with loss 0\.0\d+, but is recorded with loss None$",
+        r"^turn \d+ ended with loss 0\.0\d+, but its turn is recorded with loss None$",
     ),
     (swap_flights, "turns under way", r"^the turn \d+ is stored as another one$"),
     (

@@ -22,13 +22,13 @@ from turnout.live.audit.doctor.findings import (
 )
 from turnout.live.audit.doctor.memory import check_state
 from turnout.live.journal.amendments import AMEND, Amendment
-from turnout.live.journal.answers import has_answers
 from turnout.live.journal.replay import stored_features
-from turnout.live.journal.schema import FLEET, INITIAL, INITIAL_DIGEST, READABLE
+from turnout.live.journal.schema import FLEET, INITIAL, INITIAL_DIGEST
 from turnout.live.journal.summary import read_summary
 from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.records import settings_digest
 from turnout.storage.files.database import connect, translate_sqlite_errors
+from turnout.storage.files.identify import application_id
 from turnout.storage.files.lock import Writer, lock_line
 from turnout.storage.files.storefile import counters, find_lost_commits
 from turnout.version import __version__
@@ -54,6 +54,7 @@ def examine(path: Path) -> list[Finding]:
     Raises:
         StoreError: The file does not exist or is not the file of a fleet.
     """
+    path = path.resolve()
     _require_fleet(path)
     address = f"{path.absolute().as_uri()}?mode=ro"
     with closing(sqlite3.connect(address, uri=True, timeout=60, isolation_level=None)) as db:
@@ -72,7 +73,7 @@ def examine(path: Path) -> list[Finding]:
             "clients": lambda: tables.check_clients(db),
             "turns": lambda: tables.check_turns(db, noun),
             **(_checks_without_rounds(db) if _is_without_rounds(db) else _checks_of_rounds(db)),
-            **({"answers": lambda: tables.check_answers(db)} if has_answers(db) else {}),
+            "answers": lambda: tables.check_answers(db),
         }
         log = run_check("log", lambda: _check_log(db, path), ACCEPT_OLDER)
         findings = [readable, pages, log, *(run_check(part, check) for part, check in checks.items())]
@@ -104,7 +105,7 @@ def _has_schema(db: sqlite3.Connection) -> bool:
 
 def _checks_of_rounds(db: sqlite3.Connection) -> dict[str, Callable[[], CheckResult]]:
     return {
-        "availability": lambda: tables.check_availability(db),
+        "availability": lambda: tables.check_availability(db, "round"),
         "rounds": lambda: tables.check_rounds(db),
         "open round": lambda: tables.check_open_round(db),
     }
@@ -112,7 +113,7 @@ def _checks_of_rounds(db: sqlite3.Connection) -> dict[str, Callable[[], CheckRes
 
 def _checks_without_rounds(db: sqlite3.Connection) -> dict[str, Callable[[], CheckResult]]:
     return {
-        "presence": lambda: slots.check_presence(db),
+        "presence": lambda: tables.check_availability(db, "decision"),
         "decisions": lambda: slots.check_decisions(db),
         "turns under way": lambda: slots.check_flights(db),
     }
@@ -136,9 +137,7 @@ def _require_fleet(path: Path) -> None:
     if not path.is_file():
         raise StoreError(f"there is no fleet at {path}: check the path")
     with translate_sqlite_errors(path):
-        with path.open("rb") as file:
-            application_id = file.read(72)[68:]
-        if application_id != FLEET.application_id.to_bytes(4, "big"):
+        if application_id(path) != FLEET.application_id:
             connect(path, FLEET, read_only=True).close()
 
 
@@ -148,9 +147,9 @@ def _require_fleet(path: Path) -> None:
 def _check_format(db: sqlite3.Connection) -> CheckResult:
     (version,) = db.execute("PRAGMA user_version").fetchone()
     result = CheckResult(f"fleet format {version}, read by turnout {__version__} with SQLite {sqlite3.sqlite_version}")
-    if version not in [kind.format for kind in READABLE]:
+    if version != FLEET.format:
         result.problems.append(
-            f"the file has fleet format {version}, but turnout {__version__} reads only formats up to {FLEET.format}"
+            f"the file has fleet format {version}, but turnout {__version__} reads only format {FLEET.format}"
         )
     return result
 
@@ -171,7 +170,7 @@ def _check_pages(db: sqlite3.Connection, path: Path) -> CheckResult:
 def _check_log(db: sqlite3.Connection, path: Path) -> CheckResult:
     """Checks that the file has all commits that were acknowledged, as far as the lock file states them."""
     lost = find_lost_commits(path, db)
-    commits = int(counters(db).get("commits", 0))
+    commits = int(counters(db)["commits"])
     return CheckResult(f"all {commits:,} commits that were acknowledged are there", [lost] if lost else [])
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import sqlite3
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from turnout.live.journal.summary import read_summary
+from turnout.live.turns.outcomes import KINDS, RETURNED
 from turnout.live.turns.records import Turn, has_context, turn_from_row, unpack_closed
 from turnout.live.turns.slots.records import FILL, unpack_fill
 
@@ -32,19 +34,9 @@ class Finding:
     message: str
     remedy: str = ""
 
-    @property
-    def sound(self) -> bool | None:
-        """The former name of `ok`."""
-        return self.ok
-
-    @property
-    def words(self) -> str:
-        """The former name of `message`."""
-        return self.message
-
     def to_dict(self) -> dict[str, str | bool | None]:
-        """Returns the finding as JSON output has it, where `ok` is "sound" and `message` is "words"."""
-        return {"part": self.part, "sound": self.ok, "words": self.message, "remedy": self.remedy}
+        """Returns the finding for JSON."""
+        return asdict(self)
 
 
 @dataclass(slots=True)
@@ -67,11 +59,6 @@ def run_check(part: str, check: Callable[[], CheckResult], remedy: str = RESTORE
     return Finding(part, False, "; ".join(result.problems[:MAX_LISTED]) + more, remedy)
 
 
-def meta_value(db: sqlite3.Connection, key: str) -> str:
-    """Returns the value of a key in the table `meta`."""
-    return str(db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()[0])
-
-
 def event_data(db: sqlite3.Connection, kind: str) -> Iterator[bytes]:
     """Yields the data of all events of one kind that are kept, in order."""
     query = "SELECT data FROM events WHERE kind = ? AND seq > ? ORDER BY seq"
@@ -89,6 +76,15 @@ def turns_by_row(db: sqlite3.Connection, round: int) -> dict[int, Turn]:
     """Returns the turns of a round, by the row of the client."""
     stored = db.execute("SELECT * FROM turns WHERE round = ?", (round,))
     return {turn.row: turn for turn, _ in map(turn_from_row, stored)}
+
+
+def outcome_problems(what: str, turn: Turn, kind: int, seconds: float, loss: float) -> Iterator[str]:
+    """Yields where a turn differs from the outcome that an event has; `what` begins the message."""
+    if turn.kind != KINDS[kind] or (turn.seconds is not None and turn.seconds != seconds):
+        recorded = "" if turn.seconds is None else f" after {turn.seconds:g} s"
+        yield f"{what} as {KINDS[kind]} after {seconds:g} s, but its turn is recorded as {turn.kind}{recorded}"
+    if KINDS[kind] in RETURNED and turn.loss != (None if math.isnan(loss) else loss):
+        yield f"{what} with loss {loss:g}, but its turn is recorded with loss {turn.loss}"
 
 
 def forgotten_rows(db: sqlite3.Connection) -> set[int]:

@@ -23,7 +23,7 @@ from turnout.live.audit.doctor.findings import (
     snapshot_required,
 )
 from turnout.live.features import Features
-from turnout.live.journal.journal import Journal, SavedState
+from turnout.live.journal.journal import Journal
 from turnout.live.journal.replay import FleetState, load, stored_features
 from turnout.live.journal.summary import read_summary, read_totals
 from turnout.live.settings import SchedulerSettings
@@ -41,7 +41,7 @@ def check_state(path: Path, db: sqlite3.Connection, remedy: str) -> Iterator[Fin
         remedy: What to do if the state cannot be loaded.
     """
     try:
-        with closing(_SnapshotJournal(path, read_only=True)) as journal, journal.reading():
+        with closing(Journal(path, read_only=True)) as journal, journal.reading():
             stored = journal.settings
             settings, features = SchedulerSettings.from_dict(stored), stored_features(stored["features"])
             state = load(journal, settings, features)
@@ -58,18 +58,8 @@ def check_state(path: Path, db: sqlite3.Connection, remedy: str) -> Iterator[Fin
         yield Finding("state", False, f"a scheduler cannot open this file: {problem}", remedy)
 
 
-class _SnapshotJournal(Journal):
-    """A journal whose snapshots can be ignored, so that the state is rebuilt from all events that are kept."""
-
-    ignore_snapshot = False
-
-    def snapshot(self, before: int | None = None) -> SavedState | None:
-        """Returns the newest stored state; without snapshots, only the summary is one."""
-        return self.first_state() if self.ignore_snapshot else super().snapshot(before)
-
-
 def _check_snapshot(
-    journal: _SnapshotJournal,
+    journal: Journal,
     db: sqlite3.Connection,
     state: FleetState,
     settings: SchedulerSettings,
@@ -92,9 +82,8 @@ def _check_snapshot(
             f"built from the snapshot after event {last} and the events after it; earlier events cannot be compared "
             f"with it, because {reason}"
         )
-    journal.ignore_snapshot = True
     loaded = state.state()
-    replayed = load(journal, settings, features, judged_after=state.fleet.judged_after).state()
+    replayed = load(journal, settings, features, from_snapshot=False).state()
     different = [key for key in {**loaded, **replayed} if not _equal(loaded.get(key), replayed.get(key))]
     result = CheckResult(f"the snapshot after event {last} and the events after it give the same state as all events")
     if different:

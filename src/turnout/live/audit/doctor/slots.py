@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import math
 import sqlite3
 from collections.abc import Iterator
 
 from turnout.counting import counted
-from turnout.live.audit.doctor.findings import CheckResult, event_data, meta_value, turns_by_row
+from turnout.live.audit.doctor.findings import CheckResult, event_data, outcome_problems, turns_by_row
 from turnout.live.journal.redaction import pending_redactions
+from turnout.live.journal.schema import meta_value
 from turnout.live.journal.summary import read_summary
-from turnout.live.turns.outcomes import KINDS, RETURNED
 from turnout.live.turns.records import digest_of
 from turnout.live.turns.slots.records import FILL, EndedTurns, unpack_fill, unpack_flight
-from turnout.storage.encoding.packing import unpack
-
-
-def check_presence(db: sqlite3.Connection) -> CheckResult:
-    """Checks the stored presence of clients against the events that filled slots."""
-    result, stored, events = CheckResult(), 0, set()
-    query = (
-        "SELECT e.seq, e.data, m.data FROM events e LEFT JOIN masks m ON m.seq = e.seq WHERE e.kind = ? AND e.seq > ?"
-    )
-    for seq, data, presence in db.execute(query, (FILL, read_summary(db).event)):
-        events.add(seq)
-        header = unpack(data)[0]
-        if presence is None:
-            result.problems.append(f"the presence of clients at decision {header['first']} is missing")
-        elif hashlib.sha256(presence).hexdigest() != header["mask"]:
-            result.problems.append(f"the presence of clients at decision {header['first']} does not match its digest")
-        stored += presence is not None
-    for (seq,) in db.execute("SELECT seq FROM masks WHERE seq > ?", (read_summary(db).event,)):
-        if seq not in events:
-            result.problems.append(f"a record of presence belongs to event {seq}, which gives no turns")
-    result.summary = f"the presence of clients is stored for {stored:,} calls of fill"
-    return result
 
 
 def check_decisions(db: sqlite3.Connection) -> CheckResult:
@@ -97,9 +73,5 @@ def _ended_problems(db: sqlite3.Connection, ended: EndedTurns, unchecked: set[in
     columns = (ended.decisions, ended.rows, ended.kinds, ended.seconds, ended.losses)
     for decision, row, kind, seconds, loss in zip(*(column.tolist() for column in columns), strict=True):
         turn = turns_by_row(db, decision).get(row)
-        if turn is None or row in unchecked or decision <= after:
-            continue
-        if turn.kind != KINDS[kind] or (turn.seconds is not None and turn.seconds != seconds):
-            yield f"turn {decision} ended as {KINDS[kind]} after {seconds:g} s, but is recorded as {turn.kind}"
-        if KINDS[kind] in RETURNED and turn.loss != (None if math.isnan(loss) else loss):
-            yield f"turn {decision} ended with loss {loss:g}, but is recorded with loss {turn.loss}"
+        if turn is not None and row not in unchecked and decision > after:
+            yield from outcome_problems(f"turn {decision} ended", turn, kind, seconds, loss)

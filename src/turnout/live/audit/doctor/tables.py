@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
@@ -17,16 +16,14 @@ from turnout.live.audit.doctor.findings import (
     close_events,
     event_data,
     forgotten_rows,
-    meta_value,
+    outcome_problems,
     snapshot_event,
     turns_by_row,
 )
 from turnout.live.journal.answers import stored_answers
-from turnout.live.journal.journal import has_offers
 from turnout.live.journal.redaction import pending_redactions
-from turnout.live.journal.schema import KEEP_AVAILABILITY_UP_TO
+from turnout.live.journal.schema import KEEP_AVAILABILITY_UP_TO, meta_value
 from turnout.live.journal.summary import read_summary, read_summary_state, read_totals
-from turnout.live.turns.outcomes import KINDS, RETURNED
 from turnout.live.turns.records import (
     ClosedRound,
     RecordedOffer,
@@ -38,6 +35,10 @@ from turnout.live.turns.records import (
     unpack_offer,
     unpack_open,
 )
+from turnout.storage.encoding.packing import unpack
+
+#: What a record of availability is called in a fleet without rounds, and what an event lacks that has none.
+PRESENCE = ("a record of presence", "gives no turns")
 
 
 def check_events(db: sqlite3.Connection) -> CheckResult:
@@ -78,32 +79,42 @@ def check_summary(db: sqlite3.Connection, noun: str) -> CheckResult:
     result = CheckResult(f"{noun}s up to {summary.round:,} are no longer kept; their summary matches its digest")
     if int(state["round"]) != summary.round or int(state["clients"]) != summary.clients:
         result.problems.append(f"the state in the summary is not that of its last {noun}")
-    (clients,) = db.execute("SELECT COUNT(*) FROM clients").fetchone()
-    read_totals(db, clients)  # raises an error for totals that do not match their checksums
+    read_totals(db)  # raises an error for totals that do not match their checksums
     return result
 
 
-def check_availability(db: sqlite3.Connection) -> CheckResult:
-    """Checks the stored availability of the clients against the events that closed the rounds."""
-    result, stored_rounds, dropped_rounds, closing_events = CheckResult(), 0, 0, set()
+def check_availability(db: sqlite3.Connection, noun: str) -> CheckResult:
+    """Checks the stored availability of the clients against the events that closed rounds or filled slots.
+
+    Without rounds, it is the presence of clients at the decisions of one call; `noun` as for `check_summary`.
+    """
+    what = "the availability of clients in" if noun == "round" else "the presence of clients at"
+    result, count, dropped, events = CheckResult(), 0, 0, set()
     last, (clients,) = snapshot_event(db), db.execute("SELECT COUNT(*) FROM clients").fetchone()
-    for seq, data in close_events(db):
-        closing_events.add(seq)
-        stored = db.execute("SELECT data FROM masks WHERE seq = ?", (seq,)).fetchone()
-        header = unpack_closed(data, None)[1]
-        if stored is None and seq <= last and clients > KEEP_AVAILABILITY_UP_TO:
-            dropped_rounds += 1
-        elif stored is None:
-            result.problems.append(f"the availability of clients in round {header['round']} is missing")
-        elif hashlib.sha256(stored[0]).hexdigest() != header["mask"]:
-            result.problems.append(f"the availability of clients in round {header['round']} does not match its digest")
-        stored_rounds += stored is not None
+    query = (
+        "SELECT e.seq, e.data, m.data FROM events e LEFT JOIN masks m ON m.seq = e.seq "
+        "WHERE e.kind IN ('close', 'fill') AND e.seq > ?"
+    )
+    for seq, data, mask in db.execute(query, (read_summary(db).event,)):
+        events.add(seq)
+        header = unpack(data)[0]
+        number = header["round" if noun == "round" else "first"]
+        if mask is None and seq <= last and clients > KEEP_AVAILABILITY_UP_TO:
+            dropped += 1
+        elif mask is None:
+            result.problems.append(f"{what} {noun} {number} is missing")
+        elif hashlib.sha256(mask).hexdigest() != header["mask"]:
+            result.problems.append(f"{what} {noun} {number} does not match its digest")
+        count += mask is not None
     for (seq,) in db.execute("SELECT seq FROM masks WHERE seq > ?", (read_summary(db).event,)):
-        if seq not in closing_events:
-            result.problems.append(f"an availability record belongs to event {seq}, which closes no round")
-    result.summary = f"the availability of clients is stored for {stored_rounds:,} rounds"
-    if dropped_rounds:
-        result.summary += f"; that of {dropped_rounds:,} was dropped with a snapshot, because this fleet is large"
+        if seq not in events:
+            record, lacks = ("an availability record", "closes no round") if noun == "round" else PRESENCE
+            result.problems.append(f"{record} belongs to event {seq}, which {lacks}")
+    result.summary = (
+        f"{what.rpartition(' ')[0]} is stored for {count:,} {'rounds' if noun == 'round' else 'calls of fill'}"
+    )
+    if dropped:
+        result.summary += f"; that of {dropped:,} was dropped with a snapshot, because this fleet is large"
     return result
 
 
@@ -187,17 +198,7 @@ def _closed_round_problems(
             continue
         if turn.id != ids[row]:
             yield f"in round {closed.round} the turn of row {row} has the id {turn.id!r} instead of {ids[row]!r}"
-        if turn.kind != KINDS[kind] or (turn.seconds is not None and turn.seconds != seconds):
-            recorded = "" if turn.seconds is None else f" after {turn.seconds:g} s"
-            yield (
-                f"in round {closed.round} {turn.id!r} was closed as {KINDS[kind]} after {seconds:g} s, but its turn is "
-                f"recorded as {turn.kind}{recorded}"
-            )
-        if KINDS[kind] in RETURNED and turn.loss != (None if math.isnan(loss) else loss):
-            yield (
-                f"in round {closed.round} {turn.id!r} was closed with loss {loss:g}, but its turn is recorded with "
-                f"loss {turn.loss}"
-            )
+        yield from outcome_problems(f"in round {closed.round} {turn.id!r} was closed", turn, kind, seconds, loss)
 
 
 def _late_time_problems(
@@ -240,8 +241,6 @@ def check_open_round(db: sqlite3.Connection) -> CheckResult:
 
 def check_offers(db: sqlite3.Connection, noun: str) -> CheckResult:
     """Checks the recorded offers against their digests and the turns of their rounds; `noun` as for `check_summary`."""
-    if not has_offers(db):
-        return CheckResult("no offers are recorded: the file was written by an older version of turnout")
     result, count, newest = CheckResult(), 0, _newest_round(db)
     for round_, volunteers, data, digest in db.execute(
         "SELECT round, volunteers, data, digest FROM offers ORDER BY round"

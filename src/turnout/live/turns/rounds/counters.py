@@ -47,13 +47,9 @@ class ClientCounters:
 
     @classmethod
     def restored(cls, stored: Mapping[str, Any]) -> ClientCounters:
-        """Returns the counters from the entries of a snapshot; other entries are ignored.
-
-        Snapshots of older versions have no `broken_since`: it is 0 for all clients.
-        """
-        complete = {"broken_since": np.zeros_like(saved_value(stored, "retired")), **stored}
+        """Returns the counters from the entries of a snapshot; other entries are ignored."""
         names = [counter.name for counter in fields(cls)]
-        return cls(**{name: np.array(saved_value(complete, _stored_key(name)), dtype=np.int64) for name in names})
+        return cls(**{name: np.array(saved_value(stored, _stored_key(name)), dtype=np.int64) for name in names})
 
     def stored(self) -> dict[str, IntArray]:
         """Returns copies of the counters, by the keys under which a snapshot stores them."""

@@ -56,9 +56,6 @@ class Fleet:
         build: Builds the policy for a number of clients.
         backoff_after: The number of consecutive misses after which a client is backed off.
         late_window: The number of rounds in which the true time of a late client is still learned.
-
-    `judged_after` is the last round before the promise to each client was judged round by round: 0, or the round of the
-    snapshot of an older version, which did not record since when clients were beyond the tolerance.
     """
 
     def __init__(self, build: Callable[[int], SelectionPolicy], *, backoff_after: int, late_window: int) -> None:
@@ -68,7 +65,6 @@ class Fleet:
         self._rows: dict[str, int] | None = None  # None until a row is looked up
         self._policy: SelectionPolicy | None = None
         self.round = 0
-        self.judged_after = 0
         # These spare tests of all clients in every round: no promise can be broken up to the first round (0 if that is
         # not known), and no client is backed off after the second.
         self._unbroken_until = self._last_backoff = 0
@@ -254,7 +250,6 @@ class Fleet:
         return {
             "clients": len(self.ids),
             "round": self.round,
-            "judged_after": self.judged_after,
             **prefixed("numbers", {key: counters[key] for key in _STORED_COUNTERS}),
             **prefixed("ways", self.history.errors()),
             "awaited.rounds": np.array([key[0] for key in keys], dtype=np.int64),
@@ -272,7 +267,7 @@ class Fleet:
         self.ids = list(ids)
         self._rows = None
         self.round = int(saved_value(state, "round"))
-        self.judged_after, self._unbroken_until = judged_after(state), 0
+        self._unbroken_until = 0
         self.counters = ClientCounters.restored(subset(state, "numbers"))
         self._last_backoff = int(self.counters.backoff_until.max(initial=0))
         self._has_retired = bool(self.counters.retired.any())
@@ -354,7 +349,7 @@ class Fleet:
 
     def _judge(self) -> None:
         """Records since when each client has been beyond the tolerance of its promise."""
-        if self.round <= max(self.judged_after, self._unbroken_until) or not self._may_be_broken():
+        if self.round <= self._unbroken_until or not self._may_be_broken():
             return
         certificate = self.policy.certificate()
         if certificate is not None:
@@ -392,8 +387,3 @@ class Fleet:
             )
         oldest = closed.round - self._late_window
         self.pending = {key: arrival for key, arrival in self.pending.items() if key[0] > oldest}
-
-
-def judged_after(state: Mapping[str, Any]) -> int:
-    """Returns the `judged_after` of a fleet with this saved state, which those of older versions do not contain."""
-    return int(state["judged_after"] if "judged_after" in state else saved_value(state, "round"))

@@ -74,6 +74,9 @@ class SlotFleet(Fleet):
         """Forgets the id and everything that a client reported, without retiring it."""
         super().erase(row, name)
         self.given[row] = np.nan
+        for decision, (own, context) in self.contexts.items():
+            if own == row:
+                self.contexts[decision] = (row, np.full_like(context, np.nan))
 
     def rest_left(self, at: float) -> FloatArray:
         """Returns for how many seconds each client is given no turn because it rests; 0 for those that do not.

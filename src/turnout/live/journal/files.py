@@ -1,4 +1,4 @@
-"""Backups of a fleet."""
+"""Files of fleets: which files are some, and backups of them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from turnout.errors import StoreError
-from turnout.live.journal.schema import READABLE
+from turnout.live.journal.schema import FLEET
 from turnout.storage.files.backup import back_up
+from turnout.storage.files.database import translate_sqlite_errors
+from turnout.storage.files.identify import application_id
+
+
+def is_fleet(path: Path) -> bool:
+    """Returns whether the application id of a file is that of a fleet."""
+    if not path.is_file():
+        raise StoreError(f"there is no file {path}: check the path")
+    with translate_sqlite_errors(path):
+        return application_id(path) == FLEET.application_id
 
 
 def back_up_fleet(path: Path, copy: Path, progress: Callable[[int, int], None] = lambda *_: None) -> None:
@@ -23,4 +33,4 @@ def back_up_fleet(path: Path, copy: Path, progress: Callable[[int, int], None] =
     """
     if not path.exists():
         raise StoreError(f"there is no fleet at {path}: check the path")
-    back_up(path, copy, READABLE, progress)
+    back_up(path, copy, FLEET, progress)

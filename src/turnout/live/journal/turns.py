@@ -1,0 +1,158 @@
+"""Queries of a fleet's file: turns, and the rounds and turns that are open.
+
+They take a connection inside a transaction, so that one transaction can make several of them.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from turnout.live.journal.redaction import Redaction, is_offer_dropped, pending_redactions, redact_pending_turn
+from turnout.live.journal.schema import corruption, meta_value
+from turnout.live.turns.records import (
+    OpenRound,
+    RecordedOffer,
+    Turn,
+    digest_of,
+    offer_digest,
+    turn_from_row,
+    unpack_offer,
+    unpack_open,
+)
+from turnout.live.turns.slots.records import Flight, unpack_flight
+from turnout.storage.encoding.packing import parse_stored
+from turnout.storage.files.database import single_value
+
+#: The columns of a turn; whether it is open; and the clients that are being forgotten, so that this needs no query.
+_TURNS = (
+    "SELECT t.*, EXISTS (SELECT 1 FROM open_round o WHERE o.round = t.round), "
+    "(SELECT value FROM meta WHERE key = 'redactions') FROM turns t"
+)
+
+
+def moment(db: sqlite3.Connection) -> str:
+    """Returns what the numbers of turns count: "round", or "decision" in a fleet without rounds."""
+    return "round" if parse_stored(meta_value(db, "settings")).get("concurrency") is None else "decision"
+
+
+def turns_where(db: sqlite3.Connection, condition: str, *values: Any) -> list[Turn]:
+    """Returns the turns that fulfil a condition in SQL, without what forgotten clients reported.
+
+    Raises:
+        StoreError: If one of them does not match its checksum.
+    """
+    return [turn for turn, _ in _decoded(db, db.execute(f"{_TURNS} WHERE {condition}", values))]
+
+
+def find_turn(db: sqlite3.Connection, client: str, round: int | None = None) -> tuple[Turn, bool] | None:
+    """Returns the turn of a client in a round, by default its newest, and whether it is open; None without one."""
+    if round is None:
+        stored = db.execute(f"{_TURNS} WHERE t.id = ? ORDER BY t.round DESC LIMIT 1", (client,))
+    else:
+        stored = db.execute(f"{_TURNS} WHERE t.id = ? AND t.round = ?", (client, round))
+    return next(iter(_decoded(db, stored)), None)
+
+
+def open_turns_of(db: sqlite3.Connection, clients: Sequence[str]) -> dict[str, Turn]:
+    """Returns the turns of these clients in the open round, by id; clients without one are missing."""
+    opened = "(SELECT MIN(round) FROM open_round)"
+    named = "t.id IN (SELECT value FROM json_each(?))"
+    query = f"{_TURNS} INDEXED BY turns_by_id WHERE t.round = {opened} AND {named}"
+    stored = db.execute(query, (json.dumps(clients, ensure_ascii=False),))
+    return {turn.id: turn for turn, _ in _decoded(db, stored)}
+
+
+def turns_since(db: sqlite3.Connection, round: int) -> list[Turn]:
+    """Returns all turns after a round, and checks that the index by id contains each of them."""
+    indexed = (
+        "SELECT COUNT(*) FROM turns t WHERE round > ? AND EXISTS (SELECT 1 FROM turns u INDEXED BY turns_by_id "
+        "WHERE u.id = t.id AND u.round = t.round AND u.row = t.row)"
+    )
+    turns = turns_where(db, "t.round > ? ORDER BY t.round, t.row", round)
+    if single_value(db, indexed, round) != len(turns):
+        raise corruption(db, "the index of turns by id is incomplete")
+    return turns
+
+
+def _decoded(db: sqlite3.Connection, stored: Any) -> list[tuple[Turn, bool]]:
+    turns: list[tuple[Turn, bool]] = []
+    pending: list[Redaction] = []
+    for *row, is_open, redactions in stored.fetchall():
+        turn, checksum = turn_from_row(row)
+        if turn.checksum != checksum:
+            where = f"{moment(db)} {turn.round}"
+            raise corruption(db, f"the turn of {turn.id!r} in {where} does not match its checksum")
+        if redactions is not None:
+            pending = pending or pending_redactions(db)
+            turn = redact_pending_turn(pending, turn)
+        turns.append((turn, bool(is_open)))
+    return turns
+
+
+# What is open
+
+
+def read_open_round(db: sqlite3.Connection) -> OpenRound | None:
+    """Returns the open round, or None if no round is open."""
+    stored = db.execute("SELECT round, data, digest FROM open_round").fetchone()
+    if stored is None:
+        return None
+    number, data, digest = stored
+    if digest != digest_of(b"", str(number), data):
+        raise corruption(db, f"the open round {number} does not match its digest")
+    return unpack_open(data)
+
+
+def read_flights(db: sqlite3.Connection) -> dict[int, Flight]:
+    """Returns the turns under way of a fleet without rounds, by decision."""
+    flights = {}
+    for number, data, digest in db.execute("SELECT round, data, digest FROM open_round ORDER BY round").fetchall():
+        if digest != digest_of(b"", str(number), data):
+            raise corruption(db, f"the turn {number} that is under way does not match its digest")
+        flights[int(number)] = unpack_flight(data)
+    return flights
+
+
+# Offers
+
+
+def rounds_with_offers(db: sqlite3.Connection) -> list[int]:
+    """Returns the rounds whose offers are recorded."""
+    return [int(number) for (number,) in db.execute("SELECT round FROM offers ORDER BY round")]
+
+
+def read_offer(db: sqlite3.Connection, round: int) -> RecordedOffer | None:
+    """Returns the offer from which the cohort of a round was selected, or None if it is not recorded."""
+    stored = db.execute("SELECT volunteers, data, digest FROM offers WHERE round = ?", (round,)).fetchone()
+    if stored is None or is_offer_dropped(pending_redactions(db), round, stored[0]):
+        return None
+    volunteers, data, digest = stored
+    if digest != offer_digest(round, volunteers, data):
+        raise corruption(db, f"the offer of {moment(db)} {round} does not match its digest")
+    return unpack_offer(data, volunteers)
+
+
+def read_offer_of_decision(db: sqlite3.Connection, decision: int) -> RecordedOffer | None:
+    """Returns the offer of a decision about one slot, or None if it is not recorded.
+
+    Several slots may be filled at once: only the offer of the first is recorded, and those that were given a turn
+    before this decision were not available any more. The reasons of the other decisions are not recorded.
+    """
+    first = db.execute("SELECT MAX(round) FROM offers WHERE round <= ?", (decision,)).fetchone()[0]
+    recorded = None if first is None else read_offer(db, first)
+    if recorded is None or first == decision:
+        return recorded
+    turns = turns_where(db, "t.round BETWEEN ? AND ? ORDER BY t.round, t.row", first, decision)
+    if any(turn.round == decision for turn in turns) and len(turns) == decision - first + 1:
+        given = np.array([turn.row for turn in turns if turn.round < decision], dtype=np.int64)
+        own = np.array([turn.row for turn in turns if turn.round == decision], dtype=np.int64)
+        left = recorded.available.copy()
+        left[given] = False
+        contexts = None if recorded.contexts is None else recorded.contexts[left[recorded.available]]
+        return RecordedOffer(decision, own, {}, left, contexts)
+    return None

@@ -1,0 +1,205 @@
+"""A fleet is one file with its log and its lock file, by whatever name it is opened and however often it is refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from live.fleets import LIVE, OpenFleet, offered, play_round
+from turnout.errors import StoreError
+from turnout.live import FleetReader, Reporter, Scheduler, certify
+from turnout.live._internals import SlotFleet
+from turnout.live.audit.doctor.doctor import examine
+from turnout.live.journal.files import back_up_fleet
+from turnout.storage.files import storefile
+from turnout.storage.files.acknowledged import lock_path
+from turnout.storage.files.database import log_path
+from turnout.storage.files.lock import Writer, lock_line
+
+
+def examine_log(path: Path) -> None:
+    """Raises StoreError if the doctor finds that commits may be missing."""
+    log = next(finding for finding in examine(path) if finding.part == "log")
+    if not log.ok:
+        raise StoreError(log.message)
+
+
+OPENINGS: dict[str, Callable[[Path], Any]] = {
+    "scheduler": Scheduler.open,
+    "takeover": lambda path: Scheduler.open(path, takeover=True),
+    "reporter": Reporter,
+    "reader": FleetReader,
+    "certify": lambda path: certify(path, path.with_name("certificate.json"), path.with_name("record.jsonl")),
+    "backup": lambda path: back_up_fleet(path, path.with_name("backup.turnout")),
+    "doctor": examine_log,
+}
+
+
+@pytest.fixture
+def copy(open_fleet: OpenFleet, folder: Path) -> Path:
+    """A copy of the file of a running fleet, without its log and its lock file."""
+    scheduler, copy = open_fleet(), folder / "copy.turnout"
+    for _ in range(3):
+        play_round(scheduler, offered("a", "b", "c"))
+    shutil.copy(scheduler.path, copy)
+    return copy
+
+
+@pytest.mark.parametrize("name", OPENINGS)
+def test_a_copy_without_its_log_is_refused_as_often_as_it_is_tried(copy: Path, name: str) -> None:
+    for _ in range(3):
+        with pytest.raises(StoreError, match=r"is a copy of a file in use, without its lock file copy\.turnout\.lock"):
+            OPENINGS[name](copy)
+        assert not lock_path(copy).exists()
+        assert not copy.with_name("backup.turnout").exists()
+
+
+def test_a_lock_file_that_states_no_commit_makes_no_copy_complete(copy: Path) -> None:
+    """A process that was killed while it opened the copy has left it."""
+    lock_path(copy).write_bytes(b" " * 63 + b"\n")
+    for open_it in OPENINGS.values():
+        with pytest.raises(StoreError, match="is a copy of a file in use"):
+            open_it(copy)
+
+
+def test_a_fleet_that_cannot_be_created_leaves_no_lock_file(folder: Path) -> None:
+    path = folder / "fleet.turnout"
+    log_path(path).write_bytes(b"x" * 100)
+    with pytest.raises(StoreError, match="does not exist, but its log"):
+        Scheduler.open(path, **LIVE)
+    assert not lock_path(path).exists()
+
+
+def test_a_backup_whose_writer_is_killed_while_it_opens_it_is_opened_again(
+    open_fleet: OpenFleet, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler, backup = open_fleet(), folder / "backup.turnout"
+    play_round(scheduler, offered("a", "b", "c"))
+    back_up_fleet(scheduler.path, backup)
+
+    def kill(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:  # after the file was marked as in use, before that was acknowledged
+        patch.setattr(storefile.StoreFile, "_acknowledge", kill)
+        with pytest.raises(KeyboardInterrupt):
+            Scheduler.open(backup)
+    with Scheduler.open(backup) as continued:
+        assert continued.round == 1
+
+
+# Other names of the same file
+
+
+@pytest.fixture
+def link(open_fleet: OpenFleet, folder: Path) -> Path:
+    """A symbolic link in another folder to the file of a fleet, which was opened by its own name."""
+    scheduler, link = open_fleet(), folder / "elsewhere" / "link.turnout"
+    play_round(scheduler, offered("a", "b", "c"))
+    link.parent.mkdir()
+    link.symlink_to(scheduler.path)
+    return link
+
+
+@pytest.mark.parametrize("name", ["reporter", "reader", "certify", "backup", "doctor"])
+def test_a_running_fleet_is_sound_by_the_name_of_a_link(link: Path, name: str) -> None:
+    opened = OPENINGS[name](link)
+    if name in ("reporter", "reader"):
+        opened.close()
+    assert not list(link.parent.glob("*.lock")) + list(link.parent.glob("*-wal"))
+
+
+def test_a_fleet_cannot_be_written_by_two_names(link: Path) -> None:
+    with pytest.raises(StoreError, match=rf"is being written by process {os.getpid()}"):
+        Scheduler.open(link)
+    assert Writer.parse(lock_line(link)) == Writer.current()
+
+
+def test_a_fleet_that_was_opened_by_a_link_is_held_by_its_own_name_too(folder: Path) -> None:
+    link = folder / "link.turnout"
+    link.symlink_to(folder / "fleet.turnout")
+    with Scheduler.open(link, **LIVE) as scheduler:
+        assert scheduler.path == folder / "fleet.turnout"
+        with pytest.raises(StoreError, match=rf"is being written by process {os.getpid()}"):
+            Scheduler.open(scheduler.path)
+
+
+def test_a_process_may_change_its_folder_while_a_fleet_is_open(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "other").mkdir()
+    monkeypatch.chdir(folder)
+    with Scheduler.open("fleet.turnout", **LIVE) as scheduler, Reporter("fleet.turnout") as reporter:
+        a, b = scheduler.choose(["a", "b", "c"])
+        monkeypatch.chdir(folder / "other")
+        assert scheduler.report(a, 1.0)
+        assert reporter.report(b, 1.0)
+        scheduler.close_round()
+        assert scheduler.metrics().round == 1
+    assert list((folder / "other").iterdir()) == []
+
+
+# What is acknowledged, and who may write
+
+
+def test_a_reporter_acknowledges_nothing_into_a_log_that_was_deleted_before_its_first_report(
+    open_fleet: OpenFleet,
+) -> None:
+    scheduler = open_fleet()
+    (a, _) = scheduler.choose(["a", "b", "c"])
+    with Reporter(scheduler.path) as reporter:
+        log_path(scheduler.path).unlink()
+        with pytest.raises(StoreError, match=r"fleet\.turnout-wal was deleted or replaced while it was in use"):
+            reporter.report(a, 1.0)
+
+
+def test_a_takeover_that_is_refused_leaves_the_writer_its_lock(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler = open_fleet()
+    play_round(scheduler, offered("a", "b", "c"))
+    monkeypatch.setattr(storefile, "TAKEOVER_WAIT_SECONDS", 0.01)
+    with scheduler.group():  # inside a transaction
+        with pytest.raises(StoreError, match="database is locked"):
+            Scheduler.open(scheduler.path, takeover=True)
+        with pytest.raises(StoreError, match=rf"is being written by process {os.getpid()}"):
+            Scheduler.open(scheduler.path)
+    play_round(scheduler, offered("a", "b", "c"))
+    assert scheduler.round == 2
+    assert [file.name for file in scheduler.path.parent.glob("*.lock*")] == ["fleet.turnout.lock"]
+    with Scheduler.open(scheduler.path, takeover=True) as second:
+        assert second.round == 2
+        with pytest.raises(StoreError, match="was taken over by"):
+            play_round(scheduler, offered("a", "b", "c"))
+
+
+def test_no_status_of_a_forgotten_client_remains_in_the_summary_of_its_running_turn(folder: Path) -> None:
+    path, free_cpu = folder / "fleet.turnout", 0.123456789
+    ids = ["a", "b", "c", "d"]
+    statuses = {**offered(*ids), **offered("a", free_cpu=free_cpu)}
+    options: dict[str, Any] = {"settings": {"guaranteed_rate": 0.1}, "concurrency": 2, "keep_rounds": 4}
+    with Scheduler.open(path, late_window=1, allow_infeasible=True, **options) as scheduler:
+        first = scheduler.fill({"a": statuses["a"]})
+        for _ in range(3):  # a trains while others get turns
+            for turn in scheduler.fill({name: statuses[name] for name in ids[1:]}):
+                scheduler.report(turn.id, 1.0)
+        scheduler.report(first[0].id, 9.0)
+        for _ in range(6):
+            for turn in scheduler.fill({name: statuses[name] for name in ids[1:]}):
+                scheduler.report(turn.id, 1.0)
+            scheduler.compact()
+            with FleetReader(path) as reader:
+                start = reader.replay_start()
+            fleet = None if start is None else start.fleet
+            if isinstance(fleet, SlotFleet) and "a" in [fleet.ids[row] for row in fleet.training().values()]:
+                break
+        else:
+            pytest.fail("the summary was never taken while a was training")
+        scheduler.fill([])
+        scheduler.forget("a")
+        scheduler.compact()
+    assert struct.pack("<d", 1 / free_cpu) not in path.read_bytes()
