@@ -193,18 +193,3 @@ def test_corrupt_bytes_are_refused_or_have_no_effect() -> None:
         except StoreError:
             refused += 1
     assert refused > 150
-
-
-def test_pickled_objects_are_never_loaded() -> None:
-    import io
-    import zipfile
-
-    intact = columns_of(play_rounds(2)).to_bytes()
-    pickled = io.BytesIO()
-    np.save(pickled, np.array([{}], dtype=object), allow_pickle=True)
-    crafted = io.BytesIO()
-    with zipfile.ZipFile(io.BytesIO(intact)) as source, zipfile.ZipFile(crafted, "w") as target:
-        for name in source.namelist():
-            target.writestr(name, pickled.getvalue() if name == "chosen.npy" else source.read(name))
-    with pytest.raises(StoreError, match="the stored bytes are damaged"):
-        RoundColumns.from_bytes(crafted.getvalue())
