@@ -14,7 +14,6 @@ import pytest
 from live.fleets import LIVE, OpenFleet, offered, play_round
 from turnout.errors import StoreError
 from turnout.live import FleetReader, Reporter, Scheduler, certify
-from turnout.live._internals import SlotFleet
 from turnout.live.audit.doctor.doctor import examine
 from turnout.live.journal.files import back_up_fleet
 from turnout.live.turns.slots.state import SlotFleet
