@@ -174,8 +174,8 @@ bench: setup  ## measure rounds, turns and the service, and compare with referen
 	$(BIN)/python -m pytest -q benchmarks --benchmark-only --benchmark-columns=median,iqr,rounds
 
 results: setup  ## reproduce the numerical study and the digits (9 min of CPU time; the runs are stored in build/)
-	$(BIN)/turnout reproduce numerical --out docs/results/numerical --store build/study.turnout
-	$(BIN)/turnout reproduce accuracy --out docs/results/digits --store build/digits.turnout
+	$(BIN)/turnout study reproduce numerical --out docs/results/numerical --store build/study.turnout
+	$(BIN)/turnout study reproduce accuracy --out docs/results/digits --store build/digits.turnout
 
 figures: setup  ## draw the figures in docs/results again from their stored tables (1 min)
 	PYTHONPATH=tests $(BIN)/python tests/lab/studies/stored.py

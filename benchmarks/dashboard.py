@@ -61,7 +61,7 @@ def measure_browser(
     folder: Path | None = None,
     watch: Callable[[str], None] = lambda _: None,
 ) -> BrowserFigures:
-    """Creates a fleet, serves it with `turnout dashboard` and opens every page in Chromium.
+    """Creates a fleet, serves it with `turnout fleet dashboard` and opens every page in Chromium.
 
     Args:
         clients: Size of the fleet.

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from turnout.cli.app import MODULES, app
+from turnout.cli.app import COMMANDS, app
 
 EXAMPLE = re.compile(r"^Example: *(.+)$", flags=re.MULTILINE)
 
@@ -112,6 +112,6 @@ def _default(parameter: Any) -> list[str]:
 
 def _marked(text: str) -> str:
     """Returns the text with options and commands as code, and with links to the pages in docs/."""
-    names = "|".join(MODULES)
+    names = "|".join(COMMANDS)
     text = re.sub(rf"(?<![\w`-])(--[a-z][a-z-]*|turnout (?:{names}))\b(?![`-])", r"`\1`", text)
     return re.sub(r"(?<![\w/`])docs/([\w-]+\.md)", r"[docs/\1](../../\1)", text)

@@ -8,7 +8,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
@@ -16,15 +15,10 @@ import pytest
 import typer
 
 import turnout
-from bench.test_live import FIGURES
 from cli import in_process
 from documents import check_command
-from turnout.bench.choosing import MILLION, large_case, standard_cases
-from turnout.bench.dashboard import ROUTES, DashboardFigures
-from turnout.bench.sweeping import SweepFigures
-from turnout.cli import bench
-from turnout.cli.app import app
-from turnout.cli.lab import demo
+from turnout.cli.app import COMMANDS, app
+from turnout.cli.studies import demo
 from turnout.kernel.backend import using_kernel
 
 
@@ -51,28 +45,18 @@ def test_the_version_names_the_kernel() -> None:
 
 def test_help_lists_the_commands_and_is_the_default() -> None:
     shown = run_here("--help").stdout
-    for command in (
-        "demo",
-        "simulate",
-        "compare",
-        "reproduce",
-        "train",
-        "runs",
-        "data",
-        "fleet",
-        "check",
-        "bench",
-        "--version",
-    ):
+    for command in (*COMMANDS, "--version", "--with"):
         assert command in shown
     assert "Usage: turnout" in run_here().stdout
+    assert "Usage: turnout fleet tokens" in run_here("fleet", "tokens").stdout
 
 
-@pytest.mark.parametrize("command", ["demo", "simulate", "compare", "reproduce", "train", "check", "bench"])
-def test_every_command_has_help(command: str) -> None:
-    done = run_here(command, "--help")
-    assert done.returncode == 0
-    assert "--json" in done.stdout
+def test_the_commands_are_few() -> None:
+    group = typer.main.get_command(app)
+    assert isinstance(group, click.Group)
+    every = [group, *(command for _, command in all_commands(group))]
+    assert sum(not isinstance(command, click.Group) for command in every) <= 40
+    assert sum(isinstance(param, click.Option) for command in every for param in command.params) <= 200
 
 
 def all_commands(group: click.Group, path: str = "turnout") -> Iterator[tuple[str, click.Command]]:
@@ -113,7 +97,7 @@ print(*sys.modules)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     modules = done.stdout.splitlines()[-1].split()
     assert "turnout.cli.fleet.certify" in modules
-    assert not [name for name in modules if name.startswith(("turnout.cli.bench", "turnout.lab.studies", "matplotlib"))]
+    assert not [name for name in modules if name.startswith(("turnout.lab", "turnout.dashboard", "matplotlib"))]
 
 
 def test_a_mistyped_command_is_corrected() -> None:
@@ -185,137 +169,3 @@ def test_the_demo_prints_its_table_without_matplotlib(tmp_path: Path, monkeypatc
     assert "FairPace, tolerance 2" in done.stdout
     assert "pip install 'turnout[plots]'" in done.stdout
     assert not (tmp_path / "r.html").exists()
-
-
-SMALL_FLEET = ("--clients", "2000", "--cohort", "10", "--repeats", "1")
-
-
-def measure_once(monkeypatch: pytest.MonkeyPatch, name: str, *figures_before: object) -> list[tuple[object, ...]]:
-    """Lets a function of the benchmarks measure only at its first call; returns the arguments of all calls.
-
-    Args:
-        monkeypatch: Restores the function.
-        name: The function.
-        *figures_before: Figures; the function does not measure at all if they are given.
-    """
-    calls: list[tuple[object, ...]] = []
-    figures: list[object] = list(figures_before)
-    measure = getattr(bench, name)
-
-    def measured(*arguments: object, **options: object) -> object:
-        calls.append((*arguments, {name: option for name, option in options.items() if not callable(option)}))
-        if not figures:
-            figures.append(measure(*arguments, **options))
-        return figures[0]
-
-    monkeypatch.setattr(bench, name, measured)
-    return calls
-
-
-def test_bench_prints_ratios_for_every_condition(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = measure_once(monkeypatch, "_measure_cases")
-    measure_once(monkeypatch, "verdicts")
-    for command in (("bench",), ("bench", "choose"), ("bench", "choosing")):
-        done = run_here(*command, *SMALL_FLEET)
-        assert done.returncode == 0, done.stderr
-        for text in ("mixed", "settled", "mostly cold", "cold", "all ties", "heavy-tailed", "adverse", "mixed (numpy)"):
-            assert text in done.stdout
-        assert "/ copy" in done.stdout
-        assert "import of turnout / import of numpy" in done.stdout
-    figures = json.loads(run_here("bench", *SMALL_FLEET, "--json").stdout)
-    assert figures["kernel"] == "compiled"
-    assert {row["clients"] for row in figures["rounds"]} == {2000}
-    assert all(row["copies"] > 0 and row["reads"] > 0 and row["bytes_per_client"] > 100 for row in figures["rounds"])
-    assert all(target["met"] == (target["figure"] <= target["most"]) for target in figures["targets"])
-    assert measured == [(standard_cases(2000, 10), 1, {})] * 4
-
-
-@pytest.mark.parametrize("name", ["choose", "live", "year", "sweep", "training", "oort", "dashboard", "flower"])
-def test_every_benchmark_has_help_with_an_example(name: str) -> None:
-    done = run_here("bench", name, "--help")
-    assert done.returncode == 0
-    assert "--json" in done.stdout
-    assert f"Example: turnout bench {name}" in done.stdout
-
-
-LIVE = replace(FIGURES, clients=2000, cohort=10)
-SWEEP = SweepFigures(runs=6, workers=1, sweep_seconds=1.5, run_seconds=0.2, single_seconds=1.2)
-ANSWERS = {f"/api/{name}": 0.01 * (index + 1) for index, name in enumerate(ROUTES)}
-DASHBOARD = DashboardFigures(1000, 100, 600_000, 0.9, 1.1, ANSWERS, ANSWERS, 90_000_000)
-#: Whether the command measures; the tests of the benchmarks measure in any case.
-MEASURES = pytest.mark.parametrize("measures", [False, pytest.param(True, marks=pytest.mark.thorough)])
-
-
-@MEASURES
-def test_bench_live_prints_its_figures_and_whether_each_target_is_met(
-    monkeypatch: pytest.MonkeyPatch, measures: bool
-) -> None:
-    measured = measure_once(monkeypatch, "measure_live", *([] if measures else [LIVE]))
-    figures = json.loads(run_here("bench", "live", *SMALL_FLEET, "--json").stdout)
-    assert figures["clients"] == 2000
-    assert figures["ratio"] == pytest.approx(figures["live_seconds"] / figures["kernel_seconds"])
-    assert (figures["most"], figures["met"]) == (2, figures["ratio"] <= 2)
-    assert figures["open_seconds"] == figures["open"]["wall"] > 0
-    assert [target["most"] for target in figures["targets"]] == [5, 2, 1, 1, 0.5, 2]
-    assert all(target["met"] == (target["figure"] <= target["most"]) for target in figures["targets"])
-    done = run_here("bench", "live", *SMALL_FLEET)
-    assert done.returncode == 0
-    for text in ("A live fleet of 2,000 clients", "registering all clients", "forgetting a client", "Targets", "met"):
-        assert text in done.stdout
-    assert measured == [({"clients": 2000, "cohort": 10, "repeats": 1},)] * 2
-
-
-@MEASURES
-def test_bench_sweep_prints_runs_per_second(monkeypatch: pytest.MonkeyPatch, measures: bool) -> None:
-    measured = measure_once(monkeypatch, "measure_sweep", *([] if measures else [SWEEP]))
-    arguments = ("bench", "sweep", "--seeds", "1", "--workers", "1")
-    figures = json.loads(run_here(*arguments, "--json").stdout)
-    assert figures["runs"] == 6
-    assert figures["runs_per_second"] == pytest.approx(6 / figures["sweep_seconds"])
-    assert figures["speedup"] == pytest.approx(figures["single_seconds"] / figures["sweep_seconds"])
-    assert "6 runs of 500 rounds with 1 worker processes" in run_here(*arguments).stdout
-    assert measured == [({"seeds": 1, "workers": 1},)] * 2
-
-
-@MEASURES
-def test_bench_dashboard_prints_the_first_answer_of_each_page(monkeypatch: pytest.MonkeyPatch, measures: bool) -> None:
-    measured = measure_once(monkeypatch, "measure_dashboard", *([] if measures else [DASHBOARD]))
-    done = run_here("bench", "dashboard", "--clients", "1000", "--cohort", "10", "--repeats", "1")
-    assert done.returncode == 0, done.stderr
-    assert "First answers: /api/overview" in done.stdout
-    assert "later answers come from the cache" in done.stdout
-    assert measured == [({"clients": 1000, "cohort": 10, "repeats": 1},)]
-
-
-def test_bench_measures_the_large_fleet_only_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = measure_once(monkeypatch, "_measure_cases", [])
-    measure_once(monkeypatch, "verdicts", [])
-    for arguments in ((), ("--clients", "2000"), ("--cohort", "10")):
-        assert run_here("bench", "choose", "--repeats", "1", "--json", *arguments).returncode == 0
-    assert [cases for cases, *_ in measured] == [
-        [*standard_cases(MILLION, None), large_case()],
-        standard_cases(2000, None),
-        standard_cases(MILLION, 10),
-    ]
-
-
-def test_bench_dashboard_prints_json_and_no_memory_where_it_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    figures = replace(DASHBOARD, memory_bytes=None)
-    measure_once(monkeypatch, "measure_dashboard", figures)
-    assert json.loads(run_here("bench", "dashboard", "--json").stdout) == asdict(figures)
-    assert "of memory" not in run_here("bench", "dashboard").stdout
-
-
-def test_bench_training_needs_an_existing_device() -> None:
-    done = run_here("bench", "training", "--device", "tpu")
-    assert done.returncode == 2
-    assert "there is no device 'tpu': use cpu, cuda" in done.stderr
-
-
-def test_options_of_bench_before_a_sub_command_are_an_error_that_names_the_right_order() -> None:
-    done = run_here("bench", "--clients", "2000", "--json", "oort")
-    assert done.returncode == 2
-    assert "error: --clients, --json must follow the sub-command: turnout bench oort --clients" in done.stderr
-    done = run_here("bench", "--device", "cuda")
-    assert done.returncode == 2
-    assert "--device is an option of turnout bench training" in done.stderr

@@ -1,4 +1,4 @@
-"""`turnout fleet backup | compact | retire | forget | abandon-round | repair`."""
+"""`turnout fleet doctor | backup | compact | retire | forget | abandon-round`."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_fleet_is_compacted_to_what_it_keeps(file: Path, tmp_path: Path) -> No
     with FleetReader(file) as reader:
         assert [closed.round for closed in reader.closed_rounds()] == list(range(29, 41))
         assert [offer.round for offer in reader.offers()] == [38, 39, 40]
-    done = run("certify", file, "-o", tmp_path / "c.json")
+    done = run("fleet", "certify", file, "-o", tmp_path / "c.json")
     assert "The record begins after round 28: what clients were promised and got up to then is stated" in done.stdout
     done = run("verify", tmp_path / "c.json", tmp_path / "c.jsonl")
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "Verified: the certificate matches the record.")
@@ -133,16 +133,16 @@ def make_copy_of_a_running_fleet(file: Path) -> None:
 
 
 def test_an_older_state_is_accepted_only_on_request(file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert "is not damaged: there is nothing to repair" in output_of("repair", file)
+    assert output_of("doctor", file, "--accept-older").endswith("The file is intact.\n")
     make_copy_of_a_running_fleet(file)
     said = error_of("status", file)
-    assert f"Try: turnout fleet doctor {file} lists what is damaged; turnout fleet repair {file} --accept-older" in said
-    assert "commits are lost" in error_of("repair", file)
-    doctor = run("fleet", "doctor", file).stdout
-    assert f"if none is newer than the file, run `turnout fleet repair {file} --accept-older` to continue" in doctor
-    assert "answer yes, or pass --yes" in error_of("repair", file, "--accept-older")
+    assert f"Try: turnout fleet doctor {file} lists what is damaged; turnout fleet doctor {file} --accept-older" in said
+    doctor = run("fleet", "doctor", file)
+    assert doctor.returncode == 1
+    advice = f"if none is newer than the file, run `turnout fleet doctor {file} --accept-older` to continue"
+    assert advice in doctor.stdout
     caplog.clear()
-    assert "continues after round" in output_of("repair", file, "--accept-older", "--yes")
+    assert output_of("doctor", file, "--accept-older").endswith("The file is intact.\n")
     assert caplog.text.count("The older state was accepted") == 1
     output_of("status", file)
     assert all(finding.ok is not False for finding in examine(file))
@@ -151,14 +151,4 @@ def test_an_older_state_is_accepted_only_on_request(file: Path, caplog: pytest.L
 def test_other_damage_is_not_repaired(file: Path) -> None:
     with closing(sqlite3.connect(file)) as db, db:
         db.execute("UPDATE turns SET seconds = seconds + 1")
-    assert "cannot be repaired: restore it from a backup" in error_of("repair", file, "--accept-older", "--yes")
-
-
-def test_a_round_that_was_closed_twice_is_repaired(file: Path) -> None:
-    with Scheduler.open(file) as scheduler, scheduler._journal.writing() as changes:
-        *_, (_, kind, data, availability) = scheduler._journal.events()
-        changes.add_event(kind, data, availability)
-    assert "follows that of round 3" in error_of("status", file)
-    assert "answer yes, or pass --yes" in error_of("repair", file)
-    assert "The second close of 1 round was removed" in output_of("repair", file, "--yes")
-    output_of("doctor", file)
+    assert "cannot be repaired: restore it from a backup" in error_of("doctor", file, "--accept-older")

@@ -12,7 +12,7 @@ SMALL = ("--rounds", "10", "--seeds", "2")
 
 
 def run(*arguments: str) -> in_process.Done:
-    return in_process.run("reproduce", *arguments, COLUMNS="140")
+    return in_process.run("study", "reproduce", *arguments, COLUMNS="140")
 
 
 def error_of(*arguments: str) -> str:

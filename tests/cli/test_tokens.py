@@ -1,4 +1,4 @@
-"""`turnout tokens`."""
+"""`turnout fleet tokens`."""
 
 from __future__ import annotations
 
@@ -20,33 +20,35 @@ def fleet(tmp_path: Path) -> Path:
 
 
 def error_of(*arguments: str | Path) -> str:
-    output, errors, code = run("tokens", *arguments)
+    output, errors, code = run("fleet", "tokens", *arguments)
     assert (output, code) == ("", 2)
     return errors
 
 
 def test_a_token_is_printed_once_listed_and_revoked(fleet: Path) -> None:
-    text = run("tokens", "create", fleet, "--role", "server", "--label", "training", "--days", "30").stdout.strip()
+    text = run(
+        "fleet", "tokens", "create", fleet, "--role", "server", "--label", "training", "--days", "30"
+    ).stdout.strip()
     with TokenFile(fleet, read_only=True) as file:
         found = file.find(text)
     assert found is not None
     assert (found.role, found.label) == ("server", "training")
-    listed = run("tokens", "list", fleet).stdout
+    listed = run("fleet", "tokens", "list", fleet).stdout
     for shown in (found.id, "server", "valid", "training"):
         assert shown in listed
     assert text.split("_", 2)[2] not in listed
-    done = run("tokens", "revoke", fleet, found.id)
+    done = run("fleet", "tokens", "revoke", fleet, found.id)
     assert done.stdout.startswith(f"Token {found.id} (server) was revoked at ")
     with TokenFile(fleet, read_only=True) as file:
         assert file.find(text) is None
-    assert "revoked" in run("tokens", "list", fleet).stdout
+    assert "revoked" in run("fleet", "tokens", "list", fleet).stdout
 
 
 def test_a_token_can_be_revoked_by_its_text(fleet: Path) -> None:
-    text = run("tokens", "create", fleet, "--role", "viewer").stdout.strip()
+    text = run("fleet", "tokens", "create", fleet, "--role", "viewer").stdout.strip()
     secret = text.split("_", 2)[2]
     assert secret not in error_of("revoke", fleet, f"turnout_ffffffffffff_{secret}")
-    assert secret not in run("tokens", "revoke", fleet, text).stdout
+    assert secret not in run("fleet", "tokens", "revoke", fleet, text).stdout
     with TokenFile(fleet, read_only=True) as file:
         assert file.find(text) is None
 
@@ -54,7 +56,7 @@ def test_a_token_can_be_revoked_by_its_text(fleet: Path) -> None:
 def test_every_device_gets_its_own_token(fleet: Path, tmp_path: Path) -> None:
     ids = tmp_path / "ids.txt"
     ids.write_text("phone-2\n\nphone 3\n", encoding="utf-8")
-    lines = run("tokens", "create", fleet, "--role", "device", "--client", "phone-1", "--clients", ids).stdout
+    lines = run("fleet", "tokens", "create", fleet, "--role", "device", "--client", "phone-1", "--clients", ids).stdout
     texts = dict(line.rsplit(" ", 1) for line in lines.splitlines())
     assert list(texts) == ["phone-1", "phone-2", "phone 3"]
     with TokenFile(fleet, read_only=True) as file:
@@ -65,8 +67,8 @@ def test_every_device_gets_its_own_token(fleet: Path, tmp_path: Path) -> None:
 
 
 def test_tokens_as_json(fleet: Path) -> None:
-    (made,) = json.loads(run("tokens", "create", fleet, "--role", "viewer", "--json").stdout)
-    (listed,) = json.loads(run("tokens", "list", fleet, "--json").stdout)
+    (made,) = json.loads(run("fleet", "tokens", "create", fleet, "--role", "viewer", "--json").stdout)
+    (listed,) = json.loads(run("fleet", "tokens", "list", fleet, "--json").stdout)
     assert {**made, "state": "valid"} == {**listed, "token": made["token"]}
     assert "token" not in listed
 
@@ -82,7 +84,7 @@ def test_errors_are_one_line_and_create_no_file(fleet: Path, tmp_path: Path) -> 
     assert "is not the file of a fleet" in error_of("create", empty, "--role", "server")
     assert not tokens_path(empty).exists()
     tokens_path(fleet).unlink()
-    assert "has no tokens: create one first. Try: turnout tokens create" in error_of("list", fleet)
+    assert "has no tokens: create one first. Try: turnout fleet tokens create" in error_of("list", fleet)
     assert "has no tokens" in error_of("revoke", fleet, "abc")
     assert not tokens_path(fleet).exists()
 
@@ -90,6 +92,8 @@ def test_errors_are_one_line_and_create_no_file(fleet: Path, tmp_path: Path) -> 
 def test_the_tokens_of_a_forgotten_client_are_removed(fleet: Path) -> None:
     with Scheduler.open(fleet) as scheduler:
         scheduler.register(["phone-1", "phone-2"])
-    run("tokens", "create", fleet, "--role", "device", "--client", "phone-1", "--client", "phone-2")
+    run("fleet", "tokens", "create", fleet, "--role", "device", "--client", "phone-1", "--client", "phone-2")
     assert run("fleet", "forget", fleet, "phone-1", "--yes").returncode == 0
-    assert [token["client"] for token in json.loads(run("tokens", "list", fleet, "--json").stdout)] == ["phone-2"]
+    assert [token["client"] for token in json.loads(run("fleet", "tokens", "list", fleet, "--json").stdout)] == [
+        "phone-2"
+    ]

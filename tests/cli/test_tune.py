@@ -54,7 +54,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.usefixtures("small_search")
 def test_a_goal_gives_a_command_that_uses_the_result(tmp_path: Path) -> None:
     figure = tmp_path / "trade-off.svg"
-    done = run("tune", "--within", "2", *SMALL, "--figure", str(figure))
+    done = run("study", "tune", "--within", "2", *SMALL, "--figure", str(figure))
     assert (done.stderr, done.returncode) == ("", 0)
     for text in (
         "every client within 2 turns of its guarantee by round 30",
@@ -81,7 +81,7 @@ def test_a_goal_gives_a_command_that_uses_the_result(tmp_path: Path) -> None:
 def test_the_answer_as_json_is_complete(request: pytest.FixtureRequest, full: bool) -> None:
     is_small = not full and request.getfixturevalue("small_search")
     seeds, points = (4, 7) if is_small else (20, 13)
-    found = json_of("tune", "--mean-round", "11", *SMALL)
+    found = json_of("study", "tune", "--mean-round", "11", *SMALL)
     assert found["possible"]
     assert found["expected"]["met"] == found["expected"]["of"] == seeds
     assert found["expected"]["mean_round"]["mean"] < 11
@@ -94,11 +94,11 @@ def test_the_answer_as_json_is_complete(request: pytest.FixtureRequest, full: bo
 
 @pytest.mark.usefixtures("small_search")
 def test_a_goal_that_cannot_be_met_exits_with_code_one_and_a_remedy() -> None:
-    done = run("tune", "--p95-round", "0.1", *SMALL)
+    done = run("study", "tune", "--p95-round", "0.1", *SMALL)
     assert done.returncode == 1
     for text in ("No speed weight meets this goal, with or without a horizon", "best possible", "--p95-round"):
         assert text in done.stdout
-    assert json.loads(run("tune", "--p95-round", "0.1", *SMALL, "--json").stdout)["possible"] is False
+    assert json.loads(run("study", "tune", "--p95-round", "0.1", *SMALL, "--json").stdout)["possible"] is False
 
 
 def test_a_goal_that_only_a_horizon_meets_is_said_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_a_goal_that_only_a_horizon_meets_is_said_so(monkeypatch: pytest.MonkeyP
         return replace(found, answer=None, horizon=replace(found.best, settings=settings))
 
     monkeypatch.setattr(tune, "find_speed_weight", only_with_a_horizon)
-    done = run("tune", "--within", "2", *SMALL)
+    done = run("study", "tune", "--within", "2", *SMALL)
     assert done.returncode == 0
     assert "No speed weight meets the goal with the paper's rule; a horizon does.\nRecommended: " in done.stdout
     assert "--set speed_weight=3.0 --set horizon=30 --set prior=fleet" in done.stdout
@@ -128,7 +128,7 @@ def test_the_line_for_a_live_fleet_opens_it_with_the_settings() -> None:
 @pytest.mark.usefixtures("small_search")
 def test_a_tolerance_of_fair_pace_is_found(tmp_path: Path) -> None:
     figure = tmp_path / "trade-off.svg"
-    done = run("tune", "--policy", "fair-pace", "--mean-round", "11", *SMALL, "--figure", str(figure))
+    done = run("study", "tune", "--policy", "fair-pace", "--mean-round", "11", *SMALL, "--figure", str(figure))
     assert (done.stderr, done.returncode) == ("", 0)
     for text in (
         "Recommended: tolerance=",
@@ -147,7 +147,7 @@ def test_a_tolerance_of_fair_pace_is_found(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("small_search")
 def test_a_guaranteed_rate_of_fair_pace_is_found(tmp_path: Path) -> None:
     figure = tmp_path / "trade-off.svg"
-    found = json_of("tune", "--find", "guaranteed_rate", "--mean-round", "9", *SMALL, "--figure", str(figure))
+    found = json_of("study", "tune", "--find", "guaranteed_rate", "--mean-round", "9", *SMALL, "--figure", str(figure))
     assert (found["policy"], found["parameter"]) == ("fair-pace", "guaranteed_rate")
     assert 0 < found["settings"]["guaranteed_rate"] < 0.4
     assert "--set guaranteed_rate=" in found["line"]
@@ -157,7 +157,7 @@ def test_a_guaranteed_rate_of_fair_pace_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small_search")
 def test_a_tolerance_that_cannot_be_found_gives_a_remedy() -> None:
-    done = run("tune", "--policy", "fair-pace", "--mean-round", "0.1", *SMALL)
+    done = run("study", "tune", "--policy", "fair-pace", "--mean-round", "0.1", *SMALL)
     assert done.returncode == 1
     for text in ("No tolerance meets this goal.", "best possible", "tolerance=", "lower guaranteed_rate"):
         assert text in done.stdout, text
@@ -170,7 +170,7 @@ def test_the_policy_of_a_record_is_tuned_by_default(tmp_path: Path) -> None:
     plan = RunPlan("fair-pace", 40, settings={"cohort_size": 3, "tolerance": 3.0}, world_settings={"clients": 12})
     with RunStore(path) as opened:
         play_into(opened, plan)
-    found = json_of("tune", "--mean-round", "20", "--by", "20", "--from", str(path))
+    found = json_of("study", "tune", "--mean-round", "20", "--by", "20", "--from", str(path))
     assert (found["policy"], found["parameter"]) == ("fair-pace", "tolerance")
     assert found["line"].startswith("make_policy('fair-pace', 12, **{'cohort_size': 3, 'tolerance': ")
     assert any("the recorded mean round of" in text for text in found["assumptions"])
@@ -178,7 +178,7 @@ def test_the_policy_of_a_record_is_tuned_by_default(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small_search")
 def test_a_world_is_fitted_to_a_record(store: Path) -> None:
-    done = run("tune", "--within", "3", "--by", "30", "--from", str(store))
+    done = run("study", "tune", "--within", "3", "--by", "30", "--from", str(store))
     assert (done.stderr, done.returncode) == ("", 0)
     assert "a world fitted to run 1 of" in done.stdout
     assert done.stdout.count("assumed:") >= 5
@@ -206,11 +206,13 @@ def test_a_world_is_fitted_to_a_record(store: Path) -> None:
     ],
 )
 def test_errors_of_tune_are_one_line(arguments: tuple[str, ...], text: str, store: Path) -> None:
-    assert text in error_of("tune", *(str(store) if argument == "STORE" else argument for argument in arguments))
+    assert text in error_of(
+        "study", "tune", *(str(store) if argument == "STORE" else argument for argument in arguments)
+    )
 
 
 def test_a_replay_marks_exact_figures(store: Path) -> None:
-    done = run("replay", str(store), "--policy", "random")
+    done = run("fleet", "replay", str(store), "--policy", "random")
     assert (done.stderr, done.returncode) == ("", 0)
     assert done.stdout.count(" exact ") == 10
     assert "promise: 0.15 of all rounds, at most 2 turns behind" in done.stdout
@@ -220,10 +222,12 @@ def test_a_replay_marks_exact_figures(store: Path) -> None:
         assert f"{text}kept: " in done.stdout or f"{text}behind: " in done.stdout or f"{text}broken: " in done.stdout
     assert "everything is exact" in done.stdout
     assert "replayed by random (cohort_size=3)" in done.stdout
-    unchanged = json_of("replay", str(store))
+    unchanged = json_of("fleet", "replay", str(store))
     assert all(one["replayed"] == one["recorded"] for one in unchanged["figures"].values())
     assert unchanged["recorded"]["policy"] == "rbcsf"
-    assert json_of("replay", str(store), "--set", "speed_weight=50")["figures"]["other_choices"]["replayed"] > 0
+    assert (
+        json_of("fleet", "replay", str(store), "--set", "speed_weight=50")["figures"]["other_choices"]["replayed"] > 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -236,11 +240,13 @@ def test_a_replay_marks_exact_figures(store: Path) -> None:
     ],
 )
 def test_errors_of_replay_are_one_line(arguments: tuple[str, ...], text: str, store: Path) -> None:
-    assert text in error_of("replay", *(str(store) if argument == "STORE" else argument for argument in arguments))
+    assert text in error_of(
+        "fleet", "replay", *(str(store) if argument == "STORE" else argument for argument in arguments)
+    )
 
 
 def test_a_replay_with_fair_pace_reports_the_promise(store: Path) -> None:
-    found = json_of("replay", str(store), "--policy", "fair-pace", "--set", "accrual=always")
+    found = json_of("fleet", "replay", str(store), "--policy", "fair-pace", "--set", "accrual=always")
     assert found["policy"] == "fair-pace"
     assert found["statuses"] == {found["status"]: 1}
     assert found["share_of"] == "of all rounds"
@@ -249,8 +255,8 @@ def test_a_replay_with_fair_pace_reports_the_promise(store: Path) -> None:
     assert found["figures"]["largest_shortfall"]["replayed"] < found["figures"]["largest_shortfall"]["recorded"]
 
 
-@pytest.mark.parametrize("command", ["tune", "replay"])
-def test_the_commands_have_help(command: str) -> None:
-    done = run(command, "--help")
+@pytest.mark.parametrize("command", [("study", "tune"), ("fleet", "replay")])
+def test_the_commands_have_help(command: tuple[str, str]) -> None:
+    done = run(*command, "--help")
     assert done.returncode == 0
     assert "--json" in done.stdout

@@ -136,7 +136,7 @@ def test_a_fleet_is_certified_explained_exported_and_examined(version: str, name
     turns = dict(zip(expected["clients"], expected["turns"], strict=True))
     assert {client: counts["turns"] for client, counts in written["clients"].items()} == turns
     assert run("verify", certificate, record).returncode == 0
-    assert CLIENTS[1] in run("explain", str(path), CLIENTS[1]).stdout
+    assert CLIENTS[1] in run("fleet", "explain", str(path), CLIENTS[1]).stdout
     exported = run("fleet", "export", str(path)).stdout.splitlines()
     assert len(exported) == expected["events"]
     doctor = run("fleet", "doctor", str(path))
@@ -168,7 +168,7 @@ def test_a_store_of_runs_shows_the_figures_that_it_had_and_is_continued(version:
     exported = run("runs", "export", str(path), "--table", "runs")
     assert exported.returncode == 0
     assert len(exported.stdout.splitlines()) == 4
-    assert "hoosing client 0 would" in run("explain", str(path), "0", "--run", "1").stdout
+    assert "hoosing client 0 would" in run("fleet", "explain", str(path), "0", "--run", "1").stdout
 
 
 @pytest.mark.parametrize("version", VERSIONS)

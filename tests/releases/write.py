@@ -102,7 +102,7 @@ def figures_of(scheduler: Scheduler) -> dict[str, Any]:
 def write_runs(path: Path) -> list[dict[str, Any]]:
     """Writes a store of two runs; returns their figures."""
     for policy in ("rbcsf", "random"):
-        run("simulate", policy, "--rounds", "15", "--seed", "3", "--save", str(path))
+        run("simulate", policy, "--rounds", "15", "--seed", "3", "--store", str(path))
     with RunStore(path, read_only=True) as store:
         return [
             {
@@ -142,7 +142,7 @@ def write_release(folder: Path) -> None:
     if hasattr(Scheduler, "fill"):
         expected["slots"] = write_slots(folder / "slots.turnout")
     expected["runs"] = write_runs(folder / "runs.turnout")
-    run("certify", str(folder / "fleet.turnout"), "--out", str(folder / "certificate.json"))
+    run("fleet", "certify", str(folder / "fleet.turnout"), "--out", str(folder / "certificate.json"))
     source = folder / "traces.csv"
     source.write_text(TRACES, encoding="utf-8")
     run("traces", "convert", str(source), "--to", str(folder / "traces.npz"))

@@ -18,7 +18,7 @@ from docs._extensions.public_names import PublicName, api_pages, described_in, p
 from docs._extensions.public_names import public_names as names_of
 from docs._extensions.structure import FURTHER, docname_of, parts
 from documents import PAGES
-from turnout.cli.app import MODULES
+from turnout.cli.app import COMMANDS
 
 
 @pytest.mark.parametrize("module", [commands, docstrings, public_names, structure])
@@ -47,8 +47,10 @@ def test_the_reference_has_every_command_with_its_options_and_its_example() -> N
     pages = command_pages()
     every = list(all_commands())
     assert len(every) > 50
-    assert {words[1] for words, _ in every[1:]} == set(MODULES) == set(pages)
-    assert {"turnout demo", "turnout fleet status", "turnout reproduce"} <= {" ".join(words) for words, _ in every}
+    assert {words[1] for words, _ in every[1:]} == set(COMMANDS) == set(pages)
+    assert {"turnout demo", "turnout fleet status", "turnout study reproduce"} <= {
+        " ".join(words) for words, _ in every
+    }
     for words, command in every[1:]:
         page = pages[words[1]]
         (section,) = re.findall(
@@ -69,7 +71,8 @@ def test_a_command_is_described_with_arguments_ranges_and_defaults() -> None:
     assert "```{option} --clients INTEGER\n" in check
     status = describe(("turnout", "fleet", "status"), found["turnout fleet status"])
     assert "```text\nturnout fleet status [OPTIONS] FILE\n```" in status
-    assert "Environment variable: `TURNOUT_TOKEN`." in describe(("turnout", "dashboard"), found["turnout dashboard"])
+    dashboard = describe(("turnout", "fleet", "dashboard"), found["turnout fleet dashboard"])
+    assert "Environment variable: `TURNOUT_TOKEN`." in dashboard
 
 
 def test_the_page_about_the_command_line_names_every_command() -> None:

@@ -61,7 +61,7 @@ def measure_dashboard(
     folder: Path | None = None,
     watch: Callable[[str], None] = lambda _: None,
 ) -> DashboardFigures:
-    """Creates a fleet, serves it with `turnout dashboard` and requests every route.
+    """Creates a fleet, serves it with `turnout fleet dashboard` and requests every route.
 
     Args:
         clients: Size of the fleet.
@@ -122,8 +122,8 @@ def client_id(row: int) -> str:
 
 @contextmanager
 def dashboard_of(path: Path, *options: str) -> Iterator[str]:
-    """Runs `turnout dashboard` on a free port until the block ends, and yields its address."""
-    command = [sys.executable, "-m", "turnout", "dashboard", str(path), "--port", "0", *options]
+    """Runs `turnout fleet dashboard` on a free port until the block ends, and yields its address."""
+    command = [sys.executable, "-m", "turnout", "fleet", "dashboard", str(path), "--port", "0", *options]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

@@ -78,7 +78,7 @@ def measure_service(
     folder: Path | None = None,
     watch: Callable[[str], None] = lambda _: None,
 ) -> ServiceFigures:
-    """Serves two fleets with `turnout serve`, and sends requests from another process; fsyncs are included.
+    """Serves two fleets with `turnout fleet serve`, and sends requests from another process; fsyncs are included.
 
     Devices of a fleet without rounds check in, each with a token of its own; nearly all are asked to wait, as in a
     fleet with far more clients than slots. Devices of a fleet with rounds report, each once. Every call has an
@@ -169,7 +169,7 @@ def _device_tokens(path: Path, devices: Sequence[str]) -> list[str]:
 
 def _tokens(path: Path, *options: str) -> list[str]:
     """Creates tokens and returns their texts, in the order of the clients."""
-    command = [sys.executable, "-m", "turnout", "tokens", "create", str(path), *options, "--json"]
+    command = [sys.executable, "-m", "turnout", "fleet", "tokens", "create", str(path), *options, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise StoreError(f"no tokens could be created: {done.stderr}")
@@ -178,8 +178,8 @@ def _tokens(path: Path, *options: str) -> list[str]:
 
 @contextmanager
 def service_of(paths: Sequence[Path], *options: str) -> Iterator[int]:
-    """Runs `turnout serve` on a free port until the block ends, and yields the port."""
-    command = [sys.executable, "-m", "turnout", "serve", *map(str, paths), "--port", "0", "--no-page", *options]
+    """Runs `turnout fleet serve` on a free port until the block ends, and yields the port."""
+    command = [sys.executable, "-m", "turnout", "fleet", "serve", *map(str, paths), "--port", "0", "--no-page", *options]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""`turnout sweep` on processes of this machine, on Ray and on Dask: workers that are killed, and the same bytes."""
+"""`turnout simulate` on processes of this machine, on Ray and on Dask: workers that are killed, and the same bytes."""
 
 from __future__ import annotations
 
@@ -120,7 +120,9 @@ def running(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 def assert_a_killed_worker_makes_no_difference(study: Study, *options: str) -> None:
-    with running(study.start("-m", "turnout", "sweep", "study.toml", "--store", "runs.turnout", *options)) as sweep:
+    with running(
+        study.start("-m", "turnout", "simulate", "--config", "study.toml", "--store", "runs.turnout", *options)
+    ) as sweep:
         study.kill_a_worker()
         output, _ = sweep.communicate()
         assert sweep.returncode == 0, output
@@ -187,7 +189,9 @@ def assert_training_stores_the_same_runs(study: Study, *options: str) -> None:
     """Trains on a cluster, and compares each run with the same run in this process."""
     (study.folder / "training.toml").write_text(TRAINING)
     store = study.folder / "training.turnout"
-    with running(study.start("-m", "turnout", "sweep", "training.toml", "--store", str(store), *options)) as sweep:
+    with running(
+        study.start("-m", "turnout", "simulate", "--config", "training.toml", "--store", str(store), *options)
+    ) as sweep:
         output, _ = sweep.communicate()
         assert sweep.returncode == 0, output
     with RunStore(store, read_only=True) as opened:

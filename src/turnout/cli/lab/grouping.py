@@ -54,9 +54,8 @@ def group_runs(infos: Sequence[RunInfo], tolerance: float | None) -> list[Conten
 
 def _contender(infos: Sequence[RunInfo], seeds: Sequence[int], tolerance: float | None) -> ContenderRuns:
     plan = infos[0].plan
-    contender = Contender(RunPlan.from_dict(plan).name, plan, seeds)
     allowed = judged_tolerance(guarantee_of_run(infos[0]), tolerance)
-    return ContenderRuns(contender, [info.id for info in infos], allowed)
+    return ContenderRuns(Contender(RunPlan.from_dict(plan).name, plan, seeds, allowed), [info.id for info in infos])
 
 
 def _key(info: RunInfo, names: Sequence[str]) -> str:

@@ -21,7 +21,6 @@ from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.info import RunInfo
 from turnout.lab.runs.plans import slot_defaults
 from turnout.plugins import naming_packages
-from turnout.policies.base import SelectionPolicy
 from turnout.policies.registry import guarantee_of, with_defaults
 
 PromiseOption = Annotated[
@@ -82,21 +81,11 @@ class JudgedPromise:
 PAPER_PROMISE = JudgedPromise(DEFAULT_RATE, "always", "chosen")
 
 
-def promise_of(policies: Sequence[SelectionPolicy], rate: float | None) -> JudgedPromise:
-    """Returns the promise of the first policy with one rate for all clients, else the paper's; `rate` replaces it."""
-    return first_promise([policy.guarantee for policy in policies], rate)
-
-
 def first_promise(guarantees: Sequence[Guarantee | None], rate: float | None) -> JudgedPromise:
     """Returns the first guarantee with one rate for all clients, else the paper's promise; `rate` replaces it."""
     first = next((guarantee for guarantee in guarantees if guarantee is not None and _is_one(guarantee)), None)
     found = PAPER_PROMISE if first is None else JudgedPromise(first.rate, first.accrual, first.paid)
     return found if rate is None else replace(found, rate=rate)
-
-
-def tolerance_of(policy: SelectionPolicy, tolerance: float | None) -> Tolerance:
-    """Returns the tolerance of a policy, the default if it has none; `tolerance` replaces both."""
-    return judged_tolerance(policy.guarantee, tolerance)
 
 
 def judged_tolerance(guarantee: Guarantee | None, tolerance: float | None) -> Tolerance:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from turnout.cli.advice import describe
-from turnout.cli.lab.comparing import CsvOption, Output, TargetOption, baseline_index, show_comparison
+from turnout.cli.lab.comparing import TargetOption, baseline_index, show_comparison
 from turnout.cli.lab.grouping import group_runs
 from turnout.cli.lab.judging import (
     PAPER_PROMISE,
@@ -25,7 +25,7 @@ from turnout.cli.lab.judging import (
     guarantee_of_run,
 )
 from turnout.cli.lab.tracking import TrackOption, Tracks
-from turnout.cli.options import JsonOption, print_json
+from turnout.cli.options import JsonOption, make_table, print_json
 from turnout.counting import counted
 from turnout.errors import PluginError, SettingError
 from turnout.kernel.guarantee import Guarantee
@@ -37,13 +37,8 @@ from turnout.lab.runs.store import RunStore
 from turnout.lab.runs.tables import as_kind, build_table
 from turnout.lab.studies.framework.reproduce import write_text
 
-runs = typer.Typer(
-    no_args_is_help=True,
-    help="List, show, export and delete the runs of a store.\n\nExample: turnout runs list results/runs.turnout",
-)
-
 StoreArgument = Annotated[Path, typer.Argument(help="Store of runs, such as results/runs.turnout.")]
-RunArgument = Annotated[int, typer.Argument(help="Number of the run, as `turnout runs list` shows it.")]
+RunArgument = Annotated[int, typer.Argument(help="Number of the run, as `turnout runs show` lists it.")]
 
 
 class Format(StrEnum):
@@ -63,38 +58,18 @@ class TableName(StrEnum):
     turns = "turns"
 
 
-@runs.command("list")
-def list_runs(store: StoreArgument, json: JsonOption = False) -> None:
-    """List the runs of a store.
-
-    Example: turnout runs list results/runs.turnout
-    """
-    with RunStore(store, read_only=True) as opened:
-        infos = opened.runs()
-    if json:
-        print_json([_as_dict(info) for info in infos])
-        return
-    table = Table(title=f"{counted(len(infos), 'run')} in {store}")
-    for heading in ("run", "policy", "seed", "rounds", "finished", "started"):
-        table.add_column(heading, justify="right" if heading in ("run", "seed", "rounds") else "left")
-    for info in infos:
-        table.add_row(
-            str(info.id),
-            _name(info),
-            str(info.plan.get("seed", "")),
-            str(info.rounds),
-            "yes" if info.finished else "no",
-            info.started,
-        )
-    Console().print(table)
-
-
-@runs.command()
-def show(store: StoreArgument, run: RunArgument, json: JsonOption = False) -> None:
-    """Show the settings of a run and a summary of its rounds (times in seconds).
+def show(
+    store: StoreArgument,
+    run: Annotated[int | None, typer.Argument(help="Number of the run; by default all runs are listed.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """List the runs of a store, or show the settings of one and a summary of its rounds (times in seconds).
 
     Example: turnout runs show results/runs.turnout 3
     """
+    if run is None:
+        _list(store, json=json)
+        return
     with RunStore(store, read_only=True) as opened:
         info = opened.info(run)
         columns = opened.columns(run)
@@ -117,7 +92,21 @@ def show(store: StoreArgument, run: RunArgument, json: JsonOption = False) -> No
     Console().print(table)
 
 
-@runs.command()
+def _list(store: Path, *, json: bool) -> None:
+    with RunStore(store, read_only=True) as opened:
+        infos = opened.runs()
+    if json:
+        print_json([_as_dict(info) for info in infos])
+        return
+    table = make_table(
+        "run>", "policy", "seed>", "rounds>", "finished", "started", title=f"{counted(len(infos), 'run')} in {store}"
+    )
+    for info in infos:
+        seed = str(info.plan.get("seed", ""))
+        table.add_row(str(info.id), _name(info), seed, str(info.rounds), "yes" if info.finished else "no", info.started)
+    Console().print(table)
+
+
 def export(
     store: StoreArgument,
     chosen: Annotated[
@@ -165,7 +154,6 @@ def export(
         _write(out, found.to_csv() if form is Format.csv else found.to_jsonl())
 
 
-@runs.command()
 def compare(
     store: StoreArgument,
     chosen: Annotated[
@@ -177,7 +165,6 @@ def compare(
     promise: PromiseOption = None,
     tolerance: ToleranceOption = None,
     target: TargetOption = None,
-    csv: CsvOption = None,
     out: Annotated[Path | None, typer.Option(help="Folder for figures, data and table.")] = None,
     json: JsonOption = False,
 ) -> None:
@@ -190,10 +177,10 @@ def compare(
     with RunStore(store, read_only=True) as opened:
         infos = [opened.info(run) for run in chosen] if chosen else opened.runs()
         entries = group_runs([info for info in infos if info.rounds], tolerance)
-        reference = baseline_index([entry.contender.name for entry in entries], baseline)
+        reference = baseline_index([entry.contender for entry in entries], baseline)
         guarantees = [guarantee_of_run(opened.info(entry.runs[0])) for entry in entries]
         judged_by = first_promise(guarantees, promise)
-        show_comparison(opened, entries, reference, judged_by, target, Output(json, csv, out))
+        show_comparison(opened, entries, reference, judged_by, target, out, json=json)
 
 
 def _format_of(out: Path | None) -> Format:
@@ -223,12 +210,10 @@ def _promise_figures(info: RunInfo, columns: RoundColumns) -> dict[str, Any]:
     return {name: summary[name] for name in names if name in summary}
 
 
-@runs.command()
 def delete(
     store: StoreArgument,
     run: RunArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    json: JsonOption = False,
 ) -> None:
     """Delete a run from its store.
 
@@ -239,10 +224,7 @@ def delete(
         if not yes:
             typer.confirm(f"Delete run {run} ({_name(info)}, {counted(info.rounds, 'round')})?", abort=True)
         opened.delete(run)
-    if json:
-        print_json({"deleted": run})
-    else:
-        typer.echo(f"deleted run {run}")
+    typer.echo(f"deleted run {run}")
 
 
 def _summary(columns: RoundColumns, guarantee: Guarantee | None) -> dict[str, Any]:

@@ -68,7 +68,7 @@ from turnout import RoundOffer, RoundReport, Selection, SelectionPolicy, Setting
 class $cls(SelectionPolicy):
     """Selects the clients with the shortest mean time, and new clients first.
 
-    `turnout policies show $name` prints this line, and what is said about each setting.
+    `turnout policies $name` prints this line, and what is said about each setting.
 
     Args:
         clients: The number of clients.
@@ -166,7 +166,7 @@ from turnout import RoundOffer, RoundReport, Selection
 class $cls:
     """Clients with fixed speeds, of which a share is available in each round.
 
-    `turnout worlds show $name` prints this line, and what is said about each setting.
+    `turnout worlds $name` prints this line, and what is said about each setting.
 
     Args:
         seed: The seed of all random numbers.
@@ -322,12 +322,12 @@ SOURCES: Mapping[str, tuple[str, str]] = {
 #: How each kind is used once it is installed, and without installation.
 USES: Mapping[str, tuple[str, str]] = {
     "policy": (
-        "turnout compare --suite traces --with $name",
-        "turnout compare --suite traces --with $module:$cls",
+        "turnout study leaderboard traces $name",
+        "turnout study leaderboard traces $module:$cls",
     ),
     "world": (
-        "turnout compare --world name=$name",
-        "turnout compare --world name=$module:$cls",
+        "turnout simulate --world name=$name",
+        "turnout simulate --world name=$module:$cls",
     ),
     "learner": (
         "turnout simulate fair-pace random --world name=training --world learner=$name",

@@ -1,4 +1,4 @@
-"""`turnout tune`: finds the setting of fair-pace or rbcsf that meets a goal."""
+"""`turnout study tune`: finds the setting of fair-pace or rbcsf that meets a goal."""
 
 from __future__ import annotations
 
@@ -13,15 +13,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from turnout.cli.options import (
-    JsonOption,
-    SeedOption,
-    SettingOption,
-    WorldOption,
-    contenders,
-    print_json,
-    progress_bar,
-)
+from turnout.cli.lab.plans import WorldOption, contenders
+from turnout.cli.options import JsonOption, SeedOption, SettingOption, print_json, progress_bar
 from turnout.counting import counted
 from turnout.errors import SettingError, suggestion
 from turnout.lab.analysis.promise import SHARE_OF
@@ -146,7 +139,7 @@ def tune(
 
     Pass one goal: --within TURNS, --mean-round SECONDS or --p95-round SECONDS. Exit code: 1 if it cannot be met.
 
-    Example: turnout tune --policy fair-pace --mean-round 8.2
+    Example: turnout study tune --policy fair-pace --mean-round 8.2
     """
     goal = _goal(within, mean_round, p95_round, by)
     record = None if source is None else recorded(source, run)
@@ -182,7 +175,7 @@ def _goal(within: float | None, mean_round: float | None, p95_round: float | Non
         problem = "more than one goal was given" if given else "no goal was given"
         raise SettingError(
             f"{problem}: pass one of --within TURNS, --mean-round SECONDS and --p95-round SECONDS, such as "
-            "turnout tune --within 3 --by 500"
+            "turnout study tune --within 3 --by 500"
         )
     ((name, value),) = given.items()
     return Goal(name, value, by)  # type: ignore[arg-type]  # the keys are the names of the figures of Goal

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -19,27 +19,18 @@ from turnout.lab.studies.partition_figure import draw_partition
 from turnout.lab.training.datasets import SOURCES, Source, find_source, load_dataset
 from turnout.lab.training.files import fetch as fetch_files
 from turnout.lab.training.files import find_folder
-from turnout.lab.training.partition import partition
-
-data = typer.Typer(
-    no_args_is_help=True,
-    help="List, download and verify datasets, and split them over clients.\n\nExample: turnout data list",
-)
+from turnout.lab.training.partition import partition as partition_labels
 
 NameArgument = Annotated[str, typer.Argument(help=f"Dataset: {', '.join(SOURCES)}.", autocompletion=complete_datasets)]
-FolderOption = Annotated[
-    Path | None, typer.Option(help="Folder of the files; by default the usual folders are searched.")
-]
 
 
-@data.command("list")
 def list_datasets(json: JsonOption = False) -> None:
     """List the datasets, their licences and their folders.
 
     Example: turnout data list
     """
     rows = [
-        {"name": source.name, "title": source.title, "licence": source.licence, "folder": _where(source)}
+        {"name": source.name, "title": source.title, "licence": source.licence, "folder": _place(source)}
         for source in SOURCES.values()
     ]
     if json:
@@ -54,66 +45,38 @@ def list_datasets(json: JsonOption = False) -> None:
     Console().print(table)
 
 
-@data.command()
-def path(name: NameArgument, json: JsonOption = False) -> None:
-    """Print the folder from which a dataset is read.
-
-    Example: turnout data path cifar-10
-    """
-    source = find_source(name)
-    folder = "with the package" if source.files is None else str(find_folder(source.files))
-    if json:
-        print_json({"name": name, "folder": folder})
-    else:
-        typer.echo(folder)
-
-
-@data.command()
-def check(name: NameArgument, folder: FolderOption = None, json: JsonOption = False) -> None:
-    """Read a dataset and verify the checksum of every file.
-
-    Example: turnout data check fashion-mnist
-    """
-    loaded = load_dataset(name, folder)
-    description = {
-        "name": name,
-        "train": list(loaded.train_images.shape),
-        "test": list(loaded.test_images.shape),
-        "classes": list(loaded.classes),
-    }
-    if json:
-        print_json(description)
-    else:
-        typer.echo(
-            f"{name} is complete: {len(loaded.train_labels):,} training and {len(loaded.test_labels):,} test images"
-        )
-
-
-@data.command()
 def fetch(
     name: NameArgument,
-    folder: Annotated[Path | None, typer.Option(help="Folder for the files; by default in the user's cache.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Folder of the files; by default the usual folders, or the user's cache.")
+    ] = None,
     address: Annotated[str | None, typer.Option(help="Download from this URL instead of the official one.")] = None,
     json: JsonOption = False,
 ) -> None:
-    """Download a dataset from its official URL and verify the checksum of every file.
+    """Verify the checksum of every file of a dataset, and download what is missing or damaged from its official URL.
 
     Example: turnout data fetch fashion-mnist
     """
-    source = find_source(name)
-    if source.files is None:
-        raise DatasetError(f"{name} is part of the package: no download is needed")
-    with progress_bar() as progress:
-        task = progress.add_task(f"Downloading {name}", total=None)
-        target = fetch_files(source.files, folder, address=address, watch=lambda count: progress.advance(task, count))
+    files = find_source(name).files
+    try:
+        loaded = load_dataset(name, folder)
+    except DatasetError:
+        if files is None:
+            raise
+        with progress_bar() as progress:
+            task = progress.add_task(f"Downloading {name}", total=None)
+            fetch_files(files, folder, address=address, watch=lambda count: progress.advance(task, count))
+        loaded = load_dataset(name, folder)
+    place = "with the package" if files is None else str(find_folder(files, folder))
     if json:
-        print_json({"name": name, "folder": str(target)})
+        shapes = {"train": list(loaded.train_images.shape), "test": list(loaded.test_images.shape)}
+        print_json({"name": name, "folder": place, **shapes, "classes": list(loaded.classes)})
     else:
-        typer.echo(f"{name} is complete, in {target}")
+        counts = f"{len(loaded.train_labels):,} training and {len(loaded.test_labels):,} test images"
+        typer.echo(f"{name} is complete, {place if files is None else f'in {place}'}: {counts}")
 
 
-@data.command()
-def holdings(
+def partition(
     name: NameArgument,
     gamma: Annotated[
         float, typer.Option(help="Concentration of the split (gamma_1 in the paper): small is uneven, inf is iid.")
@@ -121,16 +84,15 @@ def holdings(
     clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 40,
     items: Annotated[int, typer.Option(min=1, help="Number of items per client.")] = 500,
     seed: SeedOption = 0,
-    folder: FolderOption = None,
     figure: Annotated[Path | None, typer.Option(help="File for a figure (.svg or .png).")] = None,
     json: JsonOption = False,
 ) -> None:
     """Show the number of items of each class per client, after the paper's Dirichlet split.
 
-    Example: turnout data holdings digits --gamma 0.5 --figure split.svg
+    Example: turnout data partition digits --gamma 0.5 --figure split.svg
     """
-    loaded = load_dataset(name, folder)
-    split = partition(loaded.train_labels, clients=clients, items=items, gamma=gamma, seed=seed)
+    loaded = load_dataset(name)
+    split = partition_labels(loaded.train_labels, clients=clients, items=items, gamma=gamma, seed=seed)
     if figure is not None:
         title = f"{name}, {'iid' if math.isinf(gamma) else f'gamma = {gamma:g}'}"
         save_as(draw_partition(split.counts, loaded.classes, title), figure)
@@ -145,7 +107,8 @@ def holdings(
     Console().print(table)
 
 
-def _where(source: Source) -> Any:
+def _place(source: Source) -> str | None:
+    """Returns the folder of a dataset; None if it is missing."""
     if source.files is None:
         return "with the package"
     try:

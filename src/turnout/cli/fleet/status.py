@@ -1,44 +1,29 @@
-"""`turnout fleet`: reads the file of a live fleet, also while its scheduler is running."""
+"""`turnout fleet status | history | export`: reads the file of a fleet, also while its scheduler is running."""
 
 from __future__ import annotations
 
 import json as json_module
-import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from turnout.cli.fleet.amend import amend
-from turnout.cli.fleet.create import create
-from turnout.cli.fleet.operate import abandon_round, backup, compact, forget, repair, retire
-from turnout.cli.fleet.promise import behind_words, certificate_table, explain_certificate, promise_to_dict
-from turnout.cli.options import JsonOption, print_json, printable
+from turnout.cli.fleet.promise import behind_words, promise_to_dict
+from turnout.cli.options import FleetArgument, JsonOption, print_json, printable
 from turnout.counting import counted
 from turnout.errors import SettingError
 from turnout.kernel.certificate import Certificate
 from turnout.live import FleetReader, Scheduler, SchedulerStatus, Turn
-from turnout.live._internals import Finding, examine
 from turnout.storage.files.atomic import atomic_write
 
-fleet = typer.Typer(
-    no_args_is_help=True,
-    help="Inspect and maintain the file of a live fleet.\n\nExample: turnout fleet status fleet.turnout",
-)
-for command in (create, amend, backup, compact, retire, forget, abandon_round, repair):
-    fleet.command()(command)
-
-FleetArgument = Annotated[Path, typer.Argument(metavar="FILE", help="File of the fleet, such as fleet.turnout.")]
 MAX_SHOWN = 20
 
 
-@fleet.command()
 def status(file: FleetArgument, json: JsonOption = False) -> None:
     """Show the open round, pending, failed and late clients, the promise and who is behind, and back-offs.
 
@@ -52,7 +37,7 @@ def status(file: FleetArgument, json: JsonOption = False) -> None:
         promise = scheduler.certificate() if ids and scheduler.has_guarantee else None
     if json:
         known = None if promise is None else promise_to_dict(promise.summary(), ids)
-        print_json({**asdict(found), "resting": found.backing_off, "promise": known})  # resting: the former name
+        print_json({**asdict(found), "promise": known})
         return
     table = _table("", "", title=str(file), show_header=False)
     for heading, lines in _status_rows(found, promise, ids, training):
@@ -60,50 +45,6 @@ def status(file: FleetArgument, json: JsonOption = False) -> None:
     Console().print(table)
 
 
-@fleet.command()
-def certificate(
-    file: FleetArgument,
-    every: Annotated[
-        bool, typer.Option("--all", help=f"Show all clients instead of the {MAX_SHOWN} that are furthest behind.")
-    ] = False,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(help="Judge by this tolerance, in turns, instead of the tolerance of the fleet."),
-    ] = None,
-    json: JsonOption = False,
-) -> None:
-    """Show the turns that each client was promised and got, and whether the promise is kept, behind or broken.
-
-    A client is behind by the promised turns minus the turns that it got. The promise to a client is kept if it is
-    less than one turn behind, and broken if it is further behind than the tolerance.
-
-    Exit code: 1 if the promise to any client is broken, 0 otherwise.
-
-    Example: turnout fleet certificate fleet.turnout --all
-    """
-    with Scheduler.open(file, read_only=True) as scheduler:
-        found, ids = scheduler.certificate(), scheduler.clients
-    if tolerance is not None:
-        found = found.judged(tolerance)
-    rows = np.argsort(-found.behind_units, kind="stable")
-    shown = (rows if every else rows[:MAX_SHOWN]).tolist()
-    summary = found.summary()
-    if json:
-        clients = [_client_dict(found, row, ids[row]) for row in shown]
-        print_json({**promise_to_dict(summary, ids), "holds": found.holds, "clients": clients, "of": len(ids)})
-    else:
-        Console().print(certificate_table(found, shown, ids))
-        console = Console(highlight=False, soft_wrap=True)
-        if len(shown) < len(ids):
-            console.print(f"The {len(shown)} of {len(ids):,} clients that are furthest behind; --all shows all.")
-        for line in explain_certificate(found, shown, ids):
-            console.print(printable(line))
-        console.print(printable(f"Promise {summary.sentence(ids.__getitem__)}."))
-    if not found.holds:
-        raise typer.Exit(1)
-
-
-@fleet.command()
 def history(
     file: FleetArgument,
     client: Annotated[str, typer.Argument(metavar="CLIENT", help="Id of the client.")],
@@ -133,7 +74,6 @@ def history(
     Console(highlight=False, soft_wrap=True).print(f"{selections}, reliability {reliability:.2f}{suffix}")
 
 
-@fleet.command()
 def export(
     file: FleetArgument,
     out: Annotated[Path | None, typer.Option(help="File to write; by default standard output.")] = None,
@@ -152,24 +92,6 @@ def export(
             return
         for line in lines:
             typer.echo(line, nl=False)
-
-
-@fleet.command()
-def doctor(file: FleetArgument, json: JsonOption = False) -> None:
-    """Check the whole file for damage, and print what is damaged and what to do.
-
-    Exit code: 0 if the file is intact, 1 if it is not.
-
-    Example: turnout fleet doctor fleet.turnout
-    """
-    findings = examine(file)
-    intact = all(finding.ok is not False for finding in findings)
-    if json:
-        print_json({"sound": intact, "findings": [finding.to_dict() for finding in findings]})
-    else:
-        _print_findings(findings, file, intact)
-    if not intact:
-        raise typer.Exit(1)
 
 
 def _training(file: Path) -> list[str]:
@@ -221,35 +143,6 @@ def _age(deadline: float | None, elapsed: float) -> str:
 def _shorten(lines: list[str]) -> list[str]:
     """Returns the first lines, and the number of the others."""
     return lines if len(lines) <= MAX_SHOWN else [*lines[:MAX_SHOWN], f"and {len(lines) - MAX_SHOWN:,} more"]
-
-
-def _client_dict(found: Certificate, row: int, client: str) -> dict[str, Any]:
-    status = str(found.statuses[row])
-    return {
-        "client": client,
-        "turns": int(found.turns[row]),
-        "promised": float(found.promised[row]),
-        "behind": float(found.behind[row]),
-        "status": status,
-        "unserved": bool(found.unserved[row]),
-        "owed": float(found.owed[row]),
-        "forfeited": float(found.forfeited[row]),
-        "kept": status != "broken",
-    }
-
-
-def _print_findings(findings: list[Finding], file: Path, intact: bool) -> None:
-    marks = {True: "intact", False: "DAMAGED", None: ""}
-    table = _table("part", "", "finding", title=str(file))
-    for finding in findings:
-        table.add_row(finding.part, marks[finding.ok], printable(finding.message))
-    Console().print(table)
-    console = Console(highlight=False, soft_wrap=True)
-    remedies = dict.fromkeys(finding.remedy for finding in findings if finding.ok is False and finding.remedy)
-    command = f"run `turnout fleet repair {shlex.quote(str(file))} --accept-older`"
-    for remedy in remedies:
-        console.print(printable(f"To do: {remedy.replace('open the file with accept_older=True', command)}."))
-    console.print("The file is intact." if intact else "The file is damaged.")
 
 
 def _standing(promise: Certificate, row: int) -> str:
