@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -14,13 +15,16 @@ from typing import Any
 import pytest
 
 from cli import in_process
+from documents import check_command
 from plugin_packages import SOURCE, forget, importable, installed, write_module, write_package
 from turnout.cli.naming import Named, apply_settings, parse_policy
+from turnout.cli.plugins.new import TEMPLATES
 from turnout.errors import SettingError
 from turnout.lab import world_names
 from turnout.lab.studies.leaderboard import suites
 from turnout.lab.studies.leaderboard.slots import SLOT_SUITES
 from turnout.policies.registry import WRAPPERS, policy_names
+from turnout.version import __version__
 
 __all__ = ["importable", "installed"]
 FEW = ("--rounds", "6", "--seeds", "2", "--workers", "1")
@@ -267,29 +271,49 @@ def test_what_is_neither_a_policy_nor_a_world_nor_a_learner_cannot_be_loaded(tmp
 # New packages
 
 
-@pytest.mark.parametrize("kind", ["policy", "world"])
-def test_the_tests_of_a_new_package_pass(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "quick-thing"
-    written = run("new", kind, "quick-thing", "--folder", folder).stdout
-    assert f"cd {folder}, pip install -e ., turnout" in written
-    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    assert list(project["entry-points"].values()) == [{"quick-thing": "quick_thing:QuickThing"}]
+def run_tests(folder: Path, module: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs the two tests of a package."""
     monkeypatch.syspath_prepend(folder / "src")
     try:
-        content = runpy.run_path(str(folder / "tests" / "test_quick_thing.py"))
+        content = runpy.run_path(str(folder / "tests" / f"test_{module}.py"))
         tests = [value for name, value in content.items() if name.startswith("test_")]
         assert len(tests) == 2
         for test in tests:
             test()
     finally:
-        forget("quick_thing", f"quick_thing.{kind}")
+        forget(module, f"{module}.{kind}")
+
+
+@pytest.mark.parametrize("kind", ["policy", "world"])
+def test_a_template_is_a_package_whose_tests_pass(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_tests(TEMPLATES / kind, f"own_{kind}", kind, monkeypatch)
+
+
+@pytest.mark.parametrize("kind", ["policy", "world", "learner"])
+def test_a_new_package_is_its_template_under_another_name(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "quick-thing"
+    written = run("new", kind, "quick-thing", "--folder", folder).stdout
+    assert f"cd {folder}, pip install -e ., turnout" in written
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    (entry,) = project["entry-points"].values()
+    assert list(entry) == ["quick-thing"]
+    assert project["dependencies"][0].endswith(f">={__version__}")
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert {path.name for path in files} >= {"README.md", "py.typed", "test_quick_thing.py", f"{kind}.py"}
+    assert not [path for path in files if "own" in path.name or f"own_{kind}" in path.read_text()]
+    for command in re.findall(r"^    (turnout .*)$", (folder / "README.md").read_text(), flags=re.MULTILINE):
+        check_command(command.split())
+    if kind != "learner":
+        run_tests(folder, "quick_thing", kind, monkeypatch)
 
 
 @pytest.mark.framework
 @pytest.mark.parametrize("kind", ["policy", "world", "learner"])
 def test_pytest_runs_the_tests_of_a_new_package(kind: str, tmp_path: Path) -> None:
     if kind == "learner":
-        pytest.importorskip("turnout.lab.training.task")
+        pytest.importorskip("torch")
     folder = tmp_path / "quick-thing"
     run("new", kind, "quick-thing", "--folder", folder)
     tests = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"]
