@@ -15,7 +15,7 @@ import click
 import pytest
 import typer
 
-from cli.in_process import run
+from cli.in_process import error_of as complaint
 from turnout.cli.advice import advice_for, describe
 from turnout.cli.app import COMMANDS, app
 from turnout.errors import DatasetError, SettingError, StoreError, TurnoutError
@@ -99,14 +99,6 @@ def test_errors_are_translated_to_options_and_commands(error: TurnoutError, expe
     assert advice_for(error) == expected
     assert describe(error) == (f"{error}. Try: {'; '.join(expected)}" if expected else str(error))
     assert advice_for(pickle.loads(pickle.dumps(error))) == expected  # a worker process may have raised it
-
-
-def complaint(*arguments: str | Path, **environment: str) -> str:
-    """Returns the one line of an error."""
-    done = run(*arguments, **environment)
-    assert (done.stdout, done.returncode) == ("", 2)
-    assert done.stderr.count("\n") == 1
-    return done.stderr
 
 
 def test_a_missing_dataset_names_the_command_that_downloads_it(tmp_path: Path) -> None:

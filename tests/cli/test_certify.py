@@ -8,8 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from cli.in_process import run
-from cli.test_explain import error_of, json_of
+from cli.in_process import error_of, json_of, run
 from cli.test_fleet import play_slow_and_fast
 from turnout.kernel.certificate import Certificate
 from turnout.live import ClientStatus, Scheduler

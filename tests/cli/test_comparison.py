@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from cli import in_process
+from cli.in_process import error_of
 from tracking.events import scalars_in
 from tracking.recording import Broken, Recording
 from turnout.cli.lab.tracking import Tracks
@@ -31,12 +32,6 @@ def run(*arguments: str | Path) -> str:
     done = in_process.run(*arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-def error_of(*arguments: str | Path) -> str:
-    done = in_process.run(*arguments)
-    assert done.returncode == 2, done.stdout
-    return done.stderr
 
 
 def rows_in(file: Path) -> list[dict[str, str]]:

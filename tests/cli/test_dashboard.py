@@ -12,6 +12,7 @@ import sys
 import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -19,21 +20,14 @@ from unittest.mock import patch
 
 import pytest
 
-from cli.in_process import run
+from cli import in_process
 from dashboard.served import small_fleet
 from turnout.cli import main
 from turnout.dashboard import serving
 from turnout.lab import RunStore
 from waiting import LONGEST_WAIT
 
-
-def error_of(*arguments: str) -> str:
-    """Returns the one line on standard error; the exit code is 2."""
-    output, errors, code = run("fleet", "dashboard", *arguments)
-    assert (output, code) == ("", 2)
-    assert errors.startswith("error: ")
-    assert errors.count("\n") == 1
-    return errors
+error_of = partial(in_process.error_of, "fleet", "dashboard")
 
 
 @contextmanager

@@ -13,8 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cli.in_process import Done
-from cli.in_process import run as run_turnout
+from cli import in_process
 from turnout.lab.training.datasets import SOURCES
 from turnout.lab.training.files import DataFile, Files
 from turnout.lab.training.partition import partition
@@ -23,19 +22,13 @@ DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 FASHION = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
 
 
-def run(*arguments: str, data: Path) -> Done:
+def run(*arguments: str, data: Path) -> in_process.Done:
     """Runs `turnout data` with this data folder."""
-    return run_turnout("data", *arguments, TURNOUT_DATA=str(data), no_proxy="*")
+    return in_process.run("data", *arguments, TURNOUT_DATA=str(data), no_proxy="*")
 
 
 def error_of(*arguments: str, data: Path) -> str:
-    """Returns the one line of an error; standard output is empty and the exit code is 2."""
-    done = run(*arguments, data=data)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stdout == ""
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    return done.stderr
+    return in_process.error_of("data", *arguments, TURNOUT_DATA=str(data), no_proxy="*")
 
 
 class QuietHandler(SimpleHTTPRequestHandler):

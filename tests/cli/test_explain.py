@@ -4,12 +4,11 @@ import json
 import random
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from cli.in_process import run
+from cli.in_process import error_of, json_of, run
 from turnout.lab import RoundColumns, RunStore
 from turnout.lab.analysis.explain import explain_run
 from turnout.lab.runs.plans import RunPlan
@@ -17,19 +16,6 @@ from turnout.lab.runs.sweep import sweep
 from turnout.live import ClientStatus, Scheduler
 
 SETTINGS = {"cohort_size": 2, "guaranteed_rate": 0.2}
-
-
-def json_of(*arguments: str | Path) -> Any:
-    output, errors, code = run(*arguments, "--json")
-    assert (errors, code) == ("", 0)
-    return json.loads(output)
-
-
-def error_of(*arguments: str | Path) -> str:
-    output, errors, code = run(*arguments)
-    assert (output, code) == ("", 2)
-    assert errors.count("\n") == 1
-    return errors
 
 
 @pytest.fixture(scope="module", params=["fair-pace", "rbcsf"])

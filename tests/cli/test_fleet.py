@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,8 +17,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from cli.in_process import Done
-from cli.in_process import run as run_turnout
+from cli import in_process
 from turnout.kernel.certificate import Certificate
 from turnout.lab import RunStore
 from turnout.live import ClientStatus, Feature, Features, Scheduler
@@ -26,29 +26,8 @@ COMMANDS = [("status",), ("certify",), ("history", "phone-00"), ("export",), ("d
 SETTINGS = {"cohort_size": 3, "guaranteed_rate": 0.1}
 
 
-def run(command: str, file: Path, *arguments: str) -> Done:
-    """Runs a `turnout fleet` command."""
-    return run_turnout("fleet", command, file, *arguments)
-
-
-def output_of(command: str, file: Path, *arguments: str) -> str:
-    done = run(command, file, *arguments)
-    assert (done.stderr, done.returncode) == ("", 0)
-    return done.stdout
-
-
-def json_of(command: str, file: Path, *arguments: str) -> Any:
-    return json.loads(output_of(command, file, *arguments, "--json"))
-
-
-def error_of(command: str, file: Path, *arguments: str) -> str:
-    """Returns the one line of an error; standard output is empty and the exit code is 2."""
-    done = run(command, file, *arguments)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stdout == ""
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    return done.stderr
+run, output_of = partial(in_process.run, "fleet"), partial(in_process.output_of, "fleet")
+json_of, error_of = partial(in_process.json_of, "fleet"), partial(in_process.error_of, "fleet")
 
 
 def status_of(number: int) -> ClientStatus:

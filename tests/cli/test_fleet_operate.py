@@ -5,10 +5,12 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from cli import in_process
 from cli.in_process import run
 from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import examine
@@ -30,16 +32,7 @@ def play(scheduler: Scheduler, rounds: int) -> None:
         scheduler.close_round()
 
 
-def output_of(command: str, *arguments: str | Path) -> str:
-    done = run("fleet", command, *arguments)
-    assert (done.stderr, done.returncode) == ("", 0)
-    return done.stdout
-
-
-def error_of(command: str, *arguments: str | Path) -> str:
-    done = run("fleet", command, *arguments)
-    assert done.returncode == 2, done.stdout + done.stderr
-    return done.stderr
+output_of, error_of = partial(in_process.output_of, "fleet"), partial(in_process.error_of, "fleet")
 
 
 def test_a_backup_of_a_running_fleet_is_complete_and_opens_anywhere(file: Path, tmp_path: Path) -> None:

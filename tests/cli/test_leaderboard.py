@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,17 +18,8 @@ from turnout.lab import RunStore
 from turnout.lab.studies.leaderboard.slots import REFERENCE, SLOT_SUITES
 from turnout.lab.studies.leaderboard.suites import SUITES
 
-
-def run(*arguments: str) -> in_process.Done:
-    return in_process.run("study", "leaderboard", *arguments, COLUMNS="240")
-
-
-def error_of(*arguments: str) -> str:
-    done = run(*arguments)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
-    return done.stderr
+run = partial(in_process.run, "study", "leaderboard", COLUMNS="240")
+error_of = partial(in_process.error_of, "study", "leaderboard")
 
 
 SMALL = ("--rounds", "6", "--seeds", "2", "--workers", "1")

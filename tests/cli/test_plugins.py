@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from cli import in_process
+from cli.in_process import error_of
 from documents import check_command
 from plugin_packages import SOURCE, forget, importable, installed, write_module, write_package
 from turnout.cli.naming import Named, apply_settings, parse_policy
@@ -34,13 +35,6 @@ def run(*arguments: str | Path) -> in_process.Done:
     done = in_process.run(*arguments, COLUMNS="240")
     assert done.returncode == 0, done.stderr
     return done
-
-
-def error_of(*arguments: str | Path) -> str:
-    done = in_process.run(*arguments)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stderr.count("\n") == 1
-    return done.stderr
 
 
 # Policies with settings

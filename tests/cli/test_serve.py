@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 import pytest
 
-from cli.in_process import run
+from cli.in_process import error_of, run
 from turnout.live import Scheduler
 from turnout.live._internals import examine
 from turnout.service import serving as serving_module
@@ -26,13 +26,6 @@ from turnout.service.access.tokens import Role, TokenFile, tokens_path
 from waiting import LONGEST_WAIT
 
 SLOTS = ("--set", "concurrency=2", "--set", "guaranteed_rate=1/20", "--set", "deadline=300")
-
-
-def error_of(*arguments: str | Path) -> str:
-    output, errors, code = run(*arguments)
-    assert (output, code) == ("", 2)
-    assert errors.count("\n") == 1
-    return errors
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from cli.in_process import run
-from cli.test_serve import SLOTS, error_of, serving
+from cli.in_process import error_of, run
+from cli.test_serve import SLOTS, serving
 from turnout.client import FleetClient, UnavailableError
 from turnout.live import GivenTurn
 from turnout.service.access.tokens import TokenFile

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from cli import in_process
+from cli.in_process import error_of
 from turnout.cli.studies.train import _study_settings
 from turnout.lab import PaperWorld, RoundColumns, RunPlan, RunStore, play_plan
 from turnout.lab.analysis.metrics import summarise
@@ -27,16 +28,6 @@ from turnout.lab.training.learner_cache import MODELS
 def run(*arguments: str, cwd: Path | None = None) -> in_process.Done:
     with nullcontext() if cwd is None else chdir(cwd):
         return in_process.run(*arguments, COLUMNS="140")
-
-
-def error_of(*arguments: str, cwd: Path | None = None) -> str:
-    """Returns the one line of an error; standard output is empty and the exit code is 2."""
-    done = run(*arguments, cwd=cwd)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stdout == ""
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    return done.stderr
 
 
 CONFIG = """
@@ -197,16 +188,14 @@ def test_runs_are_listed_shown_exported_and_deleted(tmp_path: Path) -> None:
     assert (shown["summary"]["tolerance"], shown["summary"]["share_of"]) == (2, "of all rounds")
     assert shown["summary"]["status"] in ("kept", "behind", "broken")
     assert "prediction error" in run("runs", "show", store, number).stdout
-    lines = run("runs", "export", store, number).stdout.splitlines()
-    assert lines[0] == "round,client,exchange_time,outcome,optimistic,owed,round_duration"
+    lines = run("runs", "export", store, number, "--table", "turns").stdout.splitlines()
     assert len(lines) == 1 + 12 * 8
     rounds = [
         json.loads(line) for line in run("runs", "export", store, number, "--format", "jsonl").stdout.splitlines()
     ]
     assert [one["round"] for one in rounds] == list(range(1, 13))
-    assert max(rounds[3]["exchange_times"]) == rounds[3]["duration"]
-    out = tmp_path / "deep" / "rounds.csv"
-    run("runs", "export", store, number, "--out", str(out))
+    out = tmp_path / "deep" / "turns.csv"
+    run("runs", "export", store, number, "--table", "turns", "--out", str(out))
     assert out.read_text().splitlines() == lines
     assert run("runs", "delete", store, number, "--yes").stdout == f"deleted run {number}\n"
     assert len(json.loads(run("runs", "show", store, "--json").stdout)) == 1

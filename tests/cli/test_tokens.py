@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from cli import in_process
 from cli.in_process import run
 from turnout.live import Scheduler
 from turnout.service.access.tokens import TokenFile, tokens_path
@@ -19,10 +21,7 @@ def fleet(tmp_path: Path) -> Path:
     return path
 
 
-def error_of(*arguments: str | Path) -> str:
-    output, errors, code = run("fleet", "tokens", *arguments)
-    assert (output, code) == ("", 2)
-    return errors
+error_of = partial(in_process.error_of, "fleet", "tokens")
 
 
 def test_a_token_is_printed_once_listed_and_revoked(fleet: Path) -> None:

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from turnout.cli.fleet.promise import behind_words, promise_to_dict
-from turnout.cli.options import FleetArgument, JsonOption, print_json, printable
+from turnout.cli.options import FleetArgument, JsonOption, make_table, print_json, printable
 from turnout.counting import counted
 from turnout.errors import SettingError
 from turnout.kernel.certificate import Certificate
@@ -39,7 +39,7 @@ def status(file: FleetArgument, json: JsonOption = False) -> None:
         known = None if promise is None else promise_to_dict(promise.summary(), ids)
         print_json({**asdict(found), "promise": known})
         return
-    table = _table("", "", title=str(file), show_header=False)
+    table = Table(title=str(file), show_header=False)
     for heading, lines in _status_rows(found, promise, ids, training):
         table.add_row(heading, Text("\n").join(printable(line) for line in lines))
     Console().print(table)
@@ -161,9 +161,9 @@ def _noun(scheduler: Scheduler) -> str:
 def _turns_table(turns: list[Turn], client: str, noun: str) -> Table:
     """Returns the table of a client's turns, with a column for losses if the client reported any."""
     has_losses = any(turn.loss is not None for turn in turns)
-    heading = ["loss"] if has_losses else []
-    headings = (noun, "outcome", "seconds", *heading, "why", "late after", "reported (UTC)")
-    table = _table(*headings, title=printable(client))
+    heading = ["loss>"] if has_losses else []
+    headings = (f"{noun}>", "outcome", "seconds>", *heading, "why", "late after>", "reported (UTC)")
+    table = make_table(*headings, title=printable(client))
     for turn in turns:
         loss = ["" if turn.loss is None else f"{turn.loss:.4g}"] if has_losses else []
         table.add_row(
@@ -175,14 +175,6 @@ def _turns_table(turns: list[Turn], client: str, noun: str) -> Table:
             _number(turn.late_seconds),
             (turn.late_at or turn.at or "")[:19].replace("T", " "),
         )
-    return table
-
-
-def _table(*headings: str, title: str | Text = "", show_header: bool = True) -> Table:
-    numbers = ("round", "turn", "seconds", "loss", "late after")
-    table = Table(title=title or None, show_header=show_header)
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading in numbers else "left")
     return table
 
 

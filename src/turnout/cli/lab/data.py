@@ -8,10 +8,9 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from turnout.cli.completion import complete_datasets
-from turnout.cli.options import JsonOption, SeedOption, print_json, progress_bar
+from turnout.cli.options import JsonOption, SeedOption, make_table, print_json, progress_bar
 from turnout.counting import counted
 from turnout.errors import DatasetError
 from turnout.lab.studies.framework.drawing import save_as
@@ -36,9 +35,7 @@ def list_datasets(json: JsonOption = False) -> None:
     if json:
         print_json(rows)
         return
-    table = Table()
-    for heading in ("name", "title", "licence", "folder"):
-        table.add_column(heading)
+    table = make_table("name", "title", "licence", "folder")
     for row in rows:
         folder = row["folder"] or f"missing: turnout data fetch {row['name']}"
         table.add_row(row["name"], row["title"], row["licence"], folder)
@@ -99,9 +96,8 @@ def partition(
     if json:
         print_json({"classes": list(loaded.classes), "counts": split.counts.tolist()})
         return
-    table = Table(title=f"items per class, {counted(clients, 'client')}")
-    for heading in ("client", *loaded.classes):
-        table.add_column(heading, justify="right")
+    headings = (f"{heading}>" for heading in ("client", *loaded.classes))
+    table = make_table(*headings, title=f"items per class, {counted(clients, 'client')}")
     for client, counts in enumerate(split.counts.tolist()):
         table.add_row(str(client), *map(str, counts))
     Console().print(table)

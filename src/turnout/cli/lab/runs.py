@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json as json_module
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -29,7 +28,6 @@ from turnout.cli.options import JsonOption, make_table, print_json
 from turnout.counting import counted
 from turnout.errors import PluginError, SettingError
 from turnout.kernel.guarantee import Guarantee
-from turnout.kernel.rounds import RoundRecord
 from turnout.lab.analysis.metrics import prediction_error, summarise
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.info import RunInfo
@@ -113,12 +111,12 @@ def export(
         list[int] | None, typer.Argument(metavar="[RUN]...", help="Numbers of runs; by default all runs of the store.")
     ] = None,
     table: Annotated[
-        TableName | None,
+        TableName,
         typer.Option(
             help="What a row is: a run, a round, a client or a turn (a selected client of a round), with the settings "
-            "of the run as columns. By default rounds."
+            "of the run as columns."
         ),
-    ] = None,
+    ] = TableName.rounds,
     as_: Annotated[
         Format | None,
         typer.Option("--format", help="By default that of the file's suffix, or csv. parquet needs pyarrow."),
@@ -127,8 +125,6 @@ def export(
     track: TrackOption = None,
 ) -> None:
     """Write runs as one tidy table (times in seconds), or send them to a tracker.
-
-    For one run without --table, csv has one line per selected client and jsonl one line per round, without settings.
 
     Example: turnout runs export results/runs.turnout --table rounds --out rounds.parquet
     """
@@ -139,19 +135,15 @@ def export(
         infos = [opened.info(run) for run in chosen] if chosen else opened.runs()
         if track:
             _track(opened, infos, track)
-            if out is None and table is None and as_ is None:
+            if out is None and as_ is None:
                 return
-        if len(chosen or ()) == 1 and table is None and form is not Format.parquet:
-            records = opened.records(infos[0].id)
-            _write(out, "".join(f"{line}\n" for line in (_csv if form is Format.csv else _jsonl)(records)))
-            return
-        kind = as_kind(table or "rounds")
-        found = build_table(kind, ((info, opened.columns(info.id)) for info in infos), _promise_figures)
-    if form is Format.parquet:
-        assert out is not None, "refused above"
-        found.write_parquet(out)
+        rows = build_table(as_kind(table), ((info, opened.columns(info.id)) for info in infos), _promise_figures)
+    if out is None:
+        typer.echo(rows.to_csv() if form is Format.csv else rows.to_jsonl(), nl=False)
+    elif form is Format.parquet:
+        rows.write_parquet(out)
     else:
-        _write(out, found.to_csv() if form is Format.csv else found.to_jsonl())
+        write_text(out, rows.to_csv() if form is Format.csv else rows.to_jsonl())
 
 
 def compare(
@@ -186,13 +178,6 @@ def compare(
 def _format_of(out: Path | None) -> Format:
     suffix = "" if out is None else out.suffix.removeprefix(".")
     return Format(suffix) if suffix in list(Format) else Format.csv
-
-
-def _write(out: Path | None, text: str) -> None:
-    if out is None:
-        typer.echo(text, nl=False)
-    else:
-        write_text(out, text)
 
 
 def _track(store: RunStore, infos: Sequence[RunInfo], specifications: Sequence[str]) -> None:
@@ -252,32 +237,3 @@ def _as_dict(info: RunInfo) -> dict[str, Any]:
         "started": info.started,
         "code_version": info.code_version,
     }
-
-
-def _csv(records: Iterator[RoundRecord]) -> Iterator[str]:
-    yield "round,client,exchange_time,outcome,optimistic,owed,round_duration"
-    for record in records:
-        report, reasons = record.report, record.selection.reasons
-        for index, client in enumerate(report.clients.tolist()):
-            outcome = "arrived" if report.outcomes is None else str(report.outcomes[index])
-            optimistic = repr(float(reasons["optimistic"][index])) if "optimistic" in reasons else ""
-            owed = repr(float(reasons["owed"][index])) if "owed" in reasons else ""
-            time = float(report.exchange_times[index])
-            yield f"{record.round},{client},{time!r},{outcome},{optimistic},{owed},{report.duration!r}"
-
-
-def _jsonl(records: Iterator[RoundRecord]) -> Iterator[str]:
-    for record in records:
-        report = record.report
-        yield json_module.dumps(
-            {
-                "round": record.round,
-                "duration": report.duration,
-                "clients": report.clients.tolist(),
-                "exchange_times": report.exchange_times.tolist(),
-                "contexts": report.contexts.tolist(),
-                "outcomes": None if report.outcomes is None else [str(outcome) for outcome in report.outcomes],
-                "reasons": {name: values.tolist() for name, values in record.selection.reasons.items()},
-                "metrics": dict(report.metrics),
-            }
-        )
