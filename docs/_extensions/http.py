@@ -13,9 +13,9 @@ Schema = Mapping[str, Any]
 JSON = "application/json"
 HEAD = """# HTTP calls
 
-`turnout fleet serve` answers these calls; [the page about the service](../service.md) introduces them with curl, tokens and
-TLS. Every call except `GET /healthz`, `GET /readyz` and `GET /openapi.json` needs a token of one of the roles that are
-named with it (`Authorization: Bearer TOKEN`). `GET /openapi.json` returns what this page was generated from.
+`turnout fleet serve` answers these calls; [the page about the service](../service.md) introduces them with curl, tokens
+and TLS. Every call except `GET /healthz`, `GET /readyz` and `GET /openapi.json` needs a token of one of the roles that
+are named with it (`Authorization: Bearer TOKEN`). `GET /openapi.json` returns what this page was generated from.
 
 """
 

@@ -179,7 +179,18 @@ def _tokens(path: Path, *options: str) -> list[str]:
 @contextmanager
 def service_of(paths: Sequence[Path], *options: str) -> Iterator[int]:
     """Runs `turnout fleet serve` on a free port until the block ends, and yields the port."""
-    command = [sys.executable, "-m", "turnout", "fleet", "serve", *map(str, paths), "--port", "0", "--no-page", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "turnout",
+        "fleet",
+        "serve",
+        *map(str, paths),
+        "--port",
+        "0",
+        "--no-page",
+        *options,
+    ]
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
