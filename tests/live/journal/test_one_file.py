@@ -17,7 +17,6 @@ from turnout.live import FleetReader, Reporter, Scheduler, certify
 from turnout.live._internals import SlotFleet
 from turnout.live.audit.doctor.doctor import examine
 from turnout.live.journal.files import back_up_fleet
-from turnout.live.turns.slots.state import SlotFleet
 from turnout.storage.files import storefile
 from turnout.storage.files.acknowledged import lock_path
 from turnout.storage.files.database import log_path
@@ -195,12 +194,7 @@ def test_no_status_of_a_forgotten_client_remains_in_the_summary_of_its_running_t
             scheduler.compact()
             with FleetReader(path) as reader:
                 start = reader.replay_start()
-<<<<<<< HEAD
-            fleet = None if start is None else start.fleet
-            if isinstance(fleet, SlotFleet) and "a" in [fleet.ids[row] for row in fleet.training().values()]:
-=======
             if start is not None and isinstance(start.fleet, SlotFleet) and 0 in start.fleet.training().values():
->>>>>>> journal
                 break
         else:
             pytest.fail("the summary was never taken while a was training")
