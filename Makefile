@@ -111,7 +111,7 @@ $(LOWEST)/.installed: pyproject.toml release/lowest.py constraints.txt $(STAMP)
 
 # Other tests of the commands compare texts that newer versions of typer print. These use each of the dependencies: NumPy, pandas, pyarrow, trackers, typer, matplotlib, Plotly, FastAPI.
 LOWEST_TESTS := tests/kernel/test_exchange_time.py tests/kernel/test_backend.py tests/lab/runs/test_tables.py tests/tracking \
-	$(addprefix tests/cli/test_commands.py::,test_the_version_names_the_kernel test_every_command_has_help test_an_invalid_setting_prints_one_line_and_exits_with_code_two test_the_demo_shows_the_time_saved_and_the_status_of_the_promise) \
+	$(addprefix tests/cli/test_commands.py::,test_the_version_names_the_kernel test_help_lists_the_commands_and_is_the_default test_an_invalid_setting_prints_one_line_and_exits_with_code_two test_the_demo_shows_the_time_saved_and_the_status_of_the_promise) \
 	tests/lab/studies/framework/test_drawing.py tests/lab/studies/framework/test_labels.py tests/dashboard/test_routes.py tests/service/test_routes.py
 ifeq ($(LOWEST_PYTHON),)
 lowest:
@@ -168,8 +168,8 @@ bench: setup  ## measure rounds, turns and the service, and compare with referen
 	for name in choose imports live slots service sweep oort training; do $(BIN)/python -m benchmarks $$name || exit 1; done
 
 results: setup  ## reproduce the numerical study and the digits (9 min of CPU time; the runs are stored in build/)
-	$(BIN)/turnout reproduce numerical --out docs/results/numerical --store build/study.turnout
-	$(BIN)/turnout reproduce accuracy --out docs/results/digits --store build/digits.turnout
+	$(BIN)/turnout study reproduce numerical --out docs/results/numerical --store build/study.turnout
+	$(BIN)/turnout study reproduce accuracy --out docs/results/digits --store build/digits.turnout
 
 figures: setup  ## draw the figures in docs/results again from their stored tables (1 min)
 	PYTHONPATH=tests $(BIN)/python tests/lab/studies/stored.py

@@ -134,9 +134,9 @@ def memory_folder() -> Iterator[Path]:
 
 @contextmanager
 def served(command: str, *arguments: str | Path) -> Iterator[str]:
-    """Runs a command of turnout that serves on a free port until the block ends, and yields its address."""
+    """Runs a command of `turnout fleet` that serves on a free port until the block ends, and yields its address."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "turnout", command, *map(str, arguments), "--port", "0"],
+        [sys.executable, "-m", "turnout", "fleet", command, *map(str, arguments), "--port", "0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -148,7 +148,7 @@ def served(command: str, *arguments: str | Path) -> Iterator[str]:
         while lines[-1] and " at http" not in lines[-1]:  # notices about the fleets come before it
             lines.append(process.stdout.readline())
         if not lines[-1]:
-            raise RuntimeError(f"turnout {command} did not start: {''.join(lines)}")
+            raise RuntimeError(f"turnout fleet {command} did not start: {''.join(lines)}")
         yield "http://" + lines[-1].rsplit(" at http://", 1)[1].split("/")[0].strip()
     finally:
         process.terminate()

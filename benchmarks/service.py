@@ -38,7 +38,7 @@ def service(
 ) -> Result:
     """Measure check-ins and reports over HTTP, each on disk before it is answered, against an empty endpoint.
 
-    Two fleets are served by one `turnout serve`; another process sends the requests, in turns. Devices of a fleet
+    Two fleets are served by one `turnout fleet serve`; another process sends the requests, in turns. Devices of a fleet
     without rounds check in, each with a token of its own; nearly all are asked to wait, as in a fleet with far more
     clients than slots. Devices of a fleet with rounds report, each once. Every call has an idempotency key. The empty
     endpoint is /healthz.

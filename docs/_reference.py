@@ -33,9 +33,9 @@ COMMANDS = """Commands
 HTTP = """HTTP calls
 ==========
 
-``turnout serve`` answers these calls; :doc:`/service` introduces them with curl, tokens and TLS. Every call except
-``GET /healthz``, ``GET /readyz`` and ``GET /openapi.json`` needs a token of one of the roles that are named with it
-(``Authorization: Bearer TOKEN``). ``GET /openapi.json`` returns what this page was generated from.
+``turnout fleet serve`` answers these calls; :doc:`/service` introduces them with curl, tokens and TLS. Every call
+except ``GET /healthz``, ``GET /readyz`` and ``GET /openapi.json`` needs a token of one of the roles that are named with
+it (``Authorization: Bearer TOKEN``). ``GET /openapi.json`` returns what this page was generated from.
 
 .. openapi:: openapi.json
 """

@@ -77,7 +77,7 @@ figure.savefig(store.path.parent / "comparison.png")
 # The same comparison on the command line, with confidence intervals, data and figures in a folder:
 #
 # ```console
-# $ turnout compare fair-pace rbcsf random --rounds 150 --seeds 3 --out comparison
+# $ turnout simulate fair-pace rbcsf random --rounds 150 --seeds 3 --out comparison
 # ```
 
 # %%

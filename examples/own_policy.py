@@ -2,7 +2,7 @@
 comparison with others in the paper's simulated world. The policy keeps the clients that were fast so far, and explores
 with one place per round. It is fast and forgets slow clients; the wrapper `WithGuarantee` promises them their share and
 keeps the rest of the policy. It needs turnout and nothing else, and takes a few seconds. docs/plugins.md says how such
-a policy gets a name, so that `turnout compare` and a live fleet can use it.
+a policy gets a name, so that `turnout simulate` and a live fleet can use it.
 
     python examples/own_policy.py [--rounds 300]
 """

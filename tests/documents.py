@@ -143,7 +143,7 @@ def check_command(arguments: list[str], *, partial: bool = False) -> None:
     """
     match arguments:
         case ["turnout", *rest]:
-            _check_click(_turnout(), rest, partial)
+            _check_click(_turnout(), rest[2:] if rest[:1] == ["--with"] else rest, partial)
         case ["python", "-m", "benchmarks", *rest]:
             from benchmarks.__main__ import app as benchmarks
 

@@ -175,7 +175,7 @@ def test_blocks_without_a_known_language_output_or_reason_are_refused(tmp_path: 
         Block("no-page.md", 1, "console", "$ turnout --version\n", "run, exit code 1"),
         Block("no-page.md", 1, "console", "$ make coffee\n", ""),
         Block("no-page.md", 1, "console", "$ pip install 'turnout[tea]'\n", ""),
-        Block("no-page.md", 1, "console", "$ turnout certify\n", ""),
+        Block("no-page.md", 1, "console", "$ turnout fleet certify\n", ""),
         Block("no-page.md", 1, "console", "$ turnout demo --seeds many\n", ""),
         Block("no-page.md", 1, "indented", "turnout dance\n", ""),
         Block("no-page.md", 1, "python", "pass\n", "run by tests/test_package.py"),

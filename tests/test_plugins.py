@@ -356,16 +356,16 @@ def test_the_commands_that_read_a_store_import_nothing_unless_it_is_named(import
         play_into(store, RunPlan(LOOSE, 4, settings={"cohort_size": 3}))
     forget("loose_module")
     importable.unlink()
-    for command in ("replay {}", "explain {} 3", "runs show {} 1"):
+    for command in ("fleet replay {}", "fleet explain {} 3", "runs show {} 1"):
         done = in_process.run(*command.format(path).split())
         shown_text = " ".join((done.stdout + done.stderr).replace("│", " ").split())
         assert "not loaded" in shown_text
-        assert f"Try: --with {LOOSE} loads it" in shown_text
+        assert f"Try: turnout --with {LOOSE}, before the command, loads it" in shown_text
         assert not importable.exists()
-    done = in_process.run("replay", path, "--set", "offset=2")
+    done = in_process.run("fleet", "replay", path, "--set", "offset=2")
     assert done.returncode == 2
     assert not importable.exists()
-    done = in_process.run("replay", path, "--with", LOOSE, "--set", "offset=2", "--json")
+    done = in_process.run("--with", LOOSE, "fleet", "replay", path, "--set", "offset=2", "--json")
     assert done.returncode == 0, done.stderr
     assert importable.exists()
     assert json.loads(done.stdout)["settings"] == {"cohort_size": 3, "offset": 2}

@@ -52,4 +52,4 @@ if __name__ == "__main__":
     folder = parser.parse_args().out or Path(tempfile.mkdtemp(prefix="nvflare-poc-"))
     folder.mkdir(parents=True, exist_ok=True)
     main(folder.resolve())
-    print(f"\nTry: turnout fleet certificate {folder / 'fleet.turnout'}")
+    print(f"\nTry: turnout fleet certify {folder / 'fleet.turnout'}")

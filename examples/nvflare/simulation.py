@@ -44,4 +44,4 @@ if __name__ == "__main__":
     folder = arguments.out or Path(tempfile.mkdtemp(prefix="nvflare-simulation-"))
     folder.mkdir(parents=True, exist_ok=True)
     main(folder.resolve(), arguments.deadline)
-    print(f"\nThe fleet and the logs are in {folder}. Try: turnout fleet certificate {folder / 'fleet.turnout'}")
+    print(f"\nThe fleet and the logs are in {folder}. Try: turnout fleet certify {folder / 'fleet.turnout'}")

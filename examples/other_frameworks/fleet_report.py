@@ -23,4 +23,4 @@ def print_fleet(fleet: Path) -> None:
         turns = certificate.turns.tolist()
         print(f"{reader.round} rounds: {len(turns)} clients with {min(turns)} to {max(turns)} turns each")
         print(f"promise {certificate.summary().sentence(reader.ids.__getitem__)}")
-    print(f"Try: turnout fleet certificate {fleet}")
+    print(f"Try: turnout fleet certify {fleet}")

@@ -45,9 +45,13 @@ def main() -> None:
         fleet = folder / "phones.turnout"
         settings = [part for setting in SETTINGS for part in ("--set", setting)]
         run(*TURNOUT, "fleet", "create", fleet, *settings)
-        server, viewer = (run(*TURNOUT, "tokens", "create", fleet, "--role", role) for role in ("server", "viewer"))
+        server, viewer = (
+            run(*TURNOUT, "fleet", "tokens", "create", fleet, "--role", role) for role in ("server", "viewer")
+        )
         (folder / "phones.txt").write_text("\n".join(PHONES))
-        lines = run(*TURNOUT, "tokens", "create", fleet, "--role", "device", "--clients", folder / "phones.txt")
+        lines = run(
+            *TURNOUT, "fleet", "tokens", "create", fleet, "--role", "device", "--clients", folder / "phones.txt"
+        )
         tokens = dict(line.split() for line in lines.splitlines())
 
         address = opened.enter_context(serving(fleet))
@@ -77,7 +81,7 @@ def run(*command: str | Path) -> str:
 @contextmanager
 def serving(fleet: Path) -> Iterator[str]:
     """Runs the service on a free port of the loopback address; yields the address of the fleet."""
-    command = [*TURNOUT, "serve", str(fleet), "--port", "0"]
+    command = [*TURNOUT, "fleet", "serve", str(fleet), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, bufsize=1) as service:
         try:
             assert service.stdout is not None

@@ -20,7 +20,7 @@ LIE = 0.001
 
 def main() -> None:
     """Checks in until the process ends."""
-    parser = argparse.ArgumentParser(description="A simulated device of a fleet that `turnout serve` serves.")
+    parser = argparse.ArgumentParser(description="A simulated device of a fleet that `turnout fleet serve` serves.")
     parser.add_argument("--cores", type=float, default=1.0, help="mean number of free CPU cores")
     parser.add_argument("--bandwidth", type=float, default=5.0, help="mean bandwidth, in models per second")
     parser.add_argument("--killed-in-turn", type=int, help="number of the turn in which the process is killed")

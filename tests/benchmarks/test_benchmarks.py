@@ -167,7 +167,7 @@ def test_a_table_rounds_floats_and_separates_thousands(capsys: pytest.CaptureFix
 
 
 def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
-    not_started = pytest.raises(RuntimeError, match=r"turnout dashboard did not start: error: .*nothing")
+    not_started = pytest.raises(RuntimeError, match=r"turnout fleet dashboard did not start: error: .*nothing")
     with not_started, served("dashboard", tmp_path / "nothing"):
         pass
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
@@ -35,3 +36,24 @@ def run(*arguments: str | Path, **environment: str) -> Done:
     ):
         main()
     return Done(output.getvalue(), errors.getvalue(), ended.value.code)
+
+
+def output_of(*arguments: str | Path, **environment: str) -> str:
+    """Returns what a command prints; it succeeds, and standard error is empty."""
+    done = run(*arguments, **environment)
+    assert (done.stderr, done.returncode) == ("", 0)
+    return done.stdout
+
+
+def json_of(*arguments: str | Path, **environment: str) -> Any:
+    """Returns what a command prints with --json."""
+    return json.loads(output_of(*arguments, "--json", **environment))
+
+
+def error_of(*arguments: str | Path, **environment: str) -> str:
+    """Returns the one line of an error; standard output is empty and the exit code is 2."""
+    done = run(*arguments, **environment)
+    assert (done.stdout, done.returncode) == ("", 2), done.stderr
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1, done.stderr
+    return done.stderr

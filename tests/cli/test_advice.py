@@ -15,9 +15,9 @@ import click
 import pytest
 import typer
 
-from cli.in_process import run
+from cli.in_process import error_of as complaint
 from turnout.cli.advice import advice_for, describe
-from turnout.cli.app import MODULES, app
+from turnout.cli.app import COMMANDS, app
 from turnout.errors import DatasetError, SettingError, StoreError, TurnoutError
 from turnout.lab import RunPlan, RunStore, sweep
 from turnout.live import ClientStatus, Scheduler
@@ -61,7 +61,7 @@ def test_no_message_of_the_library_names_an_option_or_a_command() -> None:
     assert {"--run", "--seed", "--within"} <= set(options)
     # CSS has custom properties that look like options: `--open: #6b5900` and `var(--open)`.
     option = rf"(?<!var\()(?<![\w-])(?:{'|'.join(options)})(?![\w:-])"
-    command = rf"\bturnout (?:{'|'.join(MODULES)})\b"
+    command = rf"\bturnout (?:{'|'.join(COMMANDS)})\b"
     modules = [path for path in sorted(LIBRARY.rglob("*.py")) if "cli" not in path.relative_to(LIBRARY).parts]
     assert len(modules) > 100
     found = [
@@ -87,9 +87,9 @@ def test_the_page_of_the_dashboard_names_no_command() -> None:
         (StoreError("damaged", damaged=Path("f.turnout")), ["turnout fleet doctor f.turnout lists what is damaged"]),
         (
             SettingError("many", argument="run"),
-            ["--run NUMBER selects a run", "turnout runs list STORE lists the runs"],
+            ["--run NUMBER selects a run", "turnout runs show STORE lists the runs"],
         ),
-        (StoreError("no run", argument="run"), ["turnout runs list STORE lists the runs"]),
+        (StoreError("no run", argument="run"), ["turnout runs show STORE lists the runs"]),
         (SettingError("taken", argument="port"), ["--host ADDRESS and --port NUMBER select another address"]),
         (SettingError("unrelated", argument="cohort_size"), []),
         (SettingError("plain"), []),
@@ -101,16 +101,8 @@ def test_errors_are_translated_to_options_and_commands(error: TurnoutError, expe
     assert advice_for(pickle.loads(pickle.dumps(error))) == expected  # a worker process may have raised it
 
 
-def complaint(*arguments: str | Path, **environment: str) -> str:
-    """Returns the one line of an error."""
-    done = run(*arguments, **environment)
-    assert (done.stdout, done.returncode) == ("", 2)
-    assert done.stderr.count("\n") == 1
-    return done.stderr
-
-
 def test_a_missing_dataset_names_the_command_that_downloads_it(tmp_path: Path) -> None:
-    said = complaint("data", "path", "cifar-10", TURNOUT_DATA=str(tmp_path))
+    said = complaint("data", "partition", "cifar-10", TURNOUT_DATA=str(tmp_path))
     assert said.endswith("Try: turnout data fetch cifar-10 downloads it\n")
 
 
@@ -118,9 +110,9 @@ def test_a_store_with_several_runs_names_the_option(tmp_path: Path) -> None:
     path = tmp_path / "runs.turnout"
     with RunStore(path) as store:
         sweep([RunPlan("random", 3), RunPlan("random", 3, seed=1)], store, workers=1)
-    assert "holds 2 runs (1, 2): pass one of them as run. Try: --run NUMBER" in complaint("replay", path)
-    assert "there is no run 9" in complaint("replay", path, "--run", "9")
-    assert "Try: turnout runs list STORE" in complaint("runs", "show", path, "9")
+    assert "holds 2 runs (1, 2): pass one of them as run. Try: --run NUMBER" in complaint("fleet", "replay", path)
+    assert "there is no run 9" in complaint("fleet", "replay", path, "--run", "9")
+    assert "Try: turnout runs show STORE" in complaint("runs", "show", path, "9")
 
 
 def test_a_damaged_fleet_names_the_doctor(tmp_path: Path) -> None:
@@ -141,14 +133,14 @@ def test_an_occupied_port_names_both_options(tmp_path: Path) -> None:
     path = tmp_path / "runs.turnout"
     RunStore(path).close()
     with socket.create_server(("127.0.0.1", 0)) as occupied:
-        said = complaint("dashboard", path, "--port", str(occupied.getsockname()[1]))
+        said = complaint("fleet", "dashboard", path, "--port", str(occupied.getsockname()[1]))
     assert "pass another host or port. Try: --host ADDRESS and --port NUMBER" in said
 
 
 def test_a_suite_without_traces_names_the_suite_that_plays_them() -> None:
-    said = complaint("compare", "--suite", "numerical", "--traces", "phones.csv")
+    said = complaint("study", "leaderboard", "numerical", "--traces", "phones.csv")
     assert "the suite numerical plays no traces" in said
-    assert "Try: --suite traces" in said
+    assert "Try: turnout study leaderboard traces" in said
 
 
 @pytest.mark.parametrize(
@@ -156,12 +148,12 @@ def test_a_suite_without_traces_names_the_suite_that_plays_them() -> None:
     [
         ("client,colour\na,red\n", "--column OURS=THEIRS"),
         ("client,time,state\na,0,3\n", "--on STATE"),
-        ("client,score\na,-1\nb,-1\n", "turnout traces check"),
+        ("client,score\na,-1\nb,-1\n", "turnout traces describe"),
     ],
 )
 def test_problems_of_a_trace_file_name_the_options_of_its_layout(tmp_path: Path, content: str, option: str) -> None:
     (tmp_path / "a.csv").write_text(content)
-    assert f"Try: {option}" in complaint("traces", "describe", tmp_path / "a.csv")
+    assert f"Try: {option}" in complaint("traces", "convert", tmp_path / "a.csv", "--to", tmp_path / "b.npz")
 
 
 def test_several_parts_in_a_csv_file_name_the_option_for_one(tmp_path: Path) -> None:

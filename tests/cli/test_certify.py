@@ -8,8 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from cli.in_process import run
-from cli.test_explain import error_of, json_of
+from cli.in_process import error_of, json_of, run
 from cli.test_fleet import play_slow_and_fast
 from turnout.kernel.certificate import Certificate
 from turnout.live import ClientStatus, Scheduler
@@ -28,11 +27,11 @@ def fleet(tmp_path: Path) -> Path:
 
 def test_a_fleet_is_certified_and_verified(fleet: Path, tmp_path: Path) -> None:
     out, record = tmp_path / "c.json", tmp_path / "c.jsonl"
-    output, errors, code = run("certify", fleet, "-o", out)
+    output, errors, code = run("fleet", "certify", fleet, "-o", out)
     assert (errors, code) == ("", 0)
     assert f"{out}: 6 clients, 5 rounds" in output
     assert "Promise kept: all 6 clients are less than one turn behind." in output
-    answer = json_of("certify", fleet, "--out", out, "--record", record)
+    answer = json_of("fleet", "certify", fleet, "--out", out)
     assert (answer["certificate"], answer["record"], answer["clients"]) == (str(out), str(record), 6)
     assert answer["record_sha256"] == json.loads(out.read_text())["record_sha256"]
     assert answer["promise"]["status"] == "kept"
@@ -50,7 +49,7 @@ def test_a_fleet_is_certified_and_verified(fleet: Path, tmp_path: Path) -> None:
 def test_a_broken_promise_is_certified_as_broken_and_its_books_balance(tmp_path: Path) -> None:
     path, out, record = tmp_path / "fleet.turnout", tmp_path / "c.json", tmp_path / "c.jsonl"
     play_slow_and_fast(path, 40, guaranteed_rate=0.5)
-    output, errors, code = run("certify", path, "-o", out)
+    output, errors, code = run("fleet", "certify", path, "-o", out)
     assert (errors, code) == ("", 1)
     assert "Promise broken: slow is 19.00 turns behind, beyond the tolerance of 2" in output
     output, errors, code = run("verify", out, record)
@@ -64,7 +63,7 @@ def test_a_client_that_has_left_is_not_judged(tmp_path: Path) -> None:
     play_slow_and_fast(path, 40, guaranteed_rate=0.5)
     with Scheduler.open(path) as scheduler:
         scheduler.retire("slow")
-    output, errors, code = run("certify", path, "-o", out)
+    output, errors, code = run("fleet", "certify", path, "-o", out)
     assert (errors, code) == ("", 0)
     assert "Promise kept: the only client is less than one turn behind." in output
     verified = json_of("verify", out, record)
@@ -73,7 +72,7 @@ def test_a_client_that_has_left_is_not_judged(tmp_path: Path) -> None:
 
 def test_a_forged_certificate_is_not_verified(fleet: Path, tmp_path: Path) -> None:
     out, record = tmp_path / "c.json", tmp_path / "c.jsonl"
-    run("certify", fleet, "-o", out)
+    run("fleet", "certify", fleet, "-o", out)
     forged = json.loads(out.read_text())
     for client in forged["clients"].values():
         client["turns"] += 1
@@ -86,14 +85,14 @@ def test_a_forged_certificate_is_not_verified(fleet: Path, tmp_path: Path) -> No
     output, _, code = run("verify", out, record, "--json")
     assert code == 1
     assert len(json.loads(output)["differences"]) == 6
-    run("certify", fleet, "-o", out)
+    run("fleet", "certify", fleet, "-o", out)
     record.write_bytes(record.read_bytes().replace(b"arrived", b"late", 1))
     assert run("verify", out, record)[2] == 1
 
 
 def test_the_verifier_runs_without_turnout(fleet: Path, tmp_path: Path) -> None:
     out, record = tmp_path / "c.json", tmp_path / "c.jsonl"
-    run("certify", fleet, "-o", out)
+    run("fleet", "certify", fleet, "-o", out)
     source, _, code = run("verify", "--source")
     assert code == 0
     (tmp_path / "alone.py").write_text(source)
@@ -106,16 +105,18 @@ def test_the_verifier_runs_without_turnout(fleet: Path, tmp_path: Path) -> None:
 
 
 def test_invalid_arguments_are_reported(fleet: Path, tmp_path: Path) -> None:
-    assert "must be three different files" in error_of("certify", fleet, "-o", fleet)
-    assert "there is no fleet at" in error_of("certify", tmp_path / "none", "-o", tmp_path / "c.json")
+    assert "must be three different files" in error_of("fleet", "certify", fleet, "-o", fleet)
+    assert "there is no fleet at" in error_of("fleet", "certify", tmp_path / "none", "-o", tmp_path / "c.json")
+    for option in (("--all",), ("--tolerance", "3")):
+        assert "change what is printed" in error_of("fleet", "certify", fleet, "-o", tmp_path / "c.json", *option)
     assert "pass a certificate and its record" in error_of("verify")
     assert "cannot read" in error_of("verify", tmp_path / "none", tmp_path / "none")
-    assert "cannot write" in error_of("certify", fleet, "-o", tmp_path / "nowhere" / "c.json")
+    assert "cannot write" in error_of("fleet", "certify", fleet, "-o", tmp_path / "nowhere" / "c.json")
 
 
 def test_books_that_do_not_balance_are_reported(fleet: Path, tmp_path: Path) -> None:
     out = tmp_path / "c.json"
-    assert run("certify", fleet, "-o", out)[2] == 0
+    assert run("fleet", "certify", fleet, "-o", out)[2] == 0
     with patch.object(Certificate, "books_balance", False):
         shown = run("verify", out, tmp_path / "c.jsonl")[0]
         assert not json_of("verify", out, tmp_path / "c.jsonl")["books_balance"]

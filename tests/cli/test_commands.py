@@ -17,8 +17,8 @@ import typer
 import turnout
 from cli import in_process
 from documents import check_command
-from turnout.cli.app import app
-from turnout.cli.lab import demo
+from turnout.cli.app import COMMANDS, app
+from turnout.cli.studies import demo
 from turnout.kernel.backend import using_kernel
 
 
@@ -45,27 +45,18 @@ def test_the_version_names_the_kernel() -> None:
 
 def test_help_lists_the_commands_and_is_the_default() -> None:
     shown = run_here("--help").stdout
-    for command in (
-        "demo",
-        "simulate",
-        "compare",
-        "reproduce",
-        "train",
-        "runs",
-        "data",
-        "fleet",
-        "check",
-        "--version",
-    ):
+    for command in (*COMMANDS, "--version", "--with"):
         assert command in shown
     assert "Usage: turnout" in run_here().stdout
+    assert "Usage: turnout fleet tokens" in run_here("fleet", "tokens").stdout
 
 
-@pytest.mark.parametrize("command", ["demo", "simulate", "compare", "reproduce", "train", "check"])
-def test_every_command_has_help(command: str) -> None:
-    done = run_here(command, "--help")
-    assert done.returncode == 0
-    assert "--json" in done.stdout
+def test_the_commands_are_few() -> None:
+    group = typer.main.get_command(app)
+    assert isinstance(group, click.Group)
+    every = [group, *(command for _, command in all_commands(group))]
+    assert sum(not isinstance(command, click.Group) for command in every) <= 40
+    assert sum(isinstance(param, click.Option) for command in every for param in command.params) <= 200
 
 
 def all_commands(group: click.Group, path: str = "turnout") -> Iterator[tuple[str, click.Command]]:
@@ -106,7 +97,7 @@ print(*sys.modules)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     modules = done.stdout.splitlines()[-1].split()
     assert "turnout.cli.fleet.certify" in modules
-    assert not [name for name in modules if name.startswith(("turnout.cli.lab", "turnout.lab.studies", "matplotlib"))]
+    assert not [name for name in modules if name.startswith(("turnout.lab", "turnout.dashboard", "matplotlib"))]
 
 
 def test_a_mistyped_command_is_corrected() -> None:

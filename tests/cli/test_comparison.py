@@ -1,4 +1,4 @@
-"""What `turnout compare`, `simulate` and `runs export` write and send to trackers."""
+"""What `turnout simulate` and `runs export` write and send to trackers."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from cli import in_process
+from cli.in_process import error_of
 from tracking.events import scalars_in
 from tracking.recording import Broken, Recording
 from turnout.cli.lab.tracking import Tracks
@@ -35,12 +36,6 @@ def run(*arguments: str | Path) -> str:
     return done.stdout
 
 
-def error_of(*arguments: str | Path) -> str:
-    done = in_process.run(*arguments)
-    assert done.returncode == 2, done.stdout
-    return done.stderr
-
-
 def rows_in(file: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(file.read_text())))
 
@@ -54,8 +49,8 @@ def _forget_opened(monkeypatch: pytest.MonkeyPatch) -> None:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """A comparison in a world that trains: its folder and its JSON."""
     folder = tmp_path_factory.mktemp("trained") / "out"
-    arguments = ("compare", "fair-pace", "random", *TRAINING, "--rounds", "12", "--seeds", "2", "--target", "0.5")
-    shown = run(*arguments, "--out", folder, "--csv", folder / "mine.csv", "--json")
+    arguments = ("simulate", "fair-pace", "random", *TRAINING, "--rounds", "12", "--seeds", "2", "--target", "0.5")
+    shown = run(*arguments, "--out", folder, "--json")
     return folder, json.loads(shown)
 
 
@@ -92,14 +87,13 @@ def test_a_folder_receives_data_table_and_figures(trained: tuple[Path, dict[str,
     table = (folder / "comparison.md").read_text().splitlines()
     assert table[2].startswith("| policy | mean round, s | saved, % | accuracy | min to 0.5 | least share |")
     assert len(table) == 6
-    assert (folder / "mine.csv").read_text() == (folder / "seeds.csv").read_text()
 
 
-def test_the_csv_file_has_a_row_per_policy_and_seed_with_settings_and_promise(
+def test_the_table_of_seeds_has_a_row_per_policy_and_seed_with_settings_and_promise(
     trained: tuple[Path, dict[str, Any]],
 ) -> None:
     folder, compared = trained
-    rows = rows_in(folder / "mine.csv")
+    rows = rows_in(folder / "seeds.csv")
     assert [(row["contender"][:9], row["seed"]) for row in rows] == [
         ("fair-pace", "0"),
         ("fair-pace", "1"),
@@ -119,7 +113,7 @@ def test_the_csv_file_has_a_row_per_policy_and_seed_with_settings_and_promise(
 
 def test_the_table_shows_accuracy_and_says_what_its_columns_mean(trained: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = trained
-    arguments = ("compare", "fair-pace", "random", *TRAINING, "--rounds", "12", "--seeds", "2")
+    arguments = ("simulate", "fair-pace", "random", *TRAINING, "--rounds", "12", "--seeds", "2")
     shown = run(*arguments, "--target", "1.0", "--store", folder / "runs.turnout")
     assert "(2 never)" in shown
     assert "min to 1" in shown
@@ -128,7 +122,7 @@ def test_the_table_shows_accuracy_and_says_what_its_columns_mean(trained: tuple[
 
 
 def test_json_states_promise_settings_and_values_of_every_seed() -> None:
-    arguments = ("compare", "fair-pace", "random", "--rounds", "20", "--seeds", "2", "--workers", "1", "--json")
+    arguments = ("simulate", "fair-pace", "random", "--rounds", "20", "--seeds", "2", "--workers", "1", "--json")
     compared = json.loads(run(*arguments, "--set", "cohort_size=5"))
     assert compared["promise"] == {
         "guaranteed_rate": 0.15,
@@ -148,7 +142,7 @@ def test_json_states_promise_settings_and_values_of_every_seed() -> None:
 
 
 def test_turns_without_rounds_are_written_too(tmp_path: Path) -> None:
-    arguments = ("compare", "--concurrency", "4", "--rounds", "60", "--seeds", "2", "--workers", "1")
+    arguments = ("simulate", "--concurrency", "4", "--rounds", "60", "--seeds", "2", "--workers", "1")
     run(*arguments, "--out", tmp_path / "out")
     rows = rows_in(tmp_path / "out" / "seeds.csv")
     assert len(rows) == 4
@@ -167,9 +161,9 @@ def test_runs_of_different_lengths_are_compared_over_the_rounds_that_all_have() 
 def test_stored_runs_are_compared_over_the_rounds_and_seeds_that_all_policies_have(tmp_path: Path) -> None:
     store = tmp_path / "runs.turnout"
     played = ("--store", store, "--workers", "1", "--json")
-    whole = json.loads(run("compare", "fair-pace", "random", "--rounds", "20", "--seeds", "2", *played))
+    whole = json.loads(run("simulate", "fair-pace", "random", "--rounds", "20", "--seeds", "2", *played))
     assert json.loads(run("runs", "compare", store, "--json")) == whole
-    run("compare", "rbcsf", "--rounds", "30", "--seeds", "3", *played)
+    run("simulate", "rbcsf", "--rounds", "30", "--seeds", "3", *played)
     done = in_process.run("runs", "compare", store, "--json")
     assert done.stderr == "1 run is left out: only seeds that all policies have are compared, 0, 1\n"
     compared = json.loads(done.stdout)
@@ -185,17 +179,17 @@ def test_stored_runs_are_compared_over_the_rounds_and_seeds_that_all_policies_ha
 
 def test_runs_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
     store = tmp_path / "runs.turnout"
-    run("simulate", "random", "--rounds", "10", "--save", store)
-    run("simulate", "random", "--rounds", "12", "--save", store)
+    run("simulate", "random", "--rounds", "10", "--store", store)
+    run("simulate", "random", "--rounds", "12", "--store", store)
     assert "run 1 and run 2 are of the same policy and seed" in error_of("runs", "compare", store)
     with RunStore(tmp_path / "empty.turnout") as empty:
         empty.begin("one", {"policy": "random"}, clients=40, code_version="1")
     assert "there is no run with rounds to compare: play one first" in error_of(
         "runs", "compare", tmp_path / "empty.turnout"
     )
-    run("simulate", "fair-pace", "--rounds", "10", "--seed", "3", "--save", store)
+    run("simulate", "fair-pace", "--rounds", "10", "--seed", "3", "--store", store)
     assert "these policies have no seed in common" in error_of("runs", "compare", store, "1", "3")
-    run("simulate", "fair-pace", "--rounds", "10", "--world", "clients=50", "--save", store)
+    run("simulate", "fair-pace", "--rounds", "10", "--world", "clients=50", "--store", store)
     assert "these runs belong to different worlds" in error_of("runs", "compare", store, "1", "4")
     assert "needs runs that measure accuracy" in error_of("runs", "compare", store, "1", "--target", "0.5")
 
@@ -203,7 +197,7 @@ def test_runs_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
 def test_a_stored_run_without_rounds_is_judged_by_the_rate_that_it_was_played_with(tmp_path: Path) -> None:
     store = tmp_path / "runs.turnout"
     arguments = ("fair-pace", "--concurrency", "4", "--rounds", "60")
-    (played,) = json.loads(run("simulate", *arguments, "--save", store, "--json"))
+    (played,) = json.loads(run("simulate", *arguments, "--store", store, "--json"))["policies"]
     (row,) = csv.DictReader(io.StringIO(run("runs", "export", store, "--table", "runs")))
     assert float(row["largest_shortfall"]) == played["largest_shortfall"]
     compared = json.loads(run("runs", "compare", store, "--json"))
@@ -225,12 +219,11 @@ def test_a_narrow_terminal_cuts_no_column(trained: tuple[Path, dict[str, Any]]) 
 
 
 def test_a_target_needs_a_world_that_trains() -> None:
-    assert "--target needs a world that trains" in error_of("compare", "--target", "0.9")
-    assert "--csv cannot be used with --suite" in error_of("compare", "--suite", "numerical", "--csv", "x.csv")
+    assert "--target needs a world that trains" in error_of("simulate", "--target", "0.9")
 
 
 def test_every_run_of_a_comparison_is_tracked(tmp_path: Path) -> None:
-    arguments = ("compare", "fair-pace", "random", "--rounds", "15", "--seeds", "2", "--workers", "1")
+    arguments = ("simulate", "fair-pace", "random", "--rounds", "15", "--seeds", "2", "--workers", "1")
     store = tmp_path / "runs.turnout"
     run(*arguments, "--store", store, "--track", f"tensorboard:{tmp_path}/tb")
     assert {path.name for path in (tmp_path / "tb").iterdir()} == {
@@ -250,7 +243,7 @@ def test_runs_of_several_processes_and_of_training_are_tracked_as_they_are_store
     training = ("--world", "name=training", "--world", "items=20", "--world", "hidden=4")
     for number, world in (("2", ()), ("1", training)):
         Recording.opened.clear()
-        run("compare", "fair-pace", "random", "--rounds", "4", "--seeds", "2", "--workers", number, *world, *track)
+        run("simulate", "fair-pace", "random", "--rounds", "4", "--seeds", "2", "--workers", number, *world, *track)
         assert sorted(tracker.run for tracker in Recording.opened) == [
             f"{policy}, seed {seed}" for policy in ("fair-pace", "random") for seed in range(2)
         ]
@@ -262,9 +255,9 @@ def test_runs_of_several_processes_and_of_training_are_tracked_as_they_are_store
 
 
 def test_a_device_is_for_worlds_that_train() -> None:
-    assert "these runs train no model: the device must be cpu, not cuda" in error_of("compare", "--device", "cuda")
+    assert "these runs train no model: the device must be cpu, not cuda" in error_of("simulate", "--device", "cuda")
     world = ("--world", "name=training", "--world", "dataset=digits")
-    error = error_of("compare", "random", "--rounds", "2", "--seeds", "2", *world, "--device", "cuda:7")
+    error = error_of("simulate", "random", "--rounds", "2", "--seeds", "2", *world, "--device", "cuda:7")
     assert "cuda:7" in error or "torch" in error
 
 
@@ -272,7 +265,7 @@ def test_a_stored_run_is_tracked_as_it_was_while_it_was_played(tmp_path: Path) -
     store = tmp_path / "runs.turnout"
     track = ("--track", "tracking.recording:Recording:x")
     run("simulate", "fair-pace", "rbcsf", "random", "--rounds", "15", *track)
-    run("simulate", "fair-pace", "rbcsf", "random", "--rounds", "15", "--save", store, *track)
+    run("simulate", "fair-pace", "rbcsf", "random", "--rounds", "15", "--store", store, *track)
     run("runs", "export", store, *track)
     run("runs", "export", store, "2", *track)
     live, saved, exported = Recording.opened[:3], Recording.opened[3:6], Recording.opened[6:9]
@@ -380,14 +373,14 @@ def test_a_tracker_that_fails_stops_no_simulation_and_is_counted() -> None:
         "simulate", "fair-pace", "--rounds", "5", "--json", "--track", f"{Broken.__module__}:Broken:x"
     )
     assert done.returncode == 0
-    assert json.loads(done.stdout)[0]["rounds"] == 5
+    assert json.loads(done.stdout)["rounds"] == 5
     assert "warning: trackers failed 6 times, in 5 calls" in done.stderr
     assert "unknown tracker 'tensorbord:x'" in error_of("simulate", "--track", "tensorbord:x")
 
 
 def test_many_runs_are_exported_as_one_table(tmp_path: Path) -> None:
     store = tmp_path / "runs.turnout"
-    run("simulate", "rbcsf", "random", "--rounds", "12", "--save", store)
+    run("simulate", "rbcsf", "random", "--rounds", "12", "--store", store)
     rows = list(csv.DictReader(io.StringIO(run("runs", "export", store))))
     assert [(row["run"], row["round"]) for row in rows] == [(str(n), str(t)) for n in (1, 2) for t in range(1, 13)]
     (first,) = csv.DictReader(io.StringIO(run("runs", "export", store, "1", "--table", "runs")))

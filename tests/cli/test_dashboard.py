@@ -12,6 +12,7 @@ import sys
 import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -19,27 +20,20 @@ from unittest.mock import patch
 
 import pytest
 
-from cli.in_process import run
+from cli import in_process
 from dashboard.served import small_fleet
 from turnout.cli import main
 from turnout.dashboard import serving
 from turnout.lab import RunStore
 from waiting import LONGEST_WAIT
 
-
-def error_of(*arguments: str) -> str:
-    """Returns the one line on standard error; the exit code is 2."""
-    output, errors, code = run("dashboard", *arguments)
-    assert (output, code) == ("", 2)
-    assert errors.startswith("error: ")
-    assert errors.count("\n") == 1
-    return errors
+error_of = partial(in_process.error_of, "fleet", "dashboard")
 
 
 @contextmanager
 def running(*arguments: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
     """Runs the command as a process, and yields it with the lines that it prints when it starts."""
-    program = [sys.executable, "-W", "error::ResourceWarning", "-m", "turnout", "dashboard", *arguments]
+    program = [sys.executable, "-W", "error::ResourceWarning", "-m", "turnout", "fleet", "dashboard", *arguments]
     env = {**os.environ, "NO_COLOR": "1", "COLUMNS": "300", **environment}
     with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
         try:
@@ -123,7 +117,7 @@ def test_it_warns_if_other_machines_can_reach_it(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["option", pytest.param("environment", marks=pytest.mark.thorough), "file"])
-def test_f14_a_token_of_the_user_is_never_printed(folder: Path, given: str) -> None:
+def test_a_token_of_the_user_is_never_printed(folder: Path, given: str) -> None:
     path, token, file = folder / "runs.turnout", "my-own-secret-token", folder / "token"
     RunStore(path).close()
     file.write_text(f"{token}\n")
@@ -146,7 +140,7 @@ def test_f14_a_token_of_the_user_is_never_printed(folder: Path, given: str) -> N
     assert token not in "".join([*lines, out, err])
 
 
-def test_f14_a_generated_token_is_printed_once(folder: Path) -> None:
+def test_a_generated_token_is_printed_once(folder: Path) -> None:
     path = folder / "runs.turnout"
     RunStore(path).close()
     with running(str(path), "--port", "0", "--host", "0.0.0.0") as (process, lines):
@@ -207,7 +201,7 @@ def test_a_browser_is_opened_only_with_the_option(folder: Path, monkeypatch: pyt
     monkeypatch.setattr(serving, "serve", lambda _, **given: given["announce"]("http://127.0.0.1:1/"))
     for arguments, expected in (([], []), (["--open"], ["http://127.0.0.1:1/"])):
         with (
-            patch.object(sys, "argv", ["turnout", "dashboard", str(path), *arguments]),
+            patch.object(sys, "argv", ["turnout", "fleet", "dashboard", str(path), *arguments]),
             redirect_stdout(io.StringIO()) as result,
             pytest.raises(SystemExit) as ended,
         ):

@@ -4,8 +4,6 @@ import functools
 import gzip
 import hashlib
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,9 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import turnout.cli.studies.data
-from cli.in_process import Done
-from cli.in_process import run as run_turnout
+from cli import in_process
 from turnout.lab.training.datasets import SOURCES
 from turnout.lab.training.files import DataFile, Files
 from turnout.lab.training.partition import partition
@@ -26,19 +22,13 @@ DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 FASHION = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
 
 
-def run(*arguments: str, data: Path) -> Done:
+def run(*arguments: str, data: Path) -> in_process.Done:
     """Runs `turnout data` with this data folder."""
-    return run_turnout("data", *arguments, TURNOUT_DATA=str(data), no_proxy="*")
+    return in_process.run("data", *arguments, TURNOUT_DATA=str(data), no_proxy="*")
 
 
 def error_of(*arguments: str, data: Path) -> str:
-    """Returns the one line of an error; standard output is empty and the exit code is 2."""
-    done = run(*arguments, data=data)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stdout == ""
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    return done.stderr
+    return in_process.error_of("data", *arguments, TURNOUT_DATA=str(data), no_proxy="*")
 
 
 class QuietHandler(SimpleHTTPRequestHandler):
@@ -76,85 +66,56 @@ def test_the_list_is_printed_as_a_table(tmp_path: Path) -> None:
         assert text in shown
 
 
-def test_the_path_is_the_folder_of_the_files(tmp_path: Path) -> None:
-    assert run("path", "digits", data=tmp_path).stdout == "with the package\n"
-    (tmp_path / "cifar-10").mkdir()
-    (tmp_path / "cifar-10" / "test_batch.bin.gz").write_bytes(b"")
-    result = json.loads(run("path", "cifar-10", "--json", data=tmp_path).stdout)
-    assert result == {"name": "cifar-10", "folder": str(tmp_path / "cifar-10")}
-
-
-def test_the_path_of_a_missing_dataset_names_the_download_command(tmp_path: Path) -> None:
-    result = error_of("path", "cifar-10", data=tmp_path)
-    assert str(tmp_path / "cifar-10") in result
-    assert "turnout data fetch cifar-10" in result
-
-
-def test_a_complete_dataset_passes_the_check(tmp_path: Path) -> None:
-    shown = run("check", "digits", data=tmp_path).stdout
-    assert shown == "digits is complete: 1,437 training and 360 test images\n"
-    result = json.loads(run("check", "digits", "--json", data=tmp_path).stdout)
+def test_a_complete_dataset_is_verified_and_not_downloaded(tmp_path: Path) -> None:
+    shown = run("fetch", "digits", data=tmp_path).stdout
+    assert shown == "digits is complete, with the package: 1,437 training and 360 test images\n"
+    result = json.loads(run("fetch", "digits", "--json", data=tmp_path).stdout)
     assert result == {
         "name": "digits",
+        "folder": "with the package",
         "train": [1437, 8, 8, 1],
         "test": [360, 8, 8, 1],
         "classes": list("0123456789"),
     }
 
 
-def test_a_damaged_dataset_is_reported_with_the_file(tmp_path: Path) -> None:
-    for name in FASHION:
-        (tmp_path / name).write_bytes(b"damaged")
-    result = error_of("check", "fashion-mnist", "--folder", str(tmp_path), data=tmp_path)
-    assert f"{tmp_path / FASHION[0]} is damaged" in result
-    assert hashlib.sha256(b"damaged").hexdigest() in result
+def test_an_unknown_dataset_suggests_a_similar_name(tmp_path: Path) -> None:
+    assert "did you mean 'digits'?" in error_of("fetch", "digit", data=tmp_path)
 
 
-@pytest.mark.parametrize("command", ["path", "fetch"])
-def test_an_unknown_dataset_suggests_a_similar_name(tmp_path: Path, command: str) -> None:
-    assert "did you mean 'digits'?" in error_of(command, "digit", data=tmp_path)
-
-
-def test_holdings_are_the_partition_of_the_training_labels(tmp_path: Path) -> None:
-    arguments = ("holdings", "digits", "--clients", "7", "--items", "60", "--gamma", "0.5", "--seed", "3", "--json")
+def test_partitions_are_the_partition_of_the_training_labels(tmp_path: Path) -> None:
+    arguments = ("partition", "digits", "--clients", "7", "--items", "60", "--gamma", "0.5", "--seed", "3", "--json")
     result = json.loads(run(*arguments, data=tmp_path).stdout)
     labels = SOURCES["digits"].parse({})[1]
     assert result["classes"] == list("0123456789")
     assert result["counts"] == partition(labels, clients=7, items=60, gamma=0.5, seed=3).counts.tolist()
 
 
-def test_holdings_without_skew_are_equal(tmp_path: Path) -> None:
-    result = json.loads(run("holdings", "digits", "--gamma", "inf", "--json", data=tmp_path).stdout)
+def test_partitions_without_skew_are_equal(tmp_path: Path) -> None:
+    result = json.loads(run("partition", "digits", "--gamma", "inf", "--json", data=tmp_path).stdout)
     assert result["counts"] == np.full((40, 10), 50).tolist()
 
 
-def test_holdings_are_printed_as_a_table(tmp_path: Path) -> None:
-    shown = run("holdings", "digits", "--clients", "3", "--items", "100", "--gamma", "inf", data=tmp_path).stdout
+def test_partitions_are_printed_as_a_table(tmp_path: Path) -> None:
+    shown = run("partition", "digits", "--clients", "3", "--items", "100", "--gamma", "inf", data=tmp_path).stdout
     assert "items per class, 3 clients" in shown
     assert shown.count(" 10 ") == 30
 
 
 @pytest.mark.parametrize(("gamma", "title"), [("2", "digits, gamma = 2"), ("inf", "digits, iid")])
-def test_holdings_are_drawn_as_a_figure(tmp_path: Path, gamma: str, title: str) -> None:
-    picture = tmp_path / "holdings.svg"
-    done = run("holdings", "digits", "--gamma", gamma, "--figure", str(picture), data=tmp_path)
+def test_partitions_are_drawn_as_a_figure(tmp_path: Path, gamma: str, title: str) -> None:
+    picture = tmp_path / "partition.svg"
+    done = run("partition", "digits", "--gamma", gamma, "--figure", str(picture), data=tmp_path)
     assert done.returncode == 0, done.stderr
     drawn = picture.read_text()
     for text in (title, "client", "items"):
         assert text in drawn
 
 
-def test_invalid_holdings_are_reported(tmp_path: Path) -> None:
-    assert "gamma must be at least 1e-06" in error_of("holdings", "digits", "--gamma", "nan", data=tmp_path)
+def test_invalid_partitions_are_reported(tmp_path: Path) -> None:
+    assert "gamma must be at least 1e-06" in error_of("partition", "digits", "--gamma", "nan", data=tmp_path)
     wrong = tmp_path / "nowhere" / "picture.svg"
-    assert "cannot draw into" in error_of("holdings", "digits", "--figure", str(wrong), data=tmp_path)
-
-
-def test_a_bundled_dataset_is_not_downloaded() -> None:
-    command = [sys.executable, "-m", "turnout", "data", "fetch", "digits"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: digits is part of the package: no download is needed\n"
+    assert "cannot draw into" in error_of("partition", "digits", "--figure", str(wrong), data=tmp_path)
 
 
 def test_a_dataset_is_downloaded_from_another_url_into_a_folder(
@@ -163,15 +124,19 @@ def test_a_dataset_is_downloaded_from_another_url_into_a_folder(
     folder, address = served
     (folder / "apples.gz").write_bytes(gzip.compress(b"red and green"))
     files = Files("fruit", (DataFile("apples", hashlib.sha256(b"red and green").hexdigest()),), "http://fruit.invalid/")
-    fruit = replace(SOURCES["fashion-mnist"], name="fruit", files=files)
-    monkeypatch.setattr(turnout.cli.studies.data, "find_source", {"fruit": fruit}.__getitem__)
+    content = SOURCES["digits"].parse({})
+    fruit = replace(SOURCES["digits"], name="fruit", files=files, parse=lambda _: content)
+    monkeypatch.setattr("turnout.lab.training.datasets.SOURCES", {"fruit": fruit})
     target = tmp_path / "basket"
+    target.mkdir()
+    (target / "apples").write_bytes(b"damaged")
     arguments = ("fetch", "fruit", "--address", address, "--folder", str(target))
-    assert run(*arguments, data=tmp_path) == (f"fruit is complete, in {target}\n", "", 0)
+    message = f"fruit is complete, in {target}: 1,437 training and 360 test images\n"
+    assert run(*arguments, data=tmp_path) == (message, "", 0)
     assert [path.name for path in target.iterdir()] == ["apples"]
     assert (target / "apples").read_bytes() == b"red and green"
     (folder / "apples.gz").unlink()
-    assert json.loads(run(*arguments, "--json", data=tmp_path).stdout) == {"name": "fruit", "folder": str(target)}
+    assert json.loads(run(*arguments, "--json", data=tmp_path).stdout)["folder"] == str(target)
 
 
 @pytest.mark.skipif(not DEBIAN.is_dir(), reason="Debian's dataset-fashion-mnist is not installed")
@@ -180,12 +145,13 @@ def test_the_real_fashion_mnist_is_downloaded_and_found(tmp_path: Path, served: 
     for name in FASHION:
         (folder / f"{name}.gz").symlink_to(DEBIAN / f"{name}.gz")
     target = tmp_path / "data" / "fashion-mnist"
+    target.mkdir(parents=True)
+    (target / FASHION[0]).write_bytes(b"damaged")  # it is found before Debian's
     done = run("fetch", "fashion-mnist", "--address", address, data=tmp_path / "data")
-    assert done.stdout == f"fashion-mnist is complete, in {target}\n", done.stderr
+    counts = "60,000 training and 10,000 test images"
+    assert done.stdout == f"fashion-mnist is complete, in {target}: {counts}\n", done.stderr
     assert done.stderr == ""
     assert sorted(path.name for path in target.iterdir()) == sorted(FASHION)
-    shown = run("check", "fashion-mnist", data=tmp_path / "data").stdout
-    assert shown == "fashion-mnist is complete: 60,000 training and 10,000 test images\n"
 
 
 def test_a_failed_download_prints_one_line_and_leaves_no_file(tmp_path: Path, served: tuple[Path, str]) -> None:

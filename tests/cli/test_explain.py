@@ -4,12 +4,11 @@ import json
 import random
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
-from cli.in_process import run
+from cli.in_process import error_of, json_of, run
 from turnout.lab import RoundColumns, RunStore
 from turnout.lab.analysis.explain import explain_run
 from turnout.lab.runs.plans import RunPlan
@@ -17,19 +16,6 @@ from turnout.lab.runs.sweep import sweep
 from turnout.live import ClientStatus, Scheduler
 
 SETTINGS = {"cohort_size": 2, "guaranteed_rate": 0.2}
-
-
-def json_of(*arguments: str | Path) -> Any:
-    output, errors, code = run(*arguments, "--json")
-    assert (errors, code) == ("", 0)
-    return json.loads(output)
-
-
-def error_of(*arguments: str | Path) -> str:
-    output, errors, code = run(*arguments)
-    assert (output, code) == ("", 2)
-    assert errors.count("\n") == 1
-    return errors
 
 
 @pytest.fixture(scope="module", params=["fair-pace", "rbcsf"])
@@ -74,19 +60,19 @@ def test_a_client_of_a_fleet_is_explained(fleet: Path) -> None:
             for number in (None, 3):
                 found = scheduler.explain(client, number)
                 given = [] if number is None else ["--round", str(number)]
-                answer = json_of("explain", fleet, client, *given)
+                answer = json_of("fleet", "explain", fleet, client, *given)
                 assert answer == json.loads(json.dumps({name: getattr(found, name) for name in found.__slots__}))
                 assert answer["exact"]
                 if number is None:
-                    output, errors, code = run("explain", fleet, client)
+                    output, errors, code = run("fleet", "explain", fleet, client)
                     assert (errors, code) == ("", 0)
                     assert found.sentence in output  # also with brackets in it
-    output, errors, code = run("explain", fleet, client, "--round", "3")
+    output, errors, code = run("fleet", "explain", fleet, client, "--round", "3")
     assert (errors, code) == ("", 0)
     assert found.sentence in output
-    assert "there is no client 'nobody'" in error_of("explain", fleet, "nobody")
-    assert "there is no round 99 to explain" in error_of("explain", fleet, "[red]0", "--round", "99")
-    assert "is a live fleet, which has no runs" in error_of("explain", fleet, "[red]0", "--run", "1")
+    assert "there is no client 'nobody'" in error_of("fleet", "explain", fleet, "nobody")
+    assert "there is no round 99 to explain" in error_of("fleet", "explain", fleet, "[red]0", "--round", "99")
+    assert "is a live fleet, which has no runs" in error_of("fleet", "explain", fleet, "[red]0", "--run", "1")
 
 
 def test_a_price_is_explained_with_the_numbers_from_which_it_is_computed(tmp_path: Path) -> None:
@@ -98,7 +84,7 @@ def test_a_price_is_explained_with_the_numbers_from_which_it_is_computed(tmp_pat
             for row in range(40)
             if (answer := explain_run(store, 1, row, 40)).standing == "not chosen" and not answer.urgent
         )
-    output, errors, code = run("explain", path, found.client.removeprefix("client "))
+    output, errors, code = run("fleet", "explain", path, found.client.removeprefix("client "))
     assert (errors, code) == ("", 0)
     assert f"{found.client} " in output
     assert re.search(r"usually takes [\d.]+ s, and its share of such a round is [\d.]+/6.4 = [\d.]+ s", output), output
@@ -126,22 +112,22 @@ def test_every_client_of_a_run_is_explained(runs: Path, run_: int) -> None:
 
 
 def test_a_run_is_explained_by_its_row(runs: Path) -> None:
-    answer = json_of("explain", runs, "17", "--run", "1", "--round", "30")
+    answer = json_of("fleet", "explain", runs, "17", "--run", "1", "--round", "30")
     assert (answer["client"], answer["round"], answer["exact"]) == ("client 17", 30, True)
-    assert json_of("explain", runs, "c17", "--run", "1", "--round", "30") == answer
-    assert json_of("explain", runs, "17", "--run", "1")["round"] == 40
-    assert not json_of("explain", runs, "17", "--run", "4")["exact"]
-    assert "holds 5 runs: select one. Try: --run NUMBER" in error_of("explain", runs, "17")
-    assert "there is no run 9" in error_of("explain", runs, "17", "--run", "9")
-    assert "there is no round 41 in run 1" in error_of("explain", runs, "17", "--run", "1", "--round", "41")
-    assert "there is no client 40 in run 1" in error_of("explain", runs, "40", "--run", "1")
-    assert "identified by their rows" in error_of("explain", runs, "phone", "--run", "1")
+    assert json_of("fleet", "explain", runs, "c17", "--run", "1", "--round", "30") == answer
+    assert json_of("fleet", "explain", runs, "17", "--run", "1")["round"] == 40
+    assert not json_of("fleet", "explain", runs, "17", "--run", "4")["exact"]
+    assert "holds 5 runs: select one. Try: --run NUMBER" in error_of("fleet", "explain", runs, "17")
+    assert "there is no run 9" in error_of("fleet", "explain", runs, "17", "--run", "9")
+    assert "there is no round 41 in run 1" in error_of("fleet", "explain", runs, "17", "--run", "1", "--round", "41")
+    assert "there is no client 40 in run 1" in error_of("fleet", "explain", runs, "40", "--run", "1")
+    assert "identified by their rows" in error_of("fleet", "explain", runs, "phone", "--run", "1")
 
 
 def test_files_of_other_formats_are_reported(tmp_path: Path) -> None:
-    assert "there is no file" in error_of("explain", tmp_path / "none", "1")
+    assert "there is no file" in error_of("fleet", "explain", tmp_path / "none", "1")
     (tmp_path / "words").write_text("no store" * 200)
-    assert "is not a SQLite file" in error_of("explain", tmp_path / "words", "1")
+    assert "is not a SQLite file" in error_of("fleet", "explain", tmp_path / "words", "1")
 
 
 def test_a_run_that_replays_differently_is_not_explained(tmp_path: Path) -> None:
@@ -164,7 +150,7 @@ def test_an_explanation_without_numbers_has_no_table(tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     with Scheduler.open(path, policy="random", settings={"cohort_size": 1}, deadline=30.0) as scheduler:
         (chosen,) = scheduler.choose(["a", "b"])
-    done = run("explain", path, chosen)
+    done = run("fleet", "explain", path, chosen)
     assert done.returncode == 0
     assert done.stdout.splitlines() == [
         f"{chosen} was chosen in round 1; an exact explanation is not possible: random did not weigh seconds against "

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import closing
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,39 +17,17 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from cli.in_process import Done
-from cli.in_process import run as run_turnout
+from cli import in_process
 from turnout.kernel.certificate import Certificate
 from turnout.lab import RunStore
 from turnout.live import ClientStatus, Feature, Features, FleetReader, Scheduler
 
-COMMANDS = [("status",), ("certificate",), ("history", "phone-00"), ("export",), ("doctor",)]
+COMMANDS = [("status",), ("certify",), ("history", "phone-00"), ("export",), ("doctor",)]
 SETTINGS = {"cohort_size": 3, "guaranteed_rate": 0.1}
 
 
-def run(command: str, file: Path, *arguments: str) -> Done:
-    """Runs a `turnout fleet` command."""
-    return run_turnout("fleet", command, file, *arguments)
-
-
-def output_of(command: str, file: Path, *arguments: str) -> str:
-    done = run(command, file, *arguments)
-    assert (done.stderr, done.returncode) == ("", 0)
-    return done.stdout
-
-
-def json_of(command: str, file: Path, *arguments: str) -> Any:
-    return json.loads(output_of(command, file, *arguments, "--json"))
-
-
-def error_of(command: str, file: Path, *arguments: str) -> str:
-    """Returns the one line of an error; standard output is empty and the exit code is 2."""
-    done = run(command, file, *arguments)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stdout == ""
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    return done.stderr
+run, output_of = partial(in_process.run, "fleet"), partial(in_process.output_of, "fleet")
+json_of, error_of = partial(in_process.json_of, "fleet"), partial(in_process.error_of, "fleet")
 
 
 def status_of(number: int) -> ClientStatus:
@@ -177,10 +156,10 @@ def test_the_certificate_lists_the_clients_that_are_furthest_behind_first(file: 
     with Scheduler.open(file, read_only=True) as scheduler:
         certificate, ids = scheduler.certificate(), scheduler.clients
     summary, row = certificate.summary(), ids.index("phone-05")
-    done = run("certificate", file)
+    done = run("certify", file)
     assert done.returncode == int(summary.status == "broken")
     assert done.stdout.endswith(f"Promise {summary.sentence(ids.__getitem__)}.\n")
-    found = json.loads(run("certificate", file, "--json").stdout)
+    found = json.loads(run("certify", file, "--json").stdout)
     assert found["promise"] == summary.to_dict(ids.__getitem__)
     assert found["of"] == len(found["clients"]) == 8
     behind = [client["behind"] for client in found["clients"]]
@@ -202,35 +181,35 @@ def test_twenty_clients_are_shown_by_default_and_all_with_the_option(tmp_path: P
     path = tmp_path / "fleet.turnout"
     with Scheduler.open(path, settings={"cohort_size": 3, "guaranteed_rate": 0.05}, deadline=9.0) as scheduler:
         scheduler.register([f"phone-{n:02}" for n in range(30)])
-    assert len(json_of("certificate", path)["clients"]) == 20
-    assert len(json_of("certificate", path, "--all")["clients"]) == 30
-    assert "The 20 of 30 clients that are furthest behind" in output_of("certificate", path)
-    assert "phone-29" in output_of("certificate", path, "--all")
+    assert len(json_of("certify", path)["clients"]) == 20
+    assert len(json_of("certify", path, "--all")["clients"]) == 30
+    assert "The 20 of 30 clients that are furthest behind" in output_of("certify", path)
+    assert "phone-29" in output_of("certify", path, "--all")
 
 
 def test_a_broken_promise_exits_with_code_one_unless_another_tolerance_is_given(broken: Path) -> None:
-    done = run("certificate", broken)
+    done = run("certify", broken)
     assert done.returncode == 1
     assert re.search(r"slow +│ +20\.00 │ +1 │ +\+19\.00 │ broken", done.stdout)
     assert "Promise broken: slow is 19.00 turns behind, beyond the tolerance of 2" in done.stdout
-    as_json = run("certificate", broken, "--json")
+    as_json = run("certify", broken, "--json")
     assert as_json.returncode == 1
     found = json.loads(as_json.stdout)
     counts = {"kept": 1, "behind": 0, "broken": 1, "unserved": 0}
     assert found["promise"].items() >= {"status": "broken", "worst": "slow", "worst_behind": 19.0, **counts}.items()
-    done = run("certificate", broken, "--tolerance", "19")
+    done = run("certify", broken, "--tolerance", "19")
     assert done.returncode == 0
     assert "Promise behind: slow is 19.00 turns behind, within the tolerance of 19" in done.stdout
-    assert "tolerance must be above 0" in error_of("certificate", broken, "--tolerance", "0")
+    assert "tolerance must be above 0" in error_of("certify", broken, "--tolerance", "0")
 
 
 def test_owed_and_forfeited_turns_are_shown_and_explained_where_they_differ_from_behind(tmp_path: Path) -> None:
     plain, capped = tmp_path / "plain.turnout", tmp_path / "capped.turnout"
     play_slow_and_fast(plain, 4, guaranteed_rate=0.25)
-    shown = output_of("certificate", plain)
+    shown = output_of("certify", plain)
     assert "forfeited" not in shown
     play_slow_and_fast(capped, 40, guaranteed_rate=0.5, max_owed=1)
-    shown = run("certificate", capped).stdout
+    shown = run("certify", capped).stdout
     assert re.search(r"slow .*│ +1\.00 │ +18\.50 │", shown), shown
     assert "forfeited: 18.50 turns were dropped from the queue because of max_owed; behind still counts them." in shown
     assert "a client that once had a surplus can be owed more than it is behind" not in shown
@@ -244,7 +223,7 @@ def test_a_positive_queue_of_a_client_with_a_surplus_is_explained(file: Path) ->
         turns=none + 5, units_per_turn=10, promised_units=none + 20, owed_units=owed, forfeited_units=none
     )
     with patch.object(FleetReader, "certificate", return_value=surplus):
-        shown = output_of("certificate", file)
+        shown = output_of("certify", file)
     assert re.search(rf"{early} +│ +2\.00 │ +5 │ +-3\.00 │ kept +│ +0\.40 │", shown), shown
     assert re.search(rf"{steady} +│ +2\.00 │ +5 │ +-3\.00 │ kept +│ +│", shown), shown
     assert "a client that once had a surplus can be owed more than it is behind" in shown
@@ -258,10 +237,10 @@ def test_clients_without_a_turn_for_lack_of_rounds_are_named(tmp_path: Path) -> 
             scheduler.choose({"a": status_of(1)})
             scheduler.report("a", 2.0)
             scheduler.close_round()
-    shown = output_of("certificate", path)
+    shown = output_of("certify", path)
     assert "too few rounds to be promised one: late-comer." in shown
     assert "1 client was there for too few rounds to be served" in shown
-    found = {client["client"]: client for client in json_of("certificate", path)["clients"]}
+    found = {client["client"]: client for client in json_of("certify", path)["clients"]}
     assert (found["late-comer"]["unserved"], found["a"]["unserved"]) == (True, False)
 
 
@@ -271,7 +250,7 @@ def test_a_policy_without_a_guarantee_has_no_certificate(tmp_path: Path) -> None
         (chosen,) = scheduler.choose({"a": status_of(1)})
         scheduler.report(chosen, 2.0)
         scheduler.close_round()
-    assert "guarantees nothing" in error_of("certificate", path)
+    assert "guarantees nothing" in error_of("certify", path)
     assert json_of("history", path, "a")["owed"] is None
     assert "selected 1 time, of which 1 counts as a turn, reliability 0.67\n" in output_of("history", path, "a")
 
@@ -404,7 +383,7 @@ def test_a_fleet_in_use_can_be_read(file: Path, command: tuple[str, ...]) -> Non
     with Scheduler.open(file) as scheduler:
         for _ in range(2):
             done = run(command[0], file, *command[1:])
-            broken = command[0] == "certificate" and scheduler.certificate().status == "broken"
+            broken = command[0] == "certify" and scheduler.certificate().status == "broken"
             assert (done.stderr, done.returncode) == ("", int(broken))
             if scheduler.open_round is not None:
                 scheduler.close_round()
@@ -428,7 +407,7 @@ def test_a_damaged_fleet_prints_one_line_and_exits_with_code_two(file: Path, com
 
 
 def test_texts_of_clients_cannot_control_the_terminal(odd: Path) -> None:
-    every = [output_of("status", odd), run("certificate", odd).stdout, output_of("history", odd, "two\nlines")]
+    every = [output_of("status", odd), run("certify", odd).stdout, output_of("history", odd, "two\nlines")]
     assert not any("\x1b" in text or "\x07" in text for text in every)
     assert r"\x1b[31mred until round 2, inclusive" in every[0]
     assert r"two\nlines" in every[1]

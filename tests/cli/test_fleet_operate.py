@@ -1,12 +1,14 @@
-"""`turnout fleet backup | compact | retire | forget | abandon-round | repair`."""
+"""`turnout fleet doctor | backup | compact | retire | forget | abandon-round`."""
 
 from __future__ import annotations
 
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from cli import in_process
 from cli.in_process import run
 from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import examine
@@ -28,16 +30,7 @@ def play(scheduler: Scheduler, rounds: int) -> None:
         scheduler.close_round()
 
 
-def output_of(command: str, *arguments: str | Path) -> str:
-    done = run("fleet", command, *arguments)
-    assert (done.stderr, done.returncode) == ("", 0)
-    return done.stdout
-
-
-def error_of(command: str, *arguments: str | Path) -> str:
-    done = run("fleet", command, *arguments)
-    assert done.returncode == 2, done.stdout + done.stderr
-    return done.stderr
+output_of, error_of = partial(in_process.output_of, "fleet"), partial(in_process.error_of, "fleet")
 
 
 def test_a_backup_of_a_running_fleet_is_complete_and_opens_anywhere(file: Path, tmp_path: Path) -> None:
@@ -79,7 +72,7 @@ def test_a_fleet_is_compacted_to_what_it_keeps(file: Path, tmp_path: Path) -> No
     with FleetReader(file) as reader:
         assert [closed.round for closed in reader.closed_rounds()] == list(range(29, 41))
         assert [offer.round for offer in reader.offers()] == [38, 39, 40]
-    done = run("certify", file, "-o", tmp_path / "c.json")
+    done = run("fleet", "certify", file, "-o", tmp_path / "c.json")
     assert "The record begins after round 28: what clients were promised and got up to then is stated" in done.stdout
     done = run("verify", tmp_path / "c.json", tmp_path / "c.jsonl")
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "Verified: the certificate matches the record.")
@@ -139,7 +132,9 @@ def test_an_older_state_is_accepted_only_on_request(file: Path, caplog: pytest.L
     assert f"if none is newer than the file, run `turnout fleet doctor {file} --accept-older` to continue" in doctor
     assert "answer yes, or pass --yes" in error_of("doctor", file, "--accept-older")
     caplog.clear()
-    assert "continues after round" in output_of("doctor", file, "--accept-older", "--yes")
+    accepted = run("fleet", "doctor", file, "--accept-older", "--yes")
+    assert "continues after round" in accepted.stderr
+    assert accepted.stdout.endswith("The file is intact.\n")
     assert caplog.text.count("The older state was accepted") == 1
     output_of("status", file)
     assert all(finding.ok is not False for finding in examine(file))

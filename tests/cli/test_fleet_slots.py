@@ -47,25 +47,25 @@ def test_the_status_names_the_clients_that_train(started: float) -> None:
 
 def test_a_fleet_is_examined_explained_certified_and_exported() -> None:
     assert "The file is intact." in run("fleet", "doctor", FLEET).stdout
-    assert "turn is worth" in run("explain", FLEET, "c3", "--round", "20").stdout
-    certified = run("certify", FLEET, "-o", "proof.json")
+    assert "turn is worth" in run("fleet", "explain", FLEET, "c3", "--round", "20").stdout
+    certified = run("fleet", "certify", FLEET, "-o", "proof.json")
     assert certified.returncode == 0
     assert "8 clients, 93 turns" in certified.stdout
     assert "round" not in certified.stdout
     assert "Verified" in run("verify", "proof.json", "proof.jsonl").stdout
     lines = [json.loads(line) for line in run("fleet", "export", FLEET).stdout.splitlines()]
     assert [line["kind"] for line in lines] == ["join", *["fill"] * (len(lines) - 1)]
-    assert "Promise kept" in run("fleet", "certificate", FLEET).stdout
+    assert "Promise kept" in run("fleet", "certify", FLEET).stdout
 
 
 def test_commands_speak_of_turns_and_decisions() -> None:
     assert "turn" in run("fleet", "history", FLEET, "c3").stdout.splitlines()[2]
-    explained = run("explain", FLEET, "c3", "--round", "20").stdout
+    explained = run("fleet", "explain", FLEET, "c3", "--round", "20").stdout
     assert "turns behind, this decision included" in explained
-    proof = run("certify", FLEET, "-o", "proof.json").stdout
+    proof = run("fleet", "certify", FLEET, "-o", "proof.json").stdout
     kept = run("fleet", "compact", FLEET).stdout.splitlines()[0]
     copied = run("fleet", "backup", FLEET, "copy.turnout").stdout
-    replayed = run("replay", FLEET, "--policy", "random", "--draws", "2").stdout
+    replayed = run("fleet", "replay", FLEET, "--policy", "random", "--draws", "2").stdout
     assert "updates per second" in replayed
     for text in (explained, proof, kept, copied, replayed):
         assert "round" not in text.replace("--round", "")
@@ -83,7 +83,10 @@ def test_a_fleet_is_amended_and_a_client_retired() -> None:
     [
         (("fleet", "abandon-round", FLEET), "no round of slots.turnout is open"),
         (("fleet", "amend", FLEET, "--cohort-size", "4"), "cohort_size must be 1, or left out"),
-        (("explain", FLEET, "c3", "--round", "900"), "there is no decision 900 to explain: choose one from 1 to 93"),
+        (
+            ("fleet", "explain", FLEET, "c3", "--round", "900"),
+            "there is no decision 900 to explain: choose one from 1 to 93",
+        ),
     ],
 )
 def test_what_needs_rounds_is_refused(arguments: tuple[str, ...], message: str) -> None:

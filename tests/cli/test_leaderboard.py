@@ -1,7 +1,10 @@
+"""`turnout study leaderboard`, with rounds and without."""
+
 from __future__ import annotations
 
 import io
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,21 +13,13 @@ from rich.console import Console
 
 from cli import in_process
 from tracking.recording import Recording
-from turnout.cli.studies.leaderboard import _policies_table
+from turnout.cli.studies.leaderboard import _tables
 from turnout.lab import RunStore
+from turnout.lab.studies.leaderboard.slots import REFERENCE, SLOT_SUITES
 from turnout.lab.studies.leaderboard.suites import SUITES
 
-
-def run(*arguments: str) -> in_process.Done:
-    return in_process.run("compare", *arguments, COLUMNS="240")
-
-
-def error_of(*arguments: str) -> str:
-    done = run(*arguments)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stdout == ""
-    assert done.stderr.count("\n") == 1
-    return done.stderr
+run = partial(in_process.run, "study", "leaderboard", COLUMNS="240")
+error_of = partial(in_process.error_of, "study", "leaderboard")
 
 
 SMALL = ("--rounds", "6", "--seeds", "2", "--workers", "1")
@@ -52,7 +47,7 @@ def numerical(tmp_path_factory: pytest.TempPathFactory) -> Numerical:
     done, stored, tracked = [], [], []
     for more in ([], ["--out", str(folder / "out"), "--json"]):
         Recording.opened.clear()
-        done.append(run("--suite", "numerical", *SMALL, "--store", str(store), *TRACK, *more))
+        done.append(run("numerical", *SMALL, "--store", str(store), *TRACK, *more))
         tracked.append(list(Recording.opened))
         with RunStore(store, read_only=True) as opened:
             stored.append([(one.id, one.started) for one in opened.runs()])
@@ -97,7 +92,7 @@ def test_recorded_clients_are_simulated(tmp_path: Path) -> None:
     phones = tmp_path / "phones.csv"
     lines = [f"phone {row},{60 * row},{9000 - 60 * row},9000" for row in range(25)]
     phones.write_text("\n".join(["client,start,stop,end", *lines]))
-    done = run("--suite", "traces", "--traces", str(phones), *SMALL)
+    done = run("traces", "--traces", str(phones), *SMALL)
     assert done.returncode == 0, done.stderr
     for text in ("recorded clients", "Forecasts of exchange times", "log-time", "availability: recorded"):
         assert text in done.stdout
@@ -112,7 +107,7 @@ def test_the_table_of_a_suite_that_trains_has_accuracies_and_says_who_never_reac
     reached = {**row, "contender": "all reach it", "minutes_to_target": 4.5, "minutes_to_target_band": 0.5, "never": 0}
     missed = {**row, "contender": "two do not", "minutes_to_target": 6.0, "minutes_to_target_band": 1.0, "never": 2}
     missed["microseconds"] = None  # it was not measured
-    table = _policies_table({"seeds": 2, "rounds": 6, "policies": [reached, missed]}, SUITES["training"])
+    (table,) = _tables({"seeds": 2, "rounds": 6, "policies": [reached, missed]}, SUITES["training"])
     shown = io.StringIO()
     Console(file=shown, width=240).print(table)
     assert "min to 0.812" in shown.getvalue()
@@ -123,17 +118,64 @@ def test_the_table_of_a_suite_that_trains_has_accuracies_and_says_who_never_reac
     assert lines[" two do"].split("│")[-2].strip() == "–"
 
 
-def test_conflicting_options_are_reported(tmp_path: Path) -> None:
-    assert "unknown suite 'tracs' (did you mean 'traces'?)" in error_of("--suite", "tracs")
-    assert "policies cannot be used with --suite" in error_of("rbcsf", "--suite", "numerical")
-    assert "--set cannot be used with --suite" in error_of("--suite", "numerical", "--set", "cohort_size=3")
-    assert "--out cannot be used" not in error_of("rbcsf", "--out", str(tmp_path), "--target", "0.9")
-    assert "--traces cannot be used with a comparison without --suite" in error_of("rbcsf", "--traces", "phones.csv")
-    assert "the suite training plays no traces" in error_of("--suite", "training", "--traces", "phones.csv")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("asink",), "unknown suite 'asink' (did you mean 'async'?); there are numerical, traces, training, async"),
+        (("async", "--traces", "x.csv"), "the suite async plays no traces"),
+        (("training", "--traces", "x.csv"), "the suite training plays no traces"),
+        (("numerical", "rbcfs"), "unknown policy 'rbcfs' (did you mean 'rbcsf'?)"),
+    ],
+)
+def test_invalid_questions_are_refused(arguments: tuple[str, ...], message: str) -> None:
+    assert message in error_of(*arguments)
 
 
-def test_a_comparison_stores_its_runs_with_either_option(tmp_path: Path) -> None:
-    kept, stored = tmp_path / "kept.turnout", tmp_path / "stored.turnout"
-    for name, store in (("--store", kept), ("--store", stored)):
-        assert run("random", "--seeds", "2", "--rounds", "5", "--workers", "1", name, str(store)).returncode == 0
-        assert store.exists()
+# Without rounds
+
+SLOTS = ("--rounds", "48", "--seeds", "2", "--workers", "1")
+
+
+def test_the_leaderboard_without_rounds_is_printed_written_and_stored(tmp_path: Path) -> None:
+    out, store = tmp_path / "out", tmp_path / "runs.turnout"
+    shown = run("async", *SLOTS, "--store", str(store))
+    assert shown.returncode == 0, shown.stderr
+    for contender in SLOT_SUITES["async"].contenders:
+        assert contender.label in shown.stdout
+    for text in ("48 turns, 8 slots, 2 seeds", f"× {REFERENCE}", "staleness", "least share", "in rounds"):
+        assert text in shown.stdout
+    again = run("async", *SLOTS, "--out", str(out), "--store", str(store), "--json").stdout
+    assert json.loads(again) == json.loads((out / "slots.json").read_text())
+    assert (out / "slots.svg").read_text().startswith("<?xml")
+    assert len((out / "slots.csv").read_text().splitlines()) == 1 + len(SLOT_SUITES["async"].contenders)
+    with RunStore(store, read_only=True) as opened:
+        plans = [info.plan for info in opened.runs()]
+    assert len(plans) == 2 * len(SLOT_SUITES["async"].contenders)
+    assert sorted({plan.get("concurrency", 0) for plan in plans}) == [0, 8]
+
+
+def test_a_folder_receives_the_runs_too_if_no_store_is_named(tmp_path: Path) -> None:
+    done = run("async", "--rounds", "12", "--seeds", "2", "--workers", "1", "--out", str(tmp_path / "out"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith(f"Figures and data are in {tmp_path / 'out'}/\n")
+    assert {path.name for path in (tmp_path / "out").iterdir()} >= {"slots.csv", "slots.json", "slots.svg"}
+    with RunStore(tmp_path / "out" / "runs.turnout", read_only=True) as opened:
+        assert len(opened.runs()) == 2 * len(SLOT_SUITES["async"].contenders)
+
+
+def test_the_training_suite_measures_the_time_to_an_accuracy(tmp_path: Path) -> None:
+    suite = ("async-training", "--rounds", "24", *SMALL[2:], "--store", str(tmp_path / "runs.turnout"))
+    result = json.loads(run(*suite, "--json").stdout)
+    assert {row["contender"] for row in result["policies"]} >= {REFERENCE, "random (FedAsync)", "FairPace, 75 %"}
+    assert all(row["minutes_to_target"] > 0 for row in result["policies"])
+    assert "min to" in run(*suite).stdout
+
+
+def test_recorded_clients_can_be_used_without_rounds(tmp_path: Path) -> None:
+    phones = tmp_path / "phones.csv"
+    lines = [f"phone {row},{row % 5 * 18000},{row % 5 * 18000 + 18000},90000" for row in range(310)]
+    phones.write_text("\n".join(["client,start,stop,end", *lines]))
+    arguments = ("async-traces", "--traces", str(phones), "--rounds", "40", "--seeds", "2", "--workers", "1")
+    result = json.loads(run(*arguments, "--json").stdout)
+    assert result["title"] == "recorded clients"
+    assert "fingerprint" in result["world"]

@@ -36,17 +36,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     REGISTRY.clear()
 
 
-def run(folder: Path, command: str, *options: str, learner: str = "users_tasks:make_task") -> in_process.Done:
+def run(folder: Path, *options: str, learner: str = "users_tasks:make_task") -> in_process.Done:
     world = ["name=training", f"learner={learner}", "world={clients = 10}"]
     shared = ["random", "--rounds", "4", "--set", "cohort_size=3", *(f"--world={setting}" for setting in world)]
     with chdir(folder):
-        return in_process.run(command, *shared, *options)
+        return in_process.run("simulate", *shared, *options)
 
 
 def test_runs_with_a_model_of_ones_own_are_simulated_and_compared(folder: Path) -> None:
     store = str(folder / "runs.turnout")
-    assert run(folder, "simulate", "--save", store).returncode == 0
-    compared = run(folder, "compare", "--seeds", "2", "--workers", "1", "--save", store, "--json")
+    assert run(folder, "--store", store).returncode == 0
+    compared = run(folder, "--seeds", "2", "--workers", "1", "--store", store, "--json")
     assert compared.returncode == 0, compared.stderr
     assert json.loads(compared.stdout)["policies"][0]["policy"] == "random (cohort_size 3)"
     with RunStore(folder / "runs.turnout", read_only=True) as runs:
@@ -67,7 +67,7 @@ def test_runs_with_a_model_of_ones_own_are_simulated_and_compared(folder: Path) 
     ],
 )
 def test_a_learner_that_cannot_be_found_is_explained(folder: Path, learner: str, message: str) -> None:
-    done = run(folder, "simulate", learner=learner)
+    done = run(folder, learner=learner)
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: {message}")
     assert done.stderr.count("\n") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -14,13 +15,17 @@ from typing import Any
 import pytest
 
 from cli import in_process
+from cli.in_process import error_of
+from documents import check_command
 from plugin_packages import SOURCE, forget, importable, installed, write_module, write_package
 from turnout.cli.naming import Named, apply_settings, parse_policy
+from turnout.cli.plugins.new import TEMPLATES
 from turnout.errors import SettingError
 from turnout.lab import world_names
 from turnout.lab.studies.leaderboard import suites
 from turnout.lab.studies.leaderboard.slots import SLOT_SUITES
 from turnout.policies.registry import WRAPPERS, policy_names
+from turnout.version import __version__
 
 __all__ = ["importable", "installed"]
 FEW = ("--rounds", "6", "--seeds", "2", "--workers", "1")
@@ -30,13 +35,6 @@ def run(*arguments: str | Path) -> in_process.Done:
     done = in_process.run(*arguments, COLUMNS="240")
     assert done.returncode == 0, done.stderr
     return done
-
-
-def error_of(*arguments: str | Path) -> str:
-    done = in_process.run(*arguments)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stderr.count("\n") == 1
-    return done.stderr
 
 
 # Policies with settings
@@ -93,7 +91,7 @@ def test_set_reaches_the_policies_inside_wrappers() -> None:
 
 def test_two_settings_of_one_policy_are_compared() -> None:
     names = ("rbcsf:speed_weight=5", "rbcsf:speed_weight=50", "with-guarantee:policy=oort,settings.cohort_size=7")
-    result = json.loads(run("compare", *names, *FEW, "--json", "--baseline", "rbcsf:speed_weight=50").stdout)
+    result = json.loads(run("simulate", *names, *FEW, "--json", "--baseline", "rbcsf:speed_weight=50").stdout)
     labels = [row["policy"] for row in result["policies"]]
     assert labels == [
         "rbcsf (speed_weight 5)",
@@ -102,27 +100,15 @@ def test_two_settings_of_one_policy_are_compared() -> None:
     ]
     assert result["baseline"] == "rbcsf (speed_weight 50)"
     assert (
-        json.loads(run("compare", *names, *FEW, "--json", "--baseline", "with-guarantee").stdout)["baseline"]
+        json.loads(run("simulate", *names, *FEW, "--json", "--baseline", "with-guarantee").stdout)["baseline"]
         == labels[2]
     )
-    assert "there is no 'rbcsf' to compare with" in error_of("compare", *names, *FEW, "--baseline", "rbcsf")
+    assert "there is no 'rbcsf' to compare with" in error_of("simulate", *names, *FEW, "--baseline", "rbcsf")
 
 
 def test_policies_and_worlds_of_other_packages_are_played(installed: Path, tmp_path: Path) -> None:
-    result = json.loads(
-        run(
-            "compare",
-            "random",
-            "--with",
-            "first:offset=2",
-            "--world",
-            "name=small",
-            *FEW,
-            "--set",
-            "cohort_size=2",
-            "--json",
-        ).stdout
-    )
+    world = ("--world", "name=small", "--set", "cohort_size=2")
+    result = json.loads(run("simulate", "random", "first:offset=2", *world, *FEW, "--json").stdout)
     assert [row["policy"] for row in result["policies"]] == [
         "random (cohort_size 2)",
         "first (offset 2, cohort_size 2)",
@@ -132,7 +118,8 @@ def test_policies_and_worlds_of_other_packages_are_played(installed: Path, tmp_p
         'rounds = 5\n[world]\nname = "quick_module:small_world"\npeople = 9\n[[policy]]\nname = "around"\n'
         'policy = "quick_module:First"\nsettings = { cohort_size = 2 }\nlabel = "mine"\n'
     )
-    assert [row["policy"] for row in json.loads(run("simulate", "--config", config, "--json").stdout)] == ["mine"]
+    result = json.loads(run("simulate", "--config", config, "--json").stdout)
+    assert [row["policy"] for row in result["policies"]] == ["mine"]
     assert installed.exists()
 
 
@@ -179,8 +166,8 @@ def test_further_policies_of_a_suite_get_its_settings() -> None:
 def test_a_policy_of_another_package_is_in_the_leaderboard(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     suite = suites.SUITES["numerical"]
     few = [each for each in suite.contenders if each.label in ("random", "FairPace, tolerance 2", "fastest, learned")]
-    monkeypatch.setattr(suites, "SUITES", {"numerical": replace(suite, contenders=tuple(few))})
-    result = json.loads(run("compare", "--suite", "numerical", "--with", "first:offset=1", *FEW, "--json").stdout)
+    monkeypatch.setattr("turnout.cli.studies.leaderboard.SUITES", {"numerical": replace(suite, contenders=tuple(few))})
+    result = json.loads(run("study", "leaderboard", "numerical", "first:offset=1", *FEW, "--json").stdout)
     assert {row["contender"] for row in result["policies"]} == {*(each.label for each in few), "first (offset 1)"}
     assert installed.exists()
 
@@ -217,7 +204,7 @@ def test_every_setting_of_our_own_policies_and_worlds_has_a_meaning() -> None:
 
 
 def test_one_policy_is_shown_with_defaults_and_units() -> None:
-    shown = run("policies", "show", "rbcsf").stdout
+    shown = run("policies", "rbcsf").stdout
     for text in (
         "speed_weight",
         "20.0",
@@ -227,20 +214,18 @@ def test_one_policy_is_shown_with_defaults_and_units() -> None:
         "turnout simulate rbcsf:",
     ):
         assert text in shown
-    settings = {
-        each["name"]: each for each in json.loads(run("policies", "show", "eligible", "--json").stdout)["settings"]
-    }
+    settings = {each["name"]: each for each in json.loads(run("policies", "eligible", "--json").stdout)["settings"]}
     assert settings["policy"]["required"]
     assert settings["allowed"]["required"]
-    assert "model_size" in run("worlds", "show", "paper").stdout
-    assert "did you mean 'rbcsf'?" in error_of("policies", "show", "rbcfs")
-    assert "known worlds are paper, traces, training" in error_of("worlds", "show", "nowhere")
+    assert "model_size" in run("worlds", "paper").stdout
+    assert "did you mean 'rbcsf'?" in error_of("policies", "rbcfs")
+    assert "known worlds are paper, traces, training" in error_of("worlds", "nowhere")
 
 
 def test_the_example_of_every_wrapper_can_be_played() -> None:
     without = []
     for name in WRAPPERS:
-        lines = [line for line in run("policies", "show", name).stdout.splitlines() if line.startswith("Example: ")]
+        lines = [line for line in run("policies", name).stdout.splitlines() if line.startswith("Example: ")]
         if lines:
             assert run(*lines[0].removeprefix("Example: turnout ").split(), "--rounds", "2").returncode == 0
         else:
@@ -257,12 +242,12 @@ def test_what_has_no_settings_or_no_number_among_them_is_shown_without_an_exampl
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     try:
-        shown = run("policies", "show", "bare_module:First").stdout
+        shown = run("policies", "bare_module:First").stdout
         assert shown.splitlines() == [
             "bare_module:First (policy, of module bare_module): Selects the first available clients.",
             "It has no settings.",
         ]
-        shown = run("policies", "show", "plain_module:First").stdout
+        shown = run("policies", "plain_module:First").stdout
         assert "offset" in shown
         assert "Example" not in shown
     finally:
@@ -270,9 +255,9 @@ def test_what_has_no_settings_or_no_number_among_them_is_shown_without_an_exampl
 
 
 def test_what_is_neither_a_policy_nor_a_world_nor_a_learner_cannot_be_loaded(tmp_path: Path) -> None:
-    assert "no_such_module" in error_of("runs", "list", tmp_path / "x.turnout", "--with", "no_such_module:Thing")
+    assert "no_such_module" in error_of("--with", "no_such_module:Thing", "runs", "show", tmp_path / "x.turnout")
     for name in ("string:digits", "json:nothing"):
-        error = error_of("runs", "list", tmp_path / "x.turnout", "--with", name)
+        error = error_of("--with", name, "runs", "show", tmp_path / "x.turnout")
         assert name.partition(":")[2] in error
         assert "there is no store" not in error
 
@@ -280,29 +265,49 @@ def test_what_is_neither_a_policy_nor_a_world_nor_a_learner_cannot_be_loaded(tmp
 # New packages
 
 
-@pytest.mark.parametrize("kind", ["policy", "world"])
-def test_the_tests_of_a_new_package_pass(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "quick-thing"
-    written = run("new", kind, "quick-thing", "--folder", folder).stdout
-    assert f"cd {folder}, pip install -e ., turnout" in written
-    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    assert list(project["entry-points"].values()) == [{"quick-thing": "quick_thing:QuickThing"}]
+def run_tests(folder: Path, module: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs the two tests of a package."""
     monkeypatch.syspath_prepend(folder / "src")
     try:
-        content = runpy.run_path(str(folder / "tests" / "test_quick_thing.py"))
+        content = runpy.run_path(str(folder / "tests" / f"test_{module}.py"))
         tests = [value for name, value in content.items() if name.startswith("test_")]
         assert len(tests) == 2
         for test in tests:
             test()
     finally:
-        forget("quick_thing", f"quick_thing.{kind}")
+        forget(module, f"{module}.{kind}")
+
+
+@pytest.mark.parametrize("kind", ["policy", "world"])
+def test_a_template_is_a_package_whose_tests_pass(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_tests(TEMPLATES / kind, f"own_{kind}", kind, monkeypatch)
+
+
+@pytest.mark.parametrize("kind", ["policy", "world", "learner"])
+def test_a_new_package_is_its_template_under_another_name(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "quick-thing"
+    written = run("new", kind, "quick-thing", "--folder", folder).stdout
+    assert f"cd {folder}, pip install -e ., turnout" in written
+    project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    (entry,) = project["entry-points"].values()
+    assert list(entry) == ["quick-thing"]
+    assert project["dependencies"][0].endswith(f">={__version__}")
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert {path.name for path in files} >= {"README.md", "py.typed", "test_quick_thing.py", f"{kind}.py"}
+    assert not [path for path in files if "own" in path.name or f"own_{kind}" in path.read_text()]
+    for command in re.findall(r"^    (turnout .*)$", (folder / "README.md").read_text(), flags=re.MULTILINE):
+        check_command(command.split())
+    if kind != "learner":
+        run_tests(folder, "quick_thing", kind, monkeypatch)
 
 
 @pytest.mark.framework
 @pytest.mark.parametrize("kind", ["policy", "world", "learner"])
 def test_pytest_runs_the_tests_of_a_new_package(kind: str, tmp_path: Path) -> None:
     if kind == "learner":
-        pytest.importorskip("turnout.lab.training.task")
+        pytest.importorskip("torch")
     folder = tmp_path / "quick-thing"
     run("new", kind, "quick-thing", "--folder", folder)
     tests = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider"]

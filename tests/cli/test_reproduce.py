@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,16 +12,8 @@ from cli import in_process
 SMALL = ("--rounds", "10", "--seeds", "2")
 
 
-def run(*arguments: str) -> in_process.Done:
-    return in_process.run("reproduce", *arguments, COLUMNS="140")
-
-
-def error_of(*arguments: str) -> str:
-    """Returns the line of an error; the exit code is 2."""
-    done = run(*arguments)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stderr.startswith("error: ")
-    return done.stderr
+run = partial(in_process.run, "study", "reproduce", COLUMNS="140")
+error_of = partial(in_process.error_of, "study", "reproduce")
 
 
 def test_a_small_digits_study_writes_all_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

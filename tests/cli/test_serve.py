@@ -1,4 +1,4 @@
-"""`turnout serve` and `turnout fleet create`."""
+"""`turnout fleet serve` and `turnout fleet create`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 import pytest
 
-from cli.in_process import run
+from cli.in_process import error_of, run
 from turnout.live import Scheduler
 from turnout.live._internals import examine
 from turnout.service import serving as serving_module
@@ -29,21 +29,13 @@ from waiting import LONGEST_WAIT
 SLOTS = ("--set", "concurrency=2", "--set", "guaranteed_rate=1/20", "--set", "deadline=300")
 
 
-def error_of(*arguments: str | Path) -> str:
-    output, errors, code = run(*arguments)
-    assert (output, code) == ("", 2)
-    assert errors.count("\n") == 1
-    return errors
-
-
 @contextmanager
 def serving(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], int, list[str]]]:
     """Runs the command as a process; yields it with its port and the lines that it prints when it starts."""
-    program = [sys.executable, "-u", "-W", "error::ResourceWarning", "-m", "turnout", "serve", *map(str, arguments)]
+    program = [sys.executable, "-u", "-W", "error::ResourceWarning", "-m", "turnout", "fleet", "serve"]
+    program += [*map(str, arguments), "--port", "0"]
     env = {**os.environ, "NO_COLOR": "1", "COLUMNS": "300"}
-    with subprocess.Popen(
-        [*program, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env
-    ) as process:
+    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
         try:
             assert process.stdout is not None
             lines = [process.stdout.readline()]
@@ -80,7 +72,7 @@ def test_a_fleet_is_created_with_settings_of_its_own_and_of_its_policy(tmp_path:
     done = run("fleet", "create", path, *SLOTS, "--policy", "fair-pace")
     assert done.stdout == (
         f"{path} is a fleet with 2 slots and the policy fair-pace.\n"
-        f"Next: turnout tokens create {path} --role server, and turnout serve {path}\n"
+        f"Next: turnout fleet tokens create {path} --role server, and turnout fleet serve {path}\n"
     )
     with Scheduler.open(path, read_only=True) as scheduler:
         settings = scheduler.settings
@@ -196,25 +188,27 @@ def test_a_backup_of_a_fleet_that_is_served_has_its_tokens_and_can_be_served(tmp
 def test_errors_are_one_line(tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     run("fleet", "create", path)
-    assert "has no tokens: create one first. Try: turnout tokens create FLEET --role server" in error_of("serve", path)
-    missing = error_of("serve", tmp_path / "none.turnout", "--no-tokens")
+    assert "has no tokens: create one first. Try: turnout fleet tokens create FLEET --role server" in error_of(
+        "fleet", "serve", path
+    )
+    missing = error_of("fleet", "serve", tmp_path / "none.turnout", "--no-tokens")
     assert "there is no fleet at" in missing
     assert "Try: turnout fleet create FLEET" in missing
-    assert "must not listen on it" in error_of("serve", path, "--no-tokens", "--host", "0.0.0.0")
-    assert "would have the same name" in error_of("serve", path, path, "--no-tokens")
-    assert "there is no file" in error_of("serve", path, "--no-tokens", "--certificate", tmp_path / "none.pem")
+    assert "must not listen on it" in error_of("fleet", "serve", path, "--no-tokens", "--host", "0.0.0.0")
+    assert "would have the same name" in error_of("fleet", "serve", path, path, "--no-tokens")
+    assert "there is no file" in error_of("fleet", "serve", path, "--no-tokens", "--certificate", tmp_path / "none.pem")
     (tmp_path / "text.pem").write_text("no certificate")
-    refused = error_of("serve", path, "--no-tokens", "--certificate", tmp_path / "text.pem")
+    refused = error_of("fleet", "serve", path, "--no-tokens", "--certificate", tmp_path / "text.pem")
     assert "pass a certificate and its own private key as PEM files" in refused
     with Scheduler.open(path):
-        assert "is being written by" in error_of("serve", path, "--no-tokens")
+        assert "is being written by" in error_of("fleet", "serve", path, "--no-tokens")
 
 
 @pytest.mark.parametrize(("missing", "advice"), [("fastapi", "turnout[service]"), ("plotly", "or pass --no-page")])
 def test_a_missing_extra_says_how_to_install_it(tmp_path: Path, missing: str, advice: str) -> None:
     find = importlib.util.find_spec
     with patch.object(importlib.util, "find_spec", lambda name: None if name == missing else find(name)):
-        assert advice in error_of("serve", tmp_path / "fleet.turnout")
+        assert advice in error_of("fleet", "serve", tmp_path / "fleet.turnout")
 
 
 @pytest.mark.parametrize(("host", "is_warned"), [("0.0.0.0", True), ("127.0.0.1", False)])
@@ -229,6 +223,6 @@ def test_it_warns_if_other_machines_can_reach_it_without_tls(
         announce(f"http://{host}:8080")
 
     monkeypatch.setattr(serving_module, "serve", announce_only)
-    shown = run("serve", path, "--host", host).stdout
+    shown = run("fleet", "serve", path, "--host", host).stdout
     assert f"{path} at http://{host}:8080/v1/fleets/fleet\n" in shown
     assert ("Other machines can reach this service, and the connection is not encrypted." in shown) == is_warned

@@ -1,4 +1,4 @@
-"""`turnout serve --certificate --key`, with a certificate that the test makes."""
+"""`turnout fleet serve --certificate --key`, with a certificate that the test makes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from cli.in_process import run
-from cli.test_serve import SLOTS, error_of, serving
+from cli.in_process import error_of, run
+from cli.test_serve import SLOTS, serving
 from turnout.client import FleetClient, UnavailableError
 from turnout.live import GivenTurn
 from turnout.service.access.tokens import FleetTokens
@@ -78,7 +78,9 @@ def test_files_that_cannot_be_used_for_tls_are_refused_before_anything_is_opened
     other, encrypted = make_certificate(tmp_path, "other", b"secret")
     advice = "pass a certificate and its own private key as PEM files, the key without a password"
     for files in ((certificate, encrypted), (other, encrypted), (other, key), (key, certificate)):
-        refused = error_of("serve", fleet, "--no-tokens", "--certificate", files[0], "--key", files[1])
+        refused = error_of("fleet", "serve", fleet, "--no-tokens", "--certificate", files[0], "--key", files[1])
         assert f"cannot use {files[0]} and {files[1]} for TLS" in refused
         assert advice in refused
-    assert "cannot use" in error_of("serve", fleet, "--no-tokens", "--certificate", certificate)  # without its key
+    assert "cannot use" in error_of(
+        "fleet", "serve", fleet, "--no-tokens", "--certificate", certificate
+    )  # without its key

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from cli import in_process
+from cli.in_process import error_of
 from turnout.cli.studies.train import _study_settings
 from turnout.lab import PaperWorld, RoundColumns, RunPlan, RunStore, play_plan
 from turnout.lab.analysis.metrics import summarise
@@ -27,16 +28,6 @@ from turnout.lab.training.learner_cache import MODELS
 def run(*arguments: str, cwd: Path | None = None) -> in_process.Done:
     with nullcontext() if cwd is None else chdir(cwd):
         return in_process.run(*arguments, COLUMNS="140")
-
-
-def error_of(*arguments: str, cwd: Path | None = None) -> str:
-    """Returns the one line of an error; standard output is empty and the exit code is 2."""
-    done = run(*arguments, cwd=cwd)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert done.stdout == ""
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    return done.stderr
 
 
 CONFIG = """
@@ -56,90 +47,80 @@ cohort_size = 5
 """
 
 
+def simulated(*arguments: str) -> list[dict[str, Any]]:
+    """Returns the first seed of every policy of a simulation."""
+    done = run("simulate", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return [{**row, **row["per_seed"][0]} for row in json.loads(done.stdout)["policies"]]
+
+
 def test_a_simulation_shows_every_policy() -> None:
-    shown = run("simulate", "rbcsf", "random", "--rounds", "30").stdout
-    for text in ("30 rounds, seed 0", "rbcsf", "random", "mean round", "of all rounds", "largest shortfall", "Jain"):
+    shown = run("simulate", "rbcsf", "random", "--rounds", "30", "--seed", "3").stdout
+    for text in ("30 rounds, seed 3", "rbcsf", "random", "mean round", "of all rounds", "shortfall", "Jain"):
         assert text in shown
+    assert "±" not in shown
 
 
 def test_the_default_policies_are_fair_pace_and_random() -> None:
-    result = json.loads(run("simulate", "--rounds", "60", "--json").stdout)
+    result = simulated("--rounds", "60")
     assert [row["policy"] for row in result] == ["fair-pace", "random"]
     assert {row["share_of"] for row in result} == {"of the rounds it was available for"}
     assert result[0]["largest_shortfall"] <= result[0]["tolerance"] == 2
     assert result[0]["status"] == ("kept" if result[0]["largest_shortfall"] < 1 else "behind")
-    compared = json.loads(run("compare", "--rounds", "60", "--seeds", "2", "--json").stdout)
-    assert [row["policy"] for row in compared["policies"]] == ["fair-pace", "rbcsf", "random", "fedcs"]
-    assert (compared["guaranteed_rate"], compared["accrual"]) == (0.15, "available")
-    status = {row["policy"]: row["status"] for row in compared["policies"]}
-    assert (status["fair-pace"] != "broken", status["fedcs"]) == (True, "broken")
 
 
 def test_every_policy_is_judged_by_one_promise_and_its_own_tolerance() -> None:
-    arguments = ("simulate", "rbcsf", "random", "--rounds", "60", "--json", "--set", "speed_weight=50")
-    judged = json.loads(run(*arguments, "--set", "tolerance=100").stdout)
+    arguments = ("rbcsf", "random", "--rounds", "60", "--set", "speed_weight=50")
+    judged = simulated(*arguments, "--set", "tolerance=100")
     assert [(row["tolerance"], row["share_of"]) for row in judged] == [(100, "of all rounds"), (2, "of all rounds")]
     assert judged[0]["status"] == "behind"
     assert judged[0]["largest_shortfall"] > 2
-    judged = json.loads(run(*arguments, "--tolerance", "3").stdout)
+    judged = simulated(*arguments, "--tolerance", "3")
     assert [row["tolerance"] for row in judged] == [3, 3]
     assert judged[0]["status"] == "broken"
     assert "tolerance must be above 0" in error_of("simulate", "random", "--rounds", "5", "--tolerance", "0")
 
 
 def test_settings_apply_to_the_policies_that_have_them() -> None:
-    result = json.loads(
-        run(
-            "simulate",
-            "rbcsf",
-            "random",
-            "--rounds",
-            "30",
-            "--set",
-            "cohort_size=10",
-            "--set",
-            "rbcsf.speed_weight=0",
-            "--json",
-        ).stdout
-    )
+    settings = ("--set", "cohort_size=10", "--set", "rbcsf.speed_weight=0")
+    result = simulated("rbcsf", "random", "--rounds", "30", *settings)
     assert [row["mean_cohort"] for row in result] == [10.0, 10.0]
     assert "speed_weight 0" in result[0]["policy"]
     assert "speed_weight" not in result[1]["policy"]
-
-
-def test_the_world_has_settings() -> None:
-    result = json.loads(
-        run("simulate", "random", "--rounds", "20", "--world", "clients=5", "--world", "noise=none", "--json").stdout
-    )
-    assert result[0]["mean_cohort"] < 5
+    assert simulated("random", "--rounds", "20", "--world", "clients=5", "--world", "noise=none")[0]["mean_cohort"] < 5
 
 
 def test_owed_turns_are_counted_against_the_guaranteed_rate() -> None:
-    arguments = ("simulate", "rbcsf", "random", "--rounds", "20", "--json")
-    promised = json.loads(run(*arguments, "--set", "guaranteed_rate=0.05").stdout)
-    assert promised[1]["worst_debt"] == json.loads(run(*arguments, "--promise", "0.05").stdout)[1]["worst_debt"]
-    assert promised[1]["worst_debt"] < json.loads(run(*arguments).stdout)[1]["worst_debt"]
-
-
-def test_a_simulation_is_drawn_as_a_figure(tmp_path: Path) -> None:
-    picture = tmp_path / "runs.svg"
-    assert run("simulate", "rbcsf", "random", "--rounds", "20", "--figure", str(picture)).returncode == 0
-    assert "random" in picture.read_text()
-    for wrong in (tmp_path / "nowhere" / "runs.svg", tmp_path / "runs.docx"):
-        assert "cannot draw into" in error_of("simulate", "random", "--rounds", "5", "--figure", str(wrong))
+    arguments = ("rbcsf", "random", "--rounds", "20")
+    promised = simulated(*arguments, "--set", "guaranteed_rate=0.05")[1]["worst_debt"]
+    assert (
+        promised == simulated(*arguments, "--promise", "0.05")[1]["worst_debt"] < simulated(*arguments)[1]["worst_debt"]
+    )
 
 
 def test_options_take_precedence_over_the_config_file(tmp_path: Path) -> None:
     config = tmp_path / "study.toml"
     config.write_text(CONFIG)
     result = json.loads(run("simulate", "--config", str(config), "--json").stdout)
-    assert [row["policy"] for row in result] == ["ours", "random (cohort_size 5)"]
-    assert result[0]["rounds"] == 30
-    result = json.loads(
-        run("simulate", "--config", str(config), "--rounds", "10", "--set", "cohort_size=4", "--json").stdout
-    )
-    assert result[0]["rounds"] == 10
-    assert result[0]["mean_cohort"] == 4.0
+    assert [row["policy"] for row in result["policies"]] == ["ours", "random (cohort_size 5)"]
+    assert (result["rounds"], result["seeds"], result["baseline"]) == (30, 2, "random (cohort_size 5)")
+    options = ("--rounds", "10", "--seeds", "1", "--set", "cohort_size=4", "--baseline", "ours")
+    result = json.loads(run("simulate", "--config", str(config), *options, "--json").stdout)
+    assert (result["rounds"], result["seeds"], result["baseline"]) == (10, 1, "ours")
+    assert result["policies"][0]["per_seed"][0]["mean_cohort"] == 4.0
+
+
+@pytest.mark.parametrize("baseline", ["rbcsf:speed_weight=5", "rbcsf (speed_weight 5)"])
+def test_a_baseline_is_named_as_on_the_command_line_or_in_the_table(baseline: str) -> None:
+    arguments = ("rbcsf:speed_weight=5", "rbcsf:speed_weight=50", "--rounds", "5", "--baseline", baseline)
+    assert json.loads(run("simulate", *arguments, "--json").stdout)["baseline"] == "rbcsf (speed_weight 5)"
+
+
+def test_a_folder_that_is_a_file_is_reported_before_the_first_round(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for command in ("simulate random --rounds 5", "study leaderboard numerical", "study reproduce queues"):
+        message = error_of(*command.split(), "--out", str(tmp_path / "file"))
+        assert f"{tmp_path / 'file'} is not a folder that can be written to: File exists" in message
 
 
 def test_a_saved_simulation_is_not_repeated(tmp_path: Path) -> None:
@@ -153,79 +134,75 @@ def test_a_saved_simulation_is_not_repeated(tmp_path: Path) -> None:
     assert first == run("simulate", "rbcsf", "--rounds", "30", "--json").stdout
 
 
-def test_a_comparison_is_made_seed_by_seed(tmp_path: Path) -> None:
-    config = tmp_path / "study.toml"
-    config.write_text(CONFIG)
-    result = json.loads(run("compare", "--config", str(config), "--json").stdout)
-    assert result["seeds"] == 2
-    result = json.loads(run("compare", "rbcsf", "random", "--seeds", "3", "--rounds", "40", "--json").stdout)
-    assert result["baseline"] == "random"
+def test_a_comparison_is_made_seed_by_seed() -> None:
+    result = json.loads(run("simulate", "rbcsf", "random", "--seeds", "3", "--rounds", "40", "--json").stdout)
+    assert (result["seeds"], result["baseline"]) == (3, "random")
     by_name = {row["policy"]: row for row in result["policies"]}
     assert by_name["random"]["time_saved"] == {"mean": 0.0, "half_width": 0.0}
     assert by_name["rbcsf"]["time_saved"]["mean"] > 0.2
-    assert "mean ± 95 % confidence" in run("compare", "rbcsf", "random", "--seeds", "2", "--rounds", "20").stdout
+    assert "mean ± 95 % confidence" in run("simulate", "rbcsf", "random", "--seeds", "2", "--rounds", "20").stdout
 
 
 def test_reproduce_prints_claims_and_writes_figures(tmp_path: Path) -> None:
-    done = run("reproduce", "queues", "--seeds", "2", "--rounds", "30", "--out", str(tmp_path / "out"))
+    done = run("study", "reproduce", "queues", "--seeds", "2", "--rounds", "30", "--out", str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
     for text in ("queues", "is higher with a larger weight", "Claims: "):
         assert text in done.stdout
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert {"queues.svg", "queues.png", "queues.csv", "claims.json", "runs.turnout"} <= names
     result = json.loads(
-        run("reproduce", "queues", "--seeds", "2", "--rounds", "30", "--out", str(tmp_path / "out"), "--json").stdout
+        run(
+            "study", "reproduce", "queues", "--seeds", "2", "--rounds", "30", "--out", str(tmp_path / "out"), "--json"
+        ).stdout
     )
     assert len(result["claims"]) == 3
 
 
 def test_a_model_is_trained_and_its_run_stored(tmp_path: Path) -> None:
     store = str(tmp_path / "runs.turnout")
-    done = run("train", "random", "--rounds", "25", "--hidden", "8", "--store", store)
+    done = run("study", "train", "random", "--rounds", "25", "--world", "hidden=8", "--store", store)
     assert re.match(
         r"digits, random: accuracy 0\.[789]\d+ in round 25 .* 25 rounds took \d+\.\d simulated minutes", done.stdout
     ), done.stderr
-    result = json.loads(run("train", "random", "--rounds", "25", "--hidden", "8", "--json").stdout)
+    result = json.loads(run("study", "train", "random", "--rounds", "25", "--world", "hidden=8", "--json").stdout)
     assert len(result["accuracies"]) == 25
     assert result["best_accuracy"] == max(result["accuracies"])
-    assert json.loads(run("runs", "list", store, "--json").stdout)[0]["world"] == "training"
-    assert "did you mean 'cifar-10'" in error_of("train", "--dataset", "cifar")
-    assert "gamma must be a number or 'iid'" in error_of("train", "--gamma", "even")
-    assert "rate must be above 0" in error_of("train", "--rate", "0")
+    assert json.loads(run("runs", "show", store, "--json").stdout)[0]["world"] == "training"
+    assert "did you mean 'cifar-10'" in error_of("study", "train", "--dataset", "cifar")
+    assert "gamma must be a number or 'iid'" in error_of("study", "train", "--world", "gamma=even")
+    assert "rate must be above 0" in error_of("study", "train", "--world", "rate=0")
 
 
 def test_runs_are_listed_shown_exported_and_deleted(tmp_path: Path) -> None:
     store = str(tmp_path / "runs.turnout")
     run("simulate", "rbcsf", "random", "--rounds", "12", "--store", store)
-    listed = json.loads(run("runs", "list", store, "--json").stdout)
+    listed = json.loads(run("runs", "show", store, "--json").stdout)
     assert [(one["policy"], one["rounds_played"], one["finished"]) for one in listed] == [
         ("rbcsf", 12, True),
         ("random", 12, True),
     ]
-    assert "2 runs in" in run("runs", "list", store).stdout
+    assert "2 runs in" in run("runs", "show", store).stdout
     number = str(listed[0]["run"])
     shown = json.loads(run("runs", "show", store, number, "--json").stdout)
     assert shown["summary"]["rounds"] == 12
     assert (shown["summary"]["tolerance"], shown["summary"]["share_of"]) == (2, "of all rounds")
     assert shown["summary"]["status"] in ("kept", "behind", "broken")
     assert "prediction error" in run("runs", "show", store, number).stdout
-    lines = run("runs", "export", store, number).stdout.splitlines()
-    assert lines[0] == "round,client,exchange_time,outcome,optimistic,owed,round_duration"
+    lines = run("runs", "export", store, number, "--table", "turns").stdout.splitlines()
     assert len(lines) == 1 + 12 * 8
     rounds = [
         json.loads(line) for line in run("runs", "export", store, number, "--format", "jsonl").stdout.splitlines()
     ]
     assert [one["round"] for one in rounds] == list(range(1, 13))
-    assert max(rounds[3]["exchange_times"]) == rounds[3]["duration"]
-    out = tmp_path / "deep" / "rounds.csv"
-    run("runs", "export", store, number, "--out", str(out))
+    out = tmp_path / "deep" / "turns.csv"
+    run("runs", "export", store, number, "--table", "turns", "--out", str(out))
     assert out.read_text().splitlines() == lines
     assert run("runs", "delete", store, number, "--yes").stdout == f"deleted run {number}\n"
-    assert len(json.loads(run("runs", "list", store, "--json").stdout)) == 1
+    assert len(json.loads(run("runs", "show", store, "--json").stdout)) == 1
 
 
 def test_a_trained_model_is_written_as_it_was_stored(tmp_path: Path) -> None:
-    train = ("train", "random", "--rounds", "2", "--hidden", "4", "--items", "20", "--json")
+    train = ("study", "train", "random", "--rounds", "2", "--world", "hidden=4", "--world", "items=20", "--json")
     store, file = str(tmp_path / "runs.turnout"), tmp_path / "model.npz"
     done = run(*train, "--store", store, "--weights", str(file))
     assert done.returncode == 0, done.stderr
@@ -244,13 +221,13 @@ def test_a_trained_model_is_written_as_it_was_stored(tmp_path: Path) -> None:
 
 
 def test_a_model_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
-    train = ("train", "random", "--rounds", "2", "--hidden", "4", "--items", "20")
+    train = ("study", "train", "random", "--rounds", "2", "--world", "hidden=4", "--world", "items=20")
     missing = str(tmp_path / "none" / "model.npz")
     assert "cannot write the model: the folder" in error_of(*train, "--weights", missing)
     store = tmp_path / "runs.turnout"
     assert run(*train, "--store", str(store)).returncode == 0
     with closing(sqlite3.connect(store)) as db, db:
-        db.execute("DELETE FROM snapshots")  # a run of `turnout compare` keeps no model
+        db.execute("DELETE FROM snapshots")  # a run of `turnout simulate` keeps no model
     file = tmp_path / "model.npz"
     error = error_of(*train, "--store", str(store), "--weights", str(file))
     assert f"{store} holds this run without its model: train with another --store" in error
@@ -258,8 +235,20 @@ def test_a_model_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
 
 
 def test_training_without_a_measurement_is_reported() -> None:
-    train = ("train", "random", "--rounds", "2", "--hidden", "4", "--items", "20", "--evaluate-every", "3")
-    assert "accuracy was not measured in 2 rounds: lower --evaluate-every" in error_of(*train)
+    train = (
+        "study",
+        "train",
+        "random",
+        "--rounds",
+        "2",
+        "--world",
+        "hidden=4",
+        "--world",
+        "items=20",
+        "--world",
+        "evaluate_every=3",
+    )
+    assert "accuracy was not measured in 2 rounds: lower evaluate_every" in error_of(*train)
 
 
 def test_the_settings_of_the_study_of_a_dataset_apply_only_to_its_model() -> None:
@@ -279,12 +268,10 @@ def test_a_deletion_is_confirmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     refused = run("runs", "delete", store, "1")
     assert refused.returncode != 0
     assert "Delete run 1 (random, 5 rounds)? [y/N]" in refused.stdout
-    assert len(json.loads(run("runs", "list", store, "--json").stdout)) == 1
+    assert len(json.loads(run("runs", "show", store, "--json").stdout)) == 1
     monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
     assert run("runs", "delete", store, "1").stdout.endswith("deleted run 1\n")
-    assert json.loads(run("runs", "list", store, "--json").stdout) == []
-    again = _saved(tmp_path)
-    assert json.loads(run("runs", "delete", again, "2", "--yes", "--json").stdout) == {"deleted": 2}
+    assert json.loads(run("runs", "show", store, "--json").stdout) == []
 
 
 def test_a_run_is_shown_without_figures_that_cannot_be_computed(tmp_path: Path) -> None:
@@ -357,7 +344,7 @@ def test_the_check_names_the_clients_that_are_rarely_available() -> None:
     shown = run("check", "--availability", "0.9,0.1,0.9", "--cohort-size", "2", "--rate", "0.09").stdout
     assert "of the rounds: clients 1.\n" in shown
     assert "At risk" not in run("check", "--availability", "0.9", "--rate", "0.09").stdout
-    assert "availability must be numbers, such as 0.8 or 0.8,0.5,0.9, not 'x'" in error_of(
+    assert "availability must be numbers, such as 0.8 or 0.8,0.5,0.9, not '0.2,x'" in error_of(
         "check", "--availability", "0.2,x"
     )
 
@@ -400,8 +387,8 @@ def test_errors_are_reported_in_one_line(tmp_path: Path) -> None:
     assert "write a setting as NAME=VALUE" in error_of("simulate", "rbcsf", "--set", "speed_weight")
     assert "(did you mean 'availability'?)" in error_of("simulate", "--world", "availabilty=0.3")
     assert "largest feasible rate is 0.2" in error_of("simulate", "rbcsf", "--set", "guaranteed_rate=0.3")
-    assert "unknown experiment 'queus' (did you mean 'queues'?)" in error_of("reproduce", "queus")
-    assert "(did you mean 'random'?)" in error_of("compare", "rbcsf", "random", "--baseline", "randon", "--seeds", "2")
+    assert "unknown experiment 'queus' (did you mean 'queues'?)" in error_of("study", "reproduce", "queus")
+    assert "(did you mean 'random'?)" in error_of("simulate", "rbcsf", "random", "--baseline", "randon", "--seeds", "2")
     assert "at least 0" in error_of("simulate", "rbcsf", "--set", "speed_weight=-1")
 
 
@@ -409,15 +396,15 @@ def test_an_unusable_store_is_reported_and_not_changed(tmp_path: Path) -> None:
     text = tmp_path / "notes.turnout"
     text.write_text("these are my notes, not a store\n" * 100)
     before = text.read_bytes()
-    assert str(text) in error_of("runs", "list", str(text))
+    assert str(text) in error_of("runs", "show", str(text))
     assert str(text) in error_of("simulate", "random", "--rounds", "5", "--store", str(text))
     assert text.read_bytes() == before
     store = tmp_path / "runs.turnout"
     run("simulate", "random", "--rounds", "300", "--store", str(store))
     whole = store.read_bytes()
     store.write_bytes(whole[: len(whole) // 2])
-    assert str(store) in error_of("runs", "list", str(store))
-    assert str(tmp_path / "none") in error_of("runs", "list", str(tmp_path / "none.turnout"))
+    assert str(store) in error_of("runs", "show", str(store))
+    assert str(tmp_path / "none") in error_of("runs", "show", str(tmp_path / "none.turnout"))
     assert not (tmp_path / "none.turnout").exists()
     (tmp_path / "file").write_text("")
     assert "file" in error_of("simulate", "random", "--rounds", "5", "--store", str(tmp_path / "file" / "runs.turnout"))
@@ -490,7 +477,7 @@ if any("popen_loky" in argument for argument in sys.orig_argv):
 def test_ctrl_c_while_the_workers_start_prints_no_traceback(tmp_path: Path) -> None:
     """The first worker has started Python, and has not imported its modules yet."""
     (tmp_path / "sitecustomize.py").write_text(STARTING_WORKER)
-    command = ["reproduce", "queues", "--seeds", "2", "--rounds", "50", "--out", "out"]
+    command = ["study", "reproduce", "queues", "--seeds", "2", "--rounds", "50", "--out", "out"]
     with (tmp_path / "messages").open("w+") as messages:
         child = subprocess.run(
             [sys.executable, "-c", INTERRUPTED_AT_THE_START, *command],
@@ -505,14 +492,14 @@ def test_ctrl_c_while_the_workers_start_prints_no_traceback(tmp_path: Path) -> N
         messages.seek(0)
         printed = messages.read()
     assert child.returncode == 130, printed
-    assert "To continue: turnout reproduce queues" in printed
+    assert "To continue: turnout study reproduce queues" in printed
     assert "Traceback" not in printed
 
 
 def test_ctrl_c_keeps_finished_runs_and_prints_how_to_continue(tmp_path: Path) -> None:
     """In the moment in which the third run has been stored."""
     out = tmp_path / "out"
-    command = ["reproduce", "queues", "--seeds", "2", "--rounds", "60", "--out", str(out)]
+    command = ["study", "reproduce", "queues", "--seeds", "2", "--rounds", "60", "--out", str(out)]
     child = subprocess.run(
         [sys.executable, "-c", INTERRUPTED, *command],
         capture_output=True,
@@ -521,9 +508,9 @@ def test_ctrl_c_keeps_finished_runs_and_prints_how_to_continue(tmp_path: Path) -
         check=False,
     )
     assert child.returncode == 130, child.stderr
-    assert re.search(r"To continue: turnout reproduce queues --seeds 2 --rounds 60 --out \S+$", child.stderr.strip()), (
-        child.stderr
-    )
+    assert re.search(
+        r"To continue: turnout study reproduce queues --seeds 2 --rounds 60 --out \S+$", child.stderr.strip()
+    ), child.stderr
     assert "Traceback" not in child.stderr
     assert _finished(out) == 3
     assert run(*command).returncode == 0
@@ -545,10 +532,8 @@ def test_a_simulation_without_rounds_shows_updates_per_second_and_staleness() ->
     shown = run("simulate", "--concurrency", "4", "--rounds", "200").stdout
     for text in ("200 turns, 4 slots, seed 0; promised 0.01875 of its decisions", "updates/s", "staleness", "random"):
         assert text in shown
-    result = json.loads(run("simulate", "--concurrency", "4", "--rounds", "200", "--json").stdout)
-    fair, chance = result
+    fair, chance = simulated("--concurrency", "4", "--rounds", "200")
     assert (fair["policy"], chance["policy"]) == ("fair-pace", "random")
-    assert fair["updates_per_second"] == pytest.approx(fair["updates"] / fair["seconds"])
     assert fair["updates_per_second"] > chance["updates_per_second"]
     assert fair["mean_staleness"] == pytest.approx(3, rel=0.1)
     assert fair["largest_shortfall"] < 1
@@ -565,7 +550,7 @@ def test_a_simulation_without_rounds_goes_on_after_an_interruption(tmp_path: Pat
 
 
 def test_policies_without_rounds_are_compared_seed_by_seed() -> None:
-    arguments = ("compare", "--concurrency", "4", "--rounds", "150", "--seeds", "2", "--workers", "1")
+    arguments = ("simulate", "--concurrency", "4", "--rounds", "150", "--seeds", "2", "--workers", "1")
     shown = run(*arguments).stdout
     for text in ("150 turns, 4 slots, 2 seeds", "× random", "fair-pace"):
         assert text in shown
@@ -584,8 +569,6 @@ def test_policies_without_rounds_are_compared_seed_by_seed() -> None:
         (("simulate", "fedcs"), "fedcs cannot give turns one at a time"),
         (("simulate", "--set", "cohort_size=3"), "cohort_size of fair-pace cannot be used with concurrency"),
         (("simulate", "--set", "guaranteed_rate=0.15"), "the largest feasible rate is 0.025"),
-        (("simulate", "--figure", "x.svg"), "--figure cannot be used with --concurrency: omit it"),
-        (("compare", "--suite", "numerical"), "--concurrency cannot be used with --suite"),
     ],
 )
 def test_what_needs_rounds_is_refused_without_them(arguments: tuple[str, ...], message: str) -> None:
@@ -627,9 +610,9 @@ def test_ctrl_c_in_a_simulation_with_a_store_prints_the_command_that_continues(
     "command",
     [
         "simulate random fedcs --rounds 20",
-        "compare random --rounds 20 --workers 1",
-        "compare --suite numerical --rounds 20 --seeds 2 --workers 1",
-        "train random --rounds 40 --workers 1",
+        "simulate random --rounds 20 --seeds 2 --workers 1",
+        "study leaderboard numerical --rounds 20 --seeds 2 --workers 1",
+        "study train random --rounds 40 --workers 1",
     ],
 )
 def test_ctrl_c_without_a_store_says_how_to_keep_runs(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -641,13 +624,3 @@ def test_ctrl_c_without_a_store_says_how_to_keep_runs(command: str, monkeypatch:
         "interrupted: nothing was saved. To keep finished runs, and continue after an interruption: "
         f"turnout {command} --store runs.turnout"
     )
-
-
-def test_the_former_name_of_the_option_for_a_store_still_works(tmp_path: Path) -> None:
-    for command in (["simulate"], ["compare", "--seeds", "2", "--workers", "1"]):
-        path = tmp_path / f"{command[0]}.turnout"
-        assert run(*command, "random", "--rounds", "3", "--save", str(path)).returncode == 0
-        assert path.exists()
-        shown = run(command[0], "--help").stdout
-        assert "--store" in shown
-        assert "--save" not in shown

@@ -1,12 +1,14 @@
-"""`turnout tokens`."""
+"""`turnout fleet tokens`."""
 
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from cli import in_process
 from cli.in_process import run
 from turnout.live import Scheduler
 from turnout.service.access.tokens import FleetTokens
@@ -19,34 +21,33 @@ def fleet(tmp_path: Path) -> Path:
     return path
 
 
-def error_of(*arguments: str | Path) -> str:
-    output, errors, code = run("tokens", *arguments)
-    assert (output, code) == ("", 2)
-    return errors
+error_of = partial(in_process.error_of, "fleet", "tokens")
 
 
 def test_a_token_is_printed_once_listed_and_revoked(fleet: Path) -> None:
-    text = run("tokens", "create", fleet, "--role", "server", "--label", "training", "--days", "30").stdout.strip()
+    text = run(
+        "fleet", "tokens", "create", fleet, "--role", "server", "--label", "training", "--days", "30"
+    ).stdout.strip()
     with FleetTokens(fleet, read_only=True) as file:
         found = file.find(text)
     assert found is not None
     assert (found.role, found.label) == ("server", "training")
-    listed = run("tokens", "list", fleet).stdout
+    listed = run("fleet", "tokens", "list", fleet).stdout
     for shown in (found.id, "server", "valid", "training"):
         assert shown in listed
     assert text.split("_", 2)[2] not in listed
-    done = run("tokens", "revoke", fleet, found.id)
+    done = run("fleet", "tokens", "revoke", fleet, found.id)
     assert done.stdout.startswith(f"Token {found.id} (server) was revoked at ")
     with FleetTokens(fleet, read_only=True) as file:
         assert file.find(text) is None
-    assert "revoked" in run("tokens", "list", fleet).stdout
+    assert "revoked" in run("fleet", "tokens", "list", fleet).stdout
 
 
 def test_a_token_can_be_revoked_by_its_text(fleet: Path) -> None:
-    text = run("tokens", "create", fleet, "--role", "viewer").stdout.strip()
+    text = run("fleet", "tokens", "create", fleet, "--role", "viewer").stdout.strip()
     secret = text.split("_", 2)[2]
     assert secret not in error_of("revoke", fleet, f"turnout_ffffffffffff_{secret}")
-    assert secret not in run("tokens", "revoke", fleet, text).stdout
+    assert secret not in run("fleet", "tokens", "revoke", fleet, text).stdout
     with FleetTokens(fleet, read_only=True) as file:
         assert file.find(text) is None
 
@@ -54,7 +55,7 @@ def test_a_token_can_be_revoked_by_its_text(fleet: Path) -> None:
 def test_every_device_gets_its_own_token(fleet: Path, tmp_path: Path) -> None:
     ids = tmp_path / "ids.txt"
     ids.write_text("phone-2\n\nphone 3\n", encoding="utf-8")
-    lines = run("tokens", "create", fleet, "--role", "device", "--client", "phone-1", "--clients", ids).stdout
+    lines = run("fleet", "tokens", "create", fleet, "--role", "device", "--client", "phone-1", "--clients", ids).stdout
     texts = dict(line.rsplit(" ", 1) for line in lines.splitlines())
     assert list(texts) == ["phone-1", "phone-2", "phone 3"]
     with FleetTokens(fleet, read_only=True) as file:
@@ -65,8 +66,8 @@ def test_every_device_gets_its_own_token(fleet: Path, tmp_path: Path) -> None:
 
 
 def test_tokens_as_json(fleet: Path) -> None:
-    (made,) = json.loads(run("tokens", "create", fleet, "--role", "viewer", "--json").stdout)
-    (listed,) = json.loads(run("tokens", "list", fleet, "--json").stdout)
+    (made,) = json.loads(run("fleet", "tokens", "create", fleet, "--role", "viewer", "--json").stdout)
+    (listed,) = json.loads(run("fleet", "tokens", "list", fleet, "--json").stdout)
     assert {**made, "state": "valid"} == {**listed, "token": made["token"]}
     assert "token" not in listed
 
@@ -80,13 +81,15 @@ def test_errors_are_one_line(fleet: Path, tmp_path: Path) -> None:
     assert "cannot read client ids" in error_of("create", fleet, "--role", "device", "--clients", tmp_path / "none.txt")
     assert "Try: --client ID names a client" in error_of("create", fleet, "--role", "device")
     assert "too few for a turnout fleet" in error_of("create", empty, "--role", "server")
-    assert "has no tokens: create one first. Try: turnout tokens create" in error_of("list", fleet)
+    assert "has no tokens: create one first. Try: turnout fleet tokens create" in error_of("list", fleet)
     assert "has no tokens" in error_of("revoke", fleet, "abc")
 
 
 def test_the_tokens_of_a_forgotten_client_are_removed(fleet: Path) -> None:
     with Scheduler.open(fleet) as scheduler:
         scheduler.register(["phone-1", "phone-2"])
-    run("tokens", "create", fleet, "--role", "device", "--client", "phone-1", "--client", "phone-2")
+    run("fleet", "tokens", "create", fleet, "--role", "device", "--client", "phone-1", "--client", "phone-2")
     assert run("fleet", "forget", fleet, "phone-1", "--yes").returncode == 0
-    assert [token["client"] for token in json.loads(run("tokens", "list", fleet, "--json").stdout)] == ["phone-2"]
+    assert [token["client"] for token in json.loads(run("fleet", "tokens", "list", fleet, "--json").stdout)] == [
+        "phone-2"
+    ]

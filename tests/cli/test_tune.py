@@ -38,7 +38,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_goal_gives_a_value_and_a_table(tmp_path: Path) -> None:
     figure = tmp_path / "trade-off.svg"
     arguments = ("--find", "speed_weight", "--within", "2", "--values", "3,0.1,50", "--figure", str(figure))
-    done = run("tune", *arguments, *SMALL)
+    done = run("study", "tune", *arguments, *SMALL)
     assert (done.stderr, done.returncode) == ("", 0)
     for text in (
         "every client within 2.0 turns of its guarantee by round 30",
@@ -58,7 +58,9 @@ def test_a_goal_gives_a_value_and_a_table(tmp_path: Path) -> None:
 
 
 def test_the_answer_as_json_is_complete() -> None:
-    result = json_of("tune", "--find", "guaranteed_rate", "--mean-round", "9", "--values", "0.05,0.1,0.2", *SMALL)
+    result = json_of(
+        "study", "tune", "--find", "guaranteed_rate", "--mean-round", "9", "--values", "0.05,0.1,0.2", *SMALL
+    )
     assert (result["policy"], result["setting"]) == ("fair-pace", "guaranteed_rate")
     assert result["value"] == result["confirmed"]["value"]
     assert [trial["value"] for trial in result["trials"]] == [0.05, 0.1, 0.2]
@@ -67,7 +69,7 @@ def test_the_answer_as_json_is_complete() -> None:
 
 
 def test_a_goal_that_cannot_be_met_exits_with_code_one_and_what_is_closest() -> None:
-    done = run("tune", "--p95-round", "0.1", "--values", "1,2", *SMALL)
+    done = run("study", "tune", "--p95-round", "0.1", "--values", "1,2", *SMALL)
     assert done.returncode == 1
     assert "No simulated tolerance of fair-pace meets the goal. With tolerance=" in done.stdout
     assert "one run stays within" in done.stdout
@@ -79,7 +81,7 @@ def test_the_policy_of_a_record_is_tuned_in_a_world_fitted_to_it(tmp_path: Path,
     plan = RunPlan(policy, 40, settings={"cohort_size": 3, setting: 3.0}, world_settings={"clients": 12})
     with RunStore(path) as opened:
         play_into(opened, plan)
-    arguments = ("tune", "--mean-round", "20", "--by", "20", "--values", "2,3", "--from", str(path))
+    arguments = ("study", "tune", "--mean-round", "20", "--by", "20", "--values", "2,3", "--from", str(path))
     result = json_of(*arguments)
     assert (result["policy"], result["setting"]) == (policy, setting)
     assert result["world"].startswith("a world fitted to run 1 of ")
@@ -106,11 +108,13 @@ def test_the_policy_of_a_record_is_tuned_in_a_world_fitted_to_it(tmp_path: Path,
     ],
 )
 def test_errors_of_tune_are_one_line(arguments: tuple[str, ...], text: str, store: Path) -> None:
-    assert text in error_of("tune", *(str(store) if argument == "STORE" else argument for argument in arguments))
+    assert text in error_of(
+        "study", "tune", *(str(store) if argument == "STORE" else argument for argument in arguments)
+    )
 
 
 def test_a_replay_marks_exact_figures(store: Path) -> None:
-    done = run("replay", str(store), "--policy", "random")
+    done = run("fleet", "replay", str(store), "--policy", "random")
     assert (done.stderr, done.returncode) == ("", 0)
     assert done.stdout.count(" exact ") == 10
     assert "promise: 0.15 of all rounds, at most 2 turns behind" in done.stdout
@@ -120,10 +124,12 @@ def test_a_replay_marks_exact_figures(store: Path) -> None:
         assert f"{text}kept: " in done.stdout or f"{text}behind: " in done.stdout or f"{text}broken: " in done.stdout
     assert "everything is exact" in done.stdout
     assert "replayed by random (cohort_size=3)" in done.stdout
-    unchanged = json_of("replay", str(store))
+    unchanged = json_of("fleet", "replay", str(store))
     assert all(one["replayed"] == one["recorded"] for one in unchanged["figures"].values())
     assert unchanged["recorded"]["policy"] == "rbcsf"
-    assert json_of("replay", str(store), "--set", "speed_weight=50")["figures"]["other_choices"]["replayed"] > 0
+    assert (
+        json_of("fleet", "replay", str(store), "--set", "speed_weight=50")["figures"]["other_choices"]["replayed"] > 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -136,11 +142,13 @@ def test_a_replay_marks_exact_figures(store: Path) -> None:
     ],
 )
 def test_errors_of_replay_are_one_line(arguments: tuple[str, ...], text: str, store: Path) -> None:
-    assert text in error_of("replay", *(str(store) if argument == "STORE" else argument for argument in arguments))
+    assert text in error_of(
+        "fleet", "replay", *(str(store) if argument == "STORE" else argument for argument in arguments)
+    )
 
 
 def test_a_replay_with_fair_pace_reports_the_promise(store: Path) -> None:
-    found = json_of("replay", str(store), "--policy", "fair-pace", "--set", "accrual=always")
+    found = json_of("fleet", "replay", str(store), "--policy", "fair-pace", "--set", "accrual=always")
     assert found["policy"] == "fair-pace"
     assert found["statuses"] == {found["status"]: 1}
     assert found["share_of"] == "of all rounds"
@@ -149,8 +157,8 @@ def test_a_replay_with_fair_pace_reports_the_promise(store: Path) -> None:
     assert found["figures"]["largest_shortfall"]["replayed"] < found["figures"]["largest_shortfall"]["recorded"]
 
 
-@pytest.mark.parametrize("command", ["tune", "replay"])
-def test_the_commands_have_help(command: str) -> None:
-    done = run(command, "--help")
+@pytest.mark.parametrize("command", [("study", "tune"), ("fleet", "replay")])
+def test_the_commands_have_help(command: tuple[str, str]) -> None:
+    done = run(*command, "--help")
     assert done.returncode == 0
     assert "--json" in done.stdout

@@ -26,7 +26,7 @@ LONGEST_PAUSE = 0.5
 
 
 class RestartedService:
-    """`turnout serve` as a process that can be killed and started again, on another port each time."""
+    """`turnout fleet serve` as a process that can be killed and started again, on another port each time."""
 
     def __init__(self, *fleets: Path) -> None:
         self._fleets = fleets
@@ -35,7 +35,7 @@ class RestartedService:
 
     def start(self) -> None:
         """Starts the process, and waits until it listens."""
-        command = [sys.executable, "-u", "-m", "turnout", "serve", *map(str, self._fleets), "--port", "0"]
+        command = [sys.executable, "-u", "-m", "turnout", "fleet", "serve", *map(str, self._fleets), "--port", "0"]
         self._process = subprocess.Popen(
             command,
             stdout=subprocess.PIPE,

@@ -13,7 +13,7 @@ from docs import _pages
 from docs._pages import DOCS, FURTHER, GENERATED, ROOT, ROOT_PAGES, docname_of, parts, relink, source_of
 from docs._reference import api_pages, command, http_calls, mark_code, public_names, to_rst
 from documents import PAGES
-from turnout.cli.app import MODULES
+from turnout.cli.app import COMMANDS
 
 # Pages
 
@@ -80,8 +80,8 @@ def test_links_of_a_copied_page_are_those_of_the_original() -> None:
 
 
 def test_the_page_about_the_command_line_names_every_command() -> None:
-    named = set(re.findall(r"`turnout (\w+)`", (DOCS / "cli.md").read_text()))
-    assert set(MODULES) == set(command.list_commands(None)) == named  # type: ignore[attr-defined]
+    named = set(re.findall(r"`turnout (\w+)", (DOCS / "cli.md").read_text()))
+    assert set(COMMANDS) == set(command.list_commands(None)) == named  # type: ignore[attr-defined]
 
 
 def test_options_and_examples_in_help_texts_are_code() -> None:

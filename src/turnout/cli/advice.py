@@ -11,24 +11,24 @@ from turnout.errors import PluginError, SettingError, TurnoutError
 OPTIONS = {
     "run": "--run NUMBER selects a run",
     "port": "--host ADDRESS and --port NUMBER select another address",
-    "tokens": "turnout tokens create FLEET --role server creates one; --no-tokens serves only this machine without any",
+    "tokens": "turnout fleet tokens create FLEET --role server makes one; --no-tokens serves this machine without any",
     "clients": "--client ID names a client; --clients FILE reads one id per line",
-    "suite": "--suite traces plays recorded clients; omit --traces for other suites",
+    "suite": "turnout study leaderboard traces plays recorded clients; omit --traces for other suites",
 }
 #: The command that makes what is missing.
 FILES = {
-    "token": "turnout tokens create FLEET --role server creates one",
+    "token": "turnout fleet tokens create FLEET --role server creates one",
     "fleet": "turnout fleet create FLEET creates one",
 }
 #: Some problems are text; each phrase names a Python function or argument that the command line has too.
 PHRASES = {
     "the columns of a Layout": "--column OURS=THEIRS gives the name of a column in the file",
     "`on` of a Layout": "--on STATE lists a state that means available",
-    "returns all)": "turnout traces check lists all problems",
+    "returns all)": "turnout traces describe lists all problems",
     "write each part to its own file": "--part NAME writes one part",
-    "is a store of runs, not": "turnout runs list FILE lists its runs",
+    "is a store of runs, not": "turnout runs show FILE lists its runs",
     "is a fleet, not": "turnout fleet status FILE describes it",
-    "is a plan in TOML, n": "turnout sweep FILE plays its runs",
+    "is a plan in TOML, n": "turnout simulate --config FILE plays its runs",
     "clients of this fleet, as often as they are available": "--allow-infeasible accepts a promise that cannot be kept",
 }
 
@@ -43,13 +43,13 @@ def advice_for(error: TurnoutError) -> list[str]:
     if isinstance(error, SettingError) and error.argument in OPTIONS:
         advice.append(OPTIONS[error.argument])
     if isinstance(error, PluginError) and error.argument == "plugin":
-        advice.append(f"--with {error.name} loads it")
+        advice.append(f"turnout --with {error.name}, before the command, loads it")
     if error.argument in FILES:
         advice.append(FILES[error.argument])
     if error.argument == "accept_older":
         advice.append(f"turnout fleet doctor {error.damaged} --accept-older does so for a fleet")
     if error.argument == "run":
-        advice.append("turnout runs list STORE lists the runs")
+        advice.append("turnout runs show STORE lists the runs")
     advice.extend(hint for phrase, hint in PHRASES.items() if phrase in str(error))
     return advice
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 from rich.console import Console
@@ -19,137 +19,150 @@ from turnout.errors import TurnoutError
 from turnout.kernel.backend import kernel_name, missing_kernel
 from turnout.version import __version__
 
-#: The module of each command, in the order of the help. A command is a function with the name of the command, or a
-#: group of commands.
-MODULES: Mapping[str, str] = {
-    "demo": "lab.demo",
-    "simulate": "lab.simulate",
-    "compare": "lab.simulate",
-    "sweep": "lab.sweep",
-    "reproduce": "studies.reproduce",
-    "train": "studies.train",
-    "check": "lab.check",
-    "tune": "studies.tune",
-    "policies": "plugins.catalogue",
-    "worlds": "plugins.catalogue",
-    "new": "plugins.new",
-    "replay": "fleet.replay",
-    "explain": "fleet.explain",
-    "certify": "fleet.certify",
-    "verify": "fleet.certify",
-    "dashboard": "fleet.dashboard",
-    "runs": "lab.runs",
-    "data": "studies.data",
-    "traces": "lab.traces",
-    "fleet": "fleet.fleet",
-    "serve": "fleet.serve",
-    "tokens": "fleet.tokens",
+
+class Group(NamedTuple):
+    """A group of commands: its help, and the function of each command as module:function."""
+
+    help: str
+    commands: Mapping[str, str | Group]
+
+
+FLEET = Group(
+    "Create, inspect and operate the file of a live fleet, and serve it.\n\n"
+    "Example: turnout fleet status fleet.turnout",
+    {
+        "create": "fleet.create:create",
+        "amend": "fleet.amend:amend",
+        "status": "fleet.status:status",
+        "history": "fleet.status:history",
+        "explain": "fleet.explain:explain",
+        "certify": "fleet.certify:certify",
+        "dashboard": "fleet.dashboard:dashboard",
+        "serve": "fleet.serve:serve",
+        "tokens": Group(
+            "Create, list and revoke the tokens of a fleet's HTTP service.\n\n"
+            "Example: turnout fleet tokens create fleet.turnout --role server",
+            {
+                "create": "fleet.tokens:create",
+                "list": "fleet.tokens:list_",
+                "revoke": "fleet.tokens:revoke",
+            },
+        ),
+        "replay": "fleet.replay:replay",
+        "export": "fleet.status:export",
+        "doctor": "fleet.operate:doctor",
+        "backup": "fleet.operate:backup",
+        "compact": "fleet.operate:compact",
+        "retire": "fleet.operate:retire",
+        "forget": "fleet.operate:forget",
+        "abandon-round": "fleet.operate:abandon_round",
+    },
+)
+RUNS = Group(
+    "Show, compare, export and delete the runs of a store.\n\nExample: turnout runs show results/runs.turnout",
+    {
+        "show": "lab.runs:show",
+        "compare": "lab.runs:compare",
+        "export": "lab.runs:export",
+        "delete": "lab.runs:delete",
+    },
+)
+STUDY = Group(
+    "Repeat the studies of this project, rank policies, train models and tune settings.\n\n"
+    "Example: turnout study reproduce queues --seeds 5 --out results",
+    {
+        "leaderboard": "studies.leaderboard:leaderboard",
+        "reproduce": "studies.reproduce:reproduce",
+        "train": "studies.train:train",
+        "tune": "studies.tune:tune",
+    },
+)
+DATA = Group(
+    "List, download and verify datasets, and split them over clients.\n\nExample: turnout data list",
+    {"list": "lab.data:list_datasets", "fetch": "lab.data:fetch", "partition": "lab.data:partition"},
+)
+TRACES = Group(
+    "Describe, check and convert traces of real devices: availability, speed and bandwidth (docs/traces.md).\n\n"
+    "To simulate them: turnout simulate --world name=traces --world traces=FILE\n\n"
+    "Example: turnout traces describe traces.csv",
+    {"describe": "lab.traces:describe", "convert": "lab.traces:convert"},
+)
+#: All commands, in the order of the help.
+COMMANDS: Mapping[str, str | Group] = {
+    "demo": "studies.demo:demo",
+    "fleet": FLEET,
+    "verify": "fleet.certify:verify",
+    "check": "lab.check:check",
+    "simulate": "lab.simulate:simulate",
+    "runs": RUNS,
+    "study": STUDY,
+    "policies": "plugins.catalogue:policies",
+    "worlds": "plugins.catalogue:worlds",
+    "new": "plugins.new:new",
+    "traces": TRACES,
+    "data": DATA,
 }
-#: The commands that read files which may name a policy or world of another package.
-LOADS_PLUGINS = ("replay", "explain", "certify", "verify", "dashboard", "runs", "fleet", "serve", "tune")
 STYLE: Mapping[str, Any] = {
+    "no_args_is_help": True,
     "add_completion": False,
     "pretty_exceptions_enable": False,
     "rich_markup_mode": "markdown",
 }
 
 
-#: Former names of options, without their dashes, and the names that replaced them.
-FORMER_OPTIONS: Mapping[str, str] = {"save": "store"}
-
-
 class LazyCommands(Mapping[str, Any]):
-    """The commands by name. The module of a command is imported when it is looked up, so that each starts fast."""
+    """Commands by name. The module of a command is imported when it is looked up, so that each starts fast."""
+
+    def __init__(self, commands: Mapping[str, str | Group]) -> None:
+        self._commands = commands
 
     def __getitem__(self, name: str) -> Any:
         """Imports a command and returns it as typer represents it."""
-        return _build(name)
+        command = self._commands[name]
+        return _load(command, name) if isinstance(command, str) else _build_group(command, name)
 
     def __iter__(self) -> Iterator[str]:
         """Iterates over the names."""
-        return iter(MODULES)
+        return iter(self._commands)
 
     def __len__(self) -> int:
         """Returns the number of commands."""
-        return len(MODULES)
-
-
-@cache
-def _build(name: str) -> Any:
-    found = getattr(import_module(f"turnout.cli.{MODULES[name]}"), name)
-    parent = typer.Typer(**STYLE)
-    parent.callback()(lambda: None)
-    if isinstance(found, typer.Typer):
-        parent.add_typer(found, name=name)
-    else:
-        parent.command(name)(found)
-    command = typer.main.get_group(parent).commands[name]
-    if name in LOADS_PLUGINS:
-        _add_plugin_option(command)
-    return command
-
-
-def _add_plugin_option(command: Any) -> None:
-    """Adds --with to a command, or to the commands of a group."""
-    if isinstance(command, TyperGroup):
-        for each in command.commands.values():
-            _add_plugin_option(each)
-        return
-    command.params.append(_plugin_option())
-
-
-def _load_plugins(names: list[str] | None) -> None:
-    if names:
-        from turnout.cli.naming import load_plugin  # most commands need no plug-ins, and start faster without
-
-        for name in names:
-            load_plugin(name)
-
-
-@cache
-def _plugin_option() -> Any:
-    """Returns --with. typer builds it from a signature: how an option is constructed differs between its versions."""
-    template = typer.Typer(**STYLE)
-
-    @template.command()
-    def command(
-        plugins: Annotated[
-            list[str] | None,
-            typer.Option(
-                "--with",
-                expose_value=False,
-                is_eager=True,
-                metavar="MODULE:NAME",
-                callback=_load_plugins,
-                help="A policy or world of your own that the file names, such as my.module:MyPolicy. Repeatable.",
-            ),
-        ] = None,
-    ) -> None: ...
-
-    return typer.main.get_command(template).params[0]
+        return len(self._commands)
 
 
 class LazyGroup(TyperGroup):
-    """The group of all commands. Only its help, which shows a line about each of them, imports all."""
+    """A group of commands. Only its help, which shows a line about each of them, imports all."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = LazyCommands()  # type: ignore[assignment]  # nothing is ever added to it
+        self.commands = LazyCommands(COMMANDS)  # type: ignore[assignment]  # nothing is ever added to it
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         """Returns the names of the commands."""
         return list(self.commands)
 
 
+@cache
+def _load(function: str, name: str) -> Any:
+    module, _, attribute = function.partition(":")
+    parent = typer.Typer(**STYLE)
+    parent.callback()(lambda: None)
+    parent.command(name)(getattr(import_module(f"turnout.cli.{module}"), attribute))
+    return typer.main.get_group(parent).commands[name]
+
+
+def _build_group(group: Group, name: str) -> TyperGroup:
+    parent = typer.Typer(name=name, cls=LazyGroup, help=group.help, **STYLE)
+    parent.callback()(lambda: None)
+    built = typer.main.get_group(parent)
+    built.commands = LazyCommands(group.commands)  # type: ignore[assignment]
+    return built
+
+
 app = typer.Typer(
     name="turnout",
     cls=LazyGroup,
-    no_args_is_help=True,
-    context_settings={
-        "help_option_names": ["-h", "--help"],
-        # The option for a store had another name; it stays valid, and no help shows it.
-        "token_normalize_func": lambda name: FORMER_OPTIONS.get(name, name),
-    },
+    context_settings={"help_option_names": ["-h", "--help"]},
     **{**STYLE, "add_completion": True},
 )
 
@@ -164,15 +177,28 @@ def _print_version(requested: bool) -> None:
 
 @app.callback()
 def turnout(
-    version: Annotated[
+    version: Annotated[  # noqa: ARG001
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and the kernel."),
     ] = False,
+    plugins: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            metavar="MODULE:NAME",
+            help="A policy, world or learner of your own that a file names, such as my.module:MyPolicy. Repeatable.",
+        ),
+    ] = None,
 ) -> None:
     """Select clients for federated learning: short rounds, and a guaranteed share of the rounds for every client.
 
     Example: turnout demo
     """
+    if plugins:
+        from turnout.cli.naming import load_plugin  # most commands need no plug-ins, and start faster without
+
+        for name in plugins:
+            load_plugin(name)
 
 
 def main() -> None:
@@ -183,13 +209,13 @@ def main() -> None:
     try:
         app(prog_name="turnout")
     except TurnoutError as error:
-        Console(stderr=True, soft_wrap=True, highlight=False).print("error:", describe(error), markup=False)
-        sys.exit(2)
+        _fail(f"error: {describe(error)}", 2)
     except MemoryError as error:
-        Console(stderr=True, soft_wrap=True, highlight=False).print(
-            f"error: this needs more memory than there is ({error}): use fewer clients or rounds", markup=False
-        )
-        sys.exit(2)
+        _fail(f"error: this needs more memory than there is ({error}): use fewer clients or rounds", 2)
     except Interrupted as stop:
-        Console(stderr=True, soft_wrap=True, highlight=False).print(stop.describe(sys.argv[1:]), markup=False)
-        sys.exit(130)
+        _fail(stop.describe(sys.argv[1:]), 130)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    Console(stderr=True, soft_wrap=True, highlight=False).print(message, markup=False)
+    sys.exit(code)

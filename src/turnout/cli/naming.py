@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from turnout.errors import SettingError, suggestion
-from turnout.lab import learner_registry as learners
-from turnout.lab.worlds import registry as worlds
 from turnout.plugins import is_module_name
 from turnout.policies.registry import POLICIES, REGISTRY, WRAPPERS, is_wrapper, policy_names, setting_names
 from turnout.storage.encoding.limits import check_depth, too_deep
@@ -53,6 +51,9 @@ def load_here(name: str) -> str:
 
 def load_plugin(text: str) -> None:
     """Loads what a user named as `package.module:Name`, so that files may name it."""
+    from turnout.lab import learner_registry as learners  # commands about fleets need nothing of the lab
+    from turnout.lab.worlds import registry as worlds
+
     name, problems = parse_policy(text)[0], []
     registries = (REGISTRY, worlds.REGISTRY, learners.REGISTRY)
     for registry in registries:

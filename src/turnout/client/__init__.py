@@ -1,4 +1,4 @@
-"""A client of `turnout serve`, with the standard library only.
+"""A client of `turnout fleet serve`, with the standard library only.
 
 TurnoutError
  └─ ServiceError             a call over HTTP has failed

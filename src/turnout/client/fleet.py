@@ -37,7 +37,9 @@ class OpenedRound:
 
 
 class FleetClient:
-    """Calls a fleet that `turnout serve` serves; its methods are those of `Scheduler`. Threads may share a client.
+    """Calls a fleet that `turnout fleet serve` serves; its methods are those of `Scheduler`.
+
+    Threads may share a client.
 
     A call that gets no answer, or is refused because the service is busy, is sent again, with the same key: the service
     executes it once.

@@ -1,4 +1,4 @@
-"""`turnout sweep` on processes of this machine, on Ray and on Dask: workers that are killed, and the same bytes."""
+"""`turnout simulate` on processes of this machine, on Ray and on Dask: workers that are killed, and the same bytes."""
 
 from __future__ import annotations
 
@@ -120,12 +120,13 @@ def running(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
 
 
 def assert_a_killed_worker_makes_no_difference(study: Study, *options: str) -> None:
-    with running(study.start("-m", "turnout", "sweep", "study.toml", "--store", "runs.turnout", *options)) as sweep:
+    with running(
+        study.start("-m", "turnout", "simulate", "--config", "study.toml", "--store", "runs.turnout", *options)
+    ) as sweep:
         study.kill_a_worker()
         output, _ = sweep.communicate()
         assert sweep.returncode == 0, output
-    assert "runs.turnout: 6 runs of study.toml, of which 6 were played now" in output
-    assert "120 of 120 rounds of 6 runs" in output
+    assert "20 rounds, 3 seeds, mean ± 95 % confidence" in " ".join(output.split())
     assert len(list(study.begun.glob("*-*"))) > 6  # the killed run began a second time
     study.assert_same_bytes(study.folder / "runs.turnout")
 
@@ -187,7 +188,9 @@ def assert_training_stores_the_same_runs(study: Study, *options: str) -> None:
     """Trains on a cluster, and compares each run with the same run in this process."""
     (study.folder / "training.toml").write_text(TRAINING)
     store = study.folder / "training.turnout"
-    with running(study.start("-m", "turnout", "sweep", "training.toml", "--store", str(store), *options)) as sweep:
+    with running(
+        study.start("-m", "turnout", "simulate", "--config", "training.toml", "--store", str(store), *options)
+    ) as sweep:
         output, _ = sweep.communicate()
         assert sweep.returncode == 0, output
     with RunStore(store, read_only=True) as opened:

@@ -31,7 +31,7 @@ def rows_of(experiment: str) -> list[list[str]]:
     rows = []
     for line in (RESULTS / "README.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if line.startswith("|") and cells[-1] == f"`turnout reproduce {experiment}`":
+        if line.startswith("|") and cells[-1] == f"`turnout study reproduce {experiment}`":
             rows.append(cells[:-1])
     return rows
 
@@ -139,7 +139,7 @@ def study_rows(heading: str, commands: Sequence[str]) -> list[list[str]]:
     """Returns the cells (claim, one cell for each dataset, numbers) of the rows of a study."""
     lines = [line for line in section(heading).splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.removeprefix("|").removesuffix("|").split("|")] for line in lines]
-    return [row[:-1] for row in cells if row[-1].strip("`").removeprefix("turnout reproduce ") in commands]
+    return [row[:-1] for row in cells if row[-1].strip("`").removeprefix("turnout study reproduce ") in commands]
 
 
 def accuracy_rows() -> list[list[str]]:

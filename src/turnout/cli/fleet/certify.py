@@ -1,4 +1,4 @@
-"""`turnout certify` and `turnout verify`: certificates of a promise that third parties can verify."""
+"""`turnout fleet certify` and `turnout verify`: certificates of a promise that third parties can verify."""
 
 from __future__ import annotations
 
@@ -13,59 +13,99 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from turnout.cli.options import JsonOption, print_json, printable
+from turnout.cli.fleet.promise import certificate_table, explain_certificate
+from turnout.cli.options import FleetArgument, JsonOption, print_json, printable
 from turnout.counting import counted
 from turnout.errors import SettingError
 from turnout.kernel.arrays import IntArray
 from turnout.kernel.certificate import Certificate
+from turnout.live import FleetReader
 from turnout.live import certify as write_certificate
 from turnout.live._internals import verify as verifier
 from turnout.storage.files.identify import not_a
 
 #: The number of differences that are printed, and the number of characters of each.
 MAX_SHOWN, MAX_LENGTH = 10, 1000
+#: The number of clients that are shown by default.
+MAX_CLIENTS = 20
 
 
 def certify(
-    fleet: Annotated[Path, typer.Argument(metavar="FLEET", help="File of the fleet, such as fleet.turnout.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="File for the certificate.")] = Path("certificate.json"),
-    record: Annotated[
+    file: FleetArgument,
+    out: Annotated[
         Path | None,
-        typer.Option(help="File for the record; by default the name of the certificate with the suffix .jsonl."),
+        typer.Option(
+            "--out", "-o", help="File for the certificate; the record gets the same name with the suffix .jsonl."
+        ),
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help=f"Show all clients instead of the {MAX_CLIENTS} that are furthest behind.")
+    ] = False,
+    tolerance: Annotated[
+        float | None, typer.Option(help="Judge by this tolerance, in turns, instead of the tolerance of the fleet.")
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Write a certificate of the turns that each client was promised and got, and the record that proves it.
+    """Show the turns that each client was promised and got, and whether the promise is kept, behind or broken.
 
-    Exit code: 1 if the promise to any client is broken, 0 otherwise. `turnout verify` checks the two files.
+    A client is behind by the promised turns minus the turns that it got. The promise to a client is kept if it is
+    less than one turn behind, and broken if it is further behind than the tolerance.
 
-    Example: turnout certify fleet.turnout --out certificate.json
+    With --out, write a certificate of this and the record that proves it, for `turnout verify`.
+
+    Exit code: 1 if the promise to any client is broken, 0 otherwise.
+
+    Example: turnout fleet certify fleet.turnout --out certificate.json
     """
-    record_path = out.with_suffix(".jsonl") if record is None else record
-    certificate = write_certificate(fleet, out, record_path)
-    clients = certificate["clients"]
-    found, ids = _judged_certificate(certificate, record_path)
-    promise = found.summary().to_dict(ids.__getitem__)
-    if json:
-        summary = {name: value for name, value in certificate.items() if name != "clients"}
-        paths = {"certificate": str(out), "record": str(record_path)}
-        print_json({**paths, **summary, "clients": len(clients), "promise": promise})
-    else:
-        console = Console(highlight=False, soft_wrap=True, markup=False)
-        played = counted(certificate["rounds"], "turn" if _has_slots(certificate) else "round")
-        events = counted(certificate["events"], "event")
-        console.print(f"{out}: {counted(len(clients), 'client')}, {played}")
-        console.print(f"{record_path}: {events}, SHA-256 {certificate['record_sha256']}")
-        console.print(printable(f"Promise {promise['sentence']}."))
-        _print_summary(console, certificate)
-        console.print(f"To verify: turnout verify {out} {record_path}")
-    if not found.holds:
+    if out is not None and (every or tolerance is not None):
+        raise SettingError("--all and --tolerance change what is printed, not the certificate: omit them, or --out")
+    holds = _show_certificate(file, every, tolerance, json) if out is None else _write_certificate(file, out, json)
+    if not holds:
         raise typer.Exit(1)
+
+
+def _show_certificate(file: Path, every: bool, tolerance: float | None, json: bool) -> bool:
+    with FleetReader(file) as reader, reader.reading():
+        certificate, ids = reader.certificate(), reader.state().fleet.ids
+    if tolerance is not None:
+        certificate = certificate.judged(tolerance)
+    rows = np.argsort(-certificate.behind_units, kind="stable")
+    shown = (rows if every else rows[:MAX_CLIENTS]).tolist()
+    if json:
+        print_json(certificate.to_dict(ids, shown))
+        return certificate.holds
+    Console().print(certificate_table(certificate, shown, ids))
+    console = Console(highlight=False, soft_wrap=True)
+    if len(shown) < len(ids):
+        console.print(f"The {len(shown)} of {len(ids):,} clients that are furthest behind; --all shows all.")
+    for line in explain_certificate(certificate, shown, ids):
+        console.print(printable(line))
+    console.print(printable(f"Promise {certificate.summary().sentence(ids.__getitem__)}."))
+    return certificate.holds
+
+
+def _write_certificate(file: Path, out: Path, json: bool) -> bool:
+    record = out.with_suffix(".jsonl")
+    content = write_certificate(file, out, record)
+    certificate, ids = _judged_certificate(content, record)
+    promise = certificate.summary().to_dict(ids.__getitem__)
+    clients = len(content["clients"])
+    if json:
+        print_json({"certificate": str(out), "record": str(record), **content, "clients": clients, "promise": promise})
+        return certificate.holds
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    played = counted(content["rounds"], "turn" if _has_slots(content) else "round")
+    console.print(f"{out}: {counted(clients, 'client')}, {played}")
+    console.print(f"{record}: {counted(content['events'], 'event')}, SHA-256 {content['record_sha256']}")
+    console.print(printable(f"Promise {promise['sentence']}."))
+    _print_summary(console, content)
+    console.print(f"To verify: turnout verify {out} {record}")
+    return certificate.holds
 
 
 def verify(
     certificate: Annotated[
-        Path | None, typer.Argument(metavar="CERTIFICATE", help="Certificate written by `turnout certify`.")
+        Path | None, typer.Argument(metavar="CERTIFICATE", help="Certificate written by `turnout fleet certify --out`.")
     ] = None,
     record: Annotated[Path | None, typer.Argument(metavar="RECORD", help="Record of the certificate.")] = None,
     source: Annotated[

@@ -36,7 +36,7 @@ def create(
         ),
     ] = None,
 ) -> None:
-    """Create a fleet for `turnout serve`. Python programs create one with Scheduler.open.
+    """Create a fleet for `turnout fleet serve`. Python programs create one with Scheduler.open.
 
     With concurrency=8, there are no rounds: devices check in, and eight train at any time. Unlike in Python, the
     statuses of clients are not written to the file unless you set persist_statuses=true.
@@ -60,4 +60,4 @@ def create(
     rounds = "rounds" if created.concurrency is None else counted(created.concurrency, "slot")
     console = Console(highlight=False, soft_wrap=True)
     console.print(printable(f"{file} is a fleet with {rounds} and the policy {created.policy}."))
-    console.print(printable(f"Next: turnout tokens create {file} --role server, and turnout serve {file}"))
+    console.print(printable(f"Next: turnout fleet tokens create {file} --role server, and turnout fleet serve {file}"))

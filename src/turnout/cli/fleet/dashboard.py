@@ -1,4 +1,4 @@
-"""`turnout dashboard`: a live web page about a store."""
+"""`turnout fleet dashboard`: a live web page about a store."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def dashboard(
 
     Press Ctrl-C to stop.
 
-    Example: turnout dashboard results/runs.turnout --open
+    Example: turnout fleet dashboard results/runs.turnout --open
     """
     for package in ("fastapi", "uvicorn", "h11", "plotly"):
         if importlib.util.find_spec(package) is None:

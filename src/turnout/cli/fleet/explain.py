@@ -1,4 +1,4 @@
-"""`turnout explain`: why a client was or was not selected."""
+"""`turnout fleet explain`: why a client was or was not selected."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def explain(
 
     For fair-pace this is the price of its turn in seconds, for rbcsf the turns that it is owed.
 
-    Example: turnout explain fleet.turnout phone-17 --round 120
+    Example: turnout fleet explain fleet.turnout phone-17 --round 120
     """
     found = _explain_fleet(file, client, round_, run) if is_fleet(file) else _explain_run(file, client, round_, run)
     if json:

@@ -1,33 +1,89 @@
-"""`turnout fleet backup | compact | retire | forget | abandon-round`: what an operator does with a fleet."""
+"""`turnout fleet doctor | backup | compact | retire | forget | abandon-round`: what an operator does with a fleet."""
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
-from turnout.cli.options import printable, progress_bar
+from turnout.cli.options import FleetArgument, JsonOption, print_json, printable, progress_bar
 from turnout.counting import counted
 from turnout.errors import SettingError
 from turnout.live import FleetReader, Scheduler
-from turnout.live._internals import back_up_fleet, examine
+from turnout.live._internals import Finding, back_up_fleet, examine
 
-FleetArgument = Annotated[Path, typer.Argument(metavar="FILE", help="File of the fleet, such as fleet.turnout.")]
 ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT", help="Id of the client.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+
+
+def doctor(
+    file: FleetArgument,
+    accept_older: Annotated[
+        bool, typer.Option("--accept-older", help="Continue from the older state of a file that has lost commits.")
+    ] = False,
+    yes: YesOption = False,
+    json: JsonOption = False,
+) -> None:
+    """Check the whole file for damage, and print what is damaged and what to do.
+
+    A file that has lost commits is refused by all commands. Restore the missing files or a backup if you can. If you
+    cannot, --accept-older continues from the state that is left: the rounds since then are lost.
+
+    Exit code: 0 if the file is intact, 1 if it is not.
+
+    Example: turnout fleet doctor fleet.turnout
+    """
+    if accept_older:
+        _accept_older_state(file, yes=yes)
+    findings = examine(file)
+    intact = all(finding.ok is not False for finding in findings)
+    if json:
+        print_json({"ok": intact, "findings": [finding.to_dict() for finding in findings]})
+    else:
+        _print_findings(findings, file, intact)
+    if not intact:
+        raise typer.Exit(1)
+
+
+def _accept_older_state(file: Path, *, yes: bool) -> None:
+    """Continues with a file that has lost commits, after asking, from the state that is left."""
+    if not any(finding.part == "log" and finding.ok is False for finding in examine(file)):
+        raise SettingError(f"{file} has lost no commits: open it without --accept-older")
+    _confirm(yes, f"Continue with {file} in its older state? The lost commits cannot be restored afterwards.")
+    with FleetReader(file, accept_older=True) as reader:
+        features = reader.features
+    with Scheduler.open(file, features=features, accept_older=True) as scheduler:
+        noun = "round" if scheduler.settings.concurrency is None else "turn"
+        console = Console(stderr=True, highlight=False, soft_wrap=True)  # standard output may be JSON
+        console.print(printable(f"{file} continues after {noun} {scheduler.round:,}."))
+
+
+def _print_findings(findings: list[Finding], file: Path, intact: bool) -> None:
+    marks = {True: "intact", False: "DAMAGED", None: ""}
+    table = Table("part", "", "finding", title=str(file))
+    for finding in findings:
+        table.add_row(finding.part, marks[finding.ok], printable(finding.message))
+    Console().print(table)
+    remedies = dict.fromkeys(finding.remedy for finding in findings if finding.ok is False and finding.remedy)
+    command = f"run `turnout fleet doctor {shlex.quote(str(file))} --accept-older`"
+    for remedy in remedies:
+        _say(f"To do: {remedy.replace('open the file with accept_older=True', command)}.")
+    _say("The file is intact." if intact else "The file is damaged.")
 
 
 def backup(
     file: FleetArgument,
     copy: Annotated[Path, typer.Argument(metavar="COPY", help="File to write; it must not exist.")],
 ) -> None:
-    """Write a complete copy of a fleet, also while its scheduler or `turnout serve` is running; the copy is one file.
+    """Write a complete copy of a fleet to one file, also while its scheduler or `turnout fleet serve` is running.
 
-    The tokens for `turnout serve` are in it. Do not copy the file of a running fleet in any other way: its newest
-    commits are in a log beside it.
+    The tokens for `turnout fleet serve` are in it. Do not copy the file of a running fleet in any other way: its
+    newest commits are in a log beside it.
 
     Example: turnout fleet backup fleet.turnout backup-monday.turnout
     """
@@ -103,18 +159,6 @@ def abandon_round(file: FleetArgument) -> None:
         number = scheduler.round
         scheduler.abandon_round()
     _say(f"Round {number:,} is abandoned, as if its cohort had never been selected.")
-
-
-def accept_older_state(file: Path, *, yes: bool) -> None:
-    """Continues with a file that has lost commits, after asking, from the state that is left."""
-    if not any(finding.part == "log" and finding.ok is False for finding in examine(file)):
-        raise SettingError(f"{file} has lost no commits: open it without --accept-older")
-    _confirm(yes, f"Continue with {file} in its older state? The lost commits cannot be restored afterwards.")
-    with FleetReader(file, accept_older=True) as reader:
-        features = reader.features
-    with Scheduler.open(file, features=features, accept_older=True) as scheduler:
-        noun = "round" if scheduler.settings.concurrency is None else "turn"
-        _say(f"{file} continues after {noun} {scheduler.round:,}.")
 
 
 def _opened(file: Path) -> Scheduler:

@@ -1,4 +1,4 @@
-"""`turnout replay`: recorded rounds under another policy or other settings."""
+"""`turnout fleet replay`: recorded rounds under another policy or other settings."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from rich.table import Table
 
 from turnout.cli.completion import complete_policies
 from turnout.cli.fleet.recording import read_recording
+from turnout.cli.lab.plans import contenders
 from turnout.cli.naming import apply_settings
-from turnout.cli.options import JsonOption, SettingOption, contenders, print_json, progress_bar
+from turnout.cli.options import JsonOption, SettingOption, print_json, progress_bar
 from turnout.counting import counted
 from turnout.lab.analysis.replay.recording import Recording
 from turnout.lab.analysis.replay.replay import ReplayFigure, ReplayResult
@@ -49,7 +50,7 @@ def replay(
     ] = None,
     settings: SettingOption = None,
     run: Annotated[
-        int | None, typer.Option(help="Number of the run in a store, as `turnout runs list` shows it.")
+        int | None, typer.Option(help="Number of the run in a store, as `turnout runs show` shows it.")
     ] = None,
     draws: Annotated[int, typer.Option(min=2, help="Number of samples of times that were not recorded.")] = 20,
     json: JsonOption = False,
@@ -58,7 +59,7 @@ def replay(
 
     Each figure is marked as exact, or as estimated with a 95 % prediction interval. The file is not changed.
 
-    Example: turnout replay fleet.turnout --policy fair-pace --set tolerance=2
+    Example: turnout fleet replay fleet.turnout --policy fair-pace --set tolerance=2
     """
     record = read_recording(file, run)
     name, given = record.policy, _recorded_with(record, settings or [])

@@ -1,4 +1,4 @@
-"""`turnout serve`: fleets over HTTP."""
+"""`turnout fleet serve`: fleets over HTTP."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def serve(
 ) -> None:
     """Serve fleets over HTTP: servers in any language select clients, and devices check in and report.
 
-    The fleet in fleet.turnout has the address /v1/fleets/fleet. GET /openapi.json describes all calls. `turnout tokens
-    create` makes the tokens. Press Ctrl-C to stop: calls that were accepted are executed and answered first.
+    The fleet in fleet.turnout has the address /v1/fleets/fleet. GET /openapi.json describes all calls. `turnout fleet
+    tokens create` makes the tokens. Press Ctrl-C to stop: calls that were accepted are executed and answered first.
 
-    Example: turnout serve fleet.turnout --port 8080
+    Example: turnout fleet serve fleet.turnout --port 8080
     """
     for package in ("fastapi", "uvicorn", "h11"):
         if importlib.util.find_spec(package) is None:

@@ -1,4 +1,4 @@
-"""`turnout tokens`: who may call the HTTP service of a fleet."""
+"""`turnout fleet tokens`: who may call the HTTP service of a fleet."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from turnout.cli.options import JsonOption, print_json, printable
+from turnout.cli.options import FleetArgument, JsonOption, print_json, printable
 from turnout.errors import SettingError
 from turnout.log import printable as escaped
 from turnout.service.access.tokens import FleetTokens, as_date
@@ -19,15 +19,8 @@ from turnout.web.access import ROLES, Role
 
 #: The largest file of client ids: ids of a million clients.
 MOST_ID_BYTES = 1 << 26
-tokens = typer.Typer(
-    no_args_is_help=True,
-    help="Create, list and revoke the tokens of a fleet's HTTP service.\n\n"
-    "Example: turnout tokens create fleet.turnout --role server",
-)
-FleetArgument = Annotated[Path, typer.Argument(metavar="FLEET", help="File of the fleet, such as fleet.turnout.")]
 
 
-@tokens.command()
 def create(
     fleet: FleetArgument,
     role: Annotated[str, typer.Option(help=f"What the holder may do: {', '.join(ROLES)}. See above.")],
@@ -48,7 +41,7 @@ def create(
     device: checks in and reports for its own client. server: selects clients, reports and closes rounds. viewer: reads.
     operator: everything, and alone changes settings and forgets clients.
 
-    Example: turnout tokens create fleet.turnout --role device --client phone-1
+    Example: turnout fleet tokens create fleet.turnout --role device --client phone-1
     """
     ids = [*(client or []), *([] if clients is None else _read_ids(clients))]
     with FleetTokens(fleet) as file:
@@ -60,11 +53,10 @@ def create(
         typer.echo(new.text if new.token.client is None else f"{escaped(new.token.client)} {new.text}")
 
 
-@tokens.command("list")
 def list_(fleet: FleetArgument, json: JsonOption = False) -> None:
     """List the tokens: their ids, roles and states, not their secrets.
 
-    Example: turnout tokens list fleet.turnout
+    Example: turnout fleet tokens list fleet.turnout
     """
     with FleetTokens(fleet, read_only=True) as file:
         found = file.list()
@@ -78,14 +70,13 @@ def list_(fleet: FleetArgument, json: JsonOption = False) -> None:
     Console().print(table)
 
 
-@tokens.command()
 def revoke(
     fleet: FleetArgument,
     token: Annotated[str, typer.Argument(metavar="ID", help="Id of the token, as listed, or the whole token.")],
 ) -> None:
     """Revoke a token for good; a running service refuses it from its next request on.
 
-    Example: turnout tokens revoke fleet.turnout 3f9c27a41be0
+    Example: turnout fleet tokens revoke fleet.turnout 3f9c27a41be0
     """
     with FleetTokens(fleet) as file:
         revoked = file.revoke(token)

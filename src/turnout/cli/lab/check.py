@@ -9,9 +9,9 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from turnout.cli.lab.check_slots import check_slots
+from turnout.cli.lab.plans import ConfigOption, read_config
 from turnout.cli.naming import load_here
-from turnout.cli.options import ConfigOption, JsonOption, print_json, read_config
+from turnout.cli.options import JsonOption, print_json
 from turnout.counting import counted
 from turnout.errors import InfeasiblePromise, SettingError
 from turnout.kernel.arrays import FloatArray, exact_rate
@@ -19,8 +19,12 @@ from turnout.kernel.certificate import DEFAULT_TOLERANCE, as_tolerance
 from turnout.kernel.fairness import DEFAULT_RATE
 from turnout.kernel.feasibility import feasibility, largest_feasible_rate, require_feasible
 from turnout.kernel.guarantee import Guarantee
+from turnout.kernel.slots.limits import slot_limits
 from turnout.lab.worlds.registry import make_world
 from turnout.policies.registry import load_policies, setting_names
+
+#: Above this share of the largest rate at full speed, hardly any slot is free for fast clients.
+SAFE = 0.9
 
 
 def check(
@@ -63,7 +67,7 @@ def check(
         for name, value in {**unused, "--config": config}.items():
             if value is not None:
                 raise SettingError(f"{name} cannot be used with --concurrency: omit it")
-        check_slots(times, clients, concurrency, rate, json=json)
+        _check_slots(times, clients, concurrency, rate, json=json)
         return
     if times is not None:
         raise SettingError("--times needs --concurrency: rounds wait for the slowest client, whatever it takes")
@@ -123,7 +127,7 @@ def _question(
     if clients is not None:
         world["clients"] = clients
     if availability is not None:
-        numbers = [_parse_share(text) for text in availability.split(",")]
+        numbers = _parse_numbers("availability", availability, "0.8 or 0.8,0.5,0.9")
         world["availability"] = numbers[0] if len(numbers) == 1 else numbers
         if len(numbers) > 1:
             world["clients"] = len(numbers) if clients is None else clients
@@ -158,11 +162,11 @@ def _policy_with_guarantee(policies: list[dict[str, Any]]) -> dict[str, Any]:
     return next(iter(stated + by_default), {})
 
 
-def _parse_share(text: str) -> float:
+def _parse_numbers(name: str, text: str, example: str) -> list[float]:
     try:
-        return float(text)
+        return [float(number) for number in text.split(",")]
     except ValueError:
-        raise SettingError(f"availability must be numbers, such as 0.8 or 0.8,0.5,0.9, not {text!r}") from None
+        raise SettingError(f"{name} must be numbers, such as {example}, not {text!r}") from None
 
 
 def _print(answer: dict[str, Any]) -> None:
@@ -194,3 +198,67 @@ def _proof(answer: dict[str, Any]) -> str:
     if needed is None:
         return f"{text}."
     return f"{text}; a tolerance of {needed:.4g} keeps everybody less than {tolerance:g} turns behind."
+
+
+def _check_slots(times: str | None, clients: int | None, slots: int, rate: float | None, *, json: bool) -> None:
+    """Prints which rates can be guaranteed without rounds; exits with 1 if the promised one cannot.
+
+    Args:
+        times: The seconds of a turn: one number for all clients, or one per client, as text.
+        clients: The number of clients, if the times are one number.
+        slots: The number of slots.
+        rate: The guaranteed rate; by default the largest that is safe.
+        json: Print JSON instead of text.
+    """
+    seconds = _seconds(times, clients)
+    limits = slot_limits(seconds, slots)
+    promised = SAFE * limits.full_speed_rate if rate is None else rate
+    answer: dict[str, Any] = {
+        "feasible": promised <= limits.full_speed_rate * (1 + 1e-9),
+        "clients": len(seconds),
+        "concurrency": slots,
+        "rate": promised,
+        "largest_feasible_rate": limits.full_speed_rate,
+        "largest_rate_of_any_server": limits.largest_rate,
+        "largest_concurrency_for_equal_shares": limits.sufficient_slots,
+        "longest_turn_seconds": float(seconds.max()),
+    }
+    if json:
+        print_json(answer)
+    else:
+        _print_slots(answer)
+    if not answer["feasible"]:
+        raise typer.Exit(1)
+
+
+def _print_slots(answer: dict[str, Any]) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    largest, rate = answer["largest_feasible_rate"], answer["rate"]
+    sizes = f"{counted(answer['clients'], 'client')}, {counted(answer['concurrency'], 'slot')}"
+    setting = f"{sizes}, a guaranteed rate of {rate:.6g} of the turns"
+    equal = answer["largest_concurrency_for_equal_shares"]
+    if answer["feasible"]:
+        console.print(f"[green]feasible[/]: {setting} for each.\nThe largest feasible rate is {largest:.6g}.")
+        if rate > SAFE * largest * (1 + 1e-9):
+            console.print(f"Above {SAFE:g} of it, {SAFE * largest:.6g}, hardly any slot is left for fast clients.")
+    else:
+        fewer = f", or use at most {counted(equal, 'slot')}" if rate <= 1 / answer["clients"] else ""
+        console.print(
+            f"[red]not feasible[/]: {setting}. Nobody is in two slots, so a client whose turns last "
+            f"{answer['longest_turn_seconds']:g} s cannot have more. Use a guaranteed_rate of at most "
+            f"{largest:.6g}{fewer}."
+        )
+    if answer["largest_rate_of_any_server"] > largest * (1 + 1e-6):
+        console.print(
+            f"A server that gave spare slots to slow clients on purpose could guarantee "
+            f"{answer['largest_rate_of_any_server']:.6g}."
+        )
+
+
+def _seconds(times: str | None, clients: int | None) -> FloatArray:
+    if times is None:
+        raise SettingError("--concurrency needs --times, the seconds of a turn: one number, or one per client")
+    numbers = _parse_numbers("times", times, "60 or 60,60,480")
+    if len(numbers) > 1 and clients not in (None, len(numbers)):
+        raise SettingError(f"times has {len(numbers)} numbers, but there are {clients} clients: give one per client")
+    return np.array(numbers * (clients or 40) if len(numbers) == 1 else numbers)

@@ -13,16 +13,15 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from turnout.cli.lab.judging import JudgedPromise, status_cell
+from turnout.cli.lab.judging import status_cell
 from turnout.cli.lab.measuring import Comparison, Contender, measure
-from turnout.cli.lab.slots import NOTE as SLOT_NOTE
-from turnout.cli.lab.slots import promised_phrase
+from turnout.cli.naming import parse_policy
 from turnout.cli.options import print_json
 from turnout.counting import counted
 from turnout.errors import SettingError, suggestion
-from turnout.kernel.certificate import Tolerance
 from turnout.kernel.guarantee import Guarantee
 from turnout.lab.analysis.comparison import common_length, first_rounds
+from turnout.lab.analysis.judging import JudgedPromise
 from turnout.lab.analysis.learning_curves import LearningCurve
 from turnout.lab.analysis.statistics import UNIT_RANGE, format_interval
 from turnout.lab.analysis.tracked import turns_behind
@@ -43,9 +42,6 @@ TargetOption = Annotated[
     float | None,
     typer.Option(min=0, max=1, help="Accuracy, such as 0.9: the time to reach it is compared, in a world that trains."),
 ]
-CsvOption = Annotated[
-    Path | None, typer.Option("--csv", help="CSV file for one row per policy and seed, with all settings.")
-]
 ANY = (-math.inf, math.inf)
 LEFT = ("policy", "status")
 #: A narrower terminal has no room for lines between the columns, and only for one number beside another.
@@ -53,28 +49,35 @@ WIDE = 100
 
 
 class ContenderRuns(NamedTuple):
-    """A policy, its runs in a store (one per seed), and the tolerance by which it is judged."""
+    """A policy and its runs in a store, one per seed."""
 
     contender: Contender
     runs: Sequence[int]
-    tolerance: Tolerance
 
 
-class Output(NamedTuple):
-    """Where a comparison goes: to standard output as a table or as JSON, to a CSV file, and to a folder."""
+def baseline_index(contenders: Sequence[Contender], baseline: str | None) -> int:
+    """Returns the index of the policy to compare with: by default random, or the first.
 
-    json: bool
-    csv: Path | None
-    folder: Path | None
-
-
-def baseline_index(names: Sequence[str], baseline: str | None) -> int:
-    """Returns the index of the policy to compare with: by default random, or the first."""
-    if baseline is not None and baseline not in names:
-        raise SettingError(
-            f"there is no {baseline!r} to compare with{suggestion(baseline, names)}; there are {', '.join(names)}"
-        )
-    return names.index(baseline or ("random" if "random" in names else names[0]))
+    It is named as tables name it, by its policy if only one contender has this, or with settings as on the command
+    line.
+    """
+    wanted = "random" if baseline is None else baseline
+    names = [contender.name for contender in contenders]
+    policies = [contender.plan.get("policy") for contender in contenders]
+    if wanted in names:
+        return names.index(wanted)
+    if policies.count(wanted) == 1:
+        return policies.index(wanted)
+    if baseline is None:
+        return 0
+    if ":" in baseline:
+        policy, settings = parse_policy(baseline)
+        for index, contender in enumerate(contenders):
+            if contender.settings == {"policy": policy, **settings}:
+                return index
+    raise SettingError(
+        f"there is no {baseline!r} to compare with{suggestion(baseline, names)}; there are {', '.join(names)}"
+    )
 
 
 def show_comparison(
@@ -83,9 +86,11 @@ def show_comparison(
     reference: int,
     promise: JudgedPromise,
     target: float | None,
-    output: Output,
+    folder: Path | None,
+    *,
+    json: bool,
 ) -> None:
-    """Measures stored runs over the rounds that all of them have, prints the result, and writes it to files.
+    """Measures stored runs over the rounds that all of them have, prints the result, and writes it to a folder.
 
     Args:
         store: The store of the runs.
@@ -93,16 +98,17 @@ def show_comparison(
         reference: The index of the policy with which the others are compared, seed by seed.
         promise: The promise by which all are judged.
         target: The accuracy whose time is measured, or None.
-        output: Where the result goes.
+        folder: The folder for figures, data and table, or None.
+        json: Print JSON instead of a table.
     """
-    lengths = [store.info(run).rounds for _, runs, _ in contenders for run in runs]
+    lengths = [store.info(run).rounds for _, runs in contenders for run in runs]
     rounds = common_length(lengths)
 
     def runs_of(entry: ContenderRuns) -> list[RoundColumns]:
         return [first_rounds(store.columns(run), rounds) for run in entry.runs]
 
     comparison = Comparison(
-        measured=[measure(entry.contender, runs_of(entry), promise, entry.tolerance, target) for entry in contenders],
+        measured=[measure(entry.contender, runs_of(entry), promise, target) for entry in contenders],
         reference=reference,
         promise=promise,
         rounds=rounds,
@@ -110,18 +116,14 @@ def show_comparison(
         target=target,
         concurrency=contenders[0].contender.plan.get("concurrency"),
     )
-    if output.csv is not None:
-        write_text(output.csv, comparison.seeds_table().to_csv())
-    if output.folder is not None:
-        runs = {entry.contender.name: runs_of(entry) for entry in contenders}
-        write_comparison(comparison, runs, output.folder)
-    if output.json:
+    if folder is not None:
+        write_comparison(comparison, {entry.contender.name: runs_of(entry) for entry in contenders}, folder)
+    if json:
         print_json(comparison.as_dict())
         return
     print_comparison(comparison)
-    for written in (output.csv, output.folder):
-        if written is not None:
-            Console(highlight=False, soft_wrap=True).print(f"Written: {written}", markup=False)
+    if folder is not None:
+        Console(highlight=False, soft_wrap=True).print(f"Written: {folder}", markup=False)
 
 
 def print_comparison(comparison: Comparison) -> None:
@@ -166,13 +168,15 @@ def write_comparison(comparison: Comparison, runs: dict[str, list[RoundColumns]]
 
 
 def _title(comparison: Comparison) -> str:
-    seeds = f"{counted(comparison.seeds, 'seed')}, mean ± 95 % confidence"
+    seeds = f"{comparison.seeds} seeds, mean ± 95 % confidence"
+    if comparison.seeds == 1:
+        seeds = f"seed {comparison.measured[0].contender.seeds[0]}"
+    promise = comparison.promise
     if comparison.concurrency is None:
-        return f"{counted(comparison.rounds, 'round')}, {seeds}; {comparison.promise}"
-    return (
-        f"{counted(comparison.rounds, 'turn')}, {counted(comparison.concurrency, 'slot')}, {seeds}; "
-        f"{promised_phrase(comparison.promise)}"
-    )
+        return f"{counted(comparison.rounds, 'round')}, {seeds}; {promise}"
+    promised = f"promised {promise.number:g} of {'its' if promise.accrual == 'available' else 'all'} decisions"
+    turns, slots = counted(comparison.rounds, "turn"), counted(comparison.concurrency, "slot")
+    return f"{turns}, {slots}, {seeds}; {promised}"
 
 
 def _headings(comparison: Comparison) -> list[str]:
@@ -188,22 +192,28 @@ def _headings(comparison: Comparison) -> list[str]:
 
 def _explanation(comparison: Comparison) -> str:
     """Returns what the columns mean."""
-    training = ""
-    if comparison.trains:
-        training = "accuracy: mean over the last tenth of a run. "
+    has_rounds = comparison.concurrency is None
+    training = ["accuracy: mean over the last tenth of a run."] if comparison.trains else []
     if comparison.target is not None:
-        training += (
+        training.append(
             f"min to {comparison.target:g}: simulated minutes until the accuracy is reached; a run that never does "
-            "counts with its whole duration. "
+            "counts with its whole duration."
         )
-    if comparison.concurrency is not None:
-        return f"{training}{SLOT_NOTE} Shortfall and status: in the worst of the seeds."
-    return (
-        f"saved: time of all rounds against {comparison.baseline}, seed by seed. {training}least share: turns of the "
-        f"client with the fewest, as a share {comparison.measured[0].share_of}. shortfall: promised turns minus turns, "
-        "the largest of any client after any round. status: at the worst moment; kept is less than one turn behind, "
-        "broken is beyond the tolerance. Shortfall and status: in the worst of the seeds."
-    )
+    if has_rounds:
+        speed = [f"saved: time of all rounds against {comparison.baseline}, seed by seed.", *training]
+        share = f"as a share {comparison.measured[0].share_of}."
+    else:
+        speed = [*training, "staleness: versions of the model that the server made during a turn, one per update."]
+        share = "divided by the decisions with which it earned; a client earns while it is available or training."
+    sentences = [
+        *speed,
+        f"least share: turns of the client with the fewest, {share}",
+        f"shortfall: promised turns minus turns, the largest of any client after any "
+        f"{'round' if has_rounds else 'decision'}.",
+        "status: at the worst moment; kept is less than one turn behind, broken is beyond the tolerance.",
+        *(["Shortfall and status: in the worst of the seeds."] if comparison.seeds > 1 else []),
+    ]
+    return " ".join(sentences)
 
 
 def _cells(comparison: Comparison, row: dict[str, Any]) -> list[str]:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from rich.console import Console
 
 from turnout.cli.lab.comparing import ContenderRuns
-from turnout.cli.lab.judging import guarantee_of_run, judged_tolerance
 from turnout.cli.lab.measuring import Contender
 from turnout.errors import SettingError
+from turnout.lab.analysis.judging import guarantee_of_run, judged_tolerance
 from turnout.lab.runs.info import RunInfo
 from turnout.lab.runs.plans import RunPlan
 
@@ -54,9 +54,8 @@ def group_runs(infos: Sequence[RunInfo], tolerance: float | None) -> list[Conten
 
 def _contender(infos: Sequence[RunInfo], seeds: Sequence[int], tolerance: float | None) -> ContenderRuns:
     plan = infos[0].plan
-    contender = Contender(RunPlan.from_dict(plan).name, plan, seeds)
     allowed = judged_tolerance(guarantee_of_run(infos[0]), tolerance)
-    return ContenderRuns(contender, [info.id for info in infos], allowed)
+    return ContenderRuns(Contender(RunPlan.from_dict(plan).name, plan, seeds, allowed), [info.id for info in infos])
 
 
 def _key(info: RunInfo, names: Sequence[str]) -> str:

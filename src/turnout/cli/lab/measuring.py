@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from turnout.cli.lab.judging import JudgedPromise, Judgement, worst_of
 from turnout.errors import SettingError
 from turnout.kernel.certificate import Tolerance
+from turnout.lab.analysis.judging import JudgedPromise, Judgement, worst_of
 from turnout.lab.analysis.learning_curves import LearningCurve
 from turnout.lab.analysis.statistics import mean_confidence_interval
 from turnout.lab.columns import RoundColumns
@@ -29,11 +29,12 @@ TARGET = ("minutes_to_target", "rounds_to_target", "reached_target")
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A policy of a comparison: its name, its settings as a plan holds them, and its seeds."""
+    """A policy of a comparison: its name, its settings as a plan holds them, its seeds, and its tolerance."""
 
     name: str
     plan: Mapping[str, Any]
     seeds: Sequence[int]
+    tolerance: Tolerance
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -42,14 +43,18 @@ class Contender:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """The measures of a policy: one value per seed each, its statuses, and its tolerance."""
+class Measurement:
+    """The measures of a policy: one value per seed each, and its statuses."""
 
     contender: Contender
     values: Mapping[str, list[float]]
     statuses: Sequence[Any]
-    tolerance: float
     share_of: str
+
+    @property
+    def tolerance(self) -> float:
+        """The tolerance by which the policy is judged."""
+        return float(self.contender.tolerance)
 
     def interval(self, measure: str) -> dict[str, float]:
         """Returns the mean over the seeds, and half the width of its confidence interval."""
@@ -70,7 +75,7 @@ class Comparison:
         concurrency: The number of slots without rounds, or None.
     """
 
-    measured: Sequence[Measured]
+    measured: Sequence[Measurement]
     reference: int
     promise: JudgedPromise
     rounds: int
@@ -158,7 +163,7 @@ class Comparison:
             rows.append(TablePart({**flat_settings(figures), **settings}, {}))
         return RunTable(rows)
 
-    def _row(self, measured: Measured) -> dict[str, Any]:
+    def _row(self, measured: Measurement) -> dict[str, Any]:
         values, baseline = measured.values, self.measured[self.reference].values
         row: dict[str, Any] = {"policy": measured.contender.name}
         if self.concurrency is None:
@@ -200,22 +205,20 @@ def measure(
     contender: Contender,
     runs: Sequence[RoundColumns],
     promise: JudgedPromise,
-    tolerance: Tolerance,
     target: float | None,
-) -> Measured:
+) -> Measurement:
     """Measures the runs of a policy, one per seed.
 
     Args:
         contender: The policy.
         runs: Its runs.
         promise: The promise by which it is judged.
-        tolerance: Its tolerance.
         target: The accuracy whose time is measured, or None.
 
     Raises:
         SettingError: If there is a target, but the world trains no model.
     """
-    judged = [promise.judge(columns, tolerance) for columns in runs]
+    judged = [promise.judge(columns, contender.tolerance) for columns in runs]
     values = {name: [_figure(one, name) for one in judged] for name in FAIRNESS}
     for name in SLOT_MEASURES if judged[0].slots is not None else ROUND_MEASURES:
         values[name] = [_figure(one, name) for one in judged]
@@ -233,7 +236,7 @@ def measure(
             "world 'training'"
         )
     statuses = [one.status for one in judged]
-    return Measured(contender, values, statuses, float(tolerance), judged[0].summary.share_of)
+    return Measurement(contender, values, statuses, judged[0].summary.share_of)
 
 
 def _figure(judged: Judgement, name: str) -> float:

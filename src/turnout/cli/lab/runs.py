@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json as json_module
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
@@ -14,22 +13,15 @@ from rich.console import Console
 from rich.table import Table
 
 from turnout.cli.advice import describe
-from turnout.cli.lab.comparing import CsvOption, Output, TargetOption, baseline_index, show_comparison
+from turnout.cli.lab.comparing import TargetOption, baseline_index, show_comparison
 from turnout.cli.lab.grouping import group_runs
-from turnout.cli.lab.judging import (
-    PAPER_PROMISE,
-    JudgedPromise,
-    PromiseOption,
-    ToleranceOption,
-    first_promise,
-    guarantee_of_run,
-)
+from turnout.cli.lab.judging import PromiseOption, ToleranceOption
 from turnout.cli.lab.tracking import TrackOption, Tracks
-from turnout.cli.options import JsonOption, print_json
+from turnout.cli.options import JsonOption, make_table, print_json
 from turnout.counting import counted
 from turnout.errors import PluginError, SettingError
 from turnout.kernel.guarantee import Guarantee
-from turnout.kernel.rounds import RoundRecord
+from turnout.lab.analysis.judging import PAPER_PROMISE, JudgedPromise, first_promise, guarantee_of_run
 from turnout.lab.analysis.metrics import prediction_error, summarise
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.info import RunInfo
@@ -37,13 +29,8 @@ from turnout.lab.runs.store import RunStore
 from turnout.lab.runs.tables import as_kind, build_table
 from turnout.lab.tables import write_text
 
-runs = typer.Typer(
-    no_args_is_help=True,
-    help="List, show, export and delete the runs of a store.\n\nExample: turnout runs list results/runs.turnout",
-)
-
 StoreArgument = Annotated[Path, typer.Argument(help="Store of runs, such as results/runs.turnout.")]
-RunArgument = Annotated[int, typer.Argument(help="Number of the run, as `turnout runs list` shows it.")]
+RunArgument = Annotated[int, typer.Argument(help="Number of the run, as `turnout runs show` lists it.")]
 
 
 class Format(StrEnum):
@@ -63,38 +50,18 @@ class TableName(StrEnum):
     turns = "turns"
 
 
-@runs.command("list")
-def list_runs(store: StoreArgument, json: JsonOption = False) -> None:
-    """List the runs of a store.
-
-    Example: turnout runs list results/runs.turnout
-    """
-    with RunStore(store, read_only=True) as opened:
-        infos = opened.runs()
-    if json:
-        print_json([_as_dict(info) for info in infos])
-        return
-    table = Table(title=f"{counted(len(infos), 'run')} in {store}")
-    for heading in ("run", "policy", "seed", "rounds", "finished", "started"):
-        table.add_column(heading, justify="right" if heading in ("run", "seed", "rounds") else "left")
-    for info in infos:
-        table.add_row(
-            str(info.id),
-            _name(info),
-            str(info.plan.get("seed", "")),
-            str(info.rounds),
-            "yes" if info.finished else "no",
-            info.started,
-        )
-    Console().print(table)
-
-
-@runs.command()
-def show(store: StoreArgument, run: RunArgument, json: JsonOption = False) -> None:
-    """Show the settings of a run and a summary of its rounds (times in seconds).
+def show(
+    store: StoreArgument,
+    run: Annotated[int | None, typer.Argument(help="Number of the run; by default all runs are listed.")] = None,
+    json: JsonOption = False,
+) -> None:
+    """List the runs of a store, or show the settings of one and a summary of its rounds (times in seconds).
 
     Example: turnout runs show results/runs.turnout 3
     """
+    if run is None:
+        _list(store, json=json)
+        return
     with RunStore(store, read_only=True) as opened:
         info = opened.info(run)
         columns = opened.columns(run)
@@ -117,19 +84,33 @@ def show(store: StoreArgument, run: RunArgument, json: JsonOption = False) -> No
     Console().print(table)
 
 
-@runs.command()
+def _list(store: Path, *, json: bool) -> None:
+    with RunStore(store, read_only=True) as opened:
+        infos = opened.runs()
+    if json:
+        print_json([_as_dict(info) for info in infos])
+        return
+    table = make_table(
+        "run>", "policy", "seed>", "rounds>", "finished", "started", title=f"{counted(len(infos), 'run')} in {store}"
+    )
+    for info in infos:
+        seed = str(info.plan.get("seed", ""))
+        table.add_row(str(info.id), _name(info), seed, str(info.rounds), "yes" if info.finished else "no", info.started)
+    Console().print(table)
+
+
 def export(
     store: StoreArgument,
     chosen: Annotated[
         list[int] | None, typer.Argument(metavar="[RUN]...", help="Numbers of runs; by default all runs of the store.")
     ] = None,
     table: Annotated[
-        TableName | None,
+        TableName,
         typer.Option(
             help="What a row is: a run, a round, a client or a turn (a selected client of a round), with the settings "
-            "of the run as columns. By default rounds."
+            "of the run as columns."
         ),
-    ] = None,
+    ] = TableName.rounds,
     as_: Annotated[
         Format | None,
         typer.Option("--format", help="By default that of the file's suffix, or csv. parquet needs pyarrow."),
@@ -138,8 +119,6 @@ def export(
     track: TrackOption = None,
 ) -> None:
     """Write runs as one tidy table (times in seconds), or send them to a tracker.
-
-    For one run without --table, csv has one line per selected client and jsonl one line per round, without settings.
 
     Example: turnout runs export results/runs.turnout --table rounds --out rounds.parquet
     """
@@ -150,22 +129,17 @@ def export(
         infos = [opened.info(run) for run in chosen] if chosen else opened.runs()
         if track:
             _track(opened, infos, track)
-            if out is None and table is None and as_ is None:
+            if out is None and as_ is None:
                 return
-        if len(chosen or ()) == 1 and table is None and form is not Format.parquet:
-            records = opened.records(infos[0].id)
-            _write(out, "".join(f"{line}\n" for line in (_csv if form is Format.csv else _jsonl)(records)))
-            return
-        kind = as_kind(table or "rounds")
-        found = build_table(kind, ((info, opened.columns(info.id)) for info in infos), _promise_figures)
-    if form is Format.parquet:
-        assert out is not None, "refused above"
-        found.write_parquet(out)
+        rows = build_table(as_kind(table), ((info, opened.columns(info.id)) for info in infos), _promise_figures)
+    if out is None:
+        typer.echo(rows.to_csv() if form is Format.csv else rows.to_jsonl(), nl=False)
+    elif form is Format.parquet:
+        rows.write_parquet(out)
     else:
-        _write(out, found.to_csv() if form is Format.csv else found.to_jsonl())
+        write_text(out, rows.to_csv() if form is Format.csv else rows.to_jsonl())
 
 
-@runs.command()
 def compare(
     store: StoreArgument,
     chosen: Annotated[
@@ -177,7 +151,6 @@ def compare(
     promise: PromiseOption = None,
     tolerance: ToleranceOption = None,
     target: TargetOption = None,
-    csv: CsvOption = None,
     out: Annotated[Path | None, typer.Option(help="Folder for figures, data and table.")] = None,
     json: JsonOption = False,
 ) -> None:
@@ -190,22 +163,15 @@ def compare(
     with RunStore(store, read_only=True) as opened:
         infos = [opened.info(run) for run in chosen] if chosen else opened.runs()
         entries = group_runs([info for info in infos if info.rounds], tolerance)
-        reference = baseline_index([entry.contender.name for entry in entries], baseline)
+        reference = baseline_index([entry.contender for entry in entries], baseline)
         guarantees = [guarantee_of_run(opened.info(entry.runs[0])) for entry in entries]
         judged_by = first_promise(guarantees, promise)
-        show_comparison(opened, entries, reference, judged_by, target, Output(json, csv, out))
+        show_comparison(opened, entries, reference, judged_by, target, out, json=json)
 
 
 def _format_of(out: Path | None) -> Format:
     suffix = "" if out is None else out.suffix.removeprefix(".")
     return Format(suffix) if suffix in list(Format) else Format.csv
-
-
-def _write(out: Path | None, text: str) -> None:
-    if out is None:
-        typer.echo(text, nl=False)
-    else:
-        write_text(out, text)
 
 
 def _track(store: RunStore, infos: Sequence[RunInfo], specifications: Sequence[str]) -> None:
@@ -223,12 +189,10 @@ def _promise_figures(info: RunInfo, columns: RoundColumns) -> dict[str, Any]:
     return {name: summary[name] for name in names if name in summary}
 
 
-@runs.command()
 def delete(
     store: StoreArgument,
     run: RunArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
-    json: JsonOption = False,
 ) -> None:
     """Delete a run from its store.
 
@@ -239,10 +203,7 @@ def delete(
         if not yes:
             typer.confirm(f"Delete run {run} ({_name(info)}, {counted(info.rounds, 'round')})?", abort=True)
         opened.delete(run)
-    if json:
-        print_json({"deleted": run})
-    else:
-        typer.echo(f"deleted run {run}")
+    typer.echo(f"deleted run {run}")
 
 
 def _summary(columns: RoundColumns, guarantee: Guarantee | None) -> dict[str, Any]:
@@ -270,32 +231,3 @@ def _as_dict(info: RunInfo) -> dict[str, Any]:
         "started": info.started,
         "code_version": info.code_version,
     }
-
-
-def _csv(records: Iterator[RoundRecord]) -> Iterator[str]:
-    yield "round,client,exchange_time,outcome,optimistic,owed,round_duration"
-    for record in records:
-        report, reasons = record.report, record.selection.reasons
-        for index, client in enumerate(report.clients.tolist()):
-            outcome = "arrived" if report.outcomes is None else str(report.outcomes[index])
-            optimistic = repr(float(reasons["optimistic"][index])) if "optimistic" in reasons else ""
-            owed = repr(float(reasons["owed"][index])) if "owed" in reasons else ""
-            time = float(report.exchange_times[index])
-            yield f"{record.round},{client},{time!r},{outcome},{optimistic},{owed},{report.duration!r}"
-
-
-def _jsonl(records: Iterator[RoundRecord]) -> Iterator[str]:
-    for record in records:
-        report = record.report
-        yield json_module.dumps(
-            {
-                "round": record.round,
-                "duration": report.duration,
-                "clients": report.clients.tolist(),
-                "exchange_times": report.exchange_times.tolist(),
-                "contexts": report.contexts.tolist(),
-                "outcomes": None if report.outcomes is None else [str(outcome) for outcome in report.outcomes],
-                "reasons": {name: values.tolist() for name, values in record.selection.reasons.items()},
-                "metrics": dict(report.metrics),
-            }
-        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,28 +9,13 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from turnout.cli.advice import describe as explained
 from turnout.cli.options import JsonOption, print_json
 from turnout.errors import DatasetError, SettingError
 from turnout.lab.worlds.traces.data import Traces
 from turnout.lab.worlds.traces.formats.files import check_traces, read_traces, write_traces
 from turnout.lab.worlds.traces.formats.tables import Layout
 from turnout.lab.worlds.traces.summary import summarise_traces
-
-traces = typer.Typer(
-    no_args_is_help=True,
-    help="Describe, convert and check traces of real devices: availability, speed and bandwidth (docs/traces.md).\n\n"
-    "To simulate them: turnout simulate --world name=traces --world traces=FILE\n\n"
-    "Example: turnout traces describe traces.csv",
-)
-
-
-class PartName(StrEnum):
-    """The parts of a trace."""
-
-    availability = "availability"
-    devices = "devices"
-    links = "links"
-
 
 FilesArgument = Annotated[
     list[Path],
@@ -60,7 +44,6 @@ EndOption = Annotated[
 _BARS = "▁▂▃▄▅▆▇█"
 
 
-@traces.command()
 def describe(
     files: FilesArgument,
     column: ColumnOption = None,
@@ -69,22 +52,47 @@ def describe(
     end: EndOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Summarise trace files: clients, availability by hour of the day, speed and bandwidth (Mbps).
+    """Check trace files, and summarise them: clients, availability by hour of the day, speed and bandwidth (Mbps).
+
+    If there are problems, all of them are listed, with their lines, instead of the summary.
+
+    Exit code: 0 if there are no problems, 1 if there are.
 
     Example: turnout traces describe availability.csv devices.csv
     """
-    description = summarise_traces(read_traces(*files, layout=_layout(column, on, drop_before, end)))
+    layout = _layout(column, on, drop_before, end)
+    problems = [problem for file in files for problem in _problems(file, layout)]
+    if problems:
+        if json:
+            print_json({"problems": problems})
+        else:
+            typer.echo("\n".join(problem["text"] for problem in problems))
+        raise typer.Exit(1)
+    description = summarise_traces(read_traces(*files, layout=layout))
     if json:
-        print_json(description)
+        print_json({"problems": [], **description})
     else:
         _print(description)
 
 
-@traces.command()
+def _problems(file: Path, layout: Layout) -> list[dict[str, str]]:
+    """Returns all problems of a file, with their places."""
+    try:
+        _, problems = check_traces(file, layout=layout)
+    except DatasetError as error:
+        return [{"file": str(file), "place": "", "what": str(error), "text": explained(error)}]
+    return [
+        {"file": str(file), "place": problem.location, "what": problem.description, "text": str(problem)}
+        for problem in problems
+    ]
+
+
 def convert(
     files: FilesArgument,
     to: Annotated[Path, typer.Option(help="File to write: .csv, .jsonl (both also .gz) or .npz.")],
-    part: Annotated[PartName | None, typer.Option(help="Write only this part.")] = None,
+    part: Annotated[
+        str | None, typer.Option(help="Write only this part: availability, devices or links; a CSV file holds one.")
+    ] = None,
     column: ColumnOption = None,
     on: OnOption = None,
     drop_before: DropOption = 0.0,
@@ -93,58 +101,21 @@ def convert(
 ) -> None:
     """Combine trace files into one file; the suffix of its name selects the format.
 
-    The write is atomic. A CSV file holds one part.
+    The write is atomic.
 
     Example: turnout traces convert availability.csv devices.csv --to fleet.npz
     """
     read = read_traces(*files, layout=_layout(column, on, drop_before, end))
     if part is not None:
-        if part.value not in read.parts:
-            raise SettingError(f"these files hold no {part.value}, only {', '.join(read.parts)}")
-        read = Traces(**{part.value: read.parts[part.value]})  # type: ignore[arg-type]  # each part has its own type
+        if part not in read.parts:
+            raise SettingError(f"these files hold no {part}, only {', '.join(read.parts)}")
+        read = Traces(**{part: read.parts[part]})  # type: ignore[arg-type]  # each part has its own type
     write_traces(read, to)
     counts = {name: len(trace.ids) for name, trace in read.parts.items()}
     if json:
         print_json({"file": str(to), "fingerprint": read.fingerprint, **counts})
     else:
         typer.echo(f"{to}: {', '.join(f'{name} of {count:,}' for name, count in counts.items())}")
-
-
-@traces.command()
-def check(
-    files: FilesArgument,
-    column: ColumnOption = None,
-    on: OnOption = None,
-    drop_before: DropOption = 0.0,
-    end: EndOption = None,
-    json: JsonOption = False,
-) -> None:
-    """List all problems of trace files with their lines.
-
-    Exit code: 0 if there are no problems, 1 if there are.
-
-    Example: turnout traces check availability.csv
-    """
-    layout = _layout(column, on, drop_before, end)
-    valid = True
-    rows = []
-    for file in files:
-        try:
-            read, problems = check_traces(file, layout=layout)
-            problem_rows = [{"place": problem.location, "what": problem.description} for problem in problems]
-            lines = [str(problem) for problem in problems]
-        except DatasetError as error:
-            read, problem_rows, lines = Traces(), [{"place": "", "what": str(error)}], [str(error)]
-        counts = {name: len(trace.ids) for name, trace in read.parts.items()}
-        valid = valid and not lines
-        rows.append({"file": str(file), "sound": not lines, **counts, "problems": problem_rows})
-        if not json:
-            content = ", ".join(f"{name} of {count:,}" for name, count in counts.items())
-            typer.echo("\n".join(lines) if lines else f"{file}: valid, {content}")
-    if json:
-        print_json(rows)
-    if not valid:
-        raise typer.Exit(1)
 
 
 def _layout(column: list[str] | None, on: list[str] | None, drop_before: float, end: float | None) -> Layout:

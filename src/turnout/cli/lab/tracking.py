@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from turnout.cli.lab.judging import guarantee_of_plan, guarantee_of_run
 from turnout.cli.naming import load_here
 from turnout.counting import counted
+from turnout.lab.analysis.judging import guarantee_of_plan, guarantee_of_run
 from turnout.lab.analysis.tracked import TrackedRun
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.info import RunInfo

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from turnout.cli.completion import complete_policies
 from turnout.cli.naming import load_here
 from turnout.cli.options import JsonOption, print_json, printable
 from turnout.cli.plugins.describing import REQUIRED, Description, describe_policy, describe_world
@@ -16,58 +17,45 @@ from turnout.errors import SettingError
 from turnout.lab.worlds.registry import world_names
 from turnout.policies.registry import policy_names
 
-policies = typer.Typer(
-    help="List policies and wrappers, and show their settings.\n\nExample: turnout policies show rbcsf"
-)
-worlds = typer.Typer(help="List worlds, and show their settings.\n\nExample: turnout worlds show traces")
 
-
-@policies.callback(invoke_without_command=True)
-def list_policies(ctx: typer.Context, json: JsonOption = False) -> None:
-    """List policies and wrappers, those of installed packages too, each with one line and its settings.
-
-    Example: turnout policies
-    """
-    if ctx.invoked_subcommand is None:
-        _list("policies", policy_names(), describe_policy, "turnout policies show NAME", json=json)
-
-
-@policies.command("show")
-def show_policy(
-    name: Annotated[str, typer.Argument(help="Name of a policy or wrapper, or my.module:MyPolicy.")],
+def policies(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Name of a policy or wrapper, or my.module:MyPolicy; by default all are listed.",
+            autocompletion=complete_policies,
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Show a policy: every setting with its default, its meaning and its unit.
+    """List policies and wrappers, those of installed packages too, or show one: its settings, defaults and units.
 
-    Example: turnout policies show rbcsf
+    Example: turnout policies rbcsf
     """
-    _show(describe_policy(load_here(name)), "turnout simulate {name}:{setting}={value}", json=json)
+    if name is None:
+        _list("policies", policy_names(), describe_policy, json=json)
+    else:
+        _show(describe_policy(load_here(name)), "turnout simulate {name}:{setting}={value}", json=json)
 
 
-@worlds.callback(invoke_without_command=True)
-def list_worlds(ctx: typer.Context, json: JsonOption = False) -> None:
-    """List worlds, those of installed packages too, each with one line and its settings.
-
-    Example: turnout worlds
-    """
-    if ctx.invoked_subcommand is None:
-        _list("worlds", world_names(), describe_world, "turnout worlds show NAME", json=json)
-
-
-@worlds.command("show")
-def show_world(
-    name: Annotated[str, typer.Argument(help="Name of a world, or my.module:MyWorld.")],
+def worlds(
+    name: Annotated[
+        str | None, typer.Argument(help="Name of a world, or my.module:MyWorld; by default all are listed.")
+    ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Show a world: every setting with its default, its meaning and its unit.
+    """List worlds, those of installed packages too, or show one: its settings, defaults and units.
 
-    Example: turnout worlds show paper
+    Example: turnout worlds paper
     """
-    use = "turnout simulate --world name={name} --world {setting}={value}"
-    _show(describe_world(load_here(name)), use, json=json)
+    if name is None:
+        _list("worlds", world_names(), describe_world, json=json)
+    else:
+        use = "turnout simulate --world name={name} --world {setting}={value}"
+        _show(describe_world(load_here(name)), use, json=json)
 
 
-def _list(title: str, names: Sequence[str], describe: Callable[[str], Description], more: str, *, json: bool) -> None:
+def _list(title: str, names: Sequence[str], describe: Callable[[str], Description], *, json: bool) -> None:
     found: list[Description | tuple[str, str]] = []
     for name in names:
         try:
@@ -91,7 +79,9 @@ def _list(title: str, names: Sequence[str], describe: Callable[[str], Descriptio
         package = "" if each.package is None else f" ({each.package})"
         table.add_row(printable(each.name), printable(f"{each.summary}{kind}{package}"), settings)
     Console().print(table)
-    Console(highlight=False).print(f"{more} explains the settings. Your own: package.module:Name, or turnout new.")
+    Console(highlight=False).print(
+        f"turnout {title} NAME explains the settings. Your own: package.module:Name, or turnout new."
+    )
 
 
 def _show(found: Description, use: str, *, json: bool) -> None:

@@ -8,14 +8,12 @@ import re
 import sys
 from enum import StrEnum
 from pathlib import Path
-from string import Template
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
 from turnout.cli.options import printable
-from turnout.cli.plugins.templates import PACKAGE, PROJECT, README, SOURCES, USES
 from turnout.errors import SettingError
 from turnout.lab.worlds.registry import world_names
 from turnout.policies.registry import policy_names
@@ -23,7 +21,9 @@ from turnout.version import __version__
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 #: The longest name: names of files and packages are limited.
-LONGEST = 60
+MAX_LENGTH = 60
+#: A package for each kind, which works as it is.
+TEMPLATES = Path(__file__).parent / "templates"
 
 
 class Kind(StrEnum):
@@ -58,40 +58,35 @@ def new(
         file.write_text(content, encoding="utf-8")
     console = Console(highlight=False, soft_wrap=True)
     console.print(printable(f"{target} has {', '.join(written)}."))
-    use = Template(USES[kind][0]).substitute(name=name, module=module)
+    use = next(line.strip() for line in written["README.md"].splitlines() if line.startswith("    turnout "))
     console.print(printable(f"Next: cd {target}, pip install -e ., {use}"))
     console.print(printable(f"{target}/README.md says how to do without a network connection or an installation."))
 
 
 def _files(kind: Kind, name: str, module: str) -> dict[str, str]:
-    """Returns the content of each file of the package, by path."""
-    class_name = "".join(part.capitalize() for part in name.split("-"))
-    own = {
-        "name": name,
-        "module": module,
-        "cls": f"build_{module}" if kind is Kind.learner else class_name,
-        "kind": str(kind),
-        "group": {"policy": "policies", "world": "worlds", "learner": "learners"}[kind],
-        "dependencies": f'"turnout{"[lab]" if kind is Kind.learner else ""}>={__version__}", "numpy"',
+    """Returns the content of each file of the package, by path: the template of this kind under another name."""
+    renamed = {
+        f"own-{kind}": name,
+        f"own_{kind}": module,
+        f"Own{kind.capitalize()}": "".join(part.capitalize() for part in name.split("-")),
+        ">=0": f">={__version__}",
     }
-    uses = [Template(use).substitute(own) for use in USES[kind]]
-    source, test = SOURCES[kind]
-    templates = {
-        "pyproject.toml": PROJECT,
-        "README.md": README,
-        f"src/{module}/__init__.py": PACKAGE,
-        f"src/{module}/{kind}.py": source,
-        f"src/{module}/py.typed": "",
-        f"tests/test_{module}.py": test,
-    }
-    return {path: Template(text).substitute(own, use=uses[0], without=uses[1]) for path, text in templates.items()}
+
+    def rename(text: str) -> str:
+        for old, new in renamed.items():
+            text = text.replace(old, new)
+        return text
+
+    folder = TEMPLATES / kind
+    paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
+    return {rename(path.relative_to(folder).as_posix()): rename(path.read_text(encoding="utf-8")) for path in paths}
 
 
 def _checked_module(kind: Kind, name: str) -> str:
     """Returns the name of the module; raises SettingError if the name is not valid, or taken."""
-    if NAME.fullmatch(name) is None or len(name) > LONGEST:
+    if NAME.fullmatch(name) is None or len(name) > MAX_LENGTH:
         raise SettingError(
-            f"the name must be at most {LONGEST} small letters, digits and -, and start with a letter, such as "
+            f"the name must be at most {MAX_LENGTH} small letters, digits and -, and start with a letter, such as "
             f"quick-first, got {name!r}"
         )
     taken = {"policy": policy_names, "world": world_names}.get(kind, list)()

@@ -1,4 +1,4 @@
-"""`turnout train`: trains a model with the clients that a policy selects."""
+"""`turnout study train`: trains a model with the clients that a policy selects."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from rich.console import Console
 
 from turnout.cli.completion import complete_datasets, complete_policies
 from turnout.cli.interruption import resumable
+from turnout.cli.lab.plans import contenders
+from turnout.cli.naming import parse_setting
 from turnout.cli.options import (
     DeviceOption,
     JsonOption,
@@ -19,7 +21,6 @@ from turnout.cli.options import (
     SettingOption,
     StoreOption,
     WorkersOption,
-    contenders,
     print_json,
     progress_bar,
 )
@@ -43,58 +44,35 @@ def train(
     dataset: Annotated[
         str, typer.Option(help=f"Dataset: {', '.join(SOURCES)}.", autocompletion=complete_datasets)
     ] = "digits",
-    gamma: Annotated[str, typer.Option(help="Concentration of the split over clients: small is uneven, or iid.")] = "1",
+    settings: SettingOption = None,
+    world: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--world",
+            metavar="NAME=VALUE",
+            help="A setting of the training, such as gamma=0.5 (a small one splits the data unevenly; iid: evenly), "
+            f"model={'|'.join(MODELS)}, rate=0.05, batch=32, epochs=2, items=100 or proximal=0.1; by default that of "
+            "the study. Repeatable; turnout worlds training lists them.",
+        ),
+    ] = None,
     rounds: Annotated[int, typer.Option(min=1, help="Number of rounds.")] = 100,
     seed: SeedOption = 0,
     device: DeviceOption = "cpu",
     workers: WorkersOption = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help=f"{' or '.join(MODELS)}: a small network (NumPy) or the paper's (torch); by default that of the study."
-        ),
-    ] = None,
-    rate: Annotated[float | None, typer.Option(help="Learning rate; by default that of the study.")] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="Batch size; by default that of the study.")] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs per round.")] = 1,
-    items: Annotated[int | None, typer.Option(min=1, help="Items per client; by default that of the study.")] = None,
-    hidden: Annotated[int | None, typer.Option(min=0, help="Hidden units of mlp; 0 is softmax regression.")] = None,
-    momentum: Annotated[float | None, typer.Option(help="Momentum of SGD.")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Weight decay of SGD.")] = None,
-    proximal: Annotated[float | None, typer.Option(help="Proximal coefficient mu of FedProx; 0 is FedAvg.")] = None,
-    evaluate_every: Annotated[
-        int | None, typer.Option(min=1, help="Rounds between two measurements of accuracy.")
-    ] = None,
-    settings: SettingOption = None,
-    folder: Annotated[
-        Path | None, typer.Option(help="Folder of the dataset; by default the usual folders are searched.")
-    ] = None,
     store: StoreOption = None,
     weights: Annotated[Path | None, typer.Option(help="File (.npz) for the trained model.")] = None,
     json: JsonOption = False,
 ) -> None:
     """Train a model in the paper's world, and print its accuracy and the simulated time in minutes.
 
-    Settings default to those of the study of the dataset: turnout reproduce accuracy.
+    Settings default to those of the study of the dataset: turnout study reproduce accuracy.
 
-    Example: turnout train fair-pace --dataset digits --rounds 50 --store runs.turnout
+    Example: turnout study train fair-pace --dataset digits --rounds 50 --store runs.turnout
     """
-    given = {
-        "model": model,
-        "rate": rate,
-        "batch": batch,
-        "items": items,
-        "hidden": hidden,
-        "momentum": momentum,
-        "weight_decay": weight_decay,
-        "proximal": proximal,
-        "evaluate_every": evaluate_every,
-        "folder": None if folder is None else str(folder),
-    }
-    world = {"dataset": dataset, "gamma": gamma, "epochs": epochs, **_study_settings(dataset, model)}
-    world |= {name: value for name, value in given.items() if value is not None}
+    given = dict(map(parse_setting, world or []))
+    own = {"dataset": dataset, "gamma": 1, "epochs": 1, **_study_settings(dataset, given.get("model")), **given}
     named = contenders([policy], None, settings, None, rounds, ())[0]
-    plan = RunPlan(named.policy, rounds, seed, named.settings, world="training", world_settings=world)
+    plan = RunPlan(named.policy, rounds, seed, named.settings, world="training", world_settings=own)
     if weights is not None and not weights.parent.is_dir():
         raise SettingError(f"cannot write the model: the folder {weights.parent} does not exist")
     network = _network(plan, device)
@@ -154,7 +132,7 @@ def _result(plan: RunPlan, columns: RoundColumns) -> dict[str, Any]:
     measured = columns.metrics.get("accuracy", np.full(len(columns.rounds), np.nan))
     rounds = np.flatnonzero(~np.isnan(measured))
     if not len(rounds):
-        raise SettingError(f"accuracy was not measured in {plan.rounds} rounds: lower --evaluate-every")
+        raise SettingError(f"accuracy was not measured in {plan.rounds} rounds: lower evaluate_every")
     accuracies = measured[rounds]
     best = int(accuracies.argmax())
     return {

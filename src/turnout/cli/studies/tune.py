@@ -1,4 +1,4 @@
-"""`turnout tune`: finds the setting of fair-pace or rbcsf that meets a goal."""
+"""`turnout study tune`: finds the setting of fair-pace or rbcsf that meets a goal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from turnout.cli.fleet.recording import read_recording
-from turnout.cli.options import JsonOption, SeedOption, SettingOption, WorldOption, contenders, print_json, progress_bar
+from turnout.cli.lab.plans import WorldOption, contenders
+from turnout.cli.options import JsonOption, SeedOption, SettingOption, print_json, progress_bar
 from turnout.counting import counted
 from turnout.errors import SettingError
 from turnout.lab.analysis.replay.recording import Recording
@@ -79,7 +80,7 @@ def tune(
 
     Pass one goal: --within TURNS, --mean-round SECONDS or --p95-round SECONDS. Exit code: 1 if it cannot be met.
 
-    Example: turnout tune --mean-round 8.2
+    Example: turnout study tune --mean-round 8.2
     """
     goal, most, sentence = _goal(within, mean_round, p95_round, by)
     record = None if source is None else read_recording(source, run)

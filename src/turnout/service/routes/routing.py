@@ -129,7 +129,7 @@ class ChangeDispatcher:
 
     FastAPI takes about as long to find and prepare a call as the rest of the service takes to execute and answer it:
     with it, check-ins and reports, which are most of what a service is asked, fall below half of the rate of an empty
-    request (`turnout bench service`).
+    request (`python -m benchmarks service`).
 
     Args:
         app: Answers all other requests.

@@ -59,7 +59,7 @@ import contextlib, io, json, sys
 from turnout.cli import main
 
 for path in sys.argv[1:]:
-    sys.argv, output, code = ["turnout", "traces", "check", path], io.StringIO(), 0
+    sys.argv, output, code = ["turnout", "traces", "describe", path], io.StringIO(), 0
     with contextlib.redirect_stdout(output):
         try:
             main()
@@ -117,7 +117,7 @@ def test_f11_a_long_state_takes_no_memory_for_other_rows(tmp_path: Path) -> None
     path = tmp_path / "states.csv"
     rows = "".join(f"a,{second},on\n" for second in range(20_000))
     path.write_text(f"client,time,state\na,0,{'x' * 100_000}\n{rows}")
-    code, output, errors = run_limited("traces", "check", path)
+    code, output, errors = run_limited("traces", "describe", path)
     assert (code, errors) == (1, "")
     assert "line 2: state 'xxx" in output
 

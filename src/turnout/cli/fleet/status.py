@@ -1,45 +1,31 @@
-"""`turnout fleet`: reads the file of a live fleet, also while its scheduler is running."""
+"""`turnout fleet status | history | export`: reads the file of a fleet, also while its scheduler is running."""
 
 from __future__ import annotations
 
 import json as json_module
-import shlex
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from turnout.cli.fleet.amend import amend
-from turnout.cli.fleet.create import create
-from turnout.cli.fleet.operate import YesOption, abandon_round, accept_older_state, backup, compact, forget, retire
-from turnout.cli.fleet.promise import behind_words, certificate_table, explain_certificate
-from turnout.cli.options import JsonOption, print_json, printable
+from turnout.cli.fleet.promise import behind_words
+from turnout.cli.options import FleetArgument, JsonOption, make_table, print_json, printable
 from turnout.counting import counted
 from turnout.errors import SettingError
 from turnout.kernel.certificate import Certificate
 from turnout.live import FleetReader, SchedulerStatus, Turn
-from turnout.live._internals import Finding, examine, export_events
+from turnout.live._internals import export_events
 from turnout.storage.files.atomic import atomic_write
 
-fleet = typer.Typer(
-    no_args_is_help=True,
-    help="Inspect and maintain the file of a live fleet.\n\nExample: turnout fleet status fleet.turnout",
-)
-for command in (create, amend, backup, compact, retire, forget, abandon_round):
-    fleet.command()(command)
-
-FleetArgument = Annotated[Path, typer.Argument(metavar="FILE", help="File of the fleet, such as fleet.turnout.")]
 MAX_SHOWN = 20
 
 
-@fleet.command()
 def status(file: FleetArgument, json: JsonOption = False) -> None:
     """Show the open round, pending, failed and late clients, the promise and who is behind, and back-offs.
 
@@ -55,55 +41,12 @@ def status(file: FleetArgument, json: JsonOption = False) -> None:
         known = None if found.promise is None else found.promise.to_dict(ids.__getitem__)
         print_json({**asdict(found), "promise": known})
         return
-    table = _table("", "", title=str(file), show_header=False)
+    table = Table(title=str(file), show_header=False)
     for heading, lines in _status_rows(found, promise, ids, training):
         table.add_row(heading, Text("\n").join(printable(line) for line in lines))
     Console().print(table)
 
 
-@fleet.command()
-def certificate(
-    file: FleetArgument,
-    every: Annotated[
-        bool, typer.Option("--all", help=f"Show all clients instead of the {MAX_SHOWN} that are furthest behind.")
-    ] = False,
-    tolerance: Annotated[
-        float | None,
-        typer.Option(help="Judge by this tolerance, in turns, instead of the tolerance of the fleet."),
-    ] = None,
-    json: JsonOption = False,
-) -> None:
-    """Show the turns that each client was promised and got, and whether the promise is kept, behind or broken.
-
-    A client is behind by the promised turns minus the turns that it got. The promise to a client is kept if it is
-    less than one turn behind, and broken if it is further behind than the tolerance.
-
-    Exit code: 1 if the promise to any client is broken, 0 otherwise.
-
-    Example: turnout fleet certificate fleet.turnout --all
-    """
-    with FleetReader(file) as reader, reader.reading():
-        found, ids = reader.certificate(), reader.state().fleet.ids
-    if tolerance is not None:
-        found = found.judged(tolerance)
-    rows = np.argsort(-found.behind_units, kind="stable")
-    shown = (rows if every else rows[:MAX_SHOWN]).tolist()
-    summary = found.summary()
-    if json:
-        print_json(found.to_dict(ids, shown))
-    else:
-        Console().print(certificate_table(found, shown, ids))
-        console = Console(highlight=False, soft_wrap=True)
-        if len(shown) < len(ids):
-            console.print(f"The {len(shown)} of {len(ids):,} clients that are furthest behind; --all shows all.")
-        for line in explain_certificate(found, shown, ids):
-            console.print(printable(line))
-        console.print(printable(f"Promise {summary.sentence(ids.__getitem__)}."))
-    if not found.holds:
-        raise typer.Exit(1)
-
-
-@fleet.command()
 def history(
     file: FleetArgument,
     client: Annotated[str, typer.Argument(metavar="CLIENT", help="Id of the client.")],
@@ -133,7 +76,6 @@ def history(
     Console(highlight=False, soft_wrap=True).print(f"{selections}, reliability {reliability:.2f}{suffix}")
 
 
-@fleet.command()
 def export(
     file: FleetArgument,
     out: Annotated[Path | None, typer.Option(help="File to write; by default standard output.")] = None,
@@ -152,36 +94,6 @@ def export(
             return
         for line in lines:
             typer.echo(line, nl=False)
-
-
-@fleet.command()
-def doctor(
-    file: FleetArgument,
-    accept_older: Annotated[
-        bool, typer.Option("--accept-older", help="Continue from the older state of a file that has lost commits.")
-    ] = False,
-    yes: YesOption = False,
-    json: JsonOption = False,
-) -> None:
-    """Check the whole file for damage, and print what is damaged and what to do.
-
-    A file that has lost commits is refused by all commands. Restore the missing files or a backup if you can. If you
-    cannot, --accept-older continues from the state that is left: the rounds since then are lost.
-
-    Exit code: 0 if the file is intact, 1 if it is not.
-
-    Example: turnout fleet doctor fleet.turnout
-    """
-    if accept_older:
-        accept_older_state(file, yes=yes)
-    findings = examine(file)
-    intact = all(finding.ok is not False for finding in findings)
-    if json:
-        print_json({"ok": intact, "findings": [finding.to_dict() for finding in findings]})
-    else:
-        _print_findings(findings, file, intact)
-    if not intact:
-        raise typer.Exit(1)
 
 
 def _training(reader: FleetReader) -> list[str]:
@@ -234,20 +146,6 @@ def _shorten(lines: list[str]) -> list[str]:
     return lines if len(lines) <= MAX_SHOWN else [*lines[:MAX_SHOWN], f"and {len(lines) - MAX_SHOWN:,} more"]
 
 
-def _print_findings(findings: list[Finding], file: Path, intact: bool) -> None:
-    marks = {True: "intact", False: "DAMAGED", None: ""}
-    table = _table("part", "", "finding", title=str(file))
-    for finding in findings:
-        table.add_row(finding.part, marks[finding.ok], printable(finding.message))
-    Console().print(table)
-    console = Console(highlight=False, soft_wrap=True)
-    remedies = dict.fromkeys(finding.remedy for finding in findings if finding.ok is False and finding.remedy)
-    command = f"run `turnout fleet doctor {shlex.quote(str(file))} --accept-older`"
-    for remedy in remedies:
-        console.print(printable(f"To do: {remedy.replace('open the file with accept_older=True', command)}."))
-    console.print("The file is intact." if intact else "The file is damaged.")
-
-
 def _standing(promise: Certificate, row: int) -> str:
     """Says how many turns a client was promised and got, and the status of its promise."""
     return (
@@ -264,9 +162,9 @@ def _noun(reader: FleetReader) -> str:
 def _turns_table(turns: list[Turn], client: str, noun: str) -> Table:
     """Returns the table of a client's turns, with a column for losses if the client reported any."""
     has_losses = any(turn.loss is not None for turn in turns)
-    heading = ["loss"] if has_losses else []
-    headings = (noun, "outcome", "seconds", *heading, "why", "late after", "reported (UTC)")
-    table = _table(*headings, title=printable(client))
+    heading = ["loss>"] if has_losses else []
+    headings = (f"{noun}>", "outcome", "seconds>", *heading, "why", "late after>", "reported (UTC)")
+    table = make_table(*headings, title=printable(client))
     for turn in turns:
         loss = ["" if turn.loss is None else f"{turn.loss:.4g}"] if has_losses else []
         table.add_row(
@@ -278,14 +176,6 @@ def _turns_table(turns: list[Turn], client: str, noun: str) -> Table:
             _number(turn.late_seconds),
             (turn.late_at or turn.at or "")[:19].replace("T", " "),
         )
-    return table
-
-
-def _table(*headings: str, title: str | Text = "", show_header: bool = True) -> Table:
-    numbers = ("round", "turn", "seconds", "loss", "late after")
-    table = Table(title=title or None, show_header=show_header)
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading in numbers else "left")
     return table
 
 

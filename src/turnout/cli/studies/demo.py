@@ -13,9 +13,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from turnout.cli.lab.judging import JudgedPromise, Judgement, status_cell, worst_of
+from turnout.cli.lab.judging import status_cell
 from turnout.cli.options import JsonOption, SeedsOption, WorkersOption, print_json, progress_bar
 from turnout.kernel.certificate import DEFAULT_TOLERANCE
+from turnout.lab.analysis.judging import JudgedPromise, Judgement, worst_of
 from turnout.lab.analysis.statistics import UNIT_RANGE, format_interval, mean_confidence_interval
 from turnout.lab.runs.store import RunStore
 from turnout.lab.runs.sweep import sweep

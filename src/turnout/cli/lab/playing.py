@@ -1,0 +1,129 @@
+"""Plays the runs of a command that its store lacks: on this machine or on a cluster, with a progress bar."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+
+from turnout.cli.interruption import resumable
+from turnout.cli.lab.tracking import Tracks
+from turnout.cli.options import make_folder, progress_bar
+from turnout.counting import counted
+from turnout.lab.clusters import connect
+from turnout.lab.runs.executors import Executor
+from turnout.lab.runs.plans import RunPlan
+from turnout.lab.runs.store import RunStore
+from turnout.lab.runs.sweep import StoredWatcher, missing_plans, play_into
+
+#: The seconds between two lines about the progress where standard error is not a terminal.
+LOG_SECONDS = 60.0
+
+
+class Machines(NamedTuple):
+    """Where runs are played: the options --workers, --device, --backend and --address."""
+
+    workers: int | None = None
+    device: str = "cpu"
+    backend: str = "local"
+    address: str | None = None
+
+
+@contextmanager
+def played(
+    named: Mapping[str, Sequence[RunPlan]],
+    path: Path | None,
+    machines: Machines,
+    tracks: Tracks | None = None,
+    *,
+    out: Path | None = None,
+) -> Iterator[RunStore]:
+    """Plays the runs that a store lacks, and yields the store.
+
+    Args:
+        named: The plans of all runs, by the name of their policy.
+        path: The store; None for one in `out`, or a temporary one.
+        machines: Where runs are played.
+        tracks: The trackers that receive the metrics of every round.
+        out: The folder for the results of the command, which is created.
+    """
+    from turnout.lab.training.distributed import check_device, play_plans, trains  # the commands start faster without
+
+    plans = [plan for by_seed in named.values() for plan in by_seed]
+    check_device(plans, machines.device)
+    connection = connect(machines.backend, machines.address, workers=machines.workers)
+    tracks = tracks or Tracks(None)
+    if out is not None:
+        make_folder(out)
+        path = path or out / "runs.turnout"
+    with ExitStack() as stack:
+        stack.enter_context(resumable(saved=path is not None))
+        if path is None:
+            path = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "runs.turnout"
+        make_folder(path.parent)
+        store = stack.enter_context(RunStore(path))
+        missing = missing_plans(plans, store)
+        executor = stack.enter_context(connection) if missing else None
+        with tracks.following(named, store, missing) as track, watched(missing, executor) as watch:
+            if machines == Machines() and len({plan.seed for plan in plans}) == 1 and not any(map(trains, plans)):
+                for plan in missing:
+                    _play_alone(plan, store, watch, track)
+            else:
+                play_plans(
+                    plans,
+                    store,
+                    workers=machines.workers,
+                    backend=executor,
+                    device=machines.device,
+                    watch=watch,
+                    track=track,
+                )
+        yield store
+    tracks.warn()
+
+
+def _play_alone(plan: RunPlan, store: RunStore, watch: Callable[[int], None], track: StoredWatcher | None) -> None:
+    """Plays a run in this process, in steps that are stored, so that an interrupted run continues."""
+    info = store.find(plan.key)
+    before = 0 if info is None else info.rounds
+
+    def report(done: int) -> None:
+        nonlocal before
+        watch(done - before)
+        before = done
+
+    watch(before)
+    play_into(store, plan, watch=report, track=track)
+
+
+@contextmanager
+def watched(missing: Sequence[RunPlan], executor: Executor | None) -> Iterator[Callable[[int], None]]:
+    """Yields a callback for rounds that were played, which shows the progress of all workers on standard error.
+
+    A terminal shows a bar; a log file receives a line per minute.
+    """
+    where = "" if executor is None else f" on {counted(executor.workers, 'worker')}"
+    total = sum(plan.rounds for plan in missing)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
+    done, printed = 0, time.monotonic()
+
+    def description() -> str:
+        return f"{counted(done, 'round', of=total)} of {counted(len(missing), 'run')}{where}"
+
+    with progress_bar() as progress:
+        task = progress.add_task(description(), total=total)
+
+        def watch(rounds: int) -> None:
+            nonlocal done, printed
+            done += rounds
+            progress.update(task, completed=done, description=description())
+            if progress.disable and time.monotonic() - printed >= LOG_SECONDS:
+                console.print(description())
+                printed = time.monotonic()
+
+        yield watch

@@ -1,0 +1,5 @@
+"""A policy for turnout."""
+
+from own_policy.policy import OwnPolicy
+
+__all__ = ["OwnPolicy"]
