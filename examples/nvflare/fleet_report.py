@@ -4,14 +4,14 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from turnout import Scheduler
+from turnout import FleetReader
 
 
 def print_fleet(fleet: Path) -> None:
     """Prints the outcomes of each client's turns, its learned time, and the status of the promise."""
     if not fleet.exists():
         sys.exit("The job has not selected any clients: see its log above.")
-    with Scheduler.open(fleet, read_only=True) as scheduler:
+    with FleetReader(fleet) as scheduler:
         print(f"\nclients after {scheduler.round} rounds:")
         for client in scheduler.clients:
             turns = scheduler.history(client)

@@ -4,7 +4,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from turnout import Scheduler
+from turnout import FleetReader
 
 
 def folder_of(description: str) -> Path:
@@ -18,7 +18,7 @@ def folder_of(description: str) -> Path:
 
 def print_fleet(fleet: Path) -> None:
     """Prints how many turns the clients had, and whether each got what it was promised."""
-    with Scheduler.open(fleet, read_only=True) as scheduler:
+    with FleetReader(fleet) as scheduler:
         certificate = scheduler.certificate()
         turns = certificate.turns.tolist()
         print(f"{scheduler.round} rounds: {len(turns)} clients with {min(turns)} to {max(turns)} turns each")

@@ -10,7 +10,7 @@ from benchmarks.browser import PROGRAMS
 from benchmarks.dashboard import PAGES, measure_browser
 from turnout.bench.dashboard import ROUTES, dashboard_of, get_json, make_fleet, measure_dashboard
 from turnout.errors import StoreError
-from turnout.live import Scheduler
+from turnout.live import FleetReader
 
 
 def test_a_measured_dashboard_has_all_its_figures(folder: Path) -> None:
@@ -50,7 +50,7 @@ def test_the_dashboard_is_measured_in_a_browser(folder: Path) -> None:
 def test_the_measured_fleet_has_the_requested_size(folder: Path) -> None:
     path = folder / "fleet.turnout"
     make_fleet(path, clients=1000, cohort=10, rounds=3)
-    with Scheduler.open(path, read_only=True) as scheduler:
+    with FleetReader(path) as scheduler:
         assert (len(scheduler.clients), scheduler.round) == (1000, 3)
         assert sum(scheduler.certificate().turns) == 30
     with dashboard_of(path) as url:

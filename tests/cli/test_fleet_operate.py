@@ -11,7 +11,7 @@ import pytest
 
 from cli.in_process import run
 from turnout.live import FleetReader, Scheduler
-from turnout.live._internals import examine
+from turnout.live._internals import examine, session_of
 from turnout.storage.files.acknowledged import lock_path
 from turnout.storage.files.database import log_path
 
@@ -99,7 +99,7 @@ def test_clients_are_retired_and_forgotten(file: Path) -> None:
     assert "answer yes, or pass --yes" in error_of("forget", file, "b")
     assert "counted as those of forgotten-1" in output_of("forget", file, "b", "--yes")
     with FleetReader(file) as reader:
-        assert reader.ids == ["a", "forgotten-1", "c"]
+        assert reader.clients == ["a", "forgotten-1", "c"]
         assert reader.state().fleet.counters.retired.tolist() == [1, 1, 0]
 
 
@@ -155,8 +155,8 @@ def test_other_damage_is_not_repaired(file: Path) -> None:
 
 
 def test_a_round_that_was_closed_twice_is_repaired(file: Path) -> None:
-    with Scheduler.open(file) as scheduler, scheduler._journal.writing() as changes:
-        *_, (_, kind, data, availability) = scheduler._journal.events()
+    with Scheduler.open(file) as scheduler, session_of(scheduler).journal.writing() as changes:
+        *_, (_, kind, data, availability) = session_of(scheduler).journal.events()
         changes.add_event(kind, data, availability)
     assert "follows that of round 3" in error_of("status", file)
     assert "answer yes, or pass --yes" in error_of("repair", file)

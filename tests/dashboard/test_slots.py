@@ -28,7 +28,8 @@ from turnout.dashboard.views.system import metrics
 from turnout.dashboard.watch import Watch
 from turnout.lab import RoundColumns, RunPlan, RunStore, SlotRun, play_into, play_plan
 from turnout.lab.analysis.slots import slot_figures, staleness
-from turnout.live import Scheduler
+from turnout.live import FleetReader, Scheduler
+from turnout.live._internals import session_of
 from turnout.storage.training_log import TrainingLog
 
 
@@ -75,7 +76,7 @@ def test_debts_and_promise_are_those_of_the_scheduler(tmp_path: Path, paid: str,
     settings = {"guaranteed_rate": "1/9", "tolerance": 1.0, "paid": paid, "accrual": accrual}
     with open_slots(tmp_path / "fleet.turnout", settings=settings, allow_infeasible=True) as scheduler:
         play_with_a_long_turn(scheduler)
-        assert scheduler.state()["in_flight.unearned"].sum() > 0
+        assert session_of(scheduler).memory.state()["in_flight.unearned"].sum() > 0
         with closing(open_fleet_source(scheduler.path)) as source:
             source.catch_up(FOREVER)
             ledger, own = source.ledger, scheduler.certificate()
@@ -152,7 +153,7 @@ def test_a_run_is_read_as_it_was_played(tmp_path: Path, plan: RunPlan) -> None:
 
 def test_the_overview_has_the_rate_of_updates_and_the_turns_under_way(watch: Watch) -> None:
     data = shown(watch, overview)
-    with Scheduler.open(watch.path, read_only=True) as scheduler:
+    with FleetReader(watch.path) as scheduler:
         under_way = scheduler.in_flight()
         decisions = scheduler.round
     assert (data["about"]["noun"], data["about"]["slots"], data["round"]) == ("decision", 3, decisions)

@@ -30,6 +30,7 @@ from turnout.dashboard.watch import Watch
 from turnout.errors import StoreError
 from turnout.lab import RoundColumns, RunPlan, RunStore, play_into
 from turnout.live import Reporter, Scheduler
+from turnout.live._internals import session_of
 from turnout.live.journal import changes
 
 
@@ -175,7 +176,7 @@ def test_reports_of_the_open_round_appear(folder: Path) -> None:
         with Reporter(path) as reporter:
             reporter.report(chosen[1], 2.25, loss=0.5)
             server.until(lambda: server.json("/api/overview")["open"]["back"] == 1)
-            reporter.failed(chosen[2], "no battery")
+            reporter.report_failure(chosen[2], "no battery")
             server.until(lambda: server.json("/api/overview")["open"]["failed"] == 1)
         data = server.json("/api/round")
         rows = {row["id"]: row for row in data["rows"]}
@@ -238,7 +239,7 @@ def test_a_fleet_that_drops_its_masks_is_read_again(folder: Path, monkeypatch: p
         monkeypatch.setattr(changes, "KEEP_AVAILABILITY_UP_TO", 3)
         with server.watch.locked_source():  # prevents reads in between
             play_rounds(scheduler, 3, scheduler.clients)
-            scheduler.snapshot()
+            session_of(scheduler).snapshot()
         server.wait_rounds(13)
         server.wait_read()
         assert server.get("/healthz").status == 200

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
 import random
 import shutil
 import signal
@@ -25,11 +24,22 @@ import numpy as np
 import pytest
 
 from live import restless_server
-from live.fleets import OpenFleet, World, named, offered, packed, packed_from_disk, play_round, rows_of, turns_in
+from live.fleets import (
+    OpenFleet,
+    World,
+    client_rows,
+    named,
+    offered,
+    packed,
+    packed_from_disk,
+    play_round,
+    rows_of,
+    turns_in,
+)
 from live.serving import AFTER, BEFORE, EACH_PART, TORTURE, Server, read_everything
 from turnout.errors import InfeasiblePromise, OfferError, ReportError, StoreError
-from turnout.live import ClientStatus, Reporter, Scheduler
-from turnout.live.journal.schema import FLEET
+from turnout.live import ClientStatus, FleetReader, Reporter, Scheduler
+from turnout.live._internals import session_of
 from turnout.storage.files.acknowledged import lock_path
 from waiting import wait_until
 
@@ -110,7 +120,7 @@ def test_the_same_report_has_no_effect_the_second_time(open_fleet: OpenFleet, fo
     assert scheduler.report_many({"a": 2.0}) == 0
     with Reporter(folder / "fleet.turnout") as reporter:
         assert not reporter.report("a", 2, round=1)
-        assert not reporter.failed("b", "its battery died")
+        assert not reporter.report_failure("b", "its battery died")
     assert turns_in(folder / "fleet.turnout") == turns
     scheduler.close_round()
     closed = packed(scheduler)
@@ -164,7 +174,7 @@ def test_a_report_without_seconds_and_without_a_reason_is_refused(open_fleet: Op
                 attempt("a", nothing)
     with pytest.raises(ReportError, match="pass the seconds that 'b' took, or the reason why it failed"):
         scheduler.report_many({"a": 2.0, "b": nothing})
-    assert [turn.kind for turn in scheduler.turns()] == [None, None]
+    assert [turn.kind for turn in scheduler.history()] == [None, None]
 
 
 # report for an unknown round or client, or one not selected
@@ -185,7 +195,7 @@ def test_a_report_for_an_unknown_round_or_client_or_one_not_selected_is_refused(
             with pytest.raises(ReportError, match="'unknown' was not selected in any round"):
                 reporting.report("unknown", 1.0)
             with pytest.raises(ReportError, match=f"'{left_out}' was not selected"):
-                reporting.failed(left_out, "lost")
+                reporting.report_failure(left_out, "lost")
             with pytest.raises(ReportError, match=f"'{cohort[0]}' was not selected in round 7"):
                 reporting.report(cohort[0], 1.0, round=7)
             with pytest.raises(ReportError, match="'unknown' was not selected"):
@@ -193,7 +203,7 @@ def test_a_report_for_an_unknown_round_or_client_or_one_not_selected_is_refused(
     with pytest.raises(ReportError, match=r"there is no client 'unknown' in .*: check the id"):
         scheduler.history("unknown")
     assert (packed(scheduler), packed_from_disk(path), turns_in(path)) == (before, before, turns)
-    for open_missing in (lambda: Reporter(folder / "no"), lambda: Scheduler.open(folder / "no", read_only=True)):
+    for open_missing in (lambda: Reporter(folder / "no"), lambda: FleetReader(folder / "no")):
         with pytest.raises(StoreError, match=r"there is no fleet at .*no"):
             open_missing()
     assert not (folder / "no").exists()
@@ -210,7 +220,7 @@ def test_the_order_of_reports_does_not_change_the_state(open_fleet: OpenFleet) -
         for scheduler in (in_order, shuffled)[seed > 0 :]:
             _play_three_rounds_with_late_clients(scheduler, random.Random(seed) if scheduler is shuffled else None)
         assert packed(shuffled) == packed(in_order)
-        assert shuffled.state()["awaited.rows"].tolist() == []
+        assert session_of(shuffled).memory.state()["awaited.rows"].tolist() == []
 
 
 def _play_three_rounds_with_late_clients(scheduler: Scheduler, rng: random.Random | None) -> None:
@@ -240,7 +250,7 @@ def test_a_late_report_after_its_window_is_refused(open_fleet: OpenFleet) -> Non
         play_round(scheduler, {})
     assert scheduler.report("b", 20.0, round=1)
     play_round(scheduler, {})
-    assert scheduler.state()["awaited.rows"].tolist() == []
+    assert session_of(scheduler).memory.state()["awaited.rows"].tolist() == []
     scheduler.choose(offered("a"))
     scheduler.close_round()
     for _ in range(3):
@@ -273,7 +283,7 @@ def test_a_client_that_never_returns_gets_at_most_its_guaranteed_share(
     history = scheduler.history("c0")
     assert 0 < len(history) <= 0.2 * rounds
     assert {(turn.kind, turn.seconds) for turn in history} == {("late", 30.0)}
-    certificate, (row,) = scheduler.certificate(), scheduler.rows(["c0"])
+    certificate, (row,) = scheduler.certificate(), client_rows(scheduler, ["c0"])
     assert certificate.books_balance
     assert (certificate.turns[row], certificate.statuses[row]) == (0, "broken")
     if policy == "fair-pace":  # the others do not pay for it
@@ -294,7 +304,7 @@ def test_a_round_with_a_missing_client_is_ready_after_its_deadline(open_fleet: O
 
 
 def test_a_round_can_lose_its_whole_cohort(open_fleet: OpenFleet, folder: Path) -> None:
-    scheduler = open_fleet(rest_after=2)
+    scheduler = open_fleet(backoff_after=2)
     for _ in range(2):
         scheduler.choose(offered("a", "b"))
         scheduler.report_failure("a", "its battery died")
@@ -303,7 +313,7 @@ def test_a_round_can_lose_its_whole_cohort(open_fleet: OpenFleet, folder: Path) 
         assert report.exchange_times.tolist() == [10.0, 10.0]
         assert report.outcomes is not None
         assert list(report.outcomes) == ["failed", "late"]
-    assert scheduler.status().resting == {"a": 3, "b": 3}
+    assert scheduler.status().backing_off == {"a": 3, "b": 3}
     assert scheduler.choose(offered("a", "b")) == []
     assert scheduler.ready
     assert scheduler.close_round().report.duration == 0.0
@@ -406,13 +416,13 @@ def test_clients_that_return_after_many_rounds_get_their_share_but_not_all_turns
 ) -> None:
     """Clients accrue nothing while they are unavailable, and new clients start without debt."""
     scheduler = open_fleet(policy=policy, settings={"cohort_size": 2, "guaranteed_rate": 0.15, **weight})
-    scheduler._journal._file.connection.execute("PRAGMA synchronous = OFF")
+    session_of(scheduler).journal._file.connection.execute("PRAGMA synchronous = OFF")
     everyone = named(10)
     absent, present = everyone[:5], everyone[5:]
     seconds = {client: 1.0 + row % 4 for row, client in enumerate(everyone)}
     for _ in range(30):
         play_round(scheduler, offered(*everyone), seconds)
-    rows = scheduler.rows(absent)
+    rows = client_rows(scheduler, absent)
     history, owed = scheduler.history("c0"), scheduler.certificate().owed[rows]
     for _ in range(AWAY):
         play_round(scheduler, offered(*present), seconds)
@@ -454,13 +464,13 @@ def test_an_infeasible_guarantee_is_refused_before_the_first_round(open_fleet: O
 def test_a_client_that_is_available_less_often_than_guaranteed_is_noticed(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 2, "guaranteed_rate": 0.3, "accrual": "always"})
     for round_ in range(20):
-        assert scheduler.notices() == []
+        assert scheduler.status().notices == []
         play_round(scheduler, offered("a", "b", *(["seldom"] if round_ % 4 == 0 else [])))
-    assert len(scheduler.notices()) == 1
-    assert "seldom were available in fewer rounds than they are guaranteed" in scheduler.notices()[0]
+    assert len(scheduler.status().notices) == 1
+    assert "seldom were available in fewer rounds than they are guaranteed" in scheduler.status().notices[0]
     assert "seldom were available" in str(scheduler.status())
     scheduler.retire("seldom")
-    assert scheduler.notices() == []
+    assert scheduler.status().notices == []
 
 
 # clock steps
@@ -488,7 +498,7 @@ measured = []
 for step, client in (("", "a"), ("FORWARD", "b"), ("BACKWARD", "c")):
     if step:
         Path(os.environ[step]).touch()
-    measured.append([time.time(), scheduler.elapsed(), scheduler.ready])
+    measured.append([time.time(), scheduler.open_round.elapsed, scheduler.ready])
     scheduler.report(client)
     if step:
         Path(os.environ[step]).unlink()
@@ -524,19 +534,17 @@ def test_steps_of_the_wall_clock_between_two_processes_do_not_matter(open_fleet:
     """The monotonic clock is the same for all processes until the machine is restarted."""
     scheduler = open_fleet(deadline=3600.0)
     scheduler.choose(offered("a", "b"))
-    opened = scheduler._memory.opened
+    opened = session_of(scheduler).memory.opened
     assert opened is not None
     scheduler.close()
     for wall in ("2020-01-01T00:00:00.000+00:00", "2999-01-01T00:00:00.000+00:00"):
         _rewrite_open_round(folder / "fleet.turnout", opened=wall)
-        with Scheduler.open(folder / "fleet.turnout", read_only=True) as reader:
-            assert 0 < reader.elapsed() < 3600
-            assert not reader.ready
+        with FleetReader(folder / "fleet.turnout") as reader:
+            assert 0 < reader.status().elapsed < 3600
     earlier = (datetime.now(UTC) - timedelta(days=200)).isoformat(timespec="milliseconds")
     _rewrite_open_round(folder / "fleet.turnout", opened=earlier, boot="another boot")
-    with Scheduler.open(folder / "fleet.turnout", read_only=True) as reader:
-        assert reader.elapsed() > 1e7
-        assert reader.ready
+    with FleetReader(folder / "fleet.turnout") as reader:
+        assert reader.status().elapsed > 1e7
 
 
 def _rewrite_open_round(path: Path, **changes: str) -> None:
@@ -558,7 +566,7 @@ def _rewrite_open_round(path: Path, **changes: str) -> None:
 @contextmanager
 def full_disk(scheduler: Scheduler, *, spare: int = 0) -> Iterator[None]:
     """Limits the file to its current size plus `spare` pages."""
-    db = scheduler._journal._file.connection
+    db = session_of(scheduler).journal._file.connection
     (pages,) = db.execute("PRAGMA page_count").fetchone()
     db.execute(f"PRAGMA max_page_count = {pages + spare}")
     try:
@@ -587,7 +595,7 @@ def test_changes_on_a_full_disk_are_refused_as_a_whole_and_can_be_repeated(open_
         lambda fleet: fleet.report_failure(clients[0], "a long reason " * 1000),
         lambda fleet: fleet.report_many(dict.fromkeys(clients[1:50], 2.0)),
         lambda fleet: fleet.close_round(),
-        lambda fleet: fleet.snapshot(),
+        lambda fleet: session_of(fleet).snapshot(),
         lambda fleet: fleet.report_many(dict.fromkeys(clients[50:], 20.0), round=1),
         lambda fleet: fleet.choose(offered(*clients)),
     ]
@@ -907,54 +915,6 @@ def test_eight_processes_report_at_once_while_one_reads(open_fleet: OpenFleet, f
 # file of an older release
 
 
-def test_files_of_older_releases_open_with_the_state_they_had(folder: Path) -> None:
-    """There is one file of each released format, with a digest of the state when it was written."""
-    for old in sorted((HERE / "data").glob("*.turnout")):
-        expected = {"format": int(old.stem[-1]), **json.loads(old.with_suffix(".json").read_text())}
-        path = folder / old.name
-        shutil.copy(old, path)
-        with Scheduler.open(path) as scheduler:
-            if state_digest(scheduler) != expected["digest"]:
-                # The files were written on x86-64. Other processors round a few numbers differently.
-                assert platform.machine() not in ("x86_64", "AMD64")
-                assert_close_state(scheduler, old.with_suffix(".npz"))
-            state, is_judged = scheduler.state(), expected["format"] > 2
-            # The default policy of the version that wrote the file.
-            assert scheduler.settings.policy == ("fair-pace" if is_judged else "rbcsf")
-            assert (state["judged_after"] == 0) == is_judged
-            assert state["judged_after"] <= expected["round"]
-            assert not state["numbers.broken_since"].any()
-            assert (scheduler.round, scheduler.clients) == (expected["round"], expected["clients"])
-            assert scheduler.status().out == expected["out"]
-            assert len(list(scheduler.export())) == expected["events"]
-            assert scheduler.certificate().turns.tolist() == expected["turns"]
-            scheduler.report_many(dict.fromkeys(expected["out"], 3.0))
-            scheduler.close_round()
-            play_round(scheduler, offered(*expected["clients"]), 3.0)
-            after = packed(scheduler)
-        assert packed_from_disk(path) == after
-    written = sorted(old.name for old in (HERE / "data").glob("*.turnout"))
-    assert written == [f"fleet-format-{number}.turnout" for number in range(1, FLEET.format + 1)]
-
-
-@pytest.mark.parametrize("part", EACH_PART)
-def test_an_upgrade_that_is_killed_at_any_write_is_completed_later(folder: Path, server: Server, part: int) -> None:
-    old, uninterrupted = HERE / "data" / "fleet-format-1.turnout", folder / "uninterrupted.turnout"
-    shutil.copy(old, uninterrupted)
-    server.play(uninterrupted, 11)
-    moments, expected, formats = server.moments(60, part), read_everything(uninterrupted), set()
-    assert len(moments) > 3
-    for write in moments:
-        path = folder / f"{write}.turnout"
-        shutil.copy(old, path)
-        server.play(path, 11, die_at=write)
-        assert server.killed
-        formats |= set(rows_of(path, "PRAGMA user_version"))
-        server.play(path, 11)
-        assert read_everything(path) == expected, f"killed before write {write}"
-    assert formats == {(1,), (FLEET.format,)}
-
-
 #: What later versions have added to the state of files that older ones wrote.
 ADDED_LATER = ("judged_after", "numbers.broken_since")
 
@@ -963,7 +923,11 @@ def assert_close_state(scheduler: Scheduler, stored: Path) -> None:
     """Fails unless the state is that of the file, but for the last digits of numbers."""
     with np.load(stored) as arrays:
         expected = dict(arrays)
-    actual = {name: np.asarray(value) for name, value in scheduler.state().items() if name not in ADDED_LATER}
+    actual = {
+        name: np.asarray(value)
+        for name, value in session_of(scheduler).memory.state().items()
+        if name not in ADDED_LATER
+    }
     assert sorted(actual) == sorted(expected)
     for name, array in actual.items():
         assert (array.dtype, array.shape) == (expected[name].dtype, expected[name].shape), name
@@ -975,7 +939,7 @@ def assert_close_state(scheduler: Scheduler, stored: Path) -> None:
 
 def state_digest(scheduler: Scheduler) -> str:
     digest = hashlib.sha256()
-    for name, value in sorted(scheduler.state().items()):
+    for name, value in sorted(session_of(scheduler).memory.state().items()):
         if name in ADDED_LATER:
             continue
         array = np.asarray(value)
@@ -1005,7 +969,7 @@ def test_misreported_contexts_are_learned_or_flagged_and_turns_stay_fair(
     world = World(12)
     settings = {"cohort_size": 4, "guaranteed_rate": 0.25, **weight}
     scheduler = open_fleet(policy=policy, settings=settings, deadline=1000.0)
-    scheduler._journal._file.connection.execute("PRAGMA synchronous = OFF")
+    session_of(scheduler).journal._file.connection.execute("PRAGMA synchronous = OFF")
     flagged: list[set[str]] = []
     trained: list[str] = []
     for round_ in range(1, rounds + 1):
@@ -1021,7 +985,7 @@ def test_misreported_contexts_are_learned_or_flagged_and_turns_stay_fair(
         scheduler.report_many(times)
         scheduler.close_round()
         trained = cohort
-        flagged.append(set(scheduler.suspect_clients()))
+        flagged.append(set(scheduler.status().suspects))
     last_quarter = flagged[-(rounds // 4) :]
     assert all({"c1", "c2"} <= suspects <= {"c0", "c1", "c2"} for suspects in last_quarter)
     if policy == "rbcsf":
@@ -1030,16 +994,16 @@ def test_misreported_contexts_are_learned_or_flagged_and_turns_stay_fair(
     else:
         assert "c1" not in flagged[rounds // 2 - 1]
         assert sum("c0" in suspects for suspects in last_quarter) < len(last_quarter) / 2
-    assert "no longer explain their times" in "".join(scheduler.notices())
-    assert set(scheduler.doubted()) == flagged[-1]
-    model, row = scheduler._memory.fleet.model, scheduler.rows(["c0"])
+    assert "no longer explain their times" in "".join(scheduler.status().notices)
+    assert set(scheduler.status().suspects) == flagged[-1]
+    model, row = session_of(scheduler).memory.fleet.model, client_rows(scheduler, ["c0"])
     assert model is not None
     status = _scale_status(ClientStatus(1.0, 3.0), 3.0)
     predicted = model.predict([[1 / status.free_cpu, 1.0, 20 / status.bandwidth]], row)[0]
     assert predicted == pytest.approx(world.parameters["c0"] @ [1.0, 1.0, 20 / 3.0], rel=0.1)
     certificate = scheduler.certificate()
     assert certificate.books_balance
-    assert (certificate.turns >= certificate.promised - 4)[scheduler.rows(["c0", "c1", "c2"])].all()
+    assert (certificate.turns >= certificate.promised - 4)[client_rows(scheduler, ["c0", "c1", "c2"])].all()
     assert policy == "rbcsf" or certificate.holds
 
 

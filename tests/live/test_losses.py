@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
-import sqlite3
 import struct
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from live.fleets import OpenFleet, named, offered, packed, packed_from_disk, play_round, rows_of, turns_in
-from turnout.errors import ReportError, StoreError
-from turnout.live import Reporter, Scheduler
+from live.fleets import OpenFleet, exported, named, offered, packed, packed_from_disk, play_round, rows_of, turns_in
+from turnout.errors import ReportError
+from turnout.live import Reporter
+from turnout.live._internals import session_of
 from turnout.live.audit.doctor.doctor import examine
 
 FORMAT_1 = Path(__file__).parent / "data" / "fleet-format-1.turnout"
@@ -33,7 +31,7 @@ def test_losses_are_passed_to_the_policy_when_the_round_is_closed(open_fleet: Op
     report = scheduler.close_round().report
     assert report.losses is not None
     np.testing.assert_array_equal(report.losses, [0.5, 0.25, math.nan, math.nan])
-    assert [turn.loss for turn in scheduler.turns(1)] == [0.5, 0.25, None, None]
+    assert [turn.loss for turn in scheduler.history(round=1)] == [0.5, 0.25, None, None]
     assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
 
 
@@ -95,7 +93,7 @@ def test_the_loss_of_a_late_client_is_recorded_but_not_learned(open_fleet: OpenF
             scheduler.report("b", 20.0, loss=other)
     play_round(scheduler, offered("a"), 1.0)
     assert scheduler.history("b")[0].loss == 5.0
-    assert scheduler.state()["policy.losses"].tolist() == [2.0, -math.inf]
+    assert session_of(scheduler).memory.state()["policy.losses"].tolist() == [2.0, -math.inf]
     assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
 
 
@@ -162,7 +160,7 @@ def test_losses_are_exported_and_those_of_a_forgotten_client_leave_the_file(
     scheduler.report_many({"a": 2.0, "b": 3.0}, losses={"b": 0.1234567})
     scheduler.close_round()
     play_round(scheduler, offered("a", "b"), 1.0)
-    rounds = [event["losses"] for event in scheduler.export() if event["kind"] == "round"]
+    rounds = [event["losses"] for event in exported(scheduler) if event["kind"] == "round"]
     assert json.loads(json.dumps(rounds, allow_nan=False)) == [[None, 0.1234567], [None, None]]
     before = b"".join(file.read_bytes() for file in folder.iterdir())
     assert in_a_column in before
@@ -171,44 +169,10 @@ def test_losses_are_exported_and_those_of_a_forgotten_client_leave_the_file(
     after = b"".join(file.read_bytes() for file in folder.iterdir())
     assert in_a_column not in after
     assert in_an_array not in after
-    assert [event["losses"] for event in scheduler.export() if event["kind"] == "round"] == [[None, None]] * 2
+    assert [event["losses"] for event in exported(scheduler) if event["kind"] == "round"] == [[None, None]] * 2
     assert rows_of(folder / "fleet.turnout", "SELECT loss FROM turns") == [(None,)] * 4
     assert all(finding.sound is not False for finding in examine(folder / "fleet.turnout"))
     assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
 
 
 # Files of format 1, which has no losses
-
-
-def test_a_file_of_format_1_can_be_read_and_is_not_changed(folder: Path) -> None:
-    path = Path(shutil.copy(FORMAT_1, folder))
-    before = path.read_bytes()
-    with Scheduler.open(path, read_only=True) as reader:
-        assert {turn.loss for client in reader.clients for turn in reader.history(client)} == {None}
-        assert sum(event["kind"] == "round" for event in reader.export()) == reader.round - 1
-    findings = {finding.part: finding for finding in examine(path)}
-    assert [finding for finding in findings.values() if finding.sound is False] == []
-    assert "fleet format 1" in findings["format"].words
-    with pytest.raises(StoreError, match=r"has fleet format 1: open it once with Scheduler\.open"):
-        Reporter(path)
-    assert path.read_bytes() == before
-
-
-def test_a_scheduler_upgrades_a_file_of_format_1(folder: Path) -> None:
-    path = Path(shutil.copy(FORMAT_1, folder))
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("PRAGMA journal_mode = WAL")
-    with Scheduler.open(path, read_only=True) as reader, Scheduler.open(path) as scheduler:
-        assert packed(scheduler) == packed(reader)
-        before, out = reader.turns(), scheduler.status().out
-        assert scheduler.report(out[0], 3.0, loss=0.5)
-        with Reporter(path) as reporter:
-            assert reporter.report_many(dict.fromkeys(out[1:], 4.0), losses={out[1]: 0.25}) == len(out) - 1
-        losses = {turn.id: turn.loss for turn in reader.turns()}  # the reader was opened before the upgrade
-        assert {turn.id for turn in before} == set(losses)
-        assert (losses[out[0]], losses[out[1]]) == (0.5, 0.25)
-        scheduler.close_round()
-        after = packed(scheduler)
-    assert packed_from_disk(path) == after
-    assert rows_of(path, "PRAGMA user_version") == [(3,)]
-    assert all(finding.sound is not False for finding in examine(path))

@@ -91,7 +91,7 @@ def test_a_fleet_is_read_without_changing_it(version: str, name: str, folder: Pa
     path, expected = copy_of(version, f"{name}.turnout", folder), expected_of(version)[name]
     before = contents(folder)
     with FleetReader(path) as reader:
-        assert reader.ids == expected["clients"]
+        assert reader.clients == expected["clients"]
     assert contents(folder)[path.name] == before[path.name]
 
 

@@ -63,7 +63,7 @@ def write_fleet(path: Path) -> dict[str, Any]:
             cohort = scheduler.choose({client: status_of(number, client) for client in available_in(number)})
             for client in cohort:
                 if number == 3 and client == cohort[0]:
-                    scheduler.failed(client, "battery empty")
+                    scheduler.report_failure(client, "battery empty")
                 elif number != 4 or client != cohort[0]:  # that client is late
                     scheduler.report(client, min(seconds_of(number, client), 9.0))
             scheduler.close_round(after=10.0)

@@ -16,7 +16,7 @@ import pytest
 from live.fleets import rows_of
 from service.served import ROUNDS, SLOTS, served
 from turnout.errors import ReportError, StoreError
-from turnout.live import Scheduler, Wait
+from turnout.live import FleetReader, Scheduler, Wait
 from turnout.live._internals import examine
 from turnout.live.journal.changes import Changes
 from turnout.service import calls as calls_module
@@ -171,7 +171,7 @@ def test_stopping_executes_what_waits_and_refuses_what_comes_later(calls: FleetC
         return results
 
     assert asyncio.run(run()) == ['{"new":1}'] * 5
-    with Scheduler.open(tmp_path / "fleet.turnout", read_only=True) as reader:
+    with FleetReader(tmp_path / "fleet.turnout") as reader:
         assert len(reader.clients) == 5
 
 
@@ -351,7 +351,7 @@ def test_a_shutdown_answers_running_requests_and_stores_them(tmp_path: Path) -> 
         assert [future.result().status for future in sent] == [200] * 3
         first.result()
     path = tmp_path / "fleet.turnout"
-    with Scheduler.open(path, read_only=True) as reader:
+    with FleetReader(path) as reader:
         assert sorted(reader.clients) == ["c0", "c1", "c2"]
     assert all(finding.ok is not False for finding in examine(path))
 

@@ -12,7 +12,7 @@ import pytest
 from starlette.responses import PlainTextResponse
 
 from service.served import ROUNDS, SLOTS, Service, served
-from turnout.live import Scheduler
+from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import examine
 from turnout.service import models
 from turnout.service.access.tokens import TokenFile, tokens_path
@@ -67,7 +67,7 @@ def test_a_round_over_http_is_the_round_of_the_scheduler(service: Service, tmp_p
     history = service.ok(f"/history?client={first}")
     models.History.model_validate(history)
     assert (history["of"], history["turns"][0]["loss"]) == (1, 0.5)
-    with Scheduler.open(tmp_path / "fleet.turnout", read_only=True) as reader:
+    with FleetReader(tmp_path / "fleet.turnout") as reader:
         assert (reader.round, reader.clients) == (1, PHONES)
 
 
@@ -122,7 +122,7 @@ def test_an_operator_amends_retires_and_forgets(service: Service, tmp_path: Path
     assert service.get("", role="device").status == 401  # its token is gone
     assert service.post("/removals", {"client": "phone-1"}).status == 409
     assert service.get("/history?client=phone-1").status == 404
-    with Scheduler.open(tmp_path / "fleet.turnout", read_only=True) as reader:
+    with FleetReader(tmp_path / "fleet.turnout") as reader:
         assert reader.settings.deadline == 33
         assert reader.clients == ["forgotten-0", "phone-2", "phone-3"]
     assert service.ok("")["retired"] == 2

@@ -21,6 +21,7 @@ import numpy as np
 from turnout.bench.timing import stop_server
 from turnout.errors import StoreError
 from turnout.live import FleetStatus, Scheduler
+from turnout.live._internals import session_of
 
 ROUTES = ("overview", "fairness", "queues", "turns", "speed", "rounds", "client", "training", "compare", "system")
 TIMEOUT = 300.0  # seconds
@@ -109,7 +110,7 @@ def make_fleet(path: Path, *, clients: int, cohort: int, rounds: int) -> None:
             rows = np.flatnonzero(rng.random(clients) < 0.9)
             status = FleetStatus({"free_cpu": speed[rows], "bandwidth": bandwidth[rows]}, rows)
             chosen = scheduler.choose(status)
-            at = scheduler.rows(chosen)
+            at = np.array([session_of(scheduler).row(client) for client in chosen])
             seconds = (2 / speed[at] + 10 / bandwidth[at]) * rng.uniform(0.8, 1.2, len(at))
             scheduler.report_many(dict(zip(chosen, seconds.tolist(), strict=True)))
             scheduler.close_round()

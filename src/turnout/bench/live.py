@@ -20,6 +20,7 @@ from turnout.bench.timing import interleaved
 from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.kernel.rounds import RoundOffer, RoundReport
 from turnout.live import FleetStatus, Scheduler
+from turnout.live._internals import forget_in_steps, session_of
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.registry import make_policy
 
@@ -175,7 +176,7 @@ def measure_live(
                     play_round()
             seconds = interleaved(rounds, repeats)
             watch("writing snapshots")
-            snapshot = Seconds.best([_timed(scheduler.snapshot) for _ in range(few)])
+            snapshot = Seconds.best([_timed(session_of(scheduler).snapshot) for _ in range(few)])
             for _ in range(UNSAVED_ROUNDS):
                 play(scheduler)
         watch("opening the file")
@@ -183,7 +184,7 @@ def measure_live(
         file_bytes = path.stat().st_size
         watch("forgetting clients")
         with Scheduler.open(path) as scheduler:
-            forgotten = [list(_step_times(scheduler.forget_in_steps(client))) for client in ids[:few]]
+            forgotten = [list(_step_times(forget_in_steps(scheduler, client))) for client in ids[:few]]
         watch("reporting in batches")
         reports = _reports_per_second(min(clients, 10 * BATCH))
     return LiveFigures(
@@ -229,7 +230,7 @@ def _register(path: Path, settings: dict[str, float], ids: list[str]) -> Seconds
     for earlier in path.parent.iterdir():
         earlier.unlink()
     with Scheduler.open(path, policy=POLICY, settings=settings, deadline=60.0) as scheduler:
-        return _timed(lambda: (scheduler.register(ids), scheduler.rows(ids[:1])))
+        return _timed(lambda: (scheduler.register(ids), session_of(scheduler).row(ids[0])))
 
 
 def _open(path: Path, client: str) -> Seconds:

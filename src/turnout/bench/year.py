@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from turnout.live import FleetStatus, Scheduler
+from turnout.live._internals import session_of
 
 #: The rounds of a year, one every ten minutes.
 YEAR = 365 * 24 * 6
@@ -96,5 +97,5 @@ def measure_year(
                 progress(number)
                 if number in measured_after:
                     sizes.append(sum(file.stat().st_size for file in path.parent.glob("fleet.turnout*")))
-            summary_round = scheduler.summary_round
+            summary_round = session_of(scheduler).journal.summary().round
     return YearFigures(clients, cohort, tuple(measured_after), tuple(sizes), summary_round)

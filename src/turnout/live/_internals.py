@@ -1,9 +1,10 @@
 """What the neighbours of this package use beyond its public face: the faces of a live fleet and the command line."""
 
+from collections.abc import Iterator
+
 from turnout.live.audit import verify as verify
 from turnout.live.audit.doctor.doctor import Finding as Finding
 from turnout.live.audit.doctor.doctor import examine as examine
-from turnout.live.audit.explain import explain_closed_round as explain_closed_round
 from turnout.live.identifiers import check_client_id as check_client_id
 from turnout.live.journal.answers import StoredAnswer as StoredAnswer
 from turnout.live.journal.backup import back_up_fleet as back_up_fleet
@@ -23,6 +24,11 @@ from turnout.live.operation.metrics import seconds_since_report as seconds_since
 from turnout.live.reader import Follower as Follower
 from turnout.live.reader import ReplayStart as ReplayStart
 from turnout.live.reader import StaleError as StaleError
+from turnout.live.reader import explain_closed_round as explain_closed_round
+from turnout.live.reader import journal_of as journal_of
+from turnout.live.scheduler import Scheduler
+from turnout.live.serving.session import FleetSession as FleetSession
+from turnout.live.turns.history import JUDGED_AFTER as JUDGED_AFTER
 from turnout.live.turns.outcomes import ARRIVED as ARRIVED
 from turnout.live.turns.outcomes import FAILED as FAILED
 from turnout.live.turns.outcomes import KINDS as KINDS
@@ -34,7 +40,16 @@ from turnout.live.turns.outcomes import STILL_OUT as STILL_OUT
 from turnout.live.turns.outcomes import SURPLUS as SURPLUS
 from turnout.live.turns.records import OpenRound as OpenRound
 from turnout.live.turns.records import RecordedOffer as RecordedOffer
-from turnout.live.turns.rounds.history import JUDGED_AFTER as JUDGED_AFTER
 from turnout.live.turns.slots.records import FilledSlots as FilledSlots
 from turnout.live.turns.slots.records import Flight as Flight
 from turnout.live.turns.slots.state import SlotFleet as SlotFleet
+
+
+def forget_in_steps(scheduler: Scheduler, client: str) -> Iterator[None]:
+    """Forgets a client as `Scheduler.forget` does, and yields after each transaction."""
+    return scheduler._forget_in_steps(client)
+
+
+def session_of(scheduler: Scheduler) -> FleetSession:
+    """Returns the open fleet behind a scheduler."""
+    return scheduler._session

@@ -8,19 +8,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from turnout.errors import SettingError, StoreError
+from turnout.errors import ReportError, SettingError, StoreError
+from turnout.kernel.certificate import Certificate
+from turnout.live.explain import explain_client
 from turnout.live.features import Features
+from turnout.live.identifiers import as_round
 from turnout.live.journal.amendments import Amendment, amendments, settings_at
 from turnout.live.journal.ended import RecordedTurn, ended_turns, offer_of_decision
-from turnout.live.journal.events import FleetEvent, RecordedRound, decode_event
+from turnout.live.journal.events import FleetEvent, RecordedRound, decode_event, event_to_dict
 from turnout.live.journal.figures import WriterFigures
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.replay import FleetState, apply_event, fleet_at, load, restore, stored_features
-from turnout.live.journal.summary import FleetTotals, Summary
+from turnout.live.journal.summary import Summary
 from turnout.live.settings import SchedulerSettings
+from turnout.live.status import SchedulerStatus, status_of, turns_of
 from turnout.live.turns.records import OpenRound, RecordedOffer, Turn
-from turnout.live.turns.rounds.state import Fleet, judged_after
 from turnout.live.turns.slots.records import FILL, Flight
+from turnout.live.turns.state import Fleet, judged_after
+from turnout.policies.explain.explanation import Explanation
 
 
 class FleetReader:
@@ -43,7 +48,7 @@ class FleetReader:
     ...     _ = scheduler.report("phone", 1.5)
     ...     _ = scheduler.close_round()
     >>> with FleetReader(path) as reader:
-    ...     print(reader.settings.policy, reader.ids, reader.round)
+    ...     print(reader.settings.policy, reader.clients, reader.round)
     ...     print([event.kind for event in reader.events()])
     ...     for closed in reader.closed_rounds():
     ...         print(closed.clients, closed.seconds)
@@ -62,15 +67,19 @@ class FleetReader:
             self._journal.close()
             raise
 
-    @property
-    def stored_settings(self) -> dict[str, Any]:
-        """The settings of the fleet and its features, as they are stored."""
-        return self._journal.settings
+    def stored_settings(self, event: int | None = None) -> dict[str, Any]:
+        """Returns the settings of the fleet and its features after an event, as they are stored.
+
+        Args:
+            event: The number of the event; 0 for the settings with which the fleet was created, None for the present
+                ones.
+        """
+        return self._journal.settings if event is None else settings_at(self._journal, event)
 
     @property
     def settings(self) -> SchedulerSettings:
         """The settings of the fleet, as the last amendment left them."""
-        stored = self.stored_settings
+        stored = self.stored_settings()
         if stored != self._stored:
             self._stored, self._settings = stored, SchedulerSettings.from_dict(stored)
         return self._settings
@@ -78,12 +87,7 @@ class FleetReader:
     @property
     def features(self) -> Features:
         """The features of the clients, without the function that computes them."""
-        return stored_features(self.stored_settings["features"])
-
-    @property
-    def created_with(self) -> dict[str, Any]:
-        """The settings with which the fleet was created, and its features then, as they are stored."""
-        return settings_at(self._journal, 0)
+        return stored_features(self.stored_settings()["features"])
 
     @property
     def amendments(self) -> list[Amendment]:
@@ -104,7 +108,7 @@ class FleetReader:
     # Clients and rounds
 
     @property
-    def ids(self) -> list[str]:
+    def clients(self) -> list[str]:
         """The ids of all clients, by row. Clients that are new in the open round join when it is closed."""
         return self._journal.ids()
 
@@ -145,7 +149,7 @@ class FleetReader:
             return [(flight, turns[decision]) for decision, flight in self._journal.flights().items()]
 
     def _need(self, *, rounds: bool, instead: str) -> None:
-        if (self.settings.concurrency is None) != rounds:
+        if self.settings.has_rounds != rounds:
             what = "no rounds" if rounds else "rounds"
             raise SettingError(f"{self.path} is a fleet with {what}: use {instead} of its reader")
 
@@ -163,23 +167,51 @@ class FleetReader:
         self._need(rounds=True, instead="in_flight")
         with self.reading():
             opened = self._journal.open_round()
-            return None if opened is None else (opened, self.turns(opened.round))
+            return None if opened is None else (opened, self.history(round=opened.round))
 
-    def writer_figures(self) -> WriterFigures:
-        """Returns what the scheduler stored about itself when it closed the last round."""
-        return self._journal.writer_figures()
+    def writer(self) -> tuple[WriterFigures, int]:
+        """Returns what the scheduler stored about itself when it closed the last round, and the age of its snapshot.
 
-    def snapshot_age(self) -> int:
-        """Returns the number of rounds that were closed since the last snapshot."""
-        return self._journal.snapshot_age()
+        The age is the number of rounds that were closed since the snapshot.
+        """
+        return self._journal.writer_figures(), self._journal.snapshot_age()
 
-    def turns(self, round: int) -> list[Turn]:
-        """Returns the turns of all clients that were invited in a round, by row; the one turn of a decision."""
-        return self._journal.turns_of(round)
+    def status(self) -> SchedulerStatus:
+        """Returns a summary of the fleet; its string form is for people."""
+        with self.reading():
+            return status_of(self._journal, self.state(), self.settings)
+
+    def certificate(self) -> Certificate | None:
+        """Returns what every client was promised and got, by row; None if the policy guarantees nothing."""
+        fleet = self.state().fleet
+        return fleet.certificate() if fleet.ids else None
+
+    def explain(self, client: str, round: int | None = None) -> Explanation:
+        """Explains why a client was selected in a round, by default the latest, or what it lacked."""
+        with self.reading():
+            state = self.state()
+            row = state.fleet.rows.get(client)
+            if row is None:
+                raise ReportError(f"there is no client {client!r} in {self.path}: check the id")
+            newest = state.fleet.round if state.opened is None else state.opened.round
+            return self._explain(state, row, newest if round is None else as_round(round))
+
+    def _explain(self, state: FleetState, row: int, number: int) -> Explanation:
+        return explain_client(self._journal, state, self.settings, self.features, row, number)
+
+    def history(self, client: str | None = None, *, round: int | None = None) -> list[Turn]:
+        """Returns turns with their outcomes, oldest first: all turns of a client, or those of a round.
+
+        Args:
+            client: The id of the client; None for all clients of the round.
+            round: The number of the round, or of the decision; None for all turns of the client or, without a client,
+                for the last closed round.
+        """
+        return turns_of(self._journal, client, self.round if round is None and client is None else round)
 
     def offer(self, round: int) -> RecordedOffer | None:
         """Returns the offer from which the cohort of a round was selected, or None if it is not recorded."""
-        if self.settings.concurrency is None:
+        if self.settings.has_rounds:
             return self._journal.offer(round)
         with self.reading():
             return offer_of_decision(self._journal, round)
@@ -206,15 +238,22 @@ class FleetReader:
                 joined += len(event.clients) if event.kind == "joined" else 0
                 yield event
 
+    def export(self) -> Iterator[dict[str, Any]]:
+        """Yields every event in order, as dictionaries that can be written as JSON, for an audit.
+
+        If earlier events are no longer kept, a line of the kind "summary" comes first: it states the last of them, the
+        last round that was closed by then, and the number of clients that had joined.
+        """
+        with self.reading():
+            summary = self.summary()
+            if summary.event:
+                yield {"event": summary.event, "kind": "summary", "round": summary.round, "clients": summary.clients}
+            yield from map(event_to_dict, self.events())
+
     @property
     def last_event(self) -> int:
         """The number of the newest event; 0 before the first."""
         return self._journal.last_event()
-
-    @property
-    def head(self) -> str:
-        """The digest of the newest event, which covers all events before it."""
-        return self._journal.head()
 
     @property
     def changes(self) -> int:
@@ -229,10 +268,6 @@ class FleetReader:
     def summary(self) -> Summary:
         """Returns where the events that are kept begin; event 0 stands for the beginning."""
         return self._journal.summary()
-
-    def totals(self) -> FleetTotals:
-        """Returns the turns of all clients in rounds that are no longer kept, by row."""
-        return self._journal.totals()
 
     def replay_start(self, *, with_availability: bool = True) -> ReplayStart | None:
         """Returns the oldest state from which all later events can be applied; None for the beginning.
@@ -266,6 +301,16 @@ class FleetReader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def journal_of(reader: FleetReader) -> Journal:
+    """Returns the journal behind a reader, for neighbours that need more than its methods."""
+    return reader._journal
+
+
+def explain_closed_round(reader: FleetReader, fleet: Fleet, row: int, number: int) -> Explanation:
+    """Explains a closed round with the state of a follower, instead of loading the current state again."""
+    return reader._explain(FleetState(fleet, None, 0), row, number)
 
 
 class ReplayStart(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 
 from turnout.kernel.certificate import PromiseSummary
 from turnout.live import GivenTurn, Scheduler
-from turnout.live._internals import OpenRound
+from turnout.live._internals import OpenRound, session_of
 from turnout.policies.explain.explanation import Explanation
 
 #: The most clients that a list of the status names.
@@ -68,7 +68,7 @@ def status_to_dict(fleet: str, scheduler: Scheduler) -> dict[str, Any]:
         "out": found.out[:MOST_NAMED],
         "arrived": found.arrived[:MOST_NAMED],
         "failed": dict(list(found.failed.items())[:MOST_NAMED]),
-        "suspects": scheduler.suspect_clients()[:MOST_NAMED],
+        "suspects": found.suspects[:MOST_NAMED],
         "promise": None if found.promise is None else promise_to_dict(found.promise, found.worst),
         "notices": found.notices,
     }
@@ -77,7 +77,11 @@ def status_to_dict(fleet: str, scheduler: Scheduler) -> dict[str, Any]:
 def certificate_to_dict(scheduler: Scheduler, client: str | None, limit: int) -> dict[str, Any]:
     """Returns the promise, and what one client, or those that are furthest behind, were promised and got."""
     found, ids = scheduler.certificate(), scheduler.clients
-    rows = np.argsort(-found.behind_units, kind="stable")[:limit] if client is None else scheduler.rows([client])
+    rows = (
+        np.argsort(-found.behind_units, kind="stable")[:limit]
+        if client is None
+        else np.array([session_of(scheduler).row(client)])
+    )
     summary, statuses = found.summary(), found.statuses
     return {
         "promise": promise_to_dict(summary, None if summary.worst is None else ids[summary.worst]),

@@ -14,7 +14,7 @@ from typing import Any
 
 from turnout.errors import InterruptedGroupError, StoreError, TurnoutError
 from turnout.live import Scheduler
-from turnout.live._internals import StoredAnswer
+from turnout.live._internals import StoredAnswer, session_of
 from turnout.log import get_log
 from turnout.service.errors import BusyError, ReusedKeyError, StoppingError
 from turnout.service.eventlog import EventLog
@@ -209,19 +209,22 @@ class FleetCalls:
             self._note(error)
             return error
         if call.key is not None and answer.is_change:
-            self.scheduler.store_answer(StoredAnswer(call.key.key, call.key.request, text, time.time()))
+            self._store(call.key, text)
         return text
 
     def _stored(self, call: _Call) -> str | Exception | None:
         """Returns the answer to the same request before; None if there was none."""
         if call.key is None:
             return None
-        stored = self.scheduler.stored_answer(call.key.key)
+        stored = session_of(self.scheduler).stored_answer(call.key.key)
         if stored is None:
             return None
         if stored.request != call.key.request:
             return ReusedKeyError("the Idempotency-Key was used for another request before: use a new key")
         return stored.answer
+
+    def _store(self, key: RequestKey, answer: str) -> None:
+        session_of(self.scheduler).store_answer(StoredAnswer(key.key, key.request, answer, time.time()))
 
     def _run_steps(self, call: _Call) -> None:
         assert call.steps is not None
@@ -232,7 +235,7 @@ class FleetCalls:
                     self._run_group()
                 result = _as_json({})
                 if call.key is not None:
-                    self.scheduler.store_answer(StoredAnswer(call.key.key, call.key.request, result, time.time()))
+                    self._store(call.key, result)
             call.result = result
             self.version += 1
         except Exception as error:  # the caller must know

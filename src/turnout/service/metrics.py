@@ -90,7 +90,7 @@ def _fleet_lines(fleets: Mapping[str, FleetCalls]) -> Iterator[str]:
         add("turnout_round", fleet, "The newest round; without rounds, the newest decision.", found.round)
         add("turnout_open_round_seconds", fleet, "How long the open round has been open.", found.open_round_seconds)
         add("turnout_seconds_since_report", fleet, "Time since the newest report.", found.seconds_since_report)
-        if calls.scheduler.settings.concurrency is not None:
+        if not calls.scheduler.settings.has_rounds:
             flying = len(calls.scheduler.in_flight())
             add("turnout_turns_in_flight", fleet, "Turns that are under way and without a report.", flying)
         add("turnout_store_bytes", fleet, "Size of the fleet's file.", found.file_bytes)

@@ -13,6 +13,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from turnout.errors import ReportError, TurnoutError
 from turnout.live import GivenTurn, Scheduler
+from turnout.live._internals import forget_in_steps
 from turnout.service import models
 from turnout.service.access.callers import Caller, caller_of
 from turnout.service.access.guard import JSON
@@ -192,7 +193,7 @@ def make_router(fleets: Mapping[str, FleetCalls], is_ending: Callable[[], bool])
         """Removes the id and all reports of a client, and its tokens; its turns stay in the certificate."""
 
         def steps(scheduler: Scheduler) -> Iterator[None]:
-            yield from scheduler.forget_in_steps(body.client)
+            yield from forget_in_steps(scheduler, body.client)
             request.app.state.remove_tokens(fleet, body.client)
 
         text = await fleets[fleet].execute_steps(steps, await _request_key(request, key))
@@ -218,7 +219,7 @@ def make_router(fleets: Mapping[str, FleetCalls], is_ending: Callable[[], bool])
 
         def call(scheduler: Scheduler) -> Answer:
             closed = scheduler.close_round(body.after).round
-            turns = [turn.to_dict() for turn in scheduler.turns(closed)]
+            turns = [turn.to_dict() for turn in scheduler.history(round=closed)]
             return Answer({"round": closed, "turns": turns})
 
         return await change(request, fleet, key, call)
@@ -241,7 +242,7 @@ def make_router(fleets: Mapping[str, FleetCalls], is_ending: Callable[[], bool])
         opened = scheduler.open_round
         if opened is None:
             return JSONResponse({"open": None, "ready": False})
-        cohort = [turn.id for turn in scheduler.turns(opened.round)]
+        cohort = [turn.id for turn in scheduler.history(round=opened.round)]
         return JSONResponse({"open": round_to_dict(opened, cohort), "ready": scheduler.ready})
 
     # Turns without rounds
@@ -383,7 +384,7 @@ def _report(scheduler: Scheduler, caller: Caller, report: models.Report) -> bool
         _check_turn(scheduler, caller, report.turn, report.client)
         return scheduler.report(report.turn, report.seconds, loss=report.loss)
     client = caller.own_client(report.client)
-    if report.seconds is None and scheduler.settings.concurrency is not None:
+    if report.seconds is None and not scheduler.settings.has_rounds:
         raise ReportError(f"send the turn of {client!r}, or the seconds that it took")
     return scheduler.report(client, report.seconds, loss=report.loss, round=report.round)
 
@@ -393,9 +394,9 @@ def _check_turn(scheduler: Scheduler, caller: Caller, turn: int, client: str | N
     if caller.client is None and client is None:
         return
     named = caller.own_client(client)
-    if scheduler.settings.concurrency is None:
+    if scheduler.settings.has_rounds:
         return  # the scheduler refuses ids of turns
-    if any(given.id != named for given in scheduler.turns(turn)):
+    if any(given.id != named for given in scheduler.history(round=turn)):
         raise DeniedError(f"turn {turn} was not given to {named!r}: check the id of the turn")
 
 

@@ -16,10 +16,11 @@ import pytest
 
 from live import restless_server
 from live.audit.test_explain import play
-from live.fleets import OpenFleet, World, named, offered, play_round
+from live.fleets import OpenFleet, World, exported, named, offered, play_round
 from live.serving import EACH_PART, PARTS
 from turnout.errors import SettingError, StoreError
-from turnout.live import Scheduler
+from turnout.live import FleetReader
+from turnout.live._internals import session_of
 from turnout.live.audit import verify
 from turnout.live.audit.certify import certify
 from turnout.live.clock import now
@@ -89,10 +90,10 @@ def test_a_certificate_agrees_with_its_record_and_its_scheduler(certified: Path)
     content = json.loads(certificate)
     assert content["record_sha256"] == hashlib.sha256(record).hexdigest()
     assert content["events"] == len(record.splitlines()) - 1
-    with Scheduler.open(certified / "fleet.turnout", read_only=True) as scheduler:
+    with FleetReader(certified / "fleet.turnout") as scheduler:
         counted, ids = scheduler.certificate(), scheduler.clients
         assert content["rounds"] == scheduler.round
-        assert [{"event": 0}, *scheduler.export()][1:] == [json.loads(line) for line in record.splitlines()[1:]]
+        assert [{"event": 0}, *exported(scheduler)][1:] == [json.loads(line) for line in record.splitlines()[1:]]
     assert list(content["clients"]) == ids
     assert counted.broken_since is not None
     for row, client in enumerate(ids):
@@ -364,10 +365,10 @@ def test_a_fleet_with_groups_must_know_its_clients_when_it_is_created(open_fleet
 def test_a_fleet_whose_counts_differ_from_its_record_is_not_certified(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler = open_fleet()
     play_round(scheduler, offered("a", "b", "c"))
-    state = scheduler._memory.state()
+    state = session_of(scheduler).memory.state()
     state["policy.turns"] = state["policy.turns"] + 1
-    with scheduler._journal.writing() as changes:
-        changes.put_snapshot(scheduler._journal.last_event(), state, now())
+    with session_of(scheduler).journal.writing() as changes:
+        changes.put_snapshot(session_of(scheduler).journal.last_event(), state, now())
     with pytest.raises(StoreError, match=r"differ from its record \(client a:"):
         certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
     assert not (folder / "c.json").exists()

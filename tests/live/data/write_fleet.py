@@ -11,6 +11,8 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+from live.fleets import exported
+
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parents[1]))
 
@@ -34,7 +36,7 @@ def write(name: str) -> None:
             "round": scheduler.round,
             "clients": scheduler.clients,
             "out": scheduler.status().out,
-            "events": len(list(scheduler.export())),
+            "events": len(exported(scheduler)),
             "turns": scheduler.certificate().turns.tolist(),
         }
     with closing(sqlite3.connect(path)) as db:

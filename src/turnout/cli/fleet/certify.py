@@ -18,7 +18,7 @@ from turnout.cli.options import JsonOption, print_json, printable
 from turnout.counting import counted
 from turnout.errors import SettingError
 from turnout.kernel.arrays import IntArray
-from turnout.kernel.certificate import DEFAULT_TOLERANCE, Certificate
+from turnout.kernel.certificate import DEFAULT_TOLERANCE, Certificate, TimeUnit
 from turnout.live import certify as write_certificate
 from turnout.live._internals import verify as verifier
 from turnout.storage.files.identify import not_a
@@ -55,7 +55,7 @@ def certify(
         print_json({**paths, **summary, "clients": len(clients), "promise": promise})
     else:
         console = Console(highlight=False, soft_wrap=True, markup=False)
-        played = counted(certificate["rounds"], "turn" if _has_slots(certificate) else "round")
+        played = counted(certificate["rounds"], _unit(certificate).turn)
         events = counted(certificate["events"], "event")
         console.print(f"{out}: {counted(len(clients), 'client')}, {played}")
         console.print(f"{record_path}: {events}, SHA-256 {certificate['record_sha256']}")
@@ -120,10 +120,9 @@ def verify(
 def _print_summary(console: Console, certificate: Mapping[str, Any]) -> None:
     """Prints which rounds or turns are not part of the record, if there are any."""
     if "summary" in certificate:
-        clock = "decision" if _has_slots(certificate) else "round"
         console.print(
-            f"The record begins after {clock} {certificate['summary']['round']:,}: what clients were promised and got "
-            "up to then is stated, and cannot be computed again."
+            f"The record begins after {_unit(certificate)} {certificate['summary']['round']:,}: what clients were "
+            "promised and got up to then is stated, and cannot be computed again."
         )
 
 
@@ -164,13 +163,13 @@ def _certificate_of(content: Mapping[str, Any], ids: Sequence[str]) -> Certifica
         forfeited_units=column("forfeited_units"),
         tolerance=float(Fraction(content["terms"].get("tolerance", DEFAULT_TOLERANCE))),
         broken_since=column("broken_since"),
-        clock="decision" if _has_slots(content) else "round",
+        unit=_unit(content),
     )
 
 
-def _has_slots(certificate: Mapping[str, Any]) -> bool:
-    """Returns whether a certificate is that of a fleet without rounds."""
-    return int(certificate["format"]) >= SLOTS_FORMAT
+def _unit(certificate: Mapping[str, Any]) -> TimeUnit:
+    """Returns what a certificate counts."""
+    return TimeUnit.DECISION if int(certificate["format"]) >= SLOTS_FORMAT else TimeUnit.ROUND
 
 
 def _books(balance: bool) -> str:

@@ -12,9 +12,10 @@ from rich.table import Table
 
 from turnout.cli.options import JsonOption, print_json, printable
 from turnout.errors import SettingError
+from turnout.kernel.certificate import TimeUnit
 from turnout.lab.analysis.explain import explain_run
 from turnout.lab.runs.store import RunStore
-from turnout.live import Scheduler
+from turnout.live import FleetReader
 from turnout.live._internals import is_fleet
 from turnout.policies.explain.explanation import Explanation
 
@@ -83,8 +84,8 @@ def explain(
     table = Table(show_header=False)
     for name, (heading, unit) in (PRICE_ROWS if found.unit == "seconds" else ROWS).items():
         value = getattr(found, name)
-        if found.moment != "round":
-            heading = SLOT_HEADINGS.get(name, heading.replace("rounds until", f"{found.moment}s until"))
+        if found.time_unit is not TimeUnit.ROUND:
+            heading = SLOT_HEADINGS.get(name, heading.replace("rounds until", f"{found.time_unit.plural} until"))
         if value is not None:
             table.add_row(heading, f"{value:,.4g} {unit}".rstrip() if isinstance(value, float) else f"{value:,}")
     if found.instead:
@@ -97,8 +98,8 @@ def explain(
 def _explain_fleet(file: Path, client: str, round_: int | None, run: int | None) -> Explanation:
     if run is not None:
         raise SettingError(f"{file} is a live fleet, which has no runs: omit --run")
-    with Scheduler.open(file, read_only=True) as scheduler:
-        return scheduler.explain(client, round_)
+    with FleetReader(file) as reader:
+        return reader.explain(client, round_)
 
 
 def _explain_run(file: Path, client: str, round_: int | None, run: int | None) -> Explanation:

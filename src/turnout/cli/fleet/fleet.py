@@ -21,9 +21,9 @@ from turnout.cli.fleet.operate import abandon_round, backup, compact, forget, re
 from turnout.cli.fleet.promise import behind_words, certificate_table, explain_certificate, promise_to_dict
 from turnout.cli.options import JsonOption, print_json, printable
 from turnout.counting import counted
-from turnout.errors import SettingError
-from turnout.kernel.certificate import Certificate
-from turnout.live import FleetReader, Scheduler, SchedulerStatus, Turn
+from turnout.errors import ReportError, SettingError
+from turnout.kernel.certificate import Certificate, TimeUnit
+from turnout.live import FleetReader, SchedulerStatus, Turn
 from turnout.live._internals import Finding, examine
 from turnout.storage.files.atomic import atomic_write
 
@@ -46,13 +46,13 @@ def status(file: FleetArgument, json: JsonOption = False) -> None:
 
     Example: turnout fleet status fleet.turnout
     """
-    with Scheduler.open(file, read_only=True) as scheduler:
-        found, ids = scheduler.status(), scheduler.clients
-        training = [] if found.slots is None else _training(file)
-        promise = scheduler.certificate() if ids and scheduler.has_guarantee else None
+    with FleetReader(file) as reader, reader.reading():
+        found, fleet = reader.status(), reader.state().fleet  # with the clients that are new in the open round
+        ids, promise = fleet.ids, fleet.certificate() if fleet.ids else None
+        training = [] if found.slots is None else _training(reader)
     if json:
         known = None if promise is None else promise_to_dict(promise.summary(), ids)
-        print_json({**asdict(found), "resting": found.backing_off, "promise": known})  # resting: the former name
+        print_json({**asdict(found), "promise": known})
         return
     table = _table("", "", title=str(file), show_header=False)
     for heading, lines in _status_rows(found, promise, ids, training):
@@ -81,8 +81,11 @@ def certificate(
 
     Example: turnout fleet certificate fleet.turnout --all
     """
-    with Scheduler.open(file, read_only=True) as scheduler:
-        found, ids = scheduler.certificate(), scheduler.clients
+    with FleetReader(file) as reader:
+        fleet, policy = reader.state().fleet, reader.settings.policy
+    found, ids = fleet.certificate(), fleet.ids
+    if found is None:
+        raise SettingError(f"the policy {policy} guarantees nothing: use fair-pace for a certificate")
     if tolerance is not None:
         found = found.judged(tolerance)
     rows = np.argsort(-found.behind_units, kind="stable")
@@ -113,11 +116,12 @@ def history(
 
     Example: turnout fleet history fleet.turnout phone-17
     """
-    with Scheduler.open(file, read_only=True) as scheduler:
-        turns, reliability = scheduler.history(client), scheduler.reliability(client)
-        row = scheduler.rows([client])[0]
-        promise = scheduler.certificate() if scheduler.has_guarantee else None
-        guarantee, noun = scheduler.policy.guarantee, _noun(scheduler)
+    with FleetReader(file) as reader, reader.reading():
+        fleet, turns = reader.state().fleet, reader.history(client)
+    row = fleet.rows.get(client)
+    if row is None:
+        raise ReportError(f"there is no client {client!r} in {file}: check the id")
+    promise, guarantee, reliability = fleet.certificate(), fleet.policy.guarantee, float(fleet.history.reliability[row])
     is_chosen = guarantee is not None and guarantee.paid == "chosen"
     paid = sum(turn.kind == "arrived" or (is_chosen and turn.kind is not None) for turn in turns)
     behind, owed = (None, None) if promise is None else (float(promise.behind[row]), float(promise.owed[row]))
@@ -126,8 +130,8 @@ def history(
         known = {"client": client, "reliability": reliability, "counted": paid, "behind": behind, "owed": owed}
         print_json({**known, "turns": rows})
         return
-    suffix = "" if promise is None else f"; {_standing(promise, int(row))}"
-    Console().print(_turns_table(turns, client, noun))
+    suffix = "" if promise is None else f"; {_standing(promise, row)}"
+    Console().print(_turns_table(turns, client, fleet.unit.turn))
     count_as = "counts as a turn" if paid == 1 else "count as turns"
     selections = f"selected {counted(len(turns), 'time')}, of which {paid:,} {count_as}"
     Console(highlight=False, soft_wrap=True).print(f"{selections}, reliability {reliability:.2f}{suffix}")
@@ -144,8 +148,8 @@ def export(
     """
     if out is not None and out.exists() and out.samefile(file):
         raise SettingError(f"{out} is the fleet itself: export to another file")
-    with Scheduler.open(file, read_only=True) as scheduler:
-        lines = (f"{json_module.dumps(event, ensure_ascii=False)}\n" for event in scheduler.export())
+    with FleetReader(file) as reader:
+        lines = (f"{json_module.dumps(event, ensure_ascii=False)}\n" for event in reader.export())
         if out is not None:
             with atomic_write(out) as temporary:
                 temporary.writelines(line.encode() for line in lines)
@@ -172,14 +176,13 @@ def doctor(file: FleetArgument, json: JsonOption = False) -> None:
         raise typer.Exit(1)
 
 
-def _training(file: Path) -> list[str]:
+def _training(reader: FleetReader) -> list[str]:
     """Returns the turns under way of a fleet without rounds, with their ages and deadlines."""
-    with FleetReader(file) as reader:
-        return [
-            f"{turn.id}, turn {flight.decision:,}: {_age(flight.deadline, flight.elapsed)}"
-            for flight, turn in reader.in_flight()
-            if turn.kind is None
-        ]
+    return [
+        f"{turn.id}, turn {flight.decision:,}: {_age(flight.deadline, flight.elapsed)}"
+        for flight, turn in reader.in_flight()
+        if turn.kind is None
+    ]
 
 
 def _status_rows(
@@ -197,7 +200,7 @@ def _status_rows(
             yield "training", _shorten(training)
     else:
         yield "round", [f"{found.round} is closed, no round is open" if found.round else "no round was opened yet"]
-    unit = "round" if found.slots is None else "turn"
+    unit = TimeUnit.of(found.slots).turn
     lists = {
         "failed": [f"{client}: {why}" for client, why in found.failed.items()],
         "behind": [f"{client} by {turns:.2f} turns" for client, turns in found.behind.items()],
@@ -258,11 +261,6 @@ def _standing(promise: Certificate, row: int) -> str:
         f"promised {promise.promised[row]:,.2f} turns, got {promise.turns[row]:,}, "
         f"{behind_words(float(promise.behind[row]))}: {promise.statuses[row]}"
     )
-
-
-def _noun(scheduler: Scheduler) -> str:
-    """Returns what the number of a turn counts."""
-    return "round" if scheduler.settings.concurrency is None else "turn"
 
 
 def _turns_table(turns: list[Turn], client: str, noun: str) -> Table:

@@ -38,8 +38,8 @@ def backup(
         task = progress.add_task("pages", total=None)
         back_up_fleet(file, copy, lambda done, total: progress.update(task, completed=done, total=total))
     with FleetReader(copy) as reader:
-        rounds = "closed rounds" if reader.settings.concurrency is None else "turns"
-        _say(f"{copy} has all {reader.round:,} {rounds} of {counted(len(reader.ids), 'client')}.")
+        rounds = "closed rounds" if reader.settings.has_rounds else "turns"
+        _say(f"{copy} has all {reader.round:,} {rounds} of {counted(len(reader.clients), 'client')}.")
     if back_up_tokens(file, copy):
         _say(f"{tokens_path(copy)} has its tokens.")
 
@@ -62,7 +62,7 @@ def compact(file: FleetArgument) -> None:
         settings = scheduler.settings
     with FleetReader(file) as reader:
         summary = reader.summary()
-    rounds = "rounds" if settings.concurrency is None else "turns"
+    rounds = f"{settings.unit.turn}s"
     kept = f"{rounds} after {summary.round:,} are kept" if summary.round else f"all {rounds} are kept"
     _say(f"{file} has {file.stat().st_size / 1e6:,.1f} MB now, {before / 1e6:,.1f} MB before; {kept}.")
     if settings.keep_rounds is None and settings.keep_offers is None:
@@ -91,9 +91,9 @@ def forget(file: FleetArgument, client: ClientArgument, yes: YesOption = False) 
     """
     _confirm(yes, f"Remove everything that {client} has reported from {file}? This cannot be undone.")
     with _opened(file) as scheduler:
-        row = int(scheduler.rows([client])[0])
+        before = scheduler.clients
         scheduler.forget(client)
-        name = scheduler.clients[row]
+        name = scheduler.clients[before.index(client)]
     if tokens_path(file).exists():
         with TokenFile(file) as tokens:
             tokens.remove_client(client)
@@ -151,8 +151,7 @@ def repair(
     with FleetReader(file, accept_older=True) as reader:
         features = reader.features
     with Scheduler.open(file, features=features, accept_older=True) as scheduler:
-        noun = "round" if scheduler.settings.concurrency is None else "turn"
-        _say(f"{file} continues after {noun} {scheduler.round:,}.")
+        _say(f"{file} continues after {scheduler.settings.unit.turn} {scheduler.round:,}.")
 
 
 def _opened(file: Path) -> Scheduler:

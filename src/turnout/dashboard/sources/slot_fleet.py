@@ -82,7 +82,7 @@ class SlotFleetSource(FleetSource):
 def open_fleet_source(path: Path) -> FleetSource:
     """Opens the source of a fleet, with or without rounds."""
     with FleetReader(path) as reader:
-        has_rounds = reader.settings.concurrency is None
+        has_rounds = reader.settings.has_rounds
     return FleetSource(path) if has_rounds else SlotFleetSource(path)
 
 

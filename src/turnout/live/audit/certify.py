@@ -18,10 +18,9 @@ from turnout.live.audit.verify import differences
 from turnout.live.clock import now
 from turnout.live.journal.events import event_to_dict
 from turnout.live.journal.replay import live_policy, stored_features
-from turnout.live.reader import FleetReader, ReplayStart
+from turnout.live.reader import FleetReader, ReplayStart, journal_of
 from turnout.live.settings import SchedulerSettings
-from turnout.live.turns.rounds.state import Fleet
-from turnout.live.turns.slots.state import SlotFleet
+from turnout.live.turns.state import Fleet
 from turnout.policies.base import SelectionPolicy
 from turnout.storage.files.atomic import atomic_write
 from turnout.version import __version__
@@ -66,15 +65,15 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
             "turnout": __version__,
             "date": now(),
             "fleet": fleet.name,
-            "head": reader.head,
+            "head": journal_of(reader).head(),
             "policy": settings.policy,
-            "settings": reader.stored_settings,
+            "settings": reader.stored_settings(),
             "terms": _terms(state.fleet.policy, state.fleet.judged_after),
         }
         if start is not None:
             before = {"event": start.event, "round": start.fleet.round}
             header |= {"format": FORMAT_WITH_SUMMARY, "summary": before}
-        if settings.concurrency is not None:
+        if not settings.has_rounds:
             header["format"] = FORMAT_WITHOUT_ROUNDS
         # Clients that are new in the open round are not part of the record until it is closed.
         joined = len(state.fleet.ids) - (0 if state.opened is None else len(state.opened.joined))
@@ -168,7 +167,7 @@ def _record_lines(reader: FleetReader, header: dict[str, Any], start: ReplayStar
         terms = _terms(start.fleet.policy, terms["judged_after"])
         header = {**header, "settings": start.settings, "terms": terms}
     elif reader.amendments:
-        created = reader.created_with
+        created = reader.stored_settings(0)
         terms = _amended_terms(created, {"judged_after": terms["judged_after"]})
         header = {**header, "settings": created, "terms": terms}
     yield _line({"event": 0, "kind": "terms", **header})
@@ -197,7 +196,7 @@ def _summary_entry(start: ReplayStart) -> dict[str, Any]:
         "clients": {name: {key: entry[key] for key in stated} for name, entry in entries.items()},
         "left": left,
     }
-    if isinstance(fleet, SlotFleet):
+    if fleet.slots is not None:
         entry["training"] = {fleet.ids[row]: decision for decision, row in fleet.training().items()}
     return entry
 

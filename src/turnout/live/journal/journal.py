@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from turnout.errors import StoreError
+from turnout.kernel.certificate import TimeUnit
 from turnout.live.journal.answers import StoredAnswer, read_answer
 from turnout.live.journal.changes import Changes
 from turnout.live.journal.figures import JournalFigures, WriterFigures
@@ -153,9 +154,9 @@ class Journal:
             return dict(parse_stored(text))
 
     @property
-    def moment(self) -> str:
-        """What the numbers of turns count: "round", or "decision" in a fleet without rounds."""
-        return "round" if self.settings.get("concurrency") is None else "decision"
+    def unit(self) -> TimeUnit:
+        """What the numbers of turns count."""
+        return TimeUnit.of(self.settings.get("concurrency"))
 
     @property
     def initial_settings(self) -> dict[str, Any] | None:
@@ -424,7 +425,7 @@ class Journal:
                 return None
         volunteers, data, digest = stored
         if digest != offer_digest(round, volunteers, data):
-            raise self.corruption(f"the offer of {self.moment} {round} does not match its digest")
+            raise self.corruption(f"the offer of {self.unit} {round} does not match its digest")
         return unpack_offer(data, volunteers)
 
     def last_offer(self, round: int) -> int | None:
@@ -489,8 +490,8 @@ class Journal:
             return db.execute("SELECT 1 FROM open_round WHERE round = ?", (round,)).fetchone() is not None
 
     def turns_under_way(self) -> list[Turn]:
-        """Returns the turns under way of a fleet without rounds, with the outcomes reported so far, by decision."""
-        query = "SELECT t.* FROM turns t JOIN open_round o ON t.round = o.round ORDER BY t.round"
+        """Returns the turns of the open round, or those in slots, with the outcomes reported so far, in their order."""
+        query = "SELECT t.* FROM turns t JOIN open_round o ON t.round = o.round ORDER BY t.round, t.row"
         with self._file.reading() as db:
             return self._decode_turns(db, db.execute(query).fetchall())
 
@@ -545,7 +546,7 @@ class Journal:
     def _decode_turn(self, stored: tuple[Any, ...], pending: Sequence[Redaction]) -> Turn:
         turn, checksum = turn_from_row(stored)
         if turn.checksum != checksum:
-            raise self.corruption(f"the turn of {turn.id!r} in {self.moment} {turn.round} does not match its checksum")
+            raise self.corruption(f"the turn of {turn.id!r} in {self.unit} {turn.round} does not match its checksum")
         return redact_pending_turn(pending, turn)
 
     @property

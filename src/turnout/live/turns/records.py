@@ -18,6 +18,8 @@ from turnout.live.clock import seconds_since
 from turnout.storage.encoding.limits import check_clients, inflate, unpack_mask
 from turnout.storage.encoding.packing import corruption_as_store_error, pack, parse_stored, unpack
 
+#: The kind of the event in which a round is closed.
+CLOSE = "close"
 #: The number of columns of a turn up to its checksum; the loss, which format 1 does not have, comes after it.
 CHECKSUM_COLUMN = 11
 #: Availability is compressed if so many bytes at its beginning then take less than this share of their size.
@@ -63,9 +65,9 @@ class ClosedRound:
         return replace(self, contexts=np.full_like(self.contexts, np.nan))
 
     @property
-    def has_context(self) -> BoolArray:
-        """Whether the context of each client is known."""
-        return has_context(self.contexts)
+    def late_turns(self) -> list[tuple[int, int]]:
+        """The round and the row of each late turn whose actual time was reported since."""
+        return list(zip(self.late_rounds.tolist(), self.late_rows.tolist(), strict=True))
 
     @property
     def reported_losses(self) -> FloatArray:

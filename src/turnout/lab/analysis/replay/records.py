@@ -193,9 +193,9 @@ def recorded(path: Path, run: int | None = None) -> Recorded:
 
 def _recorded_fleet(path: Path) -> Recorded:
     with FleetReader(path) as reader, reader.reading():
-        settings, features, ids = reader.settings, reader.features, tuple(reader.ids)
+        settings, features, ids = reader.settings, reader.features, tuple(reader.clients)
         clients = len(ids)
-        if settings.concurrency is not None:
+        if not settings.has_rounds:
             return _recorded_slots(reader, settings, ids)
         rounds = list(reader.closed_rounds())
         amended, last_round = reader.amendments, reader.round
@@ -212,7 +212,7 @@ def _recorded_fleet(path: Path) -> Recorded:
             )
         numbers = [closed.round for closed in kept]
         offers = _offers(reader, numbers, clients, kept[0].contexts.shape[1])
-        stages = _stages(reader.created_with, amended, numbers)
+        stages = _stages(reader.stored_settings(0), amended, numbers)
     columns = RoundColumns.from_records(round_records(kept, clients), clients=clients)
     known = columns
     if any((closed.kinds == SURPLUS).any() for closed in kept):
@@ -247,7 +247,7 @@ def _recorded_slots(reader: FleetReader, settings: SchedulerSettings, ids: tuple
     width = 0 if found.turns[0].context is None else len(found.turns[0].context)
     policy = live_policy(settings, width, clients)
     offers = _offers(reader, [turn.id for turn in found.turns], clients, width)
-    stages = _stages(reader.created_with, amended, [turn.id for turn in found.turns])
+    stages = _stages(reader.stored_settings(0), amended, [turn.id for turn in found.turns])
     notes = list(SLOT_NOTES)
     if found.under_way:
         notes.append(f"turns under way are left out: {found.under_way}")
