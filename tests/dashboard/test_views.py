@@ -21,7 +21,7 @@ from hypothesis.extra import numpy as hnp
 
 from dashboard.readings import Audit, audit_of, close_to, random_columns, run_source, write_random_run
 from dashboard.served import Served, Stored, run_store, served, small_fleet
-from live.fleets import named, offered, play_round
+from live.fleets import exported, named, offered, play_round
 from turnout.dashboard.views import common, comparing, overview, rounds, speed
 from turnout.errors import SettingError
 from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
@@ -217,7 +217,7 @@ def test_the_random_baseline_is_estimated_from_known_times(folder: Path, monkeyp
             scheduler.report_many({client: 1.0 + 2.0 * int(client[1:]) + (round_ % 3) for client in chosen})
             scheduler.close_round()
         times: dict[str, list[float]] = {}
-        for event in scheduler.export():
+        for event in exported(scheduler):
             for client, seconds in zip(event.get("clients", []), event.get("seconds", []), strict=False):
                 times.setdefault(client, []).append(seconds)
     assert len(times) == 6
@@ -615,7 +615,7 @@ def test_the_client_page_equals_the_scheduler(directory: Path, fleet: Served, au
                     certificate.behind[row],
                     certificate.owed[row],
                     certificate.forfeited[row],
-                    scheduler.reliability(client),
+                    scheduler.state().fleet.history.reliability[row],
                 ],
             )
             assert data["rank"] == 1 + int((certificate.owed > certificate.owed[row]).sum())

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from live import restless_server
-from live.fleets import OpenFleet, named, offered, packed, packed_from_disk, play_round
+from live.fleets import OpenFleet, exported, named, offered, packed, packed_from_disk, play_round
 from turnout.errors import InfeasiblePromise
 from turnout.kernel.arrays import IntArray
 from turnout.kernel.certificate import Certificate
@@ -233,7 +233,7 @@ def recount(scheduler: Scheduler, limit: int, units: int, rates: int) -> IntArra
     behind: dict[str, int] = {}
     since: dict[str, int] = {}
     left: set[str] = set()
-    for event in scheduler.export():
+    for event in exported(scheduler):
         if event["kind"] == "join":
             behind |= dict.fromkeys(event["clients"], 0)
             since |= dict.fromkeys(event["clients"], 0)

@@ -24,8 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import turnout
+from live.fleets import exported
 from turnout.lab import RunStore
 from turnout.live import ClientStatus, Scheduler
+from turnout.live._internals import session_of
 
 HERE = Path(__file__).parent
 CLIENTS = [f"phone-{number}" for number in range(8)]
@@ -92,10 +94,10 @@ def figures_of(scheduler: Scheduler) -> dict[str, Any]:
         "round": scheduler.round,
         "clients": scheduler.clients,
         "out": scheduler.status().out,
-        "events": len(list(scheduler.export())),
+        "events": len(exported(scheduler)),
         "turns": scheduler.certificate().turns.tolist(),
         "history": [[turn.round, turn.kind] for turn in scheduler.history(CLIENTS[0])],
-        "predicted": scheduler.predicted() if scheduler.open_round is not None else {},
+        "predicted": session_of(scheduler).predicted_seconds(),
     }
 
 
