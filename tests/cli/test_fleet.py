@@ -10,6 +10,7 @@ import sys
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -151,7 +152,6 @@ def test_the_status_as_json_equals_that_of_the_scheduler(file: Path) -> None:
         summary = scheduler.certificate().summary()
         known = {
             **asdict(status),
-            "resting": status.backing_off,
             "elapsed": found["elapsed"],
             "promise": found["promise"],
         }
@@ -250,10 +250,8 @@ def test_a_positive_queue_of_a_client_with_a_surplus_is_explained(file: Path) ->
     surplus = Certificate(
         turns=two + 5, units_per_turn=10, promised_units=two + 20, owed_units=np.array([4, 0]), forfeited_units=two
     )
-    with (
-        patch.object(Scheduler, "certificate", return_value=surplus),
-        patch.object(Scheduler, "clients", ["early", "steady"]),
-    ):
+    fleet = SimpleNamespace(ids=["early", "steady"], certificate=lambda: surplus)
+    with patch.object(FleetReader, "state", return_value=SimpleNamespace(fleet=fleet)):
         shown = output_of("certificate", file)
     assert re.search(r"early +│ +2\.00 │ +5 │ +-3\.00 │ kept +│ +0\.40 │", shown), shown
     assert re.search(r"steady +│ +2\.00 │ +5 │ +-3\.00 │ kept +│ +│", shown), shown

@@ -154,12 +154,12 @@ def test_a_run_is_read_as_it_was_played(tmp_path: Path, plan: RunPlan) -> None:
 def test_the_overview_has_the_rate_of_updates_and_the_turns_under_way(watch: Watch) -> None:
     data = shown(watch, overview)
     with FleetReader(watch.path) as scheduler:
-        under_way = scheduler.in_flight()
+        under_way = [turn for _, turn in scheduler.in_flight() if turn.kind is None]
         decisions = scheduler.round
     assert (data["about"]["noun"], data["about"]["slots"], data["round"]) == ("decision", 3, decisions)
     assert [row["outcome"] for row in data["under_way"]] == ["arrived", "out", "out"]
-    assert [row["turn"] for row in data["under_way"][1:]] == [turn.id for turn in under_way]
-    assert [row["id"] for row in data["under_way"][1:]] == [turn.client for turn in under_way]
+    assert [row["turn"] for row in data["under_way"][1:]] == [turn.round for turn in under_way]
+    assert [row["id"] for row in data["under_way"][1:]] == [turn.id for turn in under_way]
     assert all(row["deadline"] == 100 and row["age"] >= 0 for row in data["under_way"])
     slots = data["slots"]
     assert slots["updates"] == data["outcomes"]["arrived"]

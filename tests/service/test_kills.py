@@ -179,7 +179,7 @@ def check_rounds(fleet: Fleet, size: int) -> None:
     closed = fleet.ledger.entries("after", "rounds/close")
     with FleetReader(fleet.path) as scheduler:
         rounds = {number: scheduler.history(round=number) for number in range(1, scheduler.round + 1)}
-        assert scheduler.open_round is None
+        assert scheduler.open_round() is None
     assert [entry["answer"]["round"] for entry in chosen] == list(rounds)  # each was opened once, and closed once
     assert [entry["answer"]["round"] for entry in closed] == list(rounds)
     for entry in chosen:

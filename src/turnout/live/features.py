@@ -177,8 +177,11 @@ class Features:
         """Returns custom features; `outputs` is the number of declared ones unless it is given."""
         return cls(declared, compute, len(declared) if outputs is None else outputs)
 
-    def check(self, client: str, status: Status, model_size: float) -> None:
-        """Raises OfferError if a status lacks a declared value, or if a value is out of range."""
+    def check(self, client: str, status: Status, model_size: float = 1.0) -> None:
+        """Raises OfferError if a status lacks a declared value, or if a value is out of range.
+
+        The size of the model matters only for the defaults of a client about which nothing is known.
+        """
         columns = self._columns({client: status}, model_size)
         for feature in self.declared:
             self._check(feature, columns[feature.name], lambda _: repr(client))

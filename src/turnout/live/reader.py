@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -205,9 +205,13 @@ class FleetReader:
         Args:
             client: The id of the client; None for all clients of the round.
             round: The number of the round, or of the decision; None for all turns of the client or, without a client,
-                for the last closed round.
+                for the latest round.
         """
-        return turns_of(self._journal, client, self.round if round is None and client is None else round)
+        with self.reading():
+            if client is None and round is None:
+                opened = self._journal.open_round_number() if self.settings.has_rounds else None
+                return turns_of(self._journal, None, opened or self.round)
+            return turns_of(self._journal, client, round)
 
     def offer(self, round: int) -> RecordedOffer | None:
         """Returns the offer from which the cohort of a round was selected, or None if it is not recorded."""
@@ -238,7 +242,7 @@ class FleetReader:
                 joined += len(event.clients) if event.kind == "joined" else 0
                 yield event
 
-    def export(self) -> Iterator[dict[str, Any]]:
+    def export(self) -> Generator[dict[str, Any]]:
         """Yields every event in order, as dictionaries that can be written as JSON, for an audit.
 
         If earlier events are no longer kept, a line of the kind "summary" comes first: it states the last of them, the

@@ -69,10 +69,9 @@ class Scheduler:
             path: The file of the fleet.
             features: The features of the clients; the paper's by default. Pass custom features that a function computes
                 whenever you open the fleet.
-            takeover: Whether to continue although another process, which hangs, holds the file. That process can no
-                longer write. If that process was stopped inside a transaction, the error names the process to end.
-            accept_older: Whether to continue with a file that has lost commits which were acknowledged, for example
-                a copy without its log. Without this, such a file is refused.
+            takeover: Whether to continue although another process, which hangs, holds the file; it can no longer write.
+            accept_older: Whether to continue with a file that has lost acknowledged commits, such as a copy without its
+                log; otherwise it is refused.
             tracker: Receives the metrics of every round after it is in the file: a text such as "tensorboard:logs", or
                 an object with `log(metrics, step)` and `close()`. The step is the number of the round; without rounds,
                 that of the newest decision. The tracker is closed with the scheduler; its errors do not stop the fleet.
@@ -121,8 +120,7 @@ class Scheduler:
     def retire(self, client: str) -> None:
         """Excludes a client that has left for good.
 
-        The turns that it is behind stay in the certificate, but the status of the promise judges it no more. A second
-        call has no effect.
+        What it is behind stays in the certificate, but the promise is no longer judged by it.
         """
         with self._lock:
             self._session.retire(client)
@@ -130,9 +128,9 @@ class Scheduler:
     def forget(self, client: str) -> None:
         """Removes the id and all reports of a client, and retires it; its turns stay in the certificate.
 
-        The history is redacted in short transactions, between which other threads and processes can work. If the
-        process ends before that is complete, it is completed when the fleet is opened again. A file of up to 64 MiB is
-        rewritten at the end, so that unused parts of it contain nothing either; `compact` does so for larger ones.
+        The history is redacted in short transactions, between which others can work; what an interruption leaves is
+        redacted when the fleet is opened again. A file of up to 64 MiB is rewritten at the end, so that unused parts of
+        it contain nothing either; `compact` does so for larger ones.
         """
         start = time.monotonic()
         for _ in self._forget_in_steps(client):
@@ -345,8 +343,7 @@ class Scheduler:
     def certificate(self) -> Certificate:
         """Returns how many turns every client was promised and got, by row, and since when promises are broken.
 
-        Retired clients are in the certificate with what they are behind, but its overall status, its worst client and
-        its summary judge only the others.
+        The overall status, the worst client and the summary judge only clients that have not retired.
 
         Raises:
             SettingError: If the policy guarantees nothing.
@@ -400,10 +397,8 @@ class Scheduler:
     def compact(self) -> None:
         """Deletes everything that is no longer kept, and rewrites the file without unused space.
 
-        With `keep_rounds` and `keep_offers`, every round deletes some of what is no longer kept, and the file does not
-        grow any more. This deletes all of it at once, and makes the file smaller: it temporarily needs as much disk
-        space again, and other processes cannot write meanwhile. It also removes what is left of forgotten clients in
-        unused parts of the file.
+        Every round deletes some of it; this deletes all of it at once, with what is left of forgotten clients. It needs
+        as much disk space again, and other processes cannot write meanwhile.
         """
         with self._lock:
             self._session.compact()

@@ -50,7 +50,7 @@ def rounds_of(fleet: str) -> int:
     """Returns the number of closed rounds; asserts that the file is sound and no round is open."""
     assert all(finding.sound is not False for finding in examine(Path(fleet)))
     with FleetReader(fleet) as scheduler:
-        assert scheduler.open_round is None
+        assert scheduler.open_round() is None
         return scheduler.round
 
 
@@ -528,7 +528,7 @@ def test_a_job_that_is_aborted_leaves_a_round_with_reports_to_the_next_job(make_
     job.after(6, job.abort)
     job.run(fedavg(fleet, num_rounds=3))
     with FleetReader(fleet) as scheduler:
-        assert scheduler.open_round is not None
+        assert scheduler.open_round() is not None
         assert {turn.id: turn.kind for turn in scheduler.history()} == {"a": "arrived", "b": None}
     seconds = turns_of(fleet, "a")[0].seconds
     again = make_job(a=always(seconds=3), b=always(seconds=4))

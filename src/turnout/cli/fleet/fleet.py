@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_module
 import shlex
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -148,8 +149,8 @@ def export(
     """
     if out is not None and out.exists() and out.samefile(file):
         raise SettingError(f"{out} is the fleet itself: export to another file")
-    with FleetReader(file) as reader:
-        lines = (f"{json_module.dumps(event, ensure_ascii=False)}\n" for event in reader.export())
+    with FleetReader(file) as reader, closing(reader.export()) as events:
+        lines = (f"{json_module.dumps(event, ensure_ascii=False)}\n" for event in events)
         if out is not None:
             with atomic_write(out) as temporary:
                 temporary.writelines(line.encode() for line in lines)
