@@ -365,9 +365,7 @@ def test_the_ledger_of_a_fleet_equals_its_scheduler(folder: Path, make: Fleet) -
         assert counts.sum(axis=0).tolist() == [audit.turns[client] for client in ids]
         assert share is not None
         np.testing.assert_allclose((share * np.diff(edges)[:, None]).sum(axis=0), available)
-        np.testing.assert_array_equal(
-            ledger.retired, np.array(session_of(scheduler).memory.state()["numbers.retired"]) > 0
-        )
+        np.testing.assert_array_equal(ledger.retired, np.array(scheduler.state().state()["numbers.retired"]) > 0)
         if make is not guaranteed:  # without a model the scheduler has no suspects, but the ledger trains a model
             assert [
                 ids[row] for row in np.flatnonzero(ledger.suspect_clients()).tolist()
@@ -380,9 +378,7 @@ def test_replies_are_counted_as_by_the_scheduler(folder: Path) -> None:
     source, ledger = fleet_ledger(path)
     with closing(source), FleetReader(path) as scheduler:
         for name in ("arrived", "lost"):
-            np.testing.assert_array_equal(
-                ledger.history.counters()[name], session_of(scheduler).memory.state()[f"numbers.{name}"]
-            )
+            np.testing.assert_array_equal(ledger.history.counters()[name], scheduler.state().state()[f"numbers.{name}"])
 
 
 def test_predictions_of_a_fleet_equal_those_of_the_scheduler(folder: Path) -> None:

@@ -223,7 +223,7 @@ def test_a_changed_summary_of_a_record_is_noticed(kept: Path, folder: Path, fiel
 
 def test_explain_history_and_export_say_what_is_no_longer_kept(kept: Path) -> None:
     with FleetReader(kept) as scheduler:
-        first = session_of(scheduler).journal.summary().round
+        first = scheduler.summary().round
         old = scheduler.explain("c4", first)
         assert not old.exact
         assert f"rounds up to {first} are no longer kept" in str(old)
