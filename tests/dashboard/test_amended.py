@@ -17,6 +17,7 @@ from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.views.queues import debt_history
 from turnout.kernel.arrays import FloatArray
 from turnout.live import Feature, Features, FleetReader, Scheduler
+from turnout.live._internals import session_of
 from turnout.live.journal import changes
 
 POLICIES: Mapping[str, Mapping[str, Any]] = {
@@ -83,7 +84,7 @@ def test_the_ledger_has_the_certificate_and_the_debts_of_the_scheduler(name: str
                 debts.extend(play(scheduler, 7))
                 live.catch_up(FOREVER)
                 assert_same(live, scheduler, debts)
-            sentences = [notice for notice in live.notices() if "amended" in notice]
+            sentences = [notice for notice in live.status().notices if "amended" in notice]
         late, _ = fleet_ledger(path)
         with closing(late):
             assert_same(late, scheduler, debts)
@@ -100,7 +101,7 @@ def test_a_large_fleet_is_read_from_its_snapshot_with_the_settings_of_that_time(
         play(scheduler, 6)
         scheduler.amend(guaranteed_rate="1/7")
         play(scheduler, 3)
-        scheduler.snapshot()
+        session_of(scheduler).snapshot()
         debts = play(scheduler, 2)
         scheduler.amend(guaranteed_rate=0.3)
         debts.extend(play(scheduler, 4))

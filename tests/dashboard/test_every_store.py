@@ -18,6 +18,7 @@ from live.fleets import named, offered
 from live.turns.slots.played import open_slots, play_turns
 from turnout.lab import RunPlan, RunStore, play_into
 from turnout.live import Scheduler
+from turnout.live._internals import session_of
 from turnout.live.journal import changes
 
 CLIENT_ROUTES = ("client", "explain")
@@ -44,7 +45,7 @@ def large_fleet(path: Path) -> None:
     with patch.object(changes, "KEEP_AVAILABILITY_UP_TO", 3):
         small_fleet(path, rounds=20, is_open=False)
         with Scheduler.open(path) as scheduler:
-            scheduler.snapshot()
+            session_of(scheduler).snapshot()
             play_rounds(scheduler, 5, scheduler.clients)
 
 
@@ -52,7 +53,7 @@ def large_fleet_at_its_snapshot(path: Path) -> None:
     with patch.object(changes, "KEEP_AVAILABILITY_UP_TO", 3):
         small_fleet(path, rounds=20, is_open=False)
         with Scheduler.open(path) as scheduler:
-            scheduler.snapshot()
+            session_of(scheduler).snapshot()
 
 
 def fleet_without_clients(path: Path) -> None:
@@ -142,7 +143,7 @@ def fleet_without_rounds(path: Path) -> None:
 def large_fleet_without_rounds(path: Path) -> None:
     with patch.object(changes, "KEEP_AVAILABILITY_UP_TO", 3), open_slots(path) as scheduler:
         play_turns(scheduler, 20)
-        scheduler.snapshot()
+        session_of(scheduler).snapshot()
         play_turns(scheduler, 5, seed=2)
 
 

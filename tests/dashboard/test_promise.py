@@ -23,6 +23,7 @@ from live.fleets import named
 from turnout.kernel.certificate import STATUSES
 from turnout.lab import RunPlan, RunStore, play_into
 from turnout.live import FleetReader, Scheduler
+from turnout.live._internals import session_of
 from turnout.live.journal import changes
 
 RATE, TOLERANCE = Fraction(1, 10), 2
@@ -48,7 +49,7 @@ def fair(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def turns_by_round(path: Path) -> dict[str, list[int]]:
     """Returns the turns of each client after each round, counted from the exported events."""
     counts: dict[str, list[int]] = {client: [] for client in TWELVE}
-    with Scheduler.open(path, read_only=True) as scheduler:
+    with FleetReader(path) as scheduler:
         for event in scheduler.export():
             if event["kind"] == "round":
                 for client, turns in counts.items():
@@ -202,7 +203,7 @@ def test_the_snapshot_says_since_when_a_client_is_beyond_the_tolerance_if_that_w
     monkeypatch.setattr(changes, "KEEP_AVAILABILITY_UP_TO", 3)
     promise_fleet(path, "rbcsf", 60, speed_weight=20.0)
     with Scheduler.open(path) as scheduler:
-        scheduler.snapshot()
+        session_of(scheduler).snapshot()
     promise_fleet(path, "rbcsf", 60, speed_weight=20.0)
     source, ledger = fleet_ledger(path)
     with closing(source):
@@ -226,7 +227,7 @@ def test_the_snapshot_says_since_when_a_client_is_beyond_the_tolerance_if_that_w
 def test_the_next_turn_is_that_of_the_explanation(broken: Path, fair: Path) -> None:
     for path in (broken, fair):
         waiting = 0
-        with Scheduler.open(path, read_only=True) as scheduler, served(path) as server:
+        with FleetReader(path) as scheduler, served(path) as server:
             server.wait_read()
             for client in list(TWELVE)[::2]:
                 expected, answer = scheduler.explain(client, 120), server.json(f"/api/explain?id={client}&round=120")
@@ -379,7 +380,7 @@ def text_of(page: Page, selector: str) -> str:
 
 @in_a_browser
 def test_the_badge_of_every_page_says_broken(broken_page: Page, broken: Path) -> None:
-    with Scheduler.open(broken, read_only=True) as scheduler:
+    with FleetReader(broken) as scheduler:
         certificate, ids = scheduler.certificate(), scheduler.clients
     summary = certificate.summary()
     assert summary.worst is not None
@@ -397,7 +398,7 @@ def test_the_badge_of_every_page_says_broken(broken_page: Page, broken: Path) ->
 
 @in_a_browser
 def test_the_chart_shows_the_turns_behind_with_the_tolerance_as_a_line(broken_page: Page, broken: Path) -> None:
-    with Scheduler.open(broken, read_only=True) as scheduler:
+    with FleetReader(broken) as scheduler:
         summary = scheduler.certificate().summary()
     chart = "document.querySelector('[data-chart=\"turns-behind\"]')"
     turn_to(broken_page, "fairness")
@@ -437,7 +438,7 @@ def test_statuses_differ_in_word_mark_and_colour(empty_page: Page, folder: Path)
 
 @in_a_browser
 def test_the_client_page_shows_one_estimate_of_the_next_turn(broken_page: Page, broken: Path) -> None:
-    with Scheduler.open(broken, read_only=True) as scheduler:
+    with FleetReader(broken) as scheduler:
         why = next(
             explanation
             for explanation in (scheduler.explain(client, 120) for client in TWELVE)

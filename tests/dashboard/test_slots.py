@@ -29,6 +29,7 @@ from turnout.dashboard.watch import Watch
 from turnout.lab import RoundColumns, RunPlan, RunStore, SlotRun, play_into, play_plan
 from turnout.lab.analysis.slots import slot_figures, staleness
 from turnout.live import FleetReader, Scheduler
+from turnout.live._internals import session_of
 from turnout.storage.training_log import TrainingLog
 
 
@@ -75,7 +76,7 @@ def test_debts_and_promise_are_those_of_the_scheduler(tmp_path: Path, paid: str,
     settings = {"guaranteed_rate": "1/9", "tolerance": 1.0, "paid": paid, "accrual": accrual}
     with open_slots(tmp_path / "fleet.turnout", settings=settings, allow_infeasible=True) as scheduler:
         play_with_a_long_turn(scheduler)
-        assert scheduler.state()["in_flight.unearned"].sum() > 0
+        assert session_of(scheduler).memory.state()["in_flight.unearned"].sum() > 0
         with closing(open_fleet_source(FleetReader(scheduler.path))) as source:
             source.catch_up(FOREVER)
             ledger, own = source.ledger, scheduler.certificate()
@@ -152,13 +153,13 @@ def test_a_run_is_read_as_it_was_played(tmp_path: Path, plan: RunPlan) -> None:
 
 def test_the_overview_has_the_rate_of_updates_and_the_turns_under_way(watch: Watch) -> None:
     data = shown(watch, overview)
-    with Scheduler.open(watch.path, read_only=True) as scheduler:
-        under_way = scheduler.in_flight()
+    with FleetReader(watch.path) as scheduler:
+        under_way = [turn for _, turn in scheduler.in_flight() if turn.kind is None]
         decisions = scheduler.round
     assert (data["about"]["noun"], data["about"]["slots"], data["round"]) == ("decision", 3, decisions)
     assert [row["outcome"] for row in data["under_way"]] == ["arrived", "out", "out"]
-    assert [row["turn"] for row in data["under_way"][1:]] == [turn.id for turn in under_way]
-    assert [row["id"] for row in data["under_way"][1:]] == [turn.client for turn in under_way]
+    assert [row["turn"] for row in data["under_way"][1:]] == [turn.round for turn in under_way]
+    assert [row["id"] for row in data["under_way"][1:]] == [turn.id for turn in under_way]
     assert all(row["deadline"] == 100 and row["age"] >= 0 for row in data["under_way"])
     slots = data["slots"]
     assert slots["updates"] == data["outcomes"]["arrived"]

@@ -22,7 +22,7 @@ from hypothesis.extra import numpy as hnp
 from cli import in_process
 from dashboard.readings import Audit, audit_of, close_to, random_columns, run_source, write_random_run
 from dashboard.served import Served, Stored, run_store, served, small_fleet
-from live.fleets import named, offered, play_round
+from live.fleets import exported, named, offered, play_round
 from turnout.dashboard.views import common, comparing, overview, rounds, speed
 from turnout.errors import SettingError
 from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
@@ -30,7 +30,7 @@ from turnout.lab import RoundColumns, RunPlan, RunStore, play_into
 from turnout.lab.analysis.metrics import gini_coefficient, jain_index, lorenz_curve, replayed_estimates, summarise
 from turnout.lab.analysis.promise import owed_after_each_round
 from turnout.lab.analysis.statistics import mean_confidence_interval
-from turnout.live import Scheduler
+from turnout.live import FleetReader, Scheduler
 from turnout.policies.rbcsf.policy import RBCSF
 from waiting import wait_until
 
@@ -212,7 +212,7 @@ def test_the_random_baseline_is_estimated_from_known_times(folder: Path, monkeyp
             scheduler.report_many({client: 1.0 + 2.0 * int(client[1:]) + (round_ % 3) for client in chosen})
             scheduler.close_round()
         times: dict[str, list[float]] = {}
-        for event in scheduler.export():
+        for event in exported(scheduler):
             for client, seconds in zip(event.get("clients", []), event.get("seconds", []), strict=False):
                 times.setdefault(client, []).append(seconds)
     assert len(times) == 6
@@ -523,9 +523,9 @@ def test_details_of_a_round_name_the_first_and_the_last_round(folder: Path) -> N
 
 
 def test_rounds_of_a_fleet_equal_the_exported_events(directory: Path, fleet: Served, audit: Audit) -> None:
-    with Scheduler.open(directory / "fleet.turnout", read_only=True) as scheduler:
+    with FleetReader(directory / "fleet.turnout") as scheduler:
         events = {event["round"]: event for event in scheduler.export() if event["kind"] == "round"}
-        turns = {number: {turn.id: turn for turn in scheduler.turns(number)} for number in events}
+        turns = {number: {turn.id: turn for turn in scheduler.history(round=number)} for number in events}
     listed = {row["round"]: row for row in fleet.json("/api/rounds?size=100")["rows"]}
     assert set(listed) == set(events)
     reasons = set()
@@ -562,7 +562,7 @@ def test_rounds_of_a_fleet_equal_the_exported_events(directory: Path, fleet: Ser
 
 def test_the_client_page_equals_the_scheduler(directory: Path, fleet: Served, audit: Audit) -> None:
     rows = {row["id"]: row for row in fleet.json("/api/clients?size=500")["rows"]}
-    with Scheduler.open(directory / "fleet.turnout", read_only=True) as scheduler:
+    with FleetReader(directory / "fleet.turnout") as scheduler:
         certificate, ids = scheduler.certificate(), scheduler.clients
         for row, client in enumerate(ids):
             data = fleet.json(f"/api/client?id={client}")
@@ -584,7 +584,7 @@ def test_the_client_page_equals_the_scheduler(directory: Path, fleet: Served, au
                     certificate.behind[row],
                     certificate.owed[row],
                     certificate.forfeited[row],
-                    scheduler.reliability(client),
+                    scheduler.state().fleet.history.reliability[row],
                 ],
             )
             assert data["rank"] == 1 + int((certificate.owed > certificate.owed[row]).sum())
@@ -615,7 +615,13 @@ def test_flags_agree_with_the_scheduler(folder: Path) -> None:
     """Covers clients that back off, are rarely available, and whose context does not explain their times."""
     path = folder / "fleet.turnout"
     rules = {"cohort_size": 3, "guaranteed_rate": 0.3, "accrual": "always", "paid": "chosen"}
-    options: Any = {"policy": "rbcsf", "settings": rules, "deadline": 50.0, "allow_infeasible": True, "rest_after": 2}
+    options: Any = {
+        "policy": "rbcsf",
+        "settings": rules,
+        "deadline": 50.0,
+        "allow_infeasible": True,
+        "backoff_after": 2,
+    }
     with Scheduler.open(path, **options) as scheduler:
         for round_ in range(1, 43):
             factor = float(np.exp(np.random.default_rng(round_).uniform(-2.3, 2.3)))
@@ -628,7 +634,7 @@ def test_flags_agree_with_the_scheduler(folder: Path) -> None:
                 else:
                     scheduler.report(client, 5.0)
             scheduler.close_round()
-        backing_off, suspects = set(scheduler.status().resting), scheduler.suspect_clients()
+        backing_off, suspects = set(scheduler.status().backing_off), scheduler.status().suspects
         assert (backing_off, suspects) == ({"shaky"}, ["liar"]), "the fleet must show both flags"
     with served(path) as server:
         server.wait_read()
@@ -1076,7 +1082,7 @@ def test_the_system_page(directory: Path, fleet: Served, runs: Served) -> None:
     assert data["store"]["bytes"] == path.stat().st_size
     assert data["store"]["writer"] is None
     assert data["reading"]["rounds"] == 60
-    with Scheduler.open(path, read_only=True) as scheduler:
+    with FleetReader(path) as scheduler:
         events = [event for event in scheduler.export() if event["kind"] == "round"]
     timestamps = [(np.datetime64(event["opened"][:23]), np.datetime64(event["closed"][:23])) for event in events]
     second = np.timedelta64(1000, "ms")

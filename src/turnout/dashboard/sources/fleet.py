@@ -15,7 +15,16 @@ from turnout.errors import ReportError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import RoundReport, Selection
 from turnout.live import Amendment, FleetEvent, FleetReader, Turn
-from turnout.live._internals import FAILED, Flight, OpenRound, RecordedRound, WriterFigures, explain
+from turnout.live._internals import (
+    FAILED,
+    Flight,
+    OpenRound,
+    RecordedRound,
+    WriterFigures,
+    explain_closed_round,
+    journal_of,
+    read_totals,
+)
 from turnout.policies.explain.explanation import Explanation
 from turnout.storage.training_log import TrainingLog
 
@@ -108,8 +117,11 @@ class FleetSource:
         return np.fromiter((row for row, _ in zip(matches, range(limit), strict=False)), dtype=np.int64)
 
     def explain(self, row: int, number: int) -> Explanation:
-        """Explains a round by replaying the journal up to it; the open round with the state of the newest event."""
-        return explain(self._reader, self.id_of(row), number, self._follower.fleet)
+        """Explains a closed round by replaying the journal up to it, an open round with the newest state."""
+        fleet = self._follower.fleet
+        if number > fleet.round:
+            return self._reader.explain(self.id_of(row), number)
+        return explain_closed_round(self._reader, fleet, row, number)
 
     def open_round(self) -> tuple[OpenRound, list[Turn]] | None:
         """Returns the open round and its turns; None if no round is open."""
@@ -121,12 +133,12 @@ class FleetSource:
 
     def writer(self) -> tuple[WriterFigures, int] | None:
         """Returns figures about the process that writes the fleet, and the age of its snapshot in rounds."""
-        figures = self._reader.writer_figures()
+        figures = self._reader.writer()
         return figures, figures.snapshot_age
 
     def failures(self, number: int) -> dict[int, str]:
         """Returns the reported reasons of the failures in a round, by row."""
-        return {turn.row: turn.why for turn in self._reader.turns(number) if turn.why is not None}
+        return {turn.row: turn.why for turn in self._reader.history(round=number) if turn.why is not None}
 
     def training_metrics(self) -> dict[str, tuple[IntArray, FloatArray]]:
         """Returns the metrics that an adapter recorded next to the fleet, up to the last closed round."""
@@ -136,7 +148,7 @@ class FleetSource:
 
     def notices(self) -> list[str]:
         """Returns messages about the settings and about data that are not recorded."""
-        notices, noun = [], self.ledger.noun
+        notices, noun = [], self.ledger.unit
         if self._reader.settings.deadline is None:
             notices.append(self._no_deadline)
         if self.ledger.first_after:
@@ -175,7 +187,9 @@ class FleetSource:
         summary, fleet = self._follower.summary, self._follower.fleet
         if summary.event:
             joined, left = fleet.counters.joined[: summary.clients], fleet.counters.retired[: summary.clients] > 0
-            self.ledger.begin(summary.clients, joined, left, self._reader.totals())
+            with journal_of(self._reader).reading() as db:
+                totals = read_totals(db)
+            self.ledger.begin(summary.clients, joined, left, totals)
 
     def _apply(self, event: FleetEvent) -> None:
         is_ahead = self._follower.is_ahead(event.number)

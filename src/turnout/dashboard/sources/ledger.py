@@ -11,7 +11,7 @@ import numpy as np
 
 from turnout.dashboard.sources.growing import AvailabilityMasks, GrowingArray
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
-from turnout.kernel.certificate import Accrual, Certificate, Clock, PromiseSummary
+from turnout.kernel.certificate import Accrual, Certificate, PromiseSummary, TimeUnit
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.rounds import RoundReport, round_seconds
@@ -164,9 +164,9 @@ class Ledger:
         return {name: column.values for name, column in self._fairness_series.items()}
 
     @property
-    def noun(self) -> Clock:
-        """What the numbers of `rounds` count: "round", or "decision" if there are no rounds."""
-        return "round" if self.slots is None else "decision"
+    def unit(self) -> TimeUnit:
+        """What the numbers of `rounds` count: rounds, or decisions."""
+        return TimeUnit.of(self.slots)
 
     @property
     def last_round(self) -> int:
@@ -267,7 +267,7 @@ class Ledger:
                 certificate,
                 broken_since=self._broken_since.copy() if self._knows_broken_since else None,
                 retired=self.retired if self.retired.any() else None,
-                clock=self.noun,
+                unit=self.unit,
             )
             known = self._certified = (self._changes, self.policy, certificate, certificate.summary())
         return known[2:]

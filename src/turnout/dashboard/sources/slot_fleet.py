@@ -81,7 +81,7 @@ class SlotFleetSource(FleetSource):
 def open_fleet_source(reader: FleetReader) -> FleetSource:
     """Returns the source of a fleet, with or without rounds; the reader is closed with it, and if this fails."""
     try:
-        return FleetSource(reader) if reader.settings.concurrency is None else SlotFleetSource(reader)
+        return FleetSource(reader) if reader.settings.has_rounds else SlotFleetSource(reader)
     except BaseException:
         reader.close()
         raise

@@ -105,7 +105,7 @@ def _debts(source: Source, row: int) -> dict[str, Any] | None:
 
 def next_turn(explanation: Explanation) -> str | None:
     """Returns when the client's next turn is due, as its explanation of a round says; None if that says nothing."""
-    noun = explanation.moment
+    noun = explanation.time_unit
     number = f"{noun} {explanation.round:,}"
     if explanation.standing == "chosen":
         return f"It was chosen in {number}; how long it waits is known after a {noun} without it."
@@ -130,11 +130,11 @@ def _standing(source: Source, standing: Standings, row: int) -> str | None:
     text = f"{status}: {source.id_of(row)} is {distance}"
     if status == "broken":
         since = 0 if certified.broken_since is None else int(certified.broken_since[row])
-        text += f", beyond the tolerance of {tolerance:g}{f', since {source.ledger.noun} {since:,}' if since else ''}"
+        text += f", beyond the tolerance of {tolerance:g}{f', since {source.ledger.unit} {since:,}' if since else ''}"
     elif status == "behind":
         text += f", within the tolerance of {tolerance:g}"
     if standing.unserved[row]:
-        text += f"; it was there for too few {source.ledger.noun}s to be served"
+        text += f"; it was there for too few {source.ledger.unit}s to be served"
     if standing.owed_with_surplus[row]:
         text += f". It is owed {standing.owed[row]:.2f} turns all the same: {OWED_WITH_SURPLUS}"
     return f"{text}."
@@ -142,7 +142,7 @@ def _standing(source: Source, standing: Standings, row: int) -> str | None:
 
 def _record_in_words(source: Source, row: int) -> str:
     """States how often the client had a turn, when it had the last one, and its guaranteed rate."""
-    ledger, noun = source.ledger, source.ledger.noun
+    ledger, noun = source.ledger, source.ledger.unit
     if ledger.retired[row]:
         return "This client has retired and gets no more turns."
     turns, rounds = int(ledger.counters["turns"][row]), ledger.last_round - int(ledger.counters["joined"][row])

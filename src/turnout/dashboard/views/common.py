@@ -118,7 +118,7 @@ def about(watch: Watch, source: Source | None) -> dict[str, Any]:
         "planned": source.planned,
         "finished": source.finished,
         "slots": ledger.slots,
-        "noun": ledger.noun,
+        "noun": ledger.unit,
         "promise": promise(ledger),
         "share_of": share_of(ledger, ledger.share_accrual),
     }

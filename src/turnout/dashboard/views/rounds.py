@@ -58,7 +58,7 @@ def round_detail(watch: Watch, source: Source | None, *, requested: int | None) 
     if turns is None:
         suffix = " yet" if source.reading is not None else ""
         first = ledger.first_after + 1
-        raise ReportError(f"there is no {ledger.noun} {number}{suffix}: choose one from {first} to {newest}")
+        raise ReportError(f"there is no {ledger.unit} {number}{suffix}: choose one from {first} to {newest}")
     index = int(np.searchsorted(ledger.round_column("rounds"), number))
     row = _round_row(source, index, turns)
     reasons = source.failures(number) if row["failed"] else {}

@@ -118,6 +118,6 @@ def _flags(source: Source) -> list[dict[str, Any]]:
                 errors = ledger.history.context_errors[row], ledger.history.typical_errors[row]
                 text = FLAG_TEXTS[kind].format(*(100 * error for error in errors))
             else:
-                text = FLAG_TEXTS[kind].format(ledger.noun, int(ledger.counters["changed_in"][row]))
+                text = FLAG_TEXTS[kind].format(ledger.unit, int(ledger.counters["changed_in"][row]))
             rows.append({"id": source.id_of(row), "kind": kind, "text": text})
     return rows
