@@ -16,7 +16,7 @@ from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.sources.run import RunSource
 from turnout.kernel.rounds import OUTCOMES, RoundRecord, RoundReport, Selection
 from turnout.lab import RoundColumns, RunStore
-from turnout.live import Scheduler
+from turnout.live import FleetReader, Scheduler
 
 FOREVER = 1e9
 
@@ -101,7 +101,7 @@ def audit_of(
 
 def fleet_ledger(path: Path) -> tuple[FleetSource, Ledger]:
     """Reads a fleet completely; the caller closes the source."""
-    source = FleetSource(path)
+    source = FleetSource(FleetReader(path))
     source.catch_up(FOREVER)
     assert source.reading is None
     return source, source.ledger

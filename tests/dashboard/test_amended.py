@@ -13,10 +13,10 @@ import pytest
 from dashboard.readings import FOREVER, fleet_ledger
 from dashboard.served import served
 from live.fleets import World
+from turnout.dashboard.sources.debts import debt_history
 from turnout.dashboard.sources.fleet import FleetSource
-from turnout.dashboard.views.queues import debt_history
 from turnout.kernel.arrays import FloatArray
-from turnout.live import Feature, Features, Scheduler
+from turnout.live import Feature, Features, FleetReader, Scheduler
 from turnout.live.journal import changes
 
 POLICIES: Mapping[str, Mapping[str, Any]] = {
@@ -74,7 +74,7 @@ def test_the_ledger_has_the_certificate_and_the_debts_of_the_scheduler(name: str
     path = tmp_path / "fleet.turnout"
     with Scheduler.open(path, **POLICIES[name], deadline=500.0, allow_infeasible=True) as scheduler:
         debts = play(scheduler, 6)
-        with closing(FleetSource(path)) as live:
+        with closing(FleetSource(FleetReader(path))) as live:
             for changes in CHANGES:
                 live.catch_up(FOREVER)
                 scheduler.amend(**changes)

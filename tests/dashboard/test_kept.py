@@ -14,7 +14,7 @@ from dashboard.served import served
 from dashboard.test_amended import POLICIES, assert_same, play
 from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.views.overview import outcomes
-from turnout.live import Scheduler
+from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import StaleError
 
 ROUNDS, KEPT = 40, 12
@@ -35,7 +35,7 @@ def test_totals_and_debts_are_those_of_a_fleet_that_keeps_everything(name: str, 
     with ExitStack() as opened:
         scheduler = opened.enter_context(played(kept, name, keep_rounds=KEPT))
         played(whole, name).close()
-        source, complete = (opened.enter_context(closing(FleetSource(path))) for path in (kept, whole))
+        source, complete = (opened.enter_context(closing(FleetSource(FleetReader(path)))) for path in (kept, whole))
         source.catch_up(FOREVER)
         complete.catch_up(FOREVER)
         assert source.ledger.first_after == ROUNDS - KEPT
@@ -74,7 +74,7 @@ def test_debts_over_time_begin_with_the_kept_rounds(tmp_path: Path) -> None:
     ) as fleet:
         debts = play(fleet, ROUNDS)
         fleet.compact()
-        with closing(FleetSource(path)) as source:
+        with closing(FleetSource(FleetReader(path))) as source:
             source.catch_up(FOREVER)
             assert_same(source, fleet, debts[-KEPT:])
 
@@ -85,7 +85,7 @@ def test_a_page_that_fell_behind_what_is_kept_is_read_again(tmp_path: Path) -> N
         path, **POLICIES["fair-pace"], deadline=500.0, allow_infeasible=True, keep_rounds=KEPT
     ) as fleet:
         play(fleet, 5)
-        with closing(FleetSource(path)) as source:
+        with closing(FleetSource(FleetReader(path))) as source:
             play(fleet, ROUNDS)
             fleet.compact()
             with pytest.raises(StaleError):

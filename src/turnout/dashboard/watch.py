@@ -18,11 +18,10 @@ from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.digests import Digest, DigestCache, reference_rate_of
 from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.sources.run import RunSource, name_of
-from turnout.dashboard.sources.slot_fleet import open_fleet_source
-from turnout.dashboard.sources.slot_run import open_run_source
 from turnout.errors import ReportError, StoreError, TurnoutError
 from turnout.lab.runs.info import RunInfo
 from turnout.lab.runs.store import RunStore
+from turnout.live import FleetReader
 from turnout.live._internals import StaleError, is_fleet
 from turnout.storage.files.lock import Writer, lock_line
 
@@ -236,7 +235,7 @@ class Watch:
             raise ReportError(f"there is no run {run} in {self.path.name}: choose one of the runs in the list")
         source = self._runs.get(run)
         if source is None:
-            source = open_run_source(self._store, self.infos[run])
+            source = RunSource(self._store, self.infos[run])
             self._read(source, FIRST_READ_SECONDS)
             self._runs[run] = source
             while len(self._runs) > CACHED_RUNS:
@@ -319,7 +318,7 @@ class Watch:
         self._inode = self.path.stat().st_ino
         self.infos = {}
         if self.kind == "fleet":
-            self._fleet = open_fleet_source(self.path)
+            self._fleet = FleetSource(FleetReader(self.path))
         else:
             self._store = RunStore(self.path, read_only=True)
         self._last_changes = self._changes_now()

@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from turnout.dashboard.sources.ledger import CLOCKS
 from turnout.errors import TurnoutError
 from turnout.kernel.arrays import FloatArray, IntArray
-from turnout.kernel.slots.turns import FINISHED, STARTED
+from turnout.kernel.slots.turns import FINISHED
 from turnout.lab.analysis.metrics import jain_index
 from turnout.lab.analysis.slots import SlotFigures, slot_figures, turn_clocks
 from turnout.lab.columns import RoundColumns
@@ -20,9 +21,6 @@ from turnout.lab.runs.info import RunInfo
 from turnout.lab.runs.plans import slot_defaults
 from turnout.lab.runs.store import RunStore
 from turnout.policies.registry import guarantee_of, with_defaults
-
-#: The metrics of turns without rounds that are times of the run.
-CLOCKS = (STARTED, FINISHED)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

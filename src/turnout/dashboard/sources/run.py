@@ -1,7 +1,8 @@
-"""A run of a store, read into a ledger."""
+"""A run of a store, with or without rounds, read into a ledger."""
 
 from __future__ import annotations
 
+import heapq
 import json
 import time
 from functools import lru_cache, partial
@@ -9,16 +10,19 @@ from functools import lru_cache, partial
 import numpy as np
 
 from turnout.dashboard.sources.base import align_reasons
-from turnout.dashboard.sources.ledger import Ledger, PlayedRound
+from turnout.dashboard.sources.columns import Decision, Outcomes
+from turnout.dashboard.sources.ledger import CLOCKS, Ledger
 from turnout.errors import ReportError, TurnoutError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import OUTCOMES, RoundRecord, RoundReport
+from turnout.kernel.slots.turns import FINISHED, STARTED, InFlight, StartedTurn
 from turnout.lab.analysis.explain import explain_run
 from turnout.lab.runs.info import RunInfo
 from turnout.lab.runs.plans import RunPlan, slot_defaults
+from turnout.lab.runs.slots import Flight as RunFlight
 from turnout.lab.runs.store import RunStore
 from turnout.live import Turn
-from turnout.live._internals import KINDS, Flight, OpenRound, WriterFigures
+from turnout.live._internals import FAILED, KINDS, Flight, OpenRound, WriterFigures
 from turnout.plugins import naming_packages
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.explanation import Explanation
@@ -29,14 +33,21 @@ _KIND_OF = {outcome: KINDS.index(outcome) for outcome in OUTCOMES}
 
 
 class RunSource:
-    """The source of a run: builds the policy of its plan again and passes the recorded reports to it."""
+    """The source of a run: builds the policy of its plan again and passes the recorded reports to it.
+
+    Without rounds, the record has the turns in the order of their decisions. They are passed to the policy as they
+    happened: a turn ends before the first decision that was made after its end, as in `turnout.lab.SlotRun`.
+    """
 
     def __init__(self, store: RunStore, info: RunInfo) -> None:
         self._store, self.info = store, info
-        self.ledger = self._make_ledger()
+        self.ledger = Ledger(_slots_of(store, info))
         self.trouble: str | None = None
         self.ledger.policy, self.trouble = _make_policy(info)
         self.ledger.join(info.clients)
+        self._in_flight = InFlight(info.clients)
+        self._flights: list[RunFlight] = []  # a heap
+        self._now = 0.0
 
     @property
     def name(self) -> str:
@@ -76,9 +87,14 @@ class RunSource:
         while len(self.ledger) < self.info.rounds:
             columns = self._store.columns(self.info.id, after=self.ledger.last_round, most=1)
             for record in columns.records():
-                self.ledger.add(_to_played_round(record), partial(self._tell, record.report))
+                if self.ledger.slots is None:
+                    self._add_round(record)
+                else:
+                    self._add_turn(record)
             if time.monotonic() > end:
                 break
+        if self.info.finished and len(self.ledger) >= self.info.rounds and self._flights:
+            self._end([heapq.heappop(self._flights) for _ in range(len(self._flights))], None)
 
     def id_of(self, row: int) -> str:
         """Returns the row as a string: clients of a run have no other id."""
@@ -130,17 +146,92 @@ class RunSource:
         """Returns an empty dict: a run has no flags of its own."""
         return {}
 
-    def _make_ledger(self) -> Ledger:
-        return Ledger()
+    def _add_round(self, record: RoundRecord) -> None:
+        report = record.report
+        reasons = align_reasons(record.selection, report)
+        decision = Decision(record.round, report.clients, report.contexts, report.available, reasons)
+        outcomes = Outcomes(report, kinds_of(report), report.exchange_times, np.nan)
+        self.ledger.add([decision], [outcomes], partial(self._tell, [report], None))
 
-    def _tell(self, report: RoundReport) -> None:
-        if self.ledger.policy is None:
+    def _add_turn(self, record: RoundRecord) -> None:
+        started, ended = record.report.metrics[STARTED], list[RunFlight]()
+        client = int(record.report.clients[0])
+        while self._flights and self._ends_before(started, client, ended):
+            ended.append(heapq.heappop(self._flights))
+            self._now = ended[-1].end
+        self._now = started
+        self._end(ended, record)
+        heapq.heappush(self._flights, RunFlight(record.report.metrics[FINISHED], record.round, record))
+
+    def _ends_before(self, started: float, client: int, ended: list[RunFlight]) -> bool:
+        """Returns whether the turn that ends next ended before a decision.
+
+        Of turns that end at the moment of the decision, only as many ended as it needed: for the clock to reach that
+        moment, for a free slot, and for the client to be idle.
+
+        Args:
+            started: The time of the decision.
+            client: The client that was given a turn.
+            ended: The turns that ended since the decision before, as far as they are known.
+        """
+        end = self._flights[0].end
+        is_full = len(self._flights) >= int(self.info.plan["concurrency"])
+        is_training = self._in_flight.decision_of(client) not in (0, *(flight.decision for flight in ended))
+        return end < started or (end == started and (is_full or is_training or self._now < started))
+
+    def _end(self, flights: list[RunFlight], record: RoundRecord | None) -> None:
+        """Ends turns, and then gives the next one, if there is one."""
+        reports = [flight.record.report for flight in flights]
+        for report in reports:
+            self._in_flight.finish(int(report.clients[0]))
+        turn, given = None, list[Decision]()
+        if record is not None:
+            turn, report = self._started(record), record.report
+            self._in_flight.start(turn)
+            reasons = align_reasons(record.selection, report)
+            given = [Decision(record.round, report.clients, report.contexts, turn.present, reasons, self._now)]
+        ended = []
+        for report in reports:
+            kinds = kinds_of(report)
+            times = np.where(kinds == FAILED, np.nan, report.exchange_times)
+            ended.append(Outcomes(report, kinds, times, np.inf))
+        capped = np.empty(0, dtype=np.int64) if turn is None else turn.capped
+        self.ledger.add(given, ended, partial(self._tell, reports, turn), capped=lambda _: capped)
+
+    def _started(self, record: RoundRecord) -> StartedTurn:
+        """Returns the decision: the record has the clients that earned with it, the others present were capped."""
+        debts = None if self.ledger.policy is None else self.ledger.policy.debts
+        capped = self._in_flight.capped(record.round, debts)
+        present = np.ones(self.info.clients, dtype=np.bool_)
+        if record.report.available is not None:
+            present = record.report.available.copy()
+            present[capped] = True
+        return StartedTurn.trusted(record.round, int(record.report.clients[0]), present, capped)
+
+    def _tell(self, reports: list[RoundReport], turn: StartedTurn | None) -> None:
+        policy = self.ledger.policy
+        if policy is None:
             return
         try:
-            self.ledger.policy.tell(report)
+            for report in reports:
+                policy.tell(report) if self.ledger.slots is None else policy.tell_finished(report)
+            if turn is not None:
+                policy.tell_started(turn)
         except TurnoutError as error:
             self.ledger.policy = None
             self.trouble = f"The guarantee of this run is not shown because its record is incomplete: {error}."
+
+
+def _slots_of(store: RunStore, info: RunInfo) -> int | None:
+    """Returns the number of slots of a run; None if it has rounds.
+
+    Plans of other programs may name a concurrency of another kind: without the times of its turns, a run has rounds.
+    """
+    slots = info.plan.get("concurrency")
+    if not isinstance(slots, int):
+        return None
+    is_timed = not info.rounds or all(name in store.columns(info.id, most=1).metrics for name in CLOCKS)
+    return slots if is_timed else None
 
 
 def name_of(info: RunInfo) -> str:
@@ -186,11 +277,6 @@ def _make_policy(info: RunInfo) -> tuple[SelectionPolicy | None, str | None]:
 def _counting_policy(policy: SelectionPolicy) -> SelectionPolicy | None:
     """Returns a policy that counts the debts only, for runs recorded without contexts; None without a guarantee."""
     return None if policy.guarantee is None else MostOwed.counting(policy.guarantee, policy.clients)
-
-
-def _to_played_round(record: RoundRecord) -> PlayedRound:
-    report = record.report
-    return PlayedRound(report, kinds_of(report), report.exchange_times, align_reasons(record.selection, report))
 
 
 def kinds_of(report: RoundReport) -> IntArray:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.ledger import UNDER_WAY
-from turnout.dashboard.sources.slot_ledger import SlotLedger
+from turnout.dashboard.sources.columns import UNDER_WAY
+from turnout.dashboard.sources.debts import debt_history
 from turnout.dashboard.views.common import (
     OWED_WITH_SURPLUS,
     Standings,
@@ -22,7 +22,7 @@ from turnout.dashboard.views.common import (
     standings,
     tolerance_of,
 )
-from turnout.dashboard.views.queues import debt_history, turns_and_availability
+from turnout.dashboard.views.queues import turns_and_availability
 from turnout.dashboard.watch import Watch
 from turnout.errors import ReportError
 from turnout.live._internals import KINDS
@@ -157,7 +157,7 @@ def _record_in_words(source: Source, row: int) -> str:
     if queues is not None and (rate := float(queues.guaranteed_rates[row])) > 0:
         rounds_counted = f"{noun}s {AVAILABLE[noun]}" if queues.accrual == "available" else f"{noun}s"
         text += f". Its guarantee is one turn every {1 / rate:.1f} {rounds_counted}"
-    if isinstance(ledger, SlotLedger) and (number := ledger.turn_under_way(row)):
+    if (number := ledger.turn_under_way(row)) is not None:
         text += f". Its turn of decision {number:,} is under way"
     return f"{text}."
 

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.ledger import UNKNOWN, Ledger
+from turnout.dashboard.sources.columns import UNKNOWN
+from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
@@ -264,7 +265,7 @@ def flags(source: Source) -> dict[str, BoolArray]:
     recent = RECENT_CHANGE_ROUNDS * (ledger.slots or 1)
     changed_in = ledger.counters["changed_in"]
     shared = {
-        "context": ledger.suspect_clients(),
+        "context": ledger.history.suspects(),
         "changed": (changed_in > 0) & (changed_in > ledger.last_round - recent),
         "retired": ledger.retired,
         "too_few_rounds": standings(ledger).unserved & ~ledger.retired,

@@ -13,7 +13,6 @@ from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.digests import Digest
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.sources.run import given_true_times, name_of
-from turnout.dashboard.sources.slot_ledger import SlotLedger
 from turnout.dashboard.views.common import about, bin_series, json_number, json_numbers
 from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
@@ -230,7 +229,7 @@ def _fleet_curve(source: Source, rounds: IntArray, values: FloatArray) -> dict[s
 
 def _elapsed(ledger: Ledger) -> FloatArray:
     """Returns the seconds until the end of each round; without rounds, until each turn was given."""
-    if isinstance(ledger, SlotLedger):
+    if ledger.slots is not None:
         started = ledger.round_column("started")
         return np.concatenate([[0.0], started - started[:1]])
     return np.concatenate([[0.0], np.cumsum(ledger.round_column("seconds"))])

@@ -9,7 +9,8 @@ import numpy as np
 
 from turnout.counting import counted
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.ledger import TURN_REASONS, Ledger
+from turnout.dashboard.sources.columns import TURN_REASONS
+from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.views.common import about, count_of, json_number, known_count, page_of
 from turnout.dashboard.views.slots import OUT, decision_summary, kind_name, turn_of
 from turnout.dashboard.watch import Watch
@@ -54,12 +55,12 @@ def round_detail(watch: Watch, source: Source | None, *, requested: int | None) 
         return {**data, **EMPTY}
     if opened is not None and opened[0].round == number > ledger.last_round:
         return {**data, **_open_round(*opened)}
-    turns = ledger.turns_of_round(number)
-    if turns is None:
+    found = ledger.find_round(number)
+    if found is None:
         suffix = " yet" if source.reading is not None else ""
         first = ledger.first_after + 1
         raise ReportError(f"there is no {ledger.noun} {number}{suffix}: choose one from {first} to {newest}")
-    index = int(np.searchsorted(ledger.round_column("rounds"), number))
+    index, turns = found
     row = _round_row(source, index, turns)
     reasons = source.failures(number) if row["failed"] else {}
     rows = [_turn_row(source, turn, row["bottleneck"], reasons) for turn in range(turns.start, turns.stop)]
@@ -78,8 +79,8 @@ def round_detail(watch: Watch, source: Source | None, *, requested: int | None) 
         "threshold": row["threshold"],
         "objective": row["objective"],
         "unit": _unit(ledger.turn_column("price")[turns]),
-        "opened": _timestamp(ledger.round_column("opened")[index]),
-        "closed": _timestamp(ledger.round_column("closed")[index]),
+        "opened": _timestamp(ledger, "started", index),
+        "closed": _timestamp(ledger, "finished", index),
         "summary": _summary(row),
         "rows": rows,
     }
@@ -141,8 +142,11 @@ def _unit(prices: FloatArray) -> str:
     return "seconds" if np.isfinite(prices).any() else "turns"
 
 
-def _timestamp(seconds: float) -> str | None:
-    return None if np.isnan(seconds) else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+def _timestamp(ledger: Ledger, name: str, index: int) -> str | None:
+    seconds = ledger.round_column(name)[index]
+    if not ledger.is_dated or np.isnan(seconds):
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def _summary(row: dict[str, Any]) -> str:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.ledger import UNDER_WAY
-from turnout.dashboard.sources.slot_ledger import SlotLedger
+from turnout.dashboard.sources.columns import UNDER_WAY
+from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.views.common import bin_edges, count_of, json_number, json_numbers
 from turnout.dashboard.watch import Watch
 from turnout.kernel.arrays import FloatArray
@@ -30,7 +30,7 @@ def kind_name(kind: int) -> str:
 def slot_figures(watch: Watch, source: Source) -> dict[str, Any] | None:
     """Returns the rate of updates, their staleness and the comparison with random selection; None for rounds."""
     ledger = source.ledger
-    if not isinstance(ledger, SlotLedger):
+    if ledger.slots is None:
         return None
     arrivals, started = arrival_times(ledger), ledger.round_column("started")
     stale = ledger.round_column("staleness")
@@ -67,14 +67,14 @@ def under_way(source: Source) -> list[dict[str, Any]]:
     ]
 
 
-def arrival_times(ledger: SlotLedger) -> FloatArray:
+def arrival_times(ledger: Ledger) -> FloatArray:
     """Returns when the updates arrived, in order."""
     arrived = ledger.turn_column("kinds") == ARRIVED
     times: FloatArray = np.sort(ledger.round_column("finished")[arrived])
     return times
 
 
-def rate_of(ledger: SlotLedger, decisions: int | None = None) -> float:
+def rate_of(ledger: Ledger, decisions: int | None = None) -> float:
     """Returns the updates per second until the last turn was given, from the first kept turn on; NaN if unknown.
 
     Args:
@@ -89,7 +89,7 @@ def rate_of(ledger: SlotLedger, decisions: int | None = None) -> float:
     return float((last - first) / (started[-1] - started[0]))
 
 
-def _rate_curve(ledger: SlotLedger, arrivals: FloatArray) -> dict[str, Any]:
+def _rate_curve(ledger: Ledger, arrivals: FloatArray) -> dict[str, Any]:
     """Returns the updates per second between decisions, by the last decision of each interval."""
     started, decisions = ledger.round_column("started"), ledger.round_column("rounds")
     if len(started) < 2:
@@ -103,7 +103,7 @@ def _rate_curve(ledger: SlotLedger, arrivals: FloatArray) -> dict[str, Any]:
     return {"x": decisions[ends[1:]].tolist(), "rate": json_numbers(rates)}
 
 
-def _random_rate(watch: Watch, source: Source, ledger: SlotLedger, rate: float) -> dict[str, Any] | None:
+def _random_rate(watch: Watch, source: Source, ledger: Ledger, rate: float) -> dict[str, Any] | None:
     """Returns the rate of random selection, from runs of this store or estimated from known times."""
     if source.policy == "random" or not np.isfinite(rate):
         return None
@@ -126,7 +126,7 @@ def _random_rate(watch: Watch, source: Source, ledger: SlotLedger, rate: float) 
 def turn_of(source: Source, index: int) -> dict[str, Any] | None:
     """Returns the client, the outcome, the predicted time and the staleness of a turn without rounds."""
     ledger = source.ledger
-    if not isinstance(ledger, SlotLedger):
+    if ledger.slots is None:
         return None
     return {
         "id": source.id_of(int(ledger.turn_column("chosen")[index])),

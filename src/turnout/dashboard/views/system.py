@@ -16,7 +16,6 @@ import numpy as np
 
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.ledger import Ledger
-from turnout.dashboard.sources.slot_ledger import SlotLedger
 from turnout.dashboard.views.common import about, json_number, owed, share_of
 from turnout.dashboard.views.overview import outcomes
 from turnout.dashboard.views.slots import RECENT_PER_SLOT, rate_of
@@ -99,16 +98,16 @@ def metrics(watch: Watch, source: Source | None) -> str:
 
 
 def _gaps(source: Source | None) -> dict[str, Any] | None:
-    if source is None:
+    """Returns how long rounds or turns last and, with rounds, how long the server waits before the next one."""
+    if source is None or not source.ledger.is_dated:
         return None
-    durations = source.ledger.round_column("closed") - source.ledger.round_column("opened")
-    between = source.ledger.round_column("between")
-    if not np.isfinite(durations).any():
+    started, finished = (source.ledger.round_column(name) for name in ("started", "finished"))
+    if not np.isfinite(finished).any():
         return None
-    known = between[np.isfinite(between)]
+    between = started[1:] - finished[:-1] if source.ledger.slots is None else np.empty(0)
     return {
-        "round_median": json_number(float(np.nanmedian(durations))),
-        "between_median": json_number(float(np.median(known))) if len(known) else None,
+        "round_median": json_number(float(np.nanmedian(finished - started))),
+        "between_median": json_number(float(np.median(between))) if len(between) else None,
     }
 
 
@@ -159,12 +158,12 @@ def _lines(watch: Watch, source: Source | None) -> Iterator[str]:
         )
         data["turnout_mean_debt_turns"] = ("Mean number of turns owed to a client.", "gauge", float(debts.mean()))
     data |= _promise(ledger)
-    data |= _slots(source, ledger) if isinstance(ledger, SlotLedger) else _open_round(source)
+    data |= _slots(source, ledger) if ledger.slots is not None else _open_round(source)
     data |= _writer(source)
     data["turnout_clients_doubted"] = (
         "Clients whose context predicts their times worse than their typical time does.",
         "gauge",
-        float(ledger.suspect_clients().sum()),
+        float(ledger.history.suspects().sum()),
     )
     for name, (help_text, kind, value) in data.items():
         yield from metric_lines(name, help_text, kind, {labels(**own): value})
@@ -188,7 +187,7 @@ def _open_round(source: Source) -> dict[str, tuple[str, str, float]]:
     }
 
 
-def _slots(source: Source, ledger: SlotLedger) -> dict[str, tuple[str, str, float]]:
+def _slots(source: Source, ledger: Ledger) -> dict[str, tuple[str, str, float]]:
     """Returns the metrics of turns without rounds; ages and reports are 0 if no turn is under way."""
     flights = source.in_flight()
     turns = [turn for _, turn in flights]
