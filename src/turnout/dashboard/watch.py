@@ -122,8 +122,8 @@ class Watch:
         return self._stop.is_set()
 
     @contextmanager
-    def locked_source(self, run: int | None = None) -> Iterator[Source | None]:
-        """Yields the fleet or a run, by default the newest, and keeps the lock; yields None if the store has no run."""
+    def locked_source(self, run: int | None = None) -> Iterator[Source]:
+        """Yields the fleet or a run, by default the newest, and keeps the lock; without runs, an empty source."""
         with self._lock:
             if self.kind == "fleet":
                 if self._fleet is None:
@@ -224,12 +224,12 @@ class Watch:
             "changed": None if newest is None else datetime.fromtimestamp(newest, UTC).isoformat(timespec="seconds"),
         }
 
-    def _run(self, run: int | None) -> RunSource | None:
+    def _run(self, run: int | None) -> Source:
         if self._store is None:
             raise StoreError(self.trouble or f"{self.path} cannot be read")
         if run is None:
             if not self.infos:
-                return None
+                return Source()
             run = max(self.infos)
         if run not in self.infos:
             raise ReportError(f"there is no run {run} in {self.path.name}: choose one of the runs in the list")

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from turnout.dashboard.sources.base import align_reasons
+from turnout.dashboard.sources.base import Source, align_reasons
 from turnout.dashboard.sources.columns import Decision, Outcomes
 from turnout.dashboard.sources.ledger import EVERY_ROUND_UP_TO, Ledger
 from turnout.dashboard.sources.training import read_training_metrics
@@ -40,12 +40,14 @@ NO_DEADLINE = {
 }
 
 
-class FleetSource:
+class FleetSource(Source):
     """The source of a live fleet, with or without rounds.
 
     Args:
         reader: Reads the fleet; `close` closes it, and so does a failure to read.
     """
+
+    no_clients = "No client has joined yet."
 
     def __init__(self, reader: FleetReader) -> None:
         self._reader, self._path = reader, reader.path
@@ -54,36 +56,10 @@ class FleetSource:
         except BaseException:
             reader.close()
             raise
-        self.trouble: str | None = None
-        self.ledger = self._make_ledger()
+        super().__init__(self._make_ledger(), name=self._path.name, policy=str(reader.settings.policy))
         self._add_dropped_rounds()
         self._events = self._reader.last_event
         self._amendments: list[Amendment] = []
-
-    @property
-    def name(self) -> str:
-        """The name of the file."""
-        return self._path.name
-
-    @property
-    def policy(self) -> str:
-        """The policy named in the settings of the fleet."""
-        return str(self._reader.settings.policy)
-
-    @property
-    def run(self) -> int | None:
-        """None: a fleet has no runs."""
-        return None
-
-    @property
-    def planned(self) -> int | None:
-        """None: the number of rounds of a fleet is not planned."""
-        return None
-
-    @property
-    def finished(self) -> bool:
-        """False: a scheduler can always add rounds."""
-        return False
 
     @property
     def changes(self) -> tuple[int, float]:
@@ -118,12 +94,8 @@ class FleetSource:
             raise ReportError(f"there is no client {client!r} in {self.name}: check the id")
         return row
 
-    def search(self, query: str, limit: int) -> IntArray:
-        """Returns the rows of at most `limit` clients whose ids contain `query`, ignoring case."""
-        part = query.casefold()
-        ids = self._follower.fleet.ids[: self.ledger.clients]
-        matches = (row for row, client in enumerate(ids) if part in client.casefold())
-        return np.fromiter((row for row, _ in zip(matches, range(limit), strict=False)), dtype=np.int64)
+    def _ids(self) -> list[str]:
+        return self._follower.fleet.ids[: self.ledger.clients]
 
     def explain(self, row: int, number: int) -> Explanation:
         """Explains a closed round by replaying the journal up to it, an open round with a read-only scheduler."""

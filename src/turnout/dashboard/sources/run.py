@@ -9,11 +9,11 @@ from functools import lru_cache, partial
 
 import numpy as np
 
-from turnout.dashboard.sources.base import align_reasons
+from turnout.dashboard.sources.base import Source, align_reasons
 from turnout.dashboard.sources.columns import Decision, Outcomes
 from turnout.dashboard.sources.ledger import CLOCKS, Ledger
 from turnout.errors import ReportError, TurnoutError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
+from turnout.kernel.arrays import IntArray
 from turnout.kernel.rounds import OUTCOMES, RoundRecord, RoundReport
 from turnout.kernel.slots.turns import FINISHED, STARTED, InFlight, StartedTurn
 from turnout.lab.analysis.explain import explain_run
@@ -21,8 +21,7 @@ from turnout.lab.runs.info import RunInfo
 from turnout.lab.runs.plans import RunPlan, slot_defaults
 from turnout.lab.runs.slots import Flight as RunFlight
 from turnout.lab.runs.store import RunStore
-from turnout.live import Turn
-from turnout.live._internals import FAILED, KINDS, Flight, OpenRound, WriterFigures
+from turnout.live._internals import FAILED, KINDS
 from turnout.plugins import naming_packages
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.explanation import Explanation
@@ -32,7 +31,7 @@ from turnout.policies.wrappers.guarantee import MostOwed
 _KIND_OF = {outcome: KINDS.index(outcome) for outcome in OUTCOMES}
 
 
-class RunSource:
+class RunSource(Source):
     """The source of a run: builds the policy of its plan again and passes the recorded reports to it.
 
     Without rounds, the record has the turns in the order of their decisions. They are passed to the policy as they
@@ -40,35 +39,20 @@ class RunSource:
     """
 
     def __init__(self, store: RunStore, info: RunInfo) -> None:
+        planned = info.plan.get("rounds")
+        super().__init__(
+            Ledger(_slots_of(store, info)),
+            name=name_of(info),
+            policy=str(info.plan.get("policy", "")),
+            run=info.id,
+            planned=planned if isinstance(planned, int) else None,
+        )
         self._store, self.info = store, info
-        self.ledger = Ledger(_slots_of(store, info))
-        self.trouble: str | None = None
         self.ledger.policy, self.trouble = _make_policy(info)
         self.ledger.join(info.clients)
         self._in_flight = InFlight(info.clients)
         self._flights: list[RunFlight] = []  # a heap
         self._now = 0.0
-
-    @property
-    def name(self) -> str:
-        """The label of the run, or its policy."""
-        return name_of(self.info)
-
-    @property
-    def policy(self) -> str:
-        """The policy named in the plan."""
-        return str(self.info.plan.get("policy", ""))
-
-    @property
-    def run(self) -> int | None:
-        """The id of the run."""
-        return self.info.id
-
-    @property
-    def planned(self) -> int | None:
-        """The number of rounds in the plan; None if the plan has none."""
-        rounds = self.info.plan.get("rounds")
-        return rounds if isinstance(rounds, int) else None
 
     @property
     def finished(self) -> bool:
@@ -96,10 +80,6 @@ class RunSource:
         if self.info.finished and len(self.ledger) >= self.info.rounds and self._flights:
             self._end([heapq.heappop(self._flights) for _ in range(len(self._flights))], None)
 
-    def id_of(self, row: int) -> str:
-        """Returns the row as a string: clients of a run have no other id."""
-        return str(row)
-
     def row_of(self, client: str) -> int:
         """Returns the row of a client; accepts "17", "c17" and "client 17"."""
         row = client.removeprefix("client ").removeprefix("c")
@@ -109,42 +89,9 @@ class RunSource:
             )
         return int(row)
 
-    def search(self, query: str, limit: int) -> IntArray:
-        """Returns at most `limit` rows whose digits contain `query`."""
-        matches = (row for row in range(self.info.clients) if query in str(row))
-        return np.fromiter((row for row, _ in zip(matches, range(limit), strict=False)), dtype=np.int64)
-
     def explain(self, row: int, number: int) -> Explanation:
         """Explains a round by replaying the run up to it."""
         return explain_run(self._store, self.info.id, row, number)
-
-    def open_round(self) -> tuple[OpenRound, list[Turn]] | None:
-        """Returns None: a run records closed rounds only."""
-        return None
-
-    def in_flight(self) -> list[tuple[Flight, Turn]]:
-        """Returns an empty list: a run records only turns that have ended."""
-        return []
-
-    def writer(self) -> tuple[WriterFigures, int] | None:
-        """Returns None: a run is complete when it is written."""
-        return None
-
-    def failures(self, number: int) -> dict[int, str]:  # noqa: ARG002
-        """Returns an empty dict: a run does not record reasons of failures."""
-        return {}
-
-    def training_metrics(self) -> dict[str, tuple[IntArray, FloatArray]]:
-        """Returns the metrics recorded with the rounds."""
-        return {name: (rounds.values, values.values) for name, (rounds, values) in self.ledger.metrics.items()}
-
-    def notices(self) -> list[str]:
-        """Returns the reason why the guarantee of the run cannot be recomputed, if there is one."""
-        return [] if self.trouble is None else [self.trouble]
-
-    def extra_flags(self) -> dict[str, BoolArray]:
-        """Returns an empty dict: a run has no flags of its own."""
-        return {}
 
     def _add_round(self, record: RoundRecord) -> None:
         report = record.report

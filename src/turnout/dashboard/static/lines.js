@@ -2,13 +2,13 @@
 import { plain } from './format.js';
 
 /** Narrower charts have a legend instead of names at the lines. */
-export const NAMED_WIDTH = 420;
+const NAMED_WIDTH = 420;
 const LETTER = 6.3; // pixels of a letter of a name
 const LONGEST = 20; // letters
 const SPACING = 15; // pixels between two names
 
 /** Moves sorted values apart so that neighbours differ by at least `gap`, and stays above `least` if possible. */
-export function spread(values, gap, least = -Infinity) {
+function spread(values, gap, least = -Infinity) {
   const places = [...values];
   for (let index = 1; index < places.length; index += 1)
     places[index] = Math.max(places[index], places[index - 1] + gap);

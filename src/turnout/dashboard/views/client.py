@@ -24,7 +24,6 @@ from turnout.dashboard.views.common import (
 )
 from turnout.dashboard.views.queues import turns_and_availability
 from turnout.dashboard.watch import Watch
-from turnout.errors import ReportError
 from turnout.live._internals import KINDS
 from turnout.policies.explain.explanation import Explanation
 
@@ -33,10 +32,8 @@ SHOWN_TURNS = 500
 AVAILABLE = {"round": "in which it is available", "decision": "while it is there"}
 
 
-def client(watch: Watch, source: Source | None, *, client_id: str) -> dict[str, Any]:
+def client(watch: Watch, source: Source, *, client_id: str) -> dict[str, Any]:
     """Returns the turns, availability, times and debts of a client, and how it stands with its promise."""
-    if source is None:
-        raise ReportError("there is no client yet: this store has no run")
     ledger = source.ledger
     row = source.row_of(client_id)
     rows = np.array([row])

@@ -88,41 +88,24 @@ def histogram(values: FloatArray, limit: int = 40) -> dict[str, Any]:
     return {"edges": json_numbers(edges), "counts": counts.tolist()}
 
 
-def about(watch: Watch, source: Source | None) -> dict[str, Any]:
+def about(watch: Watch, source: Source) -> dict[str, Any]:
     """Returns the description of the source that every page shows in its header."""
-    reading = watch.reading if source is None else source.reading
-    data: dict[str, Any] = {
-        "run": None,
-        "name": "",
-        "policy": "",
-        "clients": 0,
-        "rounds": 0,
-        "planned": None,
-        "slots": None,
-        "noun": "round",
-        "promise": None,
-        "certificate": certificate(source),
-        "share_of": SHARE_OF["always"],
-        "finished": False,
-        "reading": None if reading is None else {"done": reading[0], "of": reading[1]},
-        "version": watch.version,
-    }
-    if source is None:
-        return data
-    ledger = source.ledger
+    ledger, reading = source.ledger, source.reading
     return {
-        **data,
         "run": source.run,
         "name": source.name,
         "policy": source.policy,
         "clients": ledger.clients,
         "rounds": ledger.last_round,
         "planned": source.planned,
-        "finished": source.finished,
         "slots": ledger.slots,
         "noun": ledger.noun,
         "promise": promise(ledger),
+        "certificate": certificate(source),
         "share_of": share_of(ledger, ledger.share_accrual),
+        "finished": source.finished,
+        "reading": None if reading is None else {"done": reading[0], "of": reading[1]},
+        "version": watch.version,
     }
 
 
@@ -148,13 +131,13 @@ def promise(ledger: Ledger) -> dict[str, Any] | None:
     }
 
 
-def certificate(source: Source | None) -> dict[str, Any]:
+def certificate(source: Source) -> dict[str, Any]:
     """Returns the status of the promise, its numbers, and the sentence that `Certificate.summary` has for it.
 
     The status is None if there is nothing to judge; the text then says why.
     """
-    summary = None if source is None else source.ledger.promise_summary()
-    if source is None or summary is None:
+    summary = source.ledger.promise_summary()
+    if summary is None:
         numbers = dict.fromkeys(("kept", "behind", "broken", "unserved", "tolerance", "worst", "worst_behind", "since"))
         return {"status": None, "text": _nothing_to_judge(source), **numbers}
     return {
@@ -171,15 +154,13 @@ def certificate(source: Source | None) -> dict[str, Any]:
     }
 
 
-def _nothing_to_judge(source: Source | None) -> str:
-    if source is None:
-        return "This store has no run yet."
+def _nothing_to_judge(source: Source) -> str:
     if source.trouble is not None:
         return "The promise cannot be judged."
     if source.reading is not None and source.ledger.policy is None:
         return "The promise is judged when the records have been read."
     if not source.ledger.clients:
-        return "No client has joined yet."
+        return source.no_clients
     return "This policy guarantees no turns."
 
 

@@ -39,7 +39,7 @@ FIGURES = (
 )
 
 
-def training(watch: Watch, source: Source | None, *, metric: str | None, picked: str = "") -> dict[str, Any]:
+def training(watch: Watch, source: Source, *, metric: str | None, picked: str = "") -> dict[str, Any]:
     """Returns the curves of a metric over rounds and over time, for this source and for comparable runs.
 
     Args:
@@ -49,8 +49,6 @@ def training(watch: Watch, source: Source | None, *, metric: str | None, picked:
         picked: The ids of the runs to compare, separated by commas; by default all runs in the same world.
     """
     data: dict[str, Any] = {"about": about(watch, source), "metrics": [], "metric": None, "groups": [], "losses": None}
-    if source is None:
-        return data
     data["losses"] = _losses(source)
     metrics = {name: columns for name, columns in source.training_metrics().items() if len(columns[0])}
     if not metrics:
@@ -72,7 +70,7 @@ def training(watch: Watch, source: Source | None, *, metric: str | None, picked:
     return {**data, "metrics": names, "metric": selected, "groups": groups}
 
 
-def compare(watch: Watch, source: Source | None, *, picked: str = "") -> dict[str, Any]:
+def compare(watch: Watch, source: Source, *, picked: str = "") -> dict[str, Any]:
     """Returns the figures of all runs in the same world; runs that differ only in their seed form a group.
 
     `picked` are the ids of the runs to compare, separated by commas; by default all runs in the world of this run.
@@ -85,10 +83,10 @@ def compare(watch: Watch, source: Source | None, *, picked: str = "") -> dict[st
         "front": [],
     }
     if watch.kind == "fleet":
-        what = "turns" if source is not None and source.ledger.slots is not None else "rounds"
+        what = "rounds" if source.ledger.slots is None else "turns"
         fleet = f"A live fleet has only one run. A replay can show its {what} with other policies."
         return {**data, "empty_reason": fleet}
-    if source is None:
+    if source.run is None:
         return {**data, "empty_reason": None}
     picks = picked_runs(picked)
     compared = _comparable_runs(watch, source, picks)

@@ -57,10 +57,10 @@ EMPTY: dict[str, Any] = {
 }
 
 
-def fairness(watch: Watch, source: Source | None) -> dict[str, Any]:
+def fairness(watch: Watch, source: Source) -> dict[str, Any]:
     """Returns taken and promised turns, the distribution of shares, the Lorenz curve and the least share by round."""
     data: dict[str, Any] = {"about": about(watch, source), "certificate": certificate(source)}
-    if source is None or not source.ledger.clients:
+    if not source.ledger.clients:
         return {**data, **EMPTY}
     ledger = source.ledger
     shares, turns = ledger.shares(), ledger.counters["turns"]
@@ -81,7 +81,7 @@ def fairness(watch: Watch, source: Source | None) -> dict[str, Any]:
 
 
 def clients(
-    watch: Watch, source: Source | None, *, sort: str, order: str, page: int, size: int, search: str
+    watch: Watch, source: Source, *, sort: str, order: str, page: int, size: int, search: str
 ) -> dict[str, Any]:
     """Returns a page of the list of clients.
 
@@ -99,7 +99,7 @@ def clients(
         raise SettingError(f"sort must be one of {', '.join(SORTS)}, got {sort!r}")
     if order not in ("asc", "desc"):
         raise SettingError(f"order must be asc or desc, got {order!r}")
-    if source is None or not source.ledger.clients:
+    if not source.ledger.clients:
         return {**data, "total": 0, "page": 1, "pages": 1, "size": size, "rows": []}
     standing, tolerance = standings(source.ledger), json_number(tolerance_of(source.ledger))
     columns = _columns(source.ledger, standing)

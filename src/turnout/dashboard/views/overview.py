@@ -45,25 +45,9 @@ WARNINGS = {
 }
 
 
-EMPTY: dict[str, Any] = {
-    **dict.fromkeys(
-        ("open", "mean_round", "recent_round", "p95_round", "volunteers", "cohort", "random", "least_share")
-    ),
-    **dict.fromkeys(("least", "jain", "worst", "shortfall", "slots")),
-    **dict.fromkeys(("round", "recent_of", "total_time"), 0),
-    "rounds": {"x": [], "mean": [], "low": [], "high": []},
-    "outcomes": {},
-    "warnings": [],
-    "behind": [],
-    "under_way": [],
-}
-
-
-def overview(watch: Watch, source: Source | None) -> dict[str, Any]:
+def overview(watch: Watch, source: Source) -> dict[str, Any]:
     """Returns the current round, durations compared with random selection, the promise and warnings."""
     data: dict[str, Any] = {"about": about(watch, source), "certificate": certificate(source)}
-    if source is None:
-        return {**data, **EMPTY}
     ledger = source.ledger
     seconds = ledger.round_column("seconds")
     x, (mean, low, high) = bin_series(ledger.round_column("rounds"), seconds)

@@ -29,11 +29,11 @@ from turnout.kernel.arrays import FloatArray, IntArray
 COLUMNS = 160
 
 
-def queues(watch: Watch, source: Source | None, *, order: str, page: int) -> dict[str, Any]:
+def queues(watch: Watch, source: Source, *, order: str, page: int) -> dict[str, Any]:
     """Returns the debts of a page of clients by round, a summary of all debts by round, and their distribution now."""
     data: dict[str, Any] = {"about": about(watch, source), "order": order}
     empty = {"page": 1, "pages": 1, "total": 0, "x": [], "ids": [], "owed": None, "curve": None, "now": None}
-    if source is None or not source.ledger.clients:
+    if not source.ledger.clients:
         return {**data, **empty, "cap": None, "owed_note": None, "empty_reason": None}
     ledger = source.ledger
     if ledger.queues is None:
@@ -65,10 +65,10 @@ def queues(watch: Watch, source: Source | None, *, order: str, page: int) -> dic
     }
 
 
-def turns(watch: Watch, source: Source | None, *, order: str, page: int) -> dict[str, Any]:
+def turns(watch: Watch, source: Source, *, order: str, page: int) -> dict[str, Any]:
     """Returns the turns and the availability of a page of clients by round (the "pull record" of the paper)."""
     data: dict[str, Any] = {"about": about(watch, source), "order": order}
-    if source is None or not source.ledger.clients:
+    if not source.ledger.clients:
         empty = {"page": 1, "pages": 1, "total": 0, "x": [], "width": 1, "ids": [], "counts": [], "available": None}
         return {**data, **empty}
     ledger = source.ledger

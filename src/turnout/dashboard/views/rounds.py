@@ -29,24 +29,19 @@ EMPTY: dict[str, Any] = {
 }
 
 
-def rounds(watch: Watch, source: Source | None, *, page: int, size: int) -> dict[str, Any]:
+def rounds(watch: Watch, source: Source, *, page: int, size: int) -> dict[str, Any]:
     """Returns a page of the list of rounds, newest first."""
     data: dict[str, Any] = {"about": about(watch, source)}
-    total = 0 if source is None else len(source.ledger)
+    total, starts = len(source.ledger), source.ledger.starts
     current = page_of(total, page, size)
-    rows = []
-    if source is not None:
-        starts = source.ledger.starts
-        indices = range(total - 1 - current.start, total - 1 - current.end, -1)
-        rows = [_round_row(source, index, slice(int(starts[index]), int(starts[index + 1]))) for index in indices]
+    indices = range(total - 1 - current.start, total - 1 - current.end, -1)
+    rows = [_round_row(source, index, slice(int(starts[index]), int(starts[index + 1]))) for index in indices]
     return {**data, "total": total, "page": current.number, "pages": current.pages, "size": size, "rows": rows}
 
 
-def round_detail(watch: Watch, source: Source | None, *, requested: int | None) -> dict[str, Any]:
+def round_detail(watch: Watch, source: Source, *, requested: int | None) -> dict[str, Any]:
     """Returns a round, by default the newest, with the prediction and the outcome of each chosen client."""
     data: dict[str, Any] = {"about": about(watch, source)}
-    if source is None:
-        return {**data, **EMPTY}
     ledger, opened = source.ledger, source.open_round()
     newest = ledger.last_round if opened is None else max(opened[0].round, ledger.last_round)
     data = {**data, "first": ledger.first_after + 1 if newest else None, "last": newest or None}

@@ -21,7 +21,7 @@ FLAG_TEXTS = {
 }
 
 
-def speed(watch: Watch, source: Source | None) -> dict[str, Any]:
+def speed(watch: Watch, source: Source) -> dict[str, Any]:
     """Returns predicted and actual times with a 90 % band, residuals, the error by round, and flagged clients."""
     data: dict[str, Any] = {"about": about(watch, source)}
     empty: dict[str, Any] = {
@@ -36,7 +36,7 @@ def speed(watch: Watch, source: Source | None) -> dict[str, Any]:
         "residuals": {"edges": [], "counts": []},
         "flags": [],
     }
-    if source is None or not len(source.ledger):
+    if not len(source.ledger):
         return {**data, **empty, "empty_reason": None}
     ledger = source.ledger
     predicted, actual = ledger.turn_column("predicted"), ledger.turn_column("times")

@@ -58,7 +58,7 @@ class Latencies:
             ]
 
 
-def system(watch: Watch, source: Source | None, *, latencies: Latencies) -> dict[str, Any]:
+def system(watch: Watch, source: Source, *, latencies: Latencies) -> dict[str, Any]:
     """Returns the sizes of the file, reading and response times, and versions."""
     return {
         "about": about(watch, source),
@@ -97,9 +97,9 @@ def metrics(watch: Watch, source: Source | None) -> str:
     return "".join(f"{line}\n" for line in _lines(watch, source))
 
 
-def _gaps(source: Source | None) -> dict[str, Any] | None:
+def _gaps(source: Source) -> dict[str, Any] | None:
     """Returns how long rounds or turns last and, with rounds, how long the server waits before the next one."""
-    if source is None or not source.ledger.is_dated:
+    if not source.ledger.is_dated:
         return None
     started, finished = (source.ledger.round_column(name) for name in ("started", "finished"))
     if not np.isfinite(finished).any():
@@ -119,7 +119,7 @@ def _lines(watch: Watch, source: Source | None) -> Iterator[str]:
     )
     log_bytes = float(sizes["log_bytes"])
     yield from metric_lines("turnout_log_bytes", "Size of the store's write-ahead log.", "gauge", {"": log_bytes})
-    if source is None:
+    if source is None or not source.name:
         return
     ledger = source.ledger
     own = {"policy": source.policy} | ({} if source.run is None else {"run": str(source.run)})
