@@ -16,13 +16,11 @@ from turnout.dashboard.views.common import (
     about,
     bin_series,
     count_of,
-    flag_names,
-    json_number,
     json_numbers,
     standings,
-    tolerance_of,
 )
-from turnout.dashboard.views.queues import turns_and_availability
+from turnout.dashboard.views.fairness import client_columns, client_rows
+from turnout.dashboard.views.queues import turn_bins, turns_and_availability
 from turnout.dashboard.watch import Watch
 from turnout.live._internals import KINDS
 from turnout.policies.explain.explanation import Explanation
@@ -40,31 +38,15 @@ def client(watch: Watch, source: Source, *, client_id: str) -> dict[str, Any]:
     standing = standings(ledger)
     debts = standing.owed
     counts, available, edges = turns_and_availability(ledger, rows)
-    counters = ledger.counters
-    rounds = ledger.round_column("rounds")
+    (listed,) = client_rows(source, rows, client_columns(ledger))
     return {
         "about": about(watch, source),
-        "id": source.id_of(row),
-        "turns": int(counters["turns"][row]),
-        "share": json_number(ledger.shares()[row]),
-        "counted": json_number(standing.counted[row]),
-        "promised": json_number(standing.promised[row]),
-        "behind": json_number(standing.behind[row]),
-        "tolerance": json_number(tolerance_of(ledger)),
-        "status": standing.status(row),
+        **listed,
         "standing": _standing(source, standing, row),
-        "owed": json_number(debts[row]),
-        "forfeited": json_number(standing.forfeited[row]),
         "rank": int((debts > debts[row]).sum()) + 1 if math.isfinite(debts[row]) else None,
-        "volunteered": int(counters["volunteered"][row]) if ledger.knows_availability else None,
-        "reliability": json_number(ledger.history.reliability[row]),
-        "mean_seconds": json_number(ledger.mean_seconds()[row]),
-        "last_round": int(counters["last_round"][row]) or None,
-        "joined": int(counters["joined"][row]),
-        "flags": flag_names(source, rows)[0],
+        "joined": int(ledger.counters["joined"][row]),
         "strip": {
-            "x": rounds[edges[:-1]].tolist() if len(rounds) else [],
-            "width": int(edges[1] - edges[0]) if len(edges) > 1 else 1,
+            **turn_bins(ledger, edges),
             "available": None if available is None else json_numbers(available[:, 0]),
             "chosen": counts[:, 0].tolist(),
         },

@@ -123,7 +123,6 @@ def promise(ledger: Ledger) -> dict[str, Any] | None:
     return {
         "least": json_number(float(rates.min())),
         "most": json_number(float(rates.max())),
-        "accrual": queues.accrual,
         "of": share_of(ledger, queues.accrual),
         "paid": ledger.paid,
         "tolerance": json_number(tolerance_of(ledger)),
@@ -132,26 +131,14 @@ def promise(ledger: Ledger) -> dict[str, Any] | None:
 
 
 def certificate(source: Source) -> dict[str, Any]:
-    """Returns the status of the promise, its numbers, and the sentence that `Certificate.summary` has for it.
+    """Returns the status of the promise, and the sentence that `Certificate.summary` has for it.
 
     The status is None if there is nothing to judge; the text then says why.
     """
     summary = source.ledger.promise_summary()
     if summary is None:
-        numbers = dict.fromkeys(("kept", "behind", "broken", "unserved", "tolerance", "worst", "worst_behind", "since"))
-        return {"status": None, "text": _nothing_to_judge(source), **numbers}
-    return {
-        "status": summary.status,
-        "text": f"{summary.sentence(source.id_of)}.",
-        "kept": summary.kept,
-        "behind": summary.behind,
-        "broken": summary.broken,
-        "unserved": summary.unserved,
-        "tolerance": json_number(summary.tolerance),
-        "worst": None if summary.worst is None else source.id_of(summary.worst),
-        "worst_behind": json_number(summary.worst_behind),
-        "since": summary.since,
-    }
+        return {"status": None, "text": _nothing_to_judge(source)}
+    return {"status": summary.status, "text": f"{summary.sentence(source.id_of)}."}
 
 
 def _nothing_to_judge(source: Source) -> str:
@@ -271,11 +258,24 @@ def page_of(total: int, number: int, size: int) -> Page:
     return Page(number, pages, (number - 1) * size, min(number * size, total))
 
 
-def ordered_rows(ledger: Ledger, order: str) -> IntArray:
-    """Returns all rows ordered by joining ("id"), by debt ("owed") or by turns taken ("turns"), largest first."""
-    if order == "id":
-        return np.arange(ledger.clients)
-    if order not in ("owed", "turns"):
+def client_page(watch: Watch, source: Source, order: str, page: int) -> tuple[dict[str, Any], IntArray]:
+    """Returns the part of a response that says which clients a map shows, and their rows.
+
+    Clients are ordered by joining ("id"), by debt ("owed") or by turns taken ("turns"), largest first.
+    """
+    ledger = source.ledger
+    if order not in ("owed", "id", "turns"):
         raise SettingError(f"order must be owed, id or turns, got {order!r}")
     values = owed(ledger) if order == "owed" and ledger.queues is not None else ledger.counters["turns"]
-    return np.argsort(-values, kind="stable")
+    rows = np.arange(ledger.clients) if order == "id" else np.argsort(-values, kind="stable")
+    current = page_of(len(rows), page, SHOWN_ROWS)
+    shown = rows[current.start : current.end]
+    data = {
+        "about": about(watch, source),
+        "order": order,
+        "page": current.number,
+        "pages": current.pages,
+        "total": len(rows),
+        "ids": [source.id_of(row) for row in shown.tolist()],
+    }
+    return data, shown

@@ -25,18 +25,6 @@ MAX_GROUPS = 24
 MAX_DIGITS = 15  # of the id of a run
 #: Metrics that are shares; their confidence intervals stay between 0 and 1.
 SHARES = ("accuracy", "precision", "recall", "f1", "auc")
-FIGURES = (
-    "mean_round",
-    "p95_round",
-    "total_time",
-    "least_share",
-    "jain",
-    "shortfall",
-    "accuracy",
-    "rate",
-    "mean_turn",
-    "staleness",
-)
 
 
 def training(watch: Watch, source: Source, *, metric: str | None, picked: str = "") -> dict[str, Any]:
@@ -109,7 +97,7 @@ def compare(watch: Watch, source: Source, *, picked: str = "") -> dict[str, Any]
                 "rounds": rounds,
                 "true_times": given_true_times(infos[0]),
                 "is_current": any(info.id == source.run for info in infos),
-                **{figure: _interval([digest.figures[figure] for digest in digests]) for figure in FIGURES},
+                **{figure: _interval([digest.figures[figure] for digest in digests]) for figure in digests[0].figures},
             }
         )
     groups.sort(key=lambda group: group["mean_round"]["mean"])
@@ -191,7 +179,6 @@ def _curve(digests: Sequence[Digest], metric: str) -> dict[str, Any]:
         "rounds": x,
         "seconds": json_numbers(bin_series(rounds, np.mean(seconds, axis=0))[1][2]),
         "mean": json_numbers(y),
-        "half_width": None if len(digests) == 1 else json_numbers(bin_series(rounds, half)[1][0]),
         **_bounds(metric, rounds, np.array(values), half),
     }
 
@@ -219,7 +206,6 @@ def _fleet_curve(source: Source, rounds: IntArray, values: FloatArray) -> dict[s
         "rounds": x,
         "seconds": json_numbers(seconds),
         "mean": json_numbers(mean),
-        "half_width": None,
         "low": None,
         "high": None,
     }

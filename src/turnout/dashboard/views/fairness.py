@@ -12,7 +12,6 @@ from turnout.dashboard.views.common import (
     Standings,
     about,
     bin_series,
-    certificate,
     flag_names,
     histogram,
     json_number,
@@ -59,7 +58,7 @@ EMPTY: dict[str, Any] = {
 
 def fairness(watch: Watch, source: Source) -> dict[str, Any]:
     """Returns taken and promised turns, the distribution of shares, the Lorenz curve and the least share by round."""
-    data: dict[str, Any] = {"about": about(watch, source), "certificate": certificate(source)}
+    data: dict[str, Any] = {"about": about(watch, source)}
     if not source.ledger.clients:
         return {**data, **EMPTY}
     ledger = source.ledger
@@ -101,39 +100,38 @@ def clients(
         raise SettingError(f"order must be asc or desc, got {order!r}")
     if not source.ledger.clients:
         return {**data, "total": 0, "page": 1, "pages": 1, "size": size, "rows": []}
-    standing, tolerance = standings(source.ledger), json_number(tolerance_of(source.ledger))
-    columns = _columns(source.ledger, standing)
+    columns = client_columns(source.ledger)
     rows = source.search(search, MAX_MATCHES) if search else np.arange(source.ledger.clients)
     rows = _sorted(rows, None if sort == "id" else columns[sort], order)
     current = page_of(len(rows), page, size)
-    shown = rows[current.start : current.end]
-    flags = flag_names(source, shown)
     return {
         **data,
         "total": len(rows),
         "page": current.number,
         "pages": current.pages,
         "size": size,
-        "rows": [
-            {
-                "id": source.id_of(row),
-                **{name: json_number(column[row]) for name, column in columns.items()},
-                "tolerance": tolerance,
-                "status": standing.status(row),
-                "flags": names,
-            }
-            for row, names in zip(shown.tolist(), flags, strict=True)
-        ],
+        "rows": client_rows(source, rows[current.start : current.end], columns),
     }
 
 
-def _unserved(source: Source, standing: Standings) -> dict[str, Any]:
-    """Returns the clients that were there for too few rounds to be served."""
-    rows = np.flatnonzero(standing.unserved & ~source.ledger.retired)
-    return {"total": len(rows), "ids": [source.id_of(row) for row in rows[:MAX_NAMED_UNSERVED].tolist()]}
+def client_rows(source: Source, rows: IntArray, columns: dict[str, FloatArray]) -> list[dict[str, Any]]:
+    """Returns what the list of clients shows about each of these."""
+    standing, tolerance = standings(source.ledger), json_number(tolerance_of(source.ledger))
+    return [
+        {
+            "id": source.id_of(row),
+            **{name: json_number(column[row]) for name, column in columns.items()},
+            "tolerance": tolerance,
+            "status": standing.status(row),
+            "flags": names,
+        }
+        for row, names in zip(rows.tolist(), flag_names(source, rows), strict=True)
+    ]
 
 
-def _columns(ledger: Ledger, standing: Standings) -> dict[str, FloatArray]:
+def client_columns(ledger: Ledger) -> dict[str, FloatArray]:
+    """Returns the columns of the list of clients."""
+    standing = standings(ledger)
     last = ledger.counters["last_round"].astype(np.float64)
     volunteered = ledger.counters["volunteered"].astype(np.float64)
     return {
@@ -150,6 +148,12 @@ def _columns(ledger: Ledger, standing: Standings) -> dict[str, FloatArray]:
         "reliability": ledger.history.reliability,
         "last_round": np.where(last > 0, last, np.nan),
     }
+
+
+def _unserved(source: Source, standing: Standings) -> dict[str, Any]:
+    """Returns the clients that were there for too few rounds to be served."""
+    rows = np.flatnonzero(standing.unserved & ~source.ledger.retired)
+    return {"total": len(rows), "ids": [source.id_of(row) for row in rows[:MAX_NAMED_UNSERVED].tolist()]}
 
 
 def _sorted(rows: IntArray, values: FloatArray | None, order: str) -> IntArray:

@@ -47,7 +47,7 @@ WARNINGS = {
 
 def overview(watch: Watch, source: Source) -> dict[str, Any]:
     """Returns the current round, durations compared with random selection, the promise and warnings."""
-    data: dict[str, Any] = {"about": about(watch, source), "certificate": certificate(source)}
+    data: dict[str, Any] = {"about": about(watch, source)}
     ledger = source.ledger
     seconds = ledger.round_column("seconds")
     x, (mean, low, high) = bin_series(ledger.round_column("rounds"), seconds)

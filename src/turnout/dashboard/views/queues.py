@@ -10,16 +10,13 @@ from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.debts import debt_history
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.views.common import (
-    SHOWN_ROWS,
-    about,
     bin_edges,
+    client_page,
     histogram,
     json_number,
     json_numbers,
-    ordered_rows,
     owed,
     owed_note,
-    page_of,
     standings,
 )
 from turnout.dashboard.views.overview import debts_over_time
@@ -31,17 +28,13 @@ COLUMNS = 160
 
 def queues(watch: Watch, source: Source, *, order: str, page: int) -> dict[str, Any]:
     """Returns the debts of a page of clients by round, a summary of all debts by round, and their distribution now."""
-    data: dict[str, Any] = {"about": about(watch, source), "order": order}
-    empty = {"page": 1, "pages": 1, "total": 0, "x": [], "ids": [], "owed": None, "curve": None, "now": None}
-    if not source.ledger.clients:
-        return {**data, **empty, "cap": None, "owed_note": None, "empty_reason": None}
+    data, shown = client_page(watch, source, order, page)
     ledger = source.ledger
-    if ledger.queues is None:
+    if ledger.queues is None or not ledger.clients:
         no_guarantee = f"The policy {source.policy} guarantees no turns, so no turns are owed."
-        return {**data, **empty, "cap": None, "owed_note": None, "empty_reason": no_guarantee}
-    rows = ordered_rows(ledger, order)
-    current = page_of(len(rows), page, SHOWN_ROWS)
-    shown = rows[current.start : current.end]
+        nothing = dict.fromkeys(("owed", "curve", "now", "cap", "owed_note"))
+        reason = no_guarantee if ledger.clients else None
+        return {**data, "page": 1, "pages": 1, "total": 0, "x": [], "ids": [], **nothing, "empty_reason": reason}
     debts, reason = debt_history(ledger, shown)
     x: list[int] = []
     if debts is not None:
@@ -51,11 +44,7 @@ def queues(watch: Watch, source: Source, *, order: str, page: int) -> dict[str, 
     cap = ledger.queues.max_owed
     return {
         **data,
-        "page": current.number,
-        "pages": current.pages,
-        "total": len(rows),
         "x": x,
-        "ids": [source.id_of(row) for row in shown.tolist()],
         "owed": None if debts is None else [json_numbers(column) for column in debts.T],
         "empty_reason": reason,
         "curve": debts_over_time(ledger),
@@ -67,26 +56,22 @@ def queues(watch: Watch, source: Source, *, order: str, page: int) -> dict[str, 
 
 def turns(watch: Watch, source: Source, *, order: str, page: int) -> dict[str, Any]:
     """Returns the turns and the availability of a page of clients by round (the "pull record" of the paper)."""
-    data: dict[str, Any] = {"about": about(watch, source), "order": order}
-    if not source.ledger.clients:
-        empty = {"page": 1, "pages": 1, "total": 0, "x": [], "width": 1, "ids": [], "counts": [], "available": None}
-        return {**data, **empty}
-    ledger = source.ledger
-    rows = ordered_rows(ledger, order)
-    current = page_of(len(rows), page, SHOWN_ROWS)
-    shown = rows[current.start : current.end]
-    counts, available, edges = turns_and_availability(ledger, shown)
-    rounds = ledger.round_column("rounds")
+    data, shown = client_page(watch, source, order, page)
+    counts, available, edges = turns_and_availability(source.ledger, shown)
     return {
         **data,
-        "page": current.number,
-        "pages": current.pages,
-        "total": len(rows),
-        "x": rounds[edges[:-1]].tolist() if len(rounds) else [],
-        "width": int(edges[1] - edges[0]) if len(edges) > 1 else 1,
-        "ids": [source.id_of(row) for row in shown.tolist()],
+        **turn_bins(source.ledger, edges),
         "counts": counts.T.tolist(),
         "available": None if available is None else [json_numbers(column) for column in available.T],
+    }
+
+
+def turn_bins(ledger: Ledger, edges: IntArray) -> dict[str, Any]:
+    """Returns the first round and the width of bins of rounds."""
+    rounds = ledger.round_column("rounds")
+    return {
+        "x": rounds[edges[:-1]].tolist() if len(rounds) else [],
+        "width": int(edges[1] - edges[0]) if len(edges) > 1 else 1,
     }
 
 

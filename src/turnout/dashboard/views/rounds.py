@@ -9,7 +9,7 @@ import numpy as np
 
 from turnout.counting import counted
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.columns import TURN_REASONS
+from turnout.dashboard.sources.columns import ROUND_REASONS, TURN_REASONS
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.views.common import about, count_of, json_number, known_count, page_of
 from turnout.dashboard.views.slots import OUT, decision_summary, kind_name, turn_of
@@ -47,9 +47,9 @@ def round_detail(watch: Watch, source: Source, *, requested: int | None) -> dict
     data = {**data, "first": ledger.first_after + 1 if newest else None, "last": newest or None}
     number = newest if requested is None else requested
     if not newest:
-        return {**data, **EMPTY}
+        return {**EMPTY, **data}
     if opened is not None and opened[0].round == number > ledger.last_round:
-        return {**data, **_open_round(*opened)}
+        return {**_open_round(*opened), **data}
     found = ledger.find_round(number)
     if found is None:
         suffix = " yet" if source.reading is not None else ""
@@ -65,15 +65,10 @@ def round_detail(watch: Watch, source: Source, *, requested: int | None) -> dict
         row["seconds"] = json_number(flights[number].elapsed) if number in flights else None
     return {
         **data,
+        **{name: row[name] for name in ("turn", "seconds", "volunteers", "threshold", "objective", "unit")},
         "number": number,
         "is_open": is_open,
-        "turn": row["turn"],
-        "seconds": row["seconds"],
-        "volunteers": row["volunteers"],
         "target_size": row["cohort"],
-        "threshold": row["threshold"],
-        "objective": row["objective"],
-        "unit": _unit(ledger.turn_column("price")[turns]),
         "opened": _timestamp(ledger, "started", index),
         "closed": _timestamp(ledger, "finished", index),
         "summary": _summary(row),
@@ -174,41 +169,32 @@ def _open_round(opened: OpenRound, turns: list[Turn]) -> dict[str, Any]:
     """Returns the open round; its turns have no predictions yet."""
     index_of = {row: index for index, row in enumerate(opened.rows.tolist())}
     reasons = {name: np.asarray(value) for name, value in opened.reasons.items()}
-    rows = []
-    for turn in turns:
-        index = index_of[turn.row]
-        per_client = {
-            name: json_number(float(reasons[name][index])) if name in reasons and reasons[name].ndim == 1 else None
-            for name in TURN_REASONS
+    per_client = [name for name in TURN_REASONS if name in reasons and reasons[name].ndim == 1]
+    rows = [
+        {
+            **dict.fromkeys((*TURN_REASONS, "predicted", "low", "high")),
+            **{name: json_number(float(reasons[name][index_of[turn.row]])) for name in per_client},
+            "id": turn.id,
+            "seconds": json_number(turn.seconds),
+            "outcome": turn.kind or OUT,
+            "loss": json_number(turn.loss),
+            "bottleneck": False,
+            "why": turn.why,
         }
-        rows.append(
-            {
-                "id": turn.id,
-                **per_client,
-                "predicted": None,
-                "low": None,
-                "high": None,
-                "seconds": json_number(turn.seconds),
-                "outcome": turn.kind or "out",
-                "loss": json_number(turn.loss),
-                "bottleneck": False,
-                "why": turn.why,
-            }
-        )
+        for turn in turns
+    ]
     arrived = sum(turn.kind == KINDS[ARRIVED] for turn in turns)
     deadline = "" if opened.deadline is None else f" The deadline is {opened.deadline:.1f} s after the selection."
     return {
+        **EMPTY,
+        **{name: json_number(float(reasons[name])) for name in ROUND_REASONS if name in reasons},
         "number": opened.round,
         "is_open": True,
-        "turn": None,
         "seconds": json_number(opened.elapsed),
         "volunteers": int(opened.available.sum()),
         "target_size": opened.wanted,
-        "threshold": json_number(float(reasons["threshold"])) if "threshold" in reasons else None,
-        "objective": json_number(float(reasons["objective"])) if "objective" in reasons else None,
         "unit": "seconds" if "price" in reasons else "turns",
         "opened": opened.opened,
-        "closed": None,
         "summary": (
             f"This round is open: {counted(arrived, 'chosen client', 'have', of=len(turns))} arrived, the target is "
             f"{opened.wanted}.{deadline}"
