@@ -49,14 +49,6 @@ BINS = {"edges": Many(NUMBER, 41), "counts": Many(COUNT, 40)}
 FLAGS = Many(OneOf(("context", "changed", "backing_off", "retired", "rarely_available", "too_few_rounds")), 6)
 OUTCOME = OneOf(("arrived", "late", "failed", "surplus", "outrun"))
 STATUS = OneOf(("kept", "behind", "broken"))
-CERTIFICATE = {
-    "status": Maybe(STATUS),
-    "text": str,
-    **dict.fromkeys(("kept", "behind", "broken", "unserved", "since"), Maybe(COUNT)),
-    "tolerance": NUMBER,
-    "worst": Maybe(str),
-    "worst_behind": NUMBER,
-}
 SHARE_OF = OneOf(("all rounds", "the rounds it was available for", "all turns", "the turns given while it was there"))
 READING = Maybe({"done": COUNT, "of": COUNT})
 ABOUT = {
@@ -72,14 +64,13 @@ ABOUT = {
         {
             "least": NUMBER,
             "most": NUMBER,
-            "accrual": OneOf(("always", "available")),
             "of": SHARE_OF,
             "tolerance": NUMBER,
             "paid": OneOf(("chosen", "contributed")),
             "cap": NUMBER,
         }
     ),
-    "certificate": CERTIFICATE,
+    "certificate": {"status": Maybe(STATUS), "text": str},
     "share_of": SHARE_OF,
     "finished": bool,
     "reading": READING,
@@ -203,7 +194,6 @@ SHAPES: dict[str, Any] = {
         "least": Maybe({"id": str}),
         "jain": NUMBER,
         "worst": Maybe(STANDING),
-        "certificate": CERTIFICATE,
         "rounds": {"x": LINE, "mean": LINE, "low": LINE, "high": LINE},
         "shortfall": Maybe({"x": LINE, "largest": LINE, "ever": NUMBER, "tolerance": NUMBER}),
         "outcomes": Named(COUNT),
@@ -232,7 +222,6 @@ SHAPES: dict[str, Any] = {
     },
     "fairness": {
         "about": ABOUT,
-        "certificate": CERTIFICATE,
         "unserved": {"total": COUNT, "ids": Many(str, 20)},
         "owed_note": Maybe(str),
         "least_share": NUMBER,
@@ -389,7 +378,6 @@ SHAPES: dict[str, Any] = {
                 "rounds": LINE,
                 "seconds": LINE,
                 "mean": LINE,
-                "half_width": Maybe(LINE),
                 "low": Maybe(LINE),
                 "high": Maybe(LINE),
             },

@@ -22,7 +22,7 @@ from turnout.dashboard.views.common import Standings, _nothing_to_judge
 )
 def test_why_there_is_nothing_to_judge(reading: float | None, policy: str | None, clients: int, text: str) -> None:
     ledger: Any = SimpleNamespace(policy=policy, clients=clients)
-    source: Any = SimpleNamespace(trouble=None, reading=reading, ledger=ledger)
+    source: Any = SimpleNamespace(trouble=None, reading=reading, ledger=ledger, no_clients="No client has joined yet.")
     assert _nothing_to_judge(source) == text
 
 
