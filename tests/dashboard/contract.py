@@ -143,6 +143,13 @@ ROUND = {
         100_000,
     ),
 }
+PAGES = {"about": ABOUT, "total": COUNT, "page": COUNT, "pages": COUNT}
+MAP = {
+    **PAGES,
+    "order": OneOf(("owed", "id", "turns")),
+    "x": Many(COUNT, COLUMNS + 1),
+    "ids": Many(str, SHOWN_ROWS),
+}
 SHAPES: dict[str, Any] = {
     "store": {
         "version": COUNT,
@@ -243,23 +250,14 @@ SHAPES: dict[str, Any] = {
         "worst_over_time": {"x": LINE, "least_share": LINE, "promised": NUMBER},
     },
     "clients": {
-        "about": ABOUT,
-        "total": COUNT,
-        "page": COUNT,
-        "pages": COUNT,
+        **PAGES,
         "size": COUNT,
         "sort": str,
         "order": OneOf(("asc", "desc")),
         "rows": Many(CLIENT, PAGE),
     },
     "queues": {
-        "about": ABOUT,
-        "order": OneOf(("owed", "id", "turns")),
-        "page": COUNT,
-        "pages": COUNT,
-        "total": COUNT,
-        "x": Many(COUNT, COLUMNS + 1),
-        "ids": Many(str, SHOWN_ROWS),
+        **MAP,
         "owed": Maybe(Many(Many(NUMBER, COLUMNS + 1), SHOWN_ROWS)),
         "empty_reason": Maybe(str),
         "curve": Maybe({"x": LINE, "worst": LINE, "mean": LINE, "p95": LINE}),
@@ -268,14 +266,8 @@ SHAPES: dict[str, Any] = {
         "owed_note": Maybe(str),
     },
     "turns": {
-        "about": ABOUT,
-        "order": OneOf(("owed", "id", "turns")),
-        "page": COUNT,
-        "pages": COUNT,
-        "total": COUNT,
-        "x": Many(COUNT, COLUMNS + 1),
+        **MAP,
         "width": COUNT,
-        "ids": Many(str, SHOWN_ROWS),
         "counts": Many(Many(COUNT, COLUMNS + 1), SHOWN_ROWS),
         "available": Maybe(Many(Many(NUMBER, COLUMNS + 1), SHOWN_ROWS)),
     },
@@ -299,10 +291,7 @@ SHAPES: dict[str, Any] = {
         "flags": Many({"id": str, "kind": OneOf(("context", "changed")), "text": str}, 200),
     },
     "rounds": {
-        "about": ABOUT,
-        "total": COUNT,
-        "page": COUNT,
-        "pages": COUNT,
+        **PAGES,
         "rows": Many(
             {
                 "round": COUNT,
@@ -474,7 +463,6 @@ SAME_LENGTH: dict[str, list[tuple[str, ...]]] = {
             "groups.0.rounds",
             "groups.0.seconds",
             "groups.0.mean",
-            "groups.0.half_width",
             "groups.0.low",
             "groups.0.high",
         ),

@@ -77,7 +77,6 @@ def test_the_api_says_who_is_beyond_the_tolerance_how_far_and_since_when(broken:
     since = broken_since(turns[worst])
     assert len(beyond) >= 6
     with served(broken) as server:
-        server.wait_read()
         for route in ROUTES:
             certificate = server.json(f"/api/{route}")["about"]["certificate"]
             assert certificate["status"] == "broken", route
@@ -321,7 +320,6 @@ def test_a_round_takes_what_the_server_waited_for(folder: Path) -> None:
         recorded = [closed.duration for closed in reader.closed_rounds()]
     assert recorded == [9.0, record.report.duration]
     with served(path) as server:
-        server.wait_read()
         data = server.json("/api/overview")
         assert [row["seconds"] for row in reversed(server.json("/api/rounds")["rows"])] == recorded
         assert data["total_time"] == pytest.approx(sum(recorded))
@@ -338,7 +336,6 @@ def test_shares_are_named_by_the_rounds_that_they_are_a_share_of(folder: Path, a
             scheduler.report_many(dict.fromkeys(scheduler.choose(named(4)[number % 2 :]), 5.0))
             scheduler.close_round()
     with served(path) as server:
-        server.wait_read()
         data = server.json("/api/clients?sort=id&order=asc")
         assert data["about"]["share_of"] == data["about"]["promise"]["of"] == of
         rows = {row["id"]: row for row in data["rows"]}

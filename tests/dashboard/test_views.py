@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dashboard.readings import Audit, audit_of, close_to, random_columns, run_source, write_random_run
-from dashboard.served import Served, Stored, run_store, served, small_fleet
+from dashboard.served import Served, Stored, run_store, served, served_run, small_fleet
 from live.fleets import named, offered, play_round
 from turnout.dashboard.views import common, comparing, overview, rounds, speed
 from turnout.errors import SettingError
@@ -40,12 +40,6 @@ from turnout.policies.rbcsf.policy import RBCSF
 from waiting import wait_until
 
 RATE = Fraction(1, 6)
-
-
-@pytest.fixture(scope="module")
-def directory() -> Iterator[Path]:
-    with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as name:
-        yield Path(name)
 
 
 @pytest.fixture(scope="module")
@@ -160,16 +154,11 @@ def test_overview_of_a_run(directory: Path, runs: Served, stored: Stored) -> Non
 
 def test_only_clients_that_are_behind_are_listed_as_behind(folder: Path) -> None:
     """After two rounds with a rate of 1/2, client 0 has a surplus, 1 and 2 have exactly their share, 3 is behind."""
-    path = folder / "runs.turnout"
-    with RunStore(path) as store:
-        write_random_run(
-            store,
-            "rbcsf",
-            {"cohort_size": 2, "guaranteed_rate": "1/2", "allow_infeasible": True},
-            columns_with_cohorts(4, [[0, 1], [0, 2]]),
-        )
-    with served(path) as server:
-        server.wait_read()
+    with served_run(
+        folder,
+        {"cohort_size": 2, "guaranteed_rate": "1/2", "allow_infeasible": True},
+        columns_with_cohorts(4, [[0, 1], [0, 2]]),
+    ) as server:
         behind = server.json("/api/overview")["behind"]
     assert [(entry["id"], entry["behind"]) for entry in behind] == [("3", 1)]
 
@@ -228,7 +217,6 @@ def test_the_random_baseline_is_estimated_from_known_times(folder: Path, monkeyp
     spread = math.sqrt(sum(weight * (value - mean) ** 2 for value, weight in slowest) / total)
     monkeypatch.setattr(overview, "DRAWS", 10_000)  # reduces the standard error
     with served(path) as server:
-        server.wait_read()
         data = server.json("/api/overview")
     assert abs(data["random"]["mean_round"] - mean) < 4 * spread / math.sqrt(10_000)
     assert data["random"]["how"] == "estimated from 10000 random cohorts of the 6 clients with known times"
@@ -237,16 +225,13 @@ def test_the_random_baseline_is_estimated_from_known_times(folder: Path, monkeyp
 
 def test_the_estimated_random_baseline_draws_all_times_of_a_client(folder: Path) -> None:
     """The clients have their shortest times first, so that an estimate from their first times only is too short."""
-    path, times = folder / "runs.turnout", [1.0, 4.0, 16.0, 64.0]
+    times = [1.0, 4.0, 16.0, 64.0]
     cohorts = [[0, 1], [2, 3]] * len(times)
-    with RunStore(path) as store:
-        columns = columns_with_cohorts(4, cohorts, np.repeat(times, 2).tolist())
-        write_random_run(store, "rbcsf", {"cohort_size": 2, "allow_infeasible": True}, columns)
+    columns = columns_with_cohorts(4, cohorts, np.repeat(times, 2).tolist())
     slowest = [max(pair) for pair in itertools.product(times, times)]  # two different clients, with the same times
     mean = sum(slowest) / len(slowest)
     spread = math.sqrt(sum((value - mean) ** 2 for value in slowest) / len(slowest))
-    with served(path) as server:
-        server.wait_read()
+    with served_run(folder, {"cohort_size": 2, "allow_infeasible": True}, columns) as server:
         data = server.json("/api/overview")["random"]
     assert data["how"] == "estimated from 400 random cohorts of the 4 clients with known times"
     assert abs(data["mean_round"] - mean) < 4 * spread / math.sqrt(400)
@@ -270,7 +255,6 @@ def test_a_warning_names_three_clients_and_counts_the_others(folder: Path, rare:
         for _ in range(19):
             play_round(scheduler, offered("a", "b"))
     with served(path) as server:
-        server.wait_read()
         warnings = server.json("/api/overview")["warnings"]
     assert [(warning["text"], warning["id"]) for warning in warnings if "too rarely" in warning["text"]] == [
         (
@@ -359,12 +343,8 @@ def test_fairness_figures(directory: Path, runs: Served, stored: Stored) -> None
 
 def test_the_least_share_is_that_of_the_client_with_the_fewest_turns(folder: Path) -> None:
     """In five rounds the clients have 5, 3 and 2 turns."""
-    path = folder / "runs.turnout"
-    with RunStore(path) as store:
-        columns = columns_with_cohorts(3, [[0, 1], [0, 2], [0, 1], [0, 2], [0, 1]])
-        write_random_run(store, "rbcsf", {"cohort_size": 2}, columns)
-    with served(path) as server:
-        server.wait_read()
+    columns = columns_with_cohorts(3, [[0, 1], [0, 2], [0, 1], [0, 2], [0, 1]])
+    with served_run(folder, {"cohort_size": 2}, columns) as server:
         assert server.json("/api/fairness")["least_share"] == 2 / 5
 
 
@@ -411,13 +391,10 @@ def test_turns_of_a_fleet(fleet: Served, audit: Audit) -> None:
 
 def test_many_rounds_are_binned_without_losing_turns_or_extremes(folder: Path) -> None:
     """The turns of the bins add up, and the extremes are preserved."""
-    columns, path = random_columns(1001, 7, seed=2, failures=0.1), folder / "runs.turnout"
-    with RunStore(path) as store:
-        write_random_run(store, "rbcsf", {"cohort_size": 3}, columns)
+    columns = random_columns(1001, 7, seed=2, failures=0.1)
     debts = owed_after_each_round(columns, 0.15)
     assert columns.available is not None
-    with served(path) as server:
-        server.wait_read()
+    with served_run(folder, {"cohort_size": 3}, columns) as server:
         data = server.json("/api/turns?order=id")
         assert len(data["x"]) <= 160
         assert data["x"] == list(range(1, 1002, data["width"]))
@@ -632,7 +609,6 @@ def test_flags_agree_with_the_scheduler(folder: Path) -> None:
         backing_off, suspects = set(scheduler.status().resting), scheduler.suspect_clients()
         assert (backing_off, suspects) == ({"shaky"}, ["liar"]), "the fleet must show both flags"
     with served(path) as server:
-        server.wait_read()
         rows = {row["id"]: set(row["flags"]) for row in server.json("/api/clients")["rows"]}
         warnings = server.json("/api/overview")["warnings"]
         flagged = server.json("/api/speed")["flags"]
@@ -655,7 +631,6 @@ def test_a_client_with_changed_times_is_flagged(folder: Path) -> None:
             scheduler.report_many({**times, **({"b": 25.0} if round_ > 30 and "b" in chosen else {})})
             scheduler.close_round()
     with served(path) as server:
-        server.wait_read()
         rows = {row["id"]: row["flags"] for row in server.json("/api/clients")["rows"]}
         (flag,) = (flag for flag in server.json("/api/speed")["flags"] if flag["kind"] == "changed")
     assert {client for client, flags in rows.items() if "changed" in flags} == {"b"}
@@ -677,7 +652,6 @@ def test_a_client_that_is_late_is_not_flagged_as_changed(folder: Path) -> None:
                 {client: float(rng.uniform(4.9, 5.1)) for client in ("a", "b") if client == "a" or round_ <= 30},
             )
     with served(path) as server:
-        server.wait_read()
         assert server.json("/api/overview")["outcomes"] == {"arrived": 90, "late": 30}
         assert [flag for flag in server.json("/api/speed")["flags"] if flag["kind"] == "changed"] == []
 
@@ -711,9 +685,7 @@ def test_the_speed_model_equals_a_replay(directory: Path, runs: Served, stored: 
 
 def test_predictions_are_compared_with_the_times_of_returned_clients_only(folder: Path) -> None:
     """The time of a late client is its deadline, and a failed one has none. The errors of a round are averaged."""
-    path, columns = folder / "runs.turnout", random_columns(30, 6, seed=5, failures=0.4)
-    with RunStore(path) as store:
-        write_random_run(store, "rbcsf", {"cohort_size": 3}, columns)
+    columns = random_columns(30, 6, seed=5, failures=0.4)
     predictions = iter(replayed_estimates(columns).predicted.tolist())
     returned, late_with_prediction = set[int](), 0
     points: list[tuple[str, int]] = []
@@ -736,8 +708,7 @@ def test_predictions_are_compared_with_the_times_of_returned_clients_only(folder
         returned |= newly_returned
     assert late_with_prediction > 5
     assert {len(values) for values in errors.values()} == {1, 2, 3}
-    with served(path) as server:
-        server.wait_read()
+    with served_run(folder, {"cohort_size": 3}, columns) as server:
         data = server.json("/api/speed")
     shown = data["points"]
     assert list(zip(shown["id"], shown["round"], strict=True)) == points
@@ -753,13 +724,11 @@ def test_the_errors_of_a_suspect_client_are_shown_in_per_cent(folder: Path) -> N
     An error is the ratio of the larger to the smaller time, minus 1, and at most 9. It is averaged from the third time
     on; a new value has a weight of at least 0.2 in the averages of the errors and of the times.
     """
-    path, rounds = folder / "runs.turnout", 30
+    rounds = 30
     rng = np.random.default_rng(0)
     contexts = np.exp(rng.uniform(-2.3, 2.3, (rounds, 1))) * np.ones(3)
     times = rng.uniform(5.0, 5.5, rounds).tolist()
     columns = columns_with_cohorts(1, [[0]] * rounds, times, contexts)
-    with RunStore(path) as store:
-        write_random_run(store, "rbcsf", {"cohort_size": 1}, columns)
     context_error = typical_error = typical = 0.0
     predictions = replayed_estimates(columns).predicted.tolist()
     for index, (seconds, predicted) in enumerate(zip(times, predictions, strict=True)):
@@ -769,8 +738,7 @@ def test_the_errors_of_a_suspect_client_are_shown_in_per_cent(folder: Path) -> N
             context_error += weight * (min(ratios[0] - 1, 9) - context_error)
             typical_error += weight * (min(ratios[1] - 1, 9) - typical_error)
         typical += max(0.2, 1 / (index + 1)) * (seconds - typical)
-    with served(path) as server:
-        server.wait_read()
+    with served_run(folder, {"cohort_size": 1}, columns) as server:
         (flag,) = server.json("/api/speed")["flags"]
     assert (flag["id"], flag["kind"]) == ("0", "context")
     found = re.fullmatch(
@@ -843,18 +811,15 @@ def test_a_guarantee_that_cannot_be_recomputed_is_hidden_with_a_note(folder: Pat
 
 
 def test_turns_that_were_forfeited_are_a_warning(folder: Path) -> None:
-    path = folder / "runs.turnout"
     settings = {"cohort_size": 3, "guaranteed_rate": 0.15, "max_owed": 0.5}
     columns = random_columns(40, 10, seed=5, failures=0.0)
-    with RunStore(path) as store:
-        write_random_run(store, "rbcsf", settings, columns)
     policy = RBCSF(10, **settings)  # type: ignore[arg-type]
     for record in columns.records():
         policy.tell(record.report)
     assert policy.debts is not None
     forfeiting = int((policy.debts.forfeited >= 1).sum())
     assert forfeiting > 1
-    with served(path) as server:
+    with served_run(folder, settings, columns) as server:
         texts = [warning["text"] for warning in server.json("/api/overview")["warnings"]]
     assert f"{forfeiting} clients forfeited turns above the cap: raise max_owed, or lower guaranteed_rate." in texts
 
@@ -1139,7 +1104,6 @@ def test_a_large_fleet_is_sampled_with_the_client_that_is_furthest_behind(folder
     certificate = ledger.certificate()
     assert certificate is not None
     with served(path) as server:
-        server.wait_read()
         data = server.json("/api/fairness")["taken_vs_promised"]
         assert data["of"] == 2600
         assert len(data["ids"]) <= 2000
@@ -1156,14 +1120,33 @@ def test_a_large_fleet_is_sampled_with_the_client_that_is_furthest_behind(folder
 
 def test_every_one_of_the_200_clients_that_are_furthest_behind_has_a_dot_in_a_large_fleet(folder: Path) -> None:
     """200 random clients of 2,600 got no turn, so that an even sample would miss many of them."""
-    path = folder / "runs.turnout"
     without = set(np.random.default_rng(0).permutation(2600)[:200].tolist())
     cohort = [row for row in range(2600) if row not in without]
-    with RunStore(path) as store:
-        settings = {"cohort_size": len(cohort), "guaranteed_rate": 0.5}
-        write_random_run(store, "rbcsf", settings, columns_with_cohorts(2600, [cohort]))
-    with served(path) as server:
-        server.wait_read()
+    settings = {"cohort_size": len(cohort), "guaranteed_rate": 0.5}
+    with served_run(folder, settings, columns_with_cohorts(2600, [cohort])) as server:
         data = server.json("/api/fairness")["taken_vs_promised"]
     assert 1800 < len(data["ids"]) <= 2000
     assert {int(client) for client, behind in zip(data["ids"], data["behind"], strict=True) if behind > 0} == without
+
+
+@pytest.mark.parametrize(
+    ("reading", "policy", "clients", "text"),
+    [
+        (0.5, None, 3, "The promise is judged when the records have been read."),
+        (0.5, "random", 3, "This policy guarantees no turns."),
+        (None, None, 0, "No client has joined yet."),
+        (None, "random", 3, "This policy guarantees no turns."),
+    ],
+)
+def test_why_there_is_nothing_to_judge(reading: float | None, policy: str | None, clients: int, text: str) -> None:
+    ledger: Any = SimpleNamespace(policy=policy, clients=clients)
+    source: Any = SimpleNamespace(trouble=None, reading=reading, ledger=ledger, no_clients="No client has joined yet.")
+    assert common._nothing_to_judge(source) == text
+
+
+def test_clients_that_are_owed_turns_although_they_are_ahead_of_their_promise() -> None:
+    unused: Any = np.zeros(4)
+    standings = common.Standings(*[unused] * len(common.Standings._fields))._replace(
+        behind=np.array([-1.0, 0.0, 1.0, -1.0]), owed=np.array([2.0, 2.0, 2.0, 0.0])
+    )
+    assert standings.owed_with_surplus.tolist() == [True, False, False, False]

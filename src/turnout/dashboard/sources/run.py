@@ -5,7 +5,9 @@ from __future__ import annotations
 import heapq
 import json
 import time
+from collections.abc import Mapping
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +30,8 @@ from turnout.policies.explain.explanation import Explanation
 from turnout.policies.registry import build_policy, with_defaults
 from turnout.policies.wrappers.guarantee import MostOwed
 
+#: What may be wrong with the policy of a plan, which may be that of another program.
+_BUILD_ERRORS = (TurnoutError, LookupError, TypeError, ValueError)
 _KIND_OF = {outcome: KINDS.index(outcome) for outcome in OUTCOMES}
 
 
@@ -191,34 +195,34 @@ def name_of(info: RunInfo) -> str:
 
 def given_true_times(info: RunInfo) -> bool:
     """Returns whether the policy of a run was given the true times of clients; False if it cannot be built here."""
-    plan = json.dumps([info.plan.get("policy"), info.plan.get("settings")], sort_keys=True, default=str)
-    return _needs_true_times(plan, info.clients)
+    plan = {key: info.plan.get(key) for key in ("policy", "settings", "packages", "concurrency")}
+    return _needs_true_times(json.dumps(plan, sort_keys=True, default=str), info.clients)
 
 
 @lru_cache(maxsize=1024)
 def _needs_true_times(plan: str, clients: int) -> bool:
-    name, settings = json.loads(plan)
     try:
-        required = {"seed": 0, "allow_infeasible": True}
-        policy = build_policy(str(name), clients, **with_defaults(str(name), dict(settings or {}), required))
-    except (TurnoutError, LookupError, TypeError, ValueError):
+        return _build_policy(json.loads(plan), clients).requires_expected_times
+    except _BUILD_ERRORS:
         return False
-    return policy.requires_expected_times
 
 
 def _make_policy(info: RunInfo) -> tuple[SelectionPolicy | None, str | None]:
     """Returns a new policy as in the plan of the run; or None and the reason why it cannot be built."""
-    plan = info.plan
     try:
-        required = {"seed": plan.get("seed", 0), "allow_infeasible": True}
-        if plan.get("concurrency") is not None:
-            required |= slot_defaults(info.clients)
-        name, settings = str(plan["policy"]), dict(plan.get("settings") or {})
-        with naming_packages(plan.get("packages")):
-            policy = build_policy(name, info.clients, **with_defaults(name, settings, required))
-        return (_counting_policy(policy) if plan.get("keep") == "choices" else policy), None
-    except (TurnoutError, LookupError, TypeError, ValueError) as error:
+        policy = _build_policy(info.plan, info.clients)
+        return (_counting_policy(policy) if info.plan.get("keep") == "choices" else policy), None
+    except _BUILD_ERRORS as error:
         return None, f"The guarantee of this run is not shown because its policy cannot be built here: {error}."
+
+
+def _build_policy(plan: Mapping[str, Any], clients: int) -> SelectionPolicy:
+    required = {"seed": plan.get("seed", 0), "allow_infeasible": True}
+    if plan.get("concurrency") is not None:
+        required |= slot_defaults(clients)
+    name, settings = str(plan["policy"]), dict(plan.get("settings") or {})
+    with naming_packages(plan.get("packages")):
+        return build_policy(name, clients, **with_defaults(name, settings, required))
 
 
 def _counting_policy(policy: SelectionPolicy) -> SelectionPolicy | None:

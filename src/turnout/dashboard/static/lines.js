@@ -8,7 +8,7 @@ const LONGEST = 20; // letters
 const SPACING = 15; // pixels between two names
 
 /** Moves sorted values apart so that neighbours differ by at least `gap`, and stays above `least` if possible. */
-function spread(values, gap, least = -Infinity) {
+export function spread(values, gap, least = -Infinity) {
   const places = [...values];
   for (let index = 1; index < places.length; index += 1)
     places[index] = Math.max(places[index], places[index - 1] + gap);

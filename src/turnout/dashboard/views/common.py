@@ -48,6 +48,11 @@ def json_numbers(values: npt.ArrayLike) -> list[Any]:
     return [json_number(value) for value in np.asarray(values).tolist()]
 
 
+def mean_of(values: FloatArray) -> float | int | None:
+    """Returns the mean as a JSON number; None if there are no values."""
+    return json_number(float(values.mean())) if len(values) else None
+
+
 def known_count(value: int) -> int | None:
     """Returns a count, or None if it is UNKNOWN."""
     return None if value == UNKNOWN else int(value)
@@ -73,6 +78,13 @@ def bin_series(rounds: npt.ArrayLike, values: npt.ArrayLike, limit: int = POINTS
     low = np.minimum.reduceat(np.where(known, y, np.inf), starts)
     high = np.maximum.reduceat(np.where(known, y, -np.inf), starts)
     return x[edges[1:] - 1].tolist(), np.stack([mean, low, high])
+
+
+def mean_by_round(rounds: IntArray, values: FloatArray) -> tuple[list[Any], list[Any]]:
+    """Returns rounds, and the mean of the values of each; long series are binned."""
+    unique_rounds, indices = np.unique(rounds, return_inverse=True)
+    x, (mean, _, _) = bin_series(unique_rounds, np.bincount(indices, values) / np.bincount(indices))
+    return x, json_numbers(mean)
 
 
 def histogram(values: FloatArray, limit: int = 40) -> dict[str, Any]:

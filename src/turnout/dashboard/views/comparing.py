@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.digests import Digest
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.sources.run import given_true_times, name_of
-from turnout.dashboard.views.common import about, bin_series, json_number, json_numbers
+from turnout.dashboard.views.common import about, bin_series, json_number, json_numbers, mean_by_round
 from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray
@@ -46,15 +45,18 @@ def training(watch: Watch, source: Source, *, metric: str | None, picked: str = 
     if selected not in metrics:
         raise SettingError(f"metric must be one of {', '.join(names)}, got {selected!r}")
     if source.run is None:
-        group = {"name": source.name, "runs": 1, "is_current": True, **_fleet_curve(source, *metrics[selected])}
+        rounds, values = metrics[selected]
+        fleet = rounds, values, _elapsed(source.ledger)[rounds]
+        group = {"name": source.name, "runs": 1, "is_current": True, **_curve(selected, [fleet])}
         return {**data, "metrics": names, "metric": selected, "groups": [group]}
     groups = []
     for name, infos in _comparable_runs(watch, source, picked_runs(picked)).items():
         digests = [watch.digest(info) for info in infos if info.rounds]
-        digests = [digest for digest in digests if selected in digest.metrics]
-        if digests:
+        measured = [(*digest.metrics[selected], digest.clock) for digest in digests if selected in digest.metrics]
+        if measured:
             is_current = any(info.id == source.run for info in infos)
-            groups.append({"name": name, "runs": len(digests), "is_current": is_current, **_curve(digests, selected)})
+            runs = [(rounds, values, clock[rounds - 1]) for rounds, values, clock in measured]
+            groups.append({"name": name, "runs": len(runs), "is_current": is_current, **_curve(selected, runs)})
     return {**data, "metrics": names, "metric": selected, "groups": groups}
 
 
@@ -164,22 +166,23 @@ def _world_key(info: RunInfo) -> str:
     return json.dumps([world, info.clients], sort_keys=True)
 
 
-def _curve(digests: Sequence[Digest], metric: str) -> dict[str, Any]:
-    """Returns the mean curve of a metric over the rounds in which all runs measured it."""
-    common = set.intersection(*(set(digest.metrics[metric][0].tolist()) for digest in digests))
-    rounds = np.array(sorted(common), dtype=np.int64)
-    values, seconds = [], []
-    for digest in digests:
-        measured_rounds, measured_values = digest.metrics[metric]
-        values.append(measured_values[np.isin(measured_rounds, rounds)])
-        seconds.append(digest.clock[rounds - 1])
-    mean, half = mean_confidence_interval(np.array(values))
+def _curve(metric: str, runs: Sequence[tuple[IntArray, FloatArray, FloatArray]]) -> dict[str, Any]:
+    """Returns the mean curve of a metric over the rounds in which all runs measured it.
+
+    Args:
+        metric: The metric.
+        runs: The rounds in which each run measured it, the values, and the seconds until then.
+    """
+    rounds = np.array(sorted(set.intersection(*(set(rounds.tolist()) for rounds, _, _ in runs))), dtype=np.int64)
+    values = np.array([values[np.isin(measured, rounds)] for measured, values, _ in runs])
+    seconds = np.mean([seconds[np.isin(measured, rounds)] for measured, _, seconds in runs], axis=0)
+    mean, half = mean_confidence_interval(values)
     x, (y, _, _) = bin_series(rounds, mean)
     return {
         "rounds": x,
-        "seconds": json_numbers(bin_series(rounds, np.mean(seconds, axis=0))[1][2]),
+        "seconds": json_numbers(bin_series(rounds, seconds)[1][2]),
         "mean": json_numbers(y),
-        **_bounds(metric, rounds, np.array(values), half),
+        **_bounds(metric, rounds, values, half),
     }
 
 
@@ -197,22 +200,8 @@ def _bounds(metric: str, rounds: IntArray, values: FloatArray, half: FloatArray)
     return {name: json_numbers(bin_series(rounds, ends)[1][0]) for name, ends in (("low", low), ("high", high))}
 
 
-def _fleet_curve(source: Source, rounds: IntArray, values: FloatArray) -> dict[str, Any]:
-    """Returns the curve of a fleet; round 0, before its first round, is at 0 s."""
-    elapsed = _elapsed(source.ledger)
-    x, (mean, _, _) = bin_series(rounds, values)
-    seconds = bin_series(rounds, elapsed[rounds])[1][2]
-    return {
-        "rounds": x,
-        "seconds": json_numbers(seconds),
-        "mean": json_numbers(mean),
-        "low": None,
-        "high": None,
-    }
-
-
 def _elapsed(ledger: Ledger) -> FloatArray:
-    """Returns the seconds until the end of each round; without rounds, until each turn was given."""
+    """Returns the seconds until the end of each round from round 0; without rounds, until each turn was given."""
     if ledger.slots is not None:
         started = ledger.round_column("started")
         return np.concatenate([[0.0], started - started[:1]])
@@ -235,6 +224,5 @@ def _losses(source: Source) -> dict[str, Any] | None:
     reported = np.isfinite(losses)
     if not reported.any():
         return None
-    rounds, indices = np.unique(ledger.round_of_each_turn[reported], return_inverse=True)
-    x, (mean, _, _) = bin_series(rounds, np.bincount(indices, losses[reported]) / np.bincount(indices))
-    return {"x": x, "mean": json_numbers(mean)}
+    x, mean = mean_by_round(ledger.round_of_each_turn[reported], losses[reported])
+    return {"x": x, "mean": mean}

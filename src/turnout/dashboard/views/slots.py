@@ -9,7 +9,7 @@ import numpy as np
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.columns import UNDER_WAY
 from turnout.dashboard.sources.ledger import Ledger
-from turnout.dashboard.views.common import bin_edges, count_of, json_number, json_numbers
+from turnout.dashboard.views.common import bin_edges, count_of, json_number, json_numbers, mean_of
 from turnout.dashboard.watch import Watch
 from turnout.kernel.arrays import FloatArray
 from turnout.live._internals import ARRIVED, FAILED, KINDS, LATE
@@ -43,7 +43,7 @@ def slot_figures(watch: Watch, source: Source) -> dict[str, Any] | None:
         "recent_rate": json_number(recent),
         "recent_of": min(RECENT_PER_SLOT * ledger.slots, len(started)),
         "elapsed": json_number(started[-1] - started[0]) if len(started) else None,
-        "staleness": json_number(known.mean()) if len(known) else None,
+        "staleness": mean_of(known),
         "stale_in": ledger.stale_in,
         "largest_staleness": json_number(known.max()) if len(known) else None,
         "random": _random_rate(watch, source, ledger, rate),
