@@ -145,10 +145,10 @@ class TurnColumns:
         for name, values in {**turns, "losses": unknown, "predicted": predicted, "band": band, **reasons}.items():
             self._turns[name].append(values)
         self._ends.append(len(self._turns["chosen"]))
-        values = {name: float(given.reasons.get(name, np.nan)) for name in ROUND_REASONS}
-        values |= {"rounds": given.number, "volunteers": volunteers, "started": given.started, "learned": UNKNOWN}
+        known = {name: float(given.reasons.get(name, np.nan)) for name in ROUND_REASONS}
+        known |= {"rounds": given.number, "volunteers": volunteers, "started": given.started, "learned": UNKNOWN}
         for name, column in self._rounds.items():
-            column.append(values.get(name, np.nan))
+            column.append(known.get(name, np.nan))
 
     def _set_outcomes(self, index: int, turns: slice, ended: Outcomes) -> None:
         report = ended.report

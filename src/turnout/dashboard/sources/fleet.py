@@ -228,13 +228,15 @@ class FleetSource(Source):
             Decision(filled.first + index, row, context, present, reasons[index], at.timestamp())
             for index, (row, context) in enumerate(zip(filled.rows[:, None], filled.contexts[:, None], strict=True))
         ]
-        unknown = 0, np.full(filled.contexts.shape[1], np.nan)
-        contexts = [(fleet.contexts[turn] if is_ahead else unknown)[1][None] for turn in ended.decisions.tolist()]
-        columns = (column[:, None] for column in (ended.seconds, ended.kinds, ended.losses))
-        turns = zip(ended.decisions.tolist(), ended.rows[:, None], contexts, *columns, strict=True)
+        contexts, unknown = fleet.contexts if is_ahead else {}, (0, np.full(filled.contexts.shape[1], np.nan))
+        outcomes = []
+        for index, turn in enumerate(ended.decisions.tolist()):
+            one, context = slice(index, index + 1), contexts.get(turn, unknown)[1][None]
+            columns = ended.seconds[one], ended.kinds[one], ended.losses[one]
+            outcomes.append(_outcomes(turn, ended.rows[one], context, *columns, at))
         self.ledger.add(
             given,
-            [_outcomes(*turn, at) for turn in turns],
+            outcomes,
             partial(self._follower.apply, event) if is_ahead else None,
             capped=(lambda decision: fleet.in_flight.capped(decision, fleet.queues)) if is_ahead else None,
             broken_since=lambda: fleet.counters.broken_since,

@@ -29,24 +29,24 @@ def kind_name(kind: int) -> str:
 
 def slot_figures(watch: Watch, source: Source) -> dict[str, Any] | None:
     """Returns the rate of updates, their staleness and the comparison with random selection; None for rounds."""
-    ledger = source.ledger
-    if ledger.slots is None:
+    ledger, slots = source.ledger, source.ledger.slots
+    if slots is None:
         return None
     arrivals, started = arrival_times(ledger), ledger.round_column("started")
     stale = ledger.round_column("staleness")
     known = stale[np.isfinite(stale)]
-    rate, recent = rate_of(ledger), rate_of(ledger, RECENT_PER_SLOT * ledger.slots)
+    rate, recent = rate_of(ledger), rate_of(ledger, RECENT_PER_SLOT * slots)
     return {
-        "of": ledger.slots,
+        "of": slots,
         "updates": len(arrivals),
         "rate": json_number(rate),
         "recent_rate": json_number(recent),
-        "recent_of": min(RECENT_PER_SLOT * ledger.slots, len(started)),
+        "recent_of": min(RECENT_PER_SLOT * slots, len(started)),
         "elapsed": json_number(started[-1] - started[0]) if len(started) else None,
         "staleness": mean_of(known),
         "stale_in": ledger.stale_in,
         "largest_staleness": json_number(known.max()) if len(known) else None,
-        "random": _random_rate(watch, source, ledger, rate),
+        "random": _random_rate(watch, source, slots, rate),
         "curve": _rate_curve(ledger, arrivals),
     }
 
@@ -103,8 +103,9 @@ def _rate_curve(ledger: Ledger, arrivals: FloatArray) -> dict[str, Any]:
     return {"x": decisions[ends[1:]].tolist(), "rate": json_numbers(rates)}
 
 
-def _random_rate(watch: Watch, source: Source, ledger: Ledger, rate: float) -> dict[str, Any] | None:
+def _random_rate(watch: Watch, source: Source, slots: int, rate: float) -> dict[str, Any] | None:
     """Returns the rate of random selection, from runs of this store or estimated from known times."""
+    ledger = source.ledger
     if source.policy == "random" or not np.isfinite(rate):
         return None
     recorded = watch.random_rounds(source)
@@ -115,7 +116,7 @@ def _random_rate(watch: Watch, source: Source, ledger: Ledger, rate: float) -> d
     else:
         means, seconds = ledger.mean_seconds(), ledger.round_column("seconds")
         known, ended = means[np.isfinite(means)], seconds[np.isfinite(seconds)]
-        if len(known) < 2 * ledger.slots or not ended.any():
+        if len(known) < 2 * slots or not ended.any():
             return None
         # As long as all slots are in use, the rate is their number divided by the mean turn.
         times = float(known.mean() / ended.mean())
