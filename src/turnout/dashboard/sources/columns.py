@@ -116,8 +116,9 @@ class TurnColumns:
 
     def find_round(self, number: int) -> tuple[int, slice] | None:
         """Returns the index of a round and its slice of the turn columns; None if there is no such round."""
-        index = int(np.searchsorted(self.round_column("rounds"), number))
-        if index >= len(self) or self.round_column("rounds")[index] != number:
+        rounds = self.round_column("rounds")
+        index = int(rounds.searchsorted(number))
+        if index >= len(rounds) or rounds[index] != number:
             return None
         ends = self._ends.values
         return index, slice(int(ends[index - 1]) if index else 0, int(ends[index]))
