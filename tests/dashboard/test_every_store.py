@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 from urllib.parse import quote
@@ -188,12 +187,6 @@ KINDS = [
     fleet_without_rounds_and_turns,
     runs_without_rounds,
 ]
-
-
-@pytest.fixture(scope="module")
-def directory() -> Iterator[Path]:
-    with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as name:
-        yield Path(name)
 
 
 def get_object(server: Served, path: str) -> dict[str, object]:

@@ -18,10 +18,12 @@ from dashboard.readings import FOREVER, audit_of, fleet_ledger, random_columns, 
 from dashboard.served import Stored, play_rounds, run_store, small_fleet
 from live import restless_server
 from live.fleets import named, offered
+from turnout.dashboard.sources.columns import CHANGE_THRESHOLD
+from turnout.dashboard.sources.debts import debt_history
 from turnout.dashboard.sources.fleet import FleetSource
-from turnout.dashboard.sources.ledger import CHANGE_THRESHOLD, Ledger
+from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.sources.run import RunSource
-from turnout.dashboard.views.queues import debt_history, turns_and_availability
+from turnout.dashboard.views.queues import turns_and_availability
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.certificate import Certificate
 from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
@@ -369,7 +371,7 @@ def test_the_ledger_of_a_fleet_equals_its_scheduler(folder: Path, make: Fleet) -
         np.testing.assert_array_equal(ledger.retired, np.array(scheduler.state().state()["numbers.retired"]) > 0)
         if make is not guaranteed:  # without a model the scheduler has no suspects, but the ledger trains a model
             assert [
-                ids[row] for row in np.flatnonzero(ledger.suspect_clients()).tolist()
+                ids[row] for row in np.flatnonzero(ledger.history.suspects()).tolist()
             ] == scheduler.status().suspects
 
 
@@ -447,7 +449,7 @@ def test_a_fleet_without_old_masks_has_debts_since_its_snapshot(
         assert turns_and_availability(ledger, all_rows(ledger))[1] is None
         if make is not guaranteed:  # without a model the scheduler has no suspects, but the ledger trains a model
             assert [
-                ids[row] for row in np.flatnonzero(ledger.suspect_clients()).tolist()
+                ids[row] for row in np.flatnonzero(ledger.history.suspects()).tolist()
             ] == scheduler.status().suspects
         assert any("is no longer stored" in notice for notice in source.notices())
 
@@ -470,7 +472,7 @@ def test_the_ledger_and_the_scheduler_suspect_the_same_client(folder: Path, monk
         source, ledger = fleet_ledger(path)
         with closing(source):
             assert (ledger.debts_from > 0) == (kept == 3)
-            suspects = [source.id_of(row) for row in np.flatnonzero(ledger.suspect_clients()).tolist()]
+            suspects = [source.id_of(row) for row in np.flatnonzero(ledger.history.suspects()).tolist()]
             assert suspects == expected == ["liar"]
 
 

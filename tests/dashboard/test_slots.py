@@ -15,13 +15,13 @@ from dashboard.readings import FOREVER, close_to
 from dashboard.served import served
 from live.fleets import named, offered
 from live.turns.slots.played import fill, open_slots, play_turns
-from turnout.dashboard.sources.slot_fleet import open_fleet_source
-from turnout.dashboard.sources.slot_ledger import SlotLedger
-from turnout.dashboard.sources.slot_run import open_run_source
+from turnout.dashboard.sources.columns import UNDER_WAY
+from turnout.dashboard.sources.debts import debt_history
+from turnout.dashboard.sources.fleet import FleetSource
+from turnout.dashboard.sources.run import RunSource
 from turnout.dashboard.views.client import client
 from turnout.dashboard.views.comparing import training
 from turnout.dashboard.views.overview import overview
-from turnout.dashboard.views.queues import debt_history
 from turnout.dashboard.views.rounds import round_detail, rounds
 from turnout.dashboard.views.slots import decision_summary
 from turnout.dashboard.views.system import metrics
@@ -77,7 +77,7 @@ def test_debts_and_promise_are_those_of_the_scheduler(tmp_path: Path, paid: str,
     with open_slots(tmp_path / "fleet.turnout", settings=settings, allow_infeasible=True) as scheduler:
         play_with_a_long_turn(scheduler)
         assert session_of(scheduler).memory.state()["in_flight.unearned"].sum() > 0
-        with closing(open_fleet_source(FleetReader(scheduler.path))) as source:
+        with closing(FleetSource(FleetReader(scheduler.path))) as source:
             source.catch_up(FOREVER)
             ledger, own = source.ledger, scheduler.certificate()
             certificate = ledger.certificate()
@@ -99,7 +99,7 @@ def test_debts_are_exact_after_decisions_that_are_no_longer_kept(tmp_path: Path)
     with open_slots(tmp_path / "fleet.turnout", keep_rounds=20) as scheduler:
         play_turns(scheduler, 40)
         scheduler.compact()
-        with closing(open_fleet_source(FleetReader(scheduler.path))) as source:
+        with closing(FleetSource(FleetReader(scheduler.path))) as source:
             source.catch_up(FOREVER)
             ledger = source.ledger
             assert ledger.first_after > 0
@@ -135,12 +135,12 @@ def test_a_run_is_read_as_it_was_played(tmp_path: Path, plan: RunPlan) -> None:
     records = list(played.play(plan.rounds))
     with RunStore(tmp_path / "runs.turnout") as store:
         run = play_into(store, plan, every=40)
-        source = open_run_source(store, store.info(run))
+        source = RunSource(store, store.info(run))
         source.catch_up(FOREVER)
         ledger = source.ledger
-        assert isinstance(ledger, SlotLedger)
         assert ledger.policy is not None
-        assert (ledger.under_way, source.trouble, source.reading) == ([], None, None)
+        assert (ledger.slots, source.trouble, source.reading) == (6, None, None)
+        assert UNDER_WAY not in ledger.turn_column("kinds")
         state = played.policy.state()
         for name, value in ledger.policy.state().items():
             assert np.array_equal(value, state[name]), name
@@ -250,7 +250,7 @@ def test_the_guarantee_of_a_run_whose_record_does_not_fit_its_policy_is_hidden(t
     other = RoundColumns(**{**fields, "contexts": np.ones((len(played.chosen), 2))})
     with RunStore(tmp_path / "runs.turnout") as store:
         run = store.write_run("other", plan.as_dict(), other, clients=12, code_version="1")
-        source = open_run_source(store, store.info(run))
+        source = RunSource(store, store.info(run))
         source.catch_up(FOREVER)
         assert source.trouble is not None
         assert source.trouble.startswith("The guarantee of this run is not shown because its record is incomplete: ")

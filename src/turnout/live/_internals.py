@@ -39,6 +39,7 @@ from turnout.live.turns.outcomes import FAILED as FAILED
 from turnout.live.turns.outcomes import KINDS as KINDS
 from turnout.live.turns.outcomes import LATE as LATE
 from turnout.live.turns.outcomes import MISSED as MISSED
+from turnout.live.turns.outcomes import OUTCOME_OF_KIND as OUTCOME_OF_KIND
 from turnout.live.turns.outcomes import OUTRUN as OUTRUN
 from turnout.live.turns.outcomes import RETURNED as RETURNED
 from turnout.live.turns.outcomes import STILL_OUT as STILL_OUT
