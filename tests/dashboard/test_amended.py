@@ -84,7 +84,7 @@ def test_the_ledger_has_the_certificate_and_the_debts_of_the_scheduler(name: str
                 debts.extend(play(scheduler, 7))
                 live.catch_up(FOREVER)
                 assert_same(live, scheduler, debts)
-            sentences = [notice for notice in live.status().notices if "amended" in notice]
+            sentences = [notice for notice in live.notices() if "amended" in notice]
         late, _ = fleet_ledger(path)
         with closing(late):
             assert_same(late, scheduler, debts)
