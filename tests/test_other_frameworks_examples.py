@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from turnout.live import FleetReader, Scheduler
+from turnout.live import FleetReader
 from turnout.live._internals import examine
 
 ROOT = Path(__file__).parent.parent
@@ -37,7 +37,7 @@ aggregator.assigner.scheduler.close()
 """
 
 
-def run(name: str, folder: Path) -> Scheduler:
+def run(name: str, folder: Path) -> FleetReader:
     """Runs an example, checks that the model was trained and the promise was not broken, and returns the fleet."""
     done = execute(EXAMPLES / name, "--out", folder)
     accuracies = {

@@ -56,7 +56,7 @@ def check_fleet(fleet: Path, rounds: int, cohort_size: int) -> None:
     """Asserts that so many complete rounds were closed, and that the promise is not broken."""
     assert all(finding.ok is not False for finding in examine(fleet))
     with FleetReader(fleet) as scheduler:
-        assert scheduler.open_round is None
+        assert scheduler.open_round() is None
         assert scheduler.round == rounds
         assert [len(scheduler.history(round=number)) for number in range(1, rounds + 1)] == [cohort_size] * rounds
         assert scheduler.certificate().status in ("kept", "behind")

@@ -78,7 +78,7 @@ def test_a_device_that_changes_its_speed_stays_within_the_tolerance(open_fleet: 
 # Explanations
 
 
-def explained(scheduler: Scheduler, client: str, round_: int | None = None) -> str:
+def explained(scheduler: Scheduler | FleetReader, client: str, round_: int | None = None) -> str:
     explanation = scheduler.explain(client, round_)
     assert explanation.exact
     assert explanation.unit == "seconds"

@@ -47,7 +47,7 @@ def play(scheduler: Scheduler, world: World, rounds: range) -> list[list[str]]:
     return cohorts
 
 
-def learned(scheduler: Scheduler) -> dict[str, Any]:
+def learned(scheduler: Scheduler | FleetReader) -> dict[str, Any]:
     """Returns what the policy has learned about times."""
     state = {key: value for key, value in state_of(scheduler).state().items() if key.startswith("policy.")}
     return {key: value.tolist() for key, value in state.items() if "model" in key or "usual" in key}

@@ -512,8 +512,9 @@ def test_an_amended_rate_is_the_same_however_it_is_written(open_fleet: OpenFleet
     scheduler.close()
     for rate in (0.08, "0.08", "2/25"):
         with Scheduler.open(scheduler.path, settings={"cohort_size": 2, "guaranteed_rate": rate}) as reopened:
-            assert session_of(reopened).fleet.policy.guarantee is not None
-            assert session_of(reopened).fleet.policy.guarantee.queues(2).guaranteed_rates.tolist() == [0.08, 0.08]
+            guarantee = session_of(reopened).fleet.policy.guarantee
+            assert guarantee is not None
+            assert guarantee.queues(2).guaranteed_rates.tolist() == [0.08, 0.08]
     with pytest.raises(SettingError, match="was amended in round 2"):
         Scheduler.open(scheduler.path, settings={"cohort_size": 2, "guaranteed_rate": 0.1})
 

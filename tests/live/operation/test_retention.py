@@ -31,7 +31,7 @@ from live.fleets import (
 from live.serving import Server
 from turnout.errors import ReportError, SettingError, StoreError
 from turnout.live import FleetReader, Scheduler, certify
-from turnout.live._internals import StaleError, examine, journal_of, session_of
+from turnout.live._internals import FleetTotals, StaleError, examine, journal_of, read_totals, session_of
 from turnout.live._internals import verify as verifier
 from turnout.live.journal import summary as summary_module
 from turnout.live.journal.journal import Journal
@@ -62,10 +62,15 @@ def whole(played: Path, folder: Path) -> Path:
     return Path(shutil.copy(played / "whole.turnout", folder))
 
 
+def totals_of(reader: FleetReader) -> FleetTotals:
+    with journal_of(reader).reading() as db:
+        return read_totals(db)
+
+
 def read_summary(path: Path) -> None:
     with FleetReader(path) as reader:
         reader.summary()
-        journal_of(reader).totals()
+        totals_of(reader)
         reader.replay_start()
 
 
@@ -121,7 +126,7 @@ def test_nothing_before_the_summary_stays_in_the_file_for_long(kept: Path) -> No
 
 def test_totals_are_those_of_all_rounds(kept: Path, whole: Path) -> None:
     with FleetReader(kept) as reader:
-        summary, totals = reader.summary(), journal_of(reader).totals()
+        summary, totals = reader.summary(), totals_of(reader)
     query = f"SELECT row, kind, seconds, round FROM turns WHERE round <= {summary.round}"
     counts = {kind: np.zeros_like(values) for kind, values in totals.counts.items()}
     last, seconds = np.zeros_like(totals.last_round), np.zeros_like(totals.seconds)
@@ -143,14 +148,14 @@ def test_rows_that_are_not_deleted_yet_count_once(whole: Path, folder: Path, mon
     restless_server.play(str(kept), ROUNDS, options=KEPT)
     with FleetReader(kept) as reader:
         assert rows_of(kept, "SELECT MIN(round) FROM turns")[0][0] <= reader.summary().round
-        before = journal_of(reader).totals()
+        before = totals_of(reader)
         assert next(iter(reader.events())).number == reader.summary().event + 1
     assert problems(kept) == []
     monkeypatch.undo()
     with Scheduler.open(kept) as scheduler:
         scheduler.compact()
     with FleetReader(kept) as reader:
-        after = journal_of(reader).totals()
+        after = totals_of(reader)
     assert rows_of(kept, "SELECT COUNT(*) FROM totals")[0][0] > 0
     assert before.turns.sum() > 0
     assert certificate_of(kept) == certificate_of(whole)
@@ -268,8 +273,8 @@ def test_a_forgotten_client_is_not_in_the_summary(kept: Path, folder: Path) -> N
         assert start is not None
         assert start.fleet.ids[row].startswith("forgotten")
         assert start.fleet.history.arrived[row] == 0
-        assert journal_of(reader).totals().seconds[row] == 0.0
-        assert journal_of(reader).totals().turns[row] > 0
+        assert totals_of(reader).seconds[row] == 0.0
+        assert totals_of(reader).turns[row] > 0
         assert client not in reader.clients
     assert client.encode() not in kept.read_bytes()
     assert problems(kept) == []

@@ -174,4 +174,4 @@ def test_a_scheduler_that_finds_a_damaged_turn_names_its_decision(path: Path) ->
         db.execute("UPDATE turns SET seconds = 99 WHERE round = 100")
         db.commit()
     with pytest.raises(StoreError, match="in decision 100 does not match its checksum"):
-        Scheduler.open(path).turns(100)
+        Scheduler.open(path).history(round=100)

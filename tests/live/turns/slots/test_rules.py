@@ -12,6 +12,8 @@ from benchmarks.check_ins import Clock, simulated_clock
 from live.fleets import amendments_of, named, packed, packed_from_disk
 from turnout import GivenTurn, InfeasiblePromise, Scheduler, SettingError, Wait
 from turnout.live._internals import examine, session_of
+from turnout.live.serving.slots import SlotServer
+from turnout.live.turns.slots.state import SlotFleet
 
 SETTINGS: dict[str, Any] = {"guaranteed_rate": "1/20", "tolerance": 1.0, "paid": "chosen"}
 
@@ -379,6 +381,9 @@ def test_clients_that_rest_do_not_ask_for_turns(tmp_path: Path, clock: Clock) ->
         scheduler.report(first.id, 4.0)
         assert "rests for" in wait_of(scheduler.check_in("a")).why
         assert len(training(scheduler)) == 2
-        pace = scheduler._server.check_ins.pace(session_of(scheduler).fleet)
+        server, slot_fleet = scheduler._server, session_of(scheduler).fleet
+        assert isinstance(server, SlotServer)
+        assert isinstance(slot_fleet, SlotFleet)
+        pace = server.check_ins.pace(slot_fleet)
         assert pace is not None
         assert (pace.mean_turn, pace.clients) == (4.0, 4)  # two train and two wait; "a" rests
