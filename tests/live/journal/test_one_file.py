@@ -16,6 +16,7 @@ from turnout.errors import StoreError
 from turnout.live import FleetReader, Reporter, Scheduler, certify
 from turnout.live.audit.doctor.doctor import examine
 from turnout.live.journal.files import back_up_fleet
+from turnout.live.turns.slots.state import SlotFleet
 from turnout.storage.files import storefile
 from turnout.storage.files.acknowledged import lock_path
 from turnout.storage.files.database import log_path
