@@ -30,6 +30,7 @@ from turnout.live.journal.events import decode_event
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.replay import FleetState, amend_fleet, live_policy, load, resolve_features
 from turnout.live.operation.amending import OF_POLICY, Amendments, actual_changes, amended_settings, groups_by_row
+from turnout.live.operation.dispatch import Offered, SlotServer
 from turnout.live.operation.fleet_warnings import FleetWarnings
 from turnout.live.operation.metrics import SchedulerMetrics, metrics_of, writer_figures
 from turnout.live.operation.notices import UNCLEAN_NOTICE, UNKNOWN_ELAPSED, notices_of
@@ -51,7 +52,6 @@ from turnout.live.turns.rounds.choosing import build_open_round
 from turnout.live.turns.rounds.closing import build_closed_round
 from turnout.live.turns.rounds.state import Fleet
 from turnout.live.turns.slots.check_ins import CheckIns
-from turnout.live.turns.slots.dispatch import Offered, SlotServer
 from turnout.live.turns.slots.feasibility import require_feasible
 from turnout.live.turns.slots.filling import Filled
 from turnout.live.turns.slots.records import Flight

@@ -186,7 +186,7 @@ def play(scheduler: Scheduler, steps: int, seed: int = 1, clients: int = 8) -> N
 
 
 def test_retention_changes_neither_turns_nor_state(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnout.live.turns.slots.dispatch.SNAPSHOT_EVERY", 15)
+    monkeypatch.setattr("turnout.live.operation.dispatch.SNAPSHOT_EVERY", 15)
     keeping = open_slots(folder / "all.turnout")
     dropping = open_slots(folder / "some.turnout", keep_rounds=15, keep_offers=5)
     for scheduler in (keeping, dropping):
@@ -205,7 +205,7 @@ def test_retention_changes_neither_turns_nor_state(folder: Path, monkeypatch: py
 
 
 def test_a_turn_under_way_is_kept_as_long_as_it_lasts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnout.live.turns.slots.dispatch.SNAPSHOT_EVERY", 5)
+    monkeypatch.setattr("turnout.live.operation.dispatch.SNAPSHOT_EVERY", 5)
     with open_slots(folder / "fleet.turnout", keep_rounds=5, late_window=1) as scheduler:
         play(scheduler, 10)
         scheduler.fill(offered(*named(8)))
