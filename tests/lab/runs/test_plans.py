@@ -86,8 +86,8 @@ def test_a_plan_accepts_any_mapping_and_does_not_change_with_it() -> None:
     key = plan.key
     settings["speed_weight"] = 30
     assert plan.key == key
-    settings: Mapping[str, Any] = MappingProxyType({"speed_weight": 20})
-    assert RunPlan("rbcsf", 5, settings=settings).key == RunPlan("rbcsf", 5, settings=dict(settings)).key
+    fixed: Mapping[str, Any] = MappingProxyType({"speed_weight": 20})
+    assert RunPlan("rbcsf", 5, settings=fixed).key == RunPlan("rbcsf", 5, settings=dict(fixed)).key
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -238,7 +238,7 @@ def _table(queues: QueueCurves) -> Table:
 
 def _horizons(queues: QueueCurves) -> Table:
     """Returns the queues at each horizon: one row per contender and horizon, with half-widths of 95 % intervals."""
-    rows: list[dict[str, float | str]] = []
+    rows: list[dict[str, Any]] = []
     bound = _bound(queues)
     for label, curves in queues.items():
         for horizon in horizons_within(_rounds(queues)):
