@@ -285,13 +285,10 @@ def expected_pace() -> dict[str, list[float]]:
     }
 
 
-def test_the_marks_of_the_accuracy_study_are_the_stored_verdicts() -> None:
+def test_the_marks_and_numbers_of_the_accuracy_study_are_the_stored_ones() -> None:
     assert wrong_marks(accuracy_rows(), ACCURACY_CLAIMS, DATASETS) == []
     stored = {claim["name"] for folder in (*DATASETS, "fairness-impact") for claim in claims_in(folder)}
     assert stored == {name for names in ACCURACY_CLAIMS.values() for name in names}
-
-
-def test_the_numbers_of_the_accuracy_study_are_the_stored_ones() -> None:
     expected = expected_accuracy()
     assert list(expected) == list(ACCURACY_CLAIMS)
     for (claim, *_, numbers), values in zip(accuracy_rows(), expected.values(), strict=True):
