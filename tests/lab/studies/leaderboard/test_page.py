@@ -27,7 +27,8 @@ def read_tables() -> dict[str, list[dict[str, str]]]:
     """Returns the tables of policies by folder: that of the link or figure before the table."""
     tables: dict[str, list[dict[str, str]]] = {}
     folder, header = "", [""]
-    for line in (ROOT / "docs" / "leaderboard.md").read_text().splitlines():
+    text = (ROOT / "docs" / "leaderboard.md").read_text().split("\n## Without rounds\n")[0]
+    for line in text.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if not line.startswith("|"):
             header = [""]

@@ -1,4 +1,4 @@
-"""The tables of docs/leaderboard-async.md show the stored results."""
+"""The tables of docs/leaderboard.md without rounds show the stored results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ FOLDERS = {
     "phones": "async-traces",
 }
 COLUMNS = {
-    "updates per second": "updates_per_second",
     "× random": "speedup",
     "minutes to target": "minutes_to_target",
     "final accuracy": "final_accuracy",
@@ -37,7 +36,7 @@ def stored_rows(folder: str) -> dict[str, dict[str, str]]:
 
 def shown_rows(folder: str) -> list[dict[str, str]]:
     """Returns the rows of the table after the figure of a folder."""
-    text = (ROOT / "docs" / "leaderboard-async.md").read_text()
+    text = (ROOT / "docs" / "leaderboard.md").read_text()
     section = text.split(f"](results/async/{folder}/slots.svg)")[1].split("\n#")[0]
     lines = [line for line in section.splitlines() if line.startswith("|")]
     header, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
