@@ -73,7 +73,7 @@ def test_a_command_is_described_with_arguments_ranges_and_defaults() -> None:
 
 
 def test_the_page_about_the_command_line_names_every_command() -> None:
-    named = set(re.findall(r"`turnout (\w+)`", (DOCS / "cli.md").read_text()))
+    named = set(re.findall(r"`turnout (\w+)`", (DOCS / "api.md").read_text()))
     assert {words[1] for words, _ in all_commands() if len(words) == 2} == named
 
 
