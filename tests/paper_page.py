@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
-COLUMNS = ["paper", "in our words", "code", "test", "verdict"]
+COLUMNS = ["paper", "code", "test", "verdict"]
 #: How the verdict of something begins that no experiment decides.
 KINDS = (
     "definition",
@@ -42,7 +42,6 @@ class Row(NamedTuple):
     """A line of a table of the page."""
 
     paper: str
-    words: str
     code: str
     test: str
     verdict: str
