@@ -14,7 +14,6 @@ ROOT = Path(__file__).parents[4]
 RESULTS = ROOT / "docs" / "results" / "leaderboard"
 COLUMNS = {
     "mean round, s": "mean_round",
-    "later rounds, s": "later_round",
     "largest shortfall": "shortfall",
     "at the end": "shortfall_at_end",
     "least share": "least_share",
