@@ -43,7 +43,7 @@ PROGRESS_LINES = 10
 
 
 def sweep(
-    plan: Annotated[Path, typer.Argument(help="TOML file with rounds, seeds, world and policies (docs/simulating.md).")],
+    plan: Annotated[Path, typer.Argument(help="TOML file with rounds, seeds, world, policies (docs/simulating.md).")],
     store: Annotated[
         Path | None,
         typer.Option(help="Store for the runs; by default the name of the plan with the ending .turnout."),
