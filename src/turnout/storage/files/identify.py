@@ -27,7 +27,7 @@ def application_id(path: Path) -> int | None:
     SQLite reads it: if this process has the database open, closing the file in any other way would release the locks
     that SQLite holds on it (POSIX), and another process could then delete the log with its acknowledged commits.
     """
-    if not path.stat().st_size:  # SQLite takes an empty file for an empty database
+    if path.stat().st_size <= 1:  # SQLite takes such a file for an empty database
         return None
     with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
         try:
