@@ -31,6 +31,7 @@ from turnout.errors import StoreError
 from turnout.lab import RoundColumns, RunPlan, RunStore, play_into
 from turnout.live import Reporter, Scheduler
 from turnout.live.journal import changes
+from turnout.storage.files.acknowledged import LINE
 
 
 @contextmanager
@@ -258,9 +259,10 @@ def test_the_writer_is_shown_unless_its_process_is_dead(folder: Path) -> None:
         lock = path.with_name("fleet.turnout.lock")
         lock.write_text(lock.read_text() + f"process 4194999 on host {os.uname().nodename}\n")
         assert watch.writer is None
-        lock.write_text("process 1 on host elsewhere\n")
+        commit = lock.read_bytes()[:LINE]  # the last acknowledged one; the line after it names the writer
+        lock.write_bytes(commit + b"process 1 on host elsewhere\n")
         assert watch.writer == "process 1 on host elsewhere"
-        lock.write_bytes(b"\xff\xfe")
+        lock.write_bytes(commit + b"\xff\xfe")
         assert watch.writer is None
 
 
