@@ -122,14 +122,13 @@ def _module_views(network: Network, weights: Tensor) -> list[Tensor]:
     """Returns views of flat weights in the order of torch modules: outputs first, channels before rows and columns."""
     height, width, channels = network.image_sizes[-1]
     views = []
-    for depth, (position, shape) in enumerate(zip(network.slices, network.shapes, strict=True)):
-        layer = weights[position]
-        if len(shape) == 1:
+    for depth, layer in enumerate(network.split(weights)):
+        if layer.dim() == 1:
             views.append(layer)
         elif depth < 2 * len(network.convolutions):
-            views.append(layer.view(KERNEL, KERNEL, -1, shape[1]).permute(3, 2, 0, 1))
+            views.append(layer.view(KERNEL, KERNEL, -1, layer.shape[1]).permute(3, 2, 0, 1))
         elif depth == 2 * len(network.convolutions):
-            views.append(layer.view(height, width, channels, shape[1]).permute(3, 2, 0, 1))
+            views.append(layer.view(height, width, channels, layer.shape[1]).permute(3, 2, 0, 1))
         else:
-            views.append(layer.view(shape).T)
+            views.append(layer.T)
     return views

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
-COLUMNS = ["paper", "in our words", "code", "test", "shown in", "verdict"]
+COLUMNS = ["paper", "code", "test", "verdict"]
 #: How the verdict of something begins that no experiment decides.
 KINDS = (
     "definition",
@@ -30,22 +30,20 @@ KINDS = (
     "no verdict",
     "see",
 )
-NUMBERED = re.compile(r"(?:Eq\.|Fig\.|Table|Algorithm|Theorem|Lemma|Definition|Claim) \d+:")
+#: The kinds of items that the paper numbers or lists, in the singular and in the plural.
+KIND = re.compile(r"(Eq|Fig|Table|Algorithm|Theorem|Lemma|Definition|Claim|Parameter)s?\.? (.+)", flags=re.IGNORECASE)
 NO_CODE, NO_TEST = "proof step", "by reading"
 VERDICT = "holds|does not hold|not decided"
 REFERENCE = re.compile(rf"`([^`›]+) › ([^`›]+) › ([^`›]+)`(?:: ((?:{VERDICT})(?:, (?:{VERDICT}))*))?")
 TEST = re.compile(r"\[(\w+)\]\(\.\./(tests/[\w/]+\.py)\): ([a-z0-9 ]+)")
-LINK = re.compile(r"\[[^\]]+\]\(([^)#]*)(?:#([^)]*))?\)")
 
 
 class Row(NamedTuple):
     """A line of a table of the page."""
 
     paper: str
-    words: str
     code: str
     test: str
-    shown: str
     verdict: str
 
 
@@ -106,15 +104,30 @@ def empty_cells(rows: Iterable[Row]) -> list[str]:
     ]
 
 
+def items_of(label: str) -> list[str]:
+    """Returns the items that a row is about.
+
+    >>> items_of("Eqs. 9 to 11, Theorem 2: a bound on drift plus cost")
+    ['Eq 9', 'Eq 10', 'Eq 11', 'Theorem 2']
+    """
+    name = label.partition(":")[0]
+    if not KIND.match(name):
+        return [name]
+    items, kind = [], ""
+    for part in re.split(r", | and ", name):
+        found = KIND.match(part)
+        kind, value = (found[1].capitalize(), found[2]) if found else (kind, part)
+        first, _, last = value.partition(" to ")
+        items += [f"{kind} {number}" for number in range(int(first), int(last) + 1)] if last else [f"{kind} {value}"]
+    return items
+
+
 def missing_items(rows: Iterable[Row], inventory: Sequence[str]) -> list[str]:
-    """Finds items of the paper without a row or with several, and numbered rows that the inventory does not have."""
-    found = [row.paper for row in rows]
-    numbered = [
-        name for name in found if re.match(r"(Eq\.|Fig\.|Table|Algorithm|Theorem|Lemma|Definition|Claim) \d", name)
-    ]
+    """Finds items of the paper without a row or with several, and items that the inventory does not have."""
+    found = [item for row in rows for item in items_of(row.paper)]
     return [
         *(f"{name!r} has {found.count(name)} rows" for name in inventory if found.count(name) != 1),
-        *(f"{name!r} is not in the inventory" for name in numbered if name not in inventory),
+        *(f"{name!r} is not in the inventory" for name in found if KIND.match(name) and name not in inventory),
     ]
 
 
@@ -174,26 +187,6 @@ def functions_in(path: str) -> frozenset[str]:
     if not file.is_file():
         return frozenset()
     return frozenset(node.name for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.FunctionDef))
-
-
-def missing_figures(rows: Iterable[Row], page: Path) -> list[str]:
-    """Finds cells without a link, and links to files and headings that do not exist."""
-    complaints = []
-    for row in rows:
-        links = LINK.findall(row.shown)
-        if not links:
-            complaints.append(f"{row.paper}: nothing is linked in {row.shown!r}")
-        for target, heading in links:
-            file = page.parent / target
-            if not file.exists() or (heading and heading not in headings_of(file)):
-                complaints.append(f"{row.paper}: no such figure or page: {target}{'#' if heading else ''}{heading}")
-    return complaints
-
-
-def headings_of(file: Path) -> list[str]:
-    """Returns the anchors of all headings of a page."""
-    titles = re.findall(r"^#+ (.*)$", file.read_text(), flags=re.MULTILINE)
-    return [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles]
 
 
 def wrong_verdicts(rows: Iterable[Row], claims: Claims) -> list[str]:

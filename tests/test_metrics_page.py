@@ -1,4 +1,4 @@
-"""docs/metrics.md has every metric of the service and of the dashboard, with its type."""
+"""docs/operating.md has every metric of the service and of the dashboard, with its type."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ ROW = re.compile(
 
 
 def listed(*pages: str) -> dict[str, str]:
-    """Returns the types of the metrics that docs/metrics.md lists for these pages."""
-    found = ROW.findall((ROOT / "docs/metrics.md").read_text())
+    """Returns the types of the metrics that docs/operating.md lists for these pages."""
+    found = ROW.findall((ROOT / "docs/operating.md").read_text())
     assert len({name for name, *_ in found}) == len(found)
     return {name: kind for name, kind, page in found if page in pages}
 

@@ -22,6 +22,8 @@ from turnout.policies import POLICIES, WRAPPERS
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
+#: Modules over 400 lines that are still to be split.
+TOO_LONG = {"scheduler.py", "reader.py", "selection.py", "state.py"}
 
 
 def run_python(code: str) -> str:
@@ -98,17 +100,18 @@ def test_policies_and_the_version_need_no_posix_locks() -> None:
     assert run_python(code).startswith(f"turnout {turnout.__version__} (")
 
 
-def test_nothing_is_pickled_or_evaluated() -> None:
+def test_nothing_is_pickled_but_tasks_of_workers_and_nothing_is_evaluated() -> None:
     forbidden = re.compile(
         r"^\s*(import|from) (pickle|cloudpickle|dill|marshal|shelve|yaml)\b"
         r"|torch\.load\(|allow_pickle=True|\beval\(|\bexec\(",
         flags=re.MULTILINE,
     )
     found = [f"{path.name}: {match.group()}" for path in SOURCES for match in forbidden.finditer(path.read_text())]
-    assert found == []
+    # A task of a worker carries plug-ins of the sweep's own process; every backend pickles its tasks anyway.
+    assert {line.partition(":")[0] for line in found} == {"sweep.py"}
 
 
-def test_f11_compressed_data_and_arrays_are_read_only_with_limits() -> None:
+def test_compressed_data_and_arrays_are_read_only_with_limits() -> None:
     unlimited = re.compile(r"np\.load\(|gzip\.(open|decompress)\(|zlib\.decompress\(|tarfile\.open\([^)]*r:gz")
     found = [f"{path.name}: {match.group()}" for path in SOURCES for match in unlimited.finditer(path.read_text())]
     assert found == ["datasets.py: np.load("], "only the bundled digits are trusted"
@@ -206,10 +209,20 @@ def test_the_package_has_no_module_that_only_developers_need() -> None:
     assert [path.name for path in SOURCES if imported.search(path.read_text())] == []
 
 
-def test_no_package_has_many_modules_of_its_own() -> None:
+def test_no_package_has_many_modules_and_no_module_many_lines() -> None:
     modules = Counter(path.parent for path in SOURCES if path.name != "__init__.py")
-    assert {str(package.relative_to(ROOT)): count for package, count in modules.items() if count > 14} == {}
+    assert {str(package.relative_to(ROOT)): count for package, count in modules.items() if count > 12} == {}
     assert modules[ROOT / "src" / "turnout" / "kernel"] > 10
+    lines = {path.name: path.read_text().count("\n") for path in SOURCES}
+    assert {name: count for name, count in lines.items() if count > 400 and name not in TOO_LONG} == {}
+
+
+def test_the_map_of_the_house_has_every_room() -> None:
+    package = ROOT / "src" / "turnout"
+    rooms = {str(path.parent.relative_to(package)) for path in SOURCES if path.name == "__init__.py"} - {"."}
+    rooms = {room for room in rooms if "templates" not in room}
+    rows = re.findall(r"^\| `([a-z_/]+)` \| .+ \|$", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.MULTILINE)
+    assert sorted(rows) == sorted(rooms)
 
 
 def test_policies_and_values_have_a_readable_repr() -> None:

@@ -142,7 +142,7 @@ def test_a_device_in_javascript_sends_calls_without_answer_again_with_the_same_k
 def test_the_commands_of_the_deployment_files_exist(name: str, count: int) -> None:
     text = (EXAMPLES / name).read_text()
     assert "ot run by the tests of this project" in text
-    lines = re.findall(r"(?:bin/| )(turnout (?:fleet create|tokens create|serve) .+)$", text, re.MULTILINE)
+    lines = re.findall(r"(?:bin/| )(turnout fleet (?:create|tokens create|serve) .+)$", text, re.MULTILINE)
     image = re.search(r"^CMD (\[.+\])$", text, re.MULTILINE)
     commands = [shlex.split(line) for line in lines] + ([["turnout", *json.loads(image[1])]] if image else [])
     assert len(commands) == count

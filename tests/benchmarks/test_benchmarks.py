@@ -116,7 +116,7 @@ def test_the_help_of_every_benchmark_is_a_sentence_with_an_example() -> None:
 
 
 def test_the_page_of_benchmarks_has_a_command_for_each_of_them() -> None:
-    page = (ROOT / "docs" / "results" / "benchmarks.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "results" / "README.md").read_text(encoding="utf-8")
     assert set(re.findall(r"`python -m benchmarks (\w[\w-]*)", page)) == set(NAMES) == set(SMALL)
 
 

@@ -113,8 +113,8 @@ def test_every_client_of_a_broken_promise_has_its_own_status(broken: Path) -> No
 
 
 def test_the_documented_alert_fires_for_a_broken_promise_only(broken: Path, fair: Path) -> None:
-    documented = (Path(__file__).parents[2] / "docs" / "dashboard.md").read_text(encoding="utf-8")
-    rules = re.findall(r"^\s+expr: (\w+) == (\d+)$", documented, flags=re.MULTILINE)
+    documented = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
+    rules = re.findall(r"alert: PromiseBroken\n\s+expr: (\w+) == (\d+)\n", documented)
     assert "turnout_promise_status" in dict(rules)
     for path, fires in ((broken, True), (fair, False)):
         with served(path) as server:

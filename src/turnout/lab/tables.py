@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,12 @@ from turnout.errors import SettingError
 
 #: Columns of equal length, by name.
 Table: TypeAlias = Mapping[str, npt.ArrayLike]
+
+
+def as_columns(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """Returns rows as columns; a cell that a row does not have is NaN."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name, np.nan) for row in rows] for name in names}
 
 
 def as_csv(table: Table) -> str:

@@ -46,7 +46,7 @@ def test_the_code_in_the_documentation_trains_fairly(
 
 
 def test_the_page_for_newcomers_has_the_same_lines() -> None:
-    for page in ("docs/flower.md", "docs/coming-from.md"):
+    for page in ("docs/flower.md", "docs/which-policy.md"):
         blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
         assert block_with("fair.start(") in blocks, page
 

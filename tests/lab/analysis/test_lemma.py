@@ -119,12 +119,10 @@ def test_the_lemmas_schedule_covers_all_clients_of_the_papers_world() -> None:
     assert required_exploration(found) < schedule(1)
 
 
-def test_a_run_of_another_world_is_rejected() -> None:
+def test_runs_of_other_worlds_are_rejected() -> None:
     with pytest.raises(SettingError, match="round 1 was not played in this world: its exchange times differ"):
         estimate_all(run(0), PaperWorld(1, availability=1.0))
 
-
-def test_a_world_without_expected_times_is_rejected() -> None:
     class Silent(PaperWorld):
         def offer(self, round: int) -> RoundOffer:
             return super().offer(round).without_truth()

@@ -78,18 +78,12 @@ def test_debts_equal_those_of_the_queues_exactly(history: dict[str, Any]) -> Non
     assert owed.tobytes() == np.array(expected).tobytes()
 
 
-def test_an_unselected_client_is_owed_its_rate_per_round() -> None:
+def test_owed_turns_grow_with_the_rate_and_are_paid_by_the_outcomes_that_count() -> None:
     owed = owed_after_each_round(columns_of([[0], [0], [1]], clients=2), "1/4")
     assert owed.tolist() == [[0.0, 0.25], [0.0, 0.5], [0.25, 0.0]]
-
-
-def test_only_paid_outcomes_pay_a_turn() -> None:
     columns = columns_of([[0, 1], [0, 1]], clients=2, outcomes=[["arrived", "late"], ["failed", "arrived"]])
     assert owed_after_each_round(columns, 0.5).tolist() == [[0, 0], [0, 0]]
     assert owed_after_each_round(columns, 0.5, outcomes_paid=("arrived",)).tolist() == [[0, 0.5], [0.5, 0]]
-
-
-def test_without_recorded_outcomes_all_clients_arrived() -> None:
     columns = columns_of([[0]], clients=1)
     assert owed_after_each_round(columns, 0.5, outcomes_paid=("arrived",)).tolist() == [[0.0]]
     assert owed_after_each_round(columns, 0.5, outcomes_paid=("late", "failed")).tolist() == [[0.5]]
@@ -131,10 +125,15 @@ def test_jains_index_is_one_for_equal_turns_and_one_over_n_for_a_single_client(c
     assert jain_index([turns] + [0.0] * (clients - 1)) == 1 / clients
 
 
-def test_no_turns_count_as_even() -> None:
+def test_the_evenness_of_turns_has_its_limits() -> None:
     assert jain_index([0, 0, 0]) == 1.0
     assert spread([0, 0, 0]) == 0.0
     assert lorenz_curve([0, 0]).tolist() == [[0, 0], [0.5, 0.5], [1, 1]]
+    assert lorenz_curve([5, 1, 2, 0])[:, 1].tolist() == [0.0, 0.0, 1 / 8, 3 / 8, 1.0]
+    assert spread([2, 4, 4, 4, 5, 5, 7, 9]) == 2.0
+    for invalid in ([], [1, -1]):
+        with pytest.raises(SettingError, match="turns must be"):
+            jain_index(invalid)
 
 
 @given(turns_of_clients)
@@ -149,32 +148,15 @@ def test_the_lorenz_curve_is_convex_from_corner_to_corner(turns: list[int]) -> N
     assert (curve[:, 1] <= curve[:, 0] + 1e-12).all()
 
 
-def test_the_lorenz_curve_starts_with_the_least_selected_client() -> None:
-    assert lorenz_curve([5, 1, 2, 0])[:, 1].tolist() == [0.0, 0.0, 1 / 8, 3 / 8, 1.0]
-
-
-def test_the_spread_is_the_standard_deviation() -> None:
-    assert spread([2, 4, 4, 4, 5, 5, 7, 9]) == 2.0
-
-
-def test_turns_must_be_present_and_not_negative() -> None:
-    for invalid in ([], [1, -1]):
-        with pytest.raises(SettingError, match="turns must be"):
-            jain_index(invalid)
-
-
 # Times
 
 
-def test_time_saved_is_a_share_of_the_time_of_the_baseline() -> None:
+def test_time_saved_is_a_share_of_the_time_of_a_comparable_baseline() -> None:
     slow = columns_of([[0, 1], [0]], clients=2, times=[[4.0, 6.0], [2.0]])
     fast = columns_of([[0], [1]], clients=2, times=[[1.0], [5.0]])
     assert time_saved(fast, slow) == 0.25
     assert time_saved(slow, slow) == 0.0
     assert time_saved(slow, fast) == pytest.approx(-1 / 3)
-
-
-def test_time_saved_needs_comparable_runs() -> None:
     two, count, idle = columns_of([[0], [0]], clients=1), columns_of([[0]], clients=1), columns_of([[], []], clients=1)
     with pytest.raises(SettingError, match="the run has 2 rounds and the baseline 1"):
         time_saved(two, count)

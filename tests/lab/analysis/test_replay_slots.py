@@ -112,12 +112,9 @@ def test_a_simulated_run_without_rounds_is_replayed_exactly_in_its_world(tmp_pat
     assert other["updates_per_second"].replayed < found["updates_per_second"].replayed
 
 
-def test_searches_need_rounds(fleet: Path) -> None:
+def test_searches_need_rounds_and_replays_need_a_turn_that_has_ended(fleet: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="has no rounds: only records of rounds can be simulated again"):
         fitted_build(read_recording(fleet), {})
-
-
-def test_a_fleet_without_a_turn_that_has_ended_cannot_be_replayed(tmp_path: Path) -> None:
     with open_slots(tmp_path / "fleet.turnout") as scheduler:
         scheduler.fill(named(8))
     with pytest.raises(SettingError, match="holds no turn that has ended, with its context"):

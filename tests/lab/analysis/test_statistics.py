@@ -54,29 +54,23 @@ def test_the_density_integrates_to_the_confidence(freedom: int, confidence: floa
     assert half_panel * float((density @ weights).sum()) == pytest.approx(confidence, abs=1e-10)
 
 
-def test_many_degrees_of_freedom_approach_the_normal_distribution() -> None:
-    assert student_t(0.95, 200_000) == pytest.approx(NormalDist().inv_cdf(0.975), abs=2e-5)
-
-
 @pytest.mark.parametrize("confidence", [0.0, 1.0, math.nan])
 def test_confidence_must_lie_between_zero_and_one(confidence: float) -> None:
     with pytest.raises(SettingError, match="confidence must lie between 0 and 1"):
         mean_confidence_interval([1.0, 2.0], confidence=confidence)
 
 
-def test_the_interval_of_three_values_matches_a_manual_computation() -> None:
+def test_the_interval_matches_a_manual_computation_along_any_axis() -> None:
     mean, half_width = mean_confidence_interval([1.0, 2.0, 3.0])
     assert mean == 2.0
     assert half_width == pytest.approx(4.30265 / math.sqrt(3), abs=1e-5)
-
-
-def test_the_interval_is_computed_along_any_axis() -> None:
     values = np.arange(12.0).reshape(3, 4) ** 2
     first_axis, second_axis = mean_confidence_interval(values), mean_confidence_interval(values.T, axis=1)
     assert first_axis.mean.shape == (4,)
     assert np.array_equal(first_axis.mean, second_axis.mean)
     np.testing.assert_allclose(first_axis.half_width, second_axis.half_width)
     assert first_axis.half_width[1] == pytest.approx(mean_confidence_interval(values[:, 1]).half_width)
+    assert student_t(0.95, 200_000) == pytest.approx(NormalDist().inv_cdf(0.975), abs=2e-5)
 
 
 def test_one_seed_has_no_interval_and_no_seed_is_rejected() -> None:
@@ -86,6 +80,9 @@ def test_one_seed_has_no_interval_and_no_seed_is_rejected() -> None:
     for values in (np.empty((0, 3)), 3.0):
         with pytest.raises(SettingError, match="at least one seed"):
             mean_confidence_interval(values)
+    low, high = ConfidenceInterval(np.array([0.2, 0.4]), np.array([np.nan, 0.5])).bounds(UNIT_RANGE)
+    assert low.tolist() == [0.2, 0.0]
+    assert high.tolist() == [0.2, 0.9]
 
 
 def test_the_interval_covers_the_true_mean_at_the_confidence_level() -> None:
@@ -122,9 +119,3 @@ def test_one_seed_prints_no_interval() -> None:
     assert format_interval(-1.0, 0.5, 1) == "-1.0 ± 0.5"
     assert format_interval(-0.04, 0.25, 1) == "0.0 ± 0.2"
     assert format_interval(math.nan, math.nan, 2) == "–"
-
-
-def test_without_an_interval_both_ends_are_the_mean() -> None:
-    low, high = ConfidenceInterval(np.array([0.2, 0.4]), np.array([np.nan, 0.5])).bounds(UNIT_RANGE)
-    assert low.tolist() == [0.2, 0.0]
-    assert high.tolist() == [0.2, 0.9]

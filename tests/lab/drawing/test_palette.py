@@ -21,15 +21,13 @@ from turnout.lab.studies.promise_comparison import LABELS
 from turnout.policies import POLICIES as KNOWN
 
 
-def test_every_policy_has_a_style_of_its_own() -> None:
+def test_every_policy_has_a_style_that_differs_in_more_than_colour() -> None:
     assert set(KNOWN) | {"with-guarantee"} == set(POLICIES)
     assert len(set(POLICIES.values())) == len(POLICIES)
-
-
-def test_no_two_styles_differ_only_in_colour() -> None:
     for styles in (NAMED.values(), OTHERS):
         for one, other in combinations(styles, 2):
             assert (one.line, one.marker) != (other.line, other.marker)
+    assert [style_of("mine", index) for index in range(len(OTHERS) + 1)] == [*OTHERS, OTHERS[0]]
 
 
 @pytest.mark.parametrize(
@@ -48,10 +46,6 @@ def test_a_label_has_the_style_of_its_policy_in_every_figure(label: str, policy:
     assert style_of(label, 3) == style_of(label) == POLICIES[policy]
 
 
-def test_a_label_that_names_no_policy_has_a_style_by_index() -> None:
-    assert [style_of("mine", index) for index in range(len(OTHERS) + 1)] == [*OTHERS, OTHERS[0]]
-
-
 def test_variants_of_a_policy_differ_in_line_or_marker() -> None:
     labels = [f"RBCS-F, weight {weight}" for weight in range(60, 90)]
     styles = styles_of(labels)
@@ -61,13 +55,10 @@ def test_variants_of_a_policy_differ_in_line_or_marker() -> None:
     assert len(set(styles_of(LABELS).values())) == len(LABELS)
 
 
-def test_contenders_that_are_given_the_true_times_share_a_hue() -> None:
+def test_contenders_are_known_policies_and_those_given_the_true_times_share_a_hue() -> None:
     assert policy_style("fair-pace", true_times=True).colour == TRUE_TIMES == style_of("FedCS(3)").colour
     assert policy_style("fair-pace").colour != TRUE_TIMES
     assert policy_style("no such policy") == OTHERS[0]
-
-
-def test_every_contender_of_the_leaderboards_is_a_known_policy() -> None:
     in_rounds = {contender.policy for suite in SUITES.values() for contender in suite.contenders}
     without = {contender.policy for suite in SLOT_SUITES.values() for contender in suite.contenders}
     assert in_rounds | without <= set(POLICIES)

@@ -53,18 +53,12 @@ def test_concatenated_parts_equal_the_whole(cuts: set[int], kind: str) -> None:
     assert list(RoundColumns.from_bytes(whole.to_bytes()).records()) == records
 
 
-def test_parts_of_nothing_cannot_be_concatenated() -> None:
-    with pytest.raises(StoreError, match="there are no columns to concatenate: give at least one part"):
-        RoundColumns.concatenate([])
-
-
-def test_old_names_still_work() -> None:
-    columns = columns_of(unusual_rounds())
-    assert columns.report_rows is not None
-
-
 def test_equal_rounds_give_equal_bytes() -> None:
     assert columns_of(unusual_rounds()).to_bytes() == columns_of(unusual_rounds()).to_bytes()
+    columns = columns_of(unusual_rounds())
+    assert columns.report_rows is not None
+    with pytest.raises(StoreError, match="there are no columns to concatenate: give at least one part"):
+        RoundColumns.concatenate([])
 
 
 def test_columns_give_durations_turns_and_the_mask_of_chosen_clients() -> None:
@@ -79,10 +73,13 @@ def test_columns_give_durations_turns_and_the_mask_of_chosen_clients() -> None:
     assert np.array_equal(columns.chosen_mask, mask)
 
 
-def test_columns_without_rounds_have_no_turns_and_no_durations() -> None:
+def test_columns_without_rounds_are_empty_and_a_missing_metric_is_nan() -> None:
     columns = columns_of([])
     assert (len(columns), columns.durations.shape, columns.chosen_mask.shape) == (0, (0,), (0, 40))
     assert not columns.turns.any()
+    accuracy = columns_of(unusual_rounds()).metrics["accuracy"]
+    assert np.isnan(accuracy[0])
+    assert accuracy[1] == 0.25
 
 
 def test_reasons_of_clients_and_of_the_cohort_are_distinguished_in_cohorts_of_one() -> None:
@@ -92,12 +89,6 @@ def test_reasons_of_clients_and_of_the_cohort_are_distinguished_in_cohorts_of_on
     (record,) = columns.records()
     assert record.selection.reasons["owed"].shape == (1,)
     assert record.selection.reasons["threshold"].shape == ()
-
-
-def test_a_metric_is_nan_for_rounds_without_it() -> None:
-    accuracy = columns_of(unusual_rounds()).metrics["accuracy"]
-    assert np.isnan(accuracy[0])
-    assert accuracy[1] == 0.25
 
 
 def test_rows_have_the_order_of_the_selection_regardless_of_the_report() -> None:
@@ -118,38 +109,29 @@ def test_columns_are_read_only() -> None:
         columns.metrics["accuracy"] = np.zeros(2)  # type: ignore[index]  # the test is that this fails
 
 
-def test_a_report_about_other_clients_than_the_selected_is_refused() -> None:
+def test_reports_and_reasons_that_do_not_fit_the_selection_are_refused() -> None:
     for clients in ([6], [5, 6]):
         with pytest.raises(StoreError, match="the clients in the report of round 3 are not the selected clients"):
             columns_of([RoundRecord(make_selection(*clients, round_=3), make_report(5, round_=3))])
     with pytest.raises(StoreError, match="the clients in the report of round 3 are not the selected clients"):
         columns_of([RoundRecord(make_selection(5, 6, round_=3), make_report(7, 5, round_=3))])
-
-
-def test_a_reason_of_another_shape_is_refused() -> None:
     record = RoundRecord(make_selection(5, round_=3, owed=[1.0, 2.0]), make_report(5, round_=3))
     with pytest.raises(StoreError, match=r"reasons\['owed'\] of round 3 has shape \(2,\)"):
         columns_of([record])
 
 
-def test_rounds_of_another_fleet_are_refused() -> None:
+def test_rounds_that_do_not_fit_together_are_refused() -> None:
     with pytest.raises(StoreError, match="available of round 1 is for 40 clients, expected 41"):
         RoundColumns.from_records(play_rounds(1), clients=41)
     with pytest.raises(StoreError, match=r"chosen\[0\] = 39 is unknown: there are 39 clients"):
         RoundColumns.from_records(unusual_rounds()[9:10], clients=39)
     with pytest.raises(StoreError, match=r"different numbers of clients \(40, 41\) cannot be concatenated"):
         RoundColumns.concatenate([columns_of([]), RoundColumns.from_records([], clients=41)])
-
-
-def test_the_same_round_cannot_be_stored_twice() -> None:
     first, second = play_rounds(2)
     with pytest.raises(StoreError, match="give each round once"):
         columns_of([first, second, second])
     with pytest.raises(StoreError, match="give each round once"):
         RoundColumns.concatenate([columns_of([first, second]), columns_of([second])])
-
-
-def test_contexts_of_two_widths_are_refused() -> None:
     records = [
         RoundRecord(make_selection(5), make_report(5)),
         RoundRecord(make_selection(5, round_=2), make_report(5, round_=2, features=2)),

@@ -29,7 +29,7 @@ PLAN = RunPlan(
 # Keys.
 
 
-def test_the_key_does_not_depend_on_the_order_of_settings() -> None:
+def test_the_key_depends_on_what_is_played_only() -> None:
     reordered = RunPlan(
         "rbcsf",
         100,
@@ -38,11 +38,23 @@ def test_the_key_does_not_depend_on_the_order_of_settings() -> None:
         world_settings={"availability": {"persistence": 5, "share": 0.6, "kind": "markov"}, "clients": 20},
     )
     assert reordered.key == PLAN.key
-
-
-def test_the_label_does_not_change_the_key() -> None:
     assert replace(PLAN, label="ours").key == PLAN.key
     assert replace(PLAN, label="ours") == PLAN
+    code = f"from turnout.lab import RunPlan; print(RunPlan.from_dict({PLAN.as_dict()!r}).key)"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == PLAN.key
+    plan = RunPlan("rbcsf", np.int64(100), np.int64(7))  # type: ignore[arg-type]  # as np.arange returns them
+    assert plan.key == RunPlan("rbcsf", 100, 7).key
+    pair, listed = ({"bandwidth": bandwidth} for bandwidth in ((2.0, 3.0), [2.0, 3.0]))
+    assert RunPlan("random", 5, world_settings=pair).key == RunPlan("random", 5, world_settings=listed).key
+    assert (
+        RunPlan("rbcsf", 10, settings={"speed_weight": 5}).key
+        == RunPlan("rbcsf", 10, settings={"speed_weight": 5.0}).key
+    )
+    assert (
+        RunPlan("rbcsf", 10, settings={"speed_weight": 5}).key
+        != RunPlan("rbcsf", 10, settings={"speed_weight": 5.5}).key
+    )
 
 
 @pytest.mark.parametrize(
@@ -68,33 +80,14 @@ def test_the_key_changes_with_everything_else(change: dict[str, Any]) -> None:
     assert replace(PLAN, **change).key != PLAN.key
 
 
-def test_the_key_is_the_same_in_another_process() -> None:
-    code = f"from turnout.lab import RunPlan; print(RunPlan.from_dict({PLAN.as_dict()!r}).key)"
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert process.stdout.strip() == PLAN.key
-
-
-def test_numpy_integers_are_accepted() -> None:
-    plan = RunPlan("rbcsf", np.int64(100), np.int64(7))  # type: ignore[arg-type]  # as np.arange returns them
-    assert plan.key == RunPlan("rbcsf", 100, 7).key
-
-
-def test_tuples_and_lists_give_the_same_key() -> None:
-    pair, listed = ({"bandwidth": bandwidth} for bandwidth in ((2.0, 3.0), [2.0, 3.0]))
-    assert RunPlan("random", 5, world_settings=pair).key == RunPlan("random", 5, world_settings=listed).key
-
-
-def test_a_plan_does_not_change_with_the_mapping_it_was_built_from() -> None:
+def test_a_plan_accepts_any_mapping_and_does_not_change_with_it() -> None:
     settings: dict[str, Any] = {"speed_weight": 20}
     plan = RunPlan("rbcsf", 5, settings=settings)
     key = plan.key
     settings["speed_weight"] = 30
     assert plan.key == key
-
-
-def test_settings_accept_any_mapping() -> None:
-    settings: Mapping[str, Any] = MappingProxyType({"speed_weight": 20})
-    assert RunPlan("rbcsf", 5, settings=settings).key == RunPlan("rbcsf", 5, settings=dict(settings)).key
+    fixed: Mapping[str, Any] = MappingProxyType({"speed_weight": 20})
+    assert RunPlan("rbcsf", 5, settings=fixed).key == RunPlan("rbcsf", 5, settings=dict(fixed)).key
 
 
 @pytest.mark.parametrize(
@@ -125,7 +118,7 @@ def test_the_name_is_the_label_or_the_policy_and_its_settings() -> None:
 # Building the policy and the world.
 
 
-def test_a_plan_builds_its_policy_in_its_world() -> None:
+def test_a_plan_builds_independent_objects() -> None:
     policy, world = PLAN.build()
     assert isinstance(policy, RBCSF)
     assert isinstance(world, PaperWorld)
@@ -133,9 +126,6 @@ def test_a_plan_builds_its_policy_in_its_world() -> None:
     assert policy.speed_weight == 20
     assert world.seed == 7
     np.testing.assert_array_equal(world.availability, np.full(20, 0.6))
-
-
-def test_each_build_returns_independent_objects() -> None:
     (policy, world), (other_policy, other_world) = PLAN.build(), PLAN.build()
     policy.tell(world.play(world.offer(1), policy.ask(world.offer(1))))
     assert other_world.offer(1) == PLAN.build()[1].offer(1)
@@ -219,9 +209,6 @@ def test_the_guarantee_is_checked_against_the_availability_of_the_world() -> Non
         RunPlan("rbcsf", 5, settings={"guaranteed_rate": 0.18}, world_settings=rare).build()
     assert float(refusal.value.largest_rate or 0) == pytest.approx(0.175, abs=0.0006)
     RunPlan("rbcsf", 5, settings={"guaranteed_rate": 0.18}).build()
-
-
-def test_a_guarantee_above_the_cohort_share_is_infeasible_in_every_world() -> None:
     with pytest.raises(InfeasiblePromise, match=r"largest feasible rate is 0\.2"):
         RunPlan("fair-oracle", 5, settings={"guaranteed_rate": 0.21}, world_settings={"availability": 1.0}).build()
 
@@ -233,14 +220,3 @@ def test_feasibility_uses_the_long_run_share_of_varying_availability(kind: str) 
         RunPlan("rbcsf", 5, world_settings=rarely_available).build()
     RunPlan("rbcsf", 5, settings={"allow_infeasible": True}, world_settings=rarely_available).build()
     RunPlan("rbcsf", 5, settings={"availability": 0.8}, world_settings=rarely_available).build()
-
-
-def test_integral_floats_and_integers_are_the_same_setting() -> None:
-    assert (
-        RunPlan("rbcsf", 10, settings={"speed_weight": 5}).key
-        == RunPlan("rbcsf", 10, settings={"speed_weight": 5.0}).key
-    )
-    assert (
-        RunPlan("rbcsf", 10, settings={"speed_weight": 5}).key
-        != RunPlan("rbcsf", 10, settings={"speed_weight": 5.5}).key
-    )

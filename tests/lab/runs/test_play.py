@@ -30,24 +30,18 @@ class Spy(SelectionPolicy):
         self.reports.append(report)
 
 
-def test_policies_do_not_receive_expected_times_by_default() -> None:
+def test_only_policies_that_require_expected_times_receive_them() -> None:
     spy = Spy(40)
     list(play(spy, PaperWorld(), 5))
     assert [offer.expected_times for offer in spy.offers] == [None] * 5
-
-
-def test_policies_that_require_expected_times_receive_all_of_them() -> None:
+    without_times, with_times = Spy(40), Spy(40, requires_expected_times=True)
+    assert list(play(without_times, PaperWorld(3), 10)) == list(play(with_times, PaperWorld(3), 10))
+    assert without_times.offers == [offer.without_truth() for offer in with_times.offers]
     spy, world = Spy(40, requires_expected_times=True), PaperWorld()
     list(play(spy, world, 5))
     for offer in spy.offers:
         assert offer.expected_times is not None
         np.testing.assert_allclose(offer.expected_times, (offer.contexts * world.theta).sum(axis=1))
-
-
-def test_expected_times_are_the_only_difference_between_the_offers() -> None:
-    without_times, with_times = Spy(40), Spy(40, requires_expected_times=True)
-    assert list(play(without_times, PaperWorld(3), 10)) == list(play(with_times, PaperWorld(3), 10))
-    assert without_times.offers == [offer.without_truth() for offer in with_times.offers]
 
 
 @pytest.mark.parametrize("name", sorted(POLICIES))
@@ -83,18 +77,15 @@ def test_a_run_played_in_two_parts_equals_the_run_played_at_once(name: str) -> N
     assert parts == whole
 
 
-def test_a_world_with_another_number_of_clients_is_rejected() -> None:
+def test_other_fleets_and_invalid_round_numbers_are_rejected() -> None:
     with pytest.raises(SettingError, match="the policy has 39 clients, but the world has 40"):
         next(play(Spy(39), PaperWorld(), 5))
+    with pytest.raises(SettingError, match="first must be at least 1, not 0"):
+        next(play(Spy(40), PaperWorld(), 5, first=0))
+    with pytest.raises(SettingError, match="rounds must be a whole number"):
+        next(play(Spy(40), PaperWorld(), 2.5))  # type: ignore[arg-type]  # the invalid value under test
 
 
 @pytest.mark.parametrize("rounds", [0, 4])
 def test_no_round_is_played_after_the_last_one(rounds: int) -> None:
     assert list(play(Spy(40), PaperWorld(), rounds, first=5)) == []
-
-
-def test_invalid_round_numbers_are_rejected() -> None:
-    with pytest.raises(SettingError, match="first must be at least 1, not 0"):
-        next(play(Spy(40), PaperWorld(), 5, first=0))
-    with pytest.raises(SettingError, match="rounds must be a whole number"):
-        next(play(Spy(40), PaperWorld(), 2.5))  # type: ignore[arg-type]  # the invalid value under test

@@ -144,17 +144,14 @@ def test_rounds_must_follow_the_last_stored_one(store: RunStore, first: int, mes
     assert store.snapshot(run) is None
 
 
-def test_rounds_of_another_fleet_are_refused(store: RunStore) -> None:
-    with pytest.raises(StoreError, match="run 1 has 41 clients, but the rounds to append have 40"):
-        store.append(begin(store, clients=41), columns_of(RECORDS))
-
-
-def test_an_unknown_run_is_refused_everywhere(store: RunStore) -> None:
+def test_rounds_of_another_fleet_and_unknown_runs_are_refused(store: RunStore) -> None:
     for use in (store.columns, store.records, store.snapshot, store.finish, store.delete):
         with pytest.raises(StoreError, match=r"there is no run 7 in .*runs.db: RunStore\.runs\(\) lists"):
             use(7)
     with pytest.raises(StoreError, match="there is no run 7"):
         store.append(7, columns_of(RECORDS))
+    with pytest.raises(StoreError, match="run 1 has 41 clients, but the rounds to append have 40"):
+        store.append(begin(store, clients=41), columns_of(RECORDS))
 
 
 def test_the_id_of_a_deleted_run_is_not_reused(store: RunStore) -> None:
@@ -335,24 +332,15 @@ def test_threads_share_a_store(store: RunStore) -> None:
     assert [list(store.records(info.id)) == RECORDS for info in store.runs()] == [True] * 4
 
 
-def test_using_a_closed_store_is_refused(path: Path) -> None:
+def test_a_closed_or_read_only_store_cannot_be_written(path: Path) -> None:
+    RunStore(path).close()
+    with RunStore(path, read_only=True) as reader, pytest.raises(StoreError, match="was opened read-only"):
+        begin(reader)
     with RunStore(path) as store:
         pass
     store.close()
     with pytest.raises(StoreError, match="was closed: open it again"):
         store.runs()
-
-
-def test_a_read_only_store_cannot_be_written(path: Path) -> None:
-    RunStore(path).close()
-    with RunStore(path, read_only=True) as reader, pytest.raises(StoreError, match="was opened read-only"):
-        begin(reader)
-
-
-def test_a_read_only_store_is_not_created(path: Path) -> None:
-    with pytest.raises(StoreError, match=r"there is no store at .*runs.db: check the path"):
-        RunStore(path, read_only=True)
-    assert not path.exists()
 
 
 def test_a_second_writer_is_refused_and_the_error_names_the_first(store: RunStore, path: Path) -> None:
@@ -549,22 +537,16 @@ def test_a_store_that_another_process_has_just_created_is_kept(path: Path, monke
     assert asked.count(path) == 2
 
 
-def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
+def test_paths_that_hold_no_store_are_refused(tmp_path: Path, path: Path) -> None:
     with pytest.raises(StoreError, match=r"there is no folder .*nowhere: create it, or choose another path"):
         RunStore(tmp_path / "nowhere" / "runs.db")
-
-
-def test_a_folder_is_not_a_store(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is a folder, not a file"):
         RunStore(tmp_path)
-
-
-def test_a_folder_without_write_permission_is_refused() -> None:
     with pytest.raises(StoreError, match=r"cannot be used .*: check the folder and its permissions"):
         RunStore("/proc/runs.db")
-
-
-def test_a_log_without_its_store_is_not_overwritten(path: Path) -> None:
+    with pytest.raises(StoreError, match=r"there is no store at .*runs.db: check the path"):
+        RunStore(path, read_only=True)
+    assert not path.exists()
     path.with_name("runs.db-wal").write_bytes(b"rounds of a store that was moved away")
     with pytest.raises(StoreError, match=r"does not exist, but its log .*-wal does: restore the database"):
         RunStore(path)

@@ -182,16 +182,13 @@ def test_a_policy_that_selects_nobody_for_a_slot_is_refused() -> None:
         run.decide()
 
 
-def test_a_run_whose_turns_have_ended_has_no_next_one() -> None:
+def test_a_run_whose_turns_have_ended_has_no_next_one_and_refuses_another_state() -> None:
     run = SlotRun(fair_pace(), PaperWorld(), 2)
     for _ in range(3):
         flight = run.next_end(3)
         run.end(flight, flight.record.report)
     with pytest.raises(StateError, match="all 3 turns of the run have ended"):
         run.next_end(3)
-
-
-def test_a_state_of_another_number_of_records_is_refused() -> None:
     run, again = (SlotRun(fair_pace(), PaperWorld(), 2) for _ in range(2))
     done = list(run.play(5))
     with pytest.raises(StateError, match="the saved state follows 5 records, but there are 4"):

@@ -73,14 +73,11 @@ def assert_finished_runs_are_right(store: RunStore, undisturbed: dict[str, bytes
 # One plan in memory.
 
 
-def test_a_plan_played_in_memory_has_all_its_rounds() -> None:
+def test_a_plan_played_in_memory_has_all_its_rounds_and_gives_the_same_run_again() -> None:
     columns = play_plan(PLANS[0])
     assert columns.rounds.tolist() == list(range(1, 13))
     assert columns.clients == 40
     assert len(columns.chosen) == 12 * 8
-
-
-def test_the_same_plan_gives_the_same_run() -> None:
     assert play_plan(PLANS[0]).to_bytes() == play_plan(PLANS[0]).to_bytes()
     assert play_plan(PLANS[0]).to_bytes() != play_plan(replace(PLANS[0], seed=2)).to_bytes()
 
@@ -264,18 +261,12 @@ def test_who_watches_receives_the_rounds_that_were_stored(store: RunStore, worke
     assert received == {info.key: store.columns(info.id).to_bytes() for info in store.runs()}
 
 
-def test_a_run_that_was_not_played_has_no_number(store: RunStore) -> None:
-    with pytest.raises(SettingError, match=r"the store holds no run of random \(key [0-9a-f]+\): play it first"):
-        run_id(store, RunPlan("random", 3))
-
-
-def test_an_empty_sweep_returns_no_runs(store: RunStore) -> None:
+def test_a_sweep_plays_what_it_is_given_and_nothing_else(store: RunStore) -> None:
+    assert len(sweep((plan for plan in PLANS), store, workers=1)) == len(PLANS)
     assert sweep([], store) == []
     assert sweep(iter([]), store, workers=1) == []
-
-
-def test_a_sweep_accepts_a_generator_of_plans(store: RunStore) -> None:
-    assert len(sweep((plan for plan in PLANS), store, workers=1)) == len(PLANS)
+    with pytest.raises(SettingError, match=r"the store holds no run of random \(key [0-9a-f]+\): play it first"):
+        run_id(store, RunPlan("random", 3))
 
 
 def test_a_sweep_can_keep_choices_only(store: RunStore) -> None:
@@ -334,9 +325,14 @@ def test_an_invalid_number_of_workers_is_rejected(store: RunStore, workers: Any)
         sweep(PLANS, store, workers=workers)
 
 
-def test_a_backend_needs_more_than_one_worker(store: RunStore) -> None:
+def test_a_backend_must_be_known_and_needs_more_than_one_worker(store: RunStore) -> None:
     with pytest.raises(SettingError, match="'threading' needs joblib and more than one worker"):
         sweep(PLANS, store, workers=1, backend="threading")
+    with pytest.raises(ValueError, match="nowhere"):
+        sweep(PLANS, store, workers=2, backend="nowhere")
+    sweep(PLANS[1:], store, workers=1)
+    sweep(PLANS, store, workers=2, backend="threading")
+    assert_holds(store, PLANS[0])
 
 
 @pytest.mark.parametrize("backend", ["threading", "multiprocessing"])
@@ -345,12 +341,6 @@ def test_other_joblib_backends_give_the_same_runs(store: RunStore, backend: str)
     sweep(PLANS, store, workers=2, backend=backend)
     for plan in PLANS:
         assert_holds(store, plan)
-
-
-def test_a_backend_plays_a_single_missing_plan(store: RunStore) -> None:
-    sweep(PLANS[1:], store, workers=1)
-    sweep(PLANS, store, workers=2, backend="threading")
-    assert_holds(store, PLANS[0])
 
 
 def test_backends_without_generators_receive_short_chunks(store: RunStore) -> None:
@@ -362,11 +352,6 @@ def test_backends_without_generators_receive_short_chunks(store: RunStore) -> No
     assert len(left) == 19
     for plan in plans:
         assert_holds(store, plan)
-
-
-def test_an_unknown_backend_is_rejected(store: RunStore) -> None:
-    with pytest.raises(ValueError, match="nowhere"):
-        sweep(PLANS, store, workers=2, backend="nowhere")
 
 
 # Killed processes.

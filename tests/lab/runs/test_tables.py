@@ -50,13 +50,6 @@ def test_a_table_of_rounds_has_one_row_per_run_and_round_with_the_settings(store
     assert [int(row["selected"]) for row in own] == np.diff(columns.starts).tolist()
 
 
-def test_without_rounds_the_elapsed_time_is_that_of_the_clock(store: RunStore) -> None:
-    rows = rows_of(store.table("rounds", runs=[4]))
-    assert [row["elapsed_seconds"] for row in rows] == [row["metric.finished"] for row in rows]
-    (run,) = rows_of(store.table("runs", runs=[4]))
-    assert float(run["total_seconds"]) == store.columns(4).metrics["finished"].max()
-
-
 def test_a_table_of_clients_sums_up_their_turns(store: RunStore) -> None:
     rows = rows_of(store.table("clients", runs=[3, 1]))
     assert [row["run"] for row in rows] == ["3"] * 20 + ["1"] * 40
@@ -71,15 +64,12 @@ def test_a_table_of_clients_sums_up_their_turns(store: RunStore) -> None:
         )
 
 
-def test_a_table_of_turns_has_one_row_per_selected_client(store: RunStore) -> None:
+def test_tables_of_turns_and_of_runs_have_their_rows(store: RunStore) -> None:
     rows, columns = rows_of(store.table("turns", runs=[1])), store.columns(1)
     assert [int(row["client"]) for row in rows] == columns.chosen.tolist()
     assert [float(row["seconds"]) for row in rows] == columns.exchange_times.tolist()
     assert {row["outcome"] for row in rows} == {"arrived"}
     assert [float(row["reason.owed"]) for row in rows] == columns.client_reasons["owed"].tolist()
-
-
-def test_a_table_of_runs_has_one_row_each(store: RunStore) -> None:
     rows = rows_of(store.table("runs"))
     assert [(row["policy"], row["seed"], row["rounds"]) for row in rows] == [
         ("rbcsf", "0", "6"),
@@ -88,6 +78,10 @@ def test_a_table_of_runs_has_one_row_each(store: RunStore) -> None:
         ("fair-pace", "0", "11"),
     ]
     assert float(rows[1]["mean_round_seconds"]) == store.columns(2).durations.mean()
+    rows = rows_of(store.table("rounds", runs=[4]))
+    assert [row["elapsed_seconds"] for row in rows] == [row["metric.finished"] for row in rows]
+    (run,) = rows_of(store.table("runs", runs=[4]))
+    assert float(run["total_seconds"]) == store.columns(4).metrics["finished"].max()
 
 
 def test_pandas_and_parquet_hold_the_same_table(store: RunStore, tmp_path: Path) -> None:

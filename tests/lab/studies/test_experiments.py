@@ -51,19 +51,20 @@ def result_of(results: list[Result], name: str) -> Result:
     return next(result for result in results if result.experiment.name == name)
 
 
-def test_the_papers_three_figures_share_their_runs() -> None:
+def test_experiments_share_runs_of_the_documented_length_and_are_found_by_name() -> None:
     shared = [EXPERIMENTS[name] for name in ("queues", "training-time", "pull-record")]
     assert len(plans_of(shared, 20)) == 6 * 20
     assert {plan.rounds for plan in plans_of(shared, 20)} == {500}
     weights = {plan.settings.get("speed_weight") for plan in plans_of(shared, 1)}
     assert weights == {1.0, 5.0, 20.0, 50.0, None}
-
-
-def test_long_runs_have_the_documented_length() -> None:
     assert {plan.rounds for plan in plans_of([EXPERIMENTS["theory"]], 1)} == {20_000}
     assert {plan.rounds for plan in plans_of([EXPERIMENTS["stability"]], 1)} == {20_000}
     assert {plan.rounds for plan in plans_of([EXPERIMENTS["lemma"]], 1)} == {500}
     assert {plan.rounds for plan in plans_of([EXPERIMENTS["trade-off"]], 1)} == {5000}
+    assert [experiment.name for experiment in find_experiments("queues")] == ["queues"]
+    assert tuple(experiment.name for experiment in find_experiments("numerical")) == GROUPS["numerical"]
+    with pytest.raises(SettingError, match=r"unknown experiment 'queus' \(did you mean 'queues'\?\)"):
+        find_experiments("queus")
 
 
 @pytest.mark.parametrize("name", GROUPS["numerical"])
@@ -109,14 +110,11 @@ def test_random_is_slowest_and_fedcs_fastest_in_a_short_run(results: list[Result
     assert saved["FedCS(3)"] > saved[weight_label(20)] > saved["random"] == 0
 
 
-def test_a_second_reproduction_plays_nothing(store: RunStore, results: list[Result]) -> None:
+def test_runs_that_are_stored_are_not_played_and_missing_ones_are_named(store: RunStore, results: list[Result]) -> None:
     played: list[int] = []
     reproduce([EXPERIMENTS["queues"]], store, seeds=SEEDS, rounds=ROUNDS, watch=played.append)
     assert played == []
     assert results
-
-
-def test_findings_of_missing_runs_are_rejected(store: RunStore) -> None:
     experiment = EXPERIMENTS["queues"]
     with pytest.raises(SettingError, match="seed 0, is not in the store: play it first"):
         experiment.findings(Runs(experiment.plans(1, 77), store))
@@ -136,23 +134,10 @@ def test_results_are_written_as_figures_data_and_claims(shown: list[Result], tmp
     assert set(claims[0]) == {"experiment", "name", "statement", "verdict", "numbers", "panel"}
 
 
-def test_drawing_a_figure_is_deterministic(results: list[Result]) -> None:
-    result = result_of(results, "training-time")
-    one, two = (as_svg(result.experiment.draw(result.findings)) for _ in range(2))
-    assert one == two
-
-
 def test_a_folder_that_cannot_be_written_is_rejected(results: list[Result], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SettingError, match="cannot write"):
         write_results(results[:1], tmp_path / "file" / "results")
-
-
-def test_experiments_are_found_by_name_or_group() -> None:
-    assert [experiment.name for experiment in find_experiments("queues")] == ["queues"]
-    assert tuple(experiment.name for experiment in find_experiments("numerical")) == GROUPS["numerical"]
-    with pytest.raises(SettingError, match=r"unknown experiment 'queus' \(did you mean 'queues'\?\)"):
-        find_experiments("queus")
 
 
 class Page(HTMLParser):
@@ -229,6 +214,9 @@ def test_the_report_escapes_foreign_text(results: list[Result]) -> None:
     assert "<script" not in page
 
 
-def test_verdicts_are_counted(results: list[Result]) -> None:
+def test_verdicts_are_counted_and_drawing_is_deterministic(results: list[Result]) -> None:
     claims = [claim for result in results for claim in result.findings.claims]
     assert sum(verdict_counts(claims).values()) == len(claims) == 29
+    result = result_of(results, "training-time")
+    one, two = (as_svg(result.experiment.draw(result.findings)) for _ in range(2))
+    assert one == two

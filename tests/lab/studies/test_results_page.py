@@ -27,11 +27,11 @@ def stored_claims(experiment: str) -> list[dict[str, Any]]:
 
 
 def rows_of(experiment: str) -> list[list[str]]:
-    """Returns the cells (claim, verdict, numbers) of the rows with the command of this experiment."""
+    """Returns the cells (claim, verdict, numbers) of the rows of this experiment."""
     rows = []
     for line in (RESULTS / "README.md").read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if line.startswith("|") and cells[-1] == f"`turnout study reproduce {experiment}`":
+        if line.startswith("|") and cells[-1] == f"`{experiment}`":
             rows.append(cells[:-1])
     return rows
 
@@ -135,11 +135,11 @@ def section(heading: str) -> str:
     return text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
 
 
-def study_rows(heading: str, commands: Sequence[str]) -> list[list[str]]:
+def study_rows(heading: str, experiments: Sequence[str]) -> list[list[str]]:
     """Returns the cells (claim, one cell for each dataset, numbers) of the rows of a study."""
     lines = [line for line in section(heading).splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.removeprefix("|").removesuffix("|").split("|")] for line in lines]
-    return [row[:-1] for row in cells if row[-1].strip("`").removeprefix("turnout study reproduce ") in commands]
+    return [row[:-1] for row in cells if row[-1].strip("`") in experiments]
 
 
 def accuracy_rows() -> list[list[str]]:
@@ -285,13 +285,10 @@ def expected_pace() -> dict[str, list[float]]:
     }
 
 
-def test_the_marks_of_the_accuracy_study_are_the_stored_verdicts() -> None:
+def test_the_marks_and_numbers_of_the_accuracy_study_are_the_stored_ones() -> None:
     assert wrong_marks(accuracy_rows(), ACCURACY_CLAIMS, DATASETS) == []
     stored = {claim["name"] for folder in (*DATASETS, "fairness-impact") for claim in claims_in(folder)}
     assert stored == {name for names in ACCURACY_CLAIMS.values() for name in names}
-
-
-def test_the_numbers_of_the_accuracy_study_are_the_stored_ones() -> None:
     expected = expected_accuracy()
     assert list(expected) == list(ACCURACY_CLAIMS)
     for (claim, *_, numbers), values in zip(accuracy_rows(), expected.values(), strict=True):

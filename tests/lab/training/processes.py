@@ -12,6 +12,7 @@ import torch
 from waiting import wait_until
 
 #: For tests that train in forked processes: where torch sees a GPU, it refuses to after any gradient in the parent.
+#: There, test_devices runs them in a process that sees none.
 forking = pytest.mark.skipif(
     torch.cuda.is_available(), reason="torch refuses to train in forked processes where it sees a GPU"
 )

@@ -51,18 +51,22 @@ def digits() -> Dataset:
     return load_dataset("digits")
 
 
-def test_the_digits_come_with_the_package(digits: Dataset) -> None:
+def test_the_digits_come_with_the_package_as_bytes_from_0_to_16(digits: Dataset) -> None:
     assert digits.name == "digits"
     assert digits.train_images.shape == (1437, 8, 8, 1)
     assert digits.train_labels.shape == (1437,)
     assert digits.test_images.shape == (360, 8, 8, 1)
     assert digits.test_labels.shape == (360,)
-
-
-def test_digits_are_bytes_from_0_to_16(digits: Dataset) -> None:
     for images in (digits.train_images, digits.test_images):
         assert images.dtype == np.uint8
         assert (images.min(), images.max()) == (0, digits.brightest) == (0, 16)
+    assert digits.classes == tuple("0123456789")
+    assert np.bincount(digits.train_labels, minlength=10).min() > 120
+    assert np.bincount(digits.test_labels, minlength=10).min() > 20
+    assert digits.train_labels.max() == digits.test_labels.max() == 9
+    for array in (digits.train_images, digits.train_labels, digits.test_images, digits.test_labels):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
 
 
 def test_every_fifth_digit_belongs_to_the_test_set(digits: Dataset) -> None:
@@ -74,19 +78,6 @@ def test_every_fifth_digit_belongs_to_the_test_set(digits: Dataset) -> None:
     training = np.delete(np.arange(len(labels)), np.s_[::5])
     assert (digits.train_images[..., 0] == images[training]).all()
     assert (digits.train_labels == labels[training]).all()
-
-
-def test_training_and_test_set_contain_all_digits(digits: Dataset) -> None:
-    assert digits.classes == tuple("0123456789")
-    assert np.bincount(digits.train_labels, minlength=10).min() > 120
-    assert np.bincount(digits.test_labels, minlength=10).min() > 20
-    assert digits.train_labels.max() == digits.test_labels.max() == 9
-
-
-def test_the_arrays_of_a_dataset_are_read_only(digits: Dataset) -> None:
-    for array in (digits.train_images, digits.train_labels, digits.test_images, digits.test_labels):
-        with pytest.raises(ValueError, match="read-only"):
-            array[0] = 1
 
 
 def test_the_bundled_file_is_small_and_its_licence_is_stated() -> None:
@@ -101,13 +92,10 @@ def test_the_bundled_file_is_small_and_its_licence_is_stated() -> None:
 # The idx format
 
 
-def test_an_idx_file_is_parsed_into_an_array() -> None:
+def test_an_idx_file_is_parsed_with_big_endian_sizes() -> None:
     array = read_idx(bytes([0, 0, 8, 3]) + struct.pack(">3I", 2, 1, 3) + bytes([1, 2, 3, 4, 5, 255]))
     assert array.tolist() == [[[1, 2, 3]], [[4, 5, 255]]]
     assert array.dtype == np.uint8
-
-
-def test_idx_sizes_are_big_endian() -> None:
     assert read_idx(bytes([0, 0, 8, 1, 0, 0, 1, 2]) + bytes(258)).shape == (258,)
 
 
@@ -206,23 +194,17 @@ def test_the_real_fashion_mnist_is_complete() -> None:
 # Descriptions
 
 
-def test_an_unknown_dataset_gets_a_suggestion() -> None:
-    with pytest.raises(SettingError, match=r"'fashion-mnits' \(did you mean 'fashion-mnist'\?\); there are digits"):
-        load_dataset("fashion-mnits")
-
-
-def test_every_dataset_has_ten_classes_and_a_licence() -> None:
+def test_every_dataset_has_ten_classes_a_licence_and_checksums_of_its_own() -> None:
     for name, source in SOURCES.items():
         assert source.name == name
         assert len(set(source.classes)) == 10
         assert source.licence
-
-
-def test_checksums_are_distinct() -> None:
     files = [*FASHION_MNIST.files, *CIFAR10.files]
     assert len({file.sha256 for file in files}) == len({file.name for file in files}) == len(files)
     for file in files:
         assert len(bytes.fromhex(file.sha256)) == 32
+    with pytest.raises(SettingError, match=r"'fashion-mnits' \(did you mean 'fashion-mnist'\?\); there are digits"):
+        load_dataset("fashion-mnits")
 
 
 @pytest.mark.parametrize(

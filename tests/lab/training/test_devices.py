@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,23 @@ from turnout.lab.training.learners.devices import device_name, usable_device
 from turnout.lab.training.learners.module_learner import ModuleLearner
 
 without_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+with_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
+
+
+@with_gpu
+def test_what_a_machine_with_a_gpu_skips_passes_where_no_gpu_is_visible() -> None:
+    """Torch trains in forked processes only where it sees no GPU."""
+    files = [str(path) for path in Path(__file__).parent.glob("test_*.py") if "\n@forking" in path.read_text("utf-8")]
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    tested = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-m", "not framework and not thorough", *files],
+        env={**own, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert tested.returncode == 0, tested.stdout
+    assert "forked processes" not in tested.stdout
 
 
 def test_the_cpu_can_always_be_used() -> None:
@@ -43,7 +62,7 @@ def test_the_error_distinguishes_torch_without_cuda_from_a_machine_without_gpu(m
         usable_device("cuda")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
+@with_gpu
 def test_an_index_beyond_the_last_gpu_is_rejected() -> None:
     count = torch.cuda.device_count()
     assert usable_device("cuda") == usable_device(f"cuda:{count - 1}") == "cuda"

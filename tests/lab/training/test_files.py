@@ -145,14 +145,11 @@ def test_an_empty_environment_variable_is_ignored(tmp_path: Path, monkeypatch: p
     assert data_folder("fruit") == tmp_path / "cache" / "turnout" / "fruit"
 
 
-def test_system_folders_are_searched_last(tmp_path: Path) -> None:
+def test_folders_are_searched_in_order_and_a_given_one_alone(tmp_path: Path) -> None:
     files = fruit(system_folders=(str(write_files(tmp_path / "system", packed=True)),))
     assert find_folder(files) == tmp_path / "system"
     own = write_files(tmp_path / "cache" / "turnout" / "fruit")
     assert find_folder(files) == own
-
-
-def test_a_given_folder_is_the_only_one_searched(tmp_path: Path) -> None:
     write_files(tmp_path / "cache" / "turnout" / "fruit")
     with pytest.raises(DatasetError, match="fruit was not found in"):
         read_checked(fruit(), tmp_path / "elsewhere")
@@ -168,9 +165,6 @@ def test_a_missing_dataset_names_the_folders_the_files_and_the_command(tmp_path:
         assert fragment in str(raised.value)
     assert raised.value.dataset == "fruit"
     assert read_tree(tmp_path) == {}
-
-
-def test_the_error_names_the_missing_file(tmp_path: Path) -> None:
     write_files(tmp_path)
     (tmp_path / "pears").unlink()
     with pytest.raises(DatasetError) as raised:
@@ -215,30 +209,21 @@ def test_the_error_for_damage_names_the_file_the_checksum_and_the_remedy(
 # Downloading files
 
 
-def test_files_are_downloaded_one_by_one(tmp_path: Path, server: Server) -> None:
+def test_files_are_downloaded_one_by_one_from_their_address(tmp_path: Path, server: Server) -> None:
     assert fetch(fruit(), tmp_path / "new" / "fruit", address=server.address) == tmp_path / "new" / "fruit"
     assert read_tree(tmp_path / "new" / "fruit") == CONTENTS
     assert server.requests == ["apples.gz", "pears.gz"]
-
-
-def test_files_are_downloaded_into_the_users_cache_and_found_there(server: Server) -> None:
-    assert fetch(fruit(), address=server.address) == data_folder("fruit")
-    assert read_checked(fruit()) == CONTENTS
-
-
-def test_the_default_address_is_that_of_the_dataset(tmp_path: Path, server: Server) -> None:
-    files = Files("fruit", fruit().files, server.address)
-    assert read_tree(fetch(files, tmp_path)) == CONTENTS
-
-
-def test_an_address_may_omit_the_final_slash(tmp_path: Path, server: Server) -> None:
-    assert read_tree(fetch(fruit(), tmp_path, address=server.address.rstrip("/"))) == CONTENTS
-
-
-def test_the_callback_receives_the_size_of_every_chunk(tmp_path: Path, server: Server) -> None:
     sizes: list[int] = []
     fetch(fruit(), tmp_path, address=server.address, watch=sizes.append)
     assert sum(sizes) == sum(map(len, server.files.values()))
+
+
+def test_addresses_have_a_default_and_may_omit_the_final_slash(tmp_path: Path, server: Server) -> None:
+    files = Files("fruit", fruit().files, server.address)
+    assert read_tree(fetch(files, tmp_path / "default")) == CONTENTS
+    assert read_tree(fetch(fruit(), tmp_path / "given", address=server.address.rstrip("/"))) == CONTENTS
+    assert fetch(fruit(), address=server.address) == data_folder("fruit")
+    assert read_checked(fruit()) == CONTENTS
 
 
 def test_an_archive_is_downloaded_once_and_its_subfolders_are_ignored(tmp_path: Path, server: Server) -> None:

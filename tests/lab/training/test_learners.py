@@ -182,6 +182,9 @@ def test_a_new_model_has_the_right_size_and_low_accuracy() -> None:
     assert weights.shape == (model.network.parameters,) == (64 * 5 + 5 + 5 * 10 + 10,)
     assert model.evaluate([weights])[0] < 0.35
     assert not np.array_equal(weights, model.initial_weights(2))
+    assert learner().train([]) == []
+    with pytest.raises(SettingError, match="hidden must be at least 0, not -1"):
+        learner(hidden=-1)
 
 
 def test_each_of_several_models_is_evaluated_separately() -> None:
@@ -198,10 +201,6 @@ def test_each_of_several_models_is_evaluated_separately() -> None:
     assert model.evaluate(models) == expected
     assert len(set(expected)) == 3
     assert model.evaluate([]) == []
-
-
-def test_training_no_cohorts_gives_no_results() -> None:
-    assert learner().train([]) == []
 
 
 def test_saving_and_loading_copy_the_weights() -> None:
@@ -245,8 +244,3 @@ def test_weights_of_another_model_are_rejected(wrong: npt.NDArray[Any]) -> None:
 def test_invalid_training_settings_are_rejected(setting: dict[str, Any]) -> None:
     with pytest.raises(SettingError, match=next(iter(setting))):
         Training(**setting)
-
-
-def test_a_negative_number_of_hidden_units_is_rejected() -> None:
-    with pytest.raises(SettingError, match="hidden must be at least 0, not -1"):
-        learner(hidden=-1)

@@ -46,17 +46,17 @@ def test_the_papers_networks_have_the_papers_numbers_of_parameters() -> None:
     }
 
 
-def test_a_convolution_and_pooling_shrink_an_image() -> None:
+def test_images_shrink_and_layers_are_contiguous() -> None:
     network = Network((32, 28, 3), (64, 7), (), 10)
     assert network.image_sizes == [(32, 28, 3), (14, 12, 64), (5, 4, 7)]
     assert network.matrices[-1] == (5 * 4 * 7, 10)
-
-
-def test_layers_are_contiguous_in_the_flat_weights() -> None:
+    assert Network((6, 6, 1), (3,), (), 10).image_sizes[-1] == (1, 1, 3)
+    assert perceptron(load_dataset("digits")).matrices == [(64, 32), (32, 10)]
+    assert perceptron(load_dataset("digits"), 0).matrices == [(64, 10)]
     network = Network((8, 8, 1), (3,), (4,), 10)
-    slices = network.slices
-    assert [layer.start for layer in slices] == [0, 75, 78, 126, 130, 170]
-    assert [layer.stop for layer in slices] == [75, 78, 126, 130, 170, network.parameters]
+    layers = network.split(np.arange(network.parameters))
+    assert [layer.flat[0] for layer in layers] == [0, 75, 78, 126, 130, 170]
+    assert [layer.flat[-1] + 1 for layer in layers] == [75, 78, 126, 130, 170, network.parameters]
 
 
 def test_a_model_is_split_into_named_layers() -> None:
@@ -93,11 +93,6 @@ def test_initial_weights_are_determined_by_the_seed() -> None:
     assert not (weights == network.initial_weights(2)).any()
 
 
-def test_a_perceptron_has_one_input_per_pixel() -> None:
-    assert perceptron(load_dataset("digits")).matrices == [(64, 32), (32, 10)]
-    assert perceptron(load_dataset("digits"), 0).matrices == [(64, 10)]
-
-
 @pytest.mark.parametrize(
     ("image", "convolutions"),
     [
@@ -112,10 +107,6 @@ def test_a_perceptron_has_one_input_per_pixel() -> None:
 def test_an_image_of_unsuitable_size_is_rejected(image: tuple[int, int, int], convolutions: tuple[int, ...]) -> None:
     with pytest.raises(SettingError, match="a 5 × 5 convolution and pooling do not fit on"):
         Network(image, convolutions, (), 10)
-
-
-def test_the_smallest_image_is_six_by_six() -> None:
-    assert Network((6, 6, 1), (3,), (), 10).image_sizes[-1] == (1, 1, 3)
 
 
 @pytest.mark.parametrize(("convolutions", "hidden"), [((0,), ()), ((), (0,)), ((3,), (-1,)), ((2.5,), ())])
@@ -134,5 +125,5 @@ def test_weights_of_another_network_are_rejected() -> None:
     network, other = Network((8, 8, 1), (3,), (4,), 10), Network((8, 8, 1), (3,), (5,), 10)
     weights = network.initial_weights(0)
     assert np.array_equal(network.check_weights(weights), weights)
-    with pytest.raises(StateError, match=f"this network has {other.parameters} floating-point"):
+    with pytest.raises(StateError, match=f"this model has {other.parameters} floating-point"):
         other.check_weights(weights)

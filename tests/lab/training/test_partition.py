@@ -31,17 +31,13 @@ def test_every_client_holds_the_requested_number_of_items(gamma: float) -> None:
     assert (split.counts == count_classes(split)).all()
 
 
-def test_the_papers_split_is_the_default() -> None:
+def test_the_papers_split_is_the_default_and_infinite_gamma_divides_evenly() -> None:
     assert partition(LABELS).items.shape == (40, 500)
-
-
-def test_with_infinite_gamma_every_class_has_the_same_share() -> None:
     assert (partition(LABELS, items=500, gamma=math.inf).counts == 50).all()
-
-
-def test_with_infinite_gamma_counts_differ_by_at_most_one() -> None:
     counts = partition(LABELS, items=503, gamma=math.inf).counts
     assert set(np.unique(counts)) == {50, 51}
+    assert round_shares(np.array([0.14, 0.18, 0.68]), 10).tolist() == [1, 2, 7]
+    assert round_shares(np.array([0.25, 0.25, 0.25, 0.25]), 2).tolist() == [1, 1, 0, 0]
 
 
 @pytest.mark.parametrize("gamma", [1.0, 10.0])
@@ -54,27 +50,28 @@ def test_shares_have_the_mean_and_the_variance_of_a_dirichlet(gamma: float) -> N
     np.testing.assert_allclose(shares.var(), variance, rtol=0.08)
 
 
-def test_a_tiny_gamma_gives_most_clients_a_single_class() -> None:
+def test_clients_differ_in_their_classes_most_with_a_tiny_gamma() -> None:
     counts = partition(LABELS, clients=300, items=50, gamma=1e-3).counts
     assert ((counts == 50).any(axis=1)).mean() > 0.95
     assert (counts.max(axis=0) == 50).all()
+    split = partition(LABELS, clients=20)
+    assert len({tuple(counts) for counts in split.counts.tolist()}) == 20
+    split = partition(LABELS, clients=600, items=20, gamma=math.inf)
+    first = np.bincount(LABELS[split.items[:, 0]], minlength=CLASSES)
+    assert np.abs(first - 60).max() < 4.5 * math.sqrt(600 * 0.1 * 0.9)
+    split = partition(np.zeros(10, dtype=np.int64), clients=2, items=10)
+    assert set(split.items[0]) == set(split.items[1])
 
 
-def test_items_of_a_client_are_distinct_while_the_class_has_enough() -> None:
+def test_items_repeat_only_where_a_class_is_too_small() -> None:
     split = partition(LABELS, clients=50, items=500, gamma=0.1)
     assert split.counts.max() > 300
     for held in split.items:
         assert len(np.unique(held)) == 500
-
-
-def test_a_client_can_hold_all_items_of_a_class() -> None:
     labels = np.zeros(20, dtype=np.int64)
     split = partition(labels, clients=3, items=20)
     for held in split.items:
         assert sorted(held) == list(range(20))
-
-
-def test_a_class_that_is_too_small_is_drawn_with_replacement() -> None:
     labels = np.array([0, 0, 0, 1, 1, 1, 1, 1])
     split = partition(labels, clients=5, items=100, gamma=math.inf)
     assert (count_classes(split, labels) == 50).all()
@@ -90,40 +87,18 @@ def test_the_items_of_a_class_are_drawn_uniformly() -> None:
     assert np.abs(held - clients * 0.2).max() < 4.5 * deviation
 
 
-def test_items_are_not_sorted_by_class() -> None:
-    split = partition(LABELS, clients=600, items=20, gamma=math.inf)
-    first = np.bincount(LABELS[split.items[:, 0]], minlength=CLASSES)
-    assert np.abs(first - 60).max() < 4.5 * math.sqrt(600 * 0.1 * 0.9)
-
-
-def test_two_clients_may_hold_the_same_item() -> None:
-    split = partition(np.zeros(10, dtype=np.int64), clients=2, items=10)
-    assert set(split.items[0]) == set(split.items[1])
-
-
-def test_the_partition_is_determined_by_the_seed() -> None:
+def test_the_partition_depends_on_its_seed_alone() -> None:
     first, again, other = (partition(LABELS, clients=5, seed=seed) for seed in (3, 3, 4))
     assert (first.items == again.items).all()
     assert (first.counts == again.counts).all()
     assert (first.counts != other.counts).any(axis=1).all()
-
-
-def test_the_global_random_generator_is_neither_read_nor_changed() -> None:
     before = np.random.get_state(legacy=False)  # noqa: NPY002
     partition(LABELS, clients=2)
     after = np.random.get_state(legacy=False)  # noqa: NPY002
     assert str(before) == str(after)
-
-
-def test_adding_clients_does_not_change_the_items_of_the_others() -> None:
     few, many = partition(LABELS, clients=4), partition(LABELS, clients=9)
     assert (many.items[:4] == few.items).all()
     assert (many.counts[:4] == few.counts).all()
-
-
-def test_clients_have_different_class_counts() -> None:
-    split = partition(LABELS, clients=20)
-    assert len({tuple(counts) for counts in split.counts.tolist()}) == 20
 
 
 @pytest.mark.parametrize("labels", [LABELS.astype(np.uint8), LABELS.tolist()])
@@ -171,8 +146,3 @@ def test_rounded_shares_sum_to_the_total_and_differ_by_less_than_one(weights: li
 def test_integer_shares_are_not_changed(weights: list[int]) -> None:
     total = sum(weights)
     assert round_shares(np.array(weights) / total, total).tolist() == weights
-
-
-def test_the_largest_remainders_are_rounded_up() -> None:
-    assert round_shares(np.array([0.14, 0.18, 0.68]), 10).tolist() == [1, 2, 7]
-    assert round_shares(np.array([0.25, 0.25, 0.25, 0.25]), 2).tolist() == [1, 1, 0, 0]

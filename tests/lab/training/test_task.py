@@ -270,6 +270,8 @@ def test_a_model_that_is_not_finite_is_not_averaged() -> None:
         assert not result.finite.any()
         assert np.isnan(result.losses).all()
         assert (learner.saved(result.weights) == learner.saved(cohort.weights)).all()
+    for kind in ("plain", "stacked"):
+        assert make_learner(kind, make_task()).train([]) == []
 
 
 @pytest.mark.parametrize(
@@ -408,12 +410,14 @@ def test_a_metric_is_computed_on_the_whole_test_set_and_has_its_name() -> None:
     assert line.split(CLIENTS).counts.shape == (CLIENTS, 0)
 
 
-def test_partitions_may_be_functions() -> None:
+def test_partitions_may_be_functions_for_the_clients_of_the_world() -> None:
     task = make_task(split=partial(partition, items=7, gamma=0.5))
     assert (task.split(5, 2).items == partition(TRAIN[1], clients=5, items=7, gamma=0.5, seed=2).items).all()
     ragged = make_task(split=lambda _, clients, seed: [np.arange(1 + seed + c) for c in range(clients)])
     assert ragged.split(3, 1).sizes.tolist() == [2, 3, 4]
     assert ragged.split(3, 1).counts.sum(axis=1).tolist() == [2, 3, 4]
+    with pytest.raises(SettingError, match="the partition has 6 clients, but the world has 40"):
+        make_task().world(PaperWorld(0), workers=1)
 
 
 def not_a_module() -> Any:
@@ -471,11 +475,6 @@ def test_wrong_input_is_explained(settings: dict[str, Any], message: str) -> Non
         TorchTask(**{**given, **settings})
 
 
-def test_a_partition_for_another_number_of_clients_is_refused() -> None:
-    with pytest.raises(SettingError, match="the partition has 6 clients, but the world has 40"):
-        make_task().world(PaperWorld(0), workers=1)
-
-
 def test_a_batch_that_the_model_refuses_is_explained() -> None:
     task = make_task(with_batch_norm, [np.arange(5)] * CLIENTS)  # the second batch has one item
     with pytest.raises(TrainingError, match=r"the model cannot train on a batch of 1 items: \S"):
@@ -515,11 +514,6 @@ def test_policies_are_compared_and_resumed(tmp_path: Path) -> None:
     assert sum(played) == 16
     with pytest.raises(SettingError, match="policies must be a list of names"):
         train_policies(make_task(), "random", rounds=1)
-
-
-def test_without_cohorts_nothing_is_trained() -> None:
-    for kind in ("plain", "stacked"):
-        assert make_learner(kind, make_task()).train([]) == []
 
 
 @pytest.fixture

@@ -42,13 +42,17 @@ def small_world(*, gamma: float = 1.0, seed: int = 0, rate: float = 0.1, every: 
     return TrainingWorld(PaperWorld(seed), Federation(learner, split, seed, every))
 
 
-def test_the_model_learns_the_digits() -> None:
+def test_the_model_learns_the_digits_and_is_measured_in_every_nth_round() -> None:
     records = list(play(make_policy("random", 40), small_world(rate=0.5), 60))
     accuracies = [record.report.metrics["accuracy"] for record in records]
     assert accuracies[0] < 0.6
     assert accuracies[-1] > 0.92
     losses = [np.nanmean(record.report.losses) for record in records if record.report.losses is not None]
     assert losses[-1] < losses[0] / 3
+    records = list(play(make_policy("random", 40), small_world(gamma=1e-3), 10))
+    assert all(record.report.metrics["diverged"] == 0 for record in records)
+    records = list(play(make_policy("random", 40), small_world(every=3), 7))
+    assert ["accuracy" in record.report.metrics for record in records] == [False, False, True] * 2 + [False]
 
 
 def test_exchange_times_are_those_of_the_inner_world() -> None:
@@ -57,11 +61,6 @@ def test_exchange_times_are_those_of_the_inner_world() -> None:
     for ours, inner in zip(trained, plain, strict=True):
         assert ours.clients.tolist() == inner.clients.tolist()
         assert ours.exchange_times.tolist() == inner.exchange_times.tolist()
-
-
-def test_clients_that_hold_a_single_class_can_train() -> None:
-    records = list(play(make_policy("random", 40), small_world(gamma=1e-3), 10))
-    assert all(record.report.metrics["diverged"] == 0 for record in records)
 
 
 def test_diverged_models_are_reported_and_not_averaged() -> None:
@@ -74,12 +73,7 @@ def test_diverged_models_are_reported_and_not_averaged() -> None:
     np.testing.assert_array_equal(world.weights, before)
 
 
-def test_accuracy_is_measured_in_every_nth_round() -> None:
-    records = list(play(make_policy("random", 40), small_world(every=3), 7))
-    assert ["accuracy" in record.report.metrics for record in records] == [False, False, True] * 2 + [False]
-
-
-def test_an_empty_selection_leaves_the_model_unchanged() -> None:
+def test_without_clients_or_arrivals_the_model_is_unchanged() -> None:
     world = small_world()
     before = world.weights.copy()
     offer = world.offer(1)
@@ -87,6 +81,14 @@ def test_an_empty_selection_leaves_the_model_unchanged() -> None:
     np.testing.assert_array_equal(world.weights, before)
     assert report.duration == 0
     assert "accuracy" in report.metrics
+    split = partition(DIGITS.train_labels, items=50)
+    world = TrainingWorld(LateWorld(all_late=True), Federation(NumpyLearner(DIGITS, hidden=4), split))
+    before = world.weights.copy()
+    report = world.play(world.offer(1), Selection(1, np.array([3, 7])))
+    np.testing.assert_array_equal(world.weights, before)
+    assert report.losses is not None
+    assert np.isnan(report.losses).tolist() == [True, True]
+    assert report.metrics["diverged"] == 0
 
 
 class LateWorld(World):
@@ -132,17 +134,6 @@ def test_only_clients_that_arrived_are_averaged() -> None:
     assert report.losses is not None
     assert np.isnan(report.losses).tolist() == [True, False, True, False]
     assert report.losses[[1, 3]].tolist() == losses.tolist()
-
-
-def test_a_round_without_arrivals_leaves_the_model_unchanged() -> None:
-    split = partition(DIGITS.train_labels, items=50)
-    world = TrainingWorld(LateWorld(all_late=True), Federation(NumpyLearner(DIGITS, hidden=4), split))
-    before = world.weights.copy()
-    report = world.play(world.offer(1), Selection(1, np.array([3, 7])))
-    np.testing.assert_array_equal(world.weights, before)
-    assert report.losses is not None
-    assert np.isnan(report.losses).tolist() == [True, True]
-    assert report.metrics["diverged"] == 0
 
 
 def test_a_batched_round_equals_separate_rounds() -> None:
@@ -195,12 +186,6 @@ def test_invalid_federation_settings_are_rejected(setting: dict[str, Any]) -> No
         Federation(NumpyLearner(DIGITS), partition(DIGITS.train_labels, items=50), **setting)
 
 
-def test_a_partition_for_another_number_of_clients_is_rejected() -> None:
-    split = partition(DIGITS.train_labels, clients=10, items=50)
-    with pytest.raises(SettingError, match="split over 10 clients, the world has 40"):
-        TrainingWorld(PaperWorld(), Federation(NumpyLearner(DIGITS), split))
-
-
 SETTINGS = {"dataset": "digits", "gamma": 0.5, "items": 60, "hidden": 4, "world": {"clients": 20}}
 
 
@@ -227,13 +212,6 @@ def test_a_training_run_can_be_planned_saved_resumed_and_swept(tmp_path: Path) -
             assert store.columns(run_id).to_bytes() == play_plan(a_plan(seed)).to_bytes()
 
 
-def test_gamma_is_a_number_or_iid() -> None:
-    world = training_world(gamma="iid", items=50, hidden=0)
-    assert (world.federation.partition.counts == 5).all()
-    with pytest.raises(SettingError, match="gamma must be a number or 'iid', not 'even'"):
-        training_world(gamma="even")
-
-
 def test_the_settings_of_a_training_world_reach_its_federation() -> None:
     training = {"epochs": 2, "batch": 7, "rate": 0.3, "momentum": 0.5, "weight_decay": 0.01, "proximal": 0.2}
     world = make_world("training", 4, items=50, hidden=3, evaluate_every=6, world={"clients": 20}, **training)
@@ -250,9 +228,18 @@ def test_the_settings_of_a_training_world_reach_its_federation() -> None:
     assert np.array_equal(world.weights, federation.learner.initial_weights(4))
 
 
-def test_an_unknown_model_is_rejected() -> None:
+def test_settings_of_the_training_world_are_checked() -> None:
     with pytest.raises(SettingError, match="model must be one of mlp, cnn, not 'resnet'"):
         training_world(model="resnet")
+    with pytest.raises(SettingError, match=r"the world training has no setting 'datset' \(did you mean 'dataset'\?\)"):
+        make_world("training", 0, datset="digits")
+    split = partition(DIGITS.train_labels, clients=10, items=50)
+    with pytest.raises(SettingError, match="split over 10 clients, the world has 40"):
+        TrainingWorld(PaperWorld(), Federation(NumpyLearner(DIGITS), split))
+    world = training_world(gamma="iid", items=50, hidden=0)
+    assert (world.federation.partition.counts == 5).all()
+    with pytest.raises(SettingError, match="gamma must be a number or 'iid', not 'even'"):
+        training_world(gamma="even")
 
 
 def test_worlds_with_equal_training_share_a_learner_while_a_cache_is_open() -> None:
@@ -269,8 +256,3 @@ def test_worlds_with_equal_training_share_a_learner_while_a_cache_is_open() -> N
         assert build_learner() is first
     assert build_learner() is not first
     assert build_learner() is not build_learner()
-
-
-def test_an_unknown_setting_of_the_training_world_is_rejected() -> None:
-    with pytest.raises(SettingError, match=r"the world training has no setting 'datset' \(did you mean 'dataset'\?\)"):
-        make_world("training", 0, datset="digits")

@@ -38,38 +38,29 @@ def test_draws_depend_only_on_seed_purpose_and_round(clients: int) -> None:
     assert (Draws(3, "weather", clients).at(1) != in_order[1]).all()
 
 
-def test_every_round_gets_different_draws() -> None:
-    draws = Draws(0, "noise", 3)
-    assert len({tuple(draws.at(round_).tolist()) for round_ in range(1, 1001)}) == 1000
-
-
-def test_draws_are_uniform_or_normal() -> None:
+def test_draws_are_uniform_or_normal_and_differ_between_rounds() -> None:
     uniform = np.concatenate([Draws(1, "a", 1000).at(round_) for round_ in range(1, 21)])
     normal = np.concatenate([Draws(1, "a", 1000, "normal").at(round_) for round_ in range(1, 21)])
     np.testing.assert_allclose(np.quantile(uniform, [0.1, 0.5, 0.9]), [0.1, 0.5, 0.9], atol=0.02)
     np.testing.assert_allclose(np.quantile(normal, [0.1587, 0.5, 0.8413]), [-1, 0, 1], atol=0.05)
     assert uniform.min() >= 0
     assert uniform.max() < 1
+    draws = Draws(0, "noise", 3)
+    assert len({tuple(draws.at(round_).tolist()) for round_ in range(1, 1001)}) == 1000
 
 
 # Quantities.
 
 
-def test_a_pair_specifies_a_uniform_quantity() -> None:
+def test_quantities_are_uniform_constant_or_lognormal() -> None:
     pair = draw_rounds(Quantity("bandwidth", (2, 4), 0, 500), 40)
     mapping = draw_rounds(Quantity("bandwidth", {"kind": "uniform", "low": 2, "high": 4}, 0, 500), 40)
     np.testing.assert_array_equal(pair, mapping)
     np.testing.assert_allclose(np.quantile(pair, [0, 0.25, 0.5, 0.75, 1]), [2, 2.5, 3, 3.5, 4], atol=0.03)
     assert Quantity("bandwidth", [2, 4], 0, 5).lowest == 2
-
-
-def test_a_constant_quantity_never_changes() -> None:
     quantity = Quantity("bandwidth", {"kind": "constant", "value": 2.5}, 0, 3)
     assert draw_rounds(quantity, 2).tolist() == [2.5] * 6
     assert quantity.lowest == 2.5
-
-
-def test_a_lognormal_quantity_has_its_median_and_spread() -> None:
     quantity = Quantity("bandwidth", {"kind": "lognormal", "median": 3.0, "spread": 0.7}, 0, 500)
     logs = np.log(draw_rounds(quantity, 40))
     assert np.median(logs) == pytest.approx(math.log(3), abs=0.02)
@@ -128,23 +119,22 @@ def test_markov_availability_has_its_share_and_autocorrelation(share: float, per
     np.testing.assert_array_equal(availability.shares, np.full(400, share))
 
 
-def test_markov_clients_are_independent() -> None:
+def test_markov_clients_are_independent_and_may_have_their_own_shares() -> None:
     available = availability_masks(make_availability({"kind": "markov", "share": 0.5, "persistence": 3}, 1, 300), 1000)
     assert available.mean(axis=1).var() == pytest.approx(0.25 / 300, rel=0.4)
-
-
-def test_the_default_persistence_is_ten_rounds() -> None:
     explicit = make_availability({"kind": "markov", "share": 0.5, "persistence": 10}, 1, 40)
     default = make_availability({"kind": "markov", "share": 0.5}, 1, 40)
     np.testing.assert_array_equal(availability_masks(explicit, 50), availability_masks(default, 50))
-
-
-def test_markov_shares_can_differ_between_clients() -> None:
     shares = np.array([0.0, 0.1, 0.5, 0.9, 1.0])
     available = availability_masks(make_availability({"kind": "markov", "share": shares, "persistence": 3}, 2, 5), 4000)
     np.testing.assert_allclose(available.mean(axis=0), shares, atol=0.06)
     assert not available[:, 0].any()
     assert available[:, -1].all()
+    availability = make_availability({"kind": "markov", "share": 0.5, "persistence": 2}, 3, 40)
+    first = availability.at(1)
+    copy = first.copy()
+    availability.at(50)
+    np.testing.assert_array_equal(first, copy)
 
 
 @pytest.mark.parametrize("kind", ["markov", "daily", "bernoulli"])
@@ -156,14 +146,6 @@ def test_availability_does_not_depend_on_the_order_of_requests(kind: str) -> Non
         np.testing.assert_array_equal(random_access.at(round_), in_order[round_ - 1])
 
 
-def test_returned_masks_do_not_change_when_the_chain_advances() -> None:
-    availability = make_availability({"kind": "markov", "share": 0.5, "persistence": 2}, 3, 40)
-    first = availability.at(1)
-    copy = first.copy()
-    availability.at(50)
-    np.testing.assert_array_equal(first, copy)
-
-
 def test_daily_availability_has_its_mean_share_and_its_cycle() -> None:
     spec = {"kind": "daily", "share": 0.5, "amplitude": 0.8, "period": 20, "scatter": 0.0}
     availability = make_availability(spec, 1, 500)
@@ -173,6 +155,14 @@ def test_daily_availability_has_its_mean_share_and_its_cycle() -> None:
     hours = available.reshape(20, 20, 500).mean(axis=(0, 2))  # index 0 holds rounds 1, 21, 41, …
     expected = [0.5 * (1 + 0.8 * math.sin(2 * math.pi * round_ / 20)) for round_ in range(1, 21)]
     np.testing.assert_allclose(hours, expected, atol=0.03)
+    flat = make_availability({"kind": "daily", "share": 0.4, "amplitude": 0}, 7, 40)
+    np.testing.assert_array_equal(availability_masks(flat, 100), availability_masks(make_availability(0.4, 7, 40), 100))
+    explicit = {"kind": "daily", "share": 0.5, "amplitude": 0.8, "period": 96, "scatter": 0.25}
+    default = {"kind": "daily", "share": 0.5}
+    np.testing.assert_array_equal(
+        availability_masks(make_availability(explicit, 1, 40), 100),
+        availability_masks(make_availability(default, 1, 40), 100),
+    )
 
 
 def test_probabilities_above_one_are_clipped_and_lower_the_share() -> None:
@@ -197,20 +187,6 @@ def test_phases_are_spread_over_the_scatter_share_of_the_day(scatter: float) -> 
     assert phases.min() > -0.02
     assert phases.max() < scatter + 0.02
     assert phases.max() - phases.min() > 0.8 * scatter
-
-
-def test_daily_availability_without_amplitude_is_constant() -> None:
-    flat = make_availability({"kind": "daily", "share": 0.4, "amplitude": 0}, 7, 40)
-    np.testing.assert_array_equal(availability_masks(flat, 100), availability_masks(make_availability(0.4, 7, 40), 100))
-
-
-def test_a_day_has_96_rounds_by_default() -> None:
-    explicit = {"kind": "daily", "share": 0.5, "amplitude": 0.8, "period": 96, "scatter": 0.25}
-    default = {"kind": "daily", "share": 0.5}
-    np.testing.assert_array_equal(
-        availability_masks(make_availability(explicit, 1, 40), 100),
-        availability_masks(make_availability(default, 1, 40), 100),
-    )
 
 
 @pytest.mark.parametrize(

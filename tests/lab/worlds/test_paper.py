@@ -50,18 +50,15 @@ def mean_cohort_of_fedcs(**settings: Any) -> float:
 # Classes.
 
 
-def test_forty_clients_form_four_classes_of_ten() -> None:
+def test_clients_form_equal_classes_which_are_a_setting() -> None:
     theta = PaperWorld().theta
     for class_index, (training, snr) in enumerate([(1.0, 1000.0), (2.0, 100.0), (3.0, 10.0), (4.0, 1.0)]):
         rows = theta[10 * class_index : 10 * class_index + 10]
         np.testing.assert_allclose(rows, np.tile([training, 1.0, 1 / math.log2(1 + snr)], (10, 1)))
-
-
-def test_the_fleet_of_the_policy_checks_has_the_same_classes() -> None:
     np.testing.assert_array_equal(PaperWorld().theta, SmallFleet().theta)
-
-
-def test_the_spectral_efficiency_can_use_the_natural_logarithm() -> None:
+    world = PaperWorld(clients=4, classes=[(5.0, 0.0, 3.0), (0.5, 2.5, 15.0)])
+    np.testing.assert_allclose(world.theta, [[5, 0, 0.5], [5, 0, 0.5], [0.5, 2.5, 0.25], [0.5, 2.5, 0.25]])
+    assert PaperWorld(clients=3, classes=[(5.0, 0.0, 3.0)]).theta.tolist() == [[5, 0, 0.5]] * 3
     theta = PaperWorld(snr_log="e").theta
     np.testing.assert_allclose(theta[[0, 10, 20, 30], 2], [1 / math.log(1 + snr) for snr in (1000, 100, 10, 1)])
     np.testing.assert_array_equal(theta[:, :2], PaperWorld().theta[:, :2])
@@ -79,12 +76,6 @@ def test_class_sizes_differ_by_at_most_one(clients: int, sizes: list[int]) -> No
     assert world.clients == offer.clients == len(world.availability) == clients
     report = world.play(offer, Selection(1, np.flatnonzero(offer.available)))
     assert len(report.exchange_times) == offer.available.sum()
-
-
-def test_classes_are_a_setting() -> None:
-    world = PaperWorld(clients=4, classes=[(5.0, 0.0, 3.0), (0.5, 2.5, 15.0)])
-    np.testing.assert_allclose(world.theta, [[5, 0, 0.5], [5, 0, 0.5], [0.5, 2.5, 0.25], [0.5, 2.5, 0.25]])
-    assert PaperWorld(clients=3, classes=[(5.0, 0.0, 3.0)]).theta.tolist() == [[5, 0, 0.5]] * 3
 
 
 # Contexts, availability and times.
@@ -117,7 +108,7 @@ def test_clients_are_available_independently_with_probability_0_8() -> None:
     np.testing.assert_array_equal(world.availability, np.full(40, 0.8))
 
 
-def test_availability_can_differ_between_clients() -> None:
+def test_availability_can_differ_between_clients_and_is_read_only() -> None:
     shares = np.linspace(0, 1, 11)
     world = PaperWorld(clients=11, availability=shares)
     available = np.stack([world.offer(round_).available for round_ in range(1, ROUNDS + 1)])
@@ -125,9 +116,6 @@ def test_availability_can_differ_between_clients() -> None:
     assert not available[:, 0].any()
     assert available[:, -1].all()
     np.testing.assert_array_equal(world.availability, shares)
-
-
-def test_the_shares_of_a_world_cannot_be_changed_from_outside() -> None:
     shares = np.full(40, 0.5)
     world = PaperWorld(availability=shares)
     shares[:] = 0.0
@@ -169,17 +157,18 @@ def test_a_report_repeats_the_contexts_and_availability_of_its_offer() -> None:
     assert report.outcomes is None
 
 
-def test_noise_is_uniform_within_the_expected_time() -> None:
+def test_noise_is_uniform_within_the_expected_time_or_absent() -> None:
     ratios = relative_noise(PaperWorld(7), ROUNDS)
     assert ratios.min() >= 0
     assert ratios.max() <= 2
     assert ratios.mean() == pytest.approx(1, abs=0.02)
     assert ratios.std() == pytest.approx(1 / math.sqrt(3), abs=0.01)
     np.testing.assert_allclose(np.quantile(ratios, [0.1, 0.5, 0.9]), [0.2, 1.0, 1.8], atol=0.04)
-
-
-def test_without_noise_the_exchange_time_is_the_expected_time() -> None:
     np.testing.assert_allclose(relative_noise(PaperWorld(noise="none"), 20), 1.0, rtol=1e-15)
+    np.testing.assert_allclose(relative_noise(PaperWorld(noise="lognormal", noise_spread=0), 5), 1.0)
+    ratios = relative_noise(PaperWorld(drift={"kind": "step", "round": 1, "factor": 5.0, "share": 1.0}), 200)
+    assert ratios.max() <= 2
+    assert ratios.mean() == pytest.approx(1, abs=0.03)
 
 
 @pytest.mark.parametrize("spread", [0.2, 0.5, 1.0])
@@ -188,10 +177,6 @@ def test_lognormal_noise_has_mean_one_and_its_spread(spread: float) -> None:
     assert ratios.min() > 0
     assert ratios.mean() == pytest.approx(1, abs=0.06 * spread)
     assert np.log(ratios).std() == pytest.approx(spread, rel=0.03)
-
-
-def test_lognormal_noise_without_spread_is_no_noise() -> None:
-    np.testing.assert_allclose(relative_noise(PaperWorld(noise="lognormal", noise_spread=0), 5), 1.0)
 
 
 def test_free_cpu_bandwidth_and_model_size_are_settings() -> None:
@@ -210,10 +195,6 @@ def test_free_cpu_bandwidth_and_model_size_are_settings() -> None:
 # Cold start.
 
 
-def test_all_clients_need_a_cold_start_in_the_first_round() -> None:
-    assert (PaperWorld().offer(1).contexts[:, 1] == 1).all()
-
-
 def test_clients_that_trained_in_the_previous_round_need_no_cold_start() -> None:
     world = PaperWorld(availability=1.0)
     warm: list[list[int]] = []
@@ -222,6 +203,7 @@ def test_clients_that_trained_in_the_previous_round_need_no_cold_start() -> None
         warm.append(np.flatnonzero(offer.contexts[:, 1] == 0).tolist())
         world.play(offer, selection_for(offer, *cohort))
     assert warm == [[], [3, 5], [5, 9], []]
+    assert (PaperWorld().offer(1).contexts[:, 1] == 1).all()
 
 
 def test_with_the_literal_rule_only_participants_need_a_cold_start() -> None:
@@ -396,12 +378,6 @@ def test_a_wave_is_periodic_between_its_limits() -> None:
     assert len(set(factors.argmax(axis=0) % 40)) > 20
 
 
-def test_the_noise_of_a_drifting_client_is_relative_to_its_new_mean() -> None:
-    ratios = relative_noise(PaperWorld(drift={"kind": "step", "round": 1, "factor": 5.0, "share": 1.0}), 200)
-    assert ratios.max() <= 2
-    assert ratios.mean() == pytest.approx(1, abs=0.03)
-
-
 # Bounds of the lemma.
 
 
@@ -410,6 +386,7 @@ def test_the_bounds_are_those_of_the_slowest_class() -> None:
     assert bounds["R"] == pytest.approx(4 * 2 + 1 * 1 + 1 * 10)
     assert bounds["S"] == pytest.approx(math.sqrt(4**2 + 1 + 1))
     assert bounds["L"] == pytest.approx(math.sqrt(2**2 + 1 + 10**2))
+    assert PaperWorld(noise="none").bounds()["R"] == 0
 
 
 @pytest.mark.parametrize(
@@ -431,10 +408,6 @@ def test_the_bounds_hold_and_are_tight(settings: dict[str, Any]) -> None:
     assert 0.9 * bounds["R"] < slowest <= bounds["R"]
     assert noise <= bounds["R"]
     assert bounds["S"] == pytest.approx(max(math.hypot(*row) for row in world.theta.tolist()))
-
-
-def test_without_noise_the_noise_bound_is_zero() -> None:
-    assert PaperWorld(noise="none").bounds()["R"] == 0
 
 
 @pytest.mark.parametrize(
@@ -489,9 +462,13 @@ def test_invalid_settings_are_rejected(settings: dict[str, Any], message: str) -
         PaperWorld(**settings)
 
 
-def test_rounds_are_counted_from_one() -> None:
+def test_rounds_are_counted_from_one_and_may_have_no_clients() -> None:
     with pytest.raises(SettingError, match="round must be at least 1, not 0"):
         PaperWorld().offer(0)
+    world = PaperWorld(availability=0.0)
+    offer = world.offer(1)
+    assert not offer.available.any()
+    assert world.play(offer, selection_for(offer)).duration == 0
 
 
 @pytest.mark.parametrize("rows", [(40,), (50, 3), (3, 50)])
@@ -508,13 +485,6 @@ def test_an_unavailable_client_cannot_be_selected() -> None:
     unavailable = int(np.flatnonzero(~offer.available)[0])
     with pytest.raises(SelectionError, match="unknown or not available"):
         world.play(offer, selection_for(offer, unavailable))
-
-
-def test_a_round_without_clients_takes_no_time() -> None:
-    world = PaperWorld(availability=0.0)
-    offer = world.offer(1)
-    assert not offer.available.any()
-    assert world.play(offer, selection_for(offer)).duration == 0
 
 
 @pytest.mark.parametrize(

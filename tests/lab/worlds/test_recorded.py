@@ -25,16 +25,17 @@ def means_by_client(columns: RoundColumns) -> Any:
     return np.bincount(columns.chosen, columns.exchange_times) / columns.turns
 
 
-def test_a_fitted_world_has_the_times_of_the_record() -> None:
+def test_a_fitted_world_has_the_times_and_the_availability_of_the_record() -> None:
     world = FittedWorld(HISTORY)
     again = RoundColumns.from_records(records_of(world, "random", 800), clients=40)
     assert again.exchange_times.mean() == pytest.approx(COLUMNS.exchange_times.mean(), rel=0.03)
     assert means_by_client(again) == pytest.approx(means_by_client(COLUMNS), rel=0.3)
     assert np.corrcoef(means_by_client(again), means_by_client(COLUMNS))[0, 1] > 0.98
     assert again.durations.mean() == pytest.approx(COLUMNS.durations.mean(), rel=0.05)
-
-
-def test_a_fitted_world_has_the_availability_of_the_record() -> None:
+    offer = FittedWorld(HISTORY).offer(1)
+    rows = np.flatnonzero(offer.available)[:4]
+    unscaled = FittedWorld(HISTORY).play(offer, Selection(1, rows)).exchange_times
+    assert FittedWorld(HISTORY, scale=2.0).play(offer, Selection(1, rows)).exchange_times == pytest.approx(2 * unscaled)
     world = FittedWorld(HISTORY)
     masks = np.array([world.offer(round_).available for round_ in range(1, 1501)])
     recorded = HISTORY.available
@@ -80,13 +81,6 @@ def test_a_resumed_fitted_world_equals_an_uninterrupted_one() -> None:
     list(play(policy, whole, 5))
     resumed.restore(whole.state())
     assert np.array_equal(resumed.offer(6).contexts, whole.offer(6).contexts)
-
-
-def test_times_can_be_scaled() -> None:
-    offer = FittedWorld(HISTORY).offer(1)
-    rows = np.flatnonzero(offer.available)[:4]
-    unscaled = FittedWorld(HISTORY).play(offer, Selection(1, rows)).exchange_times
-    assert FittedWorld(HISTORY, scale=2.0).play(offer, Selection(1, rows)).exchange_times == pytest.approx(2 * unscaled)
 
 
 def test_failures_and_deadlines_of_the_record_are_reproduced() -> None:

@@ -46,11 +46,12 @@ def read_recording(path: Path, run: int | None = None) -> Recording:
     if run is not None:
         raise SettingError(f"{path} is a live fleet, which has no runs: omit run")
     with FleetReader(path) as reader, reader.reading():
-        return _record_rounds(reader) if reader.settings.has_rounds else _record_turns(reader)
+        record = _record_rounds if reader.settings.has_rounds else _record_turns
+        return record(reader, path)
 
 
-def _record_rounds(reader: FleetReader) -> Recording:
-    settings, features, ids, path = reader.settings, reader.features, tuple(reader.clients), reader.path
+def _record_rounds(reader: FleetReader, path: Path) -> Recording:
+    settings, features, ids = reader.settings, reader.features, tuple(reader.clients)
     rounds, learned_after = list(reader.closed_rounds()), _features_since(reader)
     kept = [closed for closed in rounds if _is_complete(closed) and closed.round > learned_after]
     if not kept and rounds and not settings.persist_statuses:
@@ -83,9 +84,9 @@ def _record_rounds(reader: FleetReader) -> Recording:
     )
 
 
-def _record_turns(reader: FleetReader) -> Recording:
+def _record_turns(reader: FleetReader, path: Path) -> Recording:
     """Returns the recording of a fleet without rounds: every turn that has ended is a round with one client."""
-    settings, ids, path = reader.settings, tuple(reader.clients), reader.path
+    settings, ids = reader.settings, tuple(reader.clients)
     after, slots, clients = _features_since(reader), settings.concurrency, len(ids)
     assert slots is not None
     ended = sorted(reader.ended_turns(), key=lambda turn: turn.id)

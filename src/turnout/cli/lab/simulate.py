@@ -72,7 +72,7 @@ def simulate(
     (docs/asynchronous.md).
 
     With --store, runs that the store holds are not repeated, so the same command continues an interrupted one. Every
-    run is the same on every backend, byte for byte (docs/sweeps.md).
+    run is the same on every backend, byte for byte (docs/simulating.md).
 
     Example: turnout simulate fair-pace rbcsf:speed_weight=5 random --seeds 5 --rounds 200 --world clients=50
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -50,6 +51,23 @@ def mean_confidence_interval(values: npt.ArrayLike, axis: int = 0, confidence: f
         return ConfidenceInterval(mean, np.full_like(mean, np.nan))
     standard_error = numbers.std(axis=axis, ddof=1) / math.sqrt(seeds)
     return ConfidenceInterval(mean, np.asarray(student_t(confidence, seeds - 1) * standard_error))
+
+
+def with_bands(measures: Mapping[str, FloatArray], digits: int | None = None) -> dict[str, float]:
+    """Returns the mean of each measure over the seeds, and as `…_band` half the width of its confidence interval.
+
+    Args:
+        measures: One value per seed of each measure.
+        digits: The number of decimal places, by default all.
+
+    >>> with_bands({"seconds": np.array([1.0, 2.0, 3.0])}, digits=2)
+    {'seconds': 2.0, 'seconds_band': 2.48}
+    """
+    row = {}
+    for name, values in measures.items():
+        for column, number in zip((name, f"{name}_band"), mean_confidence_interval(values), strict=True):
+            row[column] = float(number) if digits is None else round(float(number), digits)
+    return row
 
 
 def prediction_half_width(values: FloatArray, confidence: float = 0.95) -> float:

@@ -28,9 +28,7 @@ LINE_STEP = 4.0
 Box = tuple[float, float, float, float]
 
 
-def write_labels(
-    axes: Axes, x: FloatArray, y: FloatArray, texts: Sequence[str], *, size: float = 8.0, colours: Sequence[str] = ()
-) -> None:
+def write_labels(axes: Axes, x: FloatArray, y: FloatArray, texts: Sequence[str], *, size: float = 8.0) -> None:
     """Writes a text beside each point of finished axes, where it overlaps as little as possible.
 
     Args:
@@ -39,7 +37,6 @@ def write_labels(
         y: The y coordinates of the points.
         texts: The texts.
         size: The font size in points.
-        colours: The colours of the texts, black by default.
     """
     drawn = axes.get_figure(root=True)
     assert drawn is not None, "the axes belong to a figure"
@@ -62,7 +59,7 @@ def write_labels(
             xytext=(0, 0),
             textcoords="offset points",
             fontsize=size,
-            color=colours[index] if colours else "black",
+            color="black",
             ha="center",
             va="center",
         )

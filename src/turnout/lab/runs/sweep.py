@@ -13,10 +13,12 @@ import numpy as np
 
 from turnout.errors import ClusterError, SettingError
 from turnout.kernel.arrays import as_count
+from turnout.kernel.rounds import RoundRecord
 from turnout.lab import learner_registry as learners
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.executors import Executor, JoblibExecutor
 from turnout.lab.runs.plans import RunPlan
+from turnout.lab.runs.play import Run
 from turnout.lab.runs.store import RunStore
 from turnout.lab.worlds import registry as worlds
 from turnout.plugins import package_of_module
@@ -50,8 +52,7 @@ def sweep(
         watch: A callback that receives each plan and its rounds when they are stored.
     """
     requested = list(plans)
-    missing = {plan.key: plan for plan in requested if not _is_finished(store, plan)}
-    for plan, columns in _play_all(list(missing.values()), workers, backend):
+    for plan, columns in _play_all(missing_plans(requested, store), workers, backend):
         store.write_run(plan.key, stored_plan(store, plan), columns, clients=columns.clients, code_version=__version__)
         if watch is not None:
             watch(plan, columns)
@@ -90,28 +91,64 @@ def play_into(
     """
     every = as_count("every", every, SettingError)
     playing = plan.start()
-    clients = playing.world.clients
-    info = store.find(plan.key)
-    if info is not None and info.finished:
-        return info.id
-    run = store.begin(plan.key, stored_plan(store, plan), clients=clients, code_version=__version__)
-    saved = store.snapshot(run)
-    done = 0
-    if saved is not None:
-        done, state = saved
-        playing.restore(state, done)
-    while done < plan.rounds:
-        stop = min(done + every, plan.rounds)
-        records = playing.play(plan.rounds, stop=stop)
-        columns = columns_to_store(plan, RoundColumns.from_records(records, clients=clients))
-        store.append(run, columns, snapshot=playing.state())
-        done = stop
-        if track is not None:
-            track(plan, columns)
+    if _is_finished(store, plan):
+        return run_id(store, plan)
+    run = StoredRun(plan, playing, store)
+    while not run.finished:
+        stop = min(run.done + every, plan.rounds)
+        run.add(playing.play(plan.rounds, stop=stop))
+        run.save(track, with_state=True, finish=False)
         if watch is not None:
-            watch(done)
-    store.finish(run)
-    return run
+            watch(run.done)
+    store.finish(run.id)
+    return run.id
+
+
+class StoredRun:
+    """A run that is played into a store, part by part; it resumes where it was interrupted.
+
+    Args:
+        plan: The plan of the run.
+        playing: Its policy and world, which are restored where the run was interrupted.
+        store: The store of the run.
+        made_by: What makes the run (`code_version`).
+    """
+
+    def __init__(self, plan: RunPlan, playing: Run, store: RunStore, made_by: str = __version__) -> None:
+        self.plan, self._playing, self._store = plan, playing, store
+        self._clients = playing.world.clients
+        self.id = store.begin(plan.key, stored_plan(store, plan), clients=self._clients, code_version=made_by)
+        self.done = 0
+        self._unsaved: list[RoundRecord] = []
+        if (snapshot := store.snapshot(self.id)) is not None:
+            self.done, state = snapshot
+            playing.restore(state, self.done)
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds, or turns, were played."""
+        return self.done >= self.plan.rounds
+
+    def add(self, records: Iterable[RoundRecord]) -> None:
+        """Adds records that were played."""
+        before = len(self._unsaved)
+        self._unsaved.extend(records)
+        self.done += len(self._unsaved) - before
+
+    def save(self, track: StoredWatcher | None, *, with_state: bool, finish: bool) -> None:
+        """Stores all unsaved records in one transaction, with a snapshot of the state, or the mark of a finished run.
+
+        Args:
+            track: Receives the plan and the rounds that were stored.
+            with_state: Whether the state of the run is stored, too.
+            finish: Whether the run is marked as finished.
+        """
+        columns = columns_to_store(self.plan, RoundColumns.from_records(self._unsaved, clients=self._clients))
+        state = self._playing.state() if with_state else None
+        self._store.append(self.id, columns, snapshot=state, finish=finish)
+        self._unsaved.clear()
+        if track is not None:
+            track(self.plan, columns)
 
 
 def _play_all(

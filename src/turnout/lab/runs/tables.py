@@ -29,7 +29,6 @@ TableKind = Literal["runs", "rounds", "clients", "turns"]
 KINDS: tuple[TableKind, ...] = get_args(TableKind)
 #: Entries of a plan with other names in a table, where `rounds` is the number of rounds that were played.
 PLAN_NAMES = {"rounds": "planned_rounds", "settings": "setting", "world_settings": "world_setting"}
-#: The metric of a run without rounds that holds the time at which a turn ended.
 Column = npt.NDArray[Any]
 
 

@@ -127,7 +127,7 @@ def _play_runs(
     has_snapshots = any(run.done for run in runs)
     for run in runs:
         if run.finished:  # interrupted after its last round, before it was marked as finished
-            run.save(watchers, with_state=keep_models)
+            run.save(watchers.track, with_state=keep_models, finish=True)
     active = [run for run in runs if not run.finished]
     count = LANES if active and active[0].learner.overlaps else 1
     lanes = [_Lane(part, begin, save_every) for part in (active[lane::count] for lane in range(count)) if part]
@@ -159,14 +159,17 @@ class _Lane(Generic[AnyRun]):
         """
         steps = self._step()
         for run, records in zip(self.runs, steps, strict=True):
-            run.append(records, watchers)
+            run.add(records)
+            if watchers.on_round is not None:
+                for record in records:
+                    watchers.on_round(run.plan, record)
             if run.finished:
-                run.save(watchers, with_state=keep_models)
+                run.save(watchers.track, with_state=keep_models, finish=True)
         self.runs = [run for run in self.runs if not run.finished]
         if self.runs and time.monotonic() >= self._next_save:
             start = time.monotonic()
             for run in self.runs:
-                run.save(watchers, with_state=True)
+                run.save(watchers.track, with_state=True, finish=False)
             self.saved = True
             now = time.monotonic()
             self._next_save = now + max(self._save_every, MIN_PLAY_TO_SAVE_RATIO * (now - start))

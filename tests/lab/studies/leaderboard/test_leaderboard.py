@@ -131,28 +131,19 @@ def test_fair_pace_takes_part_with_several_tolerances_and_once_with_true_times(n
     ]
 
 
-def test_only_the_training_suite_has_policies_that_need_losses() -> None:
+def test_suites_have_the_contenders_that_their_worlds_allow() -> None:
     for name, suite in SUITES.items():
         policies = {contender.settings.get("policy", contender.policy) for contender in suite.contenders}
         assert ({"power-of-choice", "active-fl", "ucb-cs"} <= policies) == (name == "training")
-
-
-def test_the_horizon_of_a_promise_by_the_end_is_the_last_round() -> None:
+    for suite in SUITES.values():
+        wrapped = [contender for contender in suite.contenders if contender.policy in WRAPPERS]
+        assert any(contender.settings["policy"] == "oort" for contender in wrapped)
+    for suite in SUITES.values():
+        assert {tuple(plan.seed for plan in by_seed) for by_seed in suite.plans(4, 5).values()} == {(0, 1, 2, 3)}
     suite = SUITES["numerical"]
     (contender,) = [contender for contender in suite.contenders if contender.by_the_end]
     assert suite.plans(1)[contender.label][0].settings["horizon"] == suite.rounds
     assert suite.plans(1, 30)[contender.label][0].settings["horizon"] == 30
-
-
-def test_every_suite_wraps_another_policy_in_a_guarantee() -> None:
-    for suite in SUITES.values():
-        wrapped = [contender for contender in suite.contenders if contender.policy in WRAPPERS]
-        assert any(contender.settings["policy"] == "oort" for contender in wrapped)
-
-
-def test_all_contenders_have_the_same_seeds() -> None:
-    for suite in SUITES.values():
-        assert {tuple(plan.seed for plan in by_seed) for by_seed in suite.plans(4, 5).values()} == {(0, 1, 2, 3)}
 
 
 def test_unknown_suites_and_unsuitable_files_are_rejected(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The tables of docs/leaderboard-async.md show the stored results."""
+"""The tables of docs/leaderboard.md without rounds show the stored results."""
 
 from __future__ import annotations
 
@@ -21,11 +21,9 @@ FOLDERS = {
     "phones": "async-traces",
 }
 COLUMNS = {
-    "updates per second": "updates_per_second",
     "× random": "speedup",
     "minutes to target": "minutes_to_target",
     "final accuracy": "final_accuracy",
-    "least share": "least_share",
     "largest shortfall": "shortfall",
 }
 
@@ -37,7 +35,7 @@ def stored_rows(folder: str) -> dict[str, dict[str, str]]:
 
 def shown_rows(folder: str) -> list[dict[str, str]]:
     """Returns the rows of the table after the figure of a folder."""
-    text = (ROOT / "docs" / "leaderboard-async.md").read_text()
+    text = (ROOT / "docs" / "leaderboard.md").read_text()
     section = text.split(f"](results/async/{folder}/slots.svg)")[1].split("\n#")[0]
     lines = [line for line in section.splitlines() if line.startswith("|")]
     header, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
@@ -67,7 +65,20 @@ def test_the_stored_results_have_the_turns_and_seeds_of_the_suite(folder: str) -
     assert (stored["concurrency"], stored["clients"]) == (suite.slots, suite.clients)
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_sentences_about_the_other_folders_show_the_stored_results() -> None:
+    text = " ".join((ROOT / "docs" / "leaderboard.md").read_text().split())
+    digits = {name: float(row["minutes_to_target"]) for name, row in stored_rows("digits").items()}
+    fair = [minutes for name, minutes in digits.items() if re.fullmatch(r"FairPace, \d+ %", name)]
+    shown = f"FairPace needs {min(fair):.1f} to {max(fair):.1f} minutes to the target, random FedBuff"
+    shown += f" {digits['random (FedBuff)']:.1f} and FedAsync {digits['random (FedAsync)']:.1f}."
+    assert f"[the digits](results/async/digits) {shown}" in text
+    speed = [float(stored_rows("phones")[f"FairPace, {share} %"]["speedup"]) for share in (50, 75, 95)]
+    assert (
+        "[generated phones](results/async/phones) FairPace sends {:.2f}, {:.2f} and {:.2f} times".format(*speed) in text
+    )
+
+
+@pytest.mark.parametrize("folder", ["paper", "cifar-10", "phones-recorded"])
 def test_the_tables_show_the_stored_results(folder: str) -> None:
     stored = stored_rows(folder)
     rows = shown_rows(folder)

@@ -46,57 +46,39 @@ def test_a_run_without_any_accuracy_is_rejected(accuracies: list[float] | None) 
         LearningCurve.of(columns([60, 60], accuracies))
 
 
-def test_the_final_accuracy_is_the_mean_of_the_last_tenth() -> None:
+def test_the_final_accuracy_is_the_mean_of_the_last_tenth_or_the_last_measurement() -> None:
     assert curve(*np.linspace(0, 0.7, 18), 0.8, 0.9).final == pytest.approx(0.85)
-
-
-def test_without_a_measurement_in_the_last_tenth_the_last_one_counts() -> None:
     learned = LearningCurve(np.array([5, 10]), np.array([5.0, 10.0]), np.array([0.1, 0.3]), 12, 12.0)
     assert learned.final == 0.3
-
-
-def test_jitter_is_the_deviation_of_differences_in_the_second_half() -> None:
     assert curve(0.1, 0.9, 0.0, 0.5, 0.6, 0.7, 0.8, 0.9).jitter == pytest.approx(0.0)
     assert curve(0, 0, 0, 0, 0.5, 0.7, 0.5, 0.7).jitter == pytest.approx(np.std([0.2, -0.2, 0.2]))
     assert math.isnan(curve(0.5).jitter)
 
 
-def test_a_target_is_reached_at_the_first_sufficient_measurement() -> None:
+def test_a_target_is_reached_at_the_first_sufficient_measurement_or_never() -> None:
     learned = curve(0.2, 0.6, 0.4, 0.8, minutes=2.0)
     assert learned.rounds_to(0.6) == 10
     assert learned.minutes_to(0.6) == 20
     assert learned.rounds_to(0.61) == 20
-
-
-def test_a_target_that_is_never_reached_gives_lower_bounds() -> None:
+    group = time_to_target("a", [curve(0.2, 0.6), curve(0.2, 0.3)], 0.5, "rounds")
+    assert group.values.tolist() == [10, 15]
+    assert group.summary.endswith("; 1 of 2 runs never")
+    assert "never" not in time_to_target("a", [curve(0.2, 0.6)], 0.5, "minutes").summary
+    runs = [curve(0.2, 0.6), curve(0.2, 0.3)]
+    assert final_accuracies("a", runs).values.tolist() == [0.6, 0.3]
+    assert measure_curves("a", runs, lambda run: run.duration).values.tolist() == [10, 10]
     learned = curve(0.2, 0.6, 0.4, 0.8, minutes=2.0)
     assert not learned.reaches(0.81)
     assert learned.rounds_to(0.81) == 25
     assert learned.minutes_to(0.81) == 40
 
 
-def test_runs_that_never_reach_a_target_are_counted() -> None:
-    group = time_to_target("a", [curve(0.2, 0.6), curve(0.2, 0.3)], 0.5, "rounds")
-    assert group.values.tolist() == [10, 15]
-    assert group.summary.endswith("; 1 of 2 runs never")
-    assert "never" not in time_to_target("a", [curve(0.2, 0.6)], 0.5, "minutes").summary
-
-
-def test_groups_have_one_value_per_seed() -> None:
-    runs = [curve(0.2, 0.6), curve(0.2, 0.3)]
-    assert final_accuracies("a", runs).values.tolist() == [0.6, 0.3]
-    assert measure_curves("a", runs, lambda run: run.duration).values.tolist() == [10, 10]
-
-
-def test_the_time_average_extends_each_measurement_to_the_next() -> None:
+def test_averages_over_time_extend_each_measurement_to_the_next() -> None:
     learned = curve(0.2, 0.6, 0.4)  # at 5, 10 and 15 minutes
     assert learned.mean_until(5) == 0
     assert learned.mean_until(10) == pytest.approx(0.1)
     assert learned.mean_until(12) == pytest.approx((5 * 0.2 + 2 * 0.6) / 12)
     assert learned.mean_until(15) == pytest.approx((5 * 0.2 + 5 * 0.6) / 15)
-
-
-def test_the_average_of_a_part_of_the_time_is_that_of_its_steps() -> None:
     learned = curve(0.2, 0.6, 0.4)  # at 5, 10 and 15 minutes
     assert learned.mean_between(0, 10) == pytest.approx(learned.mean_until(10))
     assert learned.mean_between(0, 5) == 0

@@ -121,6 +121,9 @@ def test_queues_with_larger_weights_settle_later_and_higher() -> None:
     owed = {W1: rising(1, 11), W5: rising(3, 44), W20: rising(10, 155), W50: rising(25, 305)}
     assert {claim.verdict for claim in queue_claims(owed)} == {HOLDS}
     assert queue_claims(owed)[2].numbers == {W1: "10 ± 0", W5: "40 ± 0", W20: "140 ± 0", W50: "275 ± 0"}
+    curves = np.array([[1.0, 2.0, 3.0, 3.0], [5.0, 5.0, 5.0, 5.0]])
+    assert first_round_at(curves, np.array([3.0, 5.0])).tolist() == [3, 1]
+    assert first_round_at(curves, np.array([2.5, 4.0])).tolist() == [3, 1]
 
 
 def test_a_single_pair_of_weights_in_the_wrong_order_refutes_the_claims_about_queues() -> None:
@@ -142,12 +145,6 @@ def test_a_queue_has_settled_at_ninety_percent_of_its_level() -> None:
     assert claim.verdict == HOLDS
     assert claim.numbers[W5].startswith("91 ")
     assert "90% of that level" in claim.statement
-
-
-def test_the_first_round_at_a_level_counts_from_one() -> None:
-    curves = np.array([[1.0, 2.0, 3.0, 3.0], [5.0, 5.0, 5.0, 5.0]])
-    assert first_round_at(curves, np.array([3.0, 5.0])).tolist() == [3, 1]
-    assert first_round_at(curves, np.array([2.5, 4.0])).tolist() == [3, 1]
 
 
 # Training time
@@ -317,12 +314,9 @@ def columns(cohorts: list[list[int]], times: list[float], clients: int) -> Round
     )
 
 
-def test_the_reference_of_the_regret_is_the_second_half() -> None:
+def test_the_reference_and_the_late_rate_are_those_of_the_second_half() -> None:
     assert second_half_mean(columns([[0]] * 4, [100.0, 50.0, 3.0, 5.0], 1)) == 4.0
     assert second_half_mean(columns([[0]] * 5, [100.0, 50.0, 3.0, 5.0, 7.0], 1)) == 5.0
-
-
-def test_the_late_rate_is_that_of_the_least_selected_client_in_the_second_half() -> None:
     run = columns([[1], [1], [1], [0, 1], [1], [1]], [1.0] * 6, 2)
     assert late_least_rate(run) == 1 / 3  # and none of the first half
     assert late_least_rate(columns([[0]] * 2 + [[1]] * 3, [1.0] * 5, 2)) == 0.0  # the longer half is the second
@@ -448,18 +442,18 @@ def horizon_verdicts(
     return [claim.verdict for claim in claims], list(claims[2].numbers)[1:]
 
 
-def test_the_horizon_is_compared_with_the_weights_that_keep_the_promise() -> None:
+def test_the_claims_about_the_horizon_compare_what_keeps_the_promise_and_can_fail() -> None:
     assert horizon_verdicts() == ([HOLDS, HOLDS, HOLDS, HOLDS], ["0.5"])
     assert horizon_verdicts(w1=0.9) == ([HOLDS, HOLDS, HOLDS, HOLDS], ["0.5", "1"])
     assert horizon_verdicts(w5=0.5) == ([HOLDS, HOLDS, FAILS, HOLDS], ["0.5", "5"])  # 8.8 s at weight 5
     assert horizon_verdicts(w1=1.0) == ([HOLDS, HOLDS, HOLDS, HOLDS], ["0.5", "1"])  # weight 1 may keep it
     assert horizon_verdicts(**{"w0.5": 3.0}) == ([HOLDS, HOLDS, OPEN, HOLDS], [])  # nobody keeps it
-
-
-def test_the_claims_about_the_horizon_can_fail() -> None:
     assert horizon_verdicts(fleet=11.0)[0] == [HOLDS, FAILS, FAILS, FAILS]
     assert horizon_verdicts(fleet=9.2)[0] == [HOLDS, OPEN, HOLDS, OPEN]
     assert horizon_verdicts(fleet=10.8)[0][2] == OPEN
+    time = {label: group(label, 9.0) for label in (*(f"RBCS-F, weight {weight}" for weight in H_TIMES), ZERO, FLEET)}
+    behind = {label: Group(label, np.ones(4)) for label in time}
+    assert horizon_claims(time, behind)[0].verdict == OPEN
 
 
 @pytest.mark.parametrize(
@@ -467,12 +461,6 @@ def test_the_claims_about_the_horizon_can_fail() -> None:
 )
 def test_the_promise_is_kept_if_everybody_is_less_than_one_turn_behind(behind: float, verdict: str) -> None:
     assert horizon_verdicts(behind=behind)[0][0] == verdict
-
-
-def test_a_client_that_is_exactly_one_turn_behind_does_not_keep_the_promise() -> None:
-    time = {label: group(label, 9.0) for label in (*(f"RBCS-F, weight {weight}" for weight in H_TIMES), ZERO, FLEET)}
-    behind = {label: Group(label, np.ones(4)) for label in time}
-    assert horizon_claims(time, behind)[0].verdict == OPEN
 
 
 # From runs to findings

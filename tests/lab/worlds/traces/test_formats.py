@@ -155,17 +155,11 @@ def test_fedscale_records_in_one_file_or_in_two(write: Write) -> None:
 # Rules.
 
 
-def test_rows_are_sorted_and_overlapping_intervals_merged(write: Write) -> None:
+def test_intervals_are_sorted_merged_and_may_be_empty(write: Write) -> None:
     text = "client,start,stop\nb,5,6\na,40,50\na,0,10\na,8,20\na,9,11\na,20,25\na,7,7\n"
     assert intervals(read_traces(write("a.csv", text)).availability) == {"b": [(5, 6)], "a": [(0, 25), (40, 50)]}
-
-
-def test_an_interval_of_length_zero_only_declares_the_client(write: Write) -> None:
     result = intervals(read_traces(write("a.csv", "client,start,stop\na,0,0\nb,3,4\n")).availability)
     assert result == {"a": [], "b": [(3, 4)]}
-
-
-def test_the_last_row_of_a_moment_counts(write: Write) -> None:
     result = intervals(
         read_traces(write("a.csv", "client,time,state\na,0,1\na,0,0\na,5,0\na,5,1\na,9,0\n")).availability
     )
@@ -247,7 +241,7 @@ def test_parts_of_different_clients_keep_their_order(write: Write, tmp_path: Pat
     assert read_traces(tmp_path / "c.jsonl").fingerprint == traces.fingerprint
 
 
-def test_csv_holds_one_part_and_fedscale_cannot_be_written(tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_reported(tmp_path: Path) -> None:
     traces = Generator(days=1).traces(2)
     with pytest.raises(SettingError, match="a CSV file holds one part, but there are availability, devices, links"):
         write_traces(traces, tmp_path / "a.csv")
@@ -256,9 +250,6 @@ def test_csv_holds_one_part_and_fedscale_cannot_be_written(tmp_path: Path) -> No
     with pytest.raises(SettingError, match="nothing to write"):
         write_traces(Traces(), tmp_path / "a.npz")
     assert not list(tmp_path.iterdir())
-
-
-def test_an_unwritable_path_is_reported(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="cannot write"):
         write_traces(Traces(devices=DeviceTrace(("a",), np.ones(1))), tmp_path / "nowhere" / "a.npz")
 
@@ -317,10 +308,6 @@ def test_invalid_csv_is_rejected_with_its_line(write: Write, text: str, expected
         read_traces(path)
 
 
-def test_text_that_is_not_utf8_is_reported_with_its_line(write: Write) -> None:
-    assert problems(write("bad.csv", b"client,score\na,1\n\xff\xfe,2\n")) == ["line 3: the file is not UTF-8 text"]
-
-
 def test_every_problem_is_listed_and_the_first_is_raised(write: Write) -> None:
     path = write("bad.csv", "client,start,stop\na,5,4\nb,1,2\nc,x,9\nd,-1,2\n")
     assert [problem.split(":")[0] for problem in problems(path)] == ["line 2", "line 4", "line 5"]
@@ -328,6 +315,7 @@ def test_every_problem_is_listed_and_the_first_is_raised(write: Write) -> None:
     assert intervals(traces.availability)["b"] == [(1, 2)]
     with pytest.raises(DatasetError, match=r"bad\.csv, line 2: .* \(2 more: check_traces returns all\)"):
         read_traces(path)
+    assert problems(write("bad.csv", b"client,score\na,1\n\xff\xfe,2\n")) == ["line 3: the file is not UTF-8 text"]
 
 
 @pytest.mark.parametrize(
@@ -408,12 +396,7 @@ def test_invalid_npz_is_rejected_with_its_location(tmp_path: Path, arrays: dict[
     assert problems(tmp_path / "bad.npz")[0].startswith(expected)
 
 
-def test_pickles_are_never_read(tmp_path: Path) -> None:
-    np.savez(tmp_path / "bad.npz", score=np.array([{"a": 1}], dtype=object))
-    assert "pickles are never read" in problems(tmp_path / "bad.npz")[0]
-
-
-def test_files_that_are_not_npz_are_reported(write: Write, tmp_path: Path) -> None:
+def test_files_that_are_not_npz_are_reported_and_pickles_never_read(write: Write, tmp_path: Path) -> None:
     assert "pickles are never read" in problems(write("bad.npz", "hello"))[0]
     np.save(tmp_path / "one.npy", np.ones(1))
     (tmp_path / "one.npy").rename(tmp_path / "one.npz")
@@ -421,6 +404,8 @@ def test_files_that_are_not_npz_are_reported(write: Write, tmp_path: Path) -> No
     np.savez(tmp_path / "cut.npz", score=np.ones(1000))
     write("cut.npz", (tmp_path / "cut.npz").read_bytes()[:500])
     assert "damaged" in problems(tmp_path / "cut.npz")[0]
+    np.savez(tmp_path / "bad.npz", score=np.array([{"a": 1}], dtype=object))
+    assert "pickles are never read" in problems(tmp_path / "bad.npz")[0]
 
 
 def test_missing_files_and_unknown_formats_are_reported(write: Write, tmp_path: Path) -> None:

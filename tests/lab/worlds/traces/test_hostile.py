@@ -69,7 +69,7 @@ for path in sys.argv[1:]:
 """
 
 
-def test_f11_bombs_are_refused_in_one_line_with_little_memory(tmp_path: Path) -> None:
+def test_bombs_are_refused_in_one_line_with_little_memory(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(CHECKS)
     for name, (make, _) in BOMBS.items():
@@ -92,13 +92,13 @@ def test_f11_bombs_are_refused_in_one_line_with_little_memory(tmp_path: Path) ->
         ("deep.json", '{"a": {"active": ' + "[" * 100 + "]" * 100 + "}}"),
     ],
 )
-def test_f11_deep_nesting_is_refused(tmp_path: Path, name: str, text: str) -> None:
+def test_deep_nesting_is_refused(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     assert "the text is not JSON: lists and mappings must be nested at most 50 deep" in only_problem(tmp_path / name)
 
 
 @pytest.mark.parametrize("number", ["9" * 5000, "9" * 400, "1e400", "-1e400", "NaN", "{}", "[[[[1]]]]"])
-def test_f11_numbers_beyond_a_float_are_refused(tmp_path: Path, number: str) -> None:
+def test_numbers_beyond_a_float_are_refused(tmp_path: Path, number: str) -> None:
     lines, records = tmp_path / "a.jsonl", tmp_path / "a.json"
     lines.write_text(f'{{"client": "a", "score": {number}}}\n')
     assert len(problems_of(lines)) == 1
@@ -112,7 +112,7 @@ def test_f11_numbers_beyond_a_float_are_refused(tmp_path: Path, number: str) -> 
         assert len(problems_of(table)) == 1
 
 
-def test_f11_a_long_state_takes_no_memory_for_other_rows(tmp_path: Path) -> None:
+def test_a_long_state_takes_no_memory_for_other_rows(tmp_path: Path) -> None:
     """As an array of strings, each of 20,000 rows would take as much as the longest one: 8 GB."""
     path = tmp_path / "states.csv"
     rows = "".join(f"a,{second},on\n" for second in range(20_000))
@@ -122,7 +122,7 @@ def test_f11_a_long_state_takes_no_memory_for_other_rows(tmp_path: Path) -> None
     assert "line 2: state 'xxx" in output
 
 
-def test_f11_the_limits_of_text_are_those_of_the_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limits_of_text_are_those_of_the_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = b"client,score\na,1\nb,2\n"
     plain, packed = tmp_path / "a.csv", tmp_path / "a.csv.gz"
     plain.write_bytes(text)
@@ -149,7 +149,7 @@ def test_f11_the_limits_of_text_are_those_of_the_content(tmp_path: Path, monkeyp
     assert "must have at most 30 bytes" in only_problem(records)
 
 
-def test_f11_the_number_of_problems_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_problems_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.csv"
     path.write_text("client,score\n" + "a,-1\n" * 6)
     assert len(problems_of(path)) == 6
@@ -158,7 +158,7 @@ def test_f11_the_number_of_problems_is_limited(tmp_path: Path, monkeypatch: pyte
     assert problems_of(path)[-1] == "the file has more than 5 problems: repair these first"
 
 
-def test_f11_the_numbers_of_rows_and_clients_of_an_npz_file_are_limited(
+def test_the_numbers_of_rows_and_clients_of_an_npz_file_are_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.npz"
@@ -171,7 +171,7 @@ def test_f11_the_numbers_of_rows_and_clients_of_an_npz_file_are_limited(
     assert "array client: must have at most 1 values, got 2" in only_problem(path)
 
 
-def test_f11_a_line_that_is_not_text_is_named_in_a_long_file(tmp_path: Path) -> None:
+def test_a_line_that_is_not_text_is_named_in_a_long_file(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_bytes(b"client,score\n" + b"".join(b"c%d,1\n" % row for row in range(5000)) + b"\xff,1\nb,2\n")
     assert only_problem(path) == "line 5002: the file is not UTF-8 text"

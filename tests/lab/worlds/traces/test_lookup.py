@@ -79,12 +79,9 @@ def test_the_last_row_equals_a_linear_scan(groups: list[list[int]], below: bool,
 # Throughput.
 
 
-def test_a_constant_link_takes_size_divided_by_throughput() -> None:
+def test_a_transfer_takes_size_divided_by_throughput_and_pauses_at_zero() -> None:
     throughput = Throughput(links(([0.0], [4.0], 1.0)), "down")
     np.testing.assert_allclose(throughput.transfer_seconds(np.array([0]), np.array([0.3]), np.array([20.0])), [5.0])
-
-
-def test_a_transfer_pauses_while_the_throughput_is_zero() -> None:
     throughput = Throughput(links(([0.0, 10.0, 30.0], [2.0, 0.0, 1.0], 40.0)), "down")
     links_of_transfers = np.array([0, 0, 0, 0])
     seconds = throughput.transfer_seconds(
@@ -137,25 +134,19 @@ def test_the_last_known_throughput_is_the_mean_before_a_position() -> None:
 # Presence.
 
 
-def test_a_client_is_available_from_start_to_stop_exclusive() -> None:
+def test_a_client_is_available_from_start_to_stop_and_across_the_end() -> None:
     presence = Presence(availability(([(5, 10), (20, 30)], 40)))
     available = [bool(presence.available(second)[0]) for second in (0, 4.9, 5, 9.9, 10, 20, 29.9, 30, 45, 50)]
     assert available == [False, False, True, True, False, True, True, False, True, False]
-
-
-def test_a_record_repeats_or_its_client_is_gone() -> None:
+    trace = availability(([(0, 10), (90, 100)], 100), ([(0, 100)], 100), ([(90, 100)], 100), ([], 100))
+    clients = np.arange(4)
+    assert Presence(trace, "loop").remaining_seconds(clients, 95.0).tolist() == [15.0, math.inf, 5.0, 0.0]
+    assert Presence(trace, "stop").remaining_seconds(clients, 95.0).tolist() == [5.0, 5.0, 5.0, 0.0]
     trace = availability(([(0, 10)], 20), ([(0, 10)], 30))
     assert Presence(trace, "loop").available(45.0).tolist() == [True, False]
     assert Presence(trace, "loop").available(65.0).tolist() == [True, True]
     assert Presence(trace, "stop").available(5.0).tolist() == [True, True]
     assert Presence(trace, "stop").available(25.0).tolist() == [False, False]
-
-
-def test_a_client_available_across_the_end_does_not_leave() -> None:
-    trace = availability(([(0, 10), (90, 100)], 100), ([(0, 100)], 100), ([(90, 100)], 100), ([], 100))
-    clients = np.arange(4)
-    assert Presence(trace, "loop").remaining_seconds(clients, 95.0).tolist() == [15.0, math.inf, 5.0, 0.0]
-    assert Presence(trace, "stop").remaining_seconds(clients, 95.0).tolist() == [5.0, 5.0, 5.0, 0.0]
 
 
 Loop = Literal["loop", "stop"]

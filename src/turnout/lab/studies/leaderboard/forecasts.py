@@ -16,9 +16,9 @@ import numpy as np
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import OUTCOMES
 from turnout.lab.analysis.promise import round_of_each_row
-from turnout.lab.analysis.statistics import mean_confidence_interval
+from turnout.lab.analysis.statistics import with_bands
 from turnout.lab.columns import RoundColumns
-from turnout.lab.tables import Table
+from turnout.lab.tables import Table, as_columns
 
 Features = Callable[[FloatArray], FloatArray]
 SHORTEST = 1e-3  # seconds, for logarithms
@@ -132,17 +132,8 @@ def forecast_table(
         measured = {"mean_error": by_seed[:, 0], "median_error": by_seed[:, 1]}
         if label != TRUTH:  # measured on other selections, hence not comparable by seed
             measured["better_by"] = plain - by_seed[:, 0]
-        rows.append({"forecast": label, **_with_half_widths(measured)})
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    return {name: [row.get(name, np.nan) for row in rows] for name in names}
-
-
-def _with_half_widths(measured: dict[str, FloatArray]) -> dict[str, float]:
-    row = {}
-    for name, values in measured.items():
-        mean, band = mean_confidence_interval(values)
-        row[name], row[f"{name}_band"] = round(float(mean), 6), round(float(band), 6)
-    return row
+        rows.append({"forecast": label, **with_bands(measured, digits=6)})
+    return as_columns(rows)
 
 
 def _mean_and_median(errors: FloatArray) -> tuple[float, float]:

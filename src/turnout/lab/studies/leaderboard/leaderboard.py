@@ -17,7 +17,7 @@ from turnout.lab.analysis.judging import worst_status
 from turnout.lab.analysis.learning_curves import LearningCurve
 from turnout.lab.analysis.metrics import available_rates, jain_index
 from turnout.lab.analysis.promise import shortfalls
-from turnout.lab.analysis.statistics import mean_confidence_interval
+from turnout.lab.analysis.statistics import with_bands
 from turnout.lab.columns import RoundColumns
 from turnout.lab.drawing import style as drawing
 from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs
@@ -28,7 +28,7 @@ from turnout.lab.studies.leaderboard.suites import Contender, Suite
 from turnout.lab.studies.paper.comparison import weight_label
 from turnout.lab.studies.paper.learning_curves import final_accuracies, time_to_target
 from turnout.lab.studies.paper.panels import HIGH
-from turnout.lab.tables import Table, as_csv, write_text
+from turnout.lab.tables import Table, as_columns, as_csv, write_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -131,7 +131,7 @@ class Leaderboard(Experiment):
             measure: measured[self._share if measure == "least_share" else measure] for measure in self._measures()
         }
         row |= {
-            **with_bands(measures),
+            **with_bands(measures, digits=6),
             "worst_shortfall": round(float(measured["shortfall"].max()), 6),
             "worst_shortfall_at_end": round(float(measured["shortfall_at_end"].max()), 6),
             "promised": math.nan if contender.promised is None else contender.promised,
@@ -172,9 +172,8 @@ def add_accuracies(runs: Runs, measured: Mapping[str, dict[str, FloatArray]], re
 def with_costs(findings: Findings, costs: Mapping[str, FloatArray]) -> Findings:
     """Adds the selection costs measured on this machine to the findings."""
     table = dict(findings.tables[TABLE])
-    bands = [mean_confidence_interval(costs[label]) for label in np.asarray(table["contender"]).tolist()]
-    table["microseconds"] = [round(float(band.mean), 1) for band in bands]
-    table["microseconds_band"] = [round(float(band.half_width), 1) for band in bands]
+    labels = np.asarray(table["contender"]).tolist()
+    table |= as_columns([with_bands({"microseconds": costs[label]}, digits=1) for label in labels])
     return Findings(findings.claims, {**findings.tables, TABLE: table})
 
 
@@ -241,20 +240,6 @@ def measure_each(
     """Returns each measure with one value per seed."""
     by_seed = [measure(columns) for columns in runs]
     return {name: np.array([values[name] for values in by_seed]) for name in by_seed[0]}
-
-
-def with_bands(measures: Mapping[str, FloatArray]) -> dict[str, float]:
-    """Returns the mean of each measure over the seeds, and half the width of its confidence interval."""
-    row = {}
-    for name, values in measures.items():
-        mean, band = mean_confidence_interval(values)
-        row[name], row[f"{name}_band"] = round(float(mean), 6), round(float(band), 6)
-    return row
-
-
-def as_columns(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """Returns rows with the same keys as columns."""
-    return {column: [row[column] for row in rows] for column in rows[0]}
 
 
 def _measure_run(suite: Suite, tolerance: float, columns: RoundColumns) -> dict[str, float]:

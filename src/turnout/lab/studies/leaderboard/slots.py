@@ -20,19 +20,19 @@ from turnout.lab.analysis.judging import worst_status
 from turnout.lab.analysis.metrics import available_rates
 from turnout.lab.analysis.promise import shortfalls
 from turnout.lab.analysis.slots import slot_figures
+from turnout.lab.analysis.statistics import with_bands
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs
 from turnout.lab.studies.leaderboard.leaderboard import (
     MIN_PRESENCE,
     add_accuracies,
-    as_columns,
     measure_each,
-    with_bands,
 )
 from turnout.lab.studies.leaderboard.slot_drawing import draw_slots
 from turnout.lab.studies.leaderboard.suites import BaseSuite
 from turnout.lab.studies.paper.accuracy import TASKS
+from turnout.lab.tables import as_columns
 from turnout.policies.registry import load_policies, setting_names, with_defaults
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class SlotBoard(Experiment):
             figures |= {name: own[name] for name in ("minutes_to_target", "final_accuracy")}
             row |= {"target": round(target, 6), "never": int((own["reached"] == 0).sum())}
         row |= {
-            **with_bands(figures),
+            **with_bands(figures, digits=6),
             "worst_shortfall": round(float(own["shortfall"].max()), 6),
             "tolerance": contender.tolerance,
             "status": STATUSES[int(own["level"].max())],

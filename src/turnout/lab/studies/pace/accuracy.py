@@ -16,7 +16,7 @@ from turnout.lab.studies.paper.accuracy import AccuracyExperiment
 from turnout.lab.studies.paper.comparison import CONTENDERS, RATE, weight_label
 from turnout.lab.studies.paper.learning_curves import final_accuracies, time_to_target
 from turnout.lab.studies.paper.panels import HIGH, Panel, PanelCurves, target_of
-from turnout.lab.tables import Table
+from turnout.lab.tables import Table, as_columns
 
 PACE = "FairPace, tolerance 2"
 SLOW, FAST = weight_label(1), weight_label(20)
@@ -53,7 +53,7 @@ class PaceExperiment(AccuracyExperiment):
                         "largest_shortfall_in_turns": round(float(runs.each(name, _shortfall).values.max()), 6),
                     }
                 )
-        return {column: [row[column] for row in rows] for column in rows[0]}
+        return as_columns(rows)
 
 
 class PaceRounds(PaceExperiment):

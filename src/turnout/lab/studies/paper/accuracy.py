@@ -16,7 +16,7 @@ from turnout.lab.analysis.learning_curves import Clock, LearningCurve
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.studies.framework.claims import Claim, Group, above, all_greater, ascending, highest, lowest
 from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs
-from turnout.lab.studies.paper.comparison import CONTENDERS, RBCSF_LABELS, weight_label
+from turnout.lab.studies.paper.comparison import CONTENDERS, RBCSF_LABELS, others, weight_label
 from turnout.lab.studies.paper.learning_curves import final_accuracies, time_to_target
 from turnout.lab.studies.paper.panels import (
     HIGH,
@@ -170,7 +170,7 @@ class AccuracyRounds(AccuracyExperiment):
                 "random best",
                 f"{name}: random has a higher final accuracy than every other policy",
                 final["random"],
-                _others(final, "random"),
+                others(final, "random"),
                 panel=name,
             ),
             ascending(
@@ -183,7 +183,7 @@ class AccuracyRounds(AccuracyExperiment):
                 "FedCS(3) worst",
                 f"{name}: FedCS(3) has a lower final accuracy than every other policy",
                 final["FedCS(3)"],
-                _others(final, "FedCS(3)"),
+                others(final, "FedCS(3)"),
                 panel=name,
             ),
             ascending(
@@ -226,7 +226,7 @@ class AccuracyTime(AccuracyExperiment):
                 "FedCS(3) first at low accuracy",
                 f"{name}: FedCS(3) reaches accuracy {low:.3f} before every other policy (minutes)",
                 early["FedCS(3)"],
-                _others(early, "FedCS(3)"),
+                others(early, "FedCS(3)"),
                 panel=name,
             ),
             highest(
@@ -265,12 +265,11 @@ def _random_worst_claim(panel: Panel, curves: PanelCurves, reference: str) -> Cl
     for share in TARGETS:
         target = target_of(curves, reference, share)
         times = {label: time_to_target(label, seeds, target, "minutes") for label, seeds in curves.items()}
-        others = _others(times, "random")
-        pairs += [(times["random"], other) for other in others]
-        closest = max(others, key=lambda other: other.values.mean())
+        later = [(times["random"], other) for other in others(times, "random")]
+        pairs += later
+        closest = max((other for _, other in later), key=lambda other: other.values.mean())
         numbers[f"at {share:.0%} ({target:.3f})"] = (
-            f"random {times['random'].summary}, next {closest.label} {closest.summary} "
-            f"({all_greater([(times['random'], other) for other in others])})"
+            f"random {times['random'].summary}, next {closest.label} {closest.summary} ({all_greater(later)})"
         )
     statement = f"{panel.name}: random reaches every target later than every other policy (minutes)"
     return Claim("random worst at every target", statement, all_greater(pairs), numbers, panel.name)
@@ -303,10 +302,6 @@ def _whole_process_claim(panel: Panel, curves: PanelCurves) -> Claim:
         ),
         panel=panel.name,
     )
-
-
-def _others(groups: Mapping[str, Group], label: str) -> list[Group]:
-    return [group for name, group in groups.items() if name != label]
 
 
 def _means_over_common_time(curves: PanelCurves, labels: Sequence[str]) -> list[Group]:

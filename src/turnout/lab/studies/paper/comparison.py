@@ -229,7 +229,7 @@ def training_time_claims(totals: Mapping[str, Group]) -> list[Claim]:
             "random slowest",
             "random takes more time than every other policy (minutes)",
             totals["random"],
-            _others(totals, "random"),
+            others(totals, "random"),
         ),
         ascending(
             "larger weight, shorter",
@@ -240,7 +240,7 @@ def training_time_claims(totals: Mapping[str, Group]) -> list[Claim]:
             "FedCS(3) shortest",
             "FedCS(3) takes less time than every other policy (minutes)",
             totals["FedCS(3)"],
-            _others(totals, "FedCS(3)"),
+            others(totals, "FedCS(3)"),
         ),
     ]
 
@@ -257,7 +257,7 @@ def pull_record_claims(spreads: Mapping[str, Group], evenness: Mapping[str, Grou
             "FedCS(3) most uneven",
             "the standard deviation of turns is larger for FedCS(3) than for every other policy",
             spreads["FedCS(3)"],
-            _others(spreads, "FedCS(3)"),
+            others(spreads, "FedCS(3)"),
         ),
         above(
             "random and small weights even",
@@ -292,7 +292,8 @@ def _fifth(curves: FloatArray) -> int:
     return max(int(curves.shape[1]) // 5, 1)
 
 
-def _others(groups: Mapping[str, Group], label: str) -> list[Group]:
+def others(groups: Mapping[str, Group], label: str) -> list[Group]:
+    """Returns the groups of all contenders but one."""
     return [group for name, group in groups.items() if name != label]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from turnout.lab.analysis.promise import shortfalls
-from turnout.lab.analysis.statistics import mean_confidence_interval
+from turnout.lab.analysis.statistics import with_bands
 from turnout.lab.drawing.labels import write_labels
 from turnout.lab.drawing.palette import OTHERS
 from turnout.lab.drawing.style import figure
@@ -16,7 +16,7 @@ from turnout.lab.runs.plans import RunPlan
 from turnout.lab.studies.framework.claims import Claim, Group, below, lowest
 from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs
 from turnout.lab.studies.paper.comparison import RATE, weight_label
-from turnout.lab.tables import Table
+from turnout.lab.tables import as_columns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,7 +62,12 @@ class HorizonStudy(Experiment):
         }
         behind = {label: runs.each(label, lambda columns: shortfalls(columns, RATE).at_end) for label in runs.labels}
         measures = {"mean_round": time, "least_share": share, "shortfall_at_end": behind}
-        table: Table = {"contender": np.array(runs.labels), **_columns(measures)}
+        table = as_columns(
+            [
+                {"contender": label, **with_bands({name: groups[label].values for name, groups in measures.items()})}
+                for label in runs.labels
+            ]
+        )
         return Findings(horizon_claims(time, behind), {"horizon": table})
 
     def draw(self, findings: Findings) -> Figure:
@@ -136,13 +141,3 @@ def _kept(label: str, behind: Mapping[str, Group]) -> Claim:
         KEPT,
         strictly=True,
     )
-
-
-def _columns(measures: Mapping[str, Mapping[str, Group]]) -> dict[str, Any]:
-    """Returns means and half-widths of the confidence intervals, one row per contender."""
-    table: dict[str, Any] = {}
-    for measure, groups in measures.items():
-        bands = [mean_confidence_interval(group.values) for group in groups.values()]
-        table[measure] = np.array([float(band.mean) for band in bands])
-        table[f"{measure}_band"] = np.array([float(band.half_width) for band in bands])
-    return table

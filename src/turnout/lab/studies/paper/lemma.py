@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from turnout.lab.analysis.lemma import AllEstimates, estimate_all, required_exploration
-from turnout.lab.analysis.statistics import mean_confidence_interval
+from turnout.lab.analysis.statistics import with_bands
 from turnout.lab.drawing.palette import OTHERS, style_of
 from turnout.lab.drawing.style import figure, legend_outside
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.studies.framework.claims import Claim, Group, Verdict, above, lowest
 from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs
 from turnout.lab.studies.paper.comparison import ROUNDS
-from turnout.lab.tables import Table
+from turnout.lab.tables import Table, as_columns
 from turnout.lab.worlds.paper import PaperWorld
 from turnout.policies.rbcsf.exploration import ConstantExploration, TheoreticalExploration
 
@@ -211,10 +211,9 @@ def _table(measures: Mapping[str, Mapping[str, Group]], rounds: int) -> Table:
     """Returns one row per contender; random has round times only."""
     labels = [*CONSTANTS, SCHEDULED, RANDOM]
     widths = {**CONSTANTS, SCHEDULED: scheduled_widths(rounds)[1]}
-    table: dict[str, Any] = {"contender": labels}
-    table["largest_exploration"] = [widths.get(label, np.nan) for label in labels]
-    for measure, groups in measures.items():
-        bands = [mean_confidence_interval(groups[label].values) if label in groups else None for label in labels]
-        table[measure] = [np.nan if band is None else float(band.mean) for band in bands]
-        table[f"{measure}_band"] = [np.nan if band is None else float(band.half_width) for band in bands]
-    return table
+    rows = []
+    for label in labels:
+        measured = {measure: groups[label].values for measure, groups in measures.items() if label in groups}
+        exploration = widths.get(label, np.nan)
+        rows.append({"contender": label, "largest_exploration": exploration, **with_bands(measured)})
+    return as_columns(rows)

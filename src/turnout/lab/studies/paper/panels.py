@@ -10,11 +10,11 @@ import numpy as np
 
 from turnout.kernel.arrays import FloatArray
 from turnout.lab.analysis.learning_curves import Clock, LearningCurve
-from turnout.lab.analysis.statistics import UNIT_RANGE, mean_confidence_interval
+from turnout.lab.analysis.statistics import UNIT_RANGE, mean_confidence_interval, with_bands
 from turnout.lab.drawing.palette import styles_of
 from turnout.lab.drawing.style import curve, figure, legend_outside
 from turnout.lab.studies.paper.learning_curves import final_accuracies, measure_curves, time_to_target
-from turnout.lab.tables import Table
+from turnout.lab.tables import Table, as_columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,7 +68,7 @@ def curves_table(panels: Mapping[Panel, PanelCurves], clock: Clock) -> Table:
 def summary_table(panels: Mapping[Panel, PanelCurves], reference: str) -> Table:
     """Returns final accuracies, and rounds and minutes to a low and a high target."""
     rows = [_summary(panel, label, curves, reference) for panel, curves in panels.items() for label in curves]
-    return {column: [row[column] for row in rows] for column in rows[0]}
+    return as_columns(rows)
 
 
 def _times(contenders: Sequence[Sequence[LearningCurve]], clock: Clock) -> FloatArray:
@@ -94,10 +94,7 @@ def _summary(panel: Panel, label: str, curves: PanelCurves, reference: str) -> d
         row[f"never_at_{level}"] = sum(not run.reaches(target) for run in seeds)
         groups[f"rounds_to_{level}"] = time_to_target(label, seeds, target, "rounds")
         groups[f"minutes_to_{level}"] = time_to_target(label, seeds, target, "minutes")
-    for measure, group in groups.items():
-        mean, band = mean_confidence_interval(group.values)
-        row[measure], row[f"{measure}_band"] = round(float(mean), 6), round(float(band), 6)
-    return row
+    return row | with_bands({measure: group.values for measure, group in groups.items()}, digits=6)
 
 
 def draw_panels(panels: Sequence[Panel], table: Table, labels: Sequence[str], clock: Clock) -> Figure:

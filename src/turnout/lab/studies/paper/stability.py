@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from turnout.kernel.arrays import FloatArray
 from turnout.lab.analysis.promise import owed_after_each_round
-from turnout.lab.analysis.statistics import mean_confidence_interval
+from turnout.lab.analysis.statistics import with_bands
 from turnout.lab.analysis.theory import queue_bound
 from turnout.lab.columns import RoundColumns
 from turnout.lab.drawing.palette import styles_of
@@ -28,7 +28,7 @@ from turnout.lab.studies.paper.comparison import (
     weight_label,
     weighted_plans,
 )
-from turnout.lab.tables import Table
+from turnout.lab.tables import Table, as_columns
 from turnout.lab.worlds.paper import PaperWorld
 
 if TYPE_CHECKING:
@@ -238,13 +238,12 @@ def _table(queues: QueueCurves) -> Table:
 
 def _horizons(queues: QueueCurves) -> Table:
     """Returns the queues at each horizon: one row per contender and horizon, with half-widths of 95 % intervals."""
-    rows: list[dict[str, float | str]] = []
+    rows: list[dict[str, Any]] = []
     bound = _bound(queues)
     for label, curves in queues.items():
         for horizon in horizons_within(_rounds(queues)):
-            row: dict[str, float | str] = {"contender": label, "rounds": horizon, "bound": float(bound[horizon - 1])}
-            for measure, index in (("mean_owed", MEAN), ("most_owed", MOST), ("norm", NORM)):
-                interval = mean_confidence_interval(curves[:, index, horizon - 1])
-                row[measure], row[f"{measure}_band"] = float(interval.mean), float(interval.half_width)
-            rows.append(row)
-    return {column: [row[column] for row in rows] for column in rows[0]}
+            columns = {"mean_owed": MEAN, "most_owed": MOST, "norm": NORM}
+            measures = {measure: curves[:, index, horizon - 1] for measure, index in columns.items()}
+            place = {"contender": label, "rounds": horizon, "bound": float(bound[horizon - 1])}
+            rows.append({**place, **with_bands(measures)})
+    return as_columns(rows)

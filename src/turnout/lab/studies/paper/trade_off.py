@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from turnout.kernel.arrays import FloatArray
-from turnout.lab.analysis.statistics import mean_confidence_interval
+from turnout.lab.analysis.statistics import with_bands
 from turnout.lab.columns import RoundColumns
 from turnout.lab.drawing.labels import write_labels
 from turnout.lab.drawing.palette import OTHERS
@@ -16,6 +16,8 @@ from turnout.lab.drawing.style import figure
 from turnout.lab.studies.framework.claims import Claim, Group, above, ascending
 from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs
 from turnout.lab.studies.paper.comparison import RATE, weight_label, weighted_plans
+from turnout.lab.studies.paper.theory import second_half_mean
+from turnout.lab.tables import as_columns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,18 +51,20 @@ class TradeOff(Experiment):
         """Measures round time and fairness of each weight at both lengths."""
         labels = [weight_label(weight) for weight in WEIGHTS]
         points = {label: np.array([_points(columns) for columns in runs.of(label)]) for label in labels}
-        optimum = runs.each(ORACLE, lambda columns: float(columns.durations[len(columns.durations) // 2 :].mean()))
-        table: dict[str, FloatArray] = {"speed_weight": np.array(WEIGHTS, dtype=np.float64)}
-        for length_index, length in enumerate(("short", "long")):
-            for measure_index, measure in enumerate(("mean_round", "least_share")):
-                bands = [mean_confidence_interval(points[label][:, length_index, measure_index]) for label in labels]
-                table[f"{length}_{measure}"] = np.array([float(band.mean) for band in bands])
-                table[f"{length}_{measure}_band"] = np.array([float(band.half_width) for band in bands])
-        lengths = [len(next(runs.of(labels[0])).durations)] * len(WEIGHTS)
-        table["long_rounds"] = np.array(lengths, dtype=np.float64)
-        table["short_rounds"] = np.maximum(table["long_rounds"] // 10, 1)
-        table["fair_optimum"] = np.full(len(WEIGHTS), optimum.values.mean())
-        return Findings(trade_off_claims(points), {"trade-off": table})
+        optimum = runs.each(ORACLE, second_half_mean)
+        rounds = float(len(next(runs.of(labels[0]))))
+        names = [f"{length}_{measure}" for length in ("short", "long") for measure in ("mean_round", "least_share")]
+        rows = [
+            {
+                "speed_weight": float(weight),
+                **with_bands(dict(zip(names, points[label].reshape(-1, len(names)).T, strict=True))),
+                "long_rounds": rounds,
+                "short_rounds": max(rounds // 10, 1.0),
+                "fair_optimum": float(optimum.values.mean()),
+            }
+            for label, weight in zip(labels, WEIGHTS, strict=True)
+        ]
+        return Findings(trade_off_claims(points), {"trade-off": as_columns(rows)})
 
     def draw(self, findings: Findings) -> Figure:
         """Draws one curve per length, with the weights written at their points."""
@@ -68,11 +72,9 @@ class TradeOff(Experiment):
         with figure(7.0, 4.4) as drawn:
             axes = drawn.subplots()
             for length, style in zip(("short", "long"), OTHERS, strict=False):
-                label = f"after {table[f'{length}_rounds'][0]:,.0f} rounds"
-                x, y = table[f"{length}_least_share"], table[f"{length}_mean_round"]
                 axes.errorbar(
-                    x,
-                    y,
+                    table[f"{length}_least_share"],
+                    table[f"{length}_mean_round"],
                     xerr=table[f"{length}_least_share_band"],
                     yerr=table[f"{length}_mean_round_band"],
                     color=style.colour,
@@ -80,7 +82,7 @@ class TradeOff(Experiment):
                     marker=style.marker,
                     markersize=4,
                     elinewidth=0.8,
-                    label=label,
+                    label=f"after {table[f'{length}_rounds'][0]:,.0f} rounds",
                 )
             axes.axhline(table["fair_optimum"][0], color="black", linestyle="--", linewidth=1)
             axes.annotate(

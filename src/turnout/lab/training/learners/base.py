@@ -9,12 +9,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from itertools import accumulate, pairwise
+from math import prod
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from turnout.errors import SettingError
+from turnout.errors import SettingError, StateError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number
 
 Weights = Any
@@ -71,18 +73,51 @@ class TrainingResult:
     finite: BoolArray
 
 
-class Layout(Protocol):
-    """The arrays of a model, and how they lie in its flat weights."""
+class Layout(ABC):
+    """The arrays of a model, and how they lie in its flat weights, one after the other.
+
+    Attributes:
+        shapes: The shape of each array.
+        parameters: The length of the flat weights.
+    """
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shape of each array."""
+
+    @property
+    @abstractmethod
+    def layer_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each array outside this package, by name."""
 
     @property
     def parameters(self) -> int:
         """The length of the flat weights."""
+        return sum(prod(shape) for shape in self.shapes)
 
     def check_weights(self, array: npt.ArrayLike) -> npt.NDArray[np.floating]:
         """Returns the weights as an array; raises StateError if their shape or type does not fit this model."""
+        weights = np.asarray(array)
+        if weights.shape != (self.parameters,) or weights.dtype.kind != "f":
+            raise StateError(
+                f"the saved weights are {weights.dtype} of shape {weights.shape}, this model has {self.parameters} "
+                "floating-point parameters: they belong to another model"
+            )
+        return weights
+
+    def split(self, weights: Any) -> list[Any]:
+        """Returns views of the arrays in flat weights: (parameters,) or (models, parameters), any library."""
+        ends = accumulate(map(prod, self.shapes), initial=0)
+        parts = zip(pairwise(ends), self.shapes, strict=True)
+        return [weights[..., first:last].reshape(*weights.shape[:-1], *shape) for (first, last), shape in parts]
 
     def layers(self, weights: npt.NDArray[np.floating]) -> dict[str, npt.NDArray[np.floating]]:
         """Returns the arrays of a model by name, for use outside this package."""
+        parts = zip(self.layer_shapes.items(), self.split(weights), strict=True)
+        return {name: array.reshape(shape) for (name, shape), array in parts}
 
 
 #: Waits for the end of training; returns the results, and the accuracies of the models that were to be evaluated.

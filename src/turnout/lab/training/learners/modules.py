@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -14,9 +13,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from turnout.errors import SettingError, StateError
+from turnout.errors import SettingError
 from turnout.kernel.randomness import round_rng
-from turnout.lab.training.learners.base import Training
+from turnout.lab.training.learners.base import Layout, Training
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 Metric = Callable[[Tensor, Tensor], "float | Tensor"]
@@ -57,7 +56,7 @@ class ModuleSpec:
         return built.cpu()
 
 
-class ModuleLayout:
+class ModuleLayout(Layout):
     """The arrays of a module in its flat weights: its trained parameters, then what is not trained.
 
     The second part holds parameters that need no gradient, and floating-point buffers that the module saves, such as
@@ -73,39 +72,26 @@ class ModuleLayout:
         if not trained:
             raise SettingError("the model has no parameters that need a gradient: there is nothing to train")
         self.trained, self.fixed = tuple(trained), tuple(fixed)
-        self.shapes = [tuple(value.shape) for value in (*trained.values(), *fixed.values())]
-        sizes = [value.numel() for value in (*trained.values(), *fixed.values())]
-        self.slices = [slice(first, last) for first, last in pairwise(np.cumsum([0, *sizes]).tolist())]
-        self.parameters: int = sum(sizes)
+        self._shapes = {name: tuple(value.shape) for name, value in (trained | fixed).items()}
         double = any(value.dtype == torch.float64 for value in trained.values())
         self.dtype: Literal["float64", "float32"] = "float64" if double else "float32"
         self._constants = {
             name: value.clone() for name, value in module.named_buffers() if name not in buffers and value is not None
         }
 
-    def check_weights(self, array: npt.ArrayLike) -> npt.NDArray[np.floating]:
-        """Returns the weights as an array; raises StateError if their shape or type does not fit this model."""
-        weights = np.asarray(array)
-        if weights.shape != (self.parameters,) or weights.dtype.kind != "f":
-            raise StateError(
-                f"the saved weights are {weights.dtype} of shape {weights.shape}, this model has {self.parameters} "
-                "floating-point parameters and buffers: they belong to another model"
-            )
-        return weights
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shape of each array."""
+        return list(self._shapes.values())
 
-    def layers(self, weights: npt.NDArray[np.floating]) -> dict[str, npt.NDArray[np.floating]]:
-        """Returns the parameters and buffers of a model by their names in the module."""
-        parts = zip((*self.trained, *self.fixed), self.slices, self.shapes, strict=True)
-        return {name: weights[span].reshape(shape) for name, span, shape in parts}
-
-    def split(self, weights: Tensor) -> list[Tensor]:
-        """Returns views of the arrays in flat weights, (parameters,) or (models, parameters)."""
-        parts = zip(self.slices, self.shapes, strict=True)
-        return [weights[..., span].reshape(*weights.shape[:-1], *shape) for span, shape in parts]
+    @property
+    def layer_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of each parameter and buffer, by its name in the module."""
+        return self._shapes
 
     def put(self, module: nn.Module, weights: Tensor) -> None:
         """Copies flat weights into a module, and resets the buffers that they do not contain."""
-        values = dict(zip((*self.trained, *self.fixed), self.split(weights), strict=True)) | self._constants
+        values = dict(zip(self._shapes, self.split(weights), strict=True)) | self._constants
         with torch.no_grad():
             for name, target in (*module.named_parameters(), *module.named_buffers()):
                 target.copy_(values[name])
@@ -113,7 +99,7 @@ class ModuleLayout:
     def get(self, module: nn.Module) -> Tensor:
         """Returns the flat weights of a module, in main memory."""
         values = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-        parts = [values[name].detach().flatten() for name in (*self.trained, *self.fixed)]
+        parts = [values[name].detach().flatten() for name in self._shapes]
         return torch.cat([part.to(getattr(torch, self.dtype)) for part in parts]).cpu()
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from turnout.errors import SettingError, StateError
+from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, as_count
 from turnout.kernel.randomness import round_rng
 from turnout.lab.training.datasets import Dataset
+from turnout.lab.training.learners.base import Layout
 
 KERNEL = 5
 POOL = 2
@@ -26,7 +25,7 @@ CONVOLUTIONAL = {
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class Network(Layout):
     """Convolutions (5 × 5, no padding, 2 × 2 max-pooling, ReLU), hidden layers (ReLU), and one score per class.
 
     `image` is (height, width, channels). The flat weights contain each layer in turn: its matrix (inputs, outputs),
@@ -72,15 +71,15 @@ class Network:
         return [shape for before, after in self.matrices for shape in ((before, after), (after,))]
 
     @property
-    def parameters(self) -> int:
-        """The number of parameters."""
-        return sum(prod(shape) for shape in self.shapes)
-
-    @property
-    def slices(self) -> list[slice]:
-        """The slice of the flat weights of each parameter array."""
-        ends = np.cumsum([0, *(prod(shape) for shape in self.shapes)]).tolist()
-        return [slice(first, last) for first, last in pairwise(ends)]
+    def layer_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes by name: of matrices (inputs, outputs), of convolutions (row, column, channel, outputs)."""
+        names = [f"{kind}{depth}" for depth in range(1, len(self.matrices) + 1) for kind in ("weight", "bias")]
+        maps = 2 * len(self.convolutions)
+        shapes = [
+            (KERNEL, KERNEL, shape[0] // KERNEL**2, shape[1]) if depth < maps and len(shape) == 2 else shape
+            for depth, shape in enumerate(self.shapes)
+        ]
+        return dict(zip(names, shapes, strict=True))
 
     def initial_weights(self, seed: int) -> FloatArray:
         """Returns the initialisation that is torch's default: uniform within ± 1/√inputs, for biases too."""
@@ -89,35 +88,6 @@ class Network:
             rng.uniform(-1.0, 1.0, inputs * outputs + outputs) / np.sqrt(inputs) for inputs, outputs in self.matrices
         ]
         return np.concatenate(parts)
-
-    def check_weights(self, array: npt.ArrayLike) -> npt.NDArray[np.floating]:
-        """Returns the weights as an array; raises StateError if their shape or type does not fit this network."""
-        weights = np.asarray(array)
-        if weights.shape != (self.parameters,) or weights.dtype.kind != "f":
-            raise StateError(
-                f"the saved weights are {weights.dtype} of shape {weights.shape}, this network has {self.parameters} "
-                "floating-point parameters: they belong to another model"
-            )
-        return weights
-
-    def split(self, weights: Any) -> list[Any]:
-        """Returns views of the parameter arrays in flat weights: (parameters,) or (models, parameters), any library."""
-        parts = zip(self.slices, self.shapes, strict=True)
-        return [weights[..., span].reshape(*weights.shape[:-1], *shape) for span, shape in parts]
-
-    def layers(self, weights: npt.NDArray[np.floating]) -> dict[str, npt.NDArray[np.floating]]:
-        """Returns the parameter arrays of a model by name, for use outside this package.
-
-        Matrices have the shape (inputs, outputs), those of a convolution (row, column, channel, outputs).
-        """
-        names = [f"{kind}{depth}" for depth in range(1, len(self.matrices) + 1) for kind in ("weight", "bias")]
-        maps = 2 * len(self.convolutions)
-        shapes = [
-            (KERNEL, KERNEL, shape[0] // KERNEL**2, shape[1]) if depth < maps and len(shape) == 2 else shape
-            for depth, shape in enumerate(self.shapes)
-        ]
-        parts = zip(names, self.slices, shapes, strict=True)
-        return {name: weights[span].reshape(shape) for name, span, shape in parts}
 
 
 def perceptron(dataset: Dataset, hidden: int = 32) -> Network:
