@@ -26,6 +26,7 @@ from benchmarks.harness import (
 )
 from turnout.kernel.arrays import BoolArray
 from turnout.live import FleetStatus, Scheduler
+from turnout.live._internals import forget_in_steps, session_of
 from turnout.policies.fair_pace import FairPace
 
 #: Targets for a million clients: CPU seconds, and live rounds in units of the same round in memory.
@@ -93,7 +94,7 @@ def live(clients: Clients = MILLION, cohort: Cohort = 100, repeats: Repeats = 9)
                     task()
             seconds = alternate(tasks, repeats, time.thread_time)
             announce("writing snapshots")
-            snapshot = min(seconds_of(scheduler.snapshot, time.process_time) for _ in few)
+            snapshot = min(seconds_of(session_of(scheduler).snapshot, time.process_time) for _ in few)
             for _ in range(UNSAVED_ROUNDS):
                 play(scheduler)
         announce("opening the file")
@@ -101,7 +102,7 @@ def live(clients: Clients = MILLION, cohort: Cohort = 100, repeats: Repeats = 9)
         size = path.stat().st_size
         announce("forgetting clients")
         with Scheduler.open(path) as scheduler:
-            forgotten = [list(_step_seconds(scheduler.forget_in_steps(client))) for client in ids[: len(few)]]
+            forgotten = [list(_step_seconds(forget_in_steps(scheduler, client))) for client in ids[: len(few)]]
     announce("reporting in batches")
     reports = _reports_per_second(min(clients, 10 * BATCH))
     first, longest = min(steps[0] for steps in forgotten), min(max(steps[1:], default=0.0) for steps in forgotten)
@@ -132,14 +133,14 @@ def _register(path: Path, settings: dict[str, float], ids: list[str]) -> float:
     for earlier in path.parent.iterdir():
         earlier.unlink()
     with Scheduler.open(path, settings=settings, deadline=60.0) as scheduler:
-        return seconds_of(lambda: (scheduler.register(ids), scheduler.rows(ids[:1])), time.process_time)
+        return seconds_of(lambda: (scheduler.register(ids), session_of(scheduler).row(ids[0])), time.process_time)
 
 
 def _open(path: Path, client: str) -> float:
     """Opens a fleet to write, which loads its whole state, and looks a client up; closing is not measured."""
     start = time.process_time()
     with Scheduler.open(path) as scheduler:
-        scheduler.rows([client])  # the first lookup of an id takes some time as well
+        session_of(scheduler).row(client)  # the first lookup of an id takes some time as well
         return time.process_time() - start
 
 
@@ -223,7 +224,7 @@ def play_rounds(path: Path, clients: int, cohort: int, rounds: int, **options: A
             rows = np.flatnonzero(rng.random(clients) < 0.7)
             columns = {name: rng.uniform(0.5, 5.0, len(rows)) for name in ("free_cpu", "bandwidth")}
             chosen = scheduler.choose(FleetStatus(columns, rows))
-            at = np.searchsorted(rows, scheduler.rows(chosen))
+            at = np.searchsorted(rows, [session_of(scheduler).row(client) for client in chosen])
             means = 2 / columns["free_cpu"][at] + 10 / columns["bandwidth"][at]
             times = zip(chosen, (means * rng.uniform(0.8, 1.2, len(at))).tolist(), strict=True)
             scheduler.report_many({client: seconds for client, seconds in times if rng.random() < 0.95})

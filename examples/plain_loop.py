@@ -48,7 +48,7 @@ def model_after(number: int) -> Any:
     if number == 0:
         return learner.initial_weights(seed=0)
     if not (folder / f"{number}.npy").exists():
-        arrived = [turn.id for turn in scheduler.turns(number) if turn.kind == "arrived"]
+        arrived = [turn.id for turn in scheduler.history(round=number) if turn.kind == "arrived"]
         models = [np.load(folder / f"{number}-{client}.npy") for client in arrived]
         save(f"{number}", np.mean(models, axis=0) if models else model_after(number - 1))
     return np.load(folder / f"{number}.npy")

@@ -14,7 +14,7 @@ import pytest
 from documents import read_blocks
 from forking import ForkServer
 from notebooks import NOTEBOOKS
-from turnout.live import Scheduler
+from turnout.live import FleetReader
 from turnout.live.audit.doctor.doctor import examine
 from waiting import wait_until
 
@@ -53,7 +53,7 @@ def test_the_plain_loop_resumes_after_a_kill(folder: Path, common_forks: ForkSer
 
 
 def _round_of(fleet: Path) -> int:
-    with Scheduler.open(fleet, read_only=True) as scheduler:
+    with FleetReader(fleet) as scheduler:
         return scheduler.round
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from turnout.live import Scheduler
+from turnout.live import FleetReader
 
 pytest.importorskip("flwr")
 pytestmark = pytest.mark.framework
@@ -40,7 +40,7 @@ def test_the_simulation_compares_both_selections_and_saves_its_runs(tmp_path: Pa
         assert sum(result["turns"]) == 6 * 8
         assert len(result["seconds"]) == len(result["accuracy"]) == 6
         assert f"│ {result['policy']}" in output
-    with Scheduler.open(tmp_path / "seed-0.turnout", read_only=True) as scheduler:
+    with FleetReader(tmp_path / "seed-0.turnout") as scheduler:
         assert len(scheduler.clients) == 40
         assert scheduler.settings.policy == "fair-pace"
         assert scheduler.certificate().status == "kept"
@@ -53,20 +53,21 @@ def test_the_deployment_survives_a_killed_supernode_and_names_it(tmp_path: Path)
     assert killed, output
     lost = killed[1]
     assert re.search(rf"^lost: .*{lost}", output, re.MULTILINE), output
-    with Scheduler.open(tmp_path / "fleet.turnout", read_only=True) as scheduler:
+    with FleetReader(tmp_path / "fleet.turnout") as scheduler:
         assert "c4" in scheduler.clients  # joined late
         turns, rounds = scheduler.history(lost), scheduler.round
         missed = next(turn.round for turn in turns if turn.kind in ("late", "failed"))
         assert missed < rounds
         assert all(turn.kind in ("late", "failed") for turn in turns if turn.round >= missed)  # it never replies again
         for number in range(missed + 1, rounds + 1):  # the others continue
-            assert any(turn.kind == "arrived" for turn in scheduler.turns(number) if turn.id != lost)
+            assert any(turn.kind == "arrived" for turn in scheduler.history(round=number) if turn.id != lost)
         row, certificate = scheduler.clients.index(lost), scheduler.certificate()
         assert certificate.behind[row] <= certificate.promised[row]  # it earns nothing while it is backed off
         others = [client for client in scheduler.clients if client != lost]
         for client in others:  # the killed client costs the others nothing of their promise
             assert certificate.statuses[scheduler.clients.index(client)] != "broken"
-        assert scheduler.reliability(lost) < max(map(scheduler.reliability, others))
+        reliability = scheduler.state().fleet.history.reliability
+        assert reliability[row] == reliability.min() < reliability.max()
 
 
 def test_the_simulation_without_rounds_compares_random_and_fair_fedbuff(tmp_path: Path) -> None:
@@ -79,7 +80,7 @@ def test_the_simulation_without_rounds_compares_random_and_fair_fedbuff(tmp_path
         assert 6 * 4 <= result["decisions"] <= 6 * 4 + 8  # six versions of four updates; eight phones are training
         assert len(result["seconds"]) == len(result["accuracy"]) == 6
         assert min(result["seconds"]) > 0
-    with Scheduler.open(tmp_path / "seed-0-fair-pace.turnout", read_only=True) as scheduler:
+    with FleetReader(tmp_path / "seed-0-fair-pace.turnout") as scheduler:
         assert scheduler.settings.concurrency == 8
         assert scheduler.round == fair["decisions"]
         assert scheduler.certificate().status == "kept"
@@ -90,8 +91,8 @@ def test_the_deployment_without_rounds_survives_a_killed_supernode(tmp_path: Pat
     killed = re.search(r"--- (c\d) is killed", output)
     assert killed, output
     assert "turnout: version 6 took " in output
-    with Scheduler.open(tmp_path / "fleet.turnout", read_only=True) as scheduler:
-        kinds = [(turn.id, turn.kind) for n in range(1, scheduler.round + 1) for turn in scheduler.turns(n)]
+    with FleetReader(tmp_path / "fleet.turnout") as scheduler:
+        kinds = [(turn.id, turn.kind) for n in range(1, scheduler.round + 1) for turn in scheduler.history(round=n)]
         assert ["arrived" for client, kind in kinds if kind == "arrived" and client != killed[1]]
         last = [kind for client, kind in kinds if client == killed[1]][-1]
         assert last in ("late", "failed", None)  # it never replies again

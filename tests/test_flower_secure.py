@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from turnout.live import Scheduler
+from turnout.live import FleetReader
 
 pytest.importorskip("flwr", "1.41", reason="SuperNodes are registered by name from Flower 1.41 on")
 from cryptography.hazmat.primitives import serialization
@@ -211,10 +211,10 @@ def test_an_outside_app_is_fair_with_tls_and_authenticated_supernodes(
     process = secure.net.run(package.parent, config={})
     output, _ = process.communicate(timeout=1500)
     assert "trained: " in output, output[-4000:] + secure.net.log_of("superlink")[-3000:]
-    with Scheduler.open(fleet, read_only=True) as scheduler:
+    with FleetReader(fleet) as scheduler:
         assert scheduler.clients == names  # the registered names, which no node can forge
         assert scheduler.round == ROUNDS
-        turns = [turn for number in range(1, ROUNDS + 1) for turn in scheduler.turns(number)]
+        turns = [turn for number in range(1, ROUNDS + 1) for turn in scheduler.history(round=number)]
         assert {turn.kind for turn in turns} == {"arrived"}, turns
         assert len(turns) == ROUNDS * COHORT
         assert len({turn.id for turn in turns}) == CLIENTS  # everybody had one turn

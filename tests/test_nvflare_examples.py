@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from turnout.live import Scheduler
+from turnout.live import FleetReader
 from turnout.live._internals import examine
 
 pytest.importorskip("nvflare", reason="NVFlare is not installed: pip install 'turnout[nvflare]'")
@@ -38,7 +38,7 @@ def test_the_simulation_goes_on_with_a_failing_and_a_slow_client(tmp_path: Path)
     assert re.search(r"^  site-1: .*\d arrived", output, re.MULTILINE), output
     assert re.search(r"^  site-3: \d failed \(returned ", output, re.MULTILINE), output
     assert re.search(r"^  site-4: \d late", output, re.MULTILINE), output
-    with Scheduler.open(tmp_path / "fleet.turnout", read_only=True) as scheduler:
+    with FleetReader(tmp_path / "fleet.turnout") as scheduler:
         assert scheduler.round >= 7
         assert scheduler.explain("site-4", 1).exact  # as for any fleet
         for turn in scheduler.history("site-4"):
@@ -49,10 +49,10 @@ def test_the_simulation_goes_on_with_a_failing_and_a_slow_client(tmp_path: Path)
 def test_processes_with_tls_share_the_rounds_fairly(tmp_path: Path) -> None:
     output = run("poc.py", tmp_path)
     assert "FINISHED:COMPLETED" in output
-    with Scheduler.open(tmp_path / "fleet.turnout", read_only=True) as scheduler:
+    with FleetReader(tmp_path / "fleet.turnout") as scheduler:
         assert scheduler.clients == ["site-1", "site-2", "site-3"]
         assert scheduler.round == 6
-        turns = [turn for number in range(1, 7) for turn in scheduler.turns(number)]
+        turns = [turn for number in range(1, 7) for turn in scheduler.history(round=number)]
         assert [turn.kind for turn in turns] == ["arrived"] * 12
         certificate = scheduler.certificate()
     assert certificate.status in ("kept", "behind")

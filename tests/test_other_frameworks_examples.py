@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from turnout.live import Scheduler
+from turnout.live import FleetReader
 from turnout.live._internals import examine
 
 ROOT = Path(__file__).parent.parent
@@ -37,7 +37,7 @@ aggregator.assigner.scheduler.close()
 """
 
 
-def run(name: str, folder: Path) -> Scheduler:
+def run(name: str, folder: Path) -> FleetReader:
     """Runs an example, checks that the model was trained and the promise was not broken, and returns the fleet."""
     done = execute(EXAMPLES / name, "--out", folder)
     accuracies = {
@@ -47,7 +47,7 @@ def run(name: str, folder: Path) -> Scheduler:
     assert accuracies[max(accuracies)] > accuracies[0] + 0.2, done.stdout
     assert re.search(r"^promise (kept|behind): ", done.stdout, re.MULTILINE), done.stdout
     assert all(finding.ok is not False for finding in examine(folder / "fleet.turnout"))
-    fleet = Scheduler.open(folder / "fleet.turnout", read_only=True)
+    fleet = FleetReader(folder / "fleet.turnout")
     assert fleet.round == max(accuracies)
     certificate = fleet.certificate()
     assert certificate.status in ("kept", "behind")
@@ -74,7 +74,7 @@ def test_pfl_trains_on_the_users_that_are_selected(tmp_path: Path) -> None:
     with run("pfl_users.py", tmp_path) as fleet:
         assert len(fleet.clients) == 40
         for number in range(1, fleet.round + 1):
-            turns = fleet.turns(number)
+            turns = fleet.history(round=number)
             assert [turn.kind for turn in turns] == ["arrived"] * 8
             assert all(turn.seconds is not None and 2 <= turn.seconds <= 20 for turn in turns)  # 20 to 200 data points
 
@@ -83,7 +83,7 @@ def test_vantage6_goes_on_without_the_organization_that_fails(tmp_path: Path) ->
     with run("vantage6_organizations.py", tmp_path) as fleet:
         assert len(fleet.clients) == 8
         for number in range(1, fleet.round + 1):
-            for turn in fleet.turns(number):
+            for turn in fleet.history(round=number):
                 if turn.id == "5" and number % 3 == 0:
                     assert (turn.kind, turn.why) == ("failed", "failed")
                 else:
@@ -95,14 +95,14 @@ def test_openfl_trains_on_the_collaborators_that_are_selected(tmp_path: Path) ->
     with run("openfl_collaborators.py", tmp_path) as fleet:
         assert len(fleet.clients) == 10
         for number in range(1, fleet.round + 1):
-            assert [turn.kind for turn in fleet.turns(number)] == ["arrived"] * 3
+            assert [turn.kind for turn in fleet.history(round=number)] == ["arrived"] * 3
     assert (tmp_path / "last.pbuf").exists()  # OpenFL's own file of the model
 
 
 def test_openfl_goes_on_without_a_collaborator_that_hangs(tmp_path: Path) -> None:
     execute("-c", HANGING, tmp_path)
-    with Scheduler.open(tmp_path / "fleet.turnout", read_only=True) as fleet:
+    with FleetReader(tmp_path / "fleet.turnout") as fleet:
         assert fleet.round == 15
         assert {turn.kind for turn in fleet.history("hospital-2")} == {"late"}
         for number in range(1, 16):
-            assert "arrived" in [turn.kind for turn in fleet.turns(number)]
+            assert "arrived" in [turn.kind for turn in fleet.history(round=number)]

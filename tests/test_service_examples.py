@@ -21,7 +21,7 @@ import pytest
 
 from documents import check_command
 from service.served import SLOTS, Service, served
-from turnout.live import Scheduler
+from turnout.live import FleetReader
 from turnout.live._internals import examine
 from waiting import LONGEST_WAIT
 
@@ -46,12 +46,12 @@ def test_the_demonstration_survives_a_killed_device_and_names_the_liar(tmp_path:
     assert "accepted" not in (tmp_path / "phone-13.log").read_text()
     fleet = tmp_path / "phones.turnout"
     assert all(finding.ok is not False for finding in examine(fleet))
-    with Scheduler.open(fleet, read_only=True) as scheduler:
+    with FleetReader(fleet) as scheduler:
         killed, liar = scheduler.history("phone-07"), scheduler.history("phone-13")
         assert [turn.kind for turn in killed[-1:]] == ["late"]
         assert {turn.seconds for turn in liar if turn.kind == "arrived"} == {0.001}
         assert len({turn.round for turn in liar}) == len(liar)
-        assert "phone-13" in scheduler.suspect_clients()
+        assert "phone-13" in scheduler.status().suspects
 
 
 def run_device(address: str, token: str, turns: int = 3) -> subprocess.CompletedProcess[str]:

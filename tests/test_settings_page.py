@@ -39,7 +39,7 @@ def test_the_settings_of_a_fleet_are_those_of_the_code() -> None:
     assert {name: stated(row) for name, row in table.items()} == {
         field.name: getattr(default, field.name) for field in fields(default) if field.name != "packages"
     }
-    assert set(table) == set(SchedulerOptions.__annotations__) - {"rest_after"}
+    assert set(table) == set(SchedulerOptions.__annotations__)
     assert set(rows("Without rounds")) == {
         "concurrency",
         "status_ttl",

@@ -13,11 +13,11 @@ def print_fleet(fleet: Path) -> None:
         sys.exit("The job has not selected any clients: see its log above.")
     with FleetReader(fleet) as reader:
         print(f"\nclients after {reader.round} rounds:")
-        for client in reader.ids:
+        for client in reader.clients:
             turns = reader.history(client)
             outcomes = ", ".join(f"{count} {kind}" for kind, count in Counter(turn.kind for turn in turns).items())
             late = [f"{turn.late_seconds:.0f} s" for turn in turns if turn.late_seconds]
             reasons = sorted({str(turn.why) for turn in turns if turn.why})
             details = [f"free after {', '.join(late)}"] * bool(late) + reasons
             print(f"  {client}: {outcomes or 'no turn'}{' (' + '; '.join(details) + ')' if details else ''}")
-        print(f"promise {reader.certificate().summary().sentence(reader.ids.__getitem__)}")
+        print(f"promise {reader.certificate().summary().sentence(reader.clients.__getitem__)}")

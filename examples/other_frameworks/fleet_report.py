@@ -22,5 +22,5 @@ def print_fleet(fleet: Path) -> None:
         certificate = reader.certificate()
         turns = certificate.turns.tolist()
         print(f"{reader.round} rounds: {len(turns)} clients with {min(turns)} to {max(turns)} turns each")
-        print(f"promise {certificate.summary().sentence(reader.ids.__getitem__)}")
+        print(f"promise {certificate.summary().sentence(reader.clients.__getitem__)}")
     print(f"Try: turnout fleet certify {fleet}")

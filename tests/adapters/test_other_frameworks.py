@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from turnout.live import Scheduler
+from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import examine
 
 ROOT = Path(__file__).parents[2]
@@ -55,10 +55,10 @@ def test_the_examples_use_the_code_of_the_page(framework: str, module: str) -> N
 def check_fleet(fleet: Path, rounds: int, cohort_size: int) -> None:
     """Asserts that so many complete rounds were closed, and that the promise is not broken."""
     assert all(finding.ok is not False for finding in examine(fleet))
-    with Scheduler.open(fleet, read_only=True) as scheduler:
-        assert scheduler.open_round is None
+    with FleetReader(fleet) as scheduler:
+        assert scheduler.open_round() is None
         assert scheduler.round == rounds
-        assert [len(scheduler.turns(number)) for number in range(1, rounds + 1)] == [cohort_size] * rounds
+        assert [len(scheduler.history(round=number)) for number in range(1, rounds + 1)] == [cohort_size] * rounds
         assert scheduler.certificate().status in ("kept", "behind")
 
 
@@ -137,7 +137,7 @@ def test_fed_biomed_goes_on_without_nodes_that_fail(tmp_path: Path, monkeypatch:
         refined = strategy.refine(replies, number)
         assert len(refined) == (1 if number == 1 else 3)
     with strategy.scheduler as scheduler:
-        outcomes = sorted((str(turn.kind), str(turn.why)) for turn in scheduler.turns(2))
+        outcomes = sorted((str(turn.kind), str(turn.why)) for turn in scheduler.history(round=2))
         assert outcomes == [("arrived", "None"), ("failed", "did not reply"), ("failed", "no memory")]
     check_fleet(tmp_path / "fleet.turnout", 4, 3)
 
@@ -245,8 +245,8 @@ class Federation:
         """Closes the fleet and returns the outcomes of the turns of a round."""
         self.aggregator.assigner.scheduler.close()
         assert all(finding.ok is not False for finding in examine(self.fleet))
-        with Scheduler.open(self.fleet, read_only=True) as scheduler:
-            return sorted(str(turn.kind) for turn in scheduler.turns(number))
+        with FleetReader(self.fleet) as scheduler:
+            return sorted(str(turn.kind) for turn in scheduler.history(round=number))
 
 
 def test_openfl_ends_a_round_when_its_cohort_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,8 +259,8 @@ def test_openfl_ends_a_round_when_its_cohort_is_done(tmp_path: Path, monkeypatch
             federation.send(name, "train", "validate")
     assert [len(done) for done in federation.aggregator.ended] == [3] * 4
     assert federation.turns(1) == ["arrived"] * 3
-    with Scheduler.open(federation.fleet, read_only=True) as scheduler:
-        assert [turn.seconds for turn in scheduler.turns(1)] == [1.0, 2.0, 3.0]
+    with FleetReader(federation.fleet) as scheduler:
+        assert [turn.seconds for turn in scheduler.history(round=1)] == [1.0, 2.0, 3.0]
 
 
 def test_openfl_ends_a_round_at_the_deadline_if_a_collaborator_hangs(
@@ -351,7 +351,7 @@ def test_vantage6_creates_subtasks_for_the_cohort(tmp_path: Path, monkeypatch: p
     )
     assert len(combined) == 6
     assert sum(map(len, combined)) == sum(number != 3 for asked in client.asked.values() for number in asked)
-    with Scheduler.open(fleet, read_only=True) as scheduler:
+    with FleetReader(fleet) as scheduler:
         assert {turn.why for turn in scheduler.history("3")} == {"failed"}
         assert {turn.seconds for turn in scheduler.history("0")} == {7.5}
     assert rounds_of(fleet) == 6
@@ -359,7 +359,7 @@ def test_vantage6_creates_subtasks_for_the_cohort(tmp_path: Path, monkeypatch: p
 
 def rounds_of(fleet: Path) -> int:
     assert all(finding.ok is not False for finding in examine(fleet))
-    with Scheduler.open(fleet, read_only=True) as scheduler:
+    with FleetReader(fleet) as scheduler:
         return scheduler.round
 
 

@@ -13,7 +13,7 @@ from turnout.lab import RoundColumns, RunStore
 from turnout.lab.analysis.explain import explain_run
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.sweep import sweep
-from turnout.live import ClientStatus, Scheduler
+from turnout.live import ClientStatus, FleetReader, Scheduler
 
 SETTINGS = {"cohort_size": 2, "guaranteed_rate": 0.2}
 
@@ -55,7 +55,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_client_of_a_fleet_is_explained(fleet: Path) -> None:
-    with Scheduler.open(fleet, read_only=True) as scheduler:
+    with FleetReader(fleet) as scheduler:
         for client in scheduler.clients:
             for number in (None, 3):
                 found = scheduler.explain(client, number)

@@ -43,7 +43,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for _ in range(30):
             for client in scheduler.choose({f"phone-{n:02}": status_of(n) for n in range(8)}):
                 if client == "phone-03":
-                    scheduler.failed(client, "battery empty")
+                    scheduler.report_failure(client, "battery empty")
                 elif client != "phone-05":
                     scheduler.report(client, rng.uniform(5, 29))
             scheduler.close_round()
@@ -52,7 +52,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 scheduler.report("phone-05", 42.5, round=late[-1].round)
         chosen = scheduler.choose({f"phone-{n:02}": status_of(n) for n in range(8)})
         scheduler.report(chosen[0], 7.0)
-        scheduler.failed(chosen[1], "no network")
+        scheduler.report_failure(chosen[1], "no network")
     return path
 
 
@@ -65,10 +65,10 @@ def file(original: Path, tmp_path: Path) -> Path:
 def odd(tmp_path: Path) -> Path:
     """A fleet with clients whose ids and failure reasons contain terminal control codes and markup."""
     path = tmp_path / "odd.turnout"
-    with Scheduler.open(path, settings={"cohort_size": 3, "guaranteed_rate": 0.1}, rest_after=1) as scheduler:
+    with Scheduler.open(path, settings={"cohort_size": 3, "guaranteed_rate": 0.1}, backoff_after=1) as scheduler:
         names = ["\x1b[31mred", "[bold]fat[/bold]", "two\nlines"]
         for client in scheduler.choose({name: status_of(1) for name in names}):
-            scheduler.failed(client, "\x1b]0;title\x07 [/nothing]")
+            scheduler.report_failure(client, "\x1b]0;title\x07 [/nothing]")
         scheduler.close_round(after=1.0)
         scheduler.choose({name: status_of(1) for name in names})
     return path
@@ -97,7 +97,7 @@ def broken(tmp_path: Path) -> Path:
 
 
 def test_the_status_shows_the_open_round_and_pending_clients(file: Path) -> None:
-    with Scheduler.open(file, read_only=True) as scheduler:
+    with FleetReader(file) as scheduler:
         (out,) = scheduler.status().out
     shown = output_of("status", file)
     for text in (
@@ -114,7 +114,7 @@ def test_the_status_shows_the_open_round_and_pending_clients(file: Path) -> None
 
 
 def test_the_status_has_the_sentence_of_the_certificate_and_names_clients_that_are_behind(broken: Path) -> None:
-    with Scheduler.open(broken, read_only=True) as scheduler:
+    with FleetReader(broken) as scheduler:
         certificate, ids, status = scheduler.certificate(), scheduler.clients, scheduler.status()
     shown = " ".join(output_of("status", broken).replace("│", " ").split())
     assert f"promise {certificate.summary().sentence(ids.__getitem__)}" in shown
@@ -125,7 +125,7 @@ def test_the_status_has_the_sentence_of_the_certificate_and_names_clients_that_a
 
 def test_the_status_as_json_equals_that_of_the_scheduler(file: Path) -> None:
     found = json_of("status", file)
-    with Scheduler.open(file) as scheduler:
+    with FleetReader(file) as scheduler:
         status = scheduler.status()
         summary = scheduler.certificate().summary()
         promise = summary.to_dict(scheduler.clients.__getitem__)
@@ -153,7 +153,7 @@ def test_the_status_of_a_round_past_its_deadline(tmp_path: Path) -> None:
 
 
 def test_the_certificate_lists_the_clients_that_are_furthest_behind_first(file: Path) -> None:
-    with Scheduler.open(file, read_only=True) as scheduler:
+    with FleetReader(file) as scheduler:
         certificate, ids = scheduler.certificate(), scheduler.clients
     summary, row = certificate.summary(), ids.index("phone-05")
     done = run("certify", file)
@@ -286,9 +286,10 @@ def test_a_history_counts_the_same_turns_as_the_certificate(tmp_path: Path, paid
 
 def test_a_history_as_json_has_every_turn(file: Path) -> None:
     found = json_of("history", file, "phone-05")
-    with Scheduler.open(file, read_only=True) as scheduler:
+    with FleetReader(file) as scheduler:
         turns = scheduler.history("phone-05")
-        assert found["reliability"] == scheduler.reliability("phone-05")
+        fleet = scheduler.state().fleet
+        assert found["reliability"] == fleet.history.reliability[fleet.rows["phone-05"]]
     assert [turn["round"] for turn in found["turns"]] == [turn.round for turn in turns]
     first = found["turns"][0]
     assert (first["outcome"], first["seconds"], first["late_seconds"]) == ("late", 30.0, 42.5)
@@ -322,7 +323,7 @@ def test_an_unknown_client_is_reported(file: Path) -> None:
 
 def test_an_export_has_every_event_as_a_line_of_json(file: Path) -> None:
     lines = output_of("export", file).splitlines()
-    with Scheduler.open(file, read_only=True) as scheduler:
+    with FleetReader(file) as scheduler:
         assert [json.loads(line) for line in lines] == list(scheduler.export())
 
 

@@ -90,7 +90,7 @@ def test_clients_are_retired_and_forgotten(file: Path) -> None:
     assert "answer yes, or pass --yes" in error_of("forget", file, "b")
     assert "counted as those of forgotten-1" in output_of("forget", file, "b", "--yes")
     with FleetReader(file) as reader:
-        assert reader.ids == ["a", "forgotten-1", "c"]
+        assert reader.clients == ["a", "forgotten-1", "c"]
         assert reader.state().fleet.counters.retired.tolist() == [1, 1, 0]
 
 

@@ -19,7 +19,7 @@ from unittest.mock import patch
 import pytest
 
 from cli.in_process import error_of, run
-from turnout.live import Scheduler
+from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import examine
 from turnout.service import serving as serving_module
 from turnout.service.access.tokens import FleetTokens
@@ -74,14 +74,14 @@ def test_a_fleet_is_created_with_settings_of_its_own_and_of_its_policy(tmp_path:
         f"{path} is a fleet with 2 slots and the policy fair-pace.\n"
         f"Next: turnout fleet tokens create {path} --role server, and turnout fleet serve {path}\n"
     )
-    with Scheduler.open(path, read_only=True) as scheduler:
+    with FleetReader(path) as scheduler:
         settings = scheduler.settings
     assert (settings.concurrency, settings.deadline, settings.persist_statuses) == (2, 300, False)
     assert settings.settings["guaranteed_rate"] == "1/20"
     assert "exists already" in error_of("fleet", "create", path)
     other = tmp_path / "other.turnout"
     assert run("fleet", "create", other, "--set", "persist_statuses=true").returncode == 0
-    with Scheduler.open(other, read_only=True) as scheduler:
+    with FleetReader(other) as scheduler:
         assert scheduler.settings.persist_statuses
     assert "no setting 'deadlin'" in error_of("fleet", "create", tmp_path / "x.turnout", "--set", "deadlin=3")
     assert not (tmp_path / "x.turnout").exists()

@@ -2,10 +2,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from benchmarks.browser import Browser, Page
+
+
+@pytest.fixture(scope="module")
+def directory() -> Iterator[Path]:
+    """Returns a folder for the stores that the tests of a module share, in memory if possible."""
+    with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as name:
+        yield Path(name)
 
 
 @pytest.fixture(scope="session")

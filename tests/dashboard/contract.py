@@ -49,14 +49,6 @@ BINS = {"edges": Many(NUMBER, 41), "counts": Many(COUNT, 40)}
 FLAGS = Many(OneOf(("context", "changed", "backing_off", "retired", "rarely_available", "too_few_rounds")), 6)
 OUTCOME = OneOf(("arrived", "late", "failed", "surplus", "outrun"))
 STATUS = OneOf(("kept", "behind", "broken"))
-CERTIFICATE = {
-    "status": Maybe(STATUS),
-    "text": str,
-    **dict.fromkeys(("kept", "behind", "broken", "unserved", "since"), Maybe(COUNT)),
-    "tolerance": NUMBER,
-    "worst": Maybe(str),
-    "worst_behind": NUMBER,
-}
 SHARE_OF = OneOf(("all rounds", "the rounds it was available for", "all turns", "the turns given while it was there"))
 READING = Maybe({"done": COUNT, "of": COUNT})
 ABOUT = {
@@ -72,14 +64,13 @@ ABOUT = {
         {
             "least": NUMBER,
             "most": NUMBER,
-            "accrual": OneOf(("always", "available")),
             "of": SHARE_OF,
             "tolerance": NUMBER,
             "paid": OneOf(("chosen", "contributed")),
             "cap": NUMBER,
         }
     ),
-    "certificate": CERTIFICATE,
+    "certificate": {"status": Maybe(STATUS), "text": str},
     "share_of": SHARE_OF,
     "finished": bool,
     "reading": READING,
@@ -152,6 +143,13 @@ ROUND = {
         100_000,
     ),
 }
+PAGES = {"about": ABOUT, "total": COUNT, "page": COUNT, "pages": COUNT}
+MAP = {
+    **PAGES,
+    "order": OneOf(("owed", "id", "turns")),
+    "x": Many(COUNT, COLUMNS + 1),
+    "ids": Many(str, SHOWN_ROWS),
+}
 SHAPES: dict[str, Any] = {
     "store": {
         "version": COUNT,
@@ -203,7 +201,6 @@ SHAPES: dict[str, Any] = {
         "least": Maybe({"id": str}),
         "jain": NUMBER,
         "worst": Maybe(STANDING),
-        "certificate": CERTIFICATE,
         "rounds": {"x": LINE, "mean": LINE, "low": LINE, "high": LINE},
         "shortfall": Maybe({"x": LINE, "largest": LINE, "ever": NUMBER, "tolerance": NUMBER}),
         "outcomes": Named(COUNT),
@@ -232,7 +229,6 @@ SHAPES: dict[str, Any] = {
     },
     "fairness": {
         "about": ABOUT,
-        "certificate": CERTIFICATE,
         "unserved": {"total": COUNT, "ids": Many(str, 20)},
         "owed_note": Maybe(str),
         "least_share": NUMBER,
@@ -254,23 +250,14 @@ SHAPES: dict[str, Any] = {
         "worst_over_time": {"x": LINE, "least_share": LINE, "promised": NUMBER},
     },
     "clients": {
-        "about": ABOUT,
-        "total": COUNT,
-        "page": COUNT,
-        "pages": COUNT,
+        **PAGES,
         "size": COUNT,
         "sort": str,
         "order": OneOf(("asc", "desc")),
         "rows": Many(CLIENT, PAGE),
     },
     "queues": {
-        "about": ABOUT,
-        "order": OneOf(("owed", "id", "turns")),
-        "page": COUNT,
-        "pages": COUNT,
-        "total": COUNT,
-        "x": Many(COUNT, COLUMNS + 1),
-        "ids": Many(str, SHOWN_ROWS),
+        **MAP,
         "owed": Maybe(Many(Many(NUMBER, COLUMNS + 1), SHOWN_ROWS)),
         "empty_reason": Maybe(str),
         "curve": Maybe({"x": LINE, "worst": LINE, "mean": LINE, "p95": LINE}),
@@ -279,14 +266,8 @@ SHAPES: dict[str, Any] = {
         "owed_note": Maybe(str),
     },
     "turns": {
-        "about": ABOUT,
-        "order": OneOf(("owed", "id", "turns")),
-        "page": COUNT,
-        "pages": COUNT,
-        "total": COUNT,
-        "x": Many(COUNT, COLUMNS + 1),
+        **MAP,
         "width": COUNT,
-        "ids": Many(str, SHOWN_ROWS),
         "counts": Many(Many(COUNT, COLUMNS + 1), SHOWN_ROWS),
         "available": Maybe(Many(Many(NUMBER, COLUMNS + 1), SHOWN_ROWS)),
     },
@@ -310,10 +291,7 @@ SHAPES: dict[str, Any] = {
         "flags": Many({"id": str, "kind": OneOf(("context", "changed")), "text": str}, 200),
     },
     "rounds": {
-        "about": ABOUT,
-        "total": COUNT,
-        "page": COUNT,
-        "pages": COUNT,
+        **PAGES,
         "rows": Many(
             {
                 "round": COUNT,
@@ -389,7 +367,6 @@ SHAPES: dict[str, Any] = {
                 "rounds": LINE,
                 "seconds": LINE,
                 "mean": LINE,
-                "half_width": Maybe(LINE),
                 "low": Maybe(LINE),
                 "high": Maybe(LINE),
             },
@@ -488,7 +465,6 @@ SAME_LENGTH: dict[str, list[tuple[str, ...]]] = {
             "groups.0.rounds",
             "groups.0.seconds",
             "groups.0.mean",
-            "groups.0.half_width",
             "groups.0.low",
             "groups.0.high",
         ),

@@ -16,7 +16,7 @@ from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.sources.run import RunSource
 from turnout.kernel.rounds import OUTCOMES, RoundRecord, RoundReport, Selection
 from turnout.lab import RoundColumns, RunStore
-from turnout.live import FleetReader, Scheduler
+from turnout.live import FleetReader
 
 FOREVER = 1e9
 
@@ -57,7 +57,7 @@ def audit_of(
         paid: The outcomes that pay a turn.
     """
     audit, owed, retired = Audit(), dict[str, Fraction](), set[str]()
-    with Scheduler.open(path, read_only=True) as scheduler:
+    with FleetReader(path) as scheduler:
         events = list(scheduler.export())
     for event in events:
         if event["kind"] == "join":

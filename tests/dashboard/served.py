@@ -18,6 +18,7 @@ from unittest.mock import patch
 import uvicorn
 
 from benchmarks.browser import Page
+from dashboard.readings import write_random_run
 from live.fleets import named
 from turnout.dashboard import app as app_module
 from turnout.dashboard import watch as watch_module
@@ -25,7 +26,7 @@ from turnout.dashboard.serving import make_server
 from turnout.dashboard.sources.run import RunSource
 from turnout.dashboard.watch import Watch
 from turnout.kernel.randomness import round_rng
-from turnout.lab import RunPlan, RunStore, play_into
+from turnout.lab import RoundColumns, RunPlan, RunStore, play_into
 from turnout.live import ClientStatus, Scheduler
 from turnout.web.access import SharedToken
 from turnout.web.connections import LIMITS, Limits
@@ -156,6 +157,16 @@ def served(
                 assert not thread.is_alive()
         finally:
             watch.stop()
+
+
+@contextmanager
+def served_run(folder: Path, settings: Mapping[str, Any], columns: RoundColumns) -> Iterator[Served]:
+    """Serves a store with one run of RBCS-F, of which this is the record, when it has been read."""
+    with RunStore(folder / "runs.turnout") as store:
+        write_random_run(store, "rbcsf", settings, columns)
+    with served(folder / "runs.turnout") as server:
+        server.wait_read()
+        yield server
 
 
 @contextmanager

@@ -12,11 +12,12 @@ import pytest
 
 from dashboard.readings import FOREVER, fleet_ledger
 from dashboard.served import served
-from live.fleets import World
+from live.fleets import World, named, offered, play_round
+from turnout.dashboard.sources.debts import debt_history
 from turnout.dashboard.sources.fleet import FleetSource
-from turnout.dashboard.views.queues import debt_history
 from turnout.kernel.arrays import FloatArray
 from turnout.live import Feature, Features, FleetReader, Scheduler
+from turnout.live._internals import session_of
 from turnout.live.journal import changes
 
 POLICIES: Mapping[str, Mapping[str, Any]] = {
@@ -100,7 +101,7 @@ def test_a_large_fleet_is_read_from_its_snapshot_with_the_settings_of_that_time(
         play(scheduler, 6)
         scheduler.amend(guaranteed_rate="1/7")
         play(scheduler, 3)
-        scheduler.snapshot()
+        session_of(scheduler).snapshot()
         debts = play(scheduler, 2)
         scheduler.amend(guaranteed_rate=0.3)
         debts.extend(play(scheduler, 4))
@@ -130,3 +131,16 @@ def test_every_page_of_an_amended_fleet_is_served(tmp_path: Path) -> None:
         assert sum("were amended after round" in text for text in texts) == 2
         for page in ("queues", "turns", "fairness", "clients", "rounds", "speed", "client?id=c1", "round?number=3"):
             assert server.json(f"/api/{page}")["about"]["rounds"] == 16, page
+
+
+def test_a_fleet_without_a_time_model_is_read_after_its_features_were_amended(tmp_path: Path) -> None:
+    """The model that the ledger trains has the former features; it learns and predicts nothing more."""
+    path = tmp_path / "fleet.turnout"
+    with Scheduler.open(path, policy="random", settings={"cohort_size": 2}, deadline=500.0) as scheduler:
+        play_round(scheduler, offered(*named(3)))
+        scheduler.amend(features=Features.of(Feature("battery", 0.0, 1.0)))
+        play_round(scheduler, {name: {"battery": 0.5} for name in named(3)})
+    source, ledger = fleet_ledger(path)
+    with closing(source):
+        assert ledger.round_column("rounds").tolist() == [1, 2]
+        assert np.isnan(ledger.turn_column("predicted")[2:]).all()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 from urllib.parse import quote
@@ -18,6 +17,7 @@ from live.fleets import named, offered
 from live.turns.slots.played import open_slots, play_turns
 from turnout.lab import RunPlan, RunStore, play_into
 from turnout.live import Scheduler
+from turnout.live._internals import session_of
 from turnout.live.journal import changes
 
 CLIENT_ROUTES = ("client", "explain")
@@ -44,7 +44,7 @@ def large_fleet(path: Path) -> None:
     with patch.object(changes, "KEEP_AVAILABILITY_UP_TO", 3):
         small_fleet(path, rounds=20, is_open=False)
         with Scheduler.open(path) as scheduler:
-            scheduler.snapshot()
+            session_of(scheduler).snapshot()
             play_rounds(scheduler, 5, scheduler.clients)
 
 
@@ -52,7 +52,7 @@ def large_fleet_at_its_snapshot(path: Path) -> None:
     with patch.object(changes, "KEEP_AVAILABILITY_UP_TO", 3):
         small_fleet(path, rounds=20, is_open=False)
         with Scheduler.open(path) as scheduler:
-            scheduler.snapshot()
+            session_of(scheduler).snapshot()
 
 
 def fleet_without_clients(path: Path) -> None:
@@ -142,7 +142,7 @@ def fleet_without_rounds(path: Path) -> None:
 def large_fleet_without_rounds(path: Path) -> None:
     with patch.object(changes, "KEEP_AVAILABILITY_UP_TO", 3), open_slots(path) as scheduler:
         play_turns(scheduler, 20)
-        scheduler.snapshot()
+        session_of(scheduler).snapshot()
         play_turns(scheduler, 5, seed=2)
 
 
@@ -187,12 +187,6 @@ KINDS = [
     fleet_without_rounds_and_turns,
     runs_without_rounds,
 ]
-
-
-@pytest.fixture(scope="module")
-def directory() -> Iterator[Path]:
-    with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as name:
-        yield Path(name)
 
 
 def get_object(server: Served, path: str) -> dict[str, object]:

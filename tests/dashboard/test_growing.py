@@ -42,14 +42,14 @@ def test_appending_nothing_gives_an_empty_array_of_the_dtype() -> None:
     assert (len(column), column.values.tolist(), column.values.dtype.name) == (0, [], "int8")
 
 
-@pytest.mark.parametrize("index", [-1, 2])
-def test_only_a_value_that_was_appended_is_replaced(index: int) -> None:
+@pytest.mark.parametrize("start", [-1, 2])
+def test_only_values_that_were_appended_are_replaced(start: int) -> None:
     column = GrowingArray(np.float64)
-    column.append([1.0, 2.0])
-    column.set(1, 5.0)
-    with pytest.raises(IndexError, match=f"index must be at least 0 and less than 2, got {index}"):
-        column.set(index, 7.0)
-    assert column.values.tolist() == [1.0, 5.0]
+    column.append([1.0, 2.0, 3.0])
+    column.replace(1, [5.0, 6.0])
+    with pytest.raises(IndexError, match=f"start must be at least 0 and at most 1, got {start}"):
+        column.replace(start, [7.0, 8.0])
+    assert column.values.tolist() == [1.0, 5.0, 6.0]
 
 
 @st.composite

@@ -18,10 +18,12 @@ from dashboard.readings import FOREVER, audit_of, fleet_ledger, random_columns, 
 from dashboard.served import Stored, play_rounds, run_store, small_fleet
 from live import restless_server
 from live.fleets import named, offered
+from turnout.dashboard.sources.columns import CHANGE_THRESHOLD
+from turnout.dashboard.sources.debts import debt_history
 from turnout.dashboard.sources.fleet import FleetSource
-from turnout.dashboard.sources.ledger import CHANGE_THRESHOLD, Ledger
+from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.sources.run import RunSource
-from turnout.dashboard.views.queues import debt_history, turns_and_availability
+from turnout.dashboard.views.queues import turns_and_availability
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.certificate import Certificate
 from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
@@ -29,6 +31,7 @@ from turnout.lab import RoundColumns, RunStore
 from turnout.lab.analysis.metrics import replayed_estimates
 from turnout.lab.analysis.promise import owed_after_each_round
 from turnout.live import FleetReader, Scheduler
+from turnout.live._internals import session_of
 from turnout.live.journal import changes
 from turnout.policies.rbcsf.change import ChangeDetector
 from turnout.policies.registry import make_policy, with_defaults
@@ -336,7 +339,7 @@ def test_the_ledger_of_a_fleet_equals_its_scheduler(folder: Path, make: Fleet) -
     audit = audit_of(path, rate, **rules)
     assert set(audit.outcomes) >= {"arrived", "late", "failed"}, "the fleet must have all of these outcomes"
     source, ledger = fleet_ledger(path)
-    with closing(source), Scheduler.open(path, read_only=True) as scheduler:
+    with closing(source), FleetReader(path) as scheduler:
         ids = [source.id_of(row) for row in range(ledger.clients)]
         rows = all_rows(ledger)
         assert ids == audit.ids
@@ -365,20 +368,20 @@ def test_the_ledger_of_a_fleet_equals_its_scheduler(folder: Path, make: Fleet) -
         assert counts.sum(axis=0).tolist() == [audit.turns[client] for client in ids]
         assert share is not None
         np.testing.assert_allclose((share * np.diff(edges)[:, None]).sum(axis=0), available)
-        np.testing.assert_array_equal(ledger.retired, np.array(scheduler.state()["numbers.retired"]) > 0)
+        np.testing.assert_array_equal(ledger.retired, np.array(scheduler.state().state()["numbers.retired"]) > 0)
         if make is not guaranteed:  # without a model the scheduler has no suspects, but the ledger trains a model
             assert [
-                ids[row] for row in np.flatnonzero(ledger.suspect_clients()).tolist()
-            ] == scheduler.suspect_clients()
+                ids[row] for row in np.flatnonzero(ledger.history.suspects()).tolist()
+            ] == scheduler.status().suspects
 
 
 def test_replies_are_counted_as_by_the_scheduler(folder: Path) -> None:
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=60)
     source, ledger = fleet_ledger(path)
-    with closing(source), Scheduler.open(path, read_only=True) as scheduler:
+    with closing(source), FleetReader(path) as scheduler:
         for name in ("arrived", "lost"):
-            np.testing.assert_array_equal(ledger.history.counters()[name], scheduler.state()[f"numbers.{name}"])
+            np.testing.assert_array_equal(ledger.history.counters()[name], scheduler.state().state()[f"numbers.{name}"])
 
 
 def test_predictions_of_a_fleet_equal_those_of_the_scheduler(folder: Path) -> None:
@@ -388,7 +391,7 @@ def test_predictions_of_a_fleet_equal_those_of_the_scheduler(folder: Path) -> No
             rng = np.random.default_rng(round_)
             available = [client for client in named(8) if rng.random() < 0.8]
             chosen = scheduler.choose({**offered(*available, free_cpu=float(rng.uniform(0.5, 2)))})
-            scheduler_predictions.append(scheduler.predicted_seconds())
+            scheduler_predictions.append(session_of(scheduler).predicted_seconds())
             scheduler.report_many({client: float(rng.uniform(1, 8)) for client in chosen[: 3 if round_ % 4 else 2]})
             scheduler.close_round()
     source, ledger = fleet_ledger(path)
@@ -419,7 +422,7 @@ def test_a_fleet_without_old_masks_has_debts_since_its_snapshot(
         with Scheduler.open(path) as scheduler:
             if scheduler.open_round is not None:
                 scheduler.close_round()
-            scheduler.snapshot()
+            session_of(scheduler).snapshot()
             play_rounds(scheduler, 12, scheduler.clients)
         with Scheduler.open(calm) as scheduler:
             if scheduler.open_round is not None:
@@ -427,7 +430,7 @@ def test_a_fleet_without_old_masks_has_debts_since_its_snapshot(
             play_rounds(scheduler, 12, scheduler.clients)
     audit = audit_of(calm, rate, **rules)
     source, ledger = fleet_ledger(path)
-    with closing(source), Scheduler.open(path, read_only=True) as scheduler:
+    with closing(source), FleetReader(path) as scheduler:
         since, rounds = ledger.debts_from, len(audit.durations)
         assert 0 < since < rounds
         assert_same_certificate(ledger.certificate(), scheduler.certificate())
@@ -446,8 +449,8 @@ def test_a_fleet_without_old_masks_has_debts_since_its_snapshot(
         assert turns_and_availability(ledger, all_rows(ledger))[1] is None
         if make is not guaranteed:  # without a model the scheduler has no suspects, but the ledger trains a model
             assert [
-                ids[row] for row in np.flatnonzero(ledger.suspect_clients()).tolist()
-            ] == scheduler.suspect_clients()
+                ids[row] for row in np.flatnonzero(ledger.history.suspects()).tolist()
+            ] == scheduler.status().suspects
         assert any("is no longer stored" in notice for notice in source.notices())
 
 
@@ -464,12 +467,12 @@ def test_the_ledger_and_the_scheduler_suspect_the_same_client(folder: Path, monk
                 scheduler.report_many(dict.fromkeys(chosen, 5.0))
                 scheduler.close_round()
                 if round_ == 25:
-                    scheduler.snapshot()
-            expected = scheduler.suspect_clients()
+                    session_of(scheduler).snapshot()
+            expected = scheduler.status().suspects
         source, ledger = fleet_ledger(path)
         with closing(source):
             assert (ledger.debts_from > 0) == (kept == 3)
-            suspects = [source.id_of(row) for row in np.flatnonzero(ledger.suspect_clients()).tolist()]
+            suspects = [source.id_of(row) for row in np.flatnonzero(ledger.history.suspects()).tolist()]
             assert suspects == expected == ["liar"]
 
 
@@ -482,7 +485,7 @@ def test_flags_cover_only_the_clients_read_so_far(folder: Path, monkeypatch: pyt
         for _ in range(30):
             scheduler.report_many(dict.fromkeys(scheduler.choose(offered(*named(4))), 5.0))
             scheduler.close_round()
-        scheduler.snapshot()
+        session_of(scheduler).snapshot()
     with closing(FleetSource(FleetReader(path))) as source:
         assert source.ledger.clients == 0
         flags = {name: mask.tolist() for name, mask in source.extra_flags().items()}

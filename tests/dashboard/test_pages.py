@@ -185,7 +185,7 @@ def test_every_page_of_a_very_large_fleet(empty_page: Page, tmp_path: Path, clie
 def test_numbers_on_the_page_equal_those_of_the_fleet(empty_page: Page, tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     small_fleet(path, rounds=40, is_open=False)
-    with Scheduler.open(path, read_only=True) as scheduler:
+    with FleetReader(path) as scheduler:
         certificate, ids = scheduler.certificate(), scheduler.clients
     most = certificate.worst
     assert most is not None
@@ -212,8 +212,8 @@ def test_numbers_on_the_page_equal_those_of_the_fleet(empty_page: Page, tmp_path
 def test_the_client_page_shows_the_explanation(empty_page: Page, tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     small_fleet(path, rounds=25, is_open=False, eventful=False)
-    with Scheduler.open(path, read_only=True) as scheduler:
-        chosen = {turn.id for turn in scheduler.turns(25)}
+    with FleetReader(path) as scheduler:
+        chosen = {turn.id for turn in scheduler.history(round=25)}
         other = next(client for client in scheduler.clients if client not in chosen)
         sentence = scheduler.explain(other, 25).sentence
     with served(path) as server, visiting(empty_page, server.url) as page:

@@ -23,6 +23,7 @@ from live.fleets import named
 from turnout.kernel.certificate import STATUSES
 from turnout.lab import RunPlan, RunStore, play_into
 from turnout.live import FleetReader, Scheduler
+from turnout.live._internals import session_of
 from turnout.live.journal import changes
 
 RATE, TOLERANCE = Fraction(1, 10), 2
@@ -48,7 +49,7 @@ def fair(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def turns_by_round(path: Path) -> dict[str, list[int]]:
     """Returns the turns of each client after each round, counted from the exported events."""
     counts: dict[str, list[int]] = {client: [] for client in TWELVE}
-    with Scheduler.open(path, read_only=True) as scheduler:
+    with FleetReader(path) as scheduler:
         for event in scheduler.export():
             if event["kind"] == "round":
                 for client, turns in counts.items():
@@ -77,16 +78,9 @@ def test_the_api_says_who_is_beyond_the_tolerance_how_far_and_since_when(broken:
     since = broken_since(turns[worst])
     assert len(beyond) >= 6
     with served(broken) as server:
-        server.wait_read()
         for route in ROUTES:
             certificate = server.json(f"/api/{route}")["about"]["certificate"]
             assert certificate["status"] == "broken", route
-            assert (certificate["worst"], certificate["worst_behind"]) == (worst, behind[worst])
-            assert (certificate["broken"], certificate["tolerance"], certificate["since"]) == (
-                len(beyond),
-                TOLERANCE,
-                since,
-            )
             assert certificate["text"] == (
                 f"broken: {worst} is {behind[worst]:.2f} turns behind, beyond the tolerance of 2, since round {since}; "
                 f"{len(beyond)} of 12 clients are beyond it."
@@ -150,11 +144,12 @@ def test_a_fair_fleet_is_never_beyond_the_tolerance(fair: Path) -> None:
     with served(fair) as server:
         server.wait_read()
         data, samples = server.json("/api/overview"), metrics_of(server)
-        assert data["certificate"]["status"] in ("kept", "behind")
-        assert data["certificate"]["since"] is None
+        certificate = data["about"]["certificate"]
+        assert certificate["status"] in ("kept", "behind")
+        assert "since" not in certificate["text"]
         assert data["shortfall"]["ever"] == pytest.approx(float(at_any_time))
         assert not any(warning["level"] == "error" for warning in data["warnings"])
-        level = STATUSES.index(data["certificate"]["status"])
+        level = STATUSES.index(certificate["status"])
         assert value_of(samples, "turnout_promise_status", policy="fair-pace") == level
         assert value_of(samples, "turnout_promise_holds") == 1
         assert value_of(samples, "turnout_promise_broken_clients") == 0
@@ -189,8 +184,8 @@ def test_a_policy_without_a_promise_has_no_status(folder: Path) -> None:
     with RunStore(path) as store:
         play_into(store, RunPlan("random", 10, settings={"cohort_size": 3}, world_settings={"clients": 12}))
     with served(path) as server:
-        certificate = server.json("/api/overview")["certificate"]
-        assert (certificate["status"], certificate["text"]) == (None, "This policy guarantees no turns.")
+        certificate = server.json("/api/overview")["about"]["certificate"]
+        assert certificate == {"status": None, "text": "This policy guarantees no turns."}
         assert not any(sample.name.startswith("turnout_promise") for sample in metrics_of(server))
 
 
@@ -202,7 +197,7 @@ def test_the_snapshot_says_since_when_a_client_is_beyond_the_tolerance_if_that_w
     monkeypatch.setattr(changes, "KEEP_AVAILABILITY_UP_TO", 3)
     promise_fleet(path, "rbcsf", 60, speed_weight=20.0)
     with Scheduler.open(path) as scheduler:
-        scheduler.snapshot()
+        session_of(scheduler).snapshot()
     promise_fleet(path, "rbcsf", 60, speed_weight=20.0)
     source, ledger = fleet_ledger(path)
     with closing(source):
@@ -226,7 +221,7 @@ def test_the_snapshot_says_since_when_a_client_is_beyond_the_tolerance_if_that_w
 def test_the_next_turn_is_that_of_the_explanation(broken: Path, fair: Path) -> None:
     for path in (broken, fair):
         waiting = 0
-        with Scheduler.open(path, read_only=True) as scheduler, served(path) as server:
+        with FleetReader(path) as scheduler, served(path) as server:
             server.wait_read()
             for client in list(TWELVE)[::2]:
                 expected, answer = scheduler.explain(client, 120), server.json(f"/api/explain?id={client}&round=120")
@@ -300,7 +295,7 @@ def test_clients_that_were_there_for_too_few_rounds_are_named(folder: Path) -> N
         server.wait_read()
         data = server.json("/api/fairness")
         assert data["unserved"] == {"total": 1, "ids": ["guest"]}
-        assert "1 client was there for too few rounds to be served" in data["certificate"]["text"]
+        assert "1 client was there for too few rounds to be served" in data["about"]["certificate"]["text"]
         rows = server.json("/api/clients")["rows"]
         assert [row["id"] for row in rows if "too_few_rounds" in row["flags"]] == ["guest"]
         assert "it was there for too few rounds to be served" in server.json("/api/client?id=guest")["standing"]
@@ -326,7 +321,6 @@ def test_a_round_takes_what_the_server_waited_for(folder: Path) -> None:
         recorded = [closed.duration for closed in reader.closed_rounds()]
     assert recorded == [9.0, record.report.duration]
     with served(path) as server:
-        server.wait_read()
         data = server.json("/api/overview")
         assert [row["seconds"] for row in reversed(server.json("/api/rounds")["rows"])] == recorded
         assert data["total_time"] == pytest.approx(sum(recorded))
@@ -343,7 +337,6 @@ def test_shares_are_named_by_the_rounds_that_they_are_a_share_of(folder: Path, a
             scheduler.report_many(dict.fromkeys(scheduler.choose(named(4)[number % 2 :]), 5.0))
             scheduler.close_round()
     with served(path) as server:
-        server.wait_read()
         data = server.json("/api/clients?sort=id&order=asc")
         assert data["about"]["share_of"] == data["about"]["promise"]["of"] == of
         rows = {row["id"]: row for row in data["rows"]}
@@ -379,7 +372,7 @@ def text_of(page: Page, selector: str) -> str:
 
 @in_a_browser
 def test_the_badge_of_every_page_says_broken(broken_page: Page, broken: Path) -> None:
-    with Scheduler.open(broken, read_only=True) as scheduler:
+    with FleetReader(broken) as scheduler:
         certificate, ids = scheduler.certificate(), scheduler.clients
     summary = certificate.summary()
     assert summary.worst is not None
@@ -397,7 +390,7 @@ def test_the_badge_of_every_page_says_broken(broken_page: Page, broken: Path) ->
 
 @in_a_browser
 def test_the_chart_shows_the_turns_behind_with_the_tolerance_as_a_line(broken_page: Page, broken: Path) -> None:
-    with Scheduler.open(broken, read_only=True) as scheduler:
+    with FleetReader(broken) as scheduler:
         summary = scheduler.certificate().summary()
     chart = "document.querySelector('[data-chart=\"turns-behind\"]')"
     turn_to(broken_page, "fairness")
@@ -437,7 +430,7 @@ def test_statuses_differ_in_word_mark_and_colour(empty_page: Page, folder: Path)
 
 @in_a_browser
 def test_the_client_page_shows_one_estimate_of_the_next_turn(broken_page: Page, broken: Path) -> None:
-    with Scheduler.open(broken, read_only=True) as scheduler:
+    with FleetReader(broken) as scheduler:
         why = next(
             explanation
             for explanation in (scheduler.explain(client, 120) for client in TWELVE)

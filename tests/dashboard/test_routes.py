@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from importlib import resources
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote
 
@@ -55,12 +54,6 @@ ROUTES: dict[str, tuple[str, dict[str, int]]] = {
     "/metrics": ("/metrics", READ),
     "/healthz": ("/healthz", READ),
 }
-
-
-@pytest.fixture(scope="module")
-def directory() -> Iterator[Path]:
-    with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as name:
-        yield Path(name)
 
 
 @pytest.fixture(scope="module")
@@ -308,7 +301,6 @@ def test_a_read_only_copy_can_be_served(folder: Path) -> None:
         db.execute("VACUUM INTO ?", (str(copy),))
     copy.chmod(0o400)
     with served(copy) as server:
-        server.wait_read()
         assert server.json("/api/overview")["round"] == 5
     assert [file.name for file in sorted(folder.glob("copy*"))] == ["copy.turnout"]
 

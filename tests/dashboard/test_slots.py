@@ -15,13 +15,13 @@ from dashboard.readings import FOREVER, close_to
 from dashboard.served import served
 from live.fleets import named, offered
 from live.turns.slots.played import fill, open_slots, play_turns
-from turnout.dashboard.sources.slot_fleet import open_fleet_source
-from turnout.dashboard.sources.slot_ledger import SlotLedger
-from turnout.dashboard.sources.slot_run import open_run_source
+from turnout.dashboard.sources.columns import UNDER_WAY
+from turnout.dashboard.sources.debts import debt_history
+from turnout.dashboard.sources.fleet import FleetSource
+from turnout.dashboard.sources.run import RunSource
 from turnout.dashboard.views.client import client
 from turnout.dashboard.views.comparing import training
 from turnout.dashboard.views.overview import overview
-from turnout.dashboard.views.queues import debt_history
 from turnout.dashboard.views.rounds import round_detail, rounds
 from turnout.dashboard.views.slots import decision_summary
 from turnout.dashboard.views.system import metrics
@@ -29,6 +29,7 @@ from turnout.dashboard.watch import Watch
 from turnout.lab import RoundColumns, RunPlan, RunStore, SlotRun, play_into, play_plan
 from turnout.lab.analysis.slots import slot_figures, staleness
 from turnout.live import FleetReader, Scheduler
+from turnout.live._internals import session_of
 from turnout.storage.training_log import TrainingLog
 
 
@@ -75,8 +76,8 @@ def test_debts_and_promise_are_those_of_the_scheduler(tmp_path: Path, paid: str,
     settings = {"guaranteed_rate": "1/9", "tolerance": 1.0, "paid": paid, "accrual": accrual}
     with open_slots(tmp_path / "fleet.turnout", settings=settings, allow_infeasible=True) as scheduler:
         play_with_a_long_turn(scheduler)
-        assert scheduler.state()["in_flight.unearned"].sum() > 0
-        with closing(open_fleet_source(FleetReader(scheduler.path))) as source:
+        assert session_of(scheduler).memory.state()["in_flight.unearned"].sum() > 0
+        with closing(FleetSource(FleetReader(scheduler.path))) as source:
             source.catch_up(FOREVER)
             ledger, own = source.ledger, scheduler.certificate()
             certificate = ledger.certificate()
@@ -98,7 +99,7 @@ def test_debts_are_exact_after_decisions_that_are_no_longer_kept(tmp_path: Path)
     with open_slots(tmp_path / "fleet.turnout", keep_rounds=20) as scheduler:
         play_turns(scheduler, 40)
         scheduler.compact()
-        with closing(open_fleet_source(FleetReader(scheduler.path))) as source:
+        with closing(FleetSource(FleetReader(scheduler.path))) as source:
             source.catch_up(FOREVER)
             ledger = source.ledger
             assert ledger.first_after > 0
@@ -134,12 +135,12 @@ def test_a_run_is_read_as_it_was_played(tmp_path: Path, plan: RunPlan) -> None:
     records = list(played.play(plan.rounds))
     with RunStore(tmp_path / "runs.turnout") as store:
         run = play_into(store, plan, every=40)
-        source = open_run_source(store, store.info(run))
+        source = RunSource(store, store.info(run))
         source.catch_up(FOREVER)
         ledger = source.ledger
-        assert isinstance(ledger, SlotLedger)
         assert ledger.policy is not None
-        assert (ledger.under_way, source.trouble, source.reading) == ([], None, None)
+        assert (ledger.slots, source.trouble, source.reading) == (6, None, None)
+        assert UNDER_WAY not in ledger.turn_column("kinds")
         state = played.policy.state()
         for name, value in ledger.policy.state().items():
             assert np.array_equal(value, state[name]), name
@@ -152,13 +153,13 @@ def test_a_run_is_read_as_it_was_played(tmp_path: Path, plan: RunPlan) -> None:
 
 def test_the_overview_has_the_rate_of_updates_and_the_turns_under_way(watch: Watch) -> None:
     data = shown(watch, overview)
-    with Scheduler.open(watch.path, read_only=True) as scheduler:
-        under_way = scheduler.in_flight()
+    with FleetReader(watch.path) as scheduler:
+        under_way = [turn for _, turn in scheduler.in_flight() if turn.kind is None]
         decisions = scheduler.round
     assert (data["about"]["noun"], data["about"]["slots"], data["round"]) == ("decision", 3, decisions)
     assert [row["outcome"] for row in data["under_way"]] == ["arrived", "out", "out"]
-    assert [row["turn"] for row in data["under_way"][1:]] == [turn.id for turn in under_way]
-    assert [row["id"] for row in data["under_way"][1:]] == [turn.client for turn in under_way]
+    assert [row["turn"] for row in data["under_way"][1:]] == [turn.round for turn in under_way]
+    assert [row["id"] for row in data["under_way"][1:]] == [turn.id for turn in under_way]
     assert all(row["deadline"] == 100 and row["age"] >= 0 for row in data["under_way"])
     slots = data["slots"]
     assert slots["updates"] == data["outcomes"]["arrived"]
@@ -249,7 +250,7 @@ def test_the_guarantee_of_a_run_whose_record_does_not_fit_its_policy_is_hidden(t
     other = RoundColumns(**{**fields, "contexts": np.ones((len(played.chosen), 2))})
     with RunStore(tmp_path / "runs.turnout") as store:
         run = store.write_run("other", plan.as_dict(), other, clients=12, code_version="1")
-        source = open_run_source(store, store.info(run))
+        source = RunSource(store, store.info(run))
         source.catch_up(FOREVER)
         assert source.trouble is not None
         assert source.trouble.startswith("The guarantee of this run is not shown because its record is incomplete: ")

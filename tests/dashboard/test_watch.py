@@ -30,6 +30,7 @@ from turnout.dashboard.watch import Watch
 from turnout.errors import StoreError
 from turnout.lab import RoundColumns, RunPlan, RunStore, play_into
 from turnout.live import Reporter, Scheduler
+from turnout.live._internals import session_of
 from turnout.live.journal import changes
 from turnout.storage.files.acknowledged import LINE
 
@@ -239,7 +240,7 @@ def test_a_fleet_that_drops_its_masks_is_read_again(folder: Path, monkeypatch: p
         monkeypatch.setattr(changes, "KEEP_AVAILABILITY_UP_TO", 3)
         with server.watch.locked_source():  # prevents reads in between
             play_rounds(scheduler, 3, scheduler.clients)
-            scheduler.snapshot()
+            session_of(scheduler).snapshot()
         server.wait_rounds(13)
         server.wait_read()
         assert server.get("/healthz").status == 200

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -12,10 +12,12 @@ from typing import Any, Protocol
 import numpy as np
 import pytest
 
+from turnout.kernel.arrays import IntArray
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.randomness import round_rng
-from turnout.live import ClientStatus, FleetReader, Scheduler
-from turnout.live.journal.replay import load_before
+from turnout.live import Amendment, ClientStatus, FleetReader, Scheduler
+from turnout.live._internals import session_of
+from turnout.live.journal.replay import FleetState, load_before
 from turnout.policies.explain.explanation import Explanation
 from turnout.storage.encoding.packing import pack_snapshot
 
@@ -43,25 +45,52 @@ def named(count: int) -> list[str]:
     return [f"c{row}" for row in range(count)]
 
 
-def packed(scheduler: Scheduler) -> bytes:
-    """Returns the in-memory state as bytes, for comparisons."""
-    return pack_snapshot(scheduler.state())
+def state_of(fleet: Scheduler | FleetReader) -> FleetState:
+    """Returns the state of a fleet: in the memory of its scheduler, or as a reader loads it."""
+    return fleet.state() if isinstance(fleet, FleetReader) else session_of(fleet).memory
+
+
+def packed(fleet: Scheduler | FleetReader) -> bytes:
+    """Returns the state as bytes, for comparisons."""
+    return pack_snapshot(state_of(fleet).state())
 
 
 def packed_without_times(scheduler: Scheduler) -> bytes:
     """Returns the same without when turns were given, which differs if the same is played twice."""
-    return pack_snapshot({key: value for key, value in scheduler.state().items() if key != "given"})
+    return pack_snapshot({key: value for key, value in session_of(scheduler).memory.state().items() if key != "given"})
 
 
 def packed_without_contexts(scheduler: Scheduler) -> bytes:
     """Returns the same without the contexts of clients that train or are late, for fleets that persist no statuses."""
-    return pack_snapshot(scheduler._memory.state(with_contexts=False))
+    return pack_snapshot(session_of(scheduler).memory.state(with_contexts=False))
 
 
 def packed_from_disk(path: Path) -> bytes:
     """Returns the state as another process would load it now."""
     with FleetReader(path) as reader:
         return pack_snapshot(reader.state().state())
+
+
+def exported(fleet: Scheduler | FleetReader) -> list[dict[str, Any]]:
+    """Returns all events of a fleet, as an export has them."""
+    with FleetReader(fleet.path) as reader:
+        return list(reader.export())
+
+
+def amendments_of(scheduler: Scheduler) -> list[Amendment]:
+    """Returns all changes of the settings of a fleet."""
+    with FleetReader(scheduler.path) as reader:
+        return reader.amendments
+
+
+def client_rows(scheduler: Scheduler, ids: Sequence[str]) -> IntArray:
+    """Returns the rows of clients."""
+    return np.array([session_of(scheduler).row(client) for client in ids])
+
+
+def reliability_of(scheduler: Scheduler, client: str) -> float:
+    """Returns the estimated probability that a client reports in time."""
+    return float(session_of(scheduler).fleet.history.reliability[session_of(scheduler).row(client)])
 
 
 def play_round(scheduler: Scheduler, statuses: Any, seconds: Mapping[str, float] | float = 1.0) -> list[str]:
@@ -75,9 +104,11 @@ def play_round(scheduler: Scheduler, statuses: Any, seconds: Mapping[str, float]
 
 def explain_round(scheduler: Scheduler, number: int) -> list[Explanation]:
     """Explains all clients of a round; the state before it is computed once, because no explanation changes it."""
-    before = cache(lambda: load_before(scheduler._journal, scheduler.settings, scheduler.features, number))
+    before = cache(
+        lambda: load_before(session_of(scheduler).journal, scheduler.settings, session_of(scheduler).features, number)
+    )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("turnout.live.audit.explain.load_before", lambda *_: before())
+        patch.setattr("turnout.live.explain.load_before", lambda *_: before())
         return [scheduler.explain(client, number) for client in scheduler.clients]
 
 

@@ -16,7 +16,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from turnout.errors import StoreError
-from turnout.live import ClientStatus, Reporter, Scheduler
+from turnout.live import ClientStatus, FleetReader, Reporter, Scheduler
 
 
 def wait() -> None:
@@ -53,12 +53,13 @@ def read(path: str) -> int:
     wait()
     reads, arrived_before = 0, 0
     while not select.select([sys.stdin], [], [], 0)[0]:
-        with Scheduler.open(path, read_only=True) as reader:
+        with FleetReader(path) as reader:
             arrived = len(reader.status().arrived)
             assert arrived >= arrived_before
             assert reader.certificate().books_balance
             assert (
-                sum(turn.kind == "arrived" for client in reader.clients for turn in reader.history(client)) >= arrived
+                sum(turn.kind == "arrived" for client in reader.state().fleet.ids for turn in reader.history(client))
+                >= arrived
             )
             arrived_before, reads = arrived, reads + 1
     return reads

@@ -26,12 +26,13 @@ from typing import Any
 from killing import Writes
 from syncs import arm_sync, count_syncs
 from turnout.live import ClientStatus, Scheduler
+from turnout.live._internals import session_of
 
 SETTINGS: dict[str, Any] = {
     "settings": {"cohort_size": 4, "guaranteed_rate": "1/9"},
     "deadline": 10.0,
     "late_window": 4,
-    "rest_after": 2,
+    "backoff_after": 2,
     "overcommit": 1.5,
     "allow_infeasible": True,
 }
@@ -107,7 +108,7 @@ def _prepare(scheduler: Scheduler, round_: int) -> None:
         else:
             scheduler.forget(client)
     if round_ % 7 == 3:
-        scheduler.snapshot()
+        session_of(scheduler).snapshot()
     if round_ % 8 == 1:  # a selection that will be abandoned
         scheduler.choose({ABANDONED_CLIENT: ClientStatus(1.0, 1.0)})
 

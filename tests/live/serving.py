@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from killing import environment
-from live.fleets import packed, turns_in
-from turnout.live import Scheduler
+from live.fleets import exported, packed, turns_in
+from turnout.live import FleetReader
 
 HERE = Path(__file__).parent
 #: How much longer than usual the tests run: `make torture` sets it.
@@ -74,8 +74,8 @@ def running_server(variables: Mapping[str, str] | None = None) -> Iterator[Serve
 
 def read_everything(path: Path) -> tuple[bytes, list[tuple[Any, ...]], list[dict[str, Any]]]:
     """Returns the state, the turns and the events, without wall-clock times."""
-    with Scheduler.open(path, read_only=True) as reader:
-        events = list(reader.export())
+    with FleetReader(path) as reader:
+        events = list(exported(reader))
         state = packed(reader)
     for event in events:
         event.pop("opened", None), event.pop("closed", None)

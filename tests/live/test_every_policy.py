@@ -23,6 +23,7 @@ from turnout import POLICIES, RBCSF
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.rounds import RoundOffer
 from turnout.live import ClientStatus, Scheduler
+from turnout.live._internals import session_of
 from turnout.live.audit.certify import certify
 from turnout.live.audit.doctor.doctor import examine
 from turnout.live.audit.verify import differences
@@ -167,7 +168,7 @@ def play(scheduler: Scheduler, rounds: int, *, marks: Marks | None = None) -> No
             elif (number + index) % 3:
                 scheduler.report(client, 1.0 + int(client[1:]), loss=0.5)
         scheduler.close_round()
-        for turn in scheduler.turns(number):
+        for turn in scheduler.history(round=number):
             if turn.kind in ("late", "outrun"):
                 scheduler.report(turn.id, 12.5, round=number)
 
@@ -292,16 +293,16 @@ def test_forgetting_a_client_resets_its_change_detector(open_fleet: OpenFleet) -
         scheduler.choose({MARKED: MARKS.status})
         scheduler.report(MARKED, seconds)
         scheduler.close_round()
-    assert scheduler.state()["policy.changes.sums"][:, 1].any()
+    assert session_of(scheduler).memory.state()["policy.changes.sums"][:, 1].any()
     scheduler.forget(MARKED)
-    assert not scheduler.state()["policy.changes.sums"][:, 1].any()
+    assert not session_of(scheduler).memory.state()["policy.changes.sums"][:, 1].any()
 
 
 def test_the_debt_cap_of_a_wrapped_policy_follows_its_own_speed_weight(open_fleet: OpenFleet) -> None:
     inner = {"cohort_size": 2, "speed_weight": 200.0}
     scheduler = open_fleet(policy="cool-down", settings={"policy": "rbcsf", "settings": inner}, deadline=None)
     scheduler.register(named(CLIENTS))
-    debts = scheduler.policy.debts
+    debts = session_of(scheduler).fleet.policy.debts
     assert debts is not None
     assert debts.max_owed == 12_010
 
@@ -338,13 +339,13 @@ def test_the_doctor_finds_no_problem_and_a_changed_state_is_one(
     scheduler, path = open_fleet(policy=policy, settings=settings), folder / "fleet.turnout"
     scheduler.register(named(CLIENTS))
     play(scheduler, 2)
-    scheduler.snapshot()
+    session_of(scheduler).snapshot()
     play(scheduler, 2)
     assert problems(path) == []
-    state = scheduler.state()
+    state = session_of(scheduler).memory.state()
     state["numbers.arrived"] = state["numbers.arrived"] + 1
-    with scheduler._journal.writing() as changes:
-        changes.put_snapshot(scheduler._journal.last_event(), state, now())
+    with session_of(scheduler).journal.writing() as changes:
+        changes.put_snapshot(session_of(scheduler).journal.last_event(), state, now())
     assert {problem.split(":")[0] for problem in problems(path)} == {"state", "books"}
 
 
@@ -355,7 +356,7 @@ def test_every_client_of_every_round_is_explained(open_fleet: OpenFleet, policy:
     play(scheduler, 4)
     inner = settings.get("policy", policy)
     for round_ in (1, 3, 4):
-        chosen = {turn.id for turn in scheduler.turns(round_)}
+        chosen = {turn.id for turn in scheduler.history(round=round_)}
         for client, explanation in zip(named(CLIENTS), explain_round(scheduler, round_), strict=True):
             case = f"{client} in round {round_}: {explanation.sentence}"
             assert (explanation.round, explanation.client) == (round_, client), case
@@ -375,8 +376,8 @@ def test_a_guarantee_is_certified_and_anything_else_is_refused(
     scheduler.register(named(CLIENTS))
     play(scheduler, 6)
     certificate, record = folder / "certificate.json", folder / "record.jsonl"
-    assert scheduler.has_guarantee == has_guarantee(policy, settings)
-    if not scheduler.has_guarantee:
+    assert (session_of(scheduler).certificate() is not None) == has_guarantee(policy, settings)
+    if not (session_of(scheduler).certificate() is not None):
         with pytest.raises(SettingError, match="guarantees nothing"):
             certify(scheduler.path, certificate, record)
         assert not certificate.exists()
@@ -401,10 +402,10 @@ def test_forgetting_removes_every_reported_value_from_the_state_and_the_files(
 ) -> None:
     scheduler, path = open_fleet(policy=policy, settings=settings), folder / "fleet.turnout"
     play_marked(scheduler, 6)
-    scheduler.snapshot()
+    session_of(scheduler).snapshot()
     assert stored_marks(path, MARKS) == list(MARKS.values())
     scheduler.forget(MARKED)
-    assert keys_with(scheduler.state(), MARKS) == []
+    assert keys_with(session_of(scheduler).memory.state(), MARKS) == []
     assert keys_with(stored_snapshot(path), MARKS) == []
     assert stored_marks(path, MARKS) == []
     assert packed(scheduler) == packed_from_disk(path)
@@ -430,9 +431,9 @@ def test_the_state_after_forgetting_does_not_depend_on_what_the_client_reported(
     for name, factor in (("original", 1.0), ("other", 1.0 + difference)):
         scheduler = open_fleet(name, policy=policy, settings=settings)
         play_marked(scheduler, 5, Marks(*(factor * value for value in MARKS)))
-        cohorts.append([turn.id for round_ in range(1, 8) for turn in scheduler.turns(round_)])
+        cohorts.append([turn.id for round_ in range(1, 8) for turn in scheduler.history(round=round_)])
         scheduler.forget(MARKED)
-        states.append(state_numbers(scheduler.state()))
+        states.append(state_numbers(session_of(scheduler).memory.state()))
     assert cohorts[0] == cohorts[1]
     assert states[0].keys() == states[1].keys()
     means = MEANS_OVER_CLIENTS.get(settings.get("policy", policy), ())
@@ -461,10 +462,10 @@ def test_policies_that_learn_losses_forget_them(open_fleet: OpenFleet, folder: P
         assert sorted(chosen) == ["a", "b"]
         scheduler.report_many({"a": 1.0, "b": 2.0}, losses={"a": 0.5, "b": MARKS.loss})
         scheduler.close_round()
-    assert keys_with(scheduler.state(), MARKS), "the policy learned the loss"
+    assert keys_with(session_of(scheduler).memory.state(), MARKS), "the policy learned the loss"
     assert MARKS.loss in stored_marks(path, MARKS)
     scheduler.forget("b")
-    assert keys_with(scheduler.state(), MARKS) == []
+    assert keys_with(session_of(scheduler).memory.state(), MARKS) == []
     assert keys_with(stored_snapshot(path), MARKS) == []
     assert stored_marks(path, MARKS) == []
 
@@ -491,7 +492,9 @@ def test_a_killed_scheduler_is_reopened_with_the_state_it_had(
         play_on(scheduler)
         play_on(uninterrupted)
         for round_ in range(5, 8):
-            assert [turn.id for turn in scheduler.turns(round_)] == [turn.id for turn in uninterrupted.turns(round_)]
+            assert [turn.id for turn in scheduler.history(round=round_)] == [
+                turn.id for turn in uninterrupted.history(round=round_)
+            ]
     assert problems(path) == []
 
 

@@ -9,21 +9,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from live.fleets import OpenFleet, World, fresh_model, named, offered, packed, packed_from_disk, play_round
-from turnout.live import ClientStatus, Scheduler
+from live.fleets import OpenFleet, World, client_rows, fresh_model, named, offered, packed, packed_from_disk, play_round
+from turnout.live import ClientStatus, FleetReader, Scheduler
+from turnout.live._internals import session_of
 from turnout.policies.fair_pace import FairPace
 
 PROMISE = {"cohort_size": 2, "guaranteed_rate": 0.2}
 
 
 def policy_of(scheduler: Scheduler) -> FairPace:
-    policy = scheduler.policy
+    policy = session_of(scheduler).fleet.policy
     assert isinstance(policy, FairPace)
     return policy
 
 
 def without_sync(scheduler: Scheduler) -> Scheduler:
-    scheduler._journal._file.connection.execute("PRAGMA synchronous = OFF")
+    session_of(scheduler).journal._file.connection.execute("PRAGMA synchronous = OFF")
     return scheduler
 
 
@@ -56,7 +57,7 @@ def test_one_cold_start_excludes_nobody(open_fleet: OpenFleet) -> None:
     assert worst <= 2
     assert certificate.holds
     assert certificate.turns.min() >= 0.2 * 60 - 2
-    assert scheduler.notices() == []
+    assert scheduler.status().notices == []
 
 
 @pytest.mark.parametrize("change", [50.0, 0.02])
@@ -77,7 +78,7 @@ def test_a_device_that_changes_its_speed_stays_within_the_tolerance(open_fleet: 
 # Explanations
 
 
-def explained(scheduler: Scheduler, client: str, round_: int | None = None) -> str:
+def explained(scheduler: Scheduler | FleetReader, client: str, round_: int | None = None) -> str:
     explanation = scheduler.explain(client, round_)
     assert explanation.exact
     assert explanation.unit == "seconds"
@@ -119,13 +120,13 @@ def test_closed_and_open_rounds_are_explained_with_the_price(open_fleet: OpenFle
     seconds = {"fast": 10.0, "middle": 30.0, "slow": 90.0}
     for _ in range(9):
         play_round(scheduler, list(seconds), seconds)
-    assert [turn.id for turn in scheduler.turns(8)] == ["fast", "middle"]
+    assert [turn.id for turn in scheduler.history(round=8)] == ["fast", "middle"]
     assert scheduler.choose(list(seconds)) == ["fast", "middle"]
     assert {key: explained(scheduler, *key) for key in SENTENCES} == SENTENCES
     assert explained(scheduler, "middle") == SENTENCES["middle", 10]  # the open round
     scheduler.report_many({"fast": 10.0, "middle": 30.0})
     scheduler.close_round()
-    with Scheduler.open(scheduler.path, read_only=True) as reader:
+    with FleetReader(scheduler.path) as reader:
         assert {key: explained(reader, *key) for key in SENTENCES} == SENTENCES
 
 
@@ -153,7 +154,7 @@ def test_the_numbers_of_an_explanation_are_those_of_the_selection(open_fleet: Op
     for round_ in (2, 9, 15, 16):
         before = np.zeros(8, dtype=np.int64)
         for earlier in range(1, round_):
-            before[[turn.row for turn in scheduler.turns(earlier)]] += 1
+            before[[turn.row for turn in scheduler.history(round=earlier)]] += 1
         for row, client in enumerate(world.clients):
             explanation = scheduler.explain(client, round_)
             assert explanation.exact
@@ -183,7 +184,7 @@ def test_a_failed_turn_is_not_paid_and_the_client_is_asked_again_after_its_back_
     failures = [round_ for round_, client in enumerate(chosen, start=1) if client == "weak"][:2]
     assert chosen[failures[0]] == chosen[failures[1]] == chosen[failures[1] + 1] == "strong"  # 1 and 2 rounds
     certificate = scheduler.certificate()
-    (row,) = scheduler.rows(["weak"])
+    (row,) = client_rows(scheduler, ["weak"])
     assert certificate.turns[row] == chosen.count("weak") - 2
     assert certificate.promised[row] == 0.25 * (12 - 3)  # it earns nothing while it is backed off
     assert certificate.holds
@@ -195,7 +196,7 @@ def test_late_times_are_learned_and_their_turns_are_not_paid(open_fleet: OpenFle
     scheduler.report("a", 2.0)
     scheduler.close_round()
     assert scheduler.certificate().turns.tolist() == [1, 0]
-    model = scheduler._memory.fleet.model
+    model = session_of(scheduler).memory.fleet.model
     assert model is not None
     censored = model.predict([[1.0, 1.0, 10.0]], [1])[0]
     assert scheduler.report("b", 40.0)
@@ -231,7 +232,7 @@ def test_a_client_that_is_always_outrun_breaks_the_promise_and_the_notice_says_w
         scheduler.close_round()
     assert {turn.kind for turn in scheduler.history("c3")} == {"surplus"}
     assert scheduler.certificate().statuses.tolist() == ["kept", "kept", "kept", "broken"]
-    (notice,) = scheduler.notices()
+    (notice,) = scheduler.status().notices
     assert "c3 is 3.00 turns behind, beyond the tolerance of 2, since round 11" in notice
     assert "and without overcommit if slow clients are always outrun" in notice
 
@@ -259,7 +260,7 @@ def test_a_fleet_with_churn_failures_and_late_reports_keeps_its_promise(open_fle
             elif draw < 0.95:
                 scheduler.report_failure(client, "its battery died")
         scheduler.close_round()
-        for turn in scheduler.turns(round_):
+        for turn in scheduler.history(round=round_):
             if turn.kind == "late" and round_ % 2:
                 scheduler.report(turn.id, 35.0, round=round_)
         certificate = scheduler.certificate()
@@ -291,7 +292,7 @@ def test_forgetting_a_client_removes_its_times_from_the_regression_of_the_fleet(
     for _ in range(5):
         play_round(scheduler, status, {"a": 3.0, "b": 6.0, "c": 9.9})
     scheduler.forget("c")
-    model = scheduler._memory.fleet.model
+    model = session_of(scheduler).memory.fleet.model
     assert model is not None
     expected = fresh_model(3)
     for round_ in range(5):

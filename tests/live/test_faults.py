@@ -23,10 +23,22 @@ import numpy as np
 import pytest
 
 from live import restless_server
-from live.fleets import OpenFleet, World, named, offered, packed, packed_from_disk, play_round, rows_of, turns_in
+from live.fleets import (
+    OpenFleet,
+    World,
+    client_rows,
+    named,
+    offered,
+    packed,
+    packed_from_disk,
+    play_round,
+    rows_of,
+    turns_in,
+)
 from live.serving import AFTER, BEFORE, EACH_PART, TORTURE, Server, read_everything
 from turnout.errors import InfeasiblePromise, OfferError, ReportError, StoreError
-from turnout.live import ClientStatus, Reporter, Scheduler
+from turnout.live import ClientStatus, FleetReader, Reporter, Scheduler
+from turnout.live._internals import session_of
 from turnout.storage.files.acknowledged import lock_path
 from waiting import wait_until
 
@@ -161,7 +173,7 @@ def test_a_report_without_seconds_and_without_a_reason_is_refused(open_fleet: Op
                 attempt("a", nothing)
     with pytest.raises(ReportError, match="pass the seconds that 'b' took, or the reason why it failed"):
         scheduler.report_many({"a": 2.0, "b": nothing})
-    assert [turn.kind for turn in scheduler.turns()] == [None, None]
+    assert [turn.kind for turn in scheduler.history()] == [None, None]
 
 
 # report for an unknown round or client, or one not selected
@@ -190,7 +202,7 @@ def test_a_report_for_an_unknown_round_or_client_or_one_not_selected_is_refused(
     with pytest.raises(ReportError, match=r"there is no client 'unknown' in .*: check the id"):
         scheduler.history("unknown")
     assert (packed(scheduler), packed_from_disk(path), turns_in(path)) == (before, before, turns)
-    for open_missing in (lambda: Reporter(folder / "no"), lambda: Scheduler.open(folder / "no", read_only=True)):
+    for open_missing in (lambda: Reporter(folder / "no"), lambda: FleetReader(folder / "no")):
         with pytest.raises(StoreError, match=r"there is no fleet at .*no"):
             open_missing()
     assert not (folder / "no").exists()
@@ -207,7 +219,7 @@ def test_the_order_of_reports_does_not_change_the_state(open_fleet: OpenFleet) -
         for scheduler in (in_order, shuffled)[seed > 0 :]:
             _play_three_rounds_with_late_clients(scheduler, random.Random(seed) if scheduler is shuffled else None)
         assert packed(shuffled) == packed(in_order)
-        assert shuffled.state()["awaited.rows"].tolist() == []
+        assert session_of(shuffled).memory.state()["awaited.rows"].tolist() == []
 
 
 def _play_three_rounds_with_late_clients(scheduler: Scheduler, rng: random.Random | None) -> None:
@@ -237,7 +249,7 @@ def test_a_late_report_after_its_window_is_refused(open_fleet: OpenFleet) -> Non
         play_round(scheduler, {})
     assert scheduler.report("b", 20.0, round=1)
     play_round(scheduler, {})
-    assert scheduler.state()["awaited.rows"].tolist() == []
+    assert session_of(scheduler).memory.state()["awaited.rows"].tolist() == []
     scheduler.choose(offered("a"))
     scheduler.close_round()
     for _ in range(3):
@@ -270,7 +282,7 @@ def test_a_client_that_never_returns_gets_at_most_its_guaranteed_share(
     history = scheduler.history("c0")
     assert 0 < len(history) <= 0.2 * rounds
     assert {(turn.kind, turn.seconds) for turn in history} == {("late", 30.0)}
-    certificate, (row,) = scheduler.certificate(), scheduler.rows(["c0"])
+    certificate, (row,) = scheduler.certificate(), client_rows(scheduler, ["c0"])
     assert certificate.books_balance
     assert (certificate.turns[row], certificate.statuses[row]) == (0, "broken")
     if policy == "fair-pace":  # the others do not pay for it
@@ -291,7 +303,7 @@ def test_a_round_with_a_missing_client_is_ready_after_its_deadline(open_fleet: O
 
 
 def test_a_round_can_lose_its_whole_cohort(open_fleet: OpenFleet, folder: Path) -> None:
-    scheduler = open_fleet(rest_after=2)
+    scheduler = open_fleet(backoff_after=2)
     for _ in range(2):
         scheduler.choose(offered("a", "b"))
         scheduler.report_failure("a", "its battery died")
@@ -300,7 +312,7 @@ def test_a_round_can_lose_its_whole_cohort(open_fleet: OpenFleet, folder: Path) 
         assert report.exchange_times.tolist() == [10.0, 10.0]
         assert report.outcomes is not None
         assert list(report.outcomes) == ["failed", "late"]
-    assert scheduler.status().resting == {"a": 3, "b": 3}
+    assert scheduler.status().backing_off == {"a": 3, "b": 3}
     assert scheduler.choose(offered("a", "b")) == []
     assert scheduler.ready
     assert scheduler.close_round().report.duration == 0.0
@@ -403,13 +415,13 @@ def test_clients_that_return_after_many_rounds_get_their_share_but_not_all_turns
 ) -> None:
     """Clients accrue nothing while they are unavailable, and new clients start without debt."""
     scheduler = open_fleet(policy=policy, settings={"cohort_size": 2, "guaranteed_rate": 0.15, **weight})
-    scheduler._journal._file.connection.execute("PRAGMA synchronous = OFF")
+    session_of(scheduler).journal._file.connection.execute("PRAGMA synchronous = OFF")
     everyone = named(10)
     absent, present = everyone[:5], everyone[5:]
     seconds = {client: 1.0 + row % 4 for row, client in enumerate(everyone)}
     for _ in range(30):
         play_round(scheduler, offered(*everyone), seconds)
-    rows = scheduler.rows(absent)
+    rows = client_rows(scheduler, absent)
     history, owed = scheduler.history("c0"), scheduler.certificate().owed[rows]
     for _ in range(AWAY):
         play_round(scheduler, offered(*present), seconds)
@@ -451,13 +463,13 @@ def test_an_infeasible_guarantee_is_refused_before_the_first_round(open_fleet: O
 def test_a_client_that_is_available_less_often_than_guaranteed_is_noticed(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 2, "guaranteed_rate": 0.3, "accrual": "always"})
     for round_ in range(20):
-        assert scheduler.notices() == []
+        assert scheduler.status().notices == []
         play_round(scheduler, offered("a", "b", *(["seldom"] if round_ % 4 == 0 else [])))
-    assert len(scheduler.notices()) == 1
-    assert "seldom were available in fewer rounds than they are guaranteed" in scheduler.notices()[0]
+    assert len(scheduler.status().notices) == 1
+    assert "seldom were available in fewer rounds than they are guaranteed" in scheduler.status().notices[0]
     assert "seldom were available" in str(scheduler.status())
     scheduler.retire("seldom")
-    assert scheduler.notices() == []
+    assert scheduler.status().notices == []
 
 
 # clock steps
@@ -485,7 +497,7 @@ measured = []
 for step, client in (("", "a"), ("FORWARD", "b"), ("BACKWARD", "c")):
     if step:
         Path(os.environ[step]).touch()
-    measured.append([time.time(), scheduler.elapsed(), scheduler.ready])
+    measured.append([time.time(), scheduler.open_round.elapsed, scheduler.ready])
     scheduler.report(client)
     if step:
         Path(os.environ[step]).unlink()
@@ -521,19 +533,21 @@ def test_steps_of_the_wall_clock_between_two_processes_do_not_matter(open_fleet:
     """The monotonic clock is the same for all processes until the machine is restarted."""
     scheduler = open_fleet(deadline=3600.0)
     scheduler.choose(offered("a", "b"))
-    opened = scheduler._memory.opened
+    opened = session_of(scheduler).memory.opened
     assert opened is not None
     scheduler.close()
     for wall in ("2020-01-01T00:00:00.000+00:00", "2999-01-01T00:00:00.000+00:00"):
         _rewrite_open_round(folder / "fleet.turnout", opened=wall)
-        with Scheduler.open(folder / "fleet.turnout", read_only=True) as reader:
-            assert 0 < reader.elapsed() < 3600
-            assert not reader.ready
+        with FleetReader(folder / "fleet.turnout") as reader:
+            assert 0 < reader.status().elapsed < 3600
+        with Scheduler.open(folder / "fleet.turnout") as scheduler:
+            assert not scheduler.ready
     earlier = (datetime.now(UTC) - timedelta(days=200)).isoformat(timespec="milliseconds")
     _rewrite_open_round(folder / "fleet.turnout", opened=earlier, boot="another boot")
-    with Scheduler.open(folder / "fleet.turnout", read_only=True) as reader:
-        assert reader.elapsed() > 1e7
-        assert reader.ready
+    with FleetReader(folder / "fleet.turnout") as reader:
+        assert reader.status().elapsed > 1e7
+    with Scheduler.open(folder / "fleet.turnout") as scheduler:
+        assert scheduler.ready
 
 
 def _rewrite_open_round(path: Path, **changes: str) -> None:
@@ -555,7 +569,7 @@ def _rewrite_open_round(path: Path, **changes: str) -> None:
 @contextmanager
 def full_disk(scheduler: Scheduler, *, spare: int = 0) -> Iterator[None]:
     """Limits the file to its current size plus `spare` pages."""
-    db = scheduler._journal._file.connection
+    db = session_of(scheduler).journal._file.connection
     (pages,) = db.execute("PRAGMA page_count").fetchone()
     db.execute(f"PRAGMA max_page_count = {pages + spare}")
     try:
@@ -584,7 +598,7 @@ def test_changes_on_a_full_disk_are_refused_as_a_whole_and_can_be_repeated(open_
         lambda fleet: fleet.report_failure(clients[0], "a long reason " * 1000),
         lambda fleet: fleet.report_many(dict.fromkeys(clients[1:50], 2.0)),
         lambda fleet: fleet.close_round(),
-        lambda fleet: fleet.snapshot(),
+        lambda fleet: session_of(fleet).snapshot(),
         lambda fleet: fleet.report_many(dict.fromkeys(clients[50:], 20.0), round=1),
         lambda fleet: fleet.choose(offered(*clients)),
     ]
@@ -926,7 +940,7 @@ def test_misreported_contexts_are_learned_or_flagged_and_turns_stay_fair(
     world = World(12)
     settings = {"cohort_size": 4, "guaranteed_rate": 0.25, **weight}
     scheduler = open_fleet(policy=policy, settings=settings, deadline=1000.0)
-    scheduler._journal._file.connection.execute("PRAGMA synchronous = OFF")
+    session_of(scheduler).journal._file.connection.execute("PRAGMA synchronous = OFF")
     flagged: list[set[str]] = []
     trained: list[str] = []
     for round_ in range(1, rounds + 1):
@@ -942,7 +956,7 @@ def test_misreported_contexts_are_learned_or_flagged_and_turns_stay_fair(
         scheduler.report_many(times)
         scheduler.close_round()
         trained = cohort
-        flagged.append(set(scheduler.suspect_clients()))
+        flagged.append(set(scheduler.status().suspects))
     last_quarter = flagged[-(rounds // 4) :]
     assert all({"c1", "c2"} <= suspects <= {"c0", "c1", "c2"} for suspects in last_quarter)
     if policy == "rbcsf":
@@ -951,16 +965,16 @@ def test_misreported_contexts_are_learned_or_flagged_and_turns_stay_fair(
     else:
         assert "c1" not in flagged[rounds // 2 - 1]
         assert sum("c0" in suspects for suspects in last_quarter) < len(last_quarter) / 2
-    assert "no longer explain their times" in "".join(scheduler.notices())
-    assert set(scheduler.doubted()) == flagged[-1]
-    model, row = scheduler._memory.fleet.model, scheduler.rows(["c0"])
+    assert "no longer explain their times" in "".join(scheduler.status().notices)
+    assert set(scheduler.status().suspects) == flagged[-1]
+    model, row = session_of(scheduler).memory.fleet.model, client_rows(scheduler, ["c0"])
     assert model is not None
     status = _scale_status(ClientStatus(1.0, 3.0), 3.0)
     predicted = model.predict([[1 / status.free_cpu, 1.0, 20 / status.bandwidth]], row)[0]
     assert predicted == pytest.approx(world.parameters["c0"] @ [1.0, 1.0, 20 / 3.0], rel=0.1)
     certificate = scheduler.certificate()
     assert certificate.books_balance
-    assert (certificate.turns >= certificate.promised - 4)[scheduler.rows(["c0", "c1", "c2"])].all()
+    assert (certificate.turns >= certificate.promised - 4)[client_rows(scheduler, ["c0", "c1", "c2"])].all()
     assert policy == "rbcsf" or certificate.holds
 
 

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from live.fleets import OpenFleet, packed, packed_from_disk, play_round
+from live.fleets import OpenFleet, exported, named, packed, packed_from_disk, play_round
 from turnout.errors import OfferError, SettingError
 from turnout.kernel.arrays import FloatArray
-from turnout.live import ClientStatus, Feature, Features, FleetReader, Scheduler
+from turnout.live import ClientStatus, Feature, Features, FleetReader, FleetStatus, Scheduler
+from turnout.live._internals import session_of
 from turnout.live.features import (
     BANDWIDTH_RANGE,
     DEFAULT_FREE_CPU,
@@ -20,6 +21,7 @@ from turnout.live.features import (
     Columns,
     paper_contexts,
 )
+from turnout.storage.encoding.packing import pack_snapshot
 
 BATTERY = Feature("battery", 0.0, 1.0, "of capacity")
 TEMPERATURE = Feature("temperature", -40.0, 90.0, "°C", source="server")
@@ -34,7 +36,7 @@ WARM = Features.of(BATTERY, TEMPERATURE, compute=warm_contexts, outputs=2)
 
 
 def contexts_in(scheduler: Scheduler) -> list[list[list[float]]]:
-    return [event["contexts"] for event in scheduler.export() if event["kind"] == "round"]
+    return [event["contexts"] for event in exported(scheduler) if event["kind"] == "round"]
 
 
 def test_the_default_features_are_those_of_the_paper(open_fleet: OpenFleet) -> None:
@@ -55,7 +57,8 @@ def test_the_features_of_the_paper_are_the_same_from_its_formula_and_from_the_fa
     rng = np.random.default_rng(3)
     columns = {"free_cpu": rng.uniform(0.5, 2, 6), "bandwidth": rng.uniform(1, 9, 6)}
     server = {"needs_cold_start": rng.integers(0, 2, 6) == 1, "model_size": np.full(6, 20.0)}
-    fast = PAPER_FEATURES.contexts(columns, server, str)
+    cold = server["needs_cold_start"]
+    fast = PAPER_FEATURES.contexts(FleetStatus(columns), named(6), None, cold_start=cold, model_size=20.0)
     assert np.array_equal(fast, np.column_stack(paper_contexts({**server, **columns})))
     assert fast.tolist()[0] == [1 / columns["free_cpu"][0], server["needs_cold_start"][0], 20 / columns["bandwidth"][0]]
 
@@ -77,7 +80,7 @@ def test_declared_values_are_the_features_without_a_function(open_fleet: OpenFle
     assert contexts_in(scheduler) == [[[0.5, 20.0]]]
     scheduler.close()
     again = open_fleet()  # the file contains the whole declaration
-    assert again.features == Features.of(BATTERY, TEMPERATURE)
+    assert session_of(again).features == Features.of(BATTERY, TEMPERATURE)
     play_round(again, {"a": {"battery": 0.25, "temperature": 30.0}})
     assert contexts_in(again)[1] == [[0.25, 30.0]]
     assert packed(again) == packed_from_disk(folder / "fleet.turnout")
@@ -97,9 +100,9 @@ def test_a_function_that_computes_features_must_be_passed_again(open_fleet: Open
             SettingError, match=r"was created with other features .*: open it with those, or amend them"
         ):
             Scheduler.open(path, features=other)
-    with Scheduler.open(path, read_only=True) as reader:  # to read, the function is not needed
+    with FleetReader(path) as reader:  # to read, the function is not needed
         assert reader.round == 2
-        before = packed(reader)
+        before = pack_snapshot(reader.state().state())
     again = open_fleet(features=WARM)
     assert packed(again) == before
     assert play_round(again, {"a": {"battery": 1.0, "temperature": 20.0}}) == ["a"]

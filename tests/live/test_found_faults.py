@@ -30,6 +30,7 @@ from syncs import COMPILER, preloaded
 from turnout.errors import OfferError, ReportError, StoreError
 from turnout.lab.runs.store import RunStore
 from turnout.live import FleetReader, Reporter, Scheduler, certify
+from turnout.live._internals import session_of
 from turnout.live.audit.doctor.doctor import examine
 from turnout.live.journal import redaction
 from turnout.live.journal.journal import Journal
@@ -139,7 +140,7 @@ def open_for_certifying(path: Path) -> None:
 
 OPENINGS: dict[str, Callable[[Path], Any]] = {
     "scheduler": Scheduler.open,
-    "reader of a scheduler": lambda path: Scheduler.open(path, read_only=True),
+    "reader of a scheduler": lambda path: FleetReader(path),
     "reporter": Reporter,
     "reader": FleetReader,
     "certify": open_for_certifying,
@@ -331,12 +332,12 @@ def test_f5_a_writer_stopped_between_commits_is_taken_over_and_can_no_longer_wri
         stopped_writer(path, library, inside=False) as (process, cohort),
         Scheduler.open(path, takeover=True) as scheduler,
     ):
-        assert [turn.id for turn in scheduler.turns() if turn.kind] == [cohort[0]]
+        assert [turn.id for turn in scheduler.history() if turn.kind] == [cohort[0]]
         process.send_signal(signal.SIGCONT)
         assert process.wait() == 1
         assert process.stderr is not None
         assert "was taken over by" in process.stderr.read()
-        assert [turn.id for turn in scheduler.turns() if turn.kind] == [cohort[0]]
+        assert [turn.id for turn in scheduler.history() if turn.kind] == [cohort[0]]
         scheduler.report(cohort[1], 1.0)
         scheduler.close_round()
 
@@ -355,7 +356,7 @@ def test_f7_twenty_threads_share_one_reporter(open_fleet: OpenFleet) -> None:
     scheduler.choose(clients)
     with Reporter(scheduler.path) as reporter, ThreadPoolExecutor(20) as threads:
         assert all(threads.map(lambda client: reporter.report(client, 1.0), clients))
-    assert all(turn.kind == "arrived" for turn in scheduler.turns())
+    assert all(turn.kind == "arrived" for turn in scheduler.history())
 
 
 # F8: odd values
@@ -369,7 +370,7 @@ def test_f8_numbers_of_rounds_may_be_numpy_integers(open_fleet: OpenFleet) -> No
     with Reporter(scheduler.path) as reporter:
         assert reporter.report_failure(b, "lost", round=np.uint8(1))  # type: ignore[arg-type]
     assert scheduler.report(np.str_(c), 1.0)
-    assert scheduler.turns(np.int32(1)) == scheduler.turns(1)  # type: ignore[arg-type]
+    assert scheduler.history(round=np.int32(1)) == scheduler.history(round=1)  # type: ignore[arg-type]
 
 
 LONG = "x" * 10_000_000
@@ -385,7 +386,7 @@ REFUSED: dict[str, Callable[[Scheduler], object]] = {
     "a long id": lambda scheduler: scheduler.report(LONG, 1.0),
     "a lone surrogate": lambda scheduler: scheduler.report("\udc80", 1.0),
     "an explanation of a huge round": lambda scheduler: scheduler.explain("a", 2**70),
-    "the turns of a huge round": lambda scheduler: scheduler.turns(2**70),
+    "the turns of a huge round": lambda scheduler: scheduler.history(round=2**70),
     "the history of a list": lambda scheduler: scheduler.history(["a"]),  # type: ignore[arg-type]
     "an absurd time of closing": lambda scheduler: scheduler.close_round(after=10**400),
 }
@@ -420,7 +421,7 @@ def test_f8_a_very_long_reason_is_cut_off(open_fleet: OpenFleet) -> None:
     scheduler.choose(["a"])
     assert scheduler.report_failure("a", "y" * 50_000_000)
     assert not scheduler.report_failure("a", "y" * 50_000_000)
-    (turn,) = scheduler.turns()
+    (turn,) = scheduler.history()
     assert turn.why == "y" * 2000 + "… (50,000,000 characters)"
 
 
@@ -446,7 +447,7 @@ def test_f9_nothing_is_acknowledged_into_a_deleted_or_replaced_file(
         path.unlink(missing_ok=True)
         (folder / "moved").rename(path)
         assert reporter.report(b, 1.0)
-    assert [turn.kind for turn in scheduler.turns()] == ["arrived", "arrived"]
+    assert [turn.kind for turn in scheduler.history()] == ["arrived", "arrived"]
 
 
 # F10: a clock that was changed while the machine restarted
@@ -472,22 +473,22 @@ def test_f10_an_unknown_time_is_said_and_the_round_can_be_closed(
     monkeypatch.setattr("turnout.live.clock.datetime", ChangedClock)
     monkeypatch.setattr("turnout.live.clock.boot_id", lambda: "another boot")
     scheduler = Scheduler.open(path)
-    assert math.isnan(scheduler.elapsed())
-    assert any("time since the selection is unknown" in notice for notice in scheduler.notices())
+    assert math.isnan(scheduler.status().elapsed)
+    assert any("time since the selection is unknown" in notice for notice in scheduler.status().notices)
     assert "open for an unknown time" in str(scheduler.status())
     assert scheduler.ready == (deadline is not None)
     with pytest.raises(ReportError, match=f"time since the selection is unknown.*pass the seconds that '{cohort[1]}'"):
         scheduler.report(cohort[1])
     scheduler.report(cohort[1], 3.0)
     scheduler.close_round()
-    kinds = [turn.kind for turn in scheduler.turns(1)]
-    learned = scheduler._memory.fleet.counters.learned.tolist()
+    kinds = [turn.kind for turn in scheduler.history(round=1)]
+    learned = session_of(scheduler).memory.fleet.counters.learned.tolist()
     if deadline is None:
         assert kinds == ["arrived", "arrived", "failed"]  # and nothing was learned of the time of the third
         assert learned == [1, 1, 0]
     else:
         assert kinds == ["arrived", "arrived", "late"]
-        assert scheduler.turns(1)[2].seconds == deadline
+        assert scheduler.history(round=1)[2].seconds == deadline
     play_round(scheduler, ["a", "b", "c"])
     scheduler.close()
 
@@ -510,7 +511,7 @@ def file_with_a_long_history(rounds: int = 36) -> bytes:
     with TemporaryDirectory() as folder:
         path = Path(folder, "fleet.turnout")
         with Scheduler.open(path, **{**LIVE, "settings": {"cohort_size": 3}}) as scheduler:
-            scheduler._journal._file.connection.execute("PRAGMA synchronous = OFF")
+            session_of(scheduler).journal._file.connection.execute("PRAGMA synchronous = OFF")
             for _ in range(rounds):
                 play_round(scheduler, ["secret-phone", "b", "c"])
         return path.read_bytes()
@@ -543,7 +544,10 @@ def test_f12_others_can_report_while_a_client_is_forgotten(
             with pytest.raises(ReportError, match=r"was reported before|was closed \d+ rounds ago"):
                 reporter.report("b", 77.0)  # refused by its content, not by a lock
             assert len(list(reader.events())) == reader.last_event
-            shown = [*map(str, reader.events()), *(str(reader.turns(round_)) for round_ in range(1, reader.round + 1))]
+            shown = [
+                *map(str, reader.events()),
+                *(str(reader.history(round=round_)) for round_ in range(1, reader.round + 1)),
+            ]
             assert not any("secret-phone" in text for text in shown)  # readers never see what is not redacted yet
             assert [finding.part for finding in examine(scheduler.path) if finding.ok is False] == []
             return is_left

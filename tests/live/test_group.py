@@ -26,7 +26,7 @@ from live.fleets import (
 )
 from turnout.errors import InterruptedGroupError, OfferError, ReportError, SettingError, StoreError
 from turnout.live import Reporter, Scheduler, Wait
-from turnout.live._internals import StoredAnswer, examine
+from turnout.live._internals import StoredAnswer, examine, session_of
 from turnout.live.journal import answers as answers_module
 from turnout.live.journal.changes import Changes
 from turnout.storage.files.storefile import StoreFile
@@ -148,7 +148,7 @@ def test_a_group_that_sqlite_has_undone_is_not_taken_for_stored(open_fleet: Open
 def test_an_interrupted_part_is_never_committed_with_its_group(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler = open_fleet()
     before = packed(scheduler)
-    unfinished = scheduler._journal.writing()  # a block that is entered and not left
+    unfinished = session_of(scheduler).journal.writing()  # a block that is entered and not left
 
     def interrupt() -> None:
         with scheduler.group():
@@ -186,7 +186,7 @@ def test_abandoning_amending_retiring_and_snapshots_work_in_a_group(open_fleet: 
         scheduler.retire("c")
         for _ in range(60):  # more rounds than between two snapshots
             play_round(scheduler, offered("a", "b"))
-        scheduler.snapshot()
+        session_of(scheduler).snapshot()
     assert packed(scheduler) == packed_from_disk(path)
     scheduler.close()
     reopened = open_fleet()
@@ -259,7 +259,7 @@ def test_other_threads_and_reporters_wait_until_the_group_ends(open_fleet: OpenF
 
     def read() -> None:
         started.set()
-        seen.append(sum(turn.kind is not None for turn in scheduler.turns()))
+        seen.append(sum(turn.kind is not None for turn in scheduler.history()))
 
     thread = threading.Thread(target=read)
     with scheduler.group():
@@ -278,7 +278,7 @@ def _kill_in_group(path: Path, ready: Any) -> None:
     with Scheduler.open(path) as scheduler, scheduler.group():
         for client in scheduler.choose([]):
             scheduler.report(client, 1.0)
-        scheduler.store_answer(answer("lost"))
+        session_of(scheduler).store_answer(answer("lost"))
         ready.set()
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -287,7 +287,7 @@ def test_a_killed_group_leaves_nothing(open_fleet: OpenFleet, folder: Path) -> N
     scheduler, path = open_fleet(), folder / "fleet.turnout"
     scheduler.choose(offered("a", "b"))
     with scheduler.group():
-        scheduler.store_answer(answer("kept"))
+        session_of(scheduler).store_answer(answer("kept"))
     scheduler.close()
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
@@ -296,9 +296,9 @@ def test_a_killed_group_leaves_nothing(open_fleet: OpenFleet, folder: Path) -> N
     process.join()
     assert (process.exitcode, ready.is_set()) == (-signal.SIGKILL, True)
     reopened = open_fleet()
-    assert [turn.kind for turn in reopened.turns()] == [None, None]
-    assert reopened.stored_answer(b"kept") is not None
-    assert reopened.stored_answer(b"lost") is None
+    assert [turn.kind for turn in reopened.history()] == [None, None]
+    assert session_of(reopened).stored_answer(b"kept") is not None
+    assert session_of(reopened).stored_answer(b"lost") is None
 
 
 # Answers
@@ -306,32 +306,32 @@ def test_a_killed_group_leaves_nothing(open_fleet: OpenFleet, folder: Path) -> N
 
 def test_an_answer_is_stored_with_the_change_or_not_at_all(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
-    assert scheduler.stored_answer(b"key") is None
+    assert session_of(scheduler).stored_answer(b"key") is None
 
     def fail() -> None:
         with scheduler.group():
             scheduler.register(["a"])
-            scheduler.store_answer(answer("key", '{"new":1}'))
+            session_of(scheduler).store_answer(answer("key", '{"new":1}'))
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
         fail()
-    assert (scheduler.clients, scheduler.stored_answer(b"key")) == ([], None)
+    assert (scheduler.clients, session_of(scheduler).stored_answer(b"key")) == ([], None)
     with scheduler.group():
         scheduler.register(["a"])
-        scheduler.store_answer(answer("key", '{"new":1}'))
+        session_of(scheduler).store_answer(answer("key", '{"new":1}'))
     scheduler.close()
-    stored = open_fleet().stored_answer(b"key")
+    stored = session_of(open_fleet()).stored_answer(b"key")
     assert stored is not None
     assert (stored.request, stored.answer) == (b"request", '{"new":1}')
 
 
 def test_a_key_is_stored_once(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
-    scheduler.store_answer(answer("key", "1"))
+    session_of(scheduler).store_answer(answer("key", "1"))
     with pytest.raises(StoreError, match="UNIQUE"):
-        scheduler.store_answer(answer("key", "2"))
-    stored = scheduler.stored_answer(b"key")
+        session_of(scheduler).store_answer(answer("key", "2"))
+    stored = session_of(scheduler).stored_answer(b"key")
     assert stored is not None
     assert stored.answer == "1"
 
@@ -339,33 +339,37 @@ def test_a_key_is_stored_once(open_fleet: OpenFleet) -> None:
 def test_old_answers_are_deleted(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     for number in range(10):
-        scheduler.store_answer(answer(f"old-{number}", at=1000.0))
+        session_of(scheduler).store_answer(answer(f"old-{number}", at=1000.0))
     later = 1000.0 + answers_module.KEPT_SECONDS + 1
     for number in range(3):
-        scheduler.store_answer(answer(f"new-{number}", at=later))
-    kept = [number for number in range(10) if scheduler.stored_answer(f"old-{number}".encode())]
+        session_of(scheduler).store_answer(answer(f"new-{number}", at=later))
+    kept = [number for number in range(10) if session_of(scheduler).stored_answer(f"old-{number}".encode())]
     assert kept == []
-    assert all(scheduler.stored_answer(f"new-{number}".encode()) for number in range(3))
+    assert all(session_of(scheduler).stored_answer(f"new-{number}".encode()) for number in range(3))
 
 
 def test_there_are_never_very_many_answers(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler = open_fleet()
     with patch.object(answers_module, "MOST_ANSWERS", 5):
         for number in range(20):
-            scheduler.store_answer(answer(f"key-{number}"))
+            session_of(scheduler).store_answer(answer(f"key-{number}"))
     assert rows_of(folder / "fleet.turnout", "SELECT COUNT(*) FROM answers") == [(5,)]
-    assert scheduler.stored_answer(b"key-19") is not None
+    assert session_of(scheduler).stored_answer(b"key-19") is not None
 
 
 def test_answers_about_a_forgotten_client_are_deleted(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler = open_fleet()
     play_round(scheduler, offered("phone-1", "phone-10", 'é"x'))
     for key, client in (("1", "phone-1"), ("10", "phone-10"), ("quoted", 'é\\"x')):
-        scheduler.store_answer(answer(key, f'{{"cohort":["{client}"]}}'))
+        session_of(scheduler).store_answer(answer(key, f'{{"cohort":["{client}"]}}'))
     scheduler.forget("phone-1")
-    assert [scheduler.stored_answer(key) is not None for key in (b"1", b"10", b"quoted")] == [False, True, True]
+    assert [session_of(scheduler).stored_answer(key) is not None for key in (b"1", b"10", b"quoted")] == [
+        False,
+        True,
+        True,
+    ]
     scheduler.forget('é"x')
-    assert scheduler.stored_answer(b"quoted") is None
+    assert session_of(scheduler).stored_answer(b"quoted") is None
     scheduler.close()
     content = b"".join(path.read_bytes() for path in folder.glob("fleet.turnout*"))
     assert 'é\\"x'.encode() not in content
@@ -373,7 +377,7 @@ def test_answers_about_a_forgotten_client_are_deleted(open_fleet: OpenFleet, fol
 
 def test_a_damaged_answer_is_found(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler, path = open_fleet(), folder / "fleet.turnout"
-    scheduler.store_answer(answer("key", '{"new":1}'))
+    session_of(scheduler).store_answer(answer("key", '{"new":1}'))
     scheduler.close()
     intact = {finding.part: finding.ok for finding in examine(path)}
     assert intact["answers"] is True
@@ -381,7 +385,7 @@ def test_a_damaged_answer_is_found(open_fleet: OpenFleet, folder: Path) -> None:
         db.execute("UPDATE answers SET answer = '{\"new\":2}'")
         db.commit()
     with pytest.raises(StoreError, match="does not match its checksum"):
-        open_fleet().stored_answer(b"key")
+        session_of(open_fleet()).stored_answer(b"key")
     assert {finding.part for finding in examine(path) if finding.ok is False} == {"answers"}
 
 

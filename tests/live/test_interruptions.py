@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from killing import environment
-from live.fleets import OpenFleet, offered, packed, packed_from_disk, turns_in
+from live.fleets import OpenFleet, exported, offered, packed, packed_from_disk, turns_in
 from live.serving import TORTURE
 from measuring import unmeasured
 from turnout.errors import ReportError, StoreError
 from turnout.live import FleetReader, Scheduler
+from turnout.live._internals import session_of
 from turnout.live.journal import redaction
 
 #: After the commit, every line of these packages is a step; of the others, and before the commit, every 25th.
@@ -40,7 +41,7 @@ class Interruption:
     """Raises an exception at the n-th step of a call; steps are lines of code of the package."""
 
     def __init__(self, scheduler: Scheduler, step: int) -> None:
-        self._connection = scheduler._journal._file.connection
+        self._connection = session_of(scheduler).journal._file.connection
         self._left, self._lines, self._is_committed, self.fired = step, 0, False, False
 
     def __enter__(self) -> Interruption:
@@ -90,7 +91,7 @@ class Twins:
             self._open_fleet(f"{name}-{self._pairs}.turnout", **SETTINGS) for name in ("disturbed", "undisturbed")
         )
         for scheduler in (self.disturbed, self.undisturbed):
-            scheduler._journal._file.connection.execute("PRAGMA synchronous = OFF")
+            session_of(scheduler).journal._file.connection.execute("PRAGMA synchronous = OFF")
 
     def compare(self) -> None:
         """Compares what the files of both fleets contain, and closes them."""
@@ -103,11 +104,13 @@ class Twins:
 
     def call(self, name: str, *arguments: Any, is_done: Callable[[Scheduler], bool] = lambda _: False, **o: Any) -> Any:
         """Calls a method on both fleets; on the first until it is done, with one interruption if it is the target."""
-        expected = getattr(self.undisturbed, name)(*arguments, **o)
+        expected = getattr(session_of(self.undisturbed) if name == "snapshot" else self.undisturbed, name)(
+            *arguments, **o
+        )
         if name == self.target and not self.fired:
             with Interruption(self.disturbed, self.step) as interruption:
                 try:
-                    getattr(self.disturbed, name)(*arguments, **o)
+                    getattr(session_of(self.disturbed) if name == "snapshot" else self.disturbed, name)(*arguments, **o)
                 except Interrupted:
                     pass
                 else:
@@ -116,7 +119,7 @@ class Twins:
             self.fired = interruption.fired
             if is_done(self.disturbed):
                 return expected
-        getattr(self.disturbed, name)(*arguments, **o)
+        getattr(session_of(self.disturbed) if name == "snapshot" else self.disturbed, name)(*arguments, **o)
         return expected
 
     def play_round(self, number: int) -> None:
@@ -148,7 +151,7 @@ class Twins:
 
 
 def events_of(scheduler: Scheduler) -> list[dict[str, Any]]:
-    events = list(scheduler.export())
+    events = exported(scheduler)
     for event in events:
         event.pop("opened", None), event.pop("closed", None), event.pop("at", None)
     return events
@@ -218,10 +221,10 @@ def test_f2_memory_is_loaded_again_even_if_loading_was_interrupted(
     scheduler = open_fleet(**SETTINGS)
     scheduler.choose(offered("a", "b", "c"))
     with monkeypatch.context() as patch:
-        patch.setattr("turnout.live.turns.rounds.state.Fleet.close", interrupt)
+        patch.setattr("turnout.live.turns.rounds.state.RoundFleet.close", interrupt)
         with pytest.raises(Interrupted):
             scheduler.close_round(9.0)
-        patch.setattr("turnout.live.scheduler.load", interrupt)
+        patch.setattr("turnout.live.serving.session.load", interrupt)
         for _ in range(2):
             with pytest.raises(Interrupted):
                 scheduler.round  # noqa: B018
@@ -244,7 +247,7 @@ def test_f2_a_round_cannot_be_closed_twice(open_fleet: OpenFleet) -> None:
     scheduler.close_round(9.0)
     with (
         pytest.raises(StoreError, match="round 1 is not open in the file"),
-        scheduler._journal.writing() as changes,
+        session_of(scheduler).journal.writing() as changes,
     ):
         changes.drop_open_round(1)
 
@@ -258,10 +261,10 @@ def test_f2_a_block_that_was_left_behind_does_not_end_a_later_transaction(open_f
     scheduler = open_fleet(**SETTINGS)
     scheduler.choose(offered("a", "b", "c"))
     scheduler.close_round(9.0)
-    file = scheduler._journal._file
+    file = session_of(scheduler).journal._file
     abandoned = getattr(file, kind)()
     abandoned.__enter__()  # and an interruption before the first statement of the block
-    with scheduler._journal.writing() as changes:
+    with session_of(scheduler).journal.writing() as changes:
         changes.put_closed_round(77)
         del abandoned
         gc.collect()
@@ -269,7 +272,7 @@ def test_f2_a_block_that_was_left_behind_does_not_end_a_later_transaction(open_f
         changes.put_closed_round(1)
     with FleetReader(scheduler.path) as reader:
         assert reader.round == 1
-    scheduler.snapshot()
+    session_of(scheduler).snapshot()
     assert packed(scheduler) == packed_from_disk(scheduler.path)
 
 
@@ -278,6 +281,7 @@ def test_f2_a_block_that_was_left_behind_does_not_end_a_later_transaction(open_f
 PROGRAM = """
 import random, signal, sys, threading, time, os
 from live.test_interruptions import SETTINGS, offered
+from turnout.live._internals import session_of
 from turnout.live import Scheduler
 
 armed = False
@@ -297,7 +301,7 @@ def call(scheduler, name, *arguments, is_done=lambda: False, **options):
     while True:
         try:
             armed = interruptions < wanted  # so that a call that always takes longer than the timer ends at last
-            getattr(scheduler, name)(*arguments, **options)
+            getattr(session_of(scheduler) if name == "snapshot" else scheduler, name)(*arguments, **options)
             armed = False
             return
         except BaseException as error:
@@ -313,7 +317,7 @@ def call(scheduler, name, *arguments, is_done=lambda: False, **options):
 def play(path):
     rng = random.Random(7)
     with Scheduler.open(path, **SETTINGS) as scheduler:
-        scheduler._journal._file.connection.execute("PRAGMA synchronous = OFF")
+        session_of(scheduler).journal._file.connection.execute("PRAGMA synchronous = OFF")
         number = 0
         while number < 40 or interruptions < wanted:
             number += 1
@@ -343,14 +347,14 @@ def test_f2_random_interruptions_change_nothing(folder: Path, wanted: int) -> No
     assert played.returncode == 0, played.stderr
     rounds, interruptions = map(int, played.stdout.split())
     assert interruptions >= wanted
-    with Scheduler.open(path, read_only=True) as scheduler:
+    with FleetReader(path) as scheduler:
         assert scheduler.round == rounds
         assert scheduler.certificate().turns.sum() == 2 * rounds
         assert scheduler.certificate().books_balance
-        assert [event["round"] for event in scheduler.export() if event["kind"] == "round"] == [
-            *range(scheduler.summary_round + 1, rounds + 1)
+        assert [event["round"] for event in exported(scheduler) if event["kind"] == "round"] == [
+            *range(scheduler.summary().round + 1, rounds + 1)
         ]
         recorded = packed(scheduler)
     with Scheduler.open(path) as scheduler:
-        scheduler._journal._file.connection.execute("DELETE FROM snapshot")
+        session_of(scheduler).journal._file.connection.execute("DELETE FROM snapshot")
     assert packed_from_disk(path) == recorded  # as computed from the first event

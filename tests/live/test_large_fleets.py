@@ -12,14 +12,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from live.fleets import OpenFleet, named, packed, packed_from_disk, play_round
+from live.fleets import OpenFleet, client_rows, named, packed, packed_from_disk, play_round
 from turnout.errors import OfferError, ReportError, StateError, StoreError, TurnoutError
 from turnout.live import FleetReader, FleetStatus, Reporter, Scheduler
-from turnout.live._internals import examine
+from turnout.live._internals import examine, forget_in_steps, session_of
 from turnout.live.identifiers import check_client_id, check_client_ids
 from turnout.live.journal import changes, journal, redaction
 from turnout.live.turns.records import digest_of
-from turnout.live.turns.rounds.state import Fleet
+from turnout.live.turns.rounds.state import RoundFleet
 from turnout.storage.encoding.packing import pack_snapshot, unpack_snapshot
 
 #: Ids with everything that JSON, SQL or the separator of ids could change.
@@ -71,14 +71,14 @@ def test_ids_are_read_as_they_were_registered_however_many_are_read_at_once(
     with open_fleet() as scheduler:
         assert scheduler.register(plain) == 9
         assert scheduler.register([*ODD_IDS, *plain, *ODD_IDS]) == len(ODD_IDS)
-        assert scheduler.rows(ODD_IDS).tolist() == list(range(9, 9 + len(ODD_IDS)))
+        assert client_rows(scheduler, ODD_IDS).tolist() == list(range(9, 9 + len(ODD_IDS)))
         state, path = packed(scheduler), scheduler.path
     with Scheduler.open(path) as reopened:
         assert reopened.clients == [*plain, *ODD_IDS]
-        assert reopened.rows(ODD_IDS).tolist() == list(range(9, 9 + len(ODD_IDS)))
+        assert client_rows(reopened, ODD_IDS).tolist() == list(range(9, 9 + len(ODD_IDS)))
         assert packed(reopened) == state
     with FleetReader(path) as reader:
-        assert reader.ids == [*plain, *ODD_IDS]
+        assert reader.clients == [*plain, *ODD_IDS]
         joined = [client for event in reader.events() for client in event.clients]
         assert joined == [*plain, *ODD_IDS]
         assert reader.last_event == -(-9 // at_once) + -(-len(ODD_IDS) // at_once)
@@ -98,7 +98,7 @@ def test_a_table_of_clients_without_one_of_its_rows_is_refused(open_fleet: OpenF
 def test_a_changed_id_in_the_table_of_clients_is_refused(open_fleet: OpenFleet) -> None:
     with open_fleet() as scheduler:
         scheduler.register(named(4))
-        scheduler.snapshot()
+        session_of(scheduler).snapshot()
         path = scheduler.path
     execute(path, "UPDATE clients SET id = 'c0' WHERE row = 3")
     with pytest.raises(StoreError, match="table of clients"):
@@ -107,7 +107,7 @@ def test_a_changed_id_in_the_table_of_clients_is_refused(open_fleet: OpenFleet) 
 
 
 def test_two_clients_never_have_the_same_id() -> None:
-    fleet = Fleet(lambda clients: pytest.fail(f"{clients} clients"), backoff_after=3, late_window=3)
+    fleet = RoundFleet(lambda clients: pytest.fail(f"{clients} clients"), backoff_after=3, late_window=3)
     fleet.ids = ["a", "b", "a"]
     with pytest.raises(StateError, match="1 client has the id of another one"):
         fleet.rows  # noqa: B018
@@ -147,7 +147,7 @@ def test_a_snapshot_of_the_former_layout_is_read(open_fleet: OpenFleet) -> None:
     with open_fleet() as scheduler:
         for _ in range(3):
             play_round(scheduler, named(5))
-        scheduler.snapshot()
+        session_of(scheduler).snapshot()
         state, path = packed(scheduler), scheduler.path
     ((seq, data),) = execute(path, "SELECT seq, data FROM snapshot")
     former = pack_snapshot(unpack_snapshot(data))
@@ -166,7 +166,7 @@ def test_a_large_fleet_is_opened_as_it_was_closed(open_fleet: OpenFleet) -> None
             chosen = scheduler.choose(status)
             scheduler.report_many({client: float(rng.uniform(1, 9)) for client in chosen[:-1]})
             scheduler.close_round()
-        scheduler.snapshot()
+        session_of(scheduler).snapshot()
         assert packed(scheduler) == packed_from_disk(scheduler.path)
         ((stored,),) = execute(scheduler.path, "SELECT LENGTH(data) FROM snapshot")
         assert stored < len(packed(scheduler)) / 8
@@ -177,7 +177,7 @@ def test_a_large_fleet_is_opened_as_it_was_closed(open_fleet: OpenFleet) -> None
 
 def judged(scheduler: Scheduler, before: list[int]) -> list[int]:
     """Returns since when each client is beyond the tolerance, by a certificate after each round."""
-    broken = scheduler._fleet.policy.certificate().broken  # type: ignore[union-attr]
+    broken = session_of(scheduler).fleet.policy.certificate().broken  # type: ignore[union-attr]
     since = before + [0] * (len(broken) - len(before))
     return [(old or scheduler.round) if now else 0 for old, now in zip(since, broken.tolist(), strict=True)]
 
@@ -187,7 +187,9 @@ def test_skipped_tests_miss_no_broken_promise_and_no_absent_client(open_fleet: O
     """Clients retire, join and are forgotten, and settings are amended, while promises break and are mended."""
     settings = {"cohort_size": 2, "guaranteed_rate": 0.3, "tolerance": 1.5}
     rng, since, skipped, broken, backed_off = np.random.default_rng(1), [0] * 12, 0, 0, 0
-    with open_fleet(policy=policy, settings=settings, deadline=5.0, rest_after=2, allow_infeasible=True) as scheduler:
+    with open_fleet(
+        policy=policy, settings=settings, deadline=5.0, backoff_after=2, allow_infeasible=True
+    ) as scheduler:
         scheduler.register(named(12))
         for number in range(1, 121):
             available = [client for client in scheduler.clients if rng.random() < 0.6] or scheduler.clients[:1]
@@ -195,12 +197,12 @@ def test_skipped_tests_miss_no_broken_promise_and_no_absent_client(open_fleet: O
             scheduler.report_many({client: 1.0 for client in chosen if rng.random() < 0.7})
             scheduler.close_round()
             since = judged(scheduler, since)
-            counters = scheduler._fleet.counters
+            counters = session_of(scheduler).fleet.counters
             absent = (counters.retired > 0) | (counters.backoff_until > number)
-            assert scheduler._fleet.unavailable.tolist() == absent.tolist()
+            assert session_of(scheduler).fleet.unavailable.tolist() == absent.tolist()
             backed_off += int((counters.backoff_until > number).sum())
-            assert scheduler._fleet.counters.broken_since.tolist() == since
-            skipped += scheduler._fleet._unbroken_until > number
+            assert session_of(scheduler).fleet.counters.broken_since.tolist() == since
+            skipped += session_of(scheduler).fleet._unbroken_until > number
             broken += any(since)
             if number == 30:
                 scheduler.amend(guaranteed_rate=0.05, tolerance=20.0)
@@ -213,7 +215,7 @@ def test_skipped_tests_miss_no_broken_promise_and_no_absent_client(open_fleet: O
                 scheduler.forget("c4")
             if number == 90:
                 scheduler.amend(guaranteed_rate=0.4, tolerance=1.0)
-                since = scheduler._fleet.counters.broken_since.tolist()
+                since = session_of(scheduler).fleet.counters.broken_since.tolist()
     assert skipped > 20
     assert backed_off > 0
     assert broken > 20
@@ -231,7 +233,7 @@ def test_a_batch_of_reports_equals_single_reports(open_fleet: OpenFleet) -> None
             scheduler.close_round()
             scheduler.choose(named(6))
         late = first[1:3]
-        cohort = [turn.id for turn in many.turns(2)]
+        cohort = [turn.id for turn in many.history(round=2)]
         mixed = {client: 2.0 + index for index, client in enumerate(cohort)}
         mixed |= {client: 30.0 for client in late if client not in cohort}
         assert many.report_many(mixed) == sum(single.report(client, seconds) for client, seconds in mixed.items())
@@ -240,7 +242,9 @@ def test_a_batch_of_reports_equals_single_reports(open_fleet: OpenFleet) -> None
         for scheduler in (many, single):
             scheduler.close_round()
         assert packed(many) == packed(single)
-        assert [turn.late_seconds for turn in many.turns(1)] == [turn.late_seconds for turn in single.turns(1)]
+        assert [turn.late_seconds for turn in many.history(round=1)] == [
+            turn.late_seconds for turn in single.history(round=1)
+        ]
 
 
 def test_a_batch_with_one_wrong_report_records_nothing(open_fleet: OpenFleet) -> None:
@@ -250,7 +254,7 @@ def test_a_batch_with_one_wrong_report_records_nothing(open_fleet: OpenFleet) ->
             for wrong in ({**dict.fromkeys(cohort, 1.0), "nobody": 1.0}, {cohort[0]: 1.0, "c0'--": 2.0}):
                 with pytest.raises(ReportError, match="was not selected"):
                     reporter.report_many(wrong)
-            assert [turn.kind for turn in scheduler.turns()] == [None] * 3
+            assert [turn.kind for turn in scheduler.history()] == [None] * 3
             assert reporter.report_many(dict.fromkeys(cohort, 1.0)) == 3
             with pytest.raises(ReportError, match="was reported before"):
                 reporter.report_many({cohort[0]: 1.0, cohort[1]: 9.0})
@@ -270,7 +274,7 @@ def test_a_client_is_forgotten_step_by_step(open_fleet: OpenFleet, monkeypatch: 
             for _ in range(5):
                 play_round(scheduler, ["secret-phone", *named(3)])
             steps = 0
-            for _ in scheduler.forget_in_steps("secret-phone"):
+            for _ in forget_in_steps(scheduler, "secret-phone"):
                 steps += 1
                 assert "secret-phone" not in scheduler.clients
                 assert scheduler.status().clients == 7
@@ -291,7 +295,7 @@ def test_forgetting_that_the_caller_stopped_is_completed_when_the_fleet_is_opene
     with open_fleet(settings={"cohort_size": 2}) as scheduler:
         for _ in range(3):
             play_round(scheduler, ["secret-phone", "b"])
-        steps = scheduler.forget_in_steps("secret-phone")
+        steps = forget_in_steps(scheduler, "secret-phone")
         next(steps)
         with FleetReader(scheduler.path) as reader:
             assert not any("secret-phone" in event.clients for event in reader.events())
@@ -299,6 +303,6 @@ def test_forgetting_that_the_caller_stopped_is_completed_when_the_fleet_is_opene
     with Scheduler.open(path) as reopened:
         assert packed(reopened) == state
         with pytest.raises(ReportError, match="there is no client 'secret-phone'"):
-            next(reopened.forget_in_steps("secret-phone"))
+            next(forget_in_steps(reopened, "secret-phone"))
     assert b"secret-phone" not in path.read_bytes()
     assert problems(path) == []

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from live.fleets import OpenFleet, named, offered, packed, packed_from_disk, play_round, rows_of, turns_in
+from live.fleets import OpenFleet, exported, named, offered, packed, packed_from_disk, play_round, rows_of, turns_in
 from turnout.errors import ReportError
 from turnout.live import Reporter
+from turnout.live._internals import session_of
 from turnout.live.audit.doctor.doctor import examine
 
 
@@ -28,7 +29,7 @@ def test_losses_are_passed_to_the_policy_when_the_round_is_closed(open_fleet: Op
     report = scheduler.close_round().report
     assert report.losses is not None
     np.testing.assert_array_equal(report.losses, [0.5, 0.25, math.nan, math.nan])
-    assert [turn.loss for turn in scheduler.turns(1)] == [0.5, 0.25, None, None]
+    assert [turn.loss for turn in scheduler.history(round=1)] == [0.5, 0.25, None, None]
     assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
 
 
@@ -90,7 +91,7 @@ def test_the_loss_of_a_late_client_is_recorded_but_not_learned(open_fleet: OpenF
             scheduler.report("b", 20.0, loss=other)
     play_round(scheduler, offered("a"), 1.0)
     assert scheduler.history("b")[0].loss == 5.0
-    assert scheduler.state()["policy.losses"].tolist() == [2.0, -math.inf]
+    assert session_of(scheduler).memory.state()["policy.losses"].tolist() == [2.0, -math.inf]
     assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
 
 
@@ -157,7 +158,7 @@ def test_losses_are_exported_and_those_of_a_forgotten_client_leave_the_file(
     scheduler.report_many({"a": 2.0, "b": 3.0}, losses={"b": 0.1234567})
     scheduler.close_round()
     play_round(scheduler, offered("a", "b"), 1.0)
-    rounds = [event["losses"] for event in scheduler.export() if event["kind"] == "round"]
+    rounds = [event["losses"] for event in exported(scheduler) if event["kind"] == "round"]
     assert json.loads(json.dumps(rounds, allow_nan=False)) == [[None, 0.1234567], [None, None]]
     before = b"".join(file.read_bytes() for file in folder.iterdir())
     assert in_a_column in before
@@ -166,7 +167,7 @@ def test_losses_are_exported_and_those_of_a_forgotten_client_leave_the_file(
     after = b"".join(file.read_bytes() for file in folder.iterdir())
     assert in_a_column not in after
     assert in_an_array not in after
-    assert [event["losses"] for event in scheduler.export() if event["kind"] == "round"] == [[None, None]] * 2
+    assert [event["losses"] for event in exported(scheduler) if event["kind"] == "round"] == [[None, None]] * 2
     assert rows_of(folder / "fleet.turnout", "SELECT loss FROM turns") == [(None,)] * 4
     assert all(finding.ok is not False for finding in examine(folder / "fleet.turnout"))
     assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")

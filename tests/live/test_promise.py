@@ -14,19 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from live import restless_server
-from live.fleets import OpenFleet, named, offered, packed, packed_from_disk, play_round
+from live.fleets import OpenFleet, exported, named, offered, packed, packed_from_disk, play_round
 from turnout.errors import InfeasiblePromise
 from turnout.kernel.arrays import IntArray
 from turnout.kernel.certificate import Certificate
 from turnout.kernel.feasibility import least_tolerances, require_feasible
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.randomness import round_rng
-from turnout.live import ClientStatus, Scheduler, certify
-from turnout.live._internals import examine
+from turnout.live import ClientStatus, FleetReader, Scheduler, certify
+from turnout.live._internals import examine, session_of
 from turnout.live._internals import verify as verifier
 from turnout.live.clock import now
 from turnout.live.operation.notices import longest_wait
-from turnout.live.turns.rounds.counters import ClientCounters
+from turnout.live.turns.counters import ClientCounters
 
 TWELVE = [f"h{row:02}" for row in range(12)]
 ROUNDS = 120
@@ -59,7 +59,7 @@ def play_twelve(
     scheduler: Scheduler, rounds: int = ROUNDS, *, seed: int = 0, busy: bool = False
 ) -> tuple[float, float]:
     """Plays rounds of the twelve clients; returns the mean duration, and how far anybody was ever behind."""
-    scheduler._journal._file.connection.execute("PRAGMA synchronous = OFF")
+    session_of(scheduler).journal._file.connection.execute("PRAGMA synchronous = OFF")
     total, worst = 0.0, -np.inf
     for round_ in range(scheduler.round + 1, scheduler.round + rounds + 1):
         statuses, seconds = statuses_and_times(round_, seed, busy=busy)
@@ -67,7 +67,7 @@ def play_twelve(
         scheduler.report_many({client: seconds[client] for client in cohort})
         scheduler.close_round()
         total += max(seconds[client] for client in cohort)
-        if scheduler.has_guarantee:
+        if session_of(scheduler).certificate() is not None:
             worst = max(worst, float(scheduler.certificate().behind.max()))
     return total / rounds, worst
 
@@ -88,8 +88,8 @@ def test_with_all_defaults_nobody_is_beyond_the_tolerance_and_rounds_are_55_perc
     assert seconds <= 0.45 * random_seconds
     assert fair.certificate().status != "broken"
     assert fair.certificate().turns.min() >= 0.1 * ROUNDS - 2
-    assert fair.status().certificate_holds
-    assert fair.notices() == []
+    assert fair.status().promise == fair.certificate().summary()
+    assert fair.status().notices == []
 
 
 def test_a_broken_promise_is_called_broken_everywhere(
@@ -109,7 +109,7 @@ def test_a_broken_promise_is_called_broken_everywhere(
         "broken: h04 is 5.00 turns behind, beyond the tolerance of 2, since round 31; 8 of 12 clients are beyond it"
     )
     status = scheduler.status()
-    assert (status.promise, status.certificate_holds) == (certificate.summary(), False)
+    assert status.promise == certificate.summary()
     assert status.promise_sentence == sentence
     assert f"promise    {sentence}" in str(status)
     assert status.behind == dict.fromkeys(TWELVE[4:], 5.0)
@@ -152,7 +152,7 @@ def test_the_advice_for_fair_pace_does_not_name_fair_pace(open_fleet: OpenFleet)
     scheduler = open_fleet(settings={"cohort_size": 1, "guaranteed_rate": 1}, deadline=10.0)
     for _ in range(8):
         play_round(scheduler, offered("a", "b"))
-    broken, infeasible = scheduler.notices()
+    broken, infeasible = scheduler.status().notices
     assert broken.startswith("the promise is broken: ")
     assert "Amend the fleet to a smaller guaranteed_rate or a larger cohort_size; check" in broken
     assert infeasible.endswith("amend the fleet to a guaranteed_rate of at most 0.5, or a cohort_size of at least 2")
@@ -165,7 +165,7 @@ def test_a_speed_weight_that_makes_clients_wait_too_long_is_reported_in_the_firs
     open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     scheduler = open_fleet(**SLOW, deadline=3600.0)
-    assert scheduler.notices() == []
+    assert scheduler.status().notices == []
     play_twelve(scheduler, 4)  # after three rounds everybody's time is known
     logged = [record.message for record in caplog.records if "waits about" in record.message]
     assert len(logged) == 1
@@ -174,14 +174,14 @@ def test_a_speed_weight_that_makes_clients_wait_too_long_is_reported_in_the_firs
     (notice,) = (notice for notice in scheduler.status().notices if "waits about" in notice)
     assert notice.startswith("at speed_weight=20 h")
     assert "like 7 more clients: amend the fleet to a speed_weight of at most 0.0065, or create a new fleet" in notice
-    found = longest_wait(scheduler._memory.fleet, 20.0)
+    found = longest_wait(session_of(scheduler).memory.fleet, 20.0)
     assert found is not None
     client = scheduler.clients[found.row]
     assert client == "h11"
     fastest_cohort = 60 + 3 * 420 / 11
     assert found.rounds == pytest.approx(20.0 * (480 - fastest_cohort) / 0.1)  # speed_weight · (extra seconds) / rate
     assert not found.never
-    assert longest_wait(scheduler._memory.fleet, found.largest_weight) is None
+    assert longest_wait(session_of(scheduler).memory.fleet, found.largest_weight) is None
 
 
 def test_the_estimated_wait_is_that_of_the_explanation(open_fleet: OpenFleet) -> None:
@@ -189,20 +189,20 @@ def test_the_estimated_wait_is_that_of_the_explanation(open_fleet: OpenFleet) ->
     seconds = dict(zip(TWELVE, np.linspace(60.0, 480.0, 12).tolist(), strict=True))
     for _ in range(40):
         play_round(scheduler, TWELVE, seconds)
-    found = longest_wait(scheduler._memory.fleet, 20.0)
+    found = longest_wait(session_of(scheduler).memory.fleet, 20.0)
     assert found is not None
     assert scheduler.clients[found.row] == "h11"
     assert found.rounds == pytest.approx(20 * (480 - seconds["h03"]) / 0.1)
     explained = scheduler.explain("h11").rounds_until
     assert explained is not None
     assert found.rounds == pytest.approx(explained, rel=0.15)
-    assert "h11 waits about 61,091 rounds for a turn, like 7 more clients" in "".join(scheduler.notices())
+    assert "h11 waits about 61,091 rounds for a turn, like 7 more clients" in "".join(scheduler.status().notices)
 
 
 def test_a_client_whose_debt_is_capped_too_early_is_said_to_be_never_selected(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(policy="rbcsf", settings={**PROMISE, "speed_weight": 20.0, "max_owed": 50}, deadline=None)
     play_twelve(scheduler, 4)
-    assert "; max_owed caps its debt before that, so it is never selected: amend" in "".join(scheduler.notices())
+    assert "; max_owed caps its debt before that, so it is never selected: amend" in "".join(scheduler.status().notices)
 
 
 @pytest.mark.parametrize(
@@ -220,18 +220,18 @@ def test_nobody_is_said_to_wait_if_the_weight_is_small_or_does_not_decide(
 ) -> None:
     scheduler = open_fleet(**options, deadline=3600.0)
     play_twelve(scheduler, 20)
-    assert not [notice for notice in scheduler.notices() if "waits about" in notice]
+    assert not [notice for notice in scheduler.status().notices if "waits about" in notice]
 
 
 # Since when a promise is broken
 
 
-def recount(scheduler: Scheduler, limit: int, units: int, rates: int) -> IntArray:
+def recount(scheduler: Scheduler | FleetReader, limit: int, units: int, rates: int) -> IntArray:
     """Counts since when each client is broken, from the exported events alone (accrual by availability)."""
     behind: dict[str, int] = {}
     since: dict[str, int] = {}
     left: set[str] = set()
-    for event in scheduler.export():
+    for event in exported(scheduler):
         if event["kind"] == "join":
             behind |= dict.fromkeys(event["clients"], 0)
             since |= dict.fromkeys(event["clients"], 0)
@@ -256,7 +256,7 @@ def test_broken_since_equals_a_recount_of_the_events(folder: Path, options: dict
     seen = set()
     for rounds in range(2, 26, 4):  # the file is closed and opened again, with and without a new snapshot
         restless_server.play(str(path), rounds, options=strict)
-        with Scheduler.open(path, read_only=True) as reader:
+        with FleetReader(path) as reader:
             certificate = reader.certificate()
             since = recount(reader, limit=int(9 * tolerance), units=9, rates=1)
             assert certificate.broken_since is not None
@@ -338,11 +338,11 @@ def test_the_doctor_finds_a_forged_round(open_fleet: OpenFleet, folder: Path) ->
     def findings() -> list[str]:
         return [finding.message for finding in examine(path) if finding.ok is False]
 
-    state = scheduler._memory.state()
+    state = session_of(scheduler).memory.state()
     forged = {**state, "numbers.broken_since": state["numbers.broken_since"] * 2}
     for snapshot, problems in ((state, 0), (forged, 1)):
-        with scheduler._journal.writing() as changes:
-            changes.put_snapshot(scheduler._journal.last_event(), snapshot, now())
+        with session_of(scheduler).journal.writing() as changes:
+            changes.put_snapshot(session_of(scheduler).journal.last_event(), snapshot, now())
         assert len(findings()) == problems
     assert "numbers.broken_since" in findings()[0]
 
@@ -368,7 +368,7 @@ def test_a_retired_client_stays_in_the_certificate_but_does_not_break_the_promis
     sentence = "kept: all 2 clients are less than one turn behind; 1 client retired while beyond the tolerance"
     assert scheduler.status().promise_sentence == sentence
     assert scheduler.status().behind == {}
-    assert scheduler.notices() == []
+    assert scheduler.status().notices == []
     scheduler.forget("gone")
     assert scheduler.certificate().broken_since.tolist() == [0, 0, 5]  # type: ignore[union-attr]
     content = certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
@@ -378,7 +378,7 @@ def test_a_retired_client_stays_in_the_certificate_but_does_not_break_the_promis
         scheduler.retire(client)
     status = scheduler.status()
     assert status.promise_sentence == "kept: all clients have retired; 1 client retired while beyond the tolerance"
-    assert (status.worst, status.certificate_holds) == (None, True)
+    assert status.worst is None
 
 
 def test_a_certificate_of_some_clients_is_that_of_their_rows() -> None:
@@ -448,9 +448,9 @@ def test_the_least_tolerance_grows_with_absences_only_if_these_earn_turns() -> N
 def test_clients_that_are_absent_too_long_for_the_tolerance_are_noticed(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 2, "guaranteed_rate": 0.2, "accrual": "always"})
     for round_ in range(24):
-        assert not [notice for notice in scheduler.notices() if "absent" in notice] or round_ >= 20
+        assert not [notice for notice in scheduler.status().notices if "absent" in notice] or round_ >= 20
         play_round(scheduler, offered("a", "b", *(["away"] if round_ % 3 == 0 else [])))
-    (notice,) = scheduler.notices()
+    (notice,) = scheduler.status().notices
     assert notice == (
         "away may be absent for so long that no policy keeps the tolerance: use accrual='available', or a tolerance "
         f"above {0.2 * (2 + np.log(0.001) / np.log(1 - 9 / 26)):.2f}"
@@ -458,4 +458,4 @@ def test_clients_that_are_absent_too_long_for_the_tolerance_are_noticed(open_fle
     other = open_fleet("other", settings={"cohort_size": 2, "guaranteed_rate": 0.2, "tolerance": 1})
     for round_ in range(24):
         play_round(other, offered("a", "b", *(["away"] if round_ % 3 == 0 else [])))
-    assert other.notices() == []
+    assert other.status().notices == []

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from live.fleets import OpenFleet, World, packed, packed_from_disk, rows_of
+from live.fleets import OpenFleet, World, client_rows, exported, packed, packed_from_disk, rows_of, state_of
 from turnout.cli.fleet.recording import read_recording
 from turnout.errors import ReportError, SettingError
 from turnout.kernel.rounds import RoundReport
 from turnout.live import FleetReader, Scheduler, certify
-from turnout.live._internals import examine
+from turnout.live._internals import examine, session_of
 from turnout.live.journal.journal import Journal
 from turnout.storage.files.database import log_path
 
@@ -47,9 +47,9 @@ def play(scheduler: Scheduler, world: World, rounds: range) -> list[list[str]]:
     return cohorts
 
 
-def learned(scheduler: Scheduler) -> dict[str, Any]:
+def learned(scheduler: Scheduler | FleetReader) -> dict[str, Any]:
     """Returns what the policy has learned about times."""
-    state = {key: value for key, value in scheduler.state().items() if key.startswith("policy.")}
+    state = {key: value for key, value in state_of(scheduler).state().items() if key.startswith("policy.")}
     return {key: value.tolist() for key, value in state.items() if "model" in key or "usual" in key}
 
 
@@ -94,7 +94,7 @@ def test_selections_are_the_same_and_no_status_is_in_the_file(open_fleet: OpenFl
         assert private.round == first + 4
     private.choose(world.statuses(16))  # nor is there one while a round is open
     assert numbers_in(private.path, world, range(1, 17)) == 0
-    private.report(private.turns()[0].id, 5.0)
+    private.report(private.history()[0].id, 5.0)
     private.close_round()
     assert [finding.message for finding in examine(private.path) if finding.ok is False] == []
 
@@ -111,7 +111,7 @@ def test_no_status_of_a_client_that_trains_is_in_the_file_of_a_fleet_without_rou
         assert (numbers_in(scheduler.path, world, range(1, number + 1)) > 0) == persisted
         with FleetReader(scheduler.path) as reader:
             assert all(np.isnan(flight.context).all() != persisted for flight, _ in reader.in_flight())
-        scheduler.snapshot()
+        session_of(scheduler).snapshot()
         assert has_contexts(scheduler.path, "flights") == persisted
         for turn in scheduler.in_flight()[: number % 3]:
             scheduler.report(turn.id, 4.0)
@@ -151,7 +151,7 @@ def test_no_context_of_a_late_client_is_in_a_stored_state(
         cohort = scheduler.choose(world.statuses(number))
         scheduler.report_many(dict.fromkeys(cohort[1:], 9.0))
         scheduler.close_round()  # the first is late
-    scheduler.snapshot()
+    session_of(scheduler).snapshot()
     assert has_contexts(scheduler.path) == persisted
     scheduler.forget(next(client for client in scheduler.clients if client not in cohort))
     assert has_contexts(scheduler.path) == persisted
@@ -181,12 +181,12 @@ def test_after_a_crash_the_open_round_counts_but_teaches_nothing(open_fleet: Ope
     scheduler.close()  # as after a crash: only the file is left
     with Scheduler.open(scheduler.path) as restarted:
         assert restarted.choose(world.statuses(8)) == cohort
-        assert restarted.predicted_seconds() == {}
+        assert session_of(restarted).predicted_seconds() == {}
         known = learned(restarted)
         assert len(known) >= 2
         restarted.report_many(dict.fromkeys(cohort, 7.5))
         restarted.close_round()
-        rows = restarted.rows(cohort)
+        rows = client_rows(restarted, cohort)
         assert (restarted.certificate().turns[rows] == turns[rows] + 1).all()
         assert learned(restarted) == known
         assert packed(restarted) == packed_from_disk(restarted.path)
@@ -204,7 +204,7 @@ def test_explain_replay_and_certify_say_what_they_lack(open_fleet: OpenFleet, fo
         read_recording(scheduler.path)
     content = certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
     assert sum(client["turns"] for client in content["clients"].values()) == int(scheduler.certificate().turns.sum())
-    assert [event["contexts"] for event in scheduler.export() if event["kind"] == "round"] == [None] * 7
+    assert [event["contexts"] for event in exported(scheduler) if event["kind"] == "round"] == [None] * 7
     state = next(finding for finding in examine(scheduler.path) if finding.part == "state")
     assert "the statuses of clients are not persisted" in state.message
 
@@ -229,12 +229,12 @@ def test_the_setting_can_be_amended(open_fleet: OpenFleet) -> None:
     assert scheduler.amend(persist_statuses=False) == ["persist_statuses"]
     play(scheduler, world, range(4, 8))
     assert numbers_in(scheduler.path, world, range(4, 8)) == 0
-    with Scheduler.open(scheduler.path, read_only=True) as reopened:
+    with FleetReader(scheduler.path) as reopened:
         assert learned(reopened) == learned(scheduler)
     scheduler.amend(persist_statuses=True)
     play(scheduler, world, range(8, 10))
     assert numbers_in(scheduler.path, world, range(8, 10)) > 0
-    with Scheduler.open(scheduler.path, read_only=True) as reopened:
+    with FleetReader(scheduler.path) as reopened:
         assert learned(reopened) == learned(scheduler)
 
 

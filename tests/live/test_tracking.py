@@ -8,7 +8,8 @@ import pytest
 from live.fleets import OpenFleet, play_round
 from tracking.recording import Broken, Recording
 from turnout.errors import SettingError, StoreError
-from turnout.live import Scheduler
+from turnout.live import FleetReader, Scheduler
+from turnout.live._internals import session_of
 
 IDS = [f"c{number}" for number in range(6)]
 SETTINGS = {"cohort_size": 2, "guaranteed_rate": 0.2}
@@ -18,7 +19,7 @@ def test_every_closed_round_is_tracked_with_its_number(open_fleet: OpenFleet) ->
     recording = Recording()
     scheduler = open_fleet(settings=SETTINGS)
     play_round(scheduler, IDS)
-    scheduler.track(recording)
+    session_of(scheduler).track(recording)
     for _ in range(3):
         play_round(scheduler, IDS)
     assert [step for step, _ in recording.steps] == [2, 3, 4]
@@ -33,7 +34,7 @@ def test_every_closed_round_is_tracked_with_its_number(open_fleet: OpenFleet) ->
 def test_failures_and_losses_are_tracked(open_fleet: OpenFleet) -> None:
     recording = Recording()
     scheduler = open_fleet(settings=SETTINGS)
-    scheduler.track(recording)
+    session_of(scheduler).track(recording)
     first, second = scheduler.choose(IDS)
     scheduler.report(first, 3.0, loss=0.5)
     scheduler.report_failure(second, "battery")
@@ -44,16 +45,16 @@ def test_failures_and_losses_are_tracked(open_fleet: OpenFleet) -> None:
 
 def test_a_tracker_that_fails_does_not_stop_a_fleet(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
     scheduler = open_fleet(settings=SETTINGS)
-    broken = scheduler.track(Broken())
+    session_of(scheduler).track(Broken())
+    broken = session_of(scheduler).tracker
     assert broken is not None
-    assert scheduler.tracker is broken
     with caplog.at_level(logging.WARNING, "turnout.tracking"):
         for _ in range(3):
             play_round(scheduler, IDS)
         scheduler.close()
     assert (broken.calls, broken.failures) == (3, 4)
     assert sum("was not tracked" in record.getMessage() for record in caplog.records) == 1
-    with Scheduler.open(scheduler.path, read_only=True) as opened:
+    with FleetReader(scheduler.path) as opened:
         assert opened.round == 3
 
 
@@ -68,19 +69,17 @@ def test_a_fleet_is_opened_with_a_tracker_by_name(tmp_path: Path, monkeypatch: p
     assert recording.settings["settings"] == SETTINGS
     with pytest.raises(SettingError, match="unknown tracker"):
         Scheduler.open(path, tracker="nothing")
-    with pytest.raises(SettingError, match="closes no rounds"):
-        Scheduler.open(path, read_only=True, tracker=recording)
     with Scheduler.open(path) as again:  # an error has released the file
         assert again.round == 1
 
 
 def test_another_tracker_replaces_the_former(open_fleet: OpenFleet) -> None:
     scheduler, first, second = open_fleet(settings=SETTINGS), Recording(), Recording()
-    scheduler.track(first)
+    session_of(scheduler).track(first)
     play_round(scheduler, IDS)
-    scheduler.track(second)
+    session_of(scheduler).track(second)
     play_round(scheduler, IDS)
-    assert scheduler.track(None) is None
+    session_of(scheduler).track(None)
     play_round(scheduler, IDS)
     assert [step for step, _ in first.steps] == [1]
     assert [step for step, _ in second.steps] == [2]
@@ -90,7 +89,7 @@ def test_another_tracker_replaces_the_former(open_fleet: OpenFleet) -> None:
 def test_turns_without_rounds_are_tracked_by_decision(open_fleet: OpenFleet) -> None:
     recording = Recording()
     scheduler = open_fleet(concurrency=2, settings={"guaranteed_rate": 0.05})
-    scheduler.track(recording)
+    session_of(scheduler).track(recording)
     turns = scheduler.fill(IDS)
     scheduler.report(turns[0].id, 4.0, loss=0.25)
     scheduler.fill(IDS)
@@ -105,7 +104,7 @@ def test_turns_without_rounds_are_tracked_by_decision(open_fleet: OpenFleet) -> 
 def test_a_fill_that_changes_no_turn_is_not_tracked(open_fleet: OpenFleet) -> None:
     recording = Recording()
     scheduler = open_fleet(concurrency=2, settings={"guaranteed_rate": 0.05})
-    scheduler.track(recording)
+    session_of(scheduler).track(recording)
     scheduler.fill(IDS[:1])
     scheduler.fill([*IDS[:1]])  # which trains: a slot is free, but nobody is there
     assert [step for step, _ in recording.steps] == [1]
@@ -114,7 +113,7 @@ def test_a_fill_that_changes_no_turn_is_not_tracked(open_fleet: OpenFleet) -> No
 def test_turns_without_a_guarantee_are_tracked_without_a_promise(open_fleet: OpenFleet) -> None:
     recording = Recording()
     scheduler = open_fleet(concurrency=2, policy="random", settings={})
-    scheduler.track(recording)
+    session_of(scheduler).track(recording)
     scheduler.fill(IDS)
     ((step, metrics),) = recording.steps
     assert (step, metrics["turns/given"]) == (2, 2.0)
@@ -124,14 +123,14 @@ def test_turns_without_a_guarantee_are_tracked_without_a_promise(open_fleet: Ope
 def test_a_round_that_cannot_be_written_is_not_tracked(open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch) -> None:
     recording = Recording()
     scheduler = open_fleet(settings=SETTINGS)
-    scheduler.track(recording)
+    session_of(scheduler).track(recording)
     scheduler.choose(IDS)
 
     def full(*_: object, **__: object) -> None:
         raise StoreError("the disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr("turnout.live.scheduler.pack_closed", full)
+        patched.setattr("turnout.live.serving.rounds.pack_closed", full)
         with pytest.raises(StoreError):
             scheduler.close_round(after=1.0)
     assert recording.steps == []

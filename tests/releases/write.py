@@ -92,13 +92,15 @@ def fleet_figures(path: Path) -> dict[str, Any]:
         assert certificate is not None
         return {
             "round": reader.round,
-            "clients": reader.ids,
+            "clients": reader.clients,
             "deadline": reader.settings.deadline,
             "events": [event.kind for event in reader.events()],
             "turns": certificate.turns.tolist(),
             "behind": certificate.behind.tolist(),
             "retired": fleet.counters.retired.tolist(),
-            "outcomes": [turn.to_dict() for number in range(1, reader.round + 2) for turn in reader.turns(number)],
+            "outcomes": [
+                turn.to_dict() for number in range(1, reader.round + 2) for turn in reader.history(round=number)
+            ],
         }
 
 

@@ -16,8 +16,8 @@ import pytest
 from live.fleets import rows_of
 from service.served import ROUNDS, SLOTS, served
 from turnout.errors import ReportError, StoreError
-from turnout.live import Scheduler, Wait
-from turnout.live._internals import StoredAnswer, examine
+from turnout.live import FleetReader, Scheduler, Wait
+from turnout.live._internals import StoredAnswer, examine, session_of
 from turnout.live.journal.changes import Changes
 from turnout.service import calls as calls_module
 from turnout.service.calls import Answer, FleetCalls, RequestKey
@@ -171,7 +171,7 @@ def test_stopping_executes_what_waits_and_refuses_what_comes_later(calls: FleetC
         return results
 
     assert asyncio.run(run()) == ['{"new":1}'] * 5
-    with Scheduler.open(tmp_path / "fleet.turnout", read_only=True) as reader:
+    with FleetReader(tmp_path / "fleet.turnout") as reader:
         assert len(reader.clients) == 5
 
 
@@ -219,7 +219,7 @@ def test_other_calls_are_executed_between_the_steps_of_a_long_one(calls: FleetCa
         order.append("first step")
         waiting.wait()
         if answer is not None:
-            scheduler.store_answer(answer)
+            session_of(scheduler).store_answer(answer)
         yield
         order.append("second step")
 
@@ -353,7 +353,7 @@ def test_a_shutdown_answers_running_requests_and_stores_them(tmp_path: Path) -> 
         assert [future.result().status for future in sent] == [200] * 3
         first.result()
     path = tmp_path / "fleet.turnout"
-    with Scheduler.open(path, read_only=True) as reader:
+    with FleetReader(path) as reader:
         assert sorted(reader.clients) == ["c0", "c1", "c2"]
     assert all(finding.ok is not False for finding in examine(path))
 

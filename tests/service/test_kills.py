@@ -22,7 +22,7 @@ from service.simulated_devices import (
     device_with_turns,
     server_with_rounds,
 )
-from turnout.live import Scheduler, Turn
+from turnout.live import FleetReader, Scheduler, Turn
 from turnout.live._internals import examine
 from turnout.service.access.tokens import FleetTokens
 
@@ -118,7 +118,7 @@ def compare_reports(ledger: Ledger, turns: dict[tuple[int, str], Turn], number: 
 def check_recount(path: Path, turns: dict[tuple[int, str], Turn]) -> None:
     """Compares the certificate with the turns in the file, and lets the doctor examine it."""
     counted = Counter(client for (_, client), turn in turns.items() if turn.kind == "arrived")
-    with Scheduler.open(path, read_only=True) as scheduler:
+    with FleetReader(path) as scheduler:
         certified = dict(zip(scheduler.clients, scheduler.certificate().turns.tolist(), strict=True))
     assert certified == {client: counted[client] for client in certified}
     assert [finding for finding in examine(path) if finding.ok is False] == []
@@ -159,8 +159,8 @@ def test_turns_and_rounds_survive_kills(tmp_path: Path, devices: int, kills: int
 
 def check_turns(fleet: Fleet) -> None:
     """Compares the turns of a fleet without rounds with what its devices were answered."""
-    with Scheduler.open(fleet.path, read_only=True) as scheduler:
-        given = [turn for number in range(1, scheduler.round + 1) for turn in scheduler.turns(number)]
+    with FleetReader(fleet.path) as scheduler:
+        given = [turn for number in range(1, scheduler.round + 1) for turn in scheduler.history(round=number)]
     turns = {(turn.round, turn.id): turn for turn in given}
     assert len(turns) == len(given)
     assert [turn.round for turn in given] == list(range(1, len(given) + 1))  # one for each decision
@@ -177,9 +177,9 @@ def check_rounds(fleet: Fleet, size: int) -> None:
     """Compares the rounds of a fleet with what its server and its devices were answered."""
     chosen = fleet.ledger.entries("after", "rounds")
     closed = fleet.ledger.entries("after", "rounds/close")
-    with Scheduler.open(fleet.path, read_only=True) as scheduler:
-        rounds = {number: scheduler.turns(number) for number in range(1, scheduler.round + 1)}
-        assert scheduler.open_round is None
+    with FleetReader(fleet.path) as scheduler:
+        rounds = {number: scheduler.history(round=number) for number in range(1, scheduler.round + 1)}
+        assert scheduler.open_round() is None
     assert [entry["answer"]["round"] for entry in chosen] == list(rounds)  # each was opened once, and closed once
     assert [entry["answer"]["round"] for entry in closed] == list(rounds)
     for entry in chosen:

@@ -76,4 +76,4 @@ def test_nothing_acknowledged_is_lost_when_another_process_closes_the_file_and_t
     service.kill()
     with Scheduler.open(path) as scheduler:
         assert (scheduler.round, sorted(scheduler.clients)) == (1, ["a", "b", "c", "d"])
-        assert {turn.id: turn.seconds for turn in scheduler.turns(1)}["b"] == 2.5
+        assert {turn.id: turn.seconds for turn in scheduler.history(round=1)}["b"] == 2.5

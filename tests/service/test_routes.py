@@ -13,8 +13,8 @@ from starlette.responses import PlainTextResponse
 
 from service.served import ROUNDS, SLOTS, Service, served
 from turnout.errors import StoreError
-from turnout.live import Scheduler
-from turnout.live._internals import examine
+from turnout.live import FleetReader, Scheduler
+from turnout.live._internals import FleetSession, examine
 from turnout.service import replies
 from turnout.service.access.tokens import FleetTokens
 from turnout.service.serving import Options, _surviving_sigterm, fleet_names, open_fleets
@@ -70,7 +70,7 @@ def test_a_round_over_http_is_the_round_of_the_scheduler(service: Service, tmp_p
     history = service.ok(f"/history?client={first}")
     replies.History.model_validate(history)
     assert (history["of"], history["turns"][0]["loss"]) == (1, 0.5)
-    with Scheduler.open(tmp_path / "fleet.turnout", read_only=True) as reader:
+    with FleetReader(tmp_path / "fleet.turnout") as reader:
         assert (reader.round, reader.clients) == (1, PHONES)
 
 
@@ -125,7 +125,7 @@ def test_an_operator_amends_retires_and_forgets(service: Service, tmp_path: Path
     assert service.get("", role="device").status == 401  # its token is gone
     assert service.post("/removals", {"client": "phone-1"}).status == 409
     assert service.get("/history?client=phone-1").status == 404
-    with Scheduler.open(tmp_path / "fleet.turnout", read_only=True) as reader:
+    with FleetReader(tmp_path / "fleet.turnout") as reader:
         assert reader.settings.deadline == 33
         assert reader.clients == ["forgotten-0", "phone-2", "phone-3"]
     assert service.ok("")["retired"] == 2
@@ -134,10 +134,10 @@ def test_an_operator_amends_retires_and_forgets(service: Service, tmp_path: Path
 def test_a_removal_that_is_interrupted_takes_the_tokens_with_it_and_is_answered_when_it_is_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forget = Scheduler.forget_in_steps
+    forget = FleetSession.forget_in_steps
 
-    def interrupted(scheduler: Scheduler, *arguments: Any) -> Iterator[None]:
-        steps = forget(scheduler, *arguments)
+    def interrupted(session: FleetSession, *arguments: Any) -> Iterator[None]:
+        steps = forget(session, *arguments)
         yield next(steps)
         raise StoreError("the disk is full")
 
@@ -146,7 +146,7 @@ def test_a_removal_that_is_interrupted_takes_the_tokens_with_it_and_is_answered_
         device = service.tokens["fleet"]["device"]
         assert service.send("GET", "/v1/fleets", token=device).status == 200
         key = {"idempotency-key": "once"}
-        monkeypatch.setattr(Scheduler, "forget_in_steps", interrupted)
+        monkeypatch.setattr(FleetSession, "forget_in_steps", interrupted)
         assert service.post("/removals", {"client": "phone-1"}, headers=key).status == 503
         assert service.send("GET", "/v1/fleets", token=device).status == 401
         assert service.ok("/removals", {"client": "phone-1"}, headers=key) == {}

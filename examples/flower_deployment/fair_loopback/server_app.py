@@ -81,15 +81,11 @@ def with_turnout(grid: Grid, config: dict, out: Path) -> dict:
         print(scheduler.status())
         ids, certificate = scheduler.clients, scheduler.certificate()
         lost = sorted(client for client in ids if missed(scheduler, client))
-        reliability = {client: scheduler.reliability(client) for client in ids}
-        rounds = [client for client in ids if scheduler.history(client)]
-        print(f"reliability: {', '.join(f'{client} {reliability[client]:.2f}' for client in rounds)}")
         return {
             "policy": "turnout, FairPace",
             **curve,
             "turns": dict(zip(ids, certificate.turns.tolist(), strict=True)),
             "lost": lost,
-            "reliability": reliability,
             "behind": dict(zip(ids, certificate.behind.tolist(), strict=True)),
         }
 

@@ -114,7 +114,8 @@ def with_turnout(grid: Grid, settings: dict, seed: int, out: Path) -> Run:
         fair = FairSelection(strategy, scheduler, simulated=PaperWorld(seed), resume=False, nodes=PHONES, poll=0.05)
         accuracy = train(fair, grid, settings, seed)
         turns, ids = scheduler.certificate().turns, scheduler.clients
-        seconds = [max(turn.seconds for turn in scheduler.turns(number)) for number in range(1, scheduler.round + 1)]
+        rounds = [scheduler.history(round=number) for number in range(1, scheduler.round + 1)]
+        seconds = [max(turn.seconds for turn in turns_of_round) for turns_of_round in rounds]
         by_phone = [int(turns[ids.index(str(n))]) for n in range(PHONES)]
         return Run("turnout, FairPace", seed, seconds, accuracy, by_phone, scheduler.round)
 

@@ -208,8 +208,6 @@ def _file_response(request: Request, name: str) -> Response:
 def _explanation(watch: Watch, run: int | None, client_id: str, number: int | None) -> dict[str, Any]:
     """Explains a selection; releases the lock first, because the replay may take seconds and reads the file itself."""
     with watch.locked_source(run) as source:
-        if source is None:
-            raise ReportError("there is nothing to explain yet: this store has no run")
         row, newest = source.row_of(client_id), _newest_round(source)
     if not newest:
         raise ReportError("there is nothing to explain yet: no cohort has been selected")

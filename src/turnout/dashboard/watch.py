@@ -19,8 +19,6 @@ from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.digests import Digest, DigestCache, promise_of_runs
 from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.sources.run import RunSource, name_of
-from turnout.dashboard.sources.slot_fleet import open_fleet_source
-from turnout.dashboard.sources.slot_run import open_run_source
 from turnout.errors import ReportError, StoreError, TurnoutError
 from turnout.lab.analysis.judging import JudgedPromise
 from turnout.lab.runs.info import RunInfo
@@ -131,8 +129,8 @@ class Watch:
         return self._stop.is_set()
 
     @contextmanager
-    def locked_source(self, run: int | None = None) -> Iterator[Source | None]:
-        """Yields the fleet or a run, by default the newest, and keeps the lock; yields None if the store has no run."""
+    def locked_source(self, run: int | None = None) -> Iterator[Source]:
+        """Yields the fleet or a run, by default the newest, and keeps the lock; without runs, an empty source."""
         with self._lock:
             if self.kind == "fleet":
                 if self._fleet is None:
@@ -233,18 +231,18 @@ class Watch:
             "changed": None if newest is None else datetime.fromtimestamp(newest, UTC).isoformat(timespec="seconds"),
         }
 
-    def _run(self, run: int | None) -> RunSource | None:
+    def _run(self, run: int | None) -> Source:
         if self._store is None:
             raise StoreError(self.trouble or f"{self.path} cannot be read")
         if run is None:
             if not self.infos:
-                return None
+                return Source()
             run = max(self.infos)
         if run not in self.infos:
             raise ReportError(f"there is no run {run} in {self.path.name}: choose one of the runs in the list")
         source = self._runs.get(run)
         if source is None:
-            source = open_run_source(self._store, self.infos[run])
+            source = RunSource(self._store, self.infos[run])
             self._read(source, FIRST_READ_SECONDS)
             self._runs[run] = source
             while len(self._runs) > CACHED_RUNS:
@@ -328,7 +326,7 @@ class Watch:
         self.infos = {}
         if self.kind == "fleet":
             open_reader = self._open_reader or partial(FleetReader, self.path)
-            self._fleet = open_fleet_source(open_reader())
+            self._fleet = FleetSource(open_reader())
         else:
             self._store = RunStore(self.path, read_only=True)
         self._last_changes = self._changes_now()

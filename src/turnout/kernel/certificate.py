@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -30,8 +31,41 @@ STATUSES: tuple[PromiseStatus, ...] = ("kept", "behind", "broken")
 DEFAULT_TOLERANCE = 2.0
 
 Tolerance: TypeAlias = float | Fraction
-#: What a promise counts: rounds, or without rounds the decisions that give a turn.
-Clock: TypeAlias = Literal["round", "decision"]
+
+
+class TimeUnit(StrEnum):
+    """What the numbers of turns count: rounds or, without rounds, the decisions that each give one client a turn.
+
+    >>> f"{TimeUnit.of(None)} 3, {TimeUnit.of(8).counted(2000)}"
+    'round 3, 2,000 decisions'
+    """
+
+    ROUND = "round"
+    DECISION = "decision"
+
+    @classmethod
+    def of(cls, slots: int | None) -> TimeUnit:
+        """Returns the unit of a fleet or run with this number of slots; None if it has rounds."""
+        return cls.ROUND if slots is None else cls.DECISION
+
+    @property
+    def plural(self) -> str:
+        """The noun in the plural."""
+        return f"{self}s"
+
+    @property
+    def turn(self) -> str:
+        """What lasts as long as the slowest selected client: the round, or one turn."""
+        return "round" if self is TimeUnit.ROUND else "turn"
+
+    @property
+    def selection(self) -> str:
+        """What is selected."""
+        return "cohort" if self is TimeUnit.ROUND else "choice"
+
+    def counted(self, number: int) -> str:
+        """Returns a number of rounds or decisions."""
+        return f"{number:,} {self if number == 1 else self.plural}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +85,7 @@ class PromiseSummary:
         since: The round since which that client is beyond the tolerance; None if it is not, or not recorded.
         retired: The number of clients that have left for good, which are not judged.
         retired_broken: The number of those that left while they were beyond the tolerance.
-        clock: What is counted: rounds, or without rounds decisions.
+        unit: What is counted: rounds, or without rounds decisions.
     """
 
     status: PromiseStatus
@@ -66,7 +100,7 @@ class PromiseSummary:
     since: int | None
     retired: int = 0
     retired_broken: int = 0
-    clock: Clock = "round"
+    unit: TimeUnit = TimeUnit.ROUND
 
     def to_dict(self, name: Callable[[int], str] = str) -> dict[str, Any]:
         """Returns the summary for JSON: its attributes, with the name of the worst client, and the sentence."""
@@ -84,7 +118,7 @@ class PromiseSummary:
             return text + self._retired_clause()
         worst = f"{printable(name(self.worst))} is {self.worst_behind:.2f} turns behind"
         if self.status == "broken":
-            since = "" if self.since is None else f", since {self.clock} {self.since:,}"
+            since = "" if self.since is None else f", since {self.unit} {self.since:,}"
             text = f"broken: {worst}, beyond the tolerance of {self.tolerance:g}{since}"
             text += f"; {counted(self.broken, 'client', 'are', of=self.clients)} beyond it"
         elif self.status == "behind":
@@ -94,7 +128,7 @@ class PromiseSummary:
             everyone = "the only client is" if self.clients == 1 else f"all {self.clients:,} clients are"
             text = f"kept: {everyone} less than one turn behind"
         if self.unserved:
-            text += f"; {counted(self.unserved, 'client', 'were')} there for too few {self.clock}s to be served"
+            text += f"; {counted(self.unserved, 'client', 'were')} there for too few {self.unit}s to be served"
         return text + self._retired_clause()
 
     def _retired_clause(self) -> str:
@@ -129,7 +163,7 @@ class Certificate:
         broken_since: The round since which each client has been more than `tolerance` turns behind; 0 where it is not.
             None if this was not recorded.
         retired: Whether each client has left for good; None if no client has.
-        clock: What is counted: rounds, or without rounds decisions.
+        unit: What is counted: rounds, or without rounds decisions.
 
     >>> certificate = Certificate(
     ...     turns=np.array([3, 1, 0]), units_per_turn=20, promised_units=np.array([60, 60, 60]),
@@ -151,7 +185,7 @@ class Certificate:
     tolerance: Tolerance = DEFAULT_TOLERANCE
     broken_since: IntArray | None = None
     retired: BoolArray | None = None
-    clock: Clock = "round"
+    unit: TimeUnit = TimeUnit.ROUND
 
     @property
     def promised(self) -> FloatArray:
@@ -252,7 +286,7 @@ class Certificate:
             since=since or None,
             retired=len(self.turns) - len(judged),
             retired_broken=int(self.broken.sum()) - counts[2],
-            clock=self.clock,
+            unit=self.unit,
         )
 
     def to_dict(self, ids: Sequence[str], rows: Iterable[int] | None = None) -> dict[str, Any]:

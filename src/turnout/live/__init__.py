@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from turnout.live.scheduler import Scheduler
     from turnout.live.settings import SchedulerOptions, SchedulerSettings
     from turnout.live.status import SchedulerStatus
+    from turnout.live.turns.history import ClientHistory
     from turnout.live.turns.records import Turn
-    from turnout.live.turns.rounds.history import ClientHistory
     from turnout.live.turns.slots.turns import GivenTurn, Wait
 else:
     __getattr__, __dir__ = lazy_exports(
@@ -46,7 +46,7 @@ else:
             ),
             "status": ("SchedulerStatus",),
             "turns.records": ("Turn",),
-            "turns.rounds.history": ("ClientHistory",),
+            "turns.history": ("ClientHistory",),
             "turns.slots.turns": (
                 "GivenTurn",
                 "Wait",

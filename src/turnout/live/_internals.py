@@ -1,9 +1,10 @@
 """What the neighbours of this package use beyond its public face: the faces of a live fleet and the command line."""
 
+from collections.abc import Iterator
+
 from turnout.live.audit import verify as verify
 from turnout.live.audit.doctor.doctor import Finding as Finding
 from turnout.live.audit.doctor.doctor import examine as examine
-from turnout.live.audit.explain import explain as explain
 from turnout.live.identifiers import check_client_id as check_client_id
 from turnout.live.journal.answers import TOKENS as TOKENS
 from turnout.live.journal.answers import TOKENS_BY_CLIENT as TOKENS_BY_CLIENT
@@ -22,24 +23,42 @@ from turnout.live.journal.replay import live_policy as live_policy
 from turnout.live.journal.schema import FLEET as FLEET
 from turnout.live.journal.summary import FleetTotals as FleetTotals
 from turnout.live.journal.summary import Summary as Summary
+from turnout.live.journal.summary import read_totals as read_totals
 from turnout.live.operation.amending import Amendments as Amendments
 from turnout.live.operation.metrics import seconds_since_report as seconds_since_report
 from turnout.live.reader import Follower as Follower
 from turnout.live.reader import ReplayStart as ReplayStart
 from turnout.live.reader import StaleError as StaleError
-from turnout.live.reader import export_events as export_events
+from turnout.live.reader import explain_closed_round as explain_closed_round
+from turnout.live.reader import journal_of as journal_of
+from turnout.live.scheduler import Scheduler
+from turnout.live.serving.session import FleetSession as FleetSession
+from turnout.live.turns.history import JUDGED_AFTER as JUDGED_AFTER
 from turnout.live.turns.outcomes import ARRIVED as ARRIVED
 from turnout.live.turns.outcomes import FAILED as FAILED
 from turnout.live.turns.outcomes import KINDS as KINDS
 from turnout.live.turns.outcomes import LATE as LATE
 from turnout.live.turns.outcomes import MISSED as MISSED
+from turnout.live.turns.outcomes import OUTCOME_OF_KIND as OUTCOME_OF_KIND
 from turnout.live.turns.outcomes import OUTRUN as OUTRUN
 from turnout.live.turns.outcomes import RETURNED as RETURNED
 from turnout.live.turns.outcomes import STILL_OUT as STILL_OUT
 from turnout.live.turns.outcomes import SURPLUS as SURPLUS
 from turnout.live.turns.records import OpenRound as OpenRound
 from turnout.live.turns.records import RecordedOffer as RecordedOffer
-from turnout.live.turns.rounds.history import JUDGED_AFTER as JUDGED_AFTER
 from turnout.live.turns.slots.records import FilledSlots as FilledSlots
 from turnout.live.turns.slots.records import Flight as Flight
 from turnout.live.turns.slots.state import SlotFleet as SlotFleet
+
+
+def forget_in_steps(scheduler: Scheduler, client: str, answer: StoredAnswer | None = None) -> Iterator[None]:
+    """Forgets a client as `Scheduler.forget` does, and yields after each transaction.
+
+    With the first of them, the answer of a service is stored.
+    """
+    return scheduler._forget_in_steps(client, answer)
+
+
+def session_of(scheduler: Scheduler) -> FleetSession:
+    """Returns the open fleet behind a scheduler."""
+    return scheduler._session

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import OfferError, SettingError
-from turnout.kernel.arrays import FloatArray, IntArray, as_number
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_number
 
 Columns = Mapping[str, FloatArray]
 
@@ -49,11 +49,11 @@ class FleetStatus:
 
     Attributes:
         columns: One array per declared feature, with one value per client.
-        rows: The rows of these clients (`Scheduler.rows` converts ids to rows); None means all clients, by row.
+        rows: The ids of these clients, or their rows as an array; None means all clients, by row.
     """
 
     columns: Mapping[str, npt.ArrayLike]
-    rows: IntArray | None = None
+    rows: IntArray | Sequence[str] | None = None
 
 
 #: The status of one client: None if nothing is known about it.
@@ -177,71 +177,82 @@ class Features:
         """Returns custom features; `outputs` is the number of declared ones unless it is given."""
         return cls(declared, compute, len(declared) if outputs is None else outputs)
 
-    def resolve(self, statuses: Statuses, model_size: float) -> Mapping[str, Any] | FleetStatus:
-        """Returns the statuses with the default values in place of unknown statuses.
+    def check(self, client: str, status: Status, model_size: float = 1.0) -> None:
+        """Raises OfferError if a status lacks a declared value, or if a value is out of range.
 
-        Raises:
-            OfferError: If the argument is not a collection of clients, or if nothing is known about a client and one of
-                the features has no default.
+        The size of the model matters only for the defaults of a client about which nothing is known.
         """
-        if isinstance(statuses, FleetStatus):
-            return statuses
-        if isinstance(statuses, str | bytes) or not isinstance(statuses, Collection):
-            raise OfferError(
-                f"statuses must be a mapping of ids to statuses, a list of ids or a FleetStatus, got {statuses!r}"
-            )
-        by_id = statuses if isinstance(statuses, Mapping) else _unknown_statuses(statuses)
-        unknown = [client for client, status in by_id.items() if status is None]
-        if not unknown:
-            return by_id
-        assumed = {feature.name: feature.default_value(unknown[0], model_size) for feature in self.declared}
-        return {client: assumed if status is None else status for client, status in by_id.items()}
-
-    def check(self, client: str, status: Any) -> None:
-        """Raises OfferError if a status lacks a declared value, or if a value is out of range."""
-        columns = self.columns([(client, status)])
+        columns = self._columns({client: status}, model_size)
         for feature in self.declared:
             self._check(feature, columns[feature.name], lambda _: repr(client))
 
-    def columns(self, statuses: Sequence[tuple[str, Any]]) -> dict[str, FloatArray]:
-        """Returns one array per declared feature, from pairs of an id and a status."""
-        values = np.empty((len(self.declared), len(statuses)))
-        for index, (client, status) in enumerate(statuses):
-            for row, feature in enumerate(self.declared):
-                values[row, index] = _value(client, status, feature)
-        return {feature.name: values[row] for row, feature in enumerate(self.declared)}
-
     def contexts(
         self,
-        columns: Columns,
-        server: Mapping[str, npt.NDArray[Any]],
-        name_of: Callable[[int], str],
+        statuses: Mapping[str, Status] | FleetStatus,
+        ids: Sequence[str],
+        rows: IntArray | None,
         *,
-        rows: IntArray | None = None,
-        clients: int = 0,
+        cold_start: BoolArray,
+        model_size: float,
     ) -> FloatArray:
-        """Returns the contexts, (clients, features), after checking that every value is in its range.
+        """Returns the contexts of all clients, (clients, features), after checking that every value is in its range.
 
         Args:
-            columns: One array per declared feature.
-            server: What the server knows about the clients: "needs_cold_start" and "model_size".
-            name_of: Returns the name of the client at an index, for messages.
-            rows: The rows of these clients among all; other rows of the result are 0. None: they are all clients.
-            clients: The number of all clients, if `rows` is given.
+            statuses: The statuses; for a client about which nothing is known (None), the features have their defaults.
+            ids: The ids of all clients, by row.
+            rows: The rows of the clients with a status, in its order; other rows of the result are 0. None: all rows.
+            cold_start: Which clients did not train in the previous round, by row.
+            model_size: The size of the model.
+
+        Raises:
+            OfferError: If a value is missing or out of range, or if nothing is known about a client and one of the
+                features has no default.
         """
+        given, everywhere = (len(ids), slice(None)) if rows is None else (len(rows), rows)
+        if isinstance(statuses, FleetStatus):
+            columns = {name: _as_column(name, values) for name, values in statuses.columns.items()}
+            self._check_shapes(columns, given)
+        else:
+            columns = self._columns(statuses, model_size)
         for feature in self.declared:
-            self._check(feature, columns[feature.name], name_of)
-        given = len(next(iter(columns.values())))
-        contexts = np.empty((given, self.outputs), order="F")
-        if rows is not None:
-            contexts = np.zeros((clients, self.outputs), order="F")
-        everywhere: IntArray | slice = slice(None) if rows is None else rows
+            self._check(feature, columns[feature.name], lambda at: repr(ids[at if rows is None else int(rows[at])]))
+        server: dict[str, npt.NDArray[Any]] = {
+            "needs_cold_start": cold_start[everywhere],
+            "model_size": np.broadcast_to(np.float64(model_size), given),
+        }
+        contexts = (np.empty if rows is None else np.zeros)((len(ids), self.outputs), order="F")
         if self.compute is paper_contexts and self.outputs == PAPER_OUTPUTS:
             _fill_paper_contexts(contexts, everywhere, {**server, **columns})
             return contexts
         for index, part in enumerate(self._parts(columns, server, given)):
             contexts[:, index][everywhere] = part
         return contexts
+
+    def _columns(self, statuses: Mapping[str, Status], model_size: float) -> dict[str, FloatArray]:
+        """Returns one array per declared feature, with default values for clients about which nothing is known."""
+        values = np.empty((len(self.declared), len(statuses)))
+        assumed: Mapping[str, float] | None = None
+        for index, (client, status) in enumerate(statuses.items()):
+            if status is None:
+                assumed = assumed or {
+                    feature.name: feature.default_value(client, model_size) for feature in self.declared
+                }
+                status = assumed
+            for row, feature in enumerate(self.declared):
+                values[row, index] = _value(client, status, feature)
+        return {feature.name: values[row] for row, feature in enumerate(self.declared)}
+
+    def _check_shapes(self, columns: Columns, clients: int) -> None:
+        for feature in self.declared:
+            if feature.name not in columns:
+                raise OfferError(
+                    f"the status must have a column {feature.name!r}, got {', '.join(columns) or 'no columns'}: add it"
+                )
+            if columns[feature.name].shape != (clients,):
+                raise OfferError(
+                    f"{feature.name} must have one value per client, shape ({clients},), got shape "
+                    f"{columns[feature.name].shape}"
+                )
 
     def _parts(self, columns: Columns, server: Mapping[str, npt.NDArray[Any]], clients: int) -> Sequence[npt.ArrayLike]:
         """Returns an array or a number for each feature."""
@@ -289,12 +300,30 @@ class Features:
 PAPER_FEATURES = Features()
 
 
-def _unknown_statuses(ids: Collection[str]) -> dict[str, None]:
-    """Returns the ids with unknown statuses, in a reproducible order: sets are sorted."""
-    for client in ids:
+def statuses_by_id(statuses: Statuses) -> Mapping[str, Status] | FleetStatus:
+    """Returns statuses by id, None for clients that are given by their ids alone; arrays as they are.
+
+    Raises:
+        OfferError: If the argument is not a collection of clients.
+    """
+    if isinstance(statuses, Mapping | FleetStatus):
+        return statuses
+    if isinstance(statuses, str | bytes) or not isinstance(statuses, Collection):
+        raise OfferError(
+            f"statuses must be a mapping of ids to statuses, a list of ids or a FleetStatus, got {statuses!r}"
+        )
+    for client in statuses:
         if not isinstance(client, str):
             raise OfferError(f"client ids must be non-empty strings without null characters, got {client!r}")
-    return dict.fromkeys(sorted(ids) if isinstance(ids, set | frozenset) else ids)
+    return dict.fromkeys(sorted(statuses) if isinstance(statuses, set | frozenset) else statuses)
+
+
+def _as_column(name: str, values: npt.ArrayLike) -> FloatArray:
+    """Returns a column as floats; NaN and infinity are refused later, in a message that names the client."""
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiu":
+        raise OfferError(f"{name} must hold numbers, not {array.dtype}")
+    return array.astype(np.float64, copy=False)
 
 
 def _value(client: str, status: Any, feature: Feature) -> float:

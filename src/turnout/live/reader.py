@@ -10,14 +10,16 @@ from typing import Any, NamedTuple
 
 from turnout.errors import ReportError, SettingError, StoreError
 from turnout.kernel.certificate import Certificate
+from turnout.live.explain import explain_client
 from turnout.live.features import Features
+from turnout.live.identifiers import as_round
 from turnout.live.journal.amendments import Amendment, amendments, settings_at
 from turnout.live.journal.events import FleetEvent, RecordedRound, RecordedTurn, decode_event, ended_turns
 from turnout.live.journal.figures import WriterFigures, read_writer_figures
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.replay import FleetState, apply_event, fleet_at, load, restore, stored_features
 from turnout.live.journal.schema import meta_count
-from turnout.live.journal.summary import FleetTotals, Summary, count_joined, read_totals
+from turnout.live.journal.summary import Summary, count_joined
 from turnout.live.journal.turns import (
     read_flights,
     read_offer,
@@ -25,12 +27,12 @@ from turnout.live.journal.turns import (
     read_open_round,
     rounds_with_offers,
 )
-from turnout.live.operation.notices import UNCLEAN_NOTICE, notices_of
 from turnout.live.settings import DEFAULT_POLICY, SchedulerSettings
-from turnout.live.status import SchedulerStatus, status_of
-from turnout.live.turns.records import OpenRound, RecordedOffer, Turn
-from turnout.live.turns.rounds.state import Fleet
+from turnout.live.status import SchedulerStatus, status_of, turns_of
+from turnout.live.turns.records import CLOSE, OpenRound, RecordedOffer, Turn
 from turnout.live.turns.slots.records import FILL, Flight
+from turnout.live.turns.state import Fleet
+from turnout.policies.explain.explanation import Explanation
 
 
 class FleetReader:
@@ -44,8 +46,6 @@ class FleetReader:
     not by decision, as if each were a round of its own. Everything else has the number of a decision where it has that
     of a round elsewhere.
 
-    `journal` is for the other modules of this package.
-
     >>> import tempfile
     >>> from turnout.live import Scheduler
     >>> folder = tempfile.TemporaryDirectory()
@@ -55,7 +55,7 @@ class FleetReader:
     ...     _ = scheduler.report("phone", 1.5)
     ...     _ = scheduler.close_round()
     >>> with FleetReader(path) as reader:
-    ...     print(reader.settings.policy, reader.ids, reader.round)
+    ...     print(reader.settings.policy, reader.clients, reader.round)
     ...     print([event.kind for event in reader.events()])
     ...     for closed in reader.closed_rounds():
     ...         print(closed.clients, closed.seconds)
@@ -66,18 +66,27 @@ class FleetReader:
     """
 
     def __init__(self, path: str | Path, *, accept_older: bool = False) -> None:
-        self.journal = Journal(Path(path), read_only=True, accept_older=accept_older)
+        self._journal = Journal(Path(path), read_only=True, accept_older=accept_older)
         try:
-            self._stored = self.journal.settings
+            self._stored = self._journal.settings
             self._settings = SchedulerSettings.from_dict(self._stored)
         except BaseException:
-            self.journal.close()
+            self._journal.close()
             raise
+
+    def stored_settings(self, event: int | None = None) -> dict[str, Any]:
+        """Returns the settings of the fleet and its features after an event, as they are stored.
+
+        Args:
+            event: The number of the event; 0 for the settings with which the fleet was created, None for the present
+                ones.
+        """
+        return self._journal.settings if event is None else settings_at(self._journal, event)
 
     @property
     def settings(self) -> SchedulerSettings:
         """The settings of the fleet, as the last amendment left them."""
-        stored = self.journal.settings
+        stored = self.stored_settings()
         if stored != self._stored:
             self._stored, self._settings = stored, SchedulerSettings.from_dict(stored)
         return self._settings
@@ -85,40 +94,35 @@ class FleetReader:
     @property
     def features(self) -> Features:
         """The features of the clients, without the function that computes them."""
-        return stored_features(self.journal.settings["features"])
-
-    @property
-    def created_with(self) -> dict[str, Any]:
-        """The settings with which the fleet was created, and its features then, as they are stored."""
-        return settings_at(self.journal, 0)
+        return stored_features(self.stored_settings()["features"])
 
     @property
     def amendments(self) -> list[Amendment]:
         """All changes of the settings, in order."""
-        return amendments(self.journal)
+        return amendments(self._journal)
 
     @property
     def path(self) -> Path:
         """The file of the fleet."""
-        return self.journal.path
+        return self._journal.path
 
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Opens a block in which all calls see the same state of the file."""
-        with self.journal.reading():
+        with self._journal.reading():
             yield
 
     # Clients and rounds
 
     @property
-    def ids(self) -> list[str]:
+    def clients(self) -> list[str]:
         """The ids of all clients, by row. Clients that are new in the open round join when it is closed."""
-        return self.journal.ids()
+        return self._journal.ids()
 
     @property
     def round(self) -> int:
         """The number of the last closed round; without rounds, of the last decision; 0 before the first."""
-        with self.journal.reading() as db:
+        with self._journal.reading() as db:
             return meta_count(db, "round")
 
     def closed_rounds(self, after: int = 0) -> Iterator[RecordedRound]:
@@ -148,12 +152,12 @@ class FleetReader:
             SettingError: If the fleet has rounds.
         """
         self._need(rounds=False, instead="open_round")
-        with self.journal.reading() as db:
-            turns = {turn.round: turn for turn in self.journal.turns_under_way()}
+        with self._journal.reading() as db:
+            turns = {turn.round: turn for turn in self._journal.turns_under_way()}
             return [(flight, turns[decision]) for decision, flight in read_flights(db).items()]
 
     def _need(self, *, rounds: bool, instead: str) -> None:
-        if (self.settings.concurrency is None) != rounds:
+        if self.settings.has_rounds != rounds:
             what = "no rounds" if rounds else "rounds"
             raise SettingError(f"{self.path} is a fleet with {what}: use {instead} of its reader")
 
@@ -169,67 +173,19 @@ class FleetReader:
             SettingError: If the fleet has no rounds.
         """
         self._need(rounds=True, instead="in_flight")
-        with self.journal.reading() as db:
+        with self._journal.reading() as db:
             opened = read_open_round(db)
-            return None if opened is None else (opened, self.turns(opened.round))
+            return None if opened is None else (opened, self.history(round=opened.round))
 
-    def writer_figures(self) -> WriterFigures:
+    def writer(self) -> WriterFigures:
         """Returns what the scheduler stored about itself when it closed the last round, and the age of its snapshot."""
-        with self.journal.reading() as db:
+        with self._journal.reading() as db:
             return read_writer_figures(db)
 
-    def turns(self, round: int) -> list[Turn]:
-        """Returns the turns of all clients that were invited in a round, by row; the one turn of a decision."""
-        return self.journal.turns_of(round)
-
-    def history(self, client: str) -> list[Turn]:
-        """Returns all turns of a client that are kept, oldest first, with their outcomes."""
+    def status(self) -> SchedulerStatus:
+        """Returns a summary of the fleet; its string form is for people."""
         with self.reading():
-            if client not in self.ids:
-                raise ReportError(f"there is no client {client!r} in {self.path}: check the id")
-            return self.journal.turns_of_client(client)
-
-    def offer(self, round: int) -> RecordedOffer | None:
-        """Returns the offer from which the cohort of a round was selected, or None if it is not recorded."""
-        with self.journal.reading() as db:
-            return (read_offer if self.settings.concurrency is None else read_offer_of_decision)(db, round)
-
-    def offers(self) -> Iterator[RecordedOffer]:
-        """Yields all recorded offers, in the order of their rounds.
-
-        Where several slots were filled at once, only the offer of the first decision is recorded.
-        """
-        with self.journal.reading() as db:
-            for round_ in rounds_with_offers(db):
-                offer = read_offer(db, round_)
-                if offer is not None:
-                    yield offer
-
-    # Events
-
-    def events(self, after: int = 0) -> Iterator[FleetEvent]:
-        """Yields the events after event `after`, in order, and checks each against its digest."""
-        with self.journal.reading() as db:
-            ids, joined = self.journal.ids(), count_joined(db, after)
-            for stored in self.journal.events(after):
-                event = decode_event(*stored, ids, joined)
-                joined += len(event.clients) if event.kind == "joined" else 0
-                yield event
-
-    @property
-    def last_event(self) -> int:
-        """The number of the newest event; 0 before the first."""
-        return self.journal.last_event()
-
-    @property
-    def changes(self) -> int:
-        """A number that changes whenever another process or connection has written to the file."""
-        return self.journal.changes
-
-    def state(self) -> FleetState:
-        """Returns the state of the fleet after the newest event, with the open round, as its scheduler has it."""
-        with self.reading():
-            return load(self.journal, self.settings, self.features)
+            return status_of(self._journal, self.state(), self.settings)
 
     def certificate(self) -> Certificate:
         """Returns how many turns every client was promised and got, by row, and since when promises are broken.
@@ -243,28 +199,97 @@ class FleetReader:
             raise SettingError(f"the policy {policy} guarantees nothing: use {DEFAULT_POLICY} for a certificate")
         return certificate
 
-    def status(self) -> SchedulerStatus:
-        """Returns a summary of the fleet; its string form is for people."""
+    def explain(self, client: str, round: int | None = None) -> Explanation:
+        """Explains why a client was selected in a round, by default the latest, or what it lacked."""
         with self.reading():
-            state, settings = self.state(), self.settings
-            opened = state.opened
-            if settings.concurrency is not None:
-                turns = self.journal.turns_under_way()
-            else:
-                turns = [] if opened is None else self.turns(opened.round)
-            notices = notices_of(state.fleet, settings, opened)
-            if self.journal.is_unclean:
-                notices.append(UNCLEAN_NOTICE)
-            return status_of(state.fleet, opened, turns, 0.0 if opened is None else opened.elapsed, notices)
+            state = self.state()
+            row = state.fleet.rows.get(client)
+            if row is None:
+                raise self._unknown(client)
+            newest = state.fleet.round if state.opened is None else state.opened.round
+            return self._explain(state, row, newest if round is None else as_round(round))
+
+    def _explain(self, state: FleetState, row: int, number: int) -> Explanation:
+        return explain_client(self._journal, state, self.settings, self.features, row, number)
+
+    def history(self, client: str | None = None, *, round: int | None = None) -> list[Turn]:
+        """Returns turns with their outcomes, oldest first: all turns of a client, or those of a round.
+
+        Args:
+            client: The id of the client; None for all clients of the round.
+            round: The number of the round, or of the decision; None for all turns of the client or, without a client,
+                for the latest round.
+        """
+        with self._journal.reading() as db:
+            if client is None and round is None:
+                opened = read_open_round(db) if self.settings.has_rounds else None
+                return turns_of(self._journal, None, self.round if opened is None else opened.round)
+            turns = turns_of(self._journal, client, round)
+            if client is not None and not turns and client not in self.clients:
+                raise self._unknown(client)
+            return turns
+
+    def _unknown(self, client: str) -> ReportError:
+        return ReportError(f"there is no client {client!r} in {self.path}: check the id")
+
+    def offer(self, round: int) -> RecordedOffer | None:
+        """Returns the offer from which the cohort of a round was selected, or None if it is not recorded."""
+        with self._journal.reading() as db:
+            return (read_offer if self.settings.has_rounds else read_offer_of_decision)(db, round)
+
+    def offers(self) -> Iterator[RecordedOffer]:
+        """Yields all recorded offers, in the order of their rounds.
+
+        Where several slots were filled at once, only the offer of the first decision is recorded.
+        """
+        with self._journal.reading() as db:
+            for round_ in rounds_with_offers(db):
+                offer = read_offer(db, round_)
+                if offer is not None:
+                    yield offer
+
+    # Events
+
+    def events(self, after: int = 0) -> Iterator[FleetEvent]:
+        """Yields the events after event `after`, in order, and checks each against its digest."""
+        with self._journal.reading() as db:
+            ids, joined = self._journal.ids(), count_joined(db, after)
+            for stored in self._journal.events(after):
+                event = decode_event(*stored, ids, joined)
+                joined += len(event.clients) if event.kind == "joined" else 0
+                yield event
+
+    def export(self) -> Generator[dict[str, Any]]:
+        """Yields every event in order, as dictionaries that can be written as JSON, for an audit.
+
+        If earlier events are no longer kept, a line of the kind "summary" comes first: it states the last of them, the
+        last round that was closed by then, and the number of clients that had joined.
+        """
+        with self.reading():
+            summary = self.summary()
+            if summary.event:
+                yield {"event": summary.event, "kind": "summary", "round": summary.round, "clients": summary.clients}
+            for event in self.events():
+                yield event.to_dict()
+
+    @property
+    def last_event(self) -> int:
+        """The number of the newest event; 0 before the first."""
+        return self._journal.last_event()
+
+    @property
+    def changes(self) -> int:
+        """A number that changes whenever another process or connection has written to the file."""
+        return self._journal.changes
+
+    def state(self) -> FleetState:
+        """Returns the state of the fleet after the newest event, with the open round, as its scheduler has it."""
+        with self.reading():
+            return load(self._journal, self.settings, self.features)
 
     def summary(self) -> Summary:
         """Returns where the events that are kept begin; event 0 stands for the beginning."""
-        return self.journal.summary()
-
-    def totals(self) -> FleetTotals:
-        """Returns the turns of all clients in rounds that are no longer kept, by row."""
-        with self.journal.reading() as db:
-            return read_totals(db)
+        return self._journal.summary()
 
     def replay_start(self, *, with_availability: bool = True) -> ReplayStart | None:
         """Returns the oldest state from which all later events can be applied; None for the beginning.
@@ -273,13 +298,13 @@ class FleetReader:
             with_availability: Whether the events must have the availability of clients, which large fleets drop.
         """
         with self.reading():
-            is_usable = not with_availability or self.journal.has_all_availability()
-            start = self.journal.first_state() if is_usable else self.journal.snapshot()
+            is_usable = not with_availability or self._journal.has_all_availability()
+            start = self._journal.first_state() if is_usable else self._journal.snapshot()
             if start is None:
                 return None
-            fleet = fleet_at(self.journal, start.event, self.settings, self.features)
-            restore(self.journal, fleet, start.state, self.journal.ids())
-            return ReplayStart(start.event, settings_at(self.journal, start.event), fleet)
+            fleet = fleet_at(self._journal, start.event, self.settings, self.features)
+            restore(self._journal, fleet, start.state, self._journal.ids())
+            return ReplayStart(start.event, settings_at(self._journal, start.event), fleet)
 
     def follow(self) -> Follower:
         """Returns a follower, which delivers all events that are kept, with the state of the fleet."""
@@ -287,7 +312,7 @@ class FleetReader:
 
     def close(self) -> None:
         """Closes the file; a second call has no effect."""
-        self.journal.close()
+        self._journal.close()
 
     def __repr__(self) -> str:
         return f"FleetReader({str(self.path)!r}, policy={self._settings.policy!r})"
@@ -301,18 +326,14 @@ class FleetReader:
         self.close()
 
 
-def export_events(reader: FleetReader) -> Generator[dict[str, Any]]:
-    """Yields every event in order, as dictionaries that can be written as JSON, for an audit.
+def journal_of(reader: FleetReader) -> Journal:
+    """Returns the journal behind a reader, for neighbours that need more than its methods."""
+    return reader._journal
 
-    If earlier events are no longer kept, a line of the kind "summary" comes first: it states the last of them, the last
-    round that was closed by then, and the number of clients that had joined.
-    """
-    with reader.reading():
-        summary = reader.summary()
-        if summary.event:
-            yield {"event": summary.event, "kind": "summary", "round": summary.round, "clients": summary.clients}
-        for event in reader.events():
-            yield event.to_dict()
+
+def explain_closed_round(reader: FleetReader, fleet: Fleet, row: int, number: int) -> Explanation:
+    """Explains a closed round with the state of a follower, instead of loading the current state again."""
+    return reader._explain(FleetState(fleet, None, 0), row, number)
 
 
 class ReplayStart(NamedTuple):
@@ -346,7 +367,7 @@ class Follower:
     """
 
     def __init__(self, reader: FleetReader) -> None:
-        journal = self._journal = reader.journal
+        journal = self._journal = journal_of(reader)
         with journal.reading():
             self._last_at_start = journal.last_event()
             self.summary = journal.summary()
@@ -367,7 +388,7 @@ class Follower:
         events = []
         for number, kind, data, availability in self._journal.events(self.position, limit):
             forgotten = kind == "forget" and number > self._last_at_start
-            if forgotten or (self.is_ahead(number) and kind in ("close", FILL) and availability is None):
+            if forgotten or (self.is_ahead(number) and kind in (CLOSE, FILL) and availability is None):
                 raise self._stale()
             event = decode_event(number, kind, data, availability, self._ids, len(self._ids))
             if event.kind == "joined":  # share the strings of the state, if it has these ids already

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict
 
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import LARGEST_TIME, as_count, as_number, exact_rate
+from turnout.kernel.certificate import TimeUnit
 from turnout.live.retention import Retention
 from turnout.plugins import packages_of
 from turnout.policies.base import SelectionPolicy
@@ -26,10 +27,6 @@ from turnout.policies.registry import (
 
 #: The policy of new fleets. A file stores the policy of its fleet, also if it was the default: it keeps that policy.
 DEFAULT_POLICY = "fair-pace"
-#: Former names of settings, which are still accepted, and the present ones.
-FORMER_NAMES = {"rest_after": "backoff_after"}
-#: Names under which settings are stored where they differ: files keep the names that earlier versions can read.
-STORED_NAMES = {"backoff_after": "rest_after"}
 
 #: The settings that need a concurrency.
 OF_SLOTS = (
@@ -55,7 +52,6 @@ class SchedulerOptions(TypedDict, total=False):
     deadline_ceiling: float
     late_window: int
     backoff_after: int
-    rest_after: int  # the former name of backoff_after
     overcommit: float | Literal["auto"]
     confidence: float
     allow_infeasible: bool
@@ -95,7 +91,6 @@ class SchedulerSettings:
         deadline_ceiling: The longest deadline for "auto", in seconds.
         late_window: The number of rounds for which the actual time of a late client is still learned.
         backoff_after: The number of consecutive misses after which a client is backed off for 1, 2, 4, … rounds.
-            `rest_after` is its former name.
         overcommit: The number of invited clients as a multiple of the cohort size; the first to report are kept. "auto"
             invites as many as give enough reports with probability `confidence`.
         confidence: The probability for "auto".
@@ -183,7 +178,7 @@ class SchedulerSettings:
                 "of these rounds may still report"
             )
         as_number("status_ttl", self.status_ttl, SettingError, above=0, most=LARGEST_TIME)
-        if self.concurrency is None:
+        if self.has_rounds:
             for name, default in _slot_defaults().items():
                 if getattr(self, name) != default:
                     raise SettingError(f"{name} needs a concurrency: leave it out in a fleet with rounds")
@@ -236,14 +231,24 @@ class SchedulerSettings:
         return None if self.keep_offers is None else Retention.parse("keep_offers", self.keep_offers)
 
     @property
-    def rest_after(self) -> int:
-        """The former name of `backoff_after`."""
-        return self.backoff_after
+    def has_rounds(self) -> bool:
+        """Whether turns are given in rounds; otherwise slots are filled one at a time (`concurrency`)."""
+        return self.concurrency is None
+
+    @property
+    def unit(self) -> TimeUnit:
+        """What the numbers of turns count."""
+        return TimeUnit.of(self.concurrency)
+
+    @property
+    def late_turns(self) -> int:
+        """The number of rounds, or of decisions, for which the actual time of a late client is still learned."""
+        return self.late_window * (self.concurrency or 1)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the settings as they are stored in the file."""
-        stored = {STORED_NAMES.get(name, name): value for name, value in asdict(self).items()}
-        if self.concurrency is None:  # as in files of earlier versions
+        stored = asdict(self)
+        if self.has_rounds:  # as in files of earlier versions
             for name in ("concurrency", *_slot_defaults()):
                 del stored[name]
         if not self.packages:
@@ -254,8 +259,7 @@ class SchedulerSettings:
     def from_dict(cls, data: Mapping[str, Any]) -> SchedulerSettings:
         """Builds the settings from those of a file; settings that a later version added have their defaults."""
         known = [*_names(), "packages"]
-        present = {FORMER_NAMES.get(name, name): value for name, value in data.items()}
-        return cls(**{name: value for name, value in present.items() if name in known})
+        return cls(**{name: value for name, value in data.items() if name in known})
 
     @classmethod
     def from_kwargs(cls, options: Mapping[str, Any]) -> SchedulerSettings:
@@ -266,7 +270,7 @@ class SchedulerSettings:
         """
         named = _named(options)
         policy, settings = named.get("policy", DEFAULT_POLICY), named.get("settings", {})
-        created = cls(**_present_names(named, policy, settings))
+        created = cls(**_checked_names(named, policy, settings))
         parts = nested_settings(created.policy, created.settings)
         return replace(created, packages=packages_of((REGISTRY, name) for name, _ in parts))
 
@@ -279,7 +283,7 @@ class SchedulerSettings:
             amended: The round after which each setting was last amended.
         """
         stored = asdict(self)
-        for name, value in _present_names(_named(options), self.policy, self.settings).items():
+        for name, value in _checked_names(_named(options), self.policy, self.settings).items():
             # Groups that were amended are facts about clients, which a server need not know when it opens the fleet.
             ignored = ("groups",) if name == "settings" and "groups" in amended else ()
             if _comparable(name, stored[name], ignored) == _comparable(name, value, ignored):
@@ -316,18 +320,12 @@ def _named(options: Mapping[str, Any]) -> dict[str, Any]:
     return named
 
 
-def _present_names(options: Mapping[str, Any], policy: Any, settings: Any) -> dict[str, Any]:
-    """Returns the options under their present names, after checking that each is a setting of the scheduler."""
-    present: dict[str, Any] = {}
+def _checked_names(options: Mapping[str, Any], policy: Any, settings: Any) -> Mapping[str, Any]:
+    """Returns the options, after checking that each is a setting of the scheduler."""
     for name, value in options.items():
-        own_name = FORMER_NAMES.get(name, name)
-        if own_name not in _names():
+        if name not in _names():
             raise _unknown_option(name, value, policy, settings)
-        if own_name in present:
-            former = next(former for former, new in FORMER_NAMES.items() if new == own_name)
-            raise SettingError(f"{former} is the former name of {own_name}: pass only {own_name}")
-        present[own_name] = value
-    return present
+    return options
 
 
 def _unknown_option(name: str, value: Any, policy: Any, settings: Any) -> SettingError:

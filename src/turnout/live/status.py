@@ -9,10 +9,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from turnout.counting import counted
-from turnout.kernel.certificate import Certificate, PromiseSummary
-from turnout.live.turns.records import OpenRound, Turn
-from turnout.live.turns.rounds.state import Fleet
-from turnout.live.turns.slots.state import SlotFleet
+from turnout.kernel.certificate import Certificate, PromiseSummary, TimeUnit
+from turnout.live.identifiers import as_round
+from turnout.live.journal.journal import Journal
+from turnout.live.journal.replay import FleetState
+from turnout.live.operation.notices import fleet_notices
+from turnout.live.settings import SchedulerSettings
+from turnout.live.turns.records import Turn
 from turnout.log import printable
 
 #: The number of clients that a list shows.
@@ -39,6 +42,7 @@ class SchedulerStatus:
         backing_off: The clients that are backed off, with the last round of the back-off.
         promise: Whether the promise is kept, in a few numbers; None if there is none.
         worst: The client that is furthest behind its promise; None if there is none.
+        suspects: The clients whose contexts no longer explain their times; they lose no turns for it.
         notices: What an operator should know about the settings and the clients.
         slots: The number of slots of a fleet without rounds, in which `round` is the last decision, and `out` are the
             clients that are training; None for a fleet with rounds.
@@ -58,18 +62,9 @@ class SchedulerStatus:
     backing_off: dict[str, int]
     promise: PromiseSummary | None
     worst: str | None
+    suspects: list[str]
     notices: list[str]
     slots: int | None = None
-
-    @property
-    def resting(self) -> dict[str, int]:
-        """The former name of `backing_off`."""
-        return self.backing_off
-
-    @property
-    def certificate_holds(self) -> bool | None:
-        """The former name of `promise.status != "broken"`; None if nothing is promised."""
-        return None if self.promise is None else self.promise.status != "broken"
 
     @property
     def promise_sentence(self) -> str | None:
@@ -100,7 +95,7 @@ class SchedulerStatus:
                 f"behind     {_some([f'{client} by {turns:.2f} turns' for client, turns in self.behind.items()])}"
             )
         if self.backing_off:
-            unit = "round" if self.slots is None else "turn"
+            unit = TimeUnit.of(self.slots).turn
             lines.append(
                 f"back-off   {_some([f'{client} until {unit} {last}' for client, last in self.backing_off.items()])}"
             )
@@ -110,18 +105,9 @@ class SchedulerStatus:
         return "\n".join(lines)
 
 
-def status_of(
-    fleet: Fleet, opened: OpenRound | None, turns: Sequence[Turn], elapsed: float, notices: list[str]
-) -> SchedulerStatus:
-    """Builds the summary.
-
-    Args:
-        fleet: The state of the fleet.
-        opened: The open round, if there is one.
-        turns: The turns of the open round.
-        elapsed: The seconds since the selection of the open round.
-        notices: What an operator should know.
-    """
+def status_of(journal: Journal, memory: FleetState, settings: SchedulerSettings) -> SchedulerStatus:
+    """Returns the summary of a fleet from its file and its state."""
+    fleet, opened, turns = memory.fleet, memory.opened, journal.turns_under_way()
     backing_off = np.flatnonzero(fleet.counters.backing_off(fleet.round) & (fleet.counters.retired == 0))
     certificate = fleet.certificate() if fleet.ids else None
     promise = None if certificate is None else certificate.summary()
@@ -130,7 +116,7 @@ def status_of(
         retired=int(fleet.counters.retired.sum()),
         round=fleet.round if opened is None else opened.round,
         is_open=opened is not None,
-        elapsed=elapsed,
+        elapsed=0.0 if opened is None else opened.elapsed,
         deadline=None if opened is None else opened.deadline,
         wanted=0 if opened is None else opened.wanted,
         out=[turn.id for turn in turns if turn.kind is None],
@@ -140,9 +126,18 @@ def status_of(
         backing_off={fleet.ids[row]: int(fleet.counters.backoff_until[row]) for row in backing_off.tolist()},
         promise=promise,
         worst=None if promise is None or promise.worst is None else fleet.ids[promise.worst],
-        notices=notices,
-        slots=fleet.slots if isinstance(fleet, SlotFleet) else None,
+        suspects=[fleet.ids[row] for row in np.flatnonzero(fleet.history.suspects()).tolist()],
+        notices=fleet_notices(journal, memory, settings),
+        slots=fleet.slots,
     )
+
+
+def turns_of(journal: Journal, client: str | None, round: int | None) -> list[Turn]:
+    """Returns the turns of a client, of a round, or of a client in a round, oldest first."""
+    if client is None:
+        return journal.turns_of(as_round(round))
+    turns = journal.turns_of_client(client)
+    return turns if round is None else [turn for turn in turns if turn.round == as_round(round)]
 
 
 def _furthest_behind(certificate: Certificate, ids: Sequence[str]) -> dict[str, float]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from turnout.live import GivenTurn, Scheduler
-from turnout.live._internals import OpenRound
+from turnout.live._internals import OpenRound, session_of
 from turnout.policies.explain.explanation import Explanation
 
 #: The most clients that a list of the status names.
@@ -54,7 +54,7 @@ def status_to_dict(fleet: str, scheduler: Scheduler) -> dict[str, Any]:
         "out": found.out[:MOST_NAMED],
         "arrived": found.arrived[:MOST_NAMED],
         "failed": dict(list(found.failed.items())[:MOST_NAMED]),
-        "suspects": scheduler.suspect_clients()[:MOST_NAMED],
+        "suspects": found.suspects[:MOST_NAMED],
         "promise": None if found.promise is None else found.promise.to_dict(lambda _: str(found.worst)),
         "notices": found.notices,
     }
@@ -63,7 +63,9 @@ def status_to_dict(fleet: str, scheduler: Scheduler) -> dict[str, Any]:
 def certificate_to_dict(scheduler: Scheduler, client: str | None, limit: int) -> dict[str, Any]:
     """Returns the promise, and what one client, or those that are furthest behind, were promised and got."""
     found, ids = scheduler.certificate(), scheduler.clients
-    rows = np.argsort(-found.behind_units, kind="stable")[:limit] if client is None else scheduler.rows([client])
+    if client is not None:
+        return found.to_dict(ids, [session_of(scheduler).row(client)])
+    rows = np.argsort(-found.behind_units, kind="stable")[:limit]
     return found.to_dict(ids, rows.tolist())
 
 

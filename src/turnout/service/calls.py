@@ -14,7 +14,7 @@ from typing import Any
 
 from turnout.errors import InterruptedGroupError, StoreError, TurnoutError
 from turnout.live import FleetReader, Scheduler
-from turnout.live._internals import StoredAnswer
+from turnout.live._internals import StoredAnswer, session_of
 from turnout.log import get_log
 from turnout.service.errors import BusyError, ReusedKeyError, StoppingError
 from turnout.service.eventlog import EventLog
@@ -215,14 +215,14 @@ class FleetCalls:
             return error
         stored = _to_store(call, text)
         if stored is not None and answer.is_change:
-            self.scheduler.store_answer(stored)
+            session_of(self.scheduler).store_answer(stored)
         return text
 
     def _stored(self, call: _Call) -> str | Exception | None:
         """Returns the answer to the same request before; None if there was none."""
         if call.key is None:
             return None
-        stored = self.scheduler.stored_answer(call.key.key)
+        stored = session_of(self.scheduler).stored_answer(call.key.key)
         if stored is None:
             return None
         if stored.request != call.key.request:

@@ -64,12 +64,12 @@ class EventLog:
     def state(self) -> dict[str, Any]:
         """Returns what changes between the events: the reports of the open round, or the turns under way."""
         scheduler = self._scheduler
-        if scheduler.settings.concurrency is not None:
+        if not scheduler.settings.has_rounds:
             return {"in_flight": len(scheduler.in_flight()), "slots": scheduler.settings.concurrency}
         opened = scheduler.open_round
         if opened is None:
             return {"round": scheduler.round, "is_open": False, "ready": False, "arrived": 0, "wanted": 0}
-        arrived = sum(turn.kind == "arrived" for turn in scheduler.turns(opened.round))
+        arrived = sum(turn.kind == "arrived" for turn in scheduler.history(round=opened.round))
         return {
             "round": opened.round,
             "is_open": True,

@@ -114,7 +114,7 @@ def _state(calls: FleetCalls) -> list[Metric]:
         ("turnout_commit_seconds_largest", "Longest of these times.", found.commit_seconds_largest),
         ("turnout_refused_reports_total", "Reports that were refused.", found.refused_reports),
     ]
-    if scheduler.settings.concurrency is not None:
+    if not scheduler.settings.has_rounds:
         running = len(scheduler.in_flight())
         metrics.append(("turnout_turns_in_flight", "Turns that are under way and without a report.", running))
     promise = status.promise

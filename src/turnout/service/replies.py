@@ -36,7 +36,7 @@ PROMISE = {
     "worst": "phone-3",
     "worst_behind": 0.15,
     "since": None,
-    "clock": "round",
+    "unit": "round",
 }
 STATE = {
     "fleet": "fleet",
@@ -257,7 +257,7 @@ class Promise(Reply):
     worst: str | None
     worst_behind: float
     since: int | None
-    clock: Literal["round", "decision"]
+    unit: Literal["round", "decision"]
 
 
 class FleetState(Reply):

@@ -327,7 +327,7 @@ def turns_of(scheduler: Scheduler) -> dict[str, int]:
 
 def kinds_in(scheduler: Scheduler, number: int) -> dict[str, str | None]:
     """Returns the outcome of each client in a round of the fleet."""
-    return {turn.id: turn.kind for turn in scheduler.turns(number)}
+    return {turn.id: turn.kind for turn in scheduler.history(round=number)}
 
 
 def metrics_keys(metrics: Mapping[int, MetricRecord]) -> dict[int, list[str]]:

@@ -129,7 +129,7 @@ def test_a_silent_node_is_late_after_the_deadline_and_the_next_rounds_run(open_f
 
 
 def test_a_node_that_stays_silent_is_backed_off(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(settings={"cohort_size": 3}, rest_after=2)
+    scheduler = open_fleet(settings={"cohort_size": 3}, backoff_after=2)
     grid = InProcessGrid(named_nodes(3))
     grid.client("c1").trouble = "silent"
     FairSelection(open_to_all(), scheduler, poll=POLL).start(grid, model(0.0), num_rounds=6)
@@ -198,7 +198,7 @@ def test_a_late_reply_is_not_aggregated_but_its_true_time_is_learned(
 
 
 def test_late_replies_of_several_rounds_are_collected(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(settings={"cohort_size": 3}, rest_after=9)
+    scheduler = open_fleet(settings={"cohort_size": 3}, backoff_after=9)
     grid = InProcessGrid(named_nodes(3, [8.0, 22.0, 8.0]))
     FairSelection(open_to_all(), scheduler, poll=POLL).start(grid, model(0.0), num_rounds=5)
     assert [turn.late_seconds for turn in scheduler.history("c1")] == [22.0, 22.0, 22.0, None, None]
@@ -214,7 +214,7 @@ def test_a_late_error_changes_nothing(open_fleet: OpenFleet, caplog: pytest.LogC
 
 
 def test_a_reply_after_the_late_window_is_ignored(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(settings={"cohort_size": 3}, late_window=2, rest_after=9)
+    scheduler = open_fleet(settings={"cohort_size": 3}, late_window=2, backoff_after=9)
     grid = InProcessGrid(named_nodes(3, [5.0, 38.0, 5.0]))  # the reply of c1 arrives in round 4
     FairSelection(open_to_all(), scheduler, poll=POLL).start(grid, model(0.0), num_rounds=6)
     assert [turn.late_seconds for turn in scheduler.history("c1")] == [None] * 6
@@ -379,7 +379,7 @@ def test_the_training_loss_of_a_client_reaches_the_scheduler(open_fleet: OpenFle
     scheduler = open_fleet(policy="power-of-choice", settings={"cohort_size": 2})
     grid = InProcessGrid(named_nodes(4, 5.0))
     FairSelection(open_to_all(), scheduler, poll=POLL).start(grid, model(0.0), num_rounds=4)
-    losses = {turn.id: turn.loss for number in range(1, 5) for turn in scheduler.turns(number)}
+    losses = {turn.id: turn.loss for number in range(1, 5) for turn in scheduler.history(round=number)}
     assert losses == {f"c{number}": loss_of(number) for number in range(4)}
 
 
@@ -388,7 +388,7 @@ def test_loss_key_names_the_metric_that_holds_the_loss(open_fleet: OpenFleet) ->
         scheduler = open_fleet(f"{name}.turnout")
         grid = InProcessGrid(named_nodes(2, 5.0))
         FairSelection(open_to_all(), scheduler, poll=POLL, loss_key=name).start(grid, model(0.0), num_rounds=1)
-        assert [turn.loss for turn in scheduler.turns(1)] == [expected, expected]
+        assert [turn.loss for turn in scheduler.history(round=1)] == [expected, expected]
 
 
 def noting(app: ClientApp, notes: ConfigRecord) -> Any:
@@ -408,7 +408,7 @@ def test_a_number_outside_the_metrics_is_no_loss(open_fleet: OpenFleet) -> None:
     for node in grid.nodes.values():
         node.app = noting(node.app, ConfigRecord({"norm": 7.0}))
     FairSelection(open_to_all(), scheduler, poll=POLL, loss_key="norm").start(grid, model(0.0), num_rounds=1)
-    assert [turn.loss for turn in scheduler.turns(1)] == [None, None]
+    assert [turn.loss for turn in scheduler.history(round=1)] == [None, None]
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
@@ -418,7 +418,7 @@ def test_a_loss_that_is_not_finite_is_not_reported_and_the_update_counts(open_fl
     grid = InProcessGrid(named_nodes(3, 5.0, loss=lambda number: bad if number == 1 else loss_of(number)))
     FairSelection(open_to_all(), scheduler, poll=POLL).start(grid, model(0.0), num_rounds=2)
     for number in (1, 2):
-        turns = {turn.id: turn for turn in scheduler.turns(number)}
+        turns = {turn.id: turn for turn in scheduler.history(round=number)}
         assert {client: turn.kind for client, turn in turns.items()} == dict.fromkeys(("c0", "c1", "c2"), "arrived")
         assert {client: turn.loss for client, turn in turns.items()} == {
             "c0": loss_of(0),

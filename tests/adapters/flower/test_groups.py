@@ -18,6 +18,7 @@ from adapters.flower.in_process import (
     plain_app,
     turns_of,
 )
+from live.fleets import amendments_of
 from turnout.adapters.flower import FairSelection, client_groups
 from turnout.errors import SettingError
 
@@ -145,7 +146,9 @@ def test_clients_that_join_are_entered_into_their_groups_before_the_next_round(o
         "least": {"paris": 1, "rome": 1},
     }
     scheduler = open_fleet(policy="quota", settings=settings)
-    assert any("places are reserved for 'paris', 'rome', but no client is in" in text for text in scheduler.notices())
+    assert any(
+        "places are reserved for 'paris', 'rome', but no client is in" in text for text in scheduler.status().notices
+    )
     grid = InProcessGrid([found[0], found[1], found[2], found[4]])
     fair = FairSelection(open_to_all(fraction_evaluate=0.0), scheduler, groups="location")
 
@@ -158,8 +161,8 @@ def test_clients_that_join_are_entered_into_their_groups_before_the_next_round(o
     assert all("c1" in cohort for cohort in asked)
     assert [sorted(cohort) == ["c1", "c3"] for cohort in asked] == [False] * 3 + [True] * 3
     assert scheduler.settings.settings["groups"] == ["berlin", "paris", "berlin", None, "rome"]
-    assert [amendment.round for amendment in scheduler.amendments] == [0, 3]
-    assert not any("places are reserved" in text for text in scheduler.notices())
+    assert [amendment.round for amendment in amendments_of(scheduler)] == [0, 3]
+    assert not any("places are reserved" in text for text in scheduler.status().notices)
 
 
 def test_groups_need_a_fleet_with_a_quota(open_fleet: OpenFleet) -> None:

@@ -212,7 +212,7 @@ def test_the_same_cohort_trains_again_and_no_turn_is_counted_twice(open_fleet: O
     FairSelection(spy, scheduler, poll=0.25).start(again, model(0.0), num_rounds=3)
     assert again.asked("train")[0] == grid.asked("train")[0]
     assert spy.configured == [1, 2, 3]
-    assert [turn.seconds for turn in scheduler.turns(1)] == [1.0, 2.0]  # measured by the earlier server
+    assert [turn.seconds for turn in scheduler.history(round=1)] == [1.0, 2.0]  # measured by the earlier server
     assert scheduler.round == 3
     assert sum(turns_of(scheduler).values()) == 6
 

@@ -132,7 +132,7 @@ def test_selection_metrics_are_added_to_each_round(open_fleet: OpenFleet) -> Non
     assert last["turnout-most-behind-turns"] == float(certificate.behind.max())
     assert last["turnout-broken-promises"] == 0
     assert last["turnout-fewest-turns"] == float(certificate.turns.min())
-    assert last["turnout-round-seconds"] == max(turn.seconds or 0.0 for turn in scheduler.turns(6))
+    assert last["turnout-round-seconds"] == max(turn.seconds or 0.0 for turn in scheduler.history(round=6))
     assert result.train_metrics_clientapp[2]["turnout-round-seconds"] == 4.0
 
 

@@ -82,7 +82,7 @@ def test_times_come_from_the_simulated_world(open_fleet: OpenFleet) -> None:
     )
     world = PaperWorld(3, clients=CLIENTS)
     for number in range(1, 6):
-        turns = scheduler.turns(number)
+        turns = scheduler.history(round=number)
         report = world.play(world.offer(number), Selection(number, np.array(sorted(int(turn.id) for turn in turns))))
         expected = dict(zip(map(str, report.clients.tolist()), report.exchange_times.tolist(), strict=True))
         assert {turn.id: turn.seconds for turn in turns} == pytest.approx(expected)
@@ -96,7 +96,7 @@ def test_only_available_clients_train_and_all_clients_evaluate(open_fleet: OpenF
         number: PaperWorld(5, clients=CLIENTS, availability=0.4).offer(number).available for number in range(1, 9)
     }
     for number in range(1, 9):
-        selected = [int(turn.id) for turn in scheduler.turns(number)]
+        selected = [int(turn.id) for turn in scheduler.history(round=number)]
         assert len(selected) == min(2, int(available[number].sum()))
         assert all(available[number][row] for row in selected)
     assert grid.asked("evaluate") == [[str(row) for row in range(CLIENTS)]] * 8

@@ -58,7 +58,7 @@ class AsyncSpy(Spy):
 
 def all_turns(scheduler: Scheduler) -> list[tuple[str, str | None]]:
     """Returns the client and the outcome of each turn, in the order of the decisions."""
-    turns = (scheduler.turns(decision)[0] for decision in range(1, scheduler.round + 1))
+    turns = (scheduler.history(round=decision)[0] for decision in range(1, scheduler.round + 1))
     return [(turn.id, turn.kind) for turn in turns]
 
 
@@ -462,7 +462,7 @@ def test_a_restarted_server_resumes_with_the_turns_that_were_under_way(open_flee
     result = start(scheduler, grid, open_to_all(FedAdam, fraction_evaluate=0.0), versions=9)
     assert list(result.train_metrics_clientapp) == list(range(1, 10))
     assert {turn.client for turn in under_way} <= set(grid.asked("train")[0])
-    assert scheduler.turns(under_way[0].id)[0].kind == "arrived"
+    assert scheduler.history(round=under_way[0].id)[0].kind == "arrived"
     first = grid.sent("train")[0][0].content
     assert first.config_records["config"]["server-round"] == 5
     assert weights(first.array_records["arrays"]) != [0.0]
@@ -474,7 +474,7 @@ def test_a_turn_whose_client_is_gone_after_the_restart_has_failed(open_fleet: Op
     turns = scheduler.fill({"c0": {"free_cpu": 1.0, "bandwidth": 2.0}, "c1": {"free_cpu": 1.0, "bandwidth": 2.0}})
     gone = next(turn for turn in turns if turn.client == "c1")
     start(scheduler, InProcessGrid([named_node("c0", 100), named_node("c2", 102)]), versions=2)
-    assert scheduler.turns(gone.id)[0].why == "was not connected when the server restarted"
+    assert scheduler.history(round=gone.id)[0].why == "was not connected when the server restarted"
 
 
 # Simulated worlds

@@ -182,7 +182,7 @@ def test_only_the_cohort_trains_all_clients_evaluate_and_the_strategy_aggregates
     result = FairSelection(build(), scheduler, poll=0.001).start(grid, model(*START), num_rounds=ROUNDS)
     trained = grid.asked("train")
     all_clients = sorted(f"c{row}" for row in range(CLIENTS))
-    assert trained == [sorted(turn.id for turn in scheduler.turns(number)) for number in range(1, ROUNDS + 1)]
+    assert trained == [sorted(turn.id for turn in scheduler.history(round=number)) for number in range(1, ROUNDS + 1)]
     assert all(len(cohort) == COHORT for cohort in trained)
     assert grid.asked("evaluate") == [all_clients] * ROUNDS
     assert sum(turns_of(scheduler).values()) == COHORT * ROUNDS
@@ -226,7 +226,7 @@ def test_other_policies_can_select(open_fleet: OpenFleet, policy: str) -> None:
     scheduler = open_fleet(policy=policy, settings={"cohort_size": 2})
     grid = InProcessGrid(named_nodes(4, 0.0))
     result = FairSelection(open_to_all(), scheduler, poll=0.001).start(grid, model(0.0), num_rounds=3)
-    assert grid.asked("train") == [sorted(turn.id for turn in scheduler.turns(number)) for number in (1, 2, 3)]
+    assert grid.asked("train") == [sorted(turn.id for turn in scheduler.history(round=number)) for number in (1, 2, 3)]
     assert "turnout-round-seconds" in result.train_metrics_clientapp[3]
 
 

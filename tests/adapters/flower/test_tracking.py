@@ -9,6 +9,7 @@ from adapters.flower.conftest import OpenFleet
 from adapters.flower.in_process import InProcessGrid, model, named_nodes, open_to_all
 from tracking.recording import Broken, Recording
 from turnout.adapters.flower import FairSelection
+from turnout.live._internals import session_of
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -33,7 +34,7 @@ def test_selection_training_and_evaluations_are_tracked_with_the_round_of_the_fl
     assert any(name.startswith("evaluate/") for name in names)
     assert not any("confusion" in name or "turnout-" in name for name in names)
     assert recording.closed == 1
-    assert scheduler.tracker is None
+    assert session_of(scheduler).tracker is None
 
 
 def test_a_tracker_that_fails_does_not_stop_training(open_fleet: OpenFleet) -> None:

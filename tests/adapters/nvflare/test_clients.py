@@ -18,7 +18,7 @@ from turnout.adapters.common import machine
 from turnout.adapters.nvflare.groups import HAS_SITE_CONFIG
 from turnout.adapters.nvflare.status import STATUS, StatusReporter, read_status
 from turnout.errors import SettingError
-from turnout.live import Feature, Features, FleetReader, Scheduler
+from turnout.live import Feature, Features, FleetReader
 
 needs_site_config = pytest.mark.skipif(not HAS_SITE_CONFIG, reason="NVFlare has no site configuration before 2.9")
 
@@ -34,12 +34,12 @@ def first_contexts(fleet: str) -> dict[str, list[float]]:
         offer = reader.offer(1)
         assert offer is not None
         assert offer.contexts is not None
-        ids = np.array(reader.ids)[np.flatnonzero(offer.available)]
+        ids = np.array(reader.clients)[np.flatnonzero(offer.available)]
         return dict(zip(ids.tolist(), offer.contexts.tolist(), strict=True))
 
 
 def turns(fleet: str) -> dict[str, int]:
-    with Scheduler.open(fleet, read_only=True) as scheduler:
+    with FleetReader(fleet) as scheduler:
         return {client: len(scheduler.history(client)) for client in scheduler.clients}
 
 

@@ -16,7 +16,7 @@ from adapters.nvflare.conftest import MakeJob
 from adapters.nvflare.controllers import InMemory
 from adapters.nvflare.in_process import always
 from turnout.adapters.nvflare import FairFedAvg, FairSelection, StatusReporter
-from turnout.live import Scheduler
+from turnout.live import FleetReader
 
 ROOT = Path(__file__).parents[3]
 
@@ -59,8 +59,8 @@ def test_two_lines_make_a_job_fair(make_job: MakeJob, fleet: str, monkeypatch: p
     monkeypatch.setattr(FairFedAvg, "load_model", InMemory.load_model, raising=False)
     monkeypatch.setattr(FairFedAvg, "save_model", InMemory.save_model, raising=False)
     simulated.run(controller)
-    with Scheduler.open(fleet, read_only=True) as scheduler:
-        assert [len(scheduler.turns(number)) for number in range(1, 21)] == [4] * 20
+    with FleetReader(fleet) as scheduler:
+        assert [len(scheduler.history(round=number)) for number in range(1, 21)] == [4] * 20
         assert scheduler.certificate().status == "kept"
 
 

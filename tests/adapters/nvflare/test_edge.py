@@ -108,7 +108,7 @@ def test_devices_get_their_share_and_the_slots_stay_filled(clock: Clock, fleet: 
     edge = server(clock, fleet, phones(12))
     edge.run(300)
     scheduler = fleet_of(edge)
-    turns = [scheduler.turns(number)[0] for number in range(1, scheduler.round + 1)]
+    turns = [scheduler.history(round=number)[0] for number in range(1, scheduler.round + 1)]
     assert edge.busiest == 3
     assert len(turns) > 120
     assert {turn.kind for turn in turns} <= {"arrived", None}
@@ -126,7 +126,7 @@ def test_no_update_is_lost_because_its_version_is_removed(clock: Clock, fleet: s
     edge = EdgeServer(clock, FairDeviceManager(3, fleet, GUARANTEE), seconds, buffer=4)
     edge.run(200)
     scheduler = fleet_of(edge)
-    arrived = sum(scheduler.turns(number)[0].kind == "arrived" for number in range(1, scheduler.round + 1))
+    arrived = sum(scheduler.history(round=number)[0].kind == "arrived" for number in range(1, scheduler.round + 1))
     assert len(scheduler.history("slow")) > 1
     assert edge.aggregated > 100
     assert arrived == edge.aggregated + edge.waiting
@@ -172,8 +172,8 @@ def test_the_next_job_begins_with_the_turns_that_were_under_way(clock: Clock, fl
     edge = server(clock, fleet, seconds)
     edge.run(50)
     scheduler = fleet_of(edge)
-    assert scheduler.turns(under_way[0].id)[0].why == "was not available when the server restarted"
-    assert {scheduler.turns(turn.id)[0].kind for turn in under_way[1:]} == {"arrived"}
+    assert scheduler.history(round=under_way[0].id)[0].why == "was not available when the server restarted"
+    assert {scheduler.history(round=turn.id)[0].kind for turn in under_way[1:]} == {"arrived"}
     close(edge)
 
 

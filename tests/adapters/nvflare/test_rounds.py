@@ -26,7 +26,7 @@ from turnout.adapters.nvflare.clients import ClientDirectory
 from turnout.adapters.nvflare.rounds import FleetRounds, TaskEnd
 from turnout.adapters.nvflare.selection import _content_of, _is_empty_model, _limit
 from turnout.errors import SettingError
-from turnout.live import PAPER_FEATURES, Scheduler, Turn
+from turnout.live import PAPER_FEATURES, FleetReader, Scheduler, Turn
 from turnout.live._internals import examine
 
 FAIR: dict[str, Any] = {"guarantee": {"guaranteed_rate": 0.2}, "deadline": 10}
@@ -37,20 +37,20 @@ def fedavg(fleet: str, *, num_clients: int = 2, num_rounds: int = 1, **settings:
 
 
 def turns_of(fleet: str, client: str) -> list[Turn]:
-    with Scheduler.open(fleet, read_only=True) as scheduler:
+    with FleetReader(fleet) as scheduler:
         return scheduler.history(client)
 
 
 def turns_in(fleet: str, round: int) -> dict[str, Turn]:
-    with Scheduler.open(fleet, read_only=True) as scheduler:
-        return {turn.id: turn for turn in scheduler.turns(round)}
+    with FleetReader(fleet) as scheduler:
+        return {turn.id: turn for turn in scheduler.history(round=round)}
 
 
 def rounds_of(fleet: str) -> int:
     """Returns the number of closed rounds; asserts that the file is sound and no round is open."""
     assert all(finding.ok is not False for finding in examine(Path(fleet)))
-    with Scheduler.open(fleet, read_only=True) as scheduler:
-        assert scheduler.open_round is None
+    with FleetReader(fleet) as scheduler:
+        assert scheduler.open_round() is None
         return scheduler.round
 
 
@@ -87,7 +87,7 @@ def test_a_client_that_exceeds_the_deadline_is_late_and_its_next_request_tells_i
 def test_a_client_that_is_still_busy_with_a_late_task_is_not_selected(make_job: MakeJob, fleet: str) -> None:
     job = make_job(a=always(seconds=1), slow=always(seconds=60))
     job.run(fedavg(fleet, num_rounds=8))
-    with Scheduler.open(fleet, read_only=True) as scheduler:
+    with FleetReader(fleet) as scheduler:
         rounds = [turn.round for turn in scheduler.history("slow")]
         assert rounds == [1]
         assert scheduler.round == 8
@@ -527,9 +527,9 @@ def test_a_job_that_is_aborted_leaves_a_round_with_reports_to_the_next_job(make_
     job = make_job(a=always(seconds=1), b=always(seconds=8))
     job.after(6, job.abort)
     job.run(fedavg(fleet, num_rounds=3))
-    with Scheduler.open(fleet, read_only=True) as scheduler:
-        assert scheduler.open_round is not None
-        assert {turn.id: turn.kind for turn in scheduler.turns()} == {"a": "arrived", "b": None}
+    with FleetReader(fleet) as scheduler:
+        assert scheduler.open_round() is not None
+        assert {turn.id: turn.kind for turn in scheduler.history()} == {"a": "arrived", "b": None}
     seconds = turns_of(fleet, "a")[0].seconds
     again = make_job(a=always(seconds=3), b=always(seconds=4))
     controller = fedavg(fleet, num_rounds=1)
@@ -579,8 +579,8 @@ def test_a_job_that_is_aborted_while_it_waits_for_a_task_does_not_make_clients_l
     job = make_job(a=always(seconds=1), b=always(seconds=8))
     job.after(6, job.abort)
     job.run(TwoTasks(fleet=fleet, num_rounds=1, num_clients=2, **FAIR))
-    with Scheduler.open(fleet, read_only=True) as scheduler:
-        assert {turn.id: turn.kind for turn in scheduler.turns()} == {"a": "arrived", "b": None}
+    with FleetReader(fleet) as scheduler:
+        assert {turn.id: turn.kind for turn in scheduler.history()} == {"a": "arrived", "b": None}
 
 
 def test_a_job_that_is_aborted_before_any_report_leaves_no_round(make_job: MakeJob, fleet: str) -> None:
@@ -604,7 +604,7 @@ def test_a_job_that_is_aborted_while_it_waits_for_clients_ends(make_job: MakeJob
 def test_the_next_job_of_a_fleet_continues_its_books(make_job: MakeJob, fleet: str) -> None:
     for _ in range(2):
         make_job(a=always(), b=always(), c=always()).run(fedavg(fleet, num_clients=1, num_rounds=3))
-    with Scheduler.open(fleet, read_only=True) as scheduler:
+    with FleetReader(fleet) as scheduler:
         assert scheduler.round == 6
         assert scheduler.certificate().turns.tolist() == [2, 2, 2]
         assert scheduler.certificate().status == "kept"
@@ -686,7 +686,7 @@ def test_results_after_the_end_of_their_round_change_nothing(fleet: str) -> None
         assert scheduler.open_round is None
         assert not rounds.record_arrival(task, "a", 9.0, None)
         rounds.record_failure(task, "b", "too late")
-        assert {turn.id: (turn.kind, turn.seconds) for turn in scheduler.turns(1)} == {
+        assert {turn.id: (turn.kind, turn.seconds) for turn in scheduler.history(round=1)} == {
             "a": ("arrived", 1.0),
             "b": ("arrived", 2.0),
         }

@@ -17,7 +17,7 @@ from nvflare.app_common.shareablegenerators.full_model_shareable_generator impor
 from adapters.nvflare.conftest import MakeJob
 from adapters.nvflare.in_process import Job, Work, always, in_turn
 from turnout.adapters.nvflare import FairScatterAndGather
-from turnout.live import Scheduler
+from turnout.live import FleetReader
 
 
 class Persistor(ModelPersistor):
@@ -60,8 +60,8 @@ def test_the_model_goes_to_the_cohort_only(make_job: MakeJob, fleet: str) -> Non
     assert job.engine.panics == []
     assert sum(client.tasks for client in job.clients.values()) == 12
     assert min(client.tasks for client in job.clients.values()) >= 2
-    with Scheduler.open(fleet, read_only=True) as scheduler:
-        assert all(len(scheduler.turns(number)) == 2 for number in range(1, 7))
+    with FleetReader(fleet) as scheduler:
+        assert all(len(scheduler.history(round=number)) == 2 for number in range(1, 7))
         assert scheduler.certificate().status == "kept"
 
 
@@ -77,8 +77,8 @@ def test_failures_and_rounds_without_results_keep_the_model(make_job: MakeJob, f
     saved = run(job, fleet, num_rounds=2)
     assert job.engine.panics == []
     assert saved == [1.0, 1.0]
-    with Scheduler.open(fleet, read_only=True) as scheduler:
-        kinds = {turn.id: turn.kind for turn in scheduler.turns(2)}
+    with FleetReader(fleet) as scheduler:
+        kinds = {turn.id: turn.kind for turn in scheduler.history(round=2)}
         assert kinds == {"a": "late" if bad.silent else "failed", "b": "failed"}
 
 
@@ -87,8 +87,8 @@ def test_a_result_that_the_aggregator_rejects_is_a_failure(make_job: MakeJob, fl
     job = make_job(a=always(), b=always(cookies=stale))
     assert run(job, fleet, num_rounds=1) == [1.0]
     assert job.engine.panics == []
-    with Scheduler.open(fleet, read_only=True) as scheduler:
-        outcomes = {turn.id: (turn.kind, turn.why) for turn in scheduler.turns(1)}
+    with FleetReader(fleet) as scheduler:
+        outcomes = {turn.id: (turn.kind, turn.why) for turn in scheduler.history(round=1)}
     assert outcomes == {
         "a": ("arrived", None),
         "b": ("failed", "its result was not accepted for aggregation"),

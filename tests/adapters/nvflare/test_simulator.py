@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from turnout.live import Scheduler
+from turnout.live import FleetReader
 from turnout.live._internals import examine
 
 JOBS = Path(__file__).parent / "simulated"
@@ -35,9 +35,9 @@ def run(job: str, folder: Path) -> Path:
 
 def test_the_devices_of_an_edge_job_are_selected_fairly(tmp_path: Path) -> None:
     pytest.importorskip("turnout.adapters.nvflare.edge", reason="edge jobs need NVFlare 2.9", exc_type=ImportError)
-    with Scheduler.open(run("edge_job.py", tmp_path), read_only=True) as scheduler:
+    with FleetReader(run("edge_job.py", tmp_path)) as scheduler:
         assert len(scheduler.clients) == 12
-        kinds = [scheduler.turns(number)[0].kind for number in range(1, scheduler.round + 1)]
+        kinds = [scheduler.history(round=number)[0].kind for number in range(1, scheduler.round + 1)]
         assert kinds.count("arrived") >= 6 * 3  # version 1 is the first model, and each other one needs three updates
         assert set(kinds) <= {"arrived", None}
         assert min(len(scheduler.history(device)) for device in scheduler.clients) >= 1
@@ -46,8 +46,8 @@ def test_the_devices_of_an_edge_job_are_selected_fairly(tmp_path: Path) -> None:
 
 def test_a_failing_and_a_slow_client_do_not_stop_the_simulator(tmp_path: Path) -> None:
     fleet = run("job.py", tmp_path)
-    with Scheduler.open(fleet, read_only=True) as scheduler:
-        assert scheduler.open_round is None
+    with FleetReader(fleet) as scheduler:
+        assert scheduler.open_round() is None
         assert scheduler.round >= 7  # rounds in which everybody is backed off cost the job nothing
         history = {client: scheduler.history(client) for client in scheduler.clients}
     assert list(history) == ["site-1", "site-2", "site-3", "site-4"]

@@ -14,7 +14,7 @@ from turnout.cli.fleet.recording import read_recording
 from turnout.lab.analysis.promise import AmendedTerms, shortfalls
 from turnout.lab.analysis.replay.recording import Recording
 from turnout.lab.analysis.replay.replay import fitted_build, replay
-from turnout.live import Feature, Features, Scheduler
+from turnout.live import Feature, Features, FleetReader, Scheduler
 
 POLICIES: dict[str, dict[str, Any]] = {
     "fair-pace": {"settings": {"cohort_size": 2, "guaranteed_rate": 0.15}},
@@ -61,7 +61,7 @@ def test_the_recorded_policy_makes_the_recorded_selections_again(name: str, tmp_
     assert (found["other_choices"].replayed, found["other_rounds"].replayed) == (0, 0)
     assert found["mean_round"].replayed == found["mean_round"].recorded
     assert "the settings were amended after round 15, 25: each round has the settings of its time" in record.notes
-    with Scheduler.open(tmp_path / "fleet.turnout", read_only=True) as scheduler:
+    with FleetReader(tmp_path / "fleet.turnout") as scheduler:
         certificate = scheduler.certificate()
     assert found["shortfall_at_end"].recorded == pytest.approx(float(certificate.behind.max()))
     assert found.recorded_promise == certificate.summary().sentence(record.name)

@@ -50,11 +50,11 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
             for client in scheduler.choose(statuses):
                 seconds = (1 + int(client[-1])) / statuses[client].free_cpu * rng.uniform(0.8, 1.2)
                 if rng.random() < 0.03:
-                    scheduler.failed(client, "battery")
+                    scheduler.report_failure(client, "battery")
                 elif seconds <= DEADLINE:
                     scheduler.report(client, seconds)
             scheduler.close_round()
-            for turn in scheduler.turns(scheduler.round):
+            for turn in scheduler.history(round=scheduler.round):
                 if turn.kind == "late":
                     scheduler.report(turn.id, 25.0, round=turn.round)
     return path
@@ -145,7 +145,7 @@ def test_fair_pace_replays_a_fleet_that_broke_its_promise(fleet: Path) -> None:
 
 def test_the_recorded_figures_are_those_of_the_fleets_own_certificate(fleet: Path) -> None:
     result = replay(read_recording(fleet), "rbcsf", {}, draws=2)
-    with Scheduler.open(fleet, read_only=True) as scheduler:
+    with FleetReader(fleet) as scheduler:
         certificate = scheduler.certificate()
         assert (
             result.recorded_promise.split(",")[0]
@@ -229,8 +229,8 @@ def test_a_replay_waits_for_clients_that_were_not_needed(crowded: Path) -> None:
 def test_all_turns_of_a_fleet_are_read(fleet: Path) -> None:
     record = read_recording(fleet)
     columns = record.past.columns
-    with Scheduler.open(fleet, read_only=True) as scheduler:
-        rounds = [scheduler.turns(round_) for round_ in range(1, ROUNDS + 1)]
+    with FleetReader(fleet) as scheduler:
+        rounds = [scheduler.history(round=round_) for round_ in range(1, ROUNDS + 1)]
     turns = [turn for of_round in rounds for turn in of_round]
     lasted = []
     for of_round in rounds:  # a failed turn has no seconds: the server waited for it with others, or not at all

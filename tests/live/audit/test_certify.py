@@ -23,7 +23,7 @@ from live.forging import forge_snapshot
 from live.serving import EACH_PART, PARTS
 from turnout.errors import SettingError, StoreError
 from turnout.live import FleetReader
-from turnout.live._internals import export_events
+from turnout.live._internals import session_of
 from turnout.live.audit import verify
 from turnout.live.audit.certify import certify
 
@@ -86,9 +86,9 @@ def test_a_certificate_agrees_with_its_record_and_its_scheduler(certified: Path)
     assert content["record_sha256"] == hashlib.sha256(record).hexdigest()
     assert content["events"] == len(record.splitlines()) - 1
     with FleetReader(certified / "fleet.turnout") as reader:
-        counted, ids = reader.certificate(), reader.ids
+        counted, ids = reader.certificate(), reader.clients
         assert content["rounds"] == reader.round
-        assert list(export_events(reader)) == [json.loads(line) for line in record.splitlines()[1:]]
+        assert list(reader.export()) == [json.loads(line) for line in record.splitlines()[1:]]
     assert list(content["clients"]) == ids
     assert counted.broken_since is not None
     for row, client in enumerate(ids):
@@ -344,7 +344,7 @@ def test_fleets_that_cannot_be_certified_are_refused(open_fleet: OpenFleet, fold
 def test_a_fleet_whose_counts_differ_from_its_record_is_not_certified(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler = open_fleet()
     play_round(scheduler, offered("a", "b", "c"))
-    scheduler.snapshot()
+    session_of(scheduler).snapshot()
     scheduler.close()
     with closing(sqlite3.connect(scheduler.path)) as db, db:
         forge_snapshot(db, lambda state: state.update({"policy.turns": state["policy.turns"] + 1}))

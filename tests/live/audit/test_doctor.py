@@ -20,6 +20,7 @@ from live.forging import fetch_row, forge_event, forge_snapshot, forge_turn
 from turnout.errors import StateError, StoreError
 from turnout.lab import RunStore
 from turnout.live import ClientStatus, Feature, Features, FleetReader, Reporter, Scheduler
+from turnout.live._internals import session_of
 from turnout.live.audit.doctor.doctor import Finding, examine
 from turnout.live.turns.records import digest_of, pack_offer, unpack_closed, unpack_offer
 
@@ -51,7 +52,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("fleet") / "fleet.turnout"
     with Scheduler.open(path, settings=SETTINGS, deadline=30.0) as scheduler:
         play_rounds(scheduler, 18)
-        scheduler.snapshot()
+        session_of(scheduler).snapshot()
         play_rounds(scheduler, 6, seed=1)
         chosen = scheduler.choose({f"phone-{n:02}": ClientStatus(1.0, 3.0) for n in range(10)})
         scheduler.report(chosen[0], 7.0)
@@ -364,7 +365,7 @@ def test_books_that_do_not_balance_are_found(tmp_path: Path, rows: list[int], cl
     path = tmp_path / "fleet.turnout"
     with Scheduler.open(path, settings=SETTINGS, deadline=30.0) as scheduler:
         play_rounds(scheduler, 5)
-        scheduler.snapshot()
+        session_of(scheduler).snapshot()
 
     def owe_less(state: dict[str, Any]) -> None:
         state["policy.queues.balance"][rows] -= 1000
@@ -385,7 +386,7 @@ def test_availability_that_a_large_fleet_dropped_with_a_snapshot_is_no_damage(
         monkeypatch.setattr(f"turnout.live.{module}.KEEP_AVAILABILITY_UP_TO", 9)
     with Scheduler.open(path, settings=SETTINGS, deadline=30.0) as scheduler:
         play_rounds(scheduler, 5)
-        scheduler.snapshot()
+        session_of(scheduler).snapshot()
         play_rounds(scheduler, 2)
     assert problems(path) == {}
     assert findings_by_part(path)["availability"].message == (
@@ -582,6 +583,6 @@ def test_an_outrun_client_is_paid_if_selection_is_paid(tmp_path: Path) -> None:
         chosen = scheduler.choose({f"phone-{n}": ClientStatus(1.0, 2.0) for n in range(6)})
         scheduler.report_many(dict.fromkeys(chosen[:2], 5.0))
         scheduler.close_round()
-        assert [turn.kind for turn in scheduler.turns()].count("outrun") == 2
+        assert [turn.kind for turn in scheduler.history()].count("outrun") == 2
         assert scheduler.certificate().turns.sum() == 4
     assert problems(path) == {}

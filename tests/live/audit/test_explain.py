@@ -25,7 +25,7 @@ from live.fleets import (
 from turnout.errors import ReportError, SettingError, StoreError
 from turnout.kernel.rounds import RoundOffer
 from turnout.live import ClientStatus, FleetReader, Scheduler
-from turnout.live.audit.explain import explain
+from turnout.live._internals import session_of
 from turnout.live.turns.records import RecordedOffer, offer_digest, pack_offer
 from turnout.policies.explain.explanation import Explanation
 
@@ -64,19 +64,19 @@ def explain_all(scheduler: Scheduler, rounds: Iterable[int]) -> list[Explanation
         {**RBCSF, "overcommit": "auto"},
         {**RBCSF, "settings": {**WEIGHTED, "horizon": 50}},
         {**RBCSF, "settings": {**WEIGHTED, "prior": "fleet", "forgetting": 0.9}},
-        {**RBCSF, "rest_after": 1},
+        {**RBCSF, "backoff_after": 1},
         {},
         {"overcommit": 1.4},
         {"overcommit": "auto"},
         {"settings": {**FAIR, "accrual": "always", "paid": "chosen"}},
         {"settings": {**FAIR, "tolerance": 0.5, "exploration": 0.1, "forgetting": 0.9}},
-        {"rest_after": 1},
+        {"backoff_after": 1},
     ],
 )
 def test_every_client_of_every_round_is_explained_exactly(
     open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch, settings: dict[str, Any]
 ) -> None:
-    monkeypatch.setattr("turnout.live.scheduler.SNAPSHOT_EVERY", 9)
+    monkeypatch.setattr("turnout.live.serving.rounds.SNAPSHOT_EVERY", 9)
     scheduler, world = open_fleet(**{"settings": FAIR, "deadline": 30.0, **settings}), World(12)
     cohorts = play(scheduler, world, 1, 12)
     assert rows_of(scheduler.path, "SELECT COUNT(*) FROM snapshot") == [(1,)]
@@ -125,7 +125,7 @@ def test_the_missing_turns_are_exactly_those_with_which_the_client_is_selected(o
     assert recorded is not None
     contexts = recorded.whole_contexts()
     assert contexts is not None
-    problem = scheduler.policy.cohort_problem(RoundOffer(21, recorded.available, contexts))
+    problem = session_of(scheduler).fleet.policy.cohort_problem(RoundOffer(21, recorded.available, contexts))
     assert problem is not None
     checked = 0
     for row, client in enumerate(scheduler.clients):
@@ -143,7 +143,7 @@ def test_the_missing_turns_are_exactly_those_with_which_the_client_is_selected(o
 
 
 def test_clients_that_could_not_be_selected_are_explained(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(settings={"cohort_size": 2}, rest_after=1)
+    scheduler = open_fleet(settings={"cohort_size": 2}, backoff_after=1)
     scheduler.register(["gone"])
     scheduler.retire("gone")
     scheduler.choose(offered("a", "b", "c"))
@@ -225,7 +225,7 @@ def test_forgetting_a_client_deletes_the_offers_in_which_it_was_available(
     for round_ in range(11, 14):
         play_round(scheduler, {client: world.statuses(round_)[client] for client in named(8) if client != "c1"}, 4.0)
     assert all(scheduler.explain("c0", round_).exact for round_ in (11, 12, 13))
-    scheduler.snapshot()  # so that explaining these rounds replays events before the last snapshot
+    session_of(scheduler).snapshot()  # so that explaining these rounds replays events before the last snapshot
     exact = {round_: scheduler.explain("c0", round_).exact for round_ in (4, 7, 11, 12, 13)}
     # FairPace learned the usual times of all clients from what the forgotten one had reported too.
     assert exact == dict.fromkeys(exact, options is RBCSF)
@@ -271,7 +271,7 @@ def test_rounds_whose_availability_was_dropped_are_not_explained_exactly(
     scheduler = open_fleet()
     for _ in range(3):
         play_round(scheduler, offered(*named(4)))
-    scheduler.snapshot()
+    session_of(scheduler).snapshot()
     play_round(scheduler, offered(*named(4)))
     explanation = scheduler.explain("c0", 2)
     assert not explanation.exact
@@ -291,9 +291,9 @@ def test_a_reader_explains_like_the_scheduler(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     scheduler.choose({"a": ClientStatus(1.0, 2.0), "b": ClientStatus(1.0, 3.0), "c": ClientStatus(0.5, 1.0)})
     with FleetReader(scheduler.path) as reader:
-        assert [explain(reader, client) for client in "abc"] == [scheduler.explain(client) for client in "abc"]
+        assert [reader.explain(client) for client in "abc"] == [scheduler.explain(client) for client in "abc"]
         with pytest.raises(ReportError, match="there is no client 'z' in"):
-            explain(reader, "z")
+            reader.explain("z")
 
 
 def test_offers_are_kept_small(open_fleet: OpenFleet, folder: Path) -> None:

@@ -14,7 +14,7 @@ from live.forging import forge_turn
 from live.journal.test_contract import AT, SETTINGS, state_after, write_round
 from turnout.errors import StoreError
 from turnout.live import Scheduler
-from turnout.live._internals import examine
+from turnout.live._internals import examine, forget_in_steps, session_of
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.redaction import continue_redaction
 from turnout.live.journal.summary import read_totals
@@ -111,9 +111,9 @@ def test_a_large_file_is_not_rewritten_at_once_and_a_notice_says_so(
 ) -> None:
     monkeypatch.setattr("turnout.live.journal.journal.VACUUM_UP_TO", 0)
     scheduler = forgotten(open_fleet)
-    assert UNCLEAN_NOTICE in scheduler.notices()
+    assert UNCLEAN_NOTICE in scheduler.status().notices
     scheduler.compact()
-    assert UNCLEAN_NOTICE not in scheduler.notices()
+    assert UNCLEAN_NOTICE not in scheduler.status().notices
     scheduler.close()
     assert b"secret-phone" not in scheduler.path.read_bytes()
 
@@ -129,11 +129,11 @@ def test_a_file_that_cannot_be_rewritten_stays_in_use_and_is_rewritten_when_it_i
         scheduler = forgotten(open_fleet)
     assert "could not be rewritten after a client was forgotten" in caplog.text
     assert "disk is full" in caplog.text
-    assert UNCLEAN_NOTICE in scheduler.notices()
+    assert UNCLEAN_NOTICE in scheduler.status().notices
     play_round(scheduler, ["b", "c"])
     scheduler.close()
     with Scheduler.open(scheduler.path) as opened:
-        assert UNCLEAN_NOTICE not in opened.notices()
+        assert UNCLEAN_NOTICE not in opened.status().notices
     assert b"secret-phone" not in scheduler.path.read_bytes()
 
 
@@ -141,7 +141,7 @@ def test_forgetting_that_was_interrupted_is_completed_by_compact(open_fleet: Ope
     scheduler = open_fleet(settings={"cohort_size": 2})
     for _ in range(3):
         play_round(scheduler, ["secret-phone", "b"])
-    next(scheduler.forget_in_steps("secret-phone"))  # the other steps are not done
+    next(forget_in_steps(scheduler, "secret-phone"))  # the other steps are not done
     assert rows_of(scheduler.path, "SELECT COUNT(*) FROM meta WHERE key = 'redactions'") == [(1,)]
     scheduler.compact()
     assert rows_of(scheduler.path, "SELECT COUNT(*) FROM meta WHERE key = 'redactions'") == [(0,)]
@@ -157,16 +157,17 @@ def test_rows_that_are_no_longer_kept_are_deleted_before_a_client_is_redacted(
     scheduler = open_fleet(settings={"cohort_size": 2}, keep_rounds=4, late_window=2)
     for _ in range(20):
         play_round(scheduler, ["secret-phone", *named(3)])
-    monkeypatch.setattr("turnout.live.scheduler.drop_some", lambda *_: False)
+    for module in ("server", "session"):
+        monkeypatch.setattr(f"turnout.live.serving.{module}.drop_some", lambda *_: False)
     monkeypatch.setattr("turnout.live.journal.journal.VACUUM_UP_TO", 0)
     scheduler.compact()
     monkeypatch.setattr("turnout.live.journal.summary.BATCH", 2)
-    kept = scheduler.summary_round
+    kept = session_of(scheduler).journal.summary().round
     oldest = [rows_of(scheduler.path, "SELECT MIN(round) FROM turns")[0][0]]
     assert oldest[0] <= kept - 4
     ids = rows_of(scheduler.path, f"SELECT DISTINCT id FROM turns WHERE round <= {kept}")
     assert ("secret-phone",) in ids
-    for _ in scheduler.forget_in_steps("secret-phone"):
+    for _ in forget_in_steps(scheduler, "secret-phone"):
         oldest.append(rows_of(scheduler.path, "SELECT MIN(round) FROM turns")[0][0])
     assert oldest == sorted(oldest)
     assert oldest[-1] == kept + 1

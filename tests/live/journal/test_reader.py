@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from live import restless_server
-from live.fleets import OpenFleet, named, offered, packed, play_round, rows_of
+from live.fleets import OpenFleet, exported, named, offered, packed, play_round, rows_of
 from turnout.errors import StoreError
 from turnout.lab import RunStore
 from turnout.live import FleetEvent, FleetReader, Reporter, Scheduler
-from turnout.live._internals import KINDS, Follower, RecordedOffer, StaleError
+from turnout.live._internals import KINDS, Follower, RecordedOffer, StaleError, forget_in_steps, session_of
 from turnout.live.journal import changes
 from turnout.storage.encoding.packing import pack_snapshot
 
@@ -90,15 +90,15 @@ def test_every_event_is_read_as_it_was_exported(open_fleet: OpenFleet, folder: P
     scheduler.register(["first", "second"])
     play(scheduler, 12, ["first", "second", "third"])
     scheduler.retire("second")
-    exported = list(scheduler.export())
+    lines = exported(scheduler)
     with FleetReader(path) as reader:
         events = apply_new_events(reader.follow())
-        assert [event.number for event in events] == list(range(1, len(exported) + 1))
+        assert [event.number for event in events] == list(range(1, len(lines) + 1))
         assert_same_events(events, list(reader.events()))
-        for event, entry in zip(events, exported, strict=True):
+        for event, entry in zip(events, lines, strict=True):
             assert event.kind == {"round": "closed", "join": "joined", "retire": "retired"}[entry["kind"]]
             assert list(event.clients) == (entry["clients"] if "clients" in entry else [entry["client"]])
-            assert [reader.ids[row] for row in event.rows] == list(event.clients)
+            assert [reader.clients[row] for row in event.rows] == list(event.clients)
             assert (event.closed is None) == (entry["kind"] != "round")
 
 
@@ -118,14 +118,14 @@ def test_a_closed_round_is_read_as_the_scheduler_exports_it(open_fleet: OpenFlee
     with Reporter(path) as reporter:
         reporter.report(chosen[1], 17.0)
     play(scheduler, 1, named(5))
-    rounds = [event for event in scheduler.export() if event["kind"] == "round"]
+    rounds = [event for event in exported(scheduler) if event["kind"] == "round"]
     with FleetReader(path) as reader:
         found = list(reader.closed_rounds())
         assert [closed.round for closed in found] == list(range(1, 23))
         assert [closed.round for closed in reader.closed_rounds(after=19)] == [20, 21, 22]
         for closed, entry in zip(found, rounds, strict=True):
             assert list(closed.clients) == entry["clients"]
-            assert [reader.ids[row] for row in closed.rows.tolist()] == entry["clients"]
+            assert [reader.clients[row] for row in closed.rows.tolist()] == entry["clients"]
             assert [KINDS[kind] for kind in closed.kinds.tolist()] == entry["outcomes"]
             assert set(closed.outcomes.tolist()) <= {"arrived", "late", "failed"}
             assert closed.seconds.tolist() == entry["seconds"]
@@ -137,7 +137,7 @@ def test_a_closed_round_is_read_as_the_scheduler_exports_it(open_fleet: OpenFlee
             assert closed.closed == datetime.fromisoformat(entry["closed"])
             late = [{"client": late.client, "round": late.round, "seconds": late.seconds} for late in closed.late]
             assert late == entry["late"]
-            assert [reader.ids[late.row] for late in closed.late] == [late.client for late in closed.late]
+            assert [reader.clients[late.row] for late in closed.late] == [late.client for late in closed.late]
         assert found[20].losses is not None
         assert np.nanmax(found[20].losses) == 0.5
         assert found[0].losses is None
@@ -147,18 +147,18 @@ def test_a_closed_round_is_read_as_the_scheduler_exports_it(open_fleet: OpenFlee
 def test_a_reader_has_the_data_of_its_scheduler(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler, path = open_fleet(model_size=30.0), folder / "fleet.turnout"
     with FleetReader(path) as reader:
-        assert (reader.ids, reader.round, reader.last_event, reader.open_round()) == ([], 0, 0, None)
+        assert (reader.clients, reader.round, reader.last_event, reader.open_round()) == ([], 0, 0, None)
         assert [*reader.events(), *reader.closed_rounds(), *reader.offers()] == []
         scheduler.register(named(5))
         play(scheduler, 4, named(5))
         scheduler.choose(offered(*named(4), "new"))
         assert reader.path == path
         assert reader.settings == scheduler.settings
-        assert reader.features.declared == scheduler.features.declared
-        assert (reader.ids, reader.round) == (named(5), 4), (
+        assert reader.features.declared == session_of(scheduler).features.declared
+        assert (reader.clients, reader.round) == (named(5), 4), (
             "a client that is new in the open round joins when it is closed"
         )
-        assert reader.turns(2) == scheduler.turns(2)
+        assert reader.history(round=2) == scheduler.history(round=2)
         state = reader.state()
         assert pack_snapshot(state.state()) == packed(scheduler)
         assert state.opened is not None
@@ -190,7 +190,7 @@ def test_offers_with_a_client_that_is_being_forgotten_are_not_read(open_fleet: O
     scheduler = open_fleet()
     for clients in (["a", "b"], ["b", "secret-phone"], ["a", "b"]):
         play_round(scheduler, offered(*clients))
-    steps = scheduler.forget_in_steps("secret-phone")
+    steps = forget_in_steps(scheduler, "secret-phone")
     with FleetReader(scheduler.path) as reader:
         assert [offer.round for offer in reader.offers()] == [1, 2, 3]
         next(steps)
@@ -359,7 +359,7 @@ def test_only_the_turns_of_a_forgotten_client_are_read(open_fleet: OpenFleet, fo
     play(scheduler, 9, named(4))
     scheduler.forget("c2")
     with FleetReader(path) as reader:
-        assert reader.ids == scheduler.clients == ["c0", "c1", "forgotten-2", "c3"]
+        assert reader.clients == scheduler.clients == ["c0", "c1", "forgotten-2", "c3"]
         forgotten = [event for event in reader.events() if event.kind == "forgotten"]
         assert [(event.clients, event.rows) for event in forgotten] == [(("forgotten-2",), (2,))]
         taken = 0
@@ -370,7 +370,7 @@ def test_only_the_turns_of_a_forgotten_client_are_read(open_fleet: OpenFleet, fo
             assert not closed.seconds[forgotten_turn].any()
             assert not closed.contexts[forgotten_turn].any()
         assert taken > 0
-        assert taken == sum(turn.row == 2 for round_ in range(1, 10) for turn in scheduler.turns(round_))
+        assert taken == sum(turn.row == 2 for round_ in range(1, 10) for turn in scheduler.history(round=round_))
 
 
 @pytest.mark.parametrize(
@@ -379,22 +379,22 @@ def test_only_the_turns_of_a_forgotten_client_are_read(open_fleet: OpenFleet, fo
 def test_a_fleet_with_every_kind_of_event_is_followed(folder: Path, options: dict[str, Any]) -> None:
     path = folder / "fleet.turnout"
     restless_server.play(str(path), 20, options=options)
-    with follow(path) as follower, Scheduler.open(path) as scheduler:
+    with follow(path) as follower, FleetReader(path) as reader:
         assert follower.starts_after == 0
         events = apply_new_events(follower, 20)
         assert {event.kind for event in events} == {"joined", "closed", "retired", "forgotten"}
-        assert follower.fleet.ids == scheduler.clients
-        assert_same_state(follower, scheduler, path)
+        assert follower.fleet.ids == reader.clients
+        assert_same_state(follower, reader)
 
 
-def assert_same_state(follower: Follower, scheduler: Scheduler, path: Path) -> None:
-    """Compares the state of a follower, which has applied all events, with that of the scheduler."""
-    if scheduler.settings.policy == "rbcsf":
-        assert state_of(follower) == loaded_state(path)
+def assert_same_state(follower: Follower, reader: FleetReader) -> None:
+    """Compares the state of a follower, which has applied all events, with that of a reader."""
+    if reader.settings.policy == "rbcsf":
+        assert state_of(follower) == loaded_state(reader.path)
         return
     # The fleet-wide regression is the same up to rounding errors, but the predictions of the rounds before a client
     # was forgotten used what it had reported, which is in the file no more.
-    followed, loaded = follower.fleet.state(), scheduler.state()
+    followed, loaded = follower.fleet.state(), reader.state().state()
     for key in followed.keys() - {"ways.from_context"}:
         np.testing.assert_allclose(followed[key], loaded[key], rtol=1e-9, atol=1e-9, err_msg=key)
     assert loaded.keys() - followed.keys() == {"ids"}
@@ -406,7 +406,7 @@ def test_a_large_fleet_is_followed_from_its_snapshot(
     monkeypatch.setattr(changes, "KEEP_AVAILABILITY_UP_TO", 3)
     scheduler, path = open_fleet(), folder / "fleet.turnout"
     play(scheduler, 9, named(5))
-    scheduler.snapshot()
+    session_of(scheduler).snapshot()
     play(scheduler, 4, named(6))
     with follow(path) as follower:
         assert follower.fleet.round == 9
@@ -428,7 +428,7 @@ def test_a_follower_is_stale_if_availability_was_dropped_before_it_was_read(
     with follow(path) as follower:
         follower.poll(3)
         monkeypatch.setattr(changes, "KEEP_AVAILABILITY_UP_TO", 3)
-        scheduler.snapshot()
+        session_of(scheduler).snapshot()
         with pytest.raises(StaleError):
             follower.poll(10)
     with follow(path) as new:
@@ -444,7 +444,7 @@ def test_a_follower_is_not_stale_if_availability_was_dropped_after_it_was_read(
     with follow(path) as follower:
         apply_new_events(follower)
         monkeypatch.setattr(changes, "KEEP_AVAILABILITY_UP_TO", 3)
-        scheduler.snapshot()
+        session_of(scheduler).snapshot()
         play(scheduler, 2, named(5))
         apply_new_events(follower)
         assert state_of(follower) == loaded_state(path)
@@ -503,7 +503,7 @@ def test_a_closed_reader_cannot_be_used(open_fleet: OpenFleet, folder: Path) -> 
     reader.close()
     reader.close()
     with pytest.raises(StoreError, match="was closed: open it again"):
-        reader.ids  # noqa: B018
+        reader.clients  # noqa: B018
 
 
 def test_the_packed_states_of_different_rounds_differ(open_fleet: OpenFleet) -> None:

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from live.fleets import OpenFleet, offered, packed, packed_from_disk, play_round
+from live.fleets import OpenFleet, offered, packed, play_round
 from live.forging import chain_events, fetch_row
 from live.turns.slots.played import open_slots, play_turns
 from turnout.errors import SettingError, StoreError
 from turnout.live import Feature, Features, FleetReader, Scheduler
+from turnout.live._internals import session_of
 from turnout.live.journal.replay import load_after, load_before, stored_features
 from turnout.live.turns.records import digest_of
 
@@ -114,16 +115,15 @@ def test_the_state_around_a_round_that_was_not_closed_cannot_be_computed(open_fl
     for _ in range(3):
         play_round(scheduler, offered("a", "b", "c"))
     scheduler.choose(offered("a", "b", "c"))  # round 4 is open
-    with FleetReader(scheduler.path) as reader:
-        journal, settings, features = reader.journal, scheduler.settings, scheduler.features
-        for load in (load_before, load_after):
-            for number in (4, 5):
-                with pytest.raises(StoreError, match=rf"round {number} was not closed in .*: check the number"):
-                    load(journal, settings, features, number)
-        assert load_before(journal, settings, features, 3).round == 2
-        event, fleet = load_after(journal, settings, features, 3)
-        assert (event, fleet.round) == (journal.last_event(), 3)
-        assert fleet.state()["numbers.arrived"].tolist() == scheduler.state()["numbers.arrived"].tolist()
+    journal, settings, features = session_of(scheduler).journal, scheduler.settings, session_of(scheduler).features
+    for load in (load_before, load_after):
+        for number in (4, 5):
+            with pytest.raises(StoreError, match=rf"round {number} was not closed in .*: check the number"):
+                load(journal, settings, features, number)
+    assert load_before(journal, settings, features, 3).round == 2
+    event, fleet = load_after(journal, settings, features, 3)
+    assert (event, fleet.round) == (journal.last_event(), 3)
+    assert fleet.state()["numbers.arrived"].tolist() == session_of(scheduler).memory.state()["numbers.arrived"].tolist()
 
 
 def test_features_that_a_function_computes_are_read_without_it_but_not_computed(open_fleet: OpenFleet) -> None:
@@ -131,8 +131,8 @@ def test_features_that_a_function_computes_are_read_without_it_but_not_computed(
     with open_fleet(features=features) as scheduler:
         play_round(scheduler, {"a": {"load": 1.0}, "b": {"load": 2.0}})
         state = packed(scheduler)
-    assert packed_from_disk(scheduler.path) == state
     with FleetReader(scheduler.path) as reader:
+        assert packed(reader) == state
         assert reader.features.outputs == 1
     stored = stored_features(features.to_dict())
     assert stored.compute is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -18,11 +18,22 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from live.fleets import OpenFleet, World, named, offered, packed, packed_from_disk, play_round, rows_of
+from live.fleets import (
+    OpenFleet,
+    World,
+    amendments_of,
+    exported,
+    named,
+    offered,
+    packed,
+    packed_from_disk,
+    play_round,
+    rows_of,
+)
 from turnout.errors import InfeasiblePromise, ReportError, SettingError, StoreError
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.live import Feature, Features, FleetReader, Scheduler, certify
-from turnout.live._internals import examine
+from turnout.live._internals import examine, session_of
 from turnout.live._internals import verify as verifier
 from turnout.live.features import PAPER_FEATURES
 from turnout.live.journal.changes import Changes
@@ -157,7 +168,7 @@ class Life:
         self.gone: set[str] = set()
 
     def _fast(self) -> None:
-        self.scheduler._journal._file.connection.execute("PRAGMA synchronous = OFF")
+        session_of(self.scheduler).journal._file.connection.execute("PRAGMA synchronous = OFF")
 
     def rounds(self, count: int) -> None:
         """Plays rounds in which clients come and go, fail and are late."""
@@ -174,7 +185,7 @@ class Life:
                 elif luck < 0.9:
                     self.scheduler.report_failure(client, "no power")
             self.scheduler.close_round(after=40.0)
-            outcomes = {turn.id: str(turn.kind) for turn in self.scheduler.turns(number)}
+            outcomes = {turn.id: str(turn.kind) for turn in self.scheduler.history(round=number)}
             self.recount.play(there - self.gone, outcomes)
             self.recount.check(self.scheduler)
 
@@ -201,7 +212,7 @@ class Life:
         assert packed(self.scheduler) == before
 
     def snapshot(self, _: None) -> None:
-        self.scheduler.snapshot()
+        session_of(self.scheduler).snapshot()
 
     def retire(self, row: int) -> None:
         self._leave(row, "retire")
@@ -316,9 +327,9 @@ def test_promises_before_count_at_the_old_rate_and_later_ones_at_the_new(open_fl
 def test_everything_learned_stays(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     play(scheduler, 12)
-    before = scheduler.state()
+    before = session_of(scheduler).memory.state()
     scheduler.amend(cohort_size=3, tolerance=1.5, overcommit=1.5, deadline=None)
-    after = scheduler.state()
+    after = session_of(scheduler).memory.state()
     assert before.keys() == after.keys()
     for key, value in before.items():
         assert np.array_equal(value, after[key]), key
@@ -335,8 +346,8 @@ def test_a_fleet_whose_rate_was_amended_to_its_own_selects_like_one_that_never_w
     amended.amend(guaranteed_rate=0.15)  # the default: the same promise, but counted with a base
     for scheduler in (amended, plain):
         play(scheduler, 20)
-    assert [turn.id for round_ in range(1, 26) for turn in amended.turns(round_)] == [
-        turn.id for round_ in range(1, 26) for turn in plain.turns(round_)
+    assert [turn.id for round_ in range(1, 26) for turn in amended.history(round=round_)] == [
+        turn.id for round_ in range(1, 26) for turn in plain.history(round=round_)
     ]
     assert amended.certificate().behind.tolist() == plain.certificate().behind.tolist()
 
@@ -350,7 +361,7 @@ def test_settings_belong_to_the_policy_inside_that_has_them(open_fleet: OpenFlee
         "policy": "with-guarantee",
         "settings": {"policy": "random", "settings": {"cohort_size": 3}, "guaranteed_rate": 0.2},
     }
-    assert scheduler.policy.cohort_size == 3
+    assert session_of(scheduler).fleet.policy.cohort_size == 3
     with pytest.raises(SettingError, match="with-guarantee around random has no setting 'speed_weight'"):
         scheduler.amend(speed_weight=2.0)
 
@@ -387,7 +398,7 @@ def test_the_groups_of_a_quota_follow_the_clients_that_join(open_fleet: OpenFlee
     sentence = (
         "amended after round 9: groups from those of 2 clients (north, south) to those of 2 clients (north, south)"
     )
-    assert scheduler.amendments[-1].sentence() == sentence
+    assert amendments_of(scheduler)[-1].sentence() == sentence
     state = packed(scheduler)
     scheduler.close()
     # A server that does not know the groups opens the fleet with the settings with which it was created.
@@ -420,16 +431,16 @@ def test_invalid_groups_are_refused(open_fleet: OpenFleet, groups: Any, message:
     scheduler.register(named(3))
     with pytest.raises(SettingError, match=message):
         scheduler.amend(groups=groups)
-    assert scheduler.amendments == []
+    assert amendments_of(scheduler) == []
 
 
 def test_groups_for_which_places_are_reserved_but_that_are_empty_are_named(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(policy="quota", settings={**QUOTA, "least": {"north": 1, "south": 0, "west": 1}})
     scheduler.register(named(3))
-    (notice,) = [text for text in scheduler.notices() if "reserved" in text]
+    (notice,) = [text for text in scheduler.status().notices if "reserved" in text]
     assert notice == "places are reserved for 'north', 'west', but no client is in this group: amend the groups"
     scheduler.amend(groups={"c0": "north", "c1": "west"})
-    assert not any("reserved" in text for text in scheduler.notices())
+    assert not any("reserved" in text for text in scheduler.status().notices)
 
 
 def test_an_amendment_before_the_first_client_counts(open_fleet: OpenFleet) -> None:
@@ -439,14 +450,14 @@ def test_an_amendment_before_the_first_client_counts(open_fleet: OpenFleet) -> N
     scheduler = open_fleet()
     play(scheduler, 4)
     assert scheduler.certificate().promised.tolist() == [1.0] * 8
-    assert len(scheduler.turns(1)) == 3
+    assert len(scheduler.history(round=1)) == 3
 
 
 def test_the_settings_it_has_already_are_no_amendment(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     play(scheduler, 1)
     assert scheduler.amend(deadline=10.0, cohort_size=2) == []
-    assert scheduler.amendments == []
+    assert amendments_of(scheduler) == []
     assert rows_of(scheduler.path, "SELECT COUNT(*) FROM events WHERE kind = 'amend'") == [(0,)]
 
 
@@ -489,17 +500,8 @@ def test_what_cannot_be_amended_is_refused_and_changes_nothing(
         scheduler.amend(**changes)
     assert packed(scheduler) == before == packed_from_disk(scheduler.path)
     assert scheduler.settings == settings_before
-    assert scheduler.amendments == []
+    assert amendments_of(scheduler) == []
     play(scheduler, 2)
-
-
-def test_a_reader_cannot_amend(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
-    play(scheduler, 2)
-    with Scheduler.open(scheduler.path, read_only=True) as reader:
-        with pytest.raises(StoreError):
-            reader.amend(deadline=20.0)
-        assert reader.settings.deadline == 10.0
 
 
 @pytest.mark.parametrize("written", ["0.08", "2/25", Fraction(2, 25), 0.08])
@@ -510,8 +512,9 @@ def test_an_amended_rate_is_the_same_however_it_is_written(open_fleet: OpenFleet
     scheduler.close()
     for rate in (0.08, "0.08", "2/25"):
         with Scheduler.open(scheduler.path, settings={"cohort_size": 2, "guaranteed_rate": rate}) as reopened:
-            assert reopened.policy.guarantee is not None
-            assert reopened.policy.guarantee.queues(2).guaranteed_rates.tolist() == [0.08, 0.08]
+            guarantee = session_of(reopened).fleet.policy.guarantee
+            assert guarantee is not None
+            assert guarantee.queues(2).guaranteed_rates.tolist() == [0.08, 0.08]
     with pytest.raises(SettingError, match="was amended in round 2"):
         Scheduler.open(scheduler.path, settings={"cohort_size": 2, "guaranteed_rate": 0.1})
 
@@ -541,17 +544,17 @@ def test_an_error_while_writing_leaves_the_fleet_as_it_was(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("turnout.live.scheduler.write_amendment", fail)
+        patched.setattr("turnout.live.serving.session.write_amendment", fail)
         with pytest.raises(KeyboardInterrupt):
             scheduler.amend(guaranteed_rate=0.2, deadline=99.0)
     assert packed(scheduler) == before
-    assert (scheduler.settings.deadline, scheduler.amendments) == (10.0, [])
+    assert (scheduler.settings.deadline, amendments_of(scheduler)) == (10.0, [])
     with monkeypatch.context() as patched:
-        patched.setattr("turnout.live.scheduler.write_amendment", fail)
+        patched.setattr("turnout.live.serving.session.write_amendment", fail)
         with pytest.raises(KeyboardInterrupt):
             scheduler.amend(features=Features.of(BATTERY))
     assert packed(scheduler) == before
-    assert scheduler.features == PAPER_FEATURES
+    assert session_of(scheduler).features == PAPER_FEATURES
     assert scheduler.amend(guaranteed_rate=0.2, deadline=99.0) == ["guaranteed_rate", "deadline"]
     play(scheduler, 2)
     assert packed(scheduler) == packed_from_disk(scheduler.path)
@@ -562,7 +565,7 @@ def test_an_error_after_writing_leaves_the_fleet_amended(
 ) -> None:
     scheduler = open_fleet()
     play(scheduler, 5)
-    original = scheduler._journal.writing
+    original = session_of(scheduler).journal.writing
 
     @contextmanager
     def interrupted() -> Iterator[Changes]:
@@ -571,11 +574,11 @@ def test_an_error_after_writing_leaves_the_fleet_amended(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(scheduler._journal, "writing", interrupted)
+        patched.setattr(session_of(scheduler).journal, "writing", interrupted)
         with pytest.raises(KeyboardInterrupt):
             scheduler.amend(guaranteed_rate=0.2, features=Features.of(BATTERY))
     assert scheduler.settings.settings["guaranteed_rate"] == 0.2
-    assert scheduler.features.outputs == 1
+    assert session_of(scheduler).features.outputs == 1
     assert scheduler.amend(guaranteed_rate=0.2, features=Features.of(BATTERY)) == []
     assert packed(scheduler) == packed_from_disk(scheduler.path)
     play_round(scheduler, {client: {"battery": 0.5} for client in named(8)})
@@ -593,10 +596,10 @@ def test_settings_that_are_infeasible_for_the_fleet_are_refused(open_fleet: Open
         scheduler.amend(guaranteed_rate=0.5)
     assert (error.value.largest_rate, error.value.cohort_size) == (Fraction(1, 4), 4)
     assert packed(scheduler) == before
-    assert scheduler.notices() == []
+    assert scheduler.status().notices == []
     scheduler.amend(guaranteed_rate=0.5, cohort_size=4)
     scheduler.amend(cohort_size=3, allow_infeasible=True)
-    (notice,) = scheduler.notices()
+    (notice,) = scheduler.status().notices
     assert notice.endswith("amend the fleet to a guaranteed_rate of at most 0.375, or a cohort_size of at least 4")
 
 
@@ -619,14 +622,14 @@ def test_a_fleet_that_outgrows_its_promise_is_told_so_once(
         return sum("no policy could give the clients" in record.message for record in caplog.records)
 
     play(scheduler, 4, clients=12)
-    assert (scheduler.notices(), logged()) == ([], 0)
+    assert (scheduler.status().notices, logged()) == ([], 0)
     play(scheduler, 1, clients=16)
-    assert "a guaranteed_rate of at most 0.125, or a cohort_size of at least 3" in "".join(scheduler.notices())
+    assert "a guaranteed_rate of at most 0.125, or a cohort_size of at least 3" in "".join(scheduler.status().notices)
     play(scheduler, 4, clients=16)
     assert logged() == 1
     for client in ("c13", "c14", "c15"):
         scheduler.retire(client)
-    assert scheduler.notices() == []
+    assert scheduler.status().notices == []
     play(scheduler, 1, clients=13)
     scheduler.register(["d1", "d2", "d3"])
     assert logged() == 2
@@ -733,20 +736,20 @@ def test_readers_see_the_present_settings_and_every_event(open_fleet: OpenFleet)
         assert reader.settings.deadline == 10.0
         scheduler.amend(deadline=None, tolerance=3.0)
         assert reader.settings.deadline is None
-        assert reader.created_with["deadline"] == 10.0
+        assert reader.stored_settings(0)["deadline"] == 10.0
         (amendment,) = reader.amendments
         assert amendment.sentence() == (
             "amended after round 2: deadline from 10.0 to none, tolerance from the default to 3.0"
         )
         event = list(reader.events())[-1]
         assert (event.kind, event.clients) == ("amended", ())
-    exported = list(scheduler.export())[-1]
-    assert (exported["kind"], exported["round"], exported["changes"]) == (
+    newest = exported(scheduler)[-1]
+    assert (newest["kind"], newest["round"], newest["changes"]) == (
         "amend",
         2,
         {"deadline": None, "tolerance": 3.0},
     )
-    assert exported["before"] == {"deadline": 10.0, "tolerance": None}
+    assert newest["before"] == {"deadline": 10.0, "tolerance": None}
 
 
 @pytest.mark.parametrize(
@@ -767,9 +770,9 @@ def test_damaged_settings_at_creation_are_found(open_fleet: OpenFleet, damage: s
     assert "settings" in damaged
 
 
-@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("open_it", [Scheduler.open, FleetReader])
 def test_settings_that_are_not_those_of_the_last_amendment_are_found_and_refused(
-    open_fleet: OpenFleet, read_only: bool
+    open_fleet: OpenFleet, open_it: Callable[[Path], Scheduler | FleetReader]
 ) -> None:
     scheduler = open_fleet()
     play(scheduler, 3)
@@ -785,10 +788,11 @@ def test_settings_that_are_not_those_of_the_last_amendment_are_found_and_refused
     (finding,) = [finding for finding in examine(scheduler.path) if finding.part == "settings"]
     assert (finding.ok, finding.message) == (False, "the settings are not those of the last amendment")
     with pytest.raises(StoreError, match="the settings are not those of the last amendment"):
-        open_fleet(read_only=read_only).status()
+        open_it(scheduler.path).status()
     with closing(sqlite3.connect(scheduler.path)) as db, db:
         db.executemany("UPDATE meta SET value = ? WHERE key = ?", [(text, "settings"), (settings_digest(text), "seal")])
-    assert open_fleet(read_only=read_only).settings == settings
+    with open_it(scheduler.path) as again:
+        assert again.settings == settings
 
 
 # New features
@@ -800,9 +804,9 @@ BATTERY = Feature("battery", 0.0, 1.0)
 def test_new_features_restart_the_learning_of_times_and_leave_turns_and_debts(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     play(scheduler, 12)
-    before = scheduler.state()
+    before = session_of(scheduler).memory.state()
     assert scheduler.amend(features=Features.of(BATTERY)) == ["features"]
-    after = scheduler.state()
+    after = session_of(scheduler).memory.state()
     for key in before:
         if key.startswith(("policy.turns", "policy.queues")) or key in (
             "numbers.arrived",
@@ -812,11 +816,11 @@ def test_new_features_restart_the_learning_of_times_and_leave_turns_and_debts(op
             assert np.array_equal(before[key], after[key]), key
     assert not any(np.any(value) for key, value in after.items() if key.startswith("policy.usual"))
     assert not np.any(after["numbers.learned"])
-    assert any("the features were amended: the times of c0, c1, " in notice for notice in scheduler.notices())
+    assert any("the features were amended: the times of c0, c1, " in notice for notice in scheduler.status().notices)
     for _ in range(20):
         play_round(scheduler, {client: {"battery": 0.5} for client in named(8)}, 2.0)
-    assert not any("features were amended" in notice for notice in scheduler.notices())
-    assert scheduler.suspect_clients() == []
+    assert not any("features were amended" in notice for notice in scheduler.status().notices)
+    assert scheduler.status().suspects == []
     assert all(seconds > 0 for seconds in predictions(scheduler))
     assert packed(scheduler) == packed_from_disk(scheduler.path)
 
@@ -824,7 +828,7 @@ def test_new_features_restart_the_learning_of_times_and_leave_turns_and_debts(op
 def predictions(scheduler: Scheduler) -> list[float]:
     """Returns the predicted times of the next cohort, and cancels the round."""
     scheduler.choose({client: {"battery": 0.5} for client in named(8)})
-    predicted = list(scheduler.predicted_seconds().values())
+    predicted = list(session_of(scheduler).predicted_seconds().values())
     scheduler.abandon_round()
     assert len(predicted) == 2
     return predicted
@@ -838,14 +842,14 @@ def test_a_true_time_that_arrives_after_new_features_is_counted_but_not_learned(
     scheduler.amend(features=Features.of(BATTERY))
     scheduler.report("b", 30.0, round=1)
     play_round(scheduler, {client: {"battery": 1.0} for client in "abc"})
-    model = scheduler.policy.time_model
+    model = session_of(scheduler).fleet.policy.time_model
     assert model is not None
     learned = ExchangeTimeModel(3, features=1, ridge=3.0, prior="fleet", relative_ridge=True)
-    for turn in scheduler.turns(2):
+    for turn in scheduler.history(round=2):
         learned.learn(np.array([turn.row]), np.array([[1.0]]), np.array([1.0]))
     np.testing.assert_allclose(model.coefficients, learned.coefficients)
     assert [turn.folded for turn in scheduler.history("b") if turn.round == 1] == [2]
-    scheduler.snapshot()
+    session_of(scheduler).snapshot()
     assert packed(scheduler) == packed_from_disk(scheduler.path)
     scheduler.close()
     assert all(finding.ok is not False for finding in examine(scheduler.path))
@@ -891,10 +895,10 @@ def test_other_policies_continue_with_new_features(open_fleet: OpenFleet, option
 def test_every_policy_with_a_cohort_continues_with_another_size(open_fleet: OpenFleet, policy: str) -> None:
     scheduler = open_fleet(policy=policy)
     play(scheduler, 8)
-    before = scheduler.state()
+    before = session_of(scheduler).memory.state()
     scheduler.amend(cohort_size=3)
-    for key, value in scheduler.state().items():
+    for key, value in session_of(scheduler).memory.state().items():
         assert np.array_equal(value, before[key]), key
     play(scheduler, 4)
-    assert len(scheduler.turns()) == 3
+    assert len(scheduler.history()) == 3
     assert packed(scheduler) == packed_from_disk(scheduler.path)

@@ -9,7 +9,7 @@ import pytest
 from live.fleets import OpenFleet, named, offered, play_round
 from turnout.errors import ReportError
 from turnout.live import FleetReader, Reporter
-from turnout.live._internals import WriterFigures
+from turnout.live._internals import WriterFigures, session_of
 
 
 def test_a_new_fleet_has_nothing_to_measure(open_fleet: OpenFleet) -> None:
@@ -46,7 +46,7 @@ def test_the_figures_follow_the_fleet(open_fleet: OpenFleet) -> None:
         scheduler.report(a, 3.0)
     scheduler.report(b, 2.0)
     scheduler.close_round()
-    scheduler.snapshot()
+    session_of(scheduler).snapshot()
     after = scheduler.metrics()
     assert (after.refused_reports, after.snapshot_age_rounds, after.open_round_seconds) == (1, 0, None)
     assert set(after.to_dict()) >= {"round", "commits", "log_bytes", "turns_behind"}
@@ -57,23 +57,23 @@ def test_the_figures_follow_the_fleet(open_fleet: OpenFleet) -> None:
 def test_readers_see_the_figures_that_the_writer_stored_with_the_last_closed_round(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 2})
     with FleetReader(scheduler.path) as reader:
-        assert reader.writer_figures() == WriterFigures()
-        assert reader.writer_figures().snapshot_age == 0
+        assert reader.writer() == WriterFigures()
+        assert reader.writer().snapshot_age == 0
         play_round(scheduler, offered(*named(4)))
         a, _ = scheduler.choose(offered(*named(4)))
         scheduler.report(a, 3.0)
         with pytest.raises(ReportError):
             scheduler.report(a, 4.0)
-        assert reader.writer_figures().refused_reports == 0
+        assert reader.writer().refused_reports == 0
         scheduler.close_round()
-        figures = reader.writer_figures()
+        figures = reader.writer()
         assert figures.refused_reports == 1
         assert figures.commit_seconds_median is not None
         assert figures.commit_seconds_largest is not None
         assert 0 < figures.commit_seconds_median <= figures.commit_seconds_largest
-        assert reader.writer_figures().snapshot_age == 2
-        scheduler.snapshot()
-        assert reader.writer_figures().snapshot_age == 0
+        assert figures.snapshot_age == 2
+        session_of(scheduler).snapshot()
+        assert reader.writer().snapshot_age == 0
 
 
 def test_one_event_is_logged_for_each_choice_report_close_and_refusal(
@@ -96,4 +96,4 @@ def test_one_event_is_logged_for_each_choice_report_close_and_refusal(
         "close fleet=fleet.turnout round=1 arrived=1 surplus=0 outrun=0 late=0 failed=1",
     ]
     assert events[1].values["client"] == "a phone"  # type: ignore[attr-defined]
-    assert events[1].filename == "scheduler.py"
+    assert events[1].filename == "session.py"

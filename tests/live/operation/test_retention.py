@@ -16,11 +16,22 @@ import numpy as np
 import pytest
 
 from live import restless_server
-from live.fleets import OpenFleet, World, offered, packed, packed_from_disk, play_round, rows_of
+from live.fleets import (
+    OpenFleet,
+    World,
+    amendments_of,
+    client_rows,
+    exported,
+    offered,
+    packed,
+    packed_from_disk,
+    play_round,
+    rows_of,
+)
 from live.serving import Server
 from turnout.errors import ReportError, SettingError, StoreError
 from turnout.live import FleetReader, Scheduler, certify
-from turnout.live._internals import StaleError, examine
+from turnout.live._internals import FleetTotals, StaleError, examine, journal_of, read_totals, session_of
 from turnout.live._internals import verify as verifier
 from turnout.live.journal import summary as summary_module
 from turnout.live.journal.journal import Journal
@@ -51,10 +62,15 @@ def whole(played: Path, folder: Path) -> Path:
     return Path(shutil.copy(played / "whole.turnout", folder))
 
 
+def totals_of(reader: FleetReader) -> FleetTotals:
+    with journal_of(reader).reading() as db:
+        return read_totals(db)
+
+
 def read_summary(path: Path) -> None:
     with FleetReader(path) as reader:
         reader.summary()
-        reader.totals()
+        totals_of(reader)
         reader.replay_start()
 
 
@@ -63,7 +79,7 @@ def problems(path: Path) -> list[str]:
 
 
 def certificate_of(path: Path) -> dict[str, list[Any]]:
-    with Scheduler.open(path, read_only=True) as scheduler:
+    with FleetReader(path) as scheduler:
         certificate = scheduler.certificate()
     columns = ("turns", "promised_units", "owed_units", "forfeited_units", "behind_units", "statuses", "broken_since")
     return {name: np.asarray(getattr(certificate, name)).tolist() for name in columns}
@@ -110,7 +126,7 @@ def test_nothing_before_the_summary_stays_in_the_file_for_long(kept: Path) -> No
 
 def test_totals_are_those_of_all_rounds(kept: Path, whole: Path) -> None:
     with FleetReader(kept) as reader:
-        summary, totals = reader.summary(), reader.totals()
+        summary, totals = reader.summary(), totals_of(reader)
     query = f"SELECT row, kind, seconds, round FROM turns WHERE round <= {summary.round}"
     counts = {kind: np.zeros_like(values) for kind, values in totals.counts.items()}
     last, seconds = np.zeros_like(totals.last_round), np.zeros_like(totals.seconds)
@@ -127,19 +143,19 @@ def test_totals_are_those_of_all_rounds(kept: Path, whole: Path) -> None:
 
 def test_rows_that_are_not_deleted_yet_count_once(whole: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The totals do not depend on how far the deletion of old rows has come."""
-    monkeypatch.setattr("turnout.live.scheduler.drop_some", lambda *_: False)
+    monkeypatch.setattr("turnout.live.serving.server.drop_some", lambda *_: False)
     kept = folder / "kept.turnout"
     restless_server.play(str(kept), ROUNDS, options=KEPT)
     with FleetReader(kept) as reader:
         assert rows_of(kept, "SELECT MIN(round) FROM turns")[0][0] <= reader.summary().round
-        before = reader.totals()
+        before = totals_of(reader)
         assert next(iter(reader.events())).number == reader.summary().event + 1
     assert problems(kept) == []
     monkeypatch.undo()
     with Scheduler.open(kept) as scheduler:
         scheduler.compact()
     with FleetReader(kept) as reader:
-        after = reader.totals()
+        after = totals_of(reader)
     assert rows_of(kept, "SELECT COUNT(*) FROM totals")[0][0] > 0
     assert before.turns.sum() > 0
     assert certificate_of(kept) == certificate_of(whole)
@@ -210,8 +226,8 @@ def test_a_changed_summary_of_a_record_is_noticed(kept: Path, folder: Path, fiel
 
 
 def test_explain_history_and_export_say_what_is_no_longer_kept(kept: Path) -> None:
-    with Scheduler.open(kept, read_only=True) as scheduler:
-        first = scheduler.summary_round
+    with FleetReader(kept) as scheduler:
+        first = scheduler.summary().round
         old = scheduler.explain("c4", first)
         assert not old.exact
         assert f"rounds up to {first} are no longer kept" in str(old)
@@ -220,7 +236,7 @@ def test_explain_history_and_export_say_what_is_no_longer_kept(kept: Path) -> No
         assert "no longer kept (keep_offers=3)" in str(without_offer)
         assert scheduler.explain("c4", ROUNDS - 1).exact
         assert all(turn.round > first for turn in scheduler.history("c4"))
-        lines = list(scheduler.export())
+        lines = exported(scheduler)
         assert lines[0]["kind"] == "summary"
         assert lines[0]["round"] == first
         assert [line["event"] for line in lines] == list(range(lines[0]["event"], lines[-1]["event"] + 1))
@@ -228,28 +244,27 @@ def test_explain_history_and_export_say_what_is_no_longer_kept(kept: Path) -> No
             scheduler.explain("c4", 0)
 
 
-def test_an_export_that_falls_behind_what_is_kept_must_be_repeated(
-    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("turnout.live.scheduler.EXPORT_BATCH", 5)
+def test_an_export_has_the_rounds_that_were_kept_when_it_was_begun(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(keep_rounds=10)
     for _ in range(30):
         play_round(scheduler, offered(*"abc"))
-    with Scheduler.open(scheduler.path, read_only=True) as reader:
-        export = reader.export()
-        begun = [next(export)["event"] for _ in range(7)]
-        assert begun == list(range(1, 8))
+    with FleetReader(scheduler.path) as reader:
+        export, last = reader.export(), reader.last_event
+        begun = [next(export) for _ in range(7)]
         scheduler.compact()
-        assert [next(export)["event"] for _ in range(3)] == [8, 9, 10]  # of the batch that was read before
-        with pytest.raises(StaleError, match="event 11 is no longer kept"):
-            next(export)
+        lines = [*begun, *export]
+        assert [line["event"] for line in lines] == list(range(1, last + 1))
+        assert sum(line["kind"] == "round" for line in lines) == 30
+        again = list(reader.export())
+        assert again[0]["kind"] == "summary"
+        assert again[1:] == lines[again[0]["event"] :]
 
 
 def test_a_forgotten_client_is_not_in_the_summary(kept: Path, folder: Path) -> None:
     client = "stranger-7"
     with Scheduler.open(kept) as scheduler:
-        assert scheduler.certificate().turns[scheduler.rows([client])[0]] > 0
-        row = scheduler.rows([client])[0]
+        assert scheduler.certificate().turns[client_rows(scheduler, [client])[0]] > 0
+        row = client_rows(scheduler, [client])[0]
         scheduler.forget(client)
         assert packed(scheduler) == packed_from_disk(kept)
         certificate = scheduler.certificate()
@@ -258,9 +273,9 @@ def test_a_forgotten_client_is_not_in_the_summary(kept: Path, folder: Path) -> N
         assert start is not None
         assert start.fleet.ids[row].startswith("forgotten")
         assert start.fleet.history.arrived[row] == 0
-        assert reader.totals().seconds[row] == 0.0
-        assert reader.totals().turns[row] > 0
-        assert client not in reader.ids
+        assert totals_of(reader).seconds[row] == 0.0
+        assert totals_of(reader).turns[row] > 0
+        assert client not in reader.clients
     assert client.encode() not in kept.read_bytes()
     assert problems(kept) == []
     content = certify(kept, folder / "c.json", folder / "c.jsonl")
@@ -361,13 +376,13 @@ def test_amendments_before_the_summary_are_still_known(open_fleet: OpenFleet, fo
         if number == 35:
             scheduler.amend(tolerance=3)
     scheduler.compact()
-    assert scheduler.summary_round == 30
-    assert [amendment.round for amendment in scheduler.amendments] == [8, 36]
+    assert session_of(scheduler).journal.summary().round == 30
+    assert [amendment.round for amendment in amendments_of(scheduler)] == [8, 36]
     content = certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
     assert content["terms"]["units_per_turn"] == 35
     assert content["clients"]["a"]["promised_units"] == 8 * 7 + 32 * 5
     assert problems(scheduler.path) == []
-    with Scheduler.open(scheduler.path, read_only=True) as reopened:
+    with FleetReader(scheduler.path) as reopened:
         assert packed(reopened) == packed(scheduler)
 
 
@@ -379,7 +394,7 @@ def test_a_large_fleet_is_certified_from_its_last_snapshot(
     scheduler = open_fleet()
     for _ in range(6):
         play_round(scheduler, offered(*"abcde"))
-    scheduler.snapshot()
+    session_of(scheduler).snapshot()
     for _ in range(3):
         play_round(scheduler, offered(*"abcde"))
     content = certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
@@ -396,7 +411,7 @@ def test_compact_keeps_rounds_whose_state_a_large_fleet_can_no_longer_compute(
     scheduler = open_fleet(late_window=1)
     for _ in range(9):
         play_round(scheduler, offered(*"abcde"))
-    scheduler.snapshot()
+    session_of(scheduler).snapshot()
     before, certificate = packed(scheduler), certificate_of(scheduler.path)
     scheduler.amend(keep_rounds=4)
     with caplog.at_level(logging.INFO, "turnout.live"):
@@ -458,13 +473,13 @@ def test_rounds_are_kept_for_days(open_fleet: OpenFleet, monkeypatch: pytest.Mon
     def now() -> str:
         return (start + timedelta(hours=clock["hours"])).isoformat(timespec="milliseconds")
 
-    for module in ("scheduler", "operation.upkeep", "turns.rounds.choosing"):
+    for module in ("serving.rounds", "serving.session", "operation.upkeep", "turns.rounds.choosing"):
         monkeypatch.setattr(f"turnout.live.{module}.now", now)
-    monkeypatch.setattr("turnout.live.scheduler.SNAPSHOT_EVERY", 10)
+    monkeypatch.setattr("turnout.live.serving.rounds.SNAPSHOT_EVERY", 10)
     for module in ("retention", "journal.changes"):
         monkeypatch.setattr(f"turnout.live.{module}.LEAST_ROUNDS", 30)
     scheduler = open_fleet(settings={"cohort_size": 1}, keep_rounds="5 days", keep_offers="5 days")
-    scheduler._journal._file.connection.execute("PRAGMA synchronous = OFF")
+    session_of(scheduler).journal._file.connection.execute("PRAGMA synchronous = OFF")
     for number in range(120):
         clock["hours"] = 2 * number
         play_round(scheduler, ["a", "b"])

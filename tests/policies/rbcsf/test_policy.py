@@ -19,6 +19,7 @@ from turnout.kernel.backend import using_kernel
 from turnout.kernel.rounds import LateArrivals
 from turnout.lab import PaperWorld, RunPlan
 from turnout.lab import play as play_world
+from turnout.live._internals import session_of
 from turnout.policies.small_fleet import SmallFleet
 
 EXTENSIONS: dict[str, dict[str, Any]] = {
@@ -221,7 +222,7 @@ def test_a_named_schedule_can_be_stored(exploration: str, tmp_path: Path) -> Non
     with Scheduler.open(tmp_path / "fleet.turnout", policy="rbcsf", settings=settings, deadline=60.0) as scheduler:
         scheduler.register([f"phone-{row}" for row in range(40)])
     with Scheduler.open(tmp_path / "fleet.turnout") as scheduler:
-        assert scheduler.policy.exploration_at(9) == expected
+        assert session_of(scheduler).fleet.policy.exploration_at(9) == expected
 
 
 def test_contexts_outside_the_declared_range_are_refused_and_change_nothing() -> None:

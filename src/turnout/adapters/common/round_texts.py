@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from turnout.kernel.certificate import Certificate
 from turnout.live import Scheduler, Turn
-from turnout.live._internals import ARRIVED, KINDS, SURPLUS
+from turnout.live._internals import ARRIVED, KINDS, SURPLUS, session_of
 
 MAX_LISTED = 10  # clients named in one log line
 
@@ -21,7 +21,7 @@ def describe_selection(scheduler: Scheduler, cohort: Sequence[str], expected: Ma
     """
     certificate, clients = certificate_of(scheduler), []
     shown = cohort[:MAX_LISTED]
-    for client, row in zip(shown, scheduler.rows(shown).tolist(), strict=True):
+    for client, row in zip(shown, map(session_of(scheduler).row, shown), strict=True):
         reasons = [f"expected {expected[client]:.1f} s" if client in expected else "never timed"]
         if certificate is not None:
             behind = float(certificate.behind[row])
@@ -65,7 +65,7 @@ def describe_closed_round(
 
 def certificate_of(scheduler: Scheduler) -> Certificate | None:
     """Returns what every client was promised and got; None if nothing is guaranteed."""
-    return scheduler.certificate() if scheduler.has_guarantee else None
+    return session_of(scheduler).certificate()
 
 
 def join_first(items: Sequence[str], count: int | None = None) -> str:

@@ -38,6 +38,7 @@ from turnout.errors import SettingError, StateError
 from turnout.kernel.arrays import as_count, as_number
 from turnout.lab.worlds.base import World
 from turnout.live import Scheduler
+from turnout.live._internals import session_of
 from turnout.log import get_log
 from turnout.tracking import Tracker
 
@@ -145,7 +146,7 @@ class FairSelection(Strategy):
         patience = as_number("patience", patience, SettingError, above=0)
         path = scheduler.path.with_name(f"{scheduler.path.name}.keys.json") if duplicates == "refuse" else None
         self._nodes = NodeDirectory(
-            scheduler.features,
+            session_of(scheduler).features,
             patience,
             as_number("status_timeout", status_timeout, SettingError, above=0),
             duplicates=duplicates,
@@ -215,11 +216,11 @@ class FairSelection(Strategy):
         """
         if self._tracker is None:
             return self._start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
-        self.scheduler.track(self._tracker)
+        session_of(self.scheduler).track(self._tracker)
         try:
             return self._start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
         finally:
-            self.scheduler.track(None)
+            session_of(self.scheduler).track(None)
 
     def _start(
         self,

@@ -23,6 +23,7 @@ from turnout.adapters.nvflare.recipes import PACKAGE, job_of
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
 from turnout.live import PAPER_FEATURES, Features, GivenTurn, Scheduler
+from turnout.live._internals import session_of
 from turnout.log import EscapingLog
 
 #: The edge jobs of NVFlare 2.7 fail if an update arrives whose version of the model is not used any more.
@@ -192,7 +193,7 @@ class FairDeviceManager(DeviceManager):
         if self._scheduler is None:
             self._scheduler = self._plan.open([], {}, None, self.features)
             if self.tracker is not None:
-                self._scheduler.track(self.tracker)
+                session_of(self._scheduler).track(self.tracker)
         return self._scheduler
 
     def _end_late(self, devices: Iterable[str]) -> None:

@@ -14,7 +14,7 @@ from turnout.adapters.common.round_texts import certificate_of, describe_closed_
 from turnout.adapters.nvflare.clients import ClientDirectory, LateTurn
 from turnout.errors import ReportError, StateError
 from turnout.live import Scheduler
-from turnout.live._internals import OpenRound
+from turnout.live._internals import OpenRound, session_of
 from turnout.log import EscapingLog
 
 log = EscapingLog(logging.getLogger("turnout.nvflare"))
@@ -122,7 +122,7 @@ class FleetRounds:
             log.info(
                 "turnout: round %d asks %s",
                 opened.round,
-                describe_selection(self.scheduler, cohort, self.scheduler.predicted_seconds()),
+                describe_selection(self.scheduler, cohort, session_of(self.scheduler).predicted_seconds()),
             )
             return cohort
 
@@ -221,7 +221,7 @@ class FleetRounds:
             running = [task for task in current.tasks if not task.is_over]
             if current.is_interrupted or running or not current.tasks:
                 self._round = None
-                if not any(turn.kind for turn in self.scheduler.turns(current.opened.round)):
+                if not any(turn.kind for turn in self.scheduler.history(round=current.opened.round)):
                     self.scheduler.abandon_round()
                 return
             for client in sorted(current.cohort - current.assigned):
@@ -230,7 +230,7 @@ class FleetRounds:
 
     def _take_over(self, statuses: Mapping[str, Any]) -> tuple[list[str], frozenset[str]]:
         """Returns the clients of the open round that can train again, and those whose outcome is recorded already."""
-        cohort, turns = self.scheduler.choose({}), self.scheduler.turns()
+        cohort, turns = self.scheduler.choose({}), self.scheduler.history()
         recorded = {turn.id for turn in turns if turn.kind is not None}
         failed = {turn.id for turn in turns if turn.kind == "failed"}
         for client in cohort:
@@ -247,9 +247,11 @@ class FleetRounds:
 
     def _close(self, current: LiveRound) -> None:
         waited = max((time.monotonic() - task.started for task in current.tasks), default=None)
-        expected = self.scheduler.predicted_seconds()
+        expected = session_of(self.scheduler).predicted_seconds()
         self._round = None
         self.scheduler.close_round(after=waited or None)
         number, certificate = current.opened.round, certificate_of(self.scheduler)
-        text = describe_closed_round(self.scheduler, self.scheduler.turns(number), certificate, expected, waited or 0.0)
+        text = describe_closed_round(
+            self.scheduler, self.scheduler.history(round=number), certificate, expected, waited or 0.0
+        )
         log.info("turnout: round %d %s", number, text)

@@ -26,6 +26,7 @@ from turnout.adapters.nvflare.status import read_status
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_number
 from turnout.live import PAPER_FEATURES, Features, Scheduler
+from turnout.live._internals import session_of
 from turnout.log import EscapingLog
 
 if TYPE_CHECKING:
@@ -251,7 +252,7 @@ class FairSelection(_Base):
             groups = {name: group for name in names if (group := self._groups.group_of(name)) is not None}
             scheduler = self._plan.open(names, groups, num_clients, self.features)
             if self.tracker is not None:
-                scheduler.track(self.tracker)
+                session_of(scheduler).track(self.tracker)
             self._rounds = FleetRounds(scheduler, self._directory)
             start = time.monotonic()
             while not self._is_aborted and not all(map(self._directory.is_known, self._client_names())):

@@ -133,7 +133,8 @@ def amend(
         features = reader.features  # nothing is selected, so the function that computes them is not needed
     with Scheduler.open(file, features=features) as scheduler:
         changed = scheduler.amend(**changes)
-        amendment = scheduler.amendments[-1] if changed else None
+    with FleetReader(file) as reader:
+        amendment = reader.amendments[-1] if changed else None
     if json:
         known = {} if amendment is None else {"round": amendment.round, "before": dict(amendment.before)}
         print_json({"changes": {} if amendment is None else dict(amendment.changes), **known})

@@ -18,7 +18,7 @@ from turnout.cli.options import FleetArgument, JsonOption, print_json, printable
 from turnout.counting import counted
 from turnout.errors import SettingError
 from turnout.kernel.arrays import IntArray
-from turnout.kernel.certificate import Certificate
+from turnout.kernel.certificate import Certificate, TimeUnit
 from turnout.live import FleetReader
 from turnout.live import certify as write_certificate
 from turnout.live._internals import verify as verifier
@@ -94,7 +94,7 @@ def _write_certificate(file: Path, out: Path, json: bool) -> bool:
         print_json({"certificate": str(out), "record": str(record), **content, "clients": clients, "promise": promise})
         return certificate.holds
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    played = counted(content["rounds"], "turn" if _has_slots(content) else "round")
+    played = counted(content["rounds"], _unit(content).turn)
     console.print(f"{out}: {counted(clients, 'client')}, {played}")
     console.print(f"{record}: {counted(content['events'], 'event')}, SHA-256 {content['record_sha256']}")
     console.print(printable(f"Promise {promise['sentence']}."))
@@ -157,10 +157,9 @@ def verify(
 def _print_summary(console: Console, certificate: Mapping[str, Any]) -> None:
     """Prints which rounds or turns are not part of the record, if there are any."""
     if "summary" in certificate:
-        clock = "decision" if _has_slots(certificate) else "round"
         console.print(
-            f"The record begins after {clock} {certificate['summary']['round']:,}: what clients were promised and got "
-            "up to then is stated, and cannot be computed again."
+            f"The record begins after {_unit(certificate)} {certificate['summary']['round']:,}: what clients were "
+            "promised and got up to then is stated, and cannot be computed again."
         )
 
 
@@ -201,13 +200,13 @@ def _certificate_of(content: Mapping[str, Any], ids: Sequence[str]) -> Certifica
         forfeited_units=column("forfeited_units"),
         tolerance=float(Fraction(content["terms"]["tolerance"])),
         broken_since=column("broken_since"),
-        clock="decision" if _has_slots(content) else "round",
+        unit=_unit(content),
     )
 
 
-def _has_slots(certificate: Mapping[str, Any]) -> bool:
-    """Returns whether a certificate is that of a fleet without rounds."""
-    return certificate["settings"].get("concurrency") is not None
+def _unit(certificate: Mapping[str, Any]) -> TimeUnit:
+    """Returns what a certificate counts."""
+    return TimeUnit.of(certificate["settings"].get("concurrency"))
 
 
 def _books(balance: bool) -> str:

@@ -12,10 +12,10 @@ from rich.table import Table
 
 from turnout.cli.options import JsonOption, print_json, printable
 from turnout.errors import SettingError
+from turnout.kernel.certificate import TimeUnit
 from turnout.lab.analysis.explain import explain_run
 from turnout.lab.runs.store import RunStore
 from turnout.live import FleetReader
-from turnout.live._internals import explain as explain_turn
 from turnout.live._internals import is_fleet
 from turnout.policies.explain.explanation import Explanation
 
@@ -84,8 +84,8 @@ def explain(
     table = Table(show_header=False)
     for name, (heading, unit) in (PRICE_ROWS if found.unit == "seconds" else ROWS).items():
         value = getattr(found, name)
-        if found.moment != "round":
-            heading = SLOT_HEADINGS.get(name, heading.replace("rounds until", f"{found.moment}s until"))
+        if found.time_unit is not TimeUnit.ROUND:
+            heading = SLOT_HEADINGS.get(name, heading.replace("rounds until", f"{found.time_unit.plural} until"))
         if value is not None:
             table.add_row(heading, f"{value:,.4g} {unit}".rstrip() if isinstance(value, float) else f"{value:,}")
     if found.instead:
@@ -99,7 +99,7 @@ def _explain_fleet(file: Path, client: str, round_: int | None, run: int | None)
     if run is not None:
         raise SettingError(f"{file} is a live fleet, which has no runs: omit --run")
     with FleetReader(file) as reader:
-        return explain_turn(reader, client, round_)
+        return reader.explain(client, round_)
 
 
 def _explain_run(file: Path, client: str, round_: int | None, run: int | None) -> Explanation:

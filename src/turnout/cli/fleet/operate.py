@@ -58,9 +58,8 @@ def _accept_older_state(file: Path, *, yes: bool) -> None:
     with FleetReader(file, accept_older=True) as reader:
         features = reader.features
     with Scheduler.open(file, features=features, accept_older=True) as scheduler:
-        noun = "round" if scheduler.settings.concurrency is None else "turn"
         console = Console(stderr=True, highlight=False, soft_wrap=True)  # standard output may be JSON
-        console.print(printable(f"{file} continues after {noun} {scheduler.round:,}."))
+        console.print(printable(f"{file} continues after {scheduler.settings.unit.turn} {scheduler.round:,}."))
 
 
 def _print_findings(findings: list[Finding], file: Path, intact: bool) -> None:
@@ -91,8 +90,8 @@ def backup(
         task = progress.add_task("pages", total=None)
         back_up_fleet(file, copy, lambda done, total: progress.update(task, completed=done, total=total))
     with FleetReader(copy) as reader:
-        rounds = "closed rounds" if reader.settings.concurrency is None else "turns"
-        _say(f"{copy} has all {reader.round:,} {rounds} of {counted(len(reader.ids), 'client')}.")
+        rounds = "closed rounds" if reader.settings.has_rounds else "turns"
+        _say(f"{copy} has all {reader.round:,} {rounds} of {counted(len(reader.clients), 'client')}.")
 
 
 def compact(file: FleetArgument) -> None:
@@ -113,7 +112,7 @@ def compact(file: FleetArgument) -> None:
         settings = scheduler.settings
     with FleetReader(file) as reader:
         summary = reader.summary()
-    rounds = "rounds" if settings.concurrency is None else "turns"
+    rounds = f"{settings.unit.turn}s"
     kept = f"{rounds} after {summary.round:,} are kept" if summary.round else f"all {rounds} are kept"
     _say(f"{file} has {file.stat().st_size / 1e6:,.1f} MB now, {before / 1e6:,.1f} MB before; {kept}.")
     if settings.keep_rounds is None and settings.keep_offers is None:
@@ -142,9 +141,9 @@ def forget(file: FleetArgument, client: ClientArgument, yes: YesOption = False) 
     """
     _confirm(yes, f"Remove everything that {client} has reported from {file}? This cannot be undone.")
     with _opened(file) as scheduler:
-        row = int(scheduler.rows([client])[0])
+        before = scheduler.clients
         scheduler.forget(client)
-        name = scheduler.clients[row]
+        name = scheduler.clients[before.index(client)]
     _say(f"The client is forgotten; its turns are counted as those of {name}.")
 
 

@@ -46,12 +46,12 @@ def read_recording(path: Path, run: int | None = None) -> Recording:
     if run is not None:
         raise SettingError(f"{path} is a live fleet, which has no runs: omit run")
     with FleetReader(path) as reader, reader.reading():
-        record = _record_rounds if reader.settings.concurrency is None else _record_turns
+        record = _record_rounds if reader.settings.has_rounds else _record_turns
         return record(reader, path)
 
 
 def _record_rounds(reader: FleetReader, path: Path) -> Recording:
-    settings, features, ids = reader.settings, reader.features, tuple(reader.ids)
+    settings, features, ids = reader.settings, reader.features, tuple(reader.clients)
     rounds, learned_after = list(reader.closed_rounds()), _features_since(reader)
     kept = [closed for closed in rounds if _is_complete(closed) and closed.round > learned_after]
     if not kept and rounds and not settings.persist_statuses:
@@ -64,7 +64,7 @@ def _record_rounds(reader: FleetReader, path: Path) -> Recording:
         )
     numbers = [closed.round for closed in kept]
     clients, width = len(ids), kept[0].contexts.shape[1]
-    amended = _amended_settings(reader.created_with, reader.amendments, numbers)
+    amended = _amended_settings(reader.stored_settings(0), reader.amendments, numbers)
     columns = RoundColumns.from_records(_round_records(kept, clients), clients=clients)
     known = columns
     if any((closed.kinds == SURPLUS).any() for closed in kept):
@@ -86,7 +86,7 @@ def _record_rounds(reader: FleetReader, path: Path) -> Recording:
 
 def _record_turns(reader: FleetReader, path: Path) -> Recording:
     """Returns the recording of a fleet without rounds: every turn that has ended is a round with one client."""
-    settings, ids = reader.settings, tuple(reader.ids)
+    settings, ids = reader.settings, tuple(reader.clients)
     after, slots, clients = _features_since(reader), settings.concurrency, len(ids)
     assert slots is not None
     ended = sorted(reader.ended_turns(), key=lambda turn: turn.id)
@@ -97,7 +97,7 @@ def _record_turns(reader: FleetReader, path: Path) -> Recording:
         )
     numbers = [turn.id for turn in turns]
     width = 0 if turns[0].context is None else len(turns[0].context)
-    amended = _amended_settings(reader.created_with, reader.amendments, numbers)
+    amended = _amended_settings(reader.stored_settings(0), reader.amendments, numbers)
     notes, running = list(SLOT_NOTES), len(reader.in_flight())
     if running:
         notes.append(f"turns under way are left out: {running}")

@@ -18,9 +18,8 @@ from turnout.cli.fleet.promise import behind_words
 from turnout.cli.options import FleetArgument, JsonOption, make_table, print_json, printable
 from turnout.counting import counted
 from turnout.errors import SettingError
-from turnout.kernel.certificate import Certificate
+from turnout.kernel.certificate import Certificate, TimeUnit
 from turnout.live import FleetReader, SchedulerStatus, Turn
-from turnout.live._internals import export_events
 from turnout.storage.files.atomic import atomic_write
 
 MAX_SHOWN = 20
@@ -60,7 +59,7 @@ def history(
         turns, fleet_ = reader.history(client), reader.state().fleet
         row, promise = fleet_.rows[client], fleet_.certificate()
         reliability = float(fleet_.history.reliability[row])
-        guarantee, noun = fleet_.policy.guarantee, _noun(reader)
+        guarantee, noun = fleet_.policy.guarantee, fleet_.unit.turn
     is_chosen = guarantee is not None and guarantee.paid == "chosen"
     paid = sum(turn.kind == "arrived" or (is_chosen and turn.kind is not None) for turn in turns)
     behind, owed = (None, None) if promise is None else (float(promise.behind[row]), float(promise.owed[row]))
@@ -86,7 +85,7 @@ def export(
     """
     if out is not None and out.exists() and out.samefile(file):
         raise SettingError(f"{out} is the fleet itself: export to another file")
-    with FleetReader(file) as reader, closing(export_events(reader)) as events:
+    with FleetReader(file) as reader, closing(reader.export()) as events:
         lines = (f"{json_module.dumps(event, ensure_ascii=False)}\n" for event in events)
         if out is not None:
             with atomic_write(out) as temporary:
@@ -120,7 +119,7 @@ def _status_rows(
             yield "training", _shorten(training)
     else:
         yield "round", [f"{found.round} is closed, no round is open" if found.round else "no round was opened yet"]
-    unit = "round" if found.slots is None else "turn"
+    unit = TimeUnit.of(found.slots).turn
     lists = {
         "failed": [f"{client}: {why}" for client, why in found.failed.items()],
         "behind": [f"{client} by {turns:.2f} turns" for client, turns in found.behind.items()],
@@ -152,11 +151,6 @@ def _standing(promise: Certificate, row: int) -> str:
         f"promised {promise.promised[row]:,.2f} turns, got {promise.turns[row]:,}, "
         f"{behind_words(float(promise.behind[row]))}: {promise.statuses[row]}"
     )
-
-
-def _noun(reader: FleetReader) -> str:
-    """Returns what the number of a turn counts."""
-    return "round" if reader.settings.concurrency is None else "turn"
 
 
 def _turns_table(turns: list[Turn], client: str, noun: str) -> Table:

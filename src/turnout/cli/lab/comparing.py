@@ -19,6 +19,7 @@ from turnout.cli.naming import parse_policy
 from turnout.cli.options import print_json
 from turnout.counting import counted
 from turnout.errors import SettingError, suggestion
+from turnout.kernel.certificate import TimeUnit
 from turnout.kernel.guarantee import Guarantee
 from turnout.lab.analysis.comparison import common_length, first_rounds
 from turnout.lab.analysis.judging import JudgedPromise
@@ -160,7 +161,7 @@ def write_comparison(comparison: Comparison, runs: dict[str, list[RoundColumns]]
     behind = behind_table({name: [turns_behind(columns, guarantee) for columns in runs[name]] for name in names})
     write_text(folder / "behind.csv", as_csv(behind))
     tolerances = {measured.contender.name: measured.tolerance for measured in comparison.measured}
-    save(draw_behind(behind, tolerances, "round" if comparison.concurrency is None else "decision"), folder, "behind")
+    save(draw_behind(behind, tolerances, TimeUnit.of(comparison.concurrency)), folder, "behind")
     if comparison.trains:
         accuracies = accuracy_table({name: [LearningCurve.of(columns) for columns in runs[name]] for name in names})
         write_text(folder / "accuracy.csv", as_csv(accuracies))

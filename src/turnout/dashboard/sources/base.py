@@ -1,12 +1,14 @@
-"""The interface that the views need from a run or a fleet."""
+"""What the views need from a run or a fleet."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
 from turnout.dashboard.sources.ledger import Ledger
+from turnout.errors import ReportError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import RoundReport, Selection
 from turnout.live import Turn
@@ -14,72 +16,98 @@ from turnout.live._internals import Flight, OpenRound, WriterFigures
 from turnout.policies.explain.explanation import Explanation
 
 
-class Source(Protocol):
-    """A run of a store, or a fleet: its ledger, and the data that only this kind of source has."""
+class Source:
+    """A run of a store, or a fleet: its ledger, and the data that only this kind of source has.
 
-    ledger: Ledger
-    #: Why the promise cannot be judged; None if it can, or if there is none.
-    trouble: str | None
+    This class itself is the source of a store without runs.
 
-    @property
-    def name(self) -> str:
-        """The display name."""
+    Args:
+        ledger: The ledger.
+        name: The display name.
+        policy: The name of the policy.
+        run: The id of the run; None for a fleet.
+        planned: The planned number of rounds; None if unknown.
+    """
 
-    @property
-    def policy(self) -> str:
-        """The name of the policy."""
+    #: Why there is no client.
+    no_clients = "This store has no run yet."
 
-    @property
-    def run(self) -> int | None:
-        """The id of the run; None for a fleet."""
-
-    @property
-    def planned(self) -> int | None:
-        """The planned number of rounds; None if unknown."""
+    def __init__(
+        self,
+        ledger: Ledger | None = None,
+        *,
+        name: str = "",
+        policy: str = "",
+        run: int | None = None,
+        planned: int | None = None,
+    ) -> None:
+        self.ledger = Ledger() if ledger is None else ledger
+        self.name, self.policy, self.run, self.planned = name, policy, run, planned
+        #: Why the promise cannot be judged; None if it can, or if there is none.
+        self.trouble: str | None = None
 
     @property
     def finished(self) -> bool:
         """Whether no further rounds will be recorded."""
+        return False
 
     @property
     def reading(self) -> tuple[int, int] | None:
         """The numbers of records read and of records stored; None if all records have been read."""
+        return None
 
     def catch_up(self, seconds: float) -> None:
         """Reads new records for about this many seconds, or until the last one."""
 
     def id_of(self, row: int) -> str:
-        """Returns the client id of this row."""
+        """Returns the client id of this row: the row as a string, if clients have no other id."""
+        return str(row)
 
     def row_of(self, client: str) -> int:
         """Returns the row of a client; raises ReportError if there is no such client."""
+        raise ReportError(f"there is no client {client!r} yet: this store has no run")
 
     def search(self, query: str, limit: int) -> IntArray:
-        """Returns the rows of at most `limit` clients whose ids contain `query`."""
+        """Returns the rows of at most `limit` clients whose ids contain `query`, ignoring case."""
+        part = query.casefold()
+        matches = (row for row, client in enumerate(self._ids()) if part in client.casefold())
+        return np.fromiter((row for row, _ in zip(matches, range(limit), strict=False)), dtype=np.int64)
+
+    def _ids(self) -> Iterable[str]:
+        """Returns the ids of all clients, by row."""
+        return map(self.id_of, range(self.ledger.clients))
 
     def explain(self, row: int, number: int) -> Explanation:
         """Explains why this client was chosen in a round, or why it was not."""
+        raise ReportError(f"there is no round {number} yet: client {row} cannot be explained")
 
     def open_round(self) -> tuple[OpenRound, list[Turn]] | None:
-        """Returns the open round and its turns; None if no round is open."""
+        """Returns the open round of a fleet and its turns; None if no round is open."""
+        return None
 
     def in_flight(self) -> list[tuple[Flight, Turn]]:
         """Returns the turns under way of a fleet without rounds, with the outcomes reported so far."""
+        return []
 
     def writer(self) -> tuple[WriterFigures, int] | None:
         """Returns figures about the process that writes the fleet, and the age of its snapshot in rounds."""
+        return None
 
-    def failures(self, number: int) -> dict[int, str]:
+    def failures(self, number: int) -> dict[int, str]:  # noqa: ARG002
         """Returns the reported reasons of the failures in a round, by row."""
+        return {}
 
     def training_metrics(self) -> dict[str, tuple[IntArray, FloatArray]]:
         """Returns the metrics of the model by name, each as rounds and values."""
+        return {name: (rounds.values, values.values) for name, (rounds, values) in self.ledger.metrics.items()}
 
     def notices(self) -> list[str]:
         """Returns messages for the operator."""
+        return [] if self.trouble is None else [self.trouble]
 
     def extra_flags(self) -> dict[str, BoolArray]:
         """Returns client flags that only this kind of source can compute."""
+        return {}
 
 
 def align_reasons(selection: Selection, report: RoundReport) -> dict[str, Any]:

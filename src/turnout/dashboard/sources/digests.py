@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from turnout.dashboard.sources.ledger import CLOCKS
 from turnout.errors import TurnoutError
 from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.kernel.guarantee import Guarantee
-from turnout.kernel.slots.turns import FINISHED, STARTED
+from turnout.kernel.slots.turns import FINISHED
 from turnout.lab.analysis.judging import JudgedPromise, first_promise, guarantee_of_run
 from turnout.lab.analysis.metrics import Summary, jain_index
 from turnout.lab.analysis.promise import knows_available
@@ -19,9 +20,6 @@ from turnout.lab.analysis.slots import SlotFigures, slot_figures, turn_clocks
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.info import RunInfo
 from turnout.lab.runs.store import RunStore
-
-#: The metrics of turns without rounds that are times of the run.
-CLOCKS = (STARTED, FINISHED)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -3,69 +3,65 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from datetime import datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from turnout.dashboard.sources.base import align_reasons
-from turnout.dashboard.sources.ledger import EVERY_ROUND_UP_TO, Ledger, PlayedRound
+from turnout.dashboard.sources.base import Source, align_reasons
+from turnout.dashboard.sources.columns import Decision, Outcomes
+from turnout.dashboard.sources.ledger import EVERY_ROUND_UP_TO, Ledger
 from turnout.dashboard.sources.training import read_training_metrics
 from turnout.errors import ReportError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import RoundReport, Selection
 from turnout.live import Amendment, FleetEvent, FleetReader, Turn
-from turnout.live._internals import FAILED, Flight, OpenRound, RecordedRound, WriterFigures, explain
+from turnout.live._internals import (
+    FAILED,
+    OUTCOME_OF_KIND,
+    FilledSlots,
+    Flight,
+    OpenRound,
+    RecordedRound,
+    SlotFleet,
+    WriterFigures,
+    explain_closed_round,
+    journal_of,
+    read_totals,
+)
 from turnout.policies.explain.explanation import Explanation
 from turnout.storage.training_log import TrainingLog
 
 EVENTS_PER_POLL, EVENTS_PER_POLL_LARGE = 20, 4
 #: The number of amendments that the page lists, the newest ones.
 SHOWN_AMENDMENTS = 5
+NO_DEADLINE = {
+    "round": "No deadline is set: a round stays open until every selected client replies or the round is closed.",
+    "decision": "No deadline is set: a client that never reports keeps its slot.",
+}
 
 
-class FleetSource:
-    """The source of a live fleet.
+class FleetSource(Source):
+    """The source of a live fleet, with or without rounds.
 
     Args:
-        reader: Reads the fleet; `close` closes it.
+        reader: Reads the fleet; `close` closes it, and so does a failure to read.
     """
 
-    _no_deadline = "No deadline is set: a round stays open until every selected client replies or the round is closed."
+    no_clients = "No client has joined yet."
 
     def __init__(self, reader: FleetReader) -> None:
         self._reader, self._path = reader, reader.path
-        self._follower = reader.follow()
-        self.trouble: str | None = None
-        self.ledger = self._make_ledger()
+        try:
+            self._follower = reader.follow()
+        except BaseException:
+            reader.close()
+            raise
+        super().__init__(self._make_ledger(), name=self._path.name, policy=str(reader.settings.policy))
         self._add_dropped_rounds()
         self._events = self._reader.last_event
         self._amendments: list[Amendment] = []
-
-    @property
-    def name(self) -> str:
-        """The name of the file."""
-        return self._path.name
-
-    @property
-    def policy(self) -> str:
-        """The policy named in the settings of the fleet."""
-        return str(self._reader.settings.policy)
-
-    @property
-    def run(self) -> int | None:
-        """None: a fleet has no runs."""
-        return None
-
-    @property
-    def planned(self) -> int | None:
-        """None: the number of rounds of a fleet is not planned."""
-        return None
-
-    @property
-    def finished(self) -> bool:
-        """False: a scheduler can always add rounds."""
-        return False
 
     @property
     def changes(self) -> tuple[int, float]:
@@ -100,33 +96,32 @@ class FleetSource:
             raise ReportError(f"there is no client {client!r} in {self.name}: check the id")
         return row
 
-    def search(self, query: str, limit: int) -> IntArray:
-        """Returns the rows of at most `limit` clients whose ids contain `query`, ignoring case."""
-        part = query.casefold()
-        ids = self._follower.fleet.ids[: self.ledger.clients]
-        matches = (row for row, client in enumerate(ids) if part in client.casefold())
-        return np.fromiter((row for row, _ in zip(matches, range(limit), strict=False)), dtype=np.int64)
+    def _ids(self) -> list[str]:
+        return self._follower.fleet.ids[: self.ledger.clients]
 
     def explain(self, row: int, number: int) -> Explanation:
-        """Explains a round by replaying the journal up to it; the open round with the state of the newest event."""
-        return explain(self._reader, self.id_of(row), number, self._follower.fleet)
+        """Explains a closed round by replaying the journal up to it, an open round with the newest state."""
+        fleet = self._follower.fleet
+        if number > fleet.round:
+            return self._reader.explain(self.id_of(row), number)
+        return explain_closed_round(self._reader, fleet, row, number)
 
     def open_round(self) -> tuple[OpenRound, list[Turn]] | None:
         """Returns the open round and its turns; None if no round is open."""
-        return self._reader.open_round()
+        return self._reader.open_round() if self.ledger.slots is None else None
 
     def in_flight(self) -> list[tuple[Flight, Turn]]:
-        """Returns an empty list: all turns of a round are those of the open round."""
-        return []
+        """Returns the turns under way of a fleet without rounds, with the outcomes reported so far."""
+        return [] if self.ledger.slots is None else self._reader.in_flight()
 
     def writer(self) -> tuple[WriterFigures, int] | None:
         """Returns figures about the process that writes the fleet, and the age of its snapshot in rounds."""
-        figures = self._reader.writer_figures()
+        figures = self._reader.writer()
         return figures, figures.snapshot_age
 
     def failures(self, number: int) -> dict[int, str]:
         """Returns the reported reasons of the failures in a round, by row."""
-        return {turn.row: turn.why for turn in self._reader.turns(number) if turn.why is not None}
+        return {turn.row: turn.why for turn in self._reader.history(round=number) if turn.why is not None}
 
     def training_metrics(self) -> dict[str, tuple[IntArray, FloatArray]]:
         """Returns the metrics that an adapter recorded next to the fleet, up to the last closed round."""
@@ -136,9 +131,9 @@ class FleetSource:
 
     def notices(self) -> list[str]:
         """Returns messages about the settings and about data that are not recorded."""
-        notices, noun = [], self.ledger.noun
+        notices, noun = [], self.ledger.unit
         if self._reader.settings.deadline is None:
-            notices.append(self._no_deadline)
+            notices.append(NO_DEADLINE[noun])
         if self.ledger.first_after:
             notices.append(
                 f"{noun.capitalize()}s up to {self.ledger.first_after:,} are no longer kept (keep_rounds). Totals "
@@ -168,22 +163,33 @@ class FleetSource:
         self._reader.close()
 
     def _make_ledger(self) -> Ledger:
-        return Ledger(debts_from=self._follower.fleet.round, first_after=self._follower.summary.round)
+        follower, fleet = self._follower, self._follower.fleet
+        slots, training = None, dict[int, int]()
+        if isinstance(fleet, SlotFleet):
+            slots = fleet.slots
+            training = fleet.training() if follower.starts_after == follower.summary.event else {}
+        return Ledger(
+            slots, debts_from=fleet.round, first_after=follower.summary.round, training=training, is_dated=True
+        )
 
     def _add_dropped_rounds(self) -> None:
         """Adds the clients that joined, and the turns that were taken, in rounds that are no longer kept."""
         summary, fleet = self._follower.summary, self._follower.fleet
         if summary.event:
             joined, left = fleet.counters.joined[: summary.clients], fleet.counters.retired[: summary.clients] > 0
-            self.ledger.begin(summary.clients, joined, left, self._reader.totals())
+            with journal_of(self._reader).reading() as db:
+                totals = read_totals(db)
+            self.ledger.begin(summary.clients, joined, left, totals)
 
     def _apply(self, event: FleetEvent) -> None:
         is_ahead = self._follower.is_ahead(event.number)
         if is_ahead:
             self._adopt_policy()
         if event.closed is not None:
-            tell = (lambda: self._follower.apply(event)) if is_ahead else None
-            self.ledger.add(self._to_played_round(event.closed), tell)
+            self._add_round(event, event.closed, is_ahead=is_ahead)
+            return
+        if event.filled is not None:
+            self._add_turns(event, event.filled, is_ahead=is_ahead)
             return
         if event.amended is not None:
             self._amend(event, event.amended)
@@ -202,39 +208,67 @@ class FleetSource:
         if self.ledger.policy is not None:
             self.ledger.amend(self._follower.fleet.policy)
 
-    def _to_played_round(self, closed: RecordedRound) -> PlayedRound:
-        report = RoundReport(
-            closed.round,
-            closed.rows,
-            closed.contexts,
-            closed.seconds,
-            available=closed.available,
-            outcomes=closed.outcomes,
-            losses=closed.losses,
+    def _add_round(self, event: FleetEvent, closed: RecordedRound, *, is_ahead: bool) -> None:
+        outcomes = _outcomes(
+            closed.round, closed.rows, closed.contexts, closed.seconds, closed.kinds, closed.losses, closed.closed
         )
-        reasons: Mapping[str, Any] = {}
         offer = self._reader.offer(closed.round)
+        reasons: dict[str, Any] = {}
         if offer is not None:
-            reasons = align_reasons(Selection(closed.round, offer.rows, dict(offer.reasons)), report)
-        # The exchange time of a failed client is unknown; the journal records how long the server waited for it.
-        times = np.where(closed.kinds == FAILED, np.nan, closed.seconds)
-        opened, ended = closed.opened.timestamp(), closed.closed.timestamp()
-        closed_before = self.ledger.round_column("closed")
-        between = opened - closed_before[-1] if len(closed_before) else np.nan
-        return PlayedRound(report, closed.kinds, times, reasons, opened=opened, closed=ended, between=between)
+            reasons = align_reasons(Selection(closed.round, offer.rows, dict(offer.reasons)), outcomes.report)
+        decision = Decision(
+            closed.round, closed.rows, closed.contexts, closed.available, reasons, closed.opened.timestamp()
+        )
+        self.ledger.add([decision], [outcomes], partial(self._follower.apply, event) if is_ahead else None)
+
+    def _add_turns(self, event: FleetEvent, filled: FilledSlots, *, is_ahead: bool) -> None:
+        fleet, ended, at = self._follower.fleet, filled.ended, datetime.fromisoformat(filled.at)
+        assert isinstance(fleet, SlotFleet)
+        present = None if event.stored[2] is None else filled.present
+        # The reasons of later decisions of the same fill are not recorded.
+        offer = self._reader.offer(filled.first) if len(filled.rows) else None
+        reasons = [{} if offer is None else offer.reasons, *[{}] * len(filled.rows)]
+        given = [
+            Decision(filled.first + index, row, context, present, reasons[index], at.timestamp())
+            for index, (row, context) in enumerate(zip(filled.rows[:, None], filled.contexts[:, None], strict=True))
+        ]
+        contexts, unknown = fleet.contexts if is_ahead else {}, (0, np.full(filled.contexts.shape[1], np.nan))
+        outcomes = []
+        for index, turn in enumerate(ended.decisions.tolist()):
+            one, context = slice(index, index + 1), contexts.get(turn, unknown)[1][None]
+            columns = ended.seconds[one], ended.kinds[one], ended.losses[one]
+            outcomes.append(_outcomes(turn, ended.rows[one], context, *columns, at))
+        self.ledger.add(
+            given,
+            outcomes,
+            partial(self._follower.apply, event) if is_ahead else None,
+            capped=(lambda decision: fleet.in_flight.capped(decision, fleet.queues)) if is_ahead else None,
+            broken_since=lambda: fleet.counters.broken_since,
+        )
 
     def _adopt_policy(self) -> None:
         """Lets the ledger use the policy of the replayed fleet, once both have reached the same event."""
         ledger, fleet = self.ledger, self._follower.fleet
         if ledger.policy is not None or not fleet.ids:
             return
-        ledger.policy = fleet.policy
-        if fleet.model is not None:  # a fleet without a time model keeps no prediction errors; the ledger does
-            ledger.use_history(fleet.history)
+        # A fleet without a time model keeps no prediction errors; the ledger does.
+        ledger.adopt(fleet.policy, None if fleet.model is None else fleet.history)
         if self._follower.starts_after:
-            ledger.counters["volunteered"], ledger.knows_availability = fleet.counters.offered.copy(), True
-            if ledger.queues is not None:
-                exact = ledger.queues.owed_exactly()
-                ledger.initial_units = exact.units + exact.credit
-                ledger.initial_units_per_turn = ledger.queues.units_per_turn
-                ledger.judge_snapshot(fleet.counters.broken_since)
+            ledger.resume(fleet.counters.offered.copy(), fleet.counters.broken_since)
+
+
+def _outcomes(
+    number: int,
+    rows: IntArray,
+    contexts: FloatArray,
+    seconds: FloatArray,
+    kinds: IntArray,
+    losses: FloatArray | None,
+    end: datetime,
+) -> Outcomes:
+    """Returns how recorded turns have ended.
+
+    The exchange time of a failed client is unknown; the journal records how long the server waited for it.
+    """
+    report = RoundReport(number, rows, contexts, seconds, outcomes=OUTCOME_OF_KIND[kinds], losses=losses)
+    return Outcomes(report, kinds, np.where(kinds == FAILED, np.nan, seconds), end.timestamp())

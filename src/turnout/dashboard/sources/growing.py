@@ -31,8 +31,8 @@ class GrowingArray:
 
     def append(self, values: npt.ArrayLike) -> None:
         """Appends a scalar or a sequence."""
-        new = np.atleast_1d(np.asarray(values, dtype=self._buffer.dtype))
-        needed = self._count + len(new)
+        new = np.asarray(values, dtype=self._buffer.dtype)
+        needed = self._count + new.size
         if needed > len(self._buffer):
             buffer = np.empty(max(needed, 2 * len(self._buffer)), dtype=self._buffer.dtype)
             buffer[: self._count] = self._buffer[: self._count]
@@ -40,11 +40,12 @@ class GrowingArray:
         self._buffer[self._count : needed] = new
         self._count = needed
 
-    def set(self, index: int, value: float) -> None:
-        """Replaces a value that was appended before."""
-        if not 0 <= index < self._count:
-            raise IndexError(f"index must be at least 0 and less than {self._count}, got {index}")
-        self._buffer[index] = value
+    def replace(self, start: int, values: npt.ArrayLike) -> None:
+        """Replaces values that were appended before, from index `start` on."""
+        new = np.asarray(values, dtype=self._buffer.dtype)
+        if not 0 <= start <= self._count - new.size:
+            raise IndexError(f"start must be at least 0 and at most {self._count - new.size}, got {start}")
+        self._buffer[start : start + new.size] = new
 
 
 class AvailabilityMasks:

@@ -1,145 +1,82 @@
-"""The data of one run or fleet that the pages show, updated round by round."""
+"""The data of one run or fleet that the pages show, updated round by round or, without rounds, turn by turn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from fractions import Fraction
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from turnout.dashboard.sources.columns import UNKNOWN, ClientColumns, Decision, Outcomes, TurnColumns
 from turnout.dashboard.sources.growing import AvailabilityMasks, GrowingArray
+from turnout.dashboard.sources.terms import Terms
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
-from turnout.kernel.certificate import Accrual, Certificate, Clock, PromiseSummary
+from turnout.kernel.certificate import Accrual, Certificate, PromiseSummary, TimeUnit
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import FairnessQueues
-from turnout.kernel.rounds import RoundReport, round_seconds
+from turnout.kernel.slots.turns import FINISHED, STARTED
 from turnout.live import ClientHistory
-from turnout.live._internals import ARRIVED, JUDGED_AFTER, KINDS, OUTRUN, SURPLUS, FleetTotals
+from turnout.live._internals import ARRIVED, KINDS, FleetTotals
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.rbcsf.change import ChangeDetector
 
-#: Threshold of Page's test for changed exchange times, in mean prediction errors of the client. With exponentially
-#: distributed times the false alarm rate is 1 in 10,000 turns; doubled times are detected after about ten turns.
-CHANGE_THRESHOLD = 16.0
 #: In larger fleets the debts of all clients are not summarised after every round.
 EVERY_ROUND_UP_TO = 100_000
-_PER_ROUND = {
-    "rounds": np.int64,
-    "seconds": np.float64,
-    "volunteers": np.int64,
-    "threshold": np.float64,
-    "objective": np.float64,
-    "opened": np.float64,
-    "closed": np.float64,
-    "between": np.float64,
-}
-_PER_TURN = {
-    "chosen": np.int64,
-    "times": np.float64,
-    "kinds": np.int8,
-    "predicted": np.float64,
-    "band": np.float64,
-    "optimistic": np.float64,
-    "owed": np.float64,
-    "usual": np.float64,
-    "behind": np.float64,
-    "price": np.float64,
-    "losses": np.float64,
-}
-#: The reasons of a selection that are shown for each client.
-TURN_REASONS = ("optimistic", "owed", "usual", "behind", "price")
-UNKNOWN = -1
-#: The kind of a turn without rounds that has not ended yet, after those of `turnout.live.KINDS`.
-UNDER_WAY = len(KINDS)
+#: The metrics of a turn without rounds that are times of the run.
+CLOCKS = (STARTED, FINISHED)
+#: The metric with the versions of the model that were made during a turn.
+STALENESS = "staleness"
 _FAIRNESS_SERIES = ("rounds", "worst", "mean", "p95", "least_share", "behind")
-_PER_CLIENT = {
-    "turns": 0,
-    "volunteered": 0,
-    "last_round": 0,
-    "joined": 0,
-    "changed_in": 0,
-    "left_in": UNKNOWN,
-}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PlayedRound:
-    """A closed round; `kinds`, `times` and per-client `reasons` follow the order of the clients in the report.
-
-    Attributes:
-        report: The report that the policy learned from.
-        kinds: The outcome of each client, as an index of `turnout.live.KINDS`.
-        times: Seconds from the selection to the reply of each client; NaN if unknown.
-        reasons: The reasons that the policy recorded for its selection.
-        opened: Unix time of the selection.
-        closed: Unix time at which the round was closed.
-        between: Seconds from the end of the previous round to this selection.
-    """
-
-    report: RoundReport
-    kinds: IntArray
-    times: FloatArray
-    reasons: Mapping[str, Any]
-    opened: float = np.nan
-    closed: float = np.nan
-    between: float = np.nan
-
-    @property
-    def duration(self) -> float:
-        """The duration of the round in seconds: the server waits for all clients except those that are surplus."""
-        return round_seconds(self.report.exchange_times, self.kinds != SURPLUS)
-
-
-class FormerTerms(NamedTuple):
-    """The terms of a guarantee up to a round, before they were amended.
-
-    Attributes:
-        until: The last round with these terms.
-        rates: The guaranteed rates, in units per round.
-        units_per_turn: The number of units in a turn.
-        max_owed: The largest debt, in turns; None means no limit.
-    """
-
-    until: int
-    rates: int | IntArray
-    units_per_turn: int
-    max_owed: float | Fraction | None
-
-
-class Ledger:
-    """Columns of rounds and turns, counters of clients, and fairness figures over time.
+class Ledger(TurnColumns, ClientColumns):
+    """Columns of rounds, turns and clients, and fairness figures over time.
 
     `policy` is the policy that selected the cohorts, in its state after the last report it learned from; debts and
-    certificates come from it. Debts are known for rounds after `debts_from`. The first round is that after
-    `first_after`: earlier ones are no longer kept, and only part of the totals. `slots` is their number if there are no
-    rounds; then the number of a round is that of a decision.
+    certificates come from it.
+
+    Without rounds, decisions take the place of rounds: a turn has its row as soon as it is given, with the kind
+    UNDER_WAY, and its outcome is added when it ends.
+
+    Args:
+        slots: The number of slots; None if there are rounds.
+        debts_from: Debts are known after this round.
+        first_after: Rounds up to this one are no longer kept.
+        training: The turns that were under way after it, by decision, as far as they are known.
+        is_dated: Whether the times of rounds and turns are Unix times.
     """
 
-    slots: int | None = None
-
-    def __init__(self, *, debts_from: int = 0, first_after: int = 0) -> None:
+    def __init__(
+        self,
+        slots: int | None = None,
+        *,
+        debts_from: int = 0,
+        first_after: int = 0,
+        training: Collection[int] = (),
+        is_dated: bool = False,
+    ) -> None:
+        TurnColumns.__init__(self, first_after)
+        ClientColumns.__init__(self)
+        self.slots, self.debts_from, self.is_dated = slots, debts_from, is_dated
         self.policy: SelectionPolicy | None = None
-        self.clients = 0
-        self.debts_from, self.first_after = debts_from, first_after
-        self._rounds = {name: GrowingArray(dtype) for name, dtype in _PER_ROUND.items()}
-        self._turns = {name: GrowingArray(dtype) for name, dtype in _PER_TURN.items()}
         self._fairness_series = {name: GrowingArray(np.float64) for name in _FAIRNESS_SERIES}
-        self._ends = GrowingArray(np.int64)
+        #: The metrics of the model by name, each as rounds and values; without rounds, by the turns that had ended.
         self.metrics: dict[str, tuple[GrowingArray, GrowingArray]] = {}
         #: The number of turns with each outcome, by index of KINDS, in rounds that are no longer kept.
         self.dropped_outcomes: IntArray = np.zeros(len(KINDS), dtype=np.int64)
         self.availability = AvailabilityMasks()
+        #: Without rounds: who earned with each decision.
+        self.earning = AvailabilityMasks()
         self.knows_availability = True
-        self.counters: dict[str, IntArray] = {name: np.empty(0, dtype=np.int64) for name in _PER_CLIENT}
-        self.seconds: FloatArray = np.empty(0)
-        self.history = ClientHistory()
-        self._owns_history = True
-        self.initial_units: IntArray | None = None
-        self.initial_units_per_turn = 1
-        self.former_terms: list[FormerTerms] = []
-        self._change_detector: ChangeDetector | None = None
+        #: The debts after `debts_from`, in units, and the number of units in a turn.
+        self.initial_debts: tuple[IntArray, int] | None = None
+        self.former_terms: list[Terms] = []
+        #: What staleness is counted in: the updates that arrived during a turn, or the versions made of them.
+        self.stale_in = "updates"
+        #: Updates of turns that were given by decisions that are no longer kept: the decision before which, and row.
+        self.early_payments: list[tuple[int, int]] = []
+        self._early = set(training)
+        self._updates = self._ended = 0
+        self._updates_before: dict[int, int] = {}  # by decision, for the turns that are under way
         self._model: ExchangeTimeModel | None = None
         # Which clients are beyond the tolerance, and since which round; 0 if that was before the first known round.
         self._broken: BoolArray = np.empty(0, dtype=np.bool_)
@@ -147,49 +84,15 @@ class Ledger:
         self._changes = 0  # counts whatever can change a certificate
         self._certified: tuple[int, SelectionPolicy, Certificate, PromiseSummary] | None = None
 
-    def __len__(self) -> int:
-        return len(self._rounds["rounds"])
-
-    def round_column(self, name: str) -> Any:
-        """Returns a column with one value per round."""
-        return self._rounds[name].values
-
-    def turn_column(self, name: str) -> Any:
-        """Returns a column with one value per turn, ordered by round."""
-        return self._turns[name].values
-
     @property
     def fairness_series(self) -> dict[str, FloatArray]:
         """By round: the worst debt, mean debt, 95th percentile of the debts, least share, and most turns behind."""
         return {name: column.values for name, column in self._fairness_series.items()}
 
     @property
-    def noun(self) -> Clock:
-        """What the numbers of `rounds` count: "round", or "decision" if there are no rounds."""
-        return "round" if self.slots is None else "decision"
-
-    @property
-    def last_round(self) -> int:
-        """The number of the last closed round; 0 before the first."""
-        return int(self.round_column("rounds")[-1]) if len(self) else self.first_after
-
-    @property
-    def starts(self) -> IntArray:
-        """Offsets of the rounds in the turn columns: round i has the turns starts[i]:starts[i+1]."""
-        return np.concatenate([np.zeros(1, dtype=np.int64), self._ends.values])
-
-    @property
-    def round_of_each_turn(self) -> IntArray:
-        """The round number of each turn."""
-        return np.repeat(self.round_column("rounds"), np.diff(self.starts))
-
-    def turns_of_round(self, number: int) -> slice | None:
-        """Returns the slice of a round in the turn columns; None if there is no such round."""
-        index = int(np.searchsorted(self.round_column("rounds"), number))
-        if index >= len(self) or self.round_column("rounds")[index] != number:
-            return None
-        starts = self.starts
-        return slice(int(starts[index]), int(starts[index + 1]))
+    def unit(self) -> TimeUnit:
+        """What the numbers of `rounds` count: rounds, or decisions."""
+        return TimeUnit.of(self.slots)
 
     @property
     def queues(self) -> FairnessQueues | None:
@@ -214,36 +117,10 @@ class Ledger:
         exploration = None if self.policy is None else self.policy.exploration_at(max(self.last_round, 1))
         return 0.1 if exploration is None else exploration
 
-    @property
-    def retired(self) -> BoolArray:
-        """Whether each client has retired."""
-        retired: BoolArray = self.counters["left_in"] != UNKNOWN
-        return retired
-
-    def accruing(self, rows: IntArray, numbers: IntArray) -> BoolArray | None:
-        """Returns in which rounds clients accrue turns, shape (rounds, clients); None if that is not recorded."""
-        if self.queues is not None and self.queues.accrual == "available":
-            return self.availability.get(rows, numbers)
-        return np.ones((len(numbers), len(rows)), dtype=np.bool_)
-
-    def payments(self, rows: IntArray) -> tuple[BoolArray, BoolArray | None]:
-        """Returns with which rounds turns count, shape (rounds, clients); and None, because none count between them."""
-        chosen, arrived = self.participation(rows)
-        return (arrived if self.paid == "contributed" else chosen), None
-
-    def participation(self, rows: IntArray) -> tuple[BoolArray, BoolArray]:
-        """Returns whether each client was chosen, and whether it arrived, each of shape (rounds, clients)."""
-        column_of = np.full(self.clients, -1, dtype=np.int64)
-        column_of[rows] = np.arange(len(rows))
-        columns = column_of[self.turn_column("chosen")]
-        selected = columns >= 0
-        rounds = np.repeat(np.arange(len(self)), np.diff(self.starts))[selected]
-        chosen = np.zeros((len(self), len(rows)), dtype=np.bool_)
-        chosen[rounds, columns[selected]] = True
-        arrived = np.zeros_like(chosen)
-        is_arrival = self.turn_column("kinds")[selected] == ARRIVED
-        arrived[rounds[is_arrival], columns[selected][is_arrival]] = True
-        return chosen, arrived
+    def turn_under_way(self, row: int) -> int | None:
+        """Returns the decision that gave a client the turn that has not ended yet; None if there is none."""
+        last = int(self.counters["last_round"][row])
+        return last if last in self._updates_before else None
 
     def certificate(self) -> Certificate | None:
         """Returns what every client was promised and got, and since when; None if the policy guarantees nothing."""
@@ -263,29 +140,23 @@ class Ledger:
             certificate = self.policy.certificate()
             if certificate is None:
                 return None
+            # Larger fleets are judged only now and then.
+            knows_since = self.clients <= EVERY_ROUND_UP_TO
             certificate = replace(
                 certificate,
-                broken_since=self._broken_since.copy() if self._knows_broken_since else None,
+                broken_since=self._broken_since.copy() if knows_since else None,
                 retired=self.retired if self.retired.any() else None,
-                clock=self.noun,
+                unit=self.unit,
             )
             known = self._certified = (self._changes, self.policy, certificate, certificate.summary())
         return known[2:]
 
     @property
-    def _knows_broken_since(self) -> bool:
-        """Whether the promise is judged after every round; larger fleets are judged only now and then."""
-        return self.clients <= EVERY_ROUND_UP_TO
-
-    @property
     def share_accrual(self) -> Accrual:
         """The rounds that `shares` counts: those in which a client was "available", or "always" all of them."""
         queues = self.queues
-        return (
-            "available"
-            if queues is not None and queues.accrual == "available" and self.knows_availability
-            else ("always")
-        )
+        is_known = queues is not None and queues.accrual == "available" and self.knows_availability
+        return "available" if is_known else "always"
 
     def shares(self, certificate: Certificate | None = None) -> FloatArray:
         """Returns each client's turns divided by the rounds in which it accrues turns; NaN before the first of them.
@@ -316,32 +187,12 @@ class Ledger:
             counts = servable if servable.any() else counts
         return np.where(counts, self.shares(certificate), np.nan)
 
-    def mean_seconds(self) -> FloatArray:
-        """Returns the mean exchange time of each client; NaN if no time is known."""
-        means = np.full(self.clients, np.nan)
-        np.divide(self.seconds, self.history.arrived, out=means, where=self.history.arrived > 0)
-        return means
-
-    def suspect_clients(self) -> BoolArray:
-        """Returns whether each client's context predicts its times worse than its own typical time does."""
-        return self.history.suspects()
-
     def join(self, count: int) -> None:
         """Adds `count` clients in new rows."""
-        self.clients += count
-        for name, start in _PER_CLIENT.items():
-            new = np.full(count, self.last_round if name == "joined" else start, dtype=np.int64)
-            self.counters[name] = np.concatenate([self.counters[name], new])
         self._changes += 1
-        self.seconds = np.concatenate([self.seconds, np.zeros(count)])
+        self._add_clients(count, self.last_round)
         self._broken = np.concatenate([self._broken, np.zeros(count, dtype=np.bool_)])
         self._broken_since = np.concatenate([self._broken_since, np.zeros(count, dtype=np.int64)])
-        if self._owns_history:
-            self.history.add(count)
-        if self._change_detector is None:
-            self._change_detector = ChangeDetector(self.clients, CHANGE_THRESHOLD)
-        else:
-            self._change_detector.add(count)
         if self._model is not None:
             self._model.add(count)
 
@@ -357,23 +208,39 @@ class Ledger:
         self.join(clients)
         self.counters["joined"][:] = joined
         self.counters["left_in"][left] = self.first_after
-        self.counters["turns"][:] = totals.turns[:clients]
-        self.counters["last_round"][:] = totals.last_round[:clients]
-        self.seconds[:] = totals.seconds[:clients]
+        self._add_totals(totals)
         self.dropped_outcomes = np.array([int(totals.counts[kind].sum()) for kind in KINDS], dtype=np.int64)
-        self.history.arrived[:] = (totals.counts["arrived"] + totals.counts["surplus"])[:clients]
-        self.history.lost[:] = (totals.counts["late"] + totals.counts["failed"])[:clients]
 
-    def use_history(self, history: ClientHistory) -> None:
-        """Replaces the ledger's own client history by one that a fleet maintains."""
-        self.history, self._owns_history = history, False
+    def leave(self, row: int) -> None:
+        """Marks a client as retired."""
+        self._changes += 1
+        self.counters["left_in"][row] = self.last_round
+
+    def adopt(self, policy: SelectionPolicy, history: ClientHistory | None) -> None:
+        """Follows a policy from now on; a client history that is maintained elsewhere replaces the ledger's own."""
+        self.policy = policy
+        if history is not None:
+            self.history, self._owns_history = history, False
+
+    def resume(self, volunteered: IntArray, broken_since: IntArray) -> None:
+        """Notes the debts and the broken promises of a policy whose state was not computed round by round.
+
+        Args:
+            volunteered: The number of rounds in which each client was available.
+            broken_since: The rounds since which clients are beyond the tolerance; 0 if that is unknown.
+        """
+        self.counters["volunteered"], self.knows_availability = volunteered, True
+        if self.queues is not None:
+            exact = self.queues.owed_exactly()
+            self.initial_debts = exact.units + exact.credit, self.queues.units_per_turn
+            self._changes += 1
+            self._judge(0)
+            self._broken_since[:] = np.where(self._broken, broken_since, 0)
 
     def amend(self, policy: SelectionPolicy) -> None:
         """Continues with a policy that has other settings and the same turns and debts; earlier rounds stay."""
-        queues = self.queues
-        if queues is not None and policy.debts is not None:
-            rates, unit = queues.accounts().rates, queues.units_per_turn
-            self.former_terms.append(FormerTerms(self.last_round, rates, unit, queues.max_owed))
+        if self.queues is not None and policy.debts is not None:
+            self.former_terms.append(Terms.of(self.queues, self.last_round))
         self.policy = policy
         self._changes += 1
         # A promise that the new tolerance breaks is broken from the next round on.
@@ -382,63 +249,108 @@ class Ledger:
             self._broken &= certificate.broken
             self._broken_since[~self._broken] = 0
 
-    def leave(self, row: int) -> None:
-        """Marks a client as retired."""
-        self._changes += 1
-        self.counters["left_in"][row] = self.last_round
-
-    def add(self, played: PlayedRound, tell: Callable[[], None] | None) -> None:
-        """Adds a closed round.
-
-        `tell` passes the report to the policy. It is None if the policy has already learned from this round; then the
-        ledger has no predictions for it.
-        """
-        self._changes += 1
-        report = played.report
-        rows, number = report.clients, report.round
-        predicted, band = self._predict(report) if tell is not None else (np.full(len(rows), np.nan),) * 2
-        arrived_before = self.history.arrived[rows]
-        if tell is not None:
-            tell()
-            if self._model is not None:
-                self._model.learn_from(report)
-        reasons = {name: np.asarray(played.reasons.get(name, np.full(len(rows), np.nan))) for name in TURN_REASONS}
-        losses = np.full(len(rows), np.nan) if report.losses is None else report.losses
-        turns = {"chosen": rows, "times": played.times, "kinds": played.kinds, "losses": losses}
-        for name, values in {**turns, "predicted": predicted, "band": band, **reasons}.items():
-            self._turns[name].append(values)
-        self._ends.append(len(self._turns["chosen"]))
-        available = report.available
-        round_values = {
-            "rounds": number,
-            "seconds": played.duration,
-            "volunteers": UNKNOWN if available is None else int(available.sum()),
-            "threshold": float(played.reasons.get("threshold", np.nan)),
-            "objective": float(played.reasons.get("objective", np.nan)),
-            "opened": played.opened,
-            "closed": played.closed,
-            "between": played.between,
-        }
-        for name, value in round_values.items():
-            self._rounds[name].append(value)
-        for name, value in report.metrics.items():
-            when, measured = self.metrics.setdefault(name, (GrowingArray(np.int64), GrowingArray(np.float64)))
-            when.append(number)
-            measured.append(value)
-        self._count(played, predicted, arrived_before)
-        if tell is not None and number % max(1, self.clients // EVERY_ROUND_UP_TO) == 0:
-            self._changes += 1  # the policy has learned from the round
-            self._record_fairness(self._judge(number))
-
-    def judge_snapshot(self, broken_since: IntArray) -> None:
-        """Notes which clients are beyond the tolerance in a state that was not computed round by round.
+    def add(
+        self,
+        given: Sequence[Decision],
+        ended: Sequence[Outcomes],
+        tell: Callable[[], None] | None,
+        *,
+        capped: Callable[[int], IntArray] | None = None,
+        broken_since: Callable[[], IntArray] | None = None,
+    ) -> None:
+        """Adds a closed round; without rounds, ends turns and then adds those that were given.
 
         Args:
-            broken_since: The rounds since which they are, as the state records them; 0 if that is unknown.
+            given: The turns that were given, in the order of their decisions.
+            ended: The turns that have ended: those of the round or, without rounds, of earlier decisions.
+            tell: Passes both to the policy; None if it has learned from them already. Then there are no predictions.
+            capped: Returns the clients that earn nothing with a decision, because they have earned a whole turn since
+                theirs began; it is called after `tell`. None if that is not known.
+            broken_since: Returns since which decisions clients are beyond the tolerance, if that is known exactly; it
+                is called after `tell`.
         """
         self._changes += 1
-        self._judge(0)
-        self._broken_since[:] = np.where(self._broken, broken_since, 0)
+        predictions = self._predict(given) if tell is not None and self.slots is None else None
+        arrived_before = [self.history.arrived[outcomes.report.clients] for outcomes in ended]
+        if tell is not None:
+            tell()
+        if self.slots is not None:
+            self._end(ended, arrived_before)
+            predictions = self._predict(given) if tell is not None else None
+        for index, decision in enumerate(given):
+            unknown = np.full(len(decision.rows), np.nan)
+            prediction = (unknown, unknown) if predictions is None else predictions[index]
+            self._give(decision, prediction, None if capped is None else capped(decision.number))
+        if self.slots is None:
+            self._end(ended, arrived_before)
+        if tell is not None and self.last_round % max(1, self.clients // EVERY_ROUND_UP_TO) < len(given):
+            self._changes += 1  # the policy has learned from the turns
+            self._record_fairness(self._judge(self.last_round))
+            if broken_since is not None and self._broken.any():
+                self._broken_since[:] = np.where(self._broken, broken_since(), 0)
+
+    def _give(self, given: Decision, prediction: tuple[FloatArray, FloatArray], capped: IntArray | None) -> None:
+        training = len(self._updates_before) + len(self._early)
+        volunteers = UNKNOWN if given.available is None else int(given.available.sum()) - training
+        self._append(given, volunteers, *prediction)
+        if self.slots is not None:
+            self._updates_before[given.number] = self._updates
+        self.counters["turns"][given.rows] += 1
+        self.counters["last_round"][given.rows] = given.number
+        if given.available is None:
+            self.knows_availability = False
+            return
+        missing = self.clients - len(given.available)  # clients that joined later
+        present = np.concatenate([given.available, np.zeros(missing, dtype=np.bool_)]) if missing else given.available
+        self.availability.add(given.number, present)
+        if self.slots is not None:
+            always = self.queues is not None and self.queues.accrual == "always"
+            earning = np.ones_like(present) if always else present.copy()
+            if capped is not None:
+                earning[capped] = False
+            self.earning.add(given.number, earning)
+            present = present & earning
+        self.counters["volunteered"] += present
+
+    def _end(self, ended: Sequence[Outcomes], arrived_before: Sequence[IntArray]) -> None:
+        for outcomes, arrivals in zip(ended, arrived_before, strict=True):
+            self._ended += 1
+            found = self.find_round(outcomes.report.round)
+            if found is None:
+                self._end_early(outcomes)
+                continue
+            index, turns = found
+            report = outcomes.report
+            self._set_outcomes(index, turns, outcomes)
+            self._rounds["learned"].replace(index, self.last_round)
+            if self.slots is not None:
+                self._end_turn(index, outcomes)
+            for name, value in report.metrics.items():
+                if name not in CLOCKS and np.isfinite(value):
+                    when, values = self.metrics.setdefault(name, (GrowingArray(np.int64), GrowingArray(np.float64)))
+                    when.append(report.round if self.slots is None else self._ended)
+                    values.append(value)
+            if self._model is not None and self._model.features == report.contexts.shape[1]:
+                self._model.learn_from(report)
+            self._count_times(outcomes, self.turn_column("predicted")[turns], arrivals)
+
+    def _end_turn(self, index: int, ended: Outcomes) -> None:
+        """Sets when a turn without rounds ended, and how old its update was."""
+        end = float(self.round_column("started")[index]) + float(self.round_column("seconds")[index])
+        self._rounds["finished"].replace(index, min(end, ended.end))
+        before = self._updates_before.pop(ended.report.round)
+        if ended.kinds[0] == ARRIVED:
+            versions = ended.report.metrics.get(STALENESS, np.nan)
+            self.stale_in = "versions" if np.isfinite(versions) else "updates"
+            self._rounds["staleness"].replace(index, versions if np.isfinite(versions) else self._updates - before)
+            self._updates += 1
+
+    def _end_early(self, ended: Outcomes) -> None:
+        """Ends a turn that was given by a decision that is no longer kept; the totals contain its outcome."""
+        self._early.discard(ended.report.round)
+        if ended.kinds[0] == ARRIVED:
+            self._updates += 1
+            self.early_payments.append((self.last_round, int(ended.report.clients[0])))
 
     def _judge(self, number: int) -> Certificate | None:
         """Notes since which round clients are beyond the tolerance; returns the certificate."""
@@ -451,49 +363,23 @@ class Ledger:
         self._broken = broken
         return replace(certificate, retired=self.retired if self.retired.any() else None)
 
-    def _predict(self, report: RoundReport) -> tuple[FloatArray, FloatArray]:
-        """Returns the predicted time and the half-width of the band of each client; NaN for unknown clients."""
-        features = report.contexts.shape[1]
-        if self.model is None and features and self.clients:
-            self._model = ExchangeTimeModel(self.clients, features=features)
-        model = self.model
-        if model is None or model.features != features or not len(report.clients):
-            unknown = np.full(len(report.clients), np.nan)
-            return unknown, unknown
-        contexts = np.nan_to_num(report.contexts)  # those of fleets that persist no statuses are NaN
-        known = (self.history.arrived[report.clients] > 0) & ~np.isnan(report.contexts[:, 0])
-        predicted = model.predict(contexts, report.clients)
-        band = self.exploration * model.uncertainty(contexts, report.clients)
-        return np.where(known, predicted, np.nan), np.where(known, band, np.nan)
-
-    def _count(self, played: PlayedRound, predicted: FloatArray, arrived_before: IntArray) -> None:
-        """Updates the counters of the clients; `arrived_before` counts the earlier replies of each client."""
-        report, counters = played.report, self.counters
-        counters["turns"][report.clients] += 1
-        counters["last_round"][report.clients] = report.round
-        if report.available is None:
-            self.knows_availability = False
-        else:
-            counters["volunteered"][: len(report.available)] += report.available
-            self.availability.add(report.round, report.available)
-        self._count_times(played, predicted, arrived_before)
-
-    def _count_times(self, played: PlayedRound, predicted: FloatArray, arrived_before: IntArray) -> None:
-        """Updates what is known about the times of the clients that have returned, or have not."""
-        report, counters = played.report, self.counters
-        returned = played.kinds < OUTRUN
-        timed = returned & (report.exchange_times > 0)  # the times of forgotten clients are erased
-        if self._owns_history:
-            known = timed | ~returned
-            self.history.record(
-                report.clients[known], played.kinds[known], report.exchange_times[known], predicted[known]
-            )
-        self.seconds[report.clients[timed]] += report.exchange_times[timed]
-        judged = timed & (arrived_before >= JUDGED_AFTER) & np.isfinite(predicted)
-        if judged.any() and self._change_detector is not None:
-            rows = report.clients[judged]
-            changed = self._change_detector.changed(rows, predicted[judged], report.exchange_times[judged])
-            counters["changed_in"][rows[changed]] = report.round
+    def _predict(self, given: Sequence[Decision]) -> list[tuple[FloatArray, FloatArray]]:
+        """Returns the predicted times and the half-widths of their bands; NaN for clients that never returned."""
+        predictions = []
+        for decision in given:
+            rows, contexts = decision.rows, decision.contexts
+            if self.model is None and contexts.shape[1] and self.clients:
+                self._model = ExchangeTimeModel(self.clients, features=contexts.shape[1])
+            model, unknown = self.model, np.full(len(rows), np.nan)
+            if model is None or model.features != contexts.shape[1] or not len(rows):
+                predictions.append((unknown, unknown))
+                continue
+            # The contexts of fleets that persist no statuses are NaN.
+            known = (self.history.arrived[rows] > 0) & ~np.isnan(contexts[:, 0])
+            contexts = np.nan_to_num(contexts)
+            band = self.exploration * model.uncertainty(contexts, rows)
+            predictions.append((np.where(known, model.predict(contexts, rows), np.nan), np.where(known, band, np.nan)))
+        return predictions
 
     def _record_fairness(self, certificate: Certificate | None) -> None:
         owed = np.full(1, np.nan) if self.queues is None else self.queues.owed[~self.retired]

@@ -1,63 +1,62 @@
-"""A run of a store, read into a ledger."""
+"""A run of a store, with or without rounds, read into a ledger."""
 
 from __future__ import annotations
 
+import heapq
 import json
 import time
+from collections.abc import Mapping
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 
-from turnout.dashboard.sources.base import align_reasons
-from turnout.dashboard.sources.ledger import Ledger, PlayedRound
+from turnout.dashboard.sources.base import Source, align_reasons
+from turnout.dashboard.sources.columns import Decision, Outcomes
+from turnout.dashboard.sources.ledger import CLOCKS, Ledger
 from turnout.errors import ReportError, TurnoutError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
+from turnout.kernel.arrays import IntArray
 from turnout.kernel.rounds import OUTCOMES, RoundRecord, RoundReport
+from turnout.kernel.slots.turns import FINISHED, STARTED, InFlight, StartedTurn
 from turnout.lab.analysis.explain import explain_run
 from turnout.lab.runs.info import RunInfo
 from turnout.lab.runs.plans import RunPlan, slot_defaults
+from turnout.lab.runs.slots import Flight as RunFlight
 from turnout.lab.runs.store import RunStore
-from turnout.live import Turn
-from turnout.live._internals import KINDS, Flight, OpenRound, WriterFigures
+from turnout.live._internals import FAILED, KINDS
 from turnout.plugins import naming_packages
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.explanation import Explanation
 from turnout.policies.registry import build_policy, with_defaults
 from turnout.policies.wrappers.guarantee import MostOwed
 
+#: What may be wrong with the policy of a plan, which may be that of another program.
+_BUILD_ERRORS = (TurnoutError, LookupError, TypeError, ValueError)
 _KIND_OF = {outcome: KINDS.index(outcome) for outcome in OUTCOMES}
 
 
-class RunSource:
-    """The source of a run: builds the policy of its plan again and passes the recorded reports to it."""
+class RunSource(Source):
+    """The source of a run: builds the policy of its plan again and passes the recorded reports to it.
+
+    Without rounds, the record has the turns in the order of their decisions. They are passed to the policy as they
+    happened: a turn ends before the first decision that was made after its end, as in `turnout.lab.SlotRun`.
+    """
 
     def __init__(self, store: RunStore, info: RunInfo) -> None:
+        planned = info.plan.get("rounds")
+        super().__init__(
+            Ledger(_slots_of(store, info)),
+            name=name_of(info),
+            policy=str(info.plan.get("policy", "")),
+            run=info.id,
+            planned=planned if isinstance(planned, int) else None,
+        )
         self._store, self.info = store, info
-        self.ledger = self._make_ledger()
-        self.trouble: str | None = None
         self.ledger.policy, self.trouble = _make_policy(info)
         self.ledger.join(info.clients)
-
-    @property
-    def name(self) -> str:
-        """The label of the run, or its policy."""
-        return name_of(self.info)
-
-    @property
-    def policy(self) -> str:
-        """The policy named in the plan."""
-        return str(self.info.plan.get("policy", ""))
-
-    @property
-    def run(self) -> int | None:
-        """The id of the run."""
-        return self.info.id
-
-    @property
-    def planned(self) -> int | None:
-        """The number of rounds in the plan; None if the plan has none."""
-        rounds = self.info.plan.get("rounds")
-        return rounds if isinstance(rounds, int) else None
+        self._in_flight = InFlight(info.clients)
+        self._flights: list[RunFlight] = []  # a heap
+        self._now = 0.0
 
     @property
     def finished(self) -> bool:
@@ -76,13 +75,14 @@ class RunSource:
         while len(self.ledger) < self.info.rounds:
             columns = self._store.columns(self.info.id, after=self.ledger.last_round, most=1)
             for record in columns.records():
-                self.ledger.add(_to_played_round(record), partial(self._tell, record.report))
+                if self.ledger.slots is None:
+                    self._add_round(record)
+                else:
+                    self._add_turn(record)
             if time.monotonic() > end:
                 break
-
-    def id_of(self, row: int) -> str:
-        """Returns the row as a string: clients of a run have no other id."""
-        return str(row)
+        if self.info.finished and len(self.ledger) >= self.info.rounds and self._flights:
+            self._end([heapq.heappop(self._flights) for _ in range(len(self._flights))], None)
 
     def row_of(self, client: str) -> int:
         """Returns the row of a client; accepts "17", "c17" and "client 17"."""
@@ -93,54 +93,96 @@ class RunSource:
             )
         return int(row)
 
-    def search(self, query: str, limit: int) -> IntArray:
-        """Returns at most `limit` rows whose digits contain `query`."""
-        matches = (row for row in range(self.info.clients) if query in str(row))
-        return np.fromiter((row for row, _ in zip(matches, range(limit), strict=False)), dtype=np.int64)
-
     def explain(self, row: int, number: int) -> Explanation:
         """Explains a round by replaying the run up to it."""
         return explain_run(self._store, self.info.id, row, number)
 
-    def open_round(self) -> tuple[OpenRound, list[Turn]] | None:
-        """Returns None: a run records closed rounds only."""
-        return None
+    def _add_round(self, record: RoundRecord) -> None:
+        report = record.report
+        reasons = align_reasons(record.selection, report)
+        decision = Decision(record.round, report.clients, report.contexts, report.available, reasons)
+        outcomes = Outcomes(report, kinds_of(report), report.exchange_times, np.nan)
+        self.ledger.add([decision], [outcomes], partial(self._tell, [report], None))
 
-    def in_flight(self) -> list[tuple[Flight, Turn]]:
-        """Returns an empty list: a run records only turns that have ended."""
-        return []
+    def _add_turn(self, record: RoundRecord) -> None:
+        started, ended = record.report.metrics[STARTED], list[RunFlight]()
+        client = int(record.report.clients[0])
+        while self._flights and self._ends_before(started, client, ended):
+            ended.append(heapq.heappop(self._flights))
+            self._now = ended[-1].end
+        self._now = started
+        self._end(ended, record)
+        heapq.heappush(self._flights, RunFlight(record.report.metrics[FINISHED], record.round, record))
 
-    def writer(self) -> tuple[WriterFigures, int] | None:
-        """Returns None: a run is complete when it is written."""
-        return None
+    def _ends_before(self, started: float, client: int, ended: list[RunFlight]) -> bool:
+        """Returns whether the turn that ends next ended before a decision.
 
-    def failures(self, number: int) -> dict[int, str]:  # noqa: ARG002
-        """Returns an empty dict: a run does not record reasons of failures."""
-        return {}
+        Of turns that end at the moment of the decision, only as many ended as it needed: for the clock to reach that
+        moment, for a free slot, and for the client to be idle.
 
-    def training_metrics(self) -> dict[str, tuple[IntArray, FloatArray]]:
-        """Returns the metrics recorded with the rounds."""
-        return {name: (rounds.values, values.values) for name, (rounds, values) in self.ledger.metrics.items()}
+        Args:
+            started: The time of the decision.
+            client: The client that was given a turn.
+            ended: The turns that ended since the decision before, as far as they are known.
+        """
+        end = self._flights[0].end
+        is_full = len(self._flights) >= int(self.info.plan["concurrency"])
+        is_training = self._in_flight.decision_of(client) not in (0, *(flight.decision for flight in ended))
+        return end < started or (end == started and (is_full or is_training or self._now < started))
 
-    def notices(self) -> list[str]:
-        """Returns the reason why the guarantee of the run cannot be recomputed, if there is one."""
-        return [] if self.trouble is None else [self.trouble]
+    def _end(self, flights: list[RunFlight], record: RoundRecord | None) -> None:
+        """Ends turns, and then gives the next one, if there is one."""
+        reports = [flight.record.report for flight in flights]
+        for report in reports:
+            self._in_flight.finish(int(report.clients[0]))
+        turn, given = None, list[Decision]()
+        if record is not None:
+            turn, report = self._started(record), record.report
+            self._in_flight.start(turn)
+            reasons = align_reasons(record.selection, report)
+            given = [Decision(record.round, report.clients, report.contexts, turn.present, reasons, self._now)]
+        ended = []
+        for report in reports:
+            kinds = kinds_of(report)
+            times = np.where(kinds == FAILED, np.nan, report.exchange_times)
+            ended.append(Outcomes(report, kinds, times, np.inf))
+        capped = np.empty(0, dtype=np.int64) if turn is None else turn.capped
+        self.ledger.add(given, ended, partial(self._tell, reports, turn), capped=lambda _: capped)
 
-    def extra_flags(self) -> dict[str, BoolArray]:
-        """Returns an empty dict: a run has no flags of its own."""
-        return {}
+    def _started(self, record: RoundRecord) -> StartedTurn:
+        """Returns the decision: the record has the clients that earned with it, the others present were capped."""
+        debts = None if self.ledger.policy is None else self.ledger.policy.debts
+        capped = self._in_flight.capped(record.round, debts)
+        present = np.ones(self.info.clients, dtype=np.bool_)
+        if record.report.available is not None:
+            present = record.report.available.copy()
+            present[capped] = True
+        return StartedTurn.trusted(record.round, int(record.report.clients[0]), present, capped)
 
-    def _make_ledger(self) -> Ledger:
-        return Ledger()
-
-    def _tell(self, report: RoundReport) -> None:
-        if self.ledger.policy is None:
+    def _tell(self, reports: list[RoundReport], turn: StartedTurn | None) -> None:
+        policy = self.ledger.policy
+        if policy is None:
             return
         try:
-            self.ledger.policy.tell(report)
+            for report in reports:
+                policy.tell(report) if self.ledger.slots is None else policy.tell_finished(report)
+            if turn is not None:
+                policy.tell_started(turn)
         except TurnoutError as error:
             self.ledger.policy = None
             self.trouble = f"The guarantee of this run is not shown because its record is incomplete: {error}."
+
+
+def _slots_of(store: RunStore, info: RunInfo) -> int | None:
+    """Returns the number of slots of a run; None if it has rounds.
+
+    Plans of other programs may name a concurrency of another kind: without the times of its turns, a run has rounds.
+    """
+    slots = info.plan.get("concurrency")
+    if not isinstance(slots, int):
+        return None
+    is_timed = not info.rounds or all(name in store.columns(info.id, most=1).metrics for name in CLOCKS)
+    return slots if is_timed else None
 
 
 def name_of(info: RunInfo) -> str:
@@ -153,44 +195,39 @@ def name_of(info: RunInfo) -> str:
 
 def given_true_times(info: RunInfo) -> bool:
     """Returns whether the policy of a run was given the true times of clients; False if it cannot be built here."""
-    plan = json.dumps([info.plan.get("policy"), info.plan.get("settings")], sort_keys=True, default=str)
-    return _needs_true_times(plan, info.clients)
+    plan = {key: info.plan.get(key) for key in ("policy", "settings", "packages", "concurrency")}
+    return _needs_true_times(json.dumps(plan, sort_keys=True, default=str), info.clients)
 
 
 @lru_cache(maxsize=1024)
 def _needs_true_times(plan: str, clients: int) -> bool:
-    name, settings = json.loads(plan)
     try:
-        required = {"seed": 0, "allow_infeasible": True}
-        policy = build_policy(str(name), clients, **with_defaults(str(name), dict(settings or {}), required))
-    except (TurnoutError, LookupError, TypeError, ValueError):
+        return _build_policy(json.loads(plan), clients).requires_expected_times
+    except _BUILD_ERRORS:
         return False
-    return policy.requires_expected_times
 
 
 def _make_policy(info: RunInfo) -> tuple[SelectionPolicy | None, str | None]:
     """Returns a new policy as in the plan of the run; or None and the reason why it cannot be built."""
-    plan = info.plan
     try:
-        required = {"seed": plan.get("seed", 0), "allow_infeasible": True}
-        if plan.get("concurrency") is not None:
-            required |= slot_defaults(info.clients)
-        name, settings = str(plan["policy"]), dict(plan.get("settings") or {})
-        with naming_packages(plan.get("packages")):
-            policy = build_policy(name, info.clients, **with_defaults(name, settings, required))
-        return (_counting_policy(policy) if plan.get("keep") == "choices" else policy), None
-    except (TurnoutError, LookupError, TypeError, ValueError) as error:
+        policy = _build_policy(info.plan, info.clients)
+        return (_counting_policy(policy) if info.plan.get("keep") == "choices" else policy), None
+    except _BUILD_ERRORS as error:
         return None, f"The guarantee of this run is not shown because its policy cannot be built here: {error}."
+
+
+def _build_policy(plan: Mapping[str, Any], clients: int) -> SelectionPolicy:
+    required = {"seed": plan.get("seed", 0), "allow_infeasible": True}
+    if plan.get("concurrency") is not None:
+        required |= slot_defaults(clients)
+    name, settings = str(plan["policy"]), dict(plan.get("settings") or {})
+    with naming_packages(plan.get("packages")):
+        return build_policy(name, clients, **with_defaults(name, settings, required))
 
 
 def _counting_policy(policy: SelectionPolicy) -> SelectionPolicy | None:
     """Returns a policy that counts the debts only, for runs recorded without contexts; None without a guarantee."""
     return None if policy.guarantee is None else MostOwed.counting(policy.guarantee, policy.clients)
-
-
-def _to_played_round(record: RoundRecord) -> PlayedRound:
-    report = record.report
-    return PlayedRound(report, kinds_of(report), report.exchange_times, align_reasons(record.selection, report))
 
 
 def kinds_of(report: RoundReport) -> IntArray:

@@ -3,7 +3,7 @@ import { h } from './dom.js';
 import { saveCsv, savePng } from './downloads.js';
 import { plain, words } from './format.js';
 import { isNoisy, smoothed, windowOf } from './lines.js';
-import { MOST_GROUPS, ownColour, transparent } from './palette.js';
+import { colours } from './palette.js';
 import { navigation } from './parts.js';
 
 const drawn = new Set();
@@ -20,22 +20,6 @@ function load() {
     document.head.append(script);
   });
   return library;
-}
-
-/** The colours of the current theme, from the style sheet. */
-export function colours() {
-  const style = getComputedStyle(document.documentElement);
-  const value = (name) => style.getPropertyValue(`--${name}`).trim();
-  const scale = ['s0', 's1', 's2', 's3', 's4'].map((name, index) => [index / 4, value(name)]);
-  const series = Array.from({ length: MOST_GROUPS }, (_, index) => value(`c${index + 1}`));
-  const own = ownColour(series);
-  return {
-    ink: value('ink'), muted: value('muted'), line: value('line'), paper: value('paper'),
-    accent: own ?? value('accent'), band: own ? transparent(own, 0.18) : value('band'), ok: value('ok'),
-    warn: value('warn'), bad: value('bad'), unavailable: value('unavailable'),
-    available: value('available'), chosen: value('chosen'), scale,
-    series,
-  };
 }
 
 /**

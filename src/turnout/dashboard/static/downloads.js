@@ -1,5 +1,5 @@
 // Downloads of a chart: its picture as PNG, and the numbers that it shows as CSV.
-import { colours } from './charts.js';
+import { colours } from './palette.js';
 
 function save(name, blob) {
   const link = document.createElement('a');
@@ -17,7 +17,7 @@ const decoded = (text) =>
   String(text ?? '').replaceAll('&lt;', '<').replaceAll('&gt;', '>').replaceAll('&amp;', '&');
 
 /** One row for each point of each trace: the name of the trace, x, y and, on a heat map, its value. */
-export function toCsv(traces) {
+function toCsv(traces) {
   const rows = [['series', 'x', 'y', 'value']];
   for (const trace of traces) {
     const name = decoded(trace.name);

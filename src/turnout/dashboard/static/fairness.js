@@ -112,7 +112,7 @@ function view(data) {
   const promised = worst.promised ?? promise?.least;
   const shareOf = data.about.share_of;
   return [
-    cards(certificate(data.certificate),
+    cards(certificate(data.about.certificate),
       card(`Smallest share of ${shareOf}`, share(data.least_share),
         promised == null ? 'No share is promised.' : `Promised: ${share(promised)}`),
       card('Jain’s index', ratio(data.jain),

@@ -2,7 +2,7 @@
 import { plain } from './format.js';
 
 /** Narrower charts have a legend instead of names at the lines. */
-export const NAMED_WIDTH = 420;
+const NAMED_WIDTH = 420;
 const LETTER = 6.3; // pixels of a letter of a name
 const LONGEST = 20; // letters
 const SPACING = 15; // pixels between two names

@@ -45,7 +45,7 @@ function headCards(data) {
     (promise.least === promise.most ? share(promise.least) : `${share(promise.least)} to ${share(promise.most)}`);
   return cards(
     ...(data.slots ? slotCards(data) : roundCards(data)),
-    certificate(data.certificate),
+    certificate(data.about.certificate),
     card('Furthest behind', data.worst ? behind(data.worst.behind) : '–',
       data.worst
         ? [clientLink(data.worst.id), `: ${number(data.worst.turns)} of ${number(data.worst.promised)} promised turns`]

@@ -1,4 +1,4 @@
-// One colour, line style and symbol for each group of runs, the same on all pages.
+// The colours of the theme, and one colour, line style and symbol for each group of runs, the same on all pages.
 
 /** How many groups a chart shows at once. */
 export const MOST_GROUPS = 12;
@@ -39,10 +39,26 @@ export function styleOf(name) {
 export const colourOf = (series, name) => series[styleOf(name).index];
 
 /** The colour of the run of the page; null for a fleet. */
-export const ownColour = (series) => (current == null ? null : colourOf(series, current));
+const ownColour = (series) => (current == null ? null : colourOf(series, current));
 
 /** `#rrggbb` as a transparent rgba() colour, which all versions of Plotly accept. */
 export function transparent(colour, opacity = 0.15) {
   const [red, green, blue] = [1, 3, 5].map((at) => parseInt(colour.slice(at, at + 2), 16));
   return `rgba(${red}, ${green}, ${blue}, ${opacity})`;
+}
+
+/** The colours of the current theme, from the style sheet. */
+export function colours() {
+  const style = getComputedStyle(document.documentElement);
+  const value = (name) => style.getPropertyValue(`--${name}`).trim();
+  const scale = ['s0', 's1', 's2', 's3', 's4'].map((name, index) => [index / 4, value(name)]);
+  const series = Array.from({ length: MOST_GROUPS }, (_, index) => value(`c${index + 1}`));
+  const own = ownColour(series);
+  return {
+    ink: value('ink'), muted: value('muted'), line: value('line'), paper: value('paper'),
+    accent: own ?? value('accent'), band: own ? transparent(own, 0.18) : value('band'), ok: value('ok'),
+    warn: value('warn'), bad: value('bad'), unavailable: value('unavailable'),
+    available: value('available'), chosen: value('chosen'), scale,
+    series,
+  };
 }

@@ -86,7 +86,7 @@ function view(data, settings) {
     ? ' Lines are smoothed by a moving average; faint lines are the measurements.' : '';
   const title = { title: plain(data.metric) };
   const runs = Math.max(...data.groups.map((group) => group.runs ?? 1));
-  const bands = data.groups.some((group) => group.half_width)
+  const bands = data.groups.some((group) => group.low)
     ? ` Bands are 95 % confidence intervals over ${runs} runs with different seeds, within the possible values.`
     : '';
   return [

@@ -8,23 +8,20 @@ from typing import Any
 import numpy as np
 
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.ledger import UNDER_WAY
-from turnout.dashboard.sources.slot_ledger import SlotLedger
+from turnout.dashboard.sources.columns import UNDER_WAY
+from turnout.dashboard.sources.debts import debt_history
 from turnout.dashboard.views.common import (
     OWED_WITH_SURPLUS,
     Standings,
     about,
     bin_series,
     count_of,
-    flag_names,
-    json_number,
     json_numbers,
     standings,
-    tolerance_of,
 )
-from turnout.dashboard.views.queues import debt_history, turns_and_availability
+from turnout.dashboard.views.fairness import client_columns, client_rows
+from turnout.dashboard.views.queues import turn_bins, turns_and_availability
 from turnout.dashboard.watch import Watch
-from turnout.errors import ReportError
 from turnout.live._internals import KINDS
 from turnout.policies.explain.explanation import Explanation
 
@@ -33,41 +30,23 @@ SHOWN_TURNS = 500
 AVAILABLE = {"round": "in which it is available", "decision": "while it is there"}
 
 
-def client(watch: Watch, source: Source | None, *, client_id: str) -> dict[str, Any]:
+def client(watch: Watch, source: Source, *, client_id: str) -> dict[str, Any]:
     """Returns the turns, availability, times and debts of a client, and how it stands with its promise."""
-    if source is None:
-        raise ReportError("there is no client yet: this store has no run")
     ledger = source.ledger
     row = source.row_of(client_id)
     rows = np.array([row])
     standing = standings(ledger)
     debts = standing.owed
     counts, available, edges = turns_and_availability(ledger, rows)
-    counters = ledger.counters
-    rounds = ledger.round_column("rounds")
+    (listed,) = client_rows(source, rows, client_columns(ledger))
     return {
         "about": about(watch, source),
-        "id": source.id_of(row),
-        "turns": int(counters["turns"][row]),
-        "share": json_number(ledger.shares()[row]),
-        "counted": json_number(standing.counted[row]),
-        "promised": json_number(standing.promised[row]),
-        "behind": json_number(standing.behind[row]),
-        "tolerance": json_number(tolerance_of(ledger)),
-        "status": standing.status(row),
+        **listed,
         "standing": _standing(source, standing, row),
-        "owed": json_number(debts[row]),
-        "forfeited": json_number(standing.forfeited[row]),
         "rank": int((debts > debts[row]).sum()) + 1 if math.isfinite(debts[row]) else None,
-        "volunteered": int(counters["volunteered"][row]) if ledger.knows_availability else None,
-        "reliability": json_number(ledger.history.reliability[row]),
-        "mean_seconds": json_number(ledger.mean_seconds()[row]),
-        "last_round": int(counters["last_round"][row]) or None,
-        "joined": int(counters["joined"][row]),
-        "flags": flag_names(source, rows)[0],
+        "joined": int(ledger.counters["joined"][row]),
         "strip": {
-            "x": rounds[edges[:-1]].tolist() if len(rounds) else [],
-            "width": int(edges[1] - edges[0]) if len(edges) > 1 else 1,
+            **turn_bins(ledger, edges),
             "available": None if available is None else json_numbers(available[:, 0]),
             "chosen": counts[:, 0].tolist(),
         },
@@ -105,7 +84,7 @@ def _debts(source: Source, row: int) -> dict[str, Any] | None:
 
 def next_turn(explanation: Explanation) -> str | None:
     """Returns when the client's next turn is due, as its explanation of a round says; None if that says nothing."""
-    noun = explanation.moment
+    noun = explanation.time_unit
     number = f"{noun} {explanation.round:,}"
     if explanation.standing == "chosen":
         return f"It was chosen in {number}; how long it waits is known after a {noun} without it."
@@ -130,11 +109,11 @@ def _standing(source: Source, standing: Standings, row: int) -> str | None:
     text = f"{status}: {source.id_of(row)} is {distance}"
     if status == "broken":
         since = 0 if certified.broken_since is None else int(certified.broken_since[row])
-        text += f", beyond the tolerance of {tolerance:g}{f', since {source.ledger.noun} {since:,}' if since else ''}"
+        text += f", beyond the tolerance of {tolerance:g}{f', since {source.ledger.unit} {since:,}' if since else ''}"
     elif status == "behind":
         text += f", within the tolerance of {tolerance:g}"
     if standing.unserved[row]:
-        text += f"; it was there for too few {source.ledger.noun}s to be served"
+        text += f"; it was there for too few {source.ledger.unit}s to be served"
     if standing.owed_with_surplus[row]:
         text += f". It is owed {standing.owed[row]:.2f} turns all the same: {OWED_WITH_SURPLUS}"
     return f"{text}."
@@ -142,7 +121,7 @@ def _standing(source: Source, standing: Standings, row: int) -> str | None:
 
 def _record_in_words(source: Source, row: int) -> str:
     """States how often the client had a turn, when it had the last one, and its guaranteed rate."""
-    ledger, noun = source.ledger, source.ledger.noun
+    ledger, noun = source.ledger, source.ledger.unit
     if ledger.retired[row]:
         return "This client has retired and gets no more turns."
     turns, rounds = int(ledger.counters["turns"][row]), ledger.last_round - int(ledger.counters["joined"][row])
@@ -157,7 +136,7 @@ def _record_in_words(source: Source, row: int) -> str:
     if queues is not None and (rate := float(queues.guaranteed_rates[row])) > 0:
         rounds_counted = f"{noun}s {AVAILABLE[noun]}" if queues.accrual == "available" else f"{noun}s"
         text += f". Its guarantee is one turn every {1 / rate:.1f} {rounds_counted}"
-    if isinstance(ledger, SlotLedger) and (number := ledger.turn_under_way(row)):
+    if (number := ledger.turn_under_way(row)) is not None:
         text += f". Its turn of decision {number:,} is under way"
     return f"{text}."
 

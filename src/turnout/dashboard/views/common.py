@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.ledger import UNKNOWN, Ledger
+from turnout.dashboard.sources.columns import UNKNOWN
+from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
@@ -46,6 +47,11 @@ def json_numbers(values: npt.ArrayLike) -> list[Any]:
     return [json_number(value) for value in np.asarray(values).tolist()]
 
 
+def mean_of(values: FloatArray) -> float | int | None:
+    """Returns the mean as a JSON number; None if there are no values."""
+    return json_number(float(values.mean())) if len(values) else None
+
+
 def known_count(value: int) -> int | None:
     """Returns a count, or None if it is UNKNOWN."""
     return None if value == UNKNOWN else int(value)
@@ -73,6 +79,13 @@ def bin_series(rounds: npt.ArrayLike, values: npt.ArrayLike, limit: int = POINTS
     return x[edges[1:] - 1].tolist(), np.stack([mean, low, high])
 
 
+def mean_by_round(rounds: IntArray, values: FloatArray) -> tuple[list[Any], list[Any]]:
+    """Returns rounds, and the mean of the values of each; long series are binned."""
+    unique_rounds, indices = np.unique(rounds, return_inverse=True)
+    x, (mean, _, _) = bin_series(unique_rounds, np.bincount(indices, values) / np.bincount(indices))
+    return x, json_numbers(mean)
+
+
 def histogram(values: FloatArray, limit: int = 40) -> dict[str, Any]:
     """Returns a histogram of the finite values with equally wide bins, or with one bin if all values are equal."""
     known = values[np.isfinite(values)]
@@ -86,41 +99,24 @@ def histogram(values: FloatArray, limit: int = 40) -> dict[str, Any]:
     return {"edges": json_numbers(edges), "counts": counts.tolist()}
 
 
-def about(watch: Watch, source: Source | None) -> dict[str, Any]:
+def about(watch: Watch, source: Source) -> dict[str, Any]:
     """Returns the description of the source that every page shows in its header."""
-    reading = watch.reading if source is None else source.reading
-    data: dict[str, Any] = {
-        "run": None,
-        "name": "",
-        "policy": "",
-        "clients": 0,
-        "rounds": 0,
-        "planned": None,
-        "slots": None,
-        "noun": "round",
-        "promise": None,
-        "certificate": certificate(source),
-        "share_of": SHARE_OF["always"],
-        "finished": False,
-        "reading": None if reading is None else {"done": reading[0], "of": reading[1]},
-        "version": watch.version,
-    }
-    if source is None:
-        return data
-    ledger = source.ledger
+    ledger, reading = source.ledger, source.reading
     return {
-        **data,
         "run": source.run,
         "name": source.name,
         "policy": source.policy,
         "clients": ledger.clients,
         "rounds": ledger.last_round,
         "planned": source.planned,
-        "finished": source.finished,
         "slots": ledger.slots,
-        "noun": ledger.noun,
+        "noun": ledger.unit,
         "promise": promise(ledger),
+        "certificate": certificate(source),
         "share_of": share_of(ledger, ledger.share_accrual),
+        "finished": source.finished,
+        "reading": None if reading is None else {"done": reading[0], "of": reading[1]},
+        "version": watch.version,
     }
 
 
@@ -138,7 +134,6 @@ def promise(ledger: Ledger) -> dict[str, Any] | None:
     return {
         "least": json_number(float(rates.min())),
         "most": json_number(float(rates.max())),
-        "accrual": queues.accrual,
         "of": share_of(ledger, queues.accrual),
         "paid": ledger.paid,
         "tolerance": json_number(tolerance_of(ledger)),
@@ -146,38 +141,24 @@ def promise(ledger: Ledger) -> dict[str, Any] | None:
     }
 
 
-def certificate(source: Source | None) -> dict[str, Any]:
-    """Returns the status of the promise, its numbers, and the sentence that `Certificate.summary` has for it.
+def certificate(source: Source) -> dict[str, Any]:
+    """Returns the status of the promise, and the sentence that `Certificate.summary` has for it.
 
     The status is None if there is nothing to judge; the text then says why.
     """
-    summary = None if source is None else source.ledger.promise_summary()
-    if source is None or summary is None:
-        numbers = dict.fromkeys(("kept", "behind", "broken", "unserved", "tolerance", "worst", "worst_behind", "since"))
-        return {"status": None, "text": _nothing_to_judge(source), **numbers}
-    return {
-        "status": summary.status,
-        "text": f"{summary.sentence(source.id_of)}.",
-        "kept": summary.kept,
-        "behind": summary.behind,
-        "broken": summary.broken,
-        "unserved": summary.unserved,
-        "tolerance": json_number(summary.tolerance),
-        "worst": None if summary.worst is None else source.id_of(summary.worst),
-        "worst_behind": json_number(summary.worst_behind),
-        "since": summary.since,
-    }
+    summary = source.ledger.promise_summary()
+    if summary is None:
+        return {"status": None, "text": _nothing_to_judge(source)}
+    return {"status": summary.status, "text": f"{summary.sentence(source.id_of)}."}
 
 
-def _nothing_to_judge(source: Source | None) -> str:
-    if source is None:
-        return "This store has no run yet."
+def _nothing_to_judge(source: Source) -> str:
     if source.trouble is not None:
         return "The promise cannot be judged."
     if source.reading is not None and source.ledger.policy is None:
         return "The promise is judged when the records have been read."
     if not source.ledger.clients:
-        return "No client has joined yet."
+        return source.no_clients
     return "This policy guarantees no turns."
 
 
@@ -263,7 +244,7 @@ def flags(source: Source) -> dict[str, BoolArray]:
     recent = RECENT_CHANGE_ROUNDS * (ledger.slots or 1)
     changed_in = ledger.counters["changed_in"]
     shared = {
-        "context": ledger.suspect_clients(),
+        "context": ledger.history.suspects(),
         "changed": (changed_in > 0) & (changed_in > ledger.last_round - recent),
         "retired": ledger.retired,
         "too_few_rounds": standings(ledger).unserved & ~ledger.retired,
@@ -288,11 +269,24 @@ def page_of(total: int, number: int, size: int) -> Page:
     return Page(number, pages, (number - 1) * size, min(number * size, total))
 
 
-def ordered_rows(ledger: Ledger, order: str) -> IntArray:
-    """Returns all rows ordered by joining ("id"), by debt ("owed") or by turns taken ("turns"), largest first."""
-    if order == "id":
-        return np.arange(ledger.clients)
-    if order not in ("owed", "turns"):
+def client_page(watch: Watch, source: Source, order: str, page: int) -> tuple[dict[str, Any], IntArray]:
+    """Returns the part of a response that says which clients a map shows, and their rows.
+
+    Clients are ordered by joining ("id"), by debt ("owed") or by turns taken ("turns"), largest first.
+    """
+    ledger = source.ledger
+    if order not in ("owed", "id", "turns"):
         raise SettingError(f"order must be owed, id or turns, got {order!r}")
     values = owed(ledger) if order == "owed" and ledger.queues is not None else ledger.counters["turns"]
-    return np.argsort(-values, kind="stable")
+    rows = np.arange(ledger.clients) if order == "id" else np.argsort(-values, kind="stable")
+    current = page_of(len(rows), page, SHOWN_ROWS)
+    shown = rows[current.start : current.end]
+    data = {
+        "about": about(watch, source),
+        "order": order,
+        "page": current.number,
+        "pages": current.pages,
+        "total": len(rows),
+        "ids": [source.id_of(row) for row in shown.tolist()],
+    }
+    return data, shown

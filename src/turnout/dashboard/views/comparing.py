@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.digests import Digest, promise_of_runs
+from turnout.dashboard.sources.digests import promise_of_runs
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.sources.run import given_true_times, name_of
-from turnout.dashboard.sources.slot_ledger import SlotLedger
-from turnout.dashboard.views.common import about, bin_series, json_number, json_numbers
+from turnout.dashboard.views.common import about, bin_series, json_number, json_numbers, mean_by_round
 from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray
@@ -27,21 +26,9 @@ MAX_GROUPS = 24
 MAX_DIGITS = 15  # of the id of a run
 #: Metrics that are shares; their confidence intervals stay between 0 and 1.
 SHARES = ("accuracy", "precision", "recall", "f1", "auc")
-FIGURES = (
-    "mean_round",
-    "p95_round",
-    "total_time",
-    "least_share",
-    "jain",
-    "shortfall",
-    "accuracy",
-    "rate",
-    "mean_turn",
-    "staleness",
-)
 
 
-def training(watch: Watch, source: Source | None, *, metric: str | None, picked: str = "") -> dict[str, Any]:
+def training(watch: Watch, source: Source, *, metric: str | None, picked: str = "") -> dict[str, Any]:
     """Returns the curves of a metric over rounds and over time, for this source and for comparable runs.
 
     Args:
@@ -51,8 +38,6 @@ def training(watch: Watch, source: Source | None, *, metric: str | None, picked:
         picked: The ids of the runs to compare, separated by commas; by default all runs in the same world.
     """
     data: dict[str, Any] = {"about": about(watch, source), "metrics": [], "metric": None, "groups": [], "losses": None}
-    if source is None:
-        return data
     data["losses"] = _losses(source)
     metrics = {name: columns for name, columns in source.training_metrics().items() if len(columns[0])}
     if not metrics:
@@ -62,19 +47,22 @@ def training(watch: Watch, source: Source | None, *, metric: str | None, picked:
     if selected not in metrics:
         raise SettingError(f"metric must be one of {', '.join(names)}, got {selected!r}")
     if source.run is None:
-        group = {"name": source.name, "runs": 1, "is_current": True, **_fleet_curve(source, *metrics[selected])}
+        rounds, values = metrics[selected]
+        fleet = rounds, values, _elapsed(source.ledger)[rounds]
+        group = {"name": source.name, "runs": 1, "is_current": True, **_curve(selected, [fleet])}
         return {**data, "metrics": names, "metric": selected, "groups": [group]}
     groups = []
     for name, infos in _comparable_runs(watch, source, picked_runs(picked)).items():
         digests = [watch.digest(info) for info in infos if info.rounds]
-        digests = [digest for digest in digests if selected in digest.metrics]
-        if digests:
+        measured = [(*digest.metrics[selected], digest.clock) for digest in digests if selected in digest.metrics]
+        if measured:
             is_current = any(info.id == source.run for info in infos)
-            groups.append({"name": name, "runs": len(digests), "is_current": is_current, **_curve(digests, selected)})
+            runs = [(rounds, values, clock[rounds - 1]) for rounds, values, clock in measured]
+            groups.append({"name": name, "runs": len(runs), "is_current": is_current, **_curve(selected, runs)})
     return {**data, "metrics": names, "metric": selected, "groups": groups}
 
 
-def compare(watch: Watch, source: Source | None, *, picked: str = "") -> dict[str, Any]:
+def compare(watch: Watch, source: Source, *, picked: str = "") -> dict[str, Any]:
     """Returns the figures of all runs in the same world; runs that differ only in their seed form a group.
 
     `picked` are the ids of the runs to compare, separated by commas; by default all runs in the world of this run.
@@ -88,10 +76,10 @@ def compare(watch: Watch, source: Source | None, *, picked: str = "") -> dict[st
         "front": [],
     }
     if watch.kind == "fleet":
-        what = "turns" if source is not None and source.ledger.slots is not None else "rounds"
+        what = "rounds" if source.ledger.slots is None else "turns"
         fleet = f"A live fleet has only one run. A replay can show its {what} with other policies."
         return {**data, "empty_reason": fleet}
-    if source is None:
+    if source.run is None:
         return {**data, "empty_reason": None}
     picks = picked_runs(picked)
     compared = _comparable_runs(watch, source, picks)
@@ -116,7 +104,7 @@ def compare(watch: Watch, source: Source | None, *, picked: str = "") -> dict[st
                 "rounds": rounds,
                 "true_times": given_true_times(infos[0]),
                 "is_current": any(info.id == source.run for info in infos),
-                **{figure: _interval([digest.figures[figure] for digest in digests]) for figure in FIGURES},
+                **{figure: _interval([digest.figures[figure] for digest in digests]) for figure in digests[0].figures},
             }
         )
     groups.sort(key=lambda group: group["mean_round"]["mean"])
@@ -188,23 +176,23 @@ def _world_key(info: RunInfo) -> str:
     return json.dumps([world, info.clients], sort_keys=True)
 
 
-def _curve(digests: Sequence[Digest], metric: str) -> dict[str, Any]:
-    """Returns the mean curve of a metric over the rounds in which all runs measured it."""
-    common = set.intersection(*(set(digest.metrics[metric][0].tolist()) for digest in digests))
-    rounds = np.array(sorted(common), dtype=np.int64)
-    values, seconds = [], []
-    for digest in digests:
-        measured_rounds, measured_values = digest.metrics[metric]
-        values.append(measured_values[np.isin(measured_rounds, rounds)])
-        seconds.append(digest.clock[rounds - 1])
-    mean, half = mean_confidence_interval(np.array(values))
+def _curve(metric: str, runs: Sequence[tuple[IntArray, FloatArray, FloatArray]]) -> dict[str, Any]:
+    """Returns the mean curve of a metric over the rounds in which all runs measured it.
+
+    Args:
+        metric: The metric.
+        runs: The rounds in which each run measured it, the values, and the seconds until then.
+    """
+    rounds = np.array(sorted(set.intersection(*(set(rounds.tolist()) for rounds, _, _ in runs))), dtype=np.int64)
+    values = np.array([values[np.isin(measured, rounds)] for measured, values, _ in runs])
+    seconds = np.mean([seconds[np.isin(measured, rounds)] for measured, _, seconds in runs], axis=0)
+    mean, half = mean_confidence_interval(values)
     x, (y, _, _) = bin_series(rounds, mean)
     return {
         "rounds": x,
-        "seconds": json_numbers(bin_series(rounds, np.mean(seconds, axis=0))[1][2]),
+        "seconds": json_numbers(bin_series(rounds, seconds)[1][2]),
         "mean": json_numbers(y),
-        "half_width": None if len(digests) == 1 else json_numbers(bin_series(rounds, half)[1][0]),
-        **_bounds(metric, rounds, np.array(values), half),
+        **_bounds(metric, rounds, values, half),
     }
 
 
@@ -222,24 +210,9 @@ def _bounds(metric: str, rounds: IntArray, values: FloatArray, half: FloatArray)
     return {name: json_numbers(bin_series(rounds, ends)[1][0]) for name, ends in (("low", low), ("high", high))}
 
 
-def _fleet_curve(source: Source, rounds: IntArray, values: FloatArray) -> dict[str, Any]:
-    """Returns the curve of a fleet; round 0, before its first round, is at 0 s."""
-    elapsed = _elapsed(source.ledger)
-    x, (mean, _, _) = bin_series(rounds, values)
-    seconds = bin_series(rounds, elapsed[rounds])[1][2]
-    return {
-        "rounds": x,
-        "seconds": json_numbers(seconds),
-        "mean": json_numbers(mean),
-        "half_width": None,
-        "low": None,
-        "high": None,
-    }
-
-
 def _elapsed(ledger: Ledger) -> FloatArray:
-    """Returns the seconds until the end of each round; without rounds, until each turn was given."""
-    if isinstance(ledger, SlotLedger):
+    """Returns the seconds until the end of each round from round 0; without rounds, until each turn was given."""
+    if ledger.slots is not None:
         started = ledger.round_column("started")
         return np.concatenate([[0.0], started - started[:1]])
     return np.concatenate([[0.0], np.cumsum(ledger.round_column("seconds"))])
@@ -261,6 +234,5 @@ def _losses(source: Source) -> dict[str, Any] | None:
     reported = np.isfinite(losses)
     if not reported.any():
         return None
-    rounds, indices = np.unique(ledger.round_of_each_turn[reported], return_inverse=True)
-    x, (mean, _, _) = bin_series(rounds, np.bincount(indices, losses[reported]) / np.bincount(indices))
-    return {"x": x, "mean": json_numbers(mean)}
+    x, mean = mean_by_round(ledger.round_of_each_turn[reported], losses[reported])
+    return {"x": x, "mean": mean}

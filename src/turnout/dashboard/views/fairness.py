@@ -12,7 +12,6 @@ from turnout.dashboard.views.common import (
     Standings,
     about,
     bin_series,
-    certificate,
     flag_names,
     histogram,
     json_number,
@@ -31,23 +30,6 @@ MAX_POINTS = 2000
 LORENZ_POINTS = 200
 MAX_NAMED_UNSERVED = 20
 MAX_MATCHES = 10_000
-SORTS = (
-    "id",
-    "turns",
-    "share",
-    "counted",
-    "promised",
-    "behind",
-    "status",
-    "owed",
-    "forfeited",
-    "volunteered",
-    "mean_seconds",
-    "reliability",
-    "last_round",
-)
-
-
 EMPTY: dict[str, Any] = {
     **dict.fromkeys(("least_share", "jain", "gini", "taken_vs_promised", "owed_note")),
     "unserved": {"total": 0, "ids": []},
@@ -57,10 +39,10 @@ EMPTY: dict[str, Any] = {
 }
 
 
-def fairness(watch: Watch, source: Source | None) -> dict[str, Any]:
+def fairness(watch: Watch, source: Source) -> dict[str, Any]:
     """Returns taken and promised turns, the distribution of shares, the Lorenz curve and the least share by round."""
-    data: dict[str, Any] = {"about": about(watch, source), "certificate": certificate(source)}
-    if source is None or not source.ledger.clients:
+    data: dict[str, Any] = {"about": about(watch, source)}
+    if not source.ledger.clients:
         return {**data, **EMPTY}
     ledger = source.ledger
     shares, turns = ledger.shares(), ledger.counters["turns"]
@@ -81,59 +63,57 @@ def fairness(watch: Watch, source: Source | None) -> dict[str, Any]:
 
 
 def clients(
-    watch: Watch, source: Source | None, *, sort: str, order: str, page: int, size: int, search: str
+    watch: Watch, source: Source, *, sort: str, order: str, page: int, size: int, search: str
 ) -> dict[str, Any]:
     """Returns a page of the list of clients.
 
     Args:
         watch: The watched store.
         source: The run or fleet; None if the store has no run.
-        sort: The sort key, one of SORTS.
+        sort: The sort key: "id", or a name of `client_columns`.
         order: "asc" or "desc".
         page: The page number, counted from 1.
         size: The number of clients per page.
         search: Only clients whose ids contain this string; all clients if empty.
     """
-    data: dict[str, Any] = {"about": about(watch, source), "sort": sort, "order": order}
-    if sort not in SORTS:
-        raise SettingError(f"sort must be one of {', '.join(SORTS)}, got {sort!r}")
+    columns = client_columns(source.ledger)
+    if sort not in ("id", *columns):
+        raise SettingError(f"sort must be one of id, {', '.join(columns)}, got {sort!r}")
     if order not in ("asc", "desc"):
         raise SettingError(f"order must be asc or desc, got {order!r}")
-    if source is None or not source.ledger.clients:
-        return {**data, "total": 0, "page": 1, "pages": 1, "size": size, "rows": []}
-    standing, tolerance = standings(source.ledger), json_number(tolerance_of(source.ledger))
-    columns = _columns(source.ledger, standing)
     rows = source.search(search, MAX_MATCHES) if search else np.arange(source.ledger.clients)
     rows = _sorted(rows, None if sort == "id" else columns[sort], order)
     current = page_of(len(rows), page, size)
-    shown = rows[current.start : current.end]
-    flags = flag_names(source, shown)
     return {
-        **data,
+        "about": about(watch, source),
+        "sort": sort,
+        "order": order,
         "total": len(rows),
         "page": current.number,
         "pages": current.pages,
         "size": size,
-        "rows": [
-            {
-                "id": source.id_of(row),
-                **{name: json_number(column[row]) for name, column in columns.items()},
-                "tolerance": tolerance,
-                "status": standing.status(row),
-                "flags": names,
-            }
-            for row, names in zip(shown.tolist(), flags, strict=True)
-        ],
+        "rows": client_rows(source, rows[current.start : current.end], columns),
     }
 
 
-def _unserved(source: Source, standing: Standings) -> dict[str, Any]:
-    """Returns the clients that were there for too few rounds to be served."""
-    rows = np.flatnonzero(standing.unserved & ~source.ledger.retired)
-    return {"total": len(rows), "ids": [source.id_of(row) for row in rows[:MAX_NAMED_UNSERVED].tolist()]}
+def client_rows(source: Source, rows: IntArray, columns: dict[str, FloatArray]) -> list[dict[str, Any]]:
+    """Returns what the list of clients shows about each of these."""
+    standing, tolerance = standings(source.ledger), json_number(tolerance_of(source.ledger))
+    return [
+        {
+            "id": source.id_of(row),
+            **{name: json_number(column[row]) for name, column in columns.items()},
+            "tolerance": tolerance,
+            "status": standing.status(row),
+            "flags": names,
+        }
+        for row, names in zip(rows.tolist(), flag_names(source, rows), strict=True)
+    ]
 
 
-def _columns(ledger: Ledger, standing: Standings) -> dict[str, FloatArray]:
+def client_columns(ledger: Ledger) -> dict[str, FloatArray]:
+    """Returns the columns of the list of clients."""
+    standing = standings(ledger)
     last = ledger.counters["last_round"].astype(np.float64)
     volunteered = ledger.counters["volunteered"].astype(np.float64)
     return {
@@ -150,6 +130,12 @@ def _columns(ledger: Ledger, standing: Standings) -> dict[str, FloatArray]:
         "reliability": ledger.history.reliability,
         "last_round": np.where(last > 0, last, np.nan),
     }
+
+
+def _unserved(source: Source, standing: Standings) -> dict[str, Any]:
+    """Returns the clients that were there for too few rounds to be served."""
+    rows = np.flatnonzero(standing.unserved & ~source.ledger.retired)
+    return {"total": len(rows), "ids": [source.id_of(row) for row in rows[:MAX_NAMED_UNSERVED].tolist()]}
 
 
 def _sorted(rows: IntArray, values: FloatArray | None, order: str) -> IntArray:

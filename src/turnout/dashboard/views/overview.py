@@ -17,6 +17,7 @@ from turnout.dashboard.views.common import (
     flags,
     json_number,
     json_numbers,
+    mean_of,
     standings,
     tolerance_of,
 )
@@ -45,25 +46,9 @@ WARNINGS = {
 }
 
 
-EMPTY: dict[str, Any] = {
-    **dict.fromkeys(
-        ("open", "mean_round", "recent_round", "p95_round", "volunteers", "cohort", "random", "least_share")
-    ),
-    **dict.fromkeys(("least", "jain", "worst", "shortfall", "slots")),
-    **dict.fromkeys(("round", "recent_of", "total_time"), 0),
-    "rounds": {"x": [], "mean": [], "low": [], "high": []},
-    "outcomes": {},
-    "warnings": [],
-    "behind": [],
-    "under_way": [],
-}
-
-
-def overview(watch: Watch, source: Source | None) -> dict[str, Any]:
+def overview(watch: Watch, source: Source) -> dict[str, Any]:
     """Returns the current round, durations compared with random selection, the promise and warnings."""
-    data: dict[str, Any] = {"about": about(watch, source), "certificate": certificate(source)}
-    if source is None:
-        return {**data, **EMPTY}
+    data: dict[str, Any] = {"about": about(watch, source)}
     ledger = source.ledger
     seconds = ledger.round_column("seconds")
     x, (mean, low, high) = bin_series(ledger.round_column("rounds"), seconds)
@@ -80,13 +65,13 @@ def overview(watch: Watch, source: Source | None) -> dict[str, Any]:
         **data,
         "round": ledger.last_round,
         "open": _open_round(source),
-        "mean_round": json_number(seconds.mean()) if len(seconds) else None,
-        "recent_round": json_number(seconds[-RECENT_ROUNDS:].mean()) if len(seconds) else None,
+        "mean_round": mean_of(seconds),
+        "recent_round": mean_of(seconds[-RECENT_ROUNDS:]),
         "recent_of": min(RECENT_ROUNDS, len(seconds)),
         "p95_round": json_number(np.percentile(seconds, 95)) if len(seconds) else None,
         "total_time": json_number(seconds.sum()),
-        "volunteers": json_number(known.mean()) if len(known) else None,
-        "cohort": json_number(sizes.mean()) if len(sizes) else None,
+        "volunteers": mean_of(known),
+        "cohort": mean_of(sizes),
         "random": random_baseline(watch, source) if ledger.slots is None else None,
         "slots": slot_figures(watch, source),
         "under_way": under_way(source),

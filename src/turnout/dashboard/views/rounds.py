@@ -9,7 +9,8 @@ import numpy as np
 
 from turnout.counting import counted
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.ledger import TURN_REASONS, Ledger
+from turnout.dashboard.sources.columns import ROUND_REASONS, TURN_REASONS
+from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.views.common import about, count_of, json_number, known_count, page_of
 from turnout.dashboard.views.slots import OUT, decision_summary, kind_name, turn_of
 from turnout.dashboard.watch import Watch
@@ -28,38 +29,33 @@ EMPTY: dict[str, Any] = {
 }
 
 
-def rounds(watch: Watch, source: Source | None, *, page: int, size: int) -> dict[str, Any]:
+def rounds(watch: Watch, source: Source, *, page: int, size: int) -> dict[str, Any]:
     """Returns a page of the list of rounds, newest first."""
     data: dict[str, Any] = {"about": about(watch, source)}
-    total = 0 if source is None else len(source.ledger)
+    total, starts = len(source.ledger), source.ledger.starts
     current = page_of(total, page, size)
-    rows = []
-    if source is not None:
-        starts = source.ledger.starts
-        indices = range(total - 1 - current.start, total - 1 - current.end, -1)
-        rows = [_round_row(source, index, slice(int(starts[index]), int(starts[index + 1]))) for index in indices]
+    indices = range(total - 1 - current.start, total - 1 - current.end, -1)
+    rows = [_round_row(source, index, slice(int(starts[index]), int(starts[index + 1]))) for index in indices]
     return {**data, "total": total, "page": current.number, "pages": current.pages, "size": size, "rows": rows}
 
 
-def round_detail(watch: Watch, source: Source | None, *, requested: int | None) -> dict[str, Any]:
+def round_detail(watch: Watch, source: Source, *, requested: int | None) -> dict[str, Any]:
     """Returns a round, by default the newest, with the prediction and the outcome of each chosen client."""
     data: dict[str, Any] = {"about": about(watch, source)}
-    if source is None:
-        return {**data, **EMPTY}
     ledger, opened = source.ledger, source.open_round()
     newest = ledger.last_round if opened is None else max(opened[0].round, ledger.last_round)
     data = {**data, "first": ledger.first_after + 1 if newest else None, "last": newest or None}
     number = newest if requested is None else requested
     if not newest:
-        return {**data, **EMPTY}
+        return {**EMPTY, **data}
     if opened is not None and opened[0].round == number > ledger.last_round:
-        return {**data, **_open_round(*opened)}
-    turns = ledger.turns_of_round(number)
-    if turns is None:
+        return {**_open_round(*opened), **data}
+    found = ledger.find_round(number)
+    if found is None:
         suffix = " yet" if source.reading is not None else ""
         first = ledger.first_after + 1
-        raise ReportError(f"there is no {ledger.noun} {number}{suffix}: choose one from {first} to {newest}")
-    index = int(np.searchsorted(ledger.round_column("rounds"), number))
+        raise ReportError(f"there is no {ledger.unit} {number}{suffix}: choose one from {first} to {newest}")
+    index, turns = found
     row = _round_row(source, index, turns)
     reasons = source.failures(number) if row["failed"] else {}
     rows = [_turn_row(source, turn, row["bottleneck"], reasons) for turn in range(turns.start, turns.stop)]
@@ -69,17 +65,12 @@ def round_detail(watch: Watch, source: Source | None, *, requested: int | None) 
         row["seconds"] = json_number(flights[number].elapsed) if number in flights else None
     return {
         **data,
+        **{name: row[name] for name in ("turn", "seconds", "volunteers", "threshold", "objective", "unit")},
         "number": number,
         "is_open": is_open,
-        "turn": row["turn"],
-        "seconds": row["seconds"],
-        "volunteers": row["volunteers"],
         "target_size": row["cohort"],
-        "threshold": row["threshold"],
-        "objective": row["objective"],
-        "unit": _unit(ledger.turn_column("price")[turns]),
-        "opened": _timestamp(ledger.round_column("opened")[index]),
-        "closed": _timestamp(ledger.round_column("closed")[index]),
+        "opened": _timestamp(ledger, "started", index),
+        "closed": _timestamp(ledger, "finished", index),
         "summary": _summary(row),
         "rows": rows,
     }
@@ -141,8 +132,11 @@ def _unit(prices: FloatArray) -> str:
     return "seconds" if np.isfinite(prices).any() else "turns"
 
 
-def _timestamp(seconds: float) -> str | None:
-    return None if np.isnan(seconds) else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
+def _timestamp(ledger: Ledger, name: str, index: int) -> str | None:
+    seconds = ledger.round_column(name)[index]
+    if not ledger.is_dated or np.isnan(seconds):
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
 
 
 def _summary(row: dict[str, Any]) -> str:
@@ -175,41 +169,32 @@ def _open_round(opened: OpenRound, turns: list[Turn]) -> dict[str, Any]:
     """Returns the open round; its turns have no predictions yet."""
     index_of = {row: index for index, row in enumerate(opened.rows.tolist())}
     reasons = {name: np.asarray(value) for name, value in opened.reasons.items()}
-    rows = []
-    for turn in turns:
-        index = index_of[turn.row]
-        per_client = {
-            name: json_number(float(reasons[name][index])) if name in reasons and reasons[name].ndim == 1 else None
-            for name in TURN_REASONS
+    per_client = [name for name in TURN_REASONS if name in reasons and reasons[name].ndim == 1]
+    rows = [
+        {
+            **dict.fromkeys((*TURN_REASONS, "predicted", "low", "high")),
+            **{name: json_number(float(reasons[name][index_of[turn.row]])) for name in per_client},
+            "id": turn.id,
+            "seconds": json_number(turn.seconds),
+            "outcome": turn.kind or OUT,
+            "loss": json_number(turn.loss),
+            "bottleneck": False,
+            "why": turn.why,
         }
-        rows.append(
-            {
-                "id": turn.id,
-                **per_client,
-                "predicted": None,
-                "low": None,
-                "high": None,
-                "seconds": json_number(turn.seconds),
-                "outcome": turn.kind or "out",
-                "loss": json_number(turn.loss),
-                "bottleneck": False,
-                "why": turn.why,
-            }
-        )
+        for turn in turns
+    ]
     arrived = sum(turn.kind == KINDS[ARRIVED] for turn in turns)
     deadline = "" if opened.deadline is None else f" The deadline is {opened.deadline:.1f} s after the selection."
     return {
+        **EMPTY,
+        **{name: json_number(float(reasons[name])) for name in ROUND_REASONS if name in reasons},
         "number": opened.round,
         "is_open": True,
-        "turn": None,
         "seconds": json_number(opened.elapsed),
         "volunteers": int(opened.available.sum()),
         "target_size": opened.wanted,
-        "threshold": json_number(float(reasons["threshold"])) if "threshold" in reasons else None,
-        "objective": json_number(float(reasons["objective"])) if "objective" in reasons else None,
         "unit": "seconds" if "price" in reasons else "turns",
         "opened": opened.opened,
-        "closed": None,
         "summary": (
             f"This round is open: {counted(arrived, 'chosen client', 'have', of=len(turns))} arrived, the target is "
             f"{opened.wanted}.{deadline}"

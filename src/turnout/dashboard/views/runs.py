@@ -15,7 +15,7 @@ from turnout.lab.runs.info import RunInfo
 FIGURES_SECONDS = 0.5
 
 
-def runs(watch: Watch, source: Source | None) -> dict[str, Any]:
+def runs(watch: Watch, source: Source) -> dict[str, Any]:
     """Returns the newest runs with their settings and figures; `pending` counts runs without figures so far."""
     listed = watch.runs()
     end = time.monotonic() + FIGURES_SECONDS

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.ledger import UNDER_WAY
-from turnout.dashboard.sources.slot_ledger import SlotLedger
-from turnout.dashboard.views.common import bin_edges, count_of, json_number, json_numbers
+from turnout.dashboard.sources.columns import UNDER_WAY
+from turnout.dashboard.sources.ledger import Ledger
+from turnout.dashboard.views.common import bin_edges, count_of, json_number, json_numbers, mean_of
 from turnout.dashboard.watch import Watch
 from turnout.kernel.arrays import FloatArray
 from turnout.live._internals import ARRIVED, FAILED, KINDS, LATE
@@ -29,24 +29,24 @@ def kind_name(kind: int) -> str:
 
 def slot_figures(watch: Watch, source: Source) -> dict[str, Any] | None:
     """Returns the rate of updates, their staleness and the comparison with random selection; None for rounds."""
-    ledger = source.ledger
-    if not isinstance(ledger, SlotLedger):
+    ledger, slots = source.ledger, source.ledger.slots
+    if slots is None:
         return None
     arrivals, started = arrival_times(ledger), ledger.round_column("started")
     stale = ledger.round_column("staleness")
     known = stale[np.isfinite(stale)]
-    rate, recent = rate_of(ledger), rate_of(ledger, RECENT_PER_SLOT * ledger.slots)
+    rate, recent = rate_of(ledger), rate_of(ledger, RECENT_PER_SLOT * slots)
     return {
-        "of": ledger.slots,
+        "of": slots,
         "updates": len(arrivals),
         "rate": json_number(rate),
         "recent_rate": json_number(recent),
-        "recent_of": min(RECENT_PER_SLOT * ledger.slots, len(started)),
+        "recent_of": min(RECENT_PER_SLOT * slots, len(started)),
         "elapsed": json_number(started[-1] - started[0]) if len(started) else None,
-        "staleness": json_number(known.mean()) if len(known) else None,
+        "staleness": mean_of(known),
         "stale_in": ledger.stale_in,
         "largest_staleness": json_number(known.max()) if len(known) else None,
-        "random": _random_rate(watch, source, ledger, rate),
+        "random": _random_rate(watch, source, slots, rate),
         "curve": _rate_curve(ledger, arrivals),
     }
 
@@ -67,14 +67,14 @@ def under_way(source: Source) -> list[dict[str, Any]]:
     ]
 
 
-def arrival_times(ledger: SlotLedger) -> FloatArray:
+def arrival_times(ledger: Ledger) -> FloatArray:
     """Returns when the updates arrived, in order."""
     arrived = ledger.turn_column("kinds") == ARRIVED
     times: FloatArray = np.sort(ledger.round_column("finished")[arrived])
     return times
 
 
-def rate_of(ledger: SlotLedger, decisions: int | None = None) -> float:
+def rate_of(ledger: Ledger, decisions: int | None = None) -> float:
     """Returns the updates per second until the last turn was given, from the first kept turn on; NaN if unknown.
 
     Args:
@@ -89,7 +89,7 @@ def rate_of(ledger: SlotLedger, decisions: int | None = None) -> float:
     return float((last - first) / (started[-1] - started[0]))
 
 
-def _rate_curve(ledger: SlotLedger, arrivals: FloatArray) -> dict[str, Any]:
+def _rate_curve(ledger: Ledger, arrivals: FloatArray) -> dict[str, Any]:
     """Returns the updates per second between decisions, by the last decision of each interval."""
     started, decisions = ledger.round_column("started"), ledger.round_column("rounds")
     if len(started) < 2:
@@ -103,8 +103,9 @@ def _rate_curve(ledger: SlotLedger, arrivals: FloatArray) -> dict[str, Any]:
     return {"x": decisions[ends[1:]].tolist(), "rate": json_numbers(rates)}
 
 
-def _random_rate(watch: Watch, source: Source, ledger: SlotLedger, rate: float) -> dict[str, Any] | None:
+def _random_rate(watch: Watch, source: Source, slots: int, rate: float) -> dict[str, Any] | None:
     """Returns the rate of random selection, from runs of this store or estimated from known times."""
+    ledger = source.ledger
     if source.policy == "random" or not np.isfinite(rate):
         return None
     recorded = watch.random_rounds(source)
@@ -115,7 +116,7 @@ def _random_rate(watch: Watch, source: Source, ledger: SlotLedger, rate: float) 
     else:
         means, seconds = ledger.mean_seconds(), ledger.round_column("seconds")
         known, ended = means[np.isfinite(means)], seconds[np.isfinite(seconds)]
-        if len(known) < 2 * ledger.slots or not ended.any():
+        if len(known) < 2 * slots or not ended.any():
             return None
         # As long as all slots are in use, the rate is their number divided by the mean turn.
         times = float(known.mean() / ended.mean())
@@ -126,7 +127,7 @@ def _random_rate(watch: Watch, source: Source, ledger: SlotLedger, rate: float) 
 def turn_of(source: Source, index: int) -> dict[str, Any] | None:
     """Returns the client, the outcome, the predicted time and the staleness of a turn without rounds."""
     ledger = source.ledger
-    if not isinstance(ledger, SlotLedger):
+    if ledger.slots is None:
         return None
     return {
         "id": source.id_of(int(ledger.turn_column("chosen")[index])),

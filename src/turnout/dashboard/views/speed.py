@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.views.common import about, bin_series, flags, histogram, json_number, json_numbers
+from turnout.dashboard.views.common import about, flags, histogram, json_number, json_numbers, mean_by_round, mean_of
 from turnout.dashboard.watch import Watch
-from turnout.kernel.arrays import FloatArray, IntArray
+from turnout.kernel.arrays import FloatArray
 from turnout.live._internals import LATE
 
 MAX_POINTS = 1500
@@ -21,38 +21,20 @@ FLAG_TEXTS = {
 }
 
 
-def speed(watch: Watch, source: Source | None) -> dict[str, Any]:
+def speed(watch: Watch, source: Source) -> dict[str, Any]:
     """Returns predicted and actual times with a 90 % band, residuals, the error by round, and flagged clients."""
-    data: dict[str, Any] = {"about": about(watch, source)}
-    empty: dict[str, Any] = {
-        "known": 0,
-        "points": {"id": [], "round": [], "predicted": [], "actual": []},
-        "band": None,
-        "inside": None,
-        "exploration": None,
-        "error": {"x": [], "mean_abs": []},
-        "mean_abs": None,
-        "bias": None,
-        "residuals": {"edges": [], "counts": []},
-        "flags": [],
-    }
-    if source is None or not len(source.ledger):
-        return {**data, **empty, "empty_reason": None}
     ledger = source.ledger
     predicted, actual = ledger.turn_column("predicted"), ledger.turn_column("times")
     judged = np.flatnonzero(np.isfinite(predicted) & (ledger.turn_column("kinds") < LATE) & (actual > 0))
-    known = int((ledger.history.arrived > 0).sum())
-    if not len(judged):
-        return {**data, **empty, "known": known, "empty_reason": _empty_reason(source)}
     shown = judged[-MAX_POINTS:]
     band, inside = _band(predicted[shown], actual[shown])
     error = actual[judged] - predicted[judged]
     rounds = ledger.round_of_each_turn
-    x, by_round = _by_round(rounds[judged], np.abs(error))
+    x, by_round = mean_by_round(rounds[judged], np.abs(error))
     return {
-        **data,
-        "empty_reason": None,
-        "known": known,
+        "about": about(watch, source),
+        "empty_reason": None if len(judged) or not len(ledger) else _empty_reason(source),
+        "known": int((ledger.history.arrived > 0).sum()),
         "points": {
             "id": [source.id_of(row) for row in ledger.turn_column("chosen")[shown].tolist()],
             "round": rounds[shown].tolist(),
@@ -61,12 +43,12 @@ def speed(watch: Watch, source: Source | None) -> dict[str, Any]:
         },
         "band": band,
         "inside": inside,
-        "exploration": json_number(ledger.exploration),
+        "exploration": json_number(ledger.exploration) if len(judged) else None,
         "error": {"x": x, "mean_abs": by_round},
-        "mean_abs": json_number(np.abs(error).mean()),
-        "bias": json_number(error.mean()),
+        "mean_abs": mean_of(np.abs(error)),
+        "bias": mean_of(error),
         "residuals": histogram(error[-20 * MAX_POINTS :]),
-        "flags": _flags(source),
+        "flags": _flags(source) if len(judged) else [],
     }
 
 
@@ -75,13 +57,6 @@ def _empty_reason(source: Source) -> str:
         return "This run was recorded without contexts, so exchange times cannot be predicted from them."
     since = "an earlier round" if source.ledger.slots is None else "its first turn"
     return f"No client has been chosen twice yet. Times are predicted once a client has returned from {since}."
-
-
-def _by_round(rounds: IntArray, error: FloatArray) -> tuple[list[Any], list[Any]]:
-    unique_rounds, indices = np.unique(rounds, return_inverse=True)
-    means = np.bincount(indices, error) / np.bincount(indices)
-    x, (mean, _, _) = bin_series(unique_rounds, means)
-    return x, json_numbers(mean)
 
 
 def _band(predicted: FloatArray, actual: FloatArray) -> tuple[dict[str, Any] | None, float | None]:
@@ -118,6 +93,6 @@ def _flags(source: Source) -> list[dict[str, Any]]:
                 errors = ledger.history.context_errors[row], ledger.history.typical_errors[row]
                 text = FLAG_TEXTS[kind].format(*(100 * error for error in errors))
             else:
-                text = FLAG_TEXTS[kind].format(ledger.noun, int(ledger.counters["changed_in"][row]))
+                text = FLAG_TEXTS[kind].format(ledger.unit, int(ledger.counters["changed_in"][row]))
             rows.append({"id": source.id_of(row), "kind": kind, "text": text})
     return rows

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import PluginError, ReportError, SettingError, TurnoutError
+from turnout.kernel.certificate import TimeUnit
 from turnout.kernel.rounds import RoundRecord, RoundReport
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.slots import SlotRun
@@ -16,7 +17,6 @@ from turnout.lab.runs.store import RunStore
 from turnout.lab.worlds.base import World, WorldWrapper
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.explanation import Explanation, explain_choice, inexact_explanation
-from turnout.policies.explain.sentences import SLOTS
 
 
 def explain_run(store: RunStore, run: int, client: int, round: int | None = None) -> Explanation:
@@ -62,13 +62,15 @@ def _explain_turn(run: SlotRun, records: list[RoundRecord], client: int) -> Expl
         again, known = run.decide().report, record.report
         if not _equal(again.clients, known.clients) or not _equal(again.exchange_times, known.exchange_times):
             why = f"the replay of decision {record.round} differs from the record"
-            return inexact_explanation(policy, selection, client, _name, why, wording=SLOTS)
+            return inexact_explanation(policy, selection, client, _name, why, unit=TimeUnit.DECISION)
     offer = run.next_offer()
     since = run.in_flight.decision_of(client)
     if since:
-        explanation = inexact_explanation(policy, selection, client, _name, "", standing="training", wording=SLOTS)
+        explanation = inexact_explanation(
+            policy, selection, client, _name, "", standing="training", unit=TimeUnit.DECISION
+        )
         return replace(explanation, sentence=f"{_name(client)} was training, in its turn of decision {since}.")
-    return explain_choice(policy, run.visible(offer), selection, client, _name, SLOTS)
+    return explain_choice(policy, run.visible(offer), selection, client, _name, TimeUnit.DECISION)
 
 
 class _KnownResults(WorldWrapper):

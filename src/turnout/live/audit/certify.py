@@ -18,10 +18,9 @@ from turnout.live.audit.verify import differences
 from turnout.live.clock import now
 from turnout.live.journal.replay import live_policy, stored_features
 from turnout.live.journal.schema import meta_value
-from turnout.live.reader import FleetReader, ReplayStart
+from turnout.live.reader import FleetReader, ReplayStart, journal_of
 from turnout.live.settings import SchedulerSettings
-from turnout.live.turns.rounds.state import Fleet
-from turnout.live.turns.slots.state import SlotFleet
+from turnout.live.turns.state import Fleet
 from turnout.policies.base import SelectionPolicy
 from turnout.storage.files.atomic import atomic_write
 from turnout.version import __version__
@@ -53,7 +52,7 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
     """
     if len({path.resolve() for path in (fleet, certificate, record)}) < 3:
         raise SettingError("fleet, certificate and record must be three different files: choose other paths")
-    with FleetReader(fleet) as reader, reader.journal.reading() as db:
+    with FleetReader(fleet) as reader, journal_of(reader).reading() as db:
         settings, state, head = reader.settings, reader.state(), meta_value(db, "head")
         if not state.fleet.ids:
             raise StoreError(f"no client has joined {fleet} yet: close a round before you certify")
@@ -65,7 +64,7 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
             "fleet": fleet.name,
             "head": head,
             "policy": settings.policy,
-            "settings": reader.journal.settings,
+            "settings": reader.stored_settings(),
             "terms": _terms(state.fleet.policy),
         }
         if start is not None:
@@ -155,7 +154,7 @@ def _record_lines(reader: FleetReader, header: dict[str, Any], start: ReplayStar
         terms = _terms(start.fleet.policy)
         header = {**header, "settings": start.settings, "terms": terms}
     elif reader.amendments:
-        created = reader.created_with
+        created = reader.stored_settings(0)
         terms = _terms_of(created)
         header = {**header, "settings": created, "terms": terms}
     yield _line({"event": 0, "kind": "terms", **header})
@@ -184,7 +183,7 @@ def _summary_entry(start: ReplayStart) -> dict[str, Any]:
         "clients": {name: {key: entry[key] for key in stated} for name, entry in entries.items()},
         "left": left,
     }
-    if isinstance(fleet, SlotFleet):
+    if fleet.slots is not None:
         entry["training"] = {fleet.ids[row]: decision for decision, row in fleet.training().items()}
     return entry
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from turnout.kernel.certificate import TimeUnit
 from turnout.live.journal.changes import Changes
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.schema import INITIAL, INITIAL_DIGEST, corruption
@@ -71,8 +72,8 @@ class Amendment:
     def sentence(self) -> str:
         """Returns what was changed, for people."""
         parts = [_sentence(name, self.before[name], value) for name, value in self.changes.items()]
-        moment = "round" if self.settings.get("concurrency") is None else "turn"
-        return f"amended after {moment} {self.round:,}: {', '.join(parts)}"
+        unit = TimeUnit.of(self.settings.get("concurrency"))
+        return f"amended after {unit.turn} {self.round:,}: {', '.join(parts)}"
 
 
 def write_amendment(changes: Changes, amendment: Amendment) -> int:

@@ -292,9 +292,9 @@ class Journal:
             return turns_where(db, "t.id = ? ORDER BY t.round", client)
 
     def turns_under_way(self) -> list[Turn]:
-        """Returns the turns under way of a fleet without rounds, with the outcomes reported so far, by decision."""
+        """Returns the turns of the open round, or those in slots, with the outcomes reported so far, in their order."""
         with self._file.reading() as db:
-            return turns_where(db, "t.round IN (SELECT round FROM open_round) ORDER BY t.round")
+            return turns_where(db, "t.round IN (SELECT round FROM open_round) ORDER BY t.round, t.row")
 
     def has_outcomes(self) -> bool:
         """Returns whether the outcome of a turn under way was reported; the file is read only if it has changed."""

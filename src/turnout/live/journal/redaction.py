@@ -22,10 +22,10 @@ from turnout.live.turns.records import (
     Turn,
     as_bytes,
     digest_of,
-    redact_event,
     turn_from_row,
     was_available,
 )
+from turnout.live.turns.redacting import redact_event
 
 #: The number of turns, offers or events that one transaction redacts.
 BATCH = 200

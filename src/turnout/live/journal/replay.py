@@ -15,19 +15,19 @@ import numpy as np
 
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.arrays import FloatArray
-from turnout.kernel.rounds import RoundReport
 from turnout.live.features import PAPER_FEATURES, Columns, Feature, Features
 from turnout.live.journal.amendments import AMEND, Amendment, settings_at
 from turnout.live.journal.events import unknown_event
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.schema import corruption, meta_count, meta_value
 from turnout.live.journal.summary import last_event
-from turnout.live.journal.turns import moment, read_flights, read_open_round, turns_since
+from turnout.live.journal.turns import read_flights, read_open_round, read_unit, turns_since
 from turnout.live.settings import SchedulerSettings
-from turnout.live.turns.records import ClosedRound, OpenRound, unpack_closed
-from turnout.live.turns.rounds.state import Fleet
-from turnout.live.turns.slots.records import FILL, Flight, unpack_fill
+from turnout.live.turns.records import CLOSE, OpenRound
+from turnout.live.turns.rounds.state import RoundFleet
+from turnout.live.turns.slots.records import FILL, Flight
 from turnout.live.turns.slots.state import SlotFleet
+from turnout.live.turns.state import Fleet
 from turnout.plugins import naming_packages
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.registry import build_policy, nested_settings, setting_default, with_defaults
@@ -61,13 +61,6 @@ class FleetState:
     opened: OpenRound | None
     unsaved: int
     flights: dict[int, Flight] = field(default_factory=dict)
-
-    def close(self, closed: ClosedRound) -> RoundReport:
-        """Applies the close of the open round; returns the report that the policy learned from."""
-        report = self.fleet.close(closed)
-        self.opened = None
-        self.unsaved += 1
-        return report
 
     def state(self, *, with_contexts: bool = True) -> dict[str, Any]:
         """Returns the state as plain arrays and numbers, with a digest of the ids.
@@ -104,22 +97,18 @@ def load(
             restore(journal, fleet, snapshot.state, ids)
         for _, kind, data, availability in journal.events(after):
             apply_event(fleet, kind, data, availability)
-            unsaved += kind in ("close", FILL)
+            unsaved += kind in (CLOSE, FILL)
         if last_event(db)[1].hex() != meta_value(db, "head"):
             raise corruption(db, "the newest events are missing")
         if fleet.ids != ids:
             raise corruption(db, "the table of clients does not agree with the join events")
-        if isinstance(fleet, SlotFleet):
-            flights = read_flights(db)
-            _check_turns(db, fleet.round, None, settings.late_window * fleet.slots)
-            if {decision: flight.row for decision, flight in flights.items()} != fleet.training():
-                raise corruption(db, "the turns under way are not those of the decisions")
-            return FleetState(fleet, None, unsaved, flights)
-        opened = read_open_round(db)
-        _check_turns(db, fleet.round, opened, settings.late_window)
+        opened, flights = (read_open_round(db), {}) if settings.has_rounds else (None, read_flights(db))
+        _check_turns(db, fleet.round, opened, settings.late_turns)
+        if {decision: flight.row for decision, flight in flights.items()} != fleet.training():
+            raise corruption(db, "the turns under way are not those of the decisions")
         if opened is not None:
             fleet.join(opened.joined)
-    return FleetState(fleet, opened, unsaved)
+    return FleetState(fleet, opened, unsaved, flights)
 
 
 def load_before(journal: Journal, settings: SchedulerSettings, features: Features, round: int) -> Fleet:
@@ -127,17 +116,12 @@ def load_before(journal: Journal, settings: SchedulerSettings, features: Feature
     with journal.reading():
         first = journal.summary().round
         if round <= first:
-            noun = "round" if settings.concurrency is None else "decision"
-            raise StoreError(f"{noun}s up to {first:,} are no longer kept (keep_rounds): choose a later {noun}")
+            unit = settings.unit
+            raise StoreError(f"{unit.plural} up to {first:,} are no longer kept (keep_rounds): choose a later {unit}")
         after, fleet = _load_saved(journal, settings, features, before=round)
         for _, kind, data, availability in journal.events(after):
-            if kind == "close" and fleet.round + 1 == round:
+            if fleet.apply_before(round, kind, data, availability):
                 return fleet
-            if kind == FILL and isinstance(fleet, SlotFleet):
-                filled = unpack_fill(data, availability)
-                if filled.first <= round <= filled.last:
-                    fleet.fill(filled.until(round - 1))
-                    return fleet
             apply_event(fleet, kind, data, availability)
     raise StoreError(f"round {round} was not closed in {journal.path}: check the number of the round")
 
@@ -148,7 +132,7 @@ def load_after(journal: Journal, settings: SchedulerSettings, features: Features
         after, fleet = _load_saved(journal, settings, features, before=round)
         for number, kind, data, availability in journal.events(after):
             apply_event(fleet, kind, data, availability)
-            if kind in ("close", FILL) and fleet.round == round:
+            if kind in (CLOSE, FILL) and fleet.round == round:
                 return number, fleet
     raise StoreError(f"round {round} was not closed in {journal.path}: check the number of the round")
 
@@ -173,7 +157,7 @@ def live_policy(settings: SchedulerSettings, features: int, clients: int) -> Sel
     """
     deadline = settings.deadline if isinstance(settings.deadline, int | float) else LONGEST_WAIT
 
-    slots = {} if settings.concurrency is None else {"cohort_size": 1}
+    slots = {} if settings.has_rounds else {"cohort_size": 1}
 
     def defaults(name: str, own: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**LIVE_DEFAULTS, **slots, "features": features, "max_owed": _default_max_owed(name, own, deadline)}
@@ -185,16 +169,16 @@ def live_policy(settings: SchedulerSettings, features: int, clients: int) -> Sel
         raise SettingError(
             f"the policy {settings.policy} requires the true expected times, unknown in a live fleet: use fair-pace"
         )
-    if settings.concurrency is not None and policy.cohort_size != 1:
+    if not settings.has_rounds and policy.cohort_size != 1:
         raise SettingError(
             f"cohort_size must be 1, or left out, in a fleet with a concurrency, got {policy.cohort_size}: turns are "
             "given one at a time"
         )
-    if settings.concurrency is not None and not policy.fills_slots:
+    if not settings.has_rounds and not policy.fills_slots:
         raise SettingError(
             f"the policy {settings.policy} cannot give turns one at a time: leave out concurrency, or use fair-pace"
         )
-    if settings.concurrency is not None and policy.guarantee is not None and not _has_rate(settings):
+    if not settings.has_rounds and policy.guarantee is not None and not _has_rate(settings):
         raise SettingError(
             "a fleet with a concurrency needs the guaranteed_rate in its settings: a share of all turns, at most 1 "
             "divided by the number of clients"
@@ -265,10 +249,14 @@ def fresh_fleet(settings: SchedulerSettings, features: Features) -> Fleet:
     def build(clients: int) -> SelectionPolicy:
         return live_policy(settings, features.outputs, clients)
 
-    after, window = settings.rest_after, settings.late_window
-    if settings.concurrency is None:
-        return Fleet(build, backoff_after=after, late_window=window)
-    slots, rest = settings.concurrency, settings.rest_seconds
+    after, window, slots, rest = (
+        settings.backoff_after,
+        settings.late_window,
+        settings.concurrency,
+        settings.rest_seconds,
+    )
+    if slots is None:
+        return RoundFleet(build, backoff_after=after, late_window=window)
     return SlotFleet(build, backoff_after=after, late_window=window, slots=slots, rest_seconds=rest)
 
 
@@ -294,9 +282,8 @@ def amend_fleet(fleet: Fleet, amendment: Amendment) -> None:
     fleet.amend(
         lambda clients: live_policy(settings, outputs, clients),
         new_features=outputs if amendment.has_new_features else None,
+        rest_seconds=settings.rest_seconds,
     )
-    if isinstance(fleet, SlotFleet):
-        fleet.rest_seconds = settings.rest_seconds
 
 
 def restore(journal: Journal, fleet: Fleet, state: Mapping[str, Any], ids: Sequence[str]) -> None:
@@ -316,22 +303,8 @@ def apply_event(fleet: Fleet, kind: str, data: bytes, availability: bytes | None
     """Applies one stored event to the state of a fleet."""
     if kind == "join":
         fleet.join(parse_stored(data))
-    elif kind == "close":
-        if availability is None:
-            raise StoreError("the availability of clients in a round is not stored any more: restore a backup")
-        closed = unpack_closed(data, availability)[0]
-        if closed.round != fleet.round + 1:
-            raise StoreError(
-                f"the close of round {closed.round} follows that of round {fleet.round}, so one was recorded twice or "
-                "is missing: restore a backup"
-            )
-        fleet.close(closed)
-    elif kind == FILL:
-        if availability is None:
-            raise StoreError("the presence of clients at a decision is not stored any more: restore a backup")
-        if not isinstance(fleet, SlotFleet):
-            raise StoreError("the fleet has rounds, but its journal has turns without rounds: restore a backup")
-        fleet.fill(unpack_fill(data, availability))
+    elif kind in (CLOSE, FILL):
+        fleet.apply(kind, data, availability)
     elif kind == "retire":
         fleet.retire(parse_stored(data)["row"])
     elif kind == AMEND:
@@ -348,9 +321,7 @@ def _check_turns(db: sqlite3.Connection, closed: int, opened: OpenRound | None, 
     newest = closed if opened is None else closed + 1
     turns = turns_since(db, closed - late_window)
     if meta_count(db, "round") != closed or any(turn.round > newest for turn in turns):
-        noun = moment(db)
-        last = "the last closed round" if noun == "round" else "the last one"
-        raise corruption(db, f"there are turns after {noun} {closed}, {last}")
+        raise corruption(db, f"there are turns after {read_unit(db)} {closed}, the last one")
     if opened is not None:
         invited = [turn.row for turn in turns if turn.round == newest]
         if opened.round != newest or invited != sorted(opened.rows.tolist()):

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from turnout.kernel.certificate import TimeUnit
 from turnout.live.journal.redaction import Redaction, is_offer_dropped, pending_redactions, redact_pending_turn
 from turnout.live.journal.schema import corruption, meta_value
 from turnout.live.turns.records import (
@@ -35,9 +36,9 @@ _TURNS = (
 )
 
 
-def moment(db: sqlite3.Connection) -> str:
-    """Returns what the numbers of turns count: "round", or "decision" in a fleet without rounds."""
-    return "round" if parse_stored(meta_value(db, "settings")).get("concurrency") is None else "decision"
+def read_unit(db: sqlite3.Connection) -> TimeUnit:
+    """Returns what the numbers of turns count."""
+    return TimeUnit.of(parse_stored(meta_value(db, "settings")).get("concurrency"))
 
 
 def turns_where(db: sqlite3.Connection, condition: str, *values: Any) -> list[Turn]:
@@ -85,7 +86,7 @@ def _decoded(db: sqlite3.Connection, stored: Any) -> list[tuple[Turn, bool]]:
     for *row, is_open, redactions in stored.fetchall():
         turn, checksum = turn_from_row(row)
         if turn.checksum != checksum:
-            where = f"{moment(db)} {turn.round}"
+            where = f"{read_unit(db)} {turn.round}"
             raise corruption(db, f"the turn of {turn.id!r} in {where} does not match its checksum")
         if redactions is not None:
             pending = pending or pending_redactions(db)
@@ -133,7 +134,7 @@ def read_offer(db: sqlite3.Connection, round: int) -> RecordedOffer | None:
         return None
     volunteers, data, digest = stored
     if digest != offer_digest(round, volunteers, data):
-        raise corruption(db, f"the offer of {moment(db)} {round} does not match its digest")
+        raise corruption(db, f"the offer of {read_unit(db)} {round} does not match its digest")
     return unpack_offer(data, volunteers)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from fractions import Fraction
@@ -12,6 +12,7 @@ import numpy as np
 
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import Rate
+from turnout.live.journal.amendments import Amendment
 from turnout.live.settings import OF_SLOTS, SchedulerSettings
 from turnout.policies.registry import nested_settings, setting_names
 
@@ -152,3 +153,12 @@ def _with_policy_setting(policy: str, settings: Mapping[str, Any], name: str, va
             own[name] = value
         changed = own if depth == len(nested) - 1 else {**own, "settings": changed}
     return changed
+
+
+def rounds_of_amendments(amended: Sequence[Amendment]) -> dict[str, int]:
+    """Returns the round after which each option of `Scheduler.open` was last amended."""
+    rounds: dict[str, int] = {}
+    for amendment in amended:
+        for name in amendment.changes:
+            rounds["settings" if name in OF_POLICY else name] = rounds[name] = amendment.round
+    return rounds

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from turnout.live.operation.notices import infeasible_notice, promise_notice, waiting_notice
 from turnout.live.settings import SchedulerSettings
-from turnout.live.turns.rounds.feasibility import LARGE_FLEET
-from turnout.live.turns.rounds.state import Fleet
+from turnout.live.turns.feasibility import LARGE_FLEET
+from turnout.live.turns.state import Fleet
 from turnout.log import get_log
 
 log = get_log("turnout.live")

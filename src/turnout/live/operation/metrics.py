@@ -8,10 +8,9 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
-from turnout.kernel.certificate import Certificate
 from turnout.live.journal.figures import JournalFigures, WriterFigures
-from turnout.live.turns.records import OpenRound, Turn
-from turnout.live.turns.slots.records import Flight
+from turnout.live.journal.replay import FleetState
+from turnout.live.turns.records import Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,33 +53,22 @@ class SchedulerMetrics:
         return asdict(self)
 
 
-def metrics_of(
-    figures: JournalFigures,
-    *,
-    round: int,
-    opened: OpenRound | None,
-    turns: Sequence[Turn],
-    unsaved: int,
-    refused: int,
-    certificate: Certificate | None,
-    flights: Sequence[Flight] | None = None,
-) -> SchedulerMetrics:
+def metrics_of(figures: JournalFigures, memory: FleetState, turns: Sequence[Turn], refused: int) -> SchedulerMetrics:
     """Computes the figures.
 
     Args:
         figures: The figures about the file.
-        round: The number of the open round, or of the last closed round.
-        opened: The open round, if there is one.
-        turns: The turns of this round.
-        unsaved: The rounds that were closed since the last snapshot.
+        memory: The state of the fleet.
+        turns: The turns that may have been reported last.
         refused: The reports that were refused.
-        certificate: What was promised, if anything was.
-        flights: Without rounds, the turns that are under way.
     """
+    fleet, opened = memory.fleet, memory.opened
+    certificate = fleet.certificate() if fleet.ids else None
+    flights = None if fleet.slots is None else list(memory.flights.values())
     of_writer = writer_figures(figures, refused)
     summary = None if certificate is None else certificate.summary()
     return SchedulerMetrics(
-        round=round,
+        round=fleet.round if opened is None else opened.round,
         open_round_seconds=None if opened is None else opened.elapsed,
         seconds_since_report=seconds_since_report(turns),
         commits=figures.commits,
@@ -88,7 +76,7 @@ def metrics_of(
         commit_seconds_largest=of_writer.commit_seconds_largest,
         log_bytes=figures.log_bytes,
         file_bytes=figures.file_bytes,
-        snapshot_age_rounds=unsaved,
+        snapshot_age_rounds=memory.unsaved,
         refused_reports=of_writer.refused_reports,
         turns_behind=None if summary is None or summary.worst is None else summary.worst_behind,
         turns_in_flight=None if flights is None else len(flights),

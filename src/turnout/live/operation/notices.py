@@ -11,13 +11,12 @@ import numpy as np
 from turnout.counting import counted
 from turnout.kernel.arrays import BoolArray
 from turnout.kernel.feasibility import least_tolerances
+from turnout.live.journal.journal import Journal
+from turnout.live.journal.replay import FleetState
 from turnout.live.operation.amending import GROUPED
 from turnout.live.settings import DEFAULT_POLICY, SchedulerSettings
-from turnout.live.turns.records import OpenRound
-from turnout.live.turns.rounds.feasibility import rounded_down
-from turnout.live.turns.rounds.state import Fleet
-from turnout.live.turns.slots.feasibility import infeasibility, longest_deadline, longest_rest
-from turnout.live.turns.slots.state import SlotFleet
+from turnout.live.turns.feasibility import infeasibility, longest_deadline, longest_rest, rounded_down
+from turnout.live.turns.state import Fleet
 from turnout.log import printable
 from turnout.policies.registry import nested_settings, setting_default, setting_names
 
@@ -53,12 +52,12 @@ class LongWait(NamedTuple):
     largest_weight: float
 
 
-def notices_of(fleet: Fleet, settings: SchedulerSettings, opened: OpenRound | None = None) -> list[str]:
-    """Returns what an operator should know about the settings, the clients and the open round of a fleet."""
-    notices = [notice for notice in _notices(fleet, settings) if notice]
-    if opened is not None and math.isnan(opened.elapsed):
-        notices.append(f"{UNKNOWN_ELAPSED}: close round {opened.round}")
-    return notices
+def fleet_notices(journal: Journal, memory: FleetState, settings: SchedulerSettings) -> list[str]:
+    """Returns what an operator should know about the settings, the clients, the open round and the file of a fleet."""
+    notices = [notice for notice in _notices(memory.fleet, settings) if notice]
+    if memory.opened is not None and math.isnan(memory.opened.elapsed):
+        notices.append(f"{UNKNOWN_ELAPSED}: close round {memory.opened.round}")
+    return [*notices, UNCLEAN_NOTICE] if journal.is_unclean else notices
 
 
 def empty_groups_notice(settings: SchedulerSettings) -> str:
@@ -79,7 +78,7 @@ def promise_notice(fleet: Fleet, settings: SchedulerSettings) -> str:
         return ""
     names = [name for name, _ in nested_settings(settings.policy, settings.settings)]
     fair = "" if DEFAULT_POLICY in names else f", or create a new fleet with policy={DEFAULT_POLICY!r}"
-    larger = " or a larger cohort_size" if settings.concurrency is None else ""
+    larger = " or a larger cohort_size" if settings.has_rounds else ""
     outrun = "" if settings.overcommit == 1 else ", and without overcommit if slow clients are always outrun"
     return (
         f"the promise is {certificate.summary().sentence(fleet.ids.__getitem__)}. Amend the fleet to a smaller "
@@ -93,11 +92,11 @@ def waiting_notice(fleet: Fleet, settings: SchedulerSettings) -> str:
     wait = None if weight is None else longest_wait(fleet, weight)
     if wait is None:
         return ""
-    clock = "rounds" if settings.concurrency is None else "decisions"
     others = f", like {wait.clients - 1:,} more clients" if wait.clients > 1 else ""
     never = "; max_owed caps its debt before that, so it is never selected" if wait.never else ""
     return (
-        f"at speed_weight={weight:g} {printable(fleet.ids[wait.row])} waits about {wait.rounds:,.0f} {clock} for a turn"
+        f"at speed_weight={weight:g} {printable(fleet.ids[wait.row])} waits about {wait.rounds:,.0f} "
+        f"{settings.unit.plural} for a turn"
         f"{others}{never}: amend the fleet to a speed_weight of at most {_round_down(wait.largest_weight)}, or create "
         f"a new fleet with policy={DEFAULT_POLICY!r}"
     )
@@ -109,7 +108,7 @@ def infeasible_notice(fleet: Fleet) -> str:
     if problem is None or problem.largest_rate is None:
         return ""
     rate = rounded_down(problem.largest_rate)
-    if isinstance(fleet, SlotFleet):
+    if fleet.slots is not None:
         why, fewer = "all rates together exceed 1", ""
         if problem.slots is not None:
             why = f"nobody is in two of the {fleet.slots} slots"
@@ -127,7 +126,7 @@ def infeasible_notice(fleet: Fleet) -> str:
 
 def deadline_notice(fleet: Fleet, settings: SchedulerSettings) -> str:
     """Returns that the deadline is too long for a fleet without rounds; "" if it is not, or cannot be judged."""
-    if not isinstance(fleet, SlotFleet) or not isinstance(settings.deadline, int | float) or not fleet.ids:
+    if not isinstance(settings.deadline, int | float) or not fleet.ids:
         return ""
     longest = longest_deadline(fleet)
     if longest is None or settings.deadline <= longest:
@@ -140,10 +139,8 @@ def deadline_notice(fleet: Fleet, settings: SchedulerSettings) -> str:
 
 def rest_notice(fleet: Fleet) -> str:
     """Returns that the clients rest for so long that slots stay empty; "" if they do not, or if no times are known."""
-    if not isinstance(fleet, SlotFleet) or fleet.rest_seconds is None or not fleet.ids:
-        return ""
-    longest = longest_rest(fleet)
-    if longest is None or fleet.rest_seconds <= longest:
+    longest = longest_rest(fleet) if fleet.rest_seconds is not None and fleet.ids else None
+    if longest is None or fleet.rest_seconds is None or fleet.slots is None or fleet.rest_seconds <= longest:
         return ""
     used = fleet.slots * longest / fleet.rest_seconds
     return (
@@ -199,10 +196,10 @@ def longest_wait(fleet: Fleet, speed_weight: float) -> LongWait | None:
 
 
 def _notices(fleet: Fleet, settings: SchedulerSettings) -> Iterator[str]:
-    if settings.deadline is None and settings.concurrency is None:
-        yield "no deadline is set: a round in which a client never reports stays open until it is closed"
-    elif settings.deadline is None:
-        yield "no deadline is set: the slot of a client that never reports stays in use"
+    if settings.deadline is None:
+        stays = "the slot of a client that never reports stays in use"
+        open_round = "a round in which a client never reports stays open until it is closed"
+        yield f"no deadline is set: {open_round if settings.has_rounds else stays}"
     yield promise_notice(fleet, settings)
     yield waiting_notice(fleet, settings)
     yield infeasible_notice(fleet)
@@ -229,13 +226,12 @@ def _availability_notices(fleet: Fleet) -> Iterator[str]:
     """Yields notices about clients that are available too rarely for what they are promised in every round."""
     if fleet.queues is None or fleet.policy.guarantee is None or fleet.queues.accrual == "available":
         return
-    clock = "decisions" if isinstance(fleet, SlotFleet) else "rounds"
     rare = np.zeros(len(fleet.ids), dtype=np.bool_)
     rare[fleet.rarely_available()] = True
     if rare.any():
         yield (
-            f"{_some(fleet, rare)} were available in fewer {clock} than they are guaranteed: lower guaranteed_rate, or "
-            "use accrual='available'"
+            f"{_some(fleet, rare)} were available in fewer {fleet.unit.plural} than they are guaranteed: lower "
+            "guaranteed_rate, or use accrual='available'"
         )
     needed = least_tolerances(fleet.queues.guaranteed_rates, fleet.observed_availability(), "always")
     absent = (needed >= float(fleet.policy.guarantee.tolerance)) & fleet.observed_enough() & ~rare

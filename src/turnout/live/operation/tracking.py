@@ -6,8 +6,8 @@ import numpy as np
 
 from turnout.kernel.rounds import RoundRecord
 from turnout.live.turns.outcomes import KINDS
-from turnout.live.turns.rounds.state import Fleet
-from turnout.live.turns.slots.filling import Filled
+from turnout.live.turns.slots.filling import FillResult
+from turnout.live.turns.state import Fleet
 from turnout.tracking import GuardedTracker, RoundMeter
 from turnout.tracking.round_metrics import furthest_behind
 
@@ -17,7 +17,7 @@ def track_round(tracker: GuardedTracker, fleet: Fleet, record: RoundRecord) -> N
     tracker.log(RoundMeter(None).measure(record, fleet.certificate()), record.round)
 
 
-def track_fill(tracker: GuardedTracker, fleet: Fleet, filled: Filled) -> None:
+def track_fill(tracker: GuardedTracker, fleet: Fleet, filled: FillResult) -> None:
     """Logs what a call of `fill` has changed, in a fleet without rounds; the step is the newest decision."""
     ended = filled.event.ended
     if not len(ended) and not filled.flights:

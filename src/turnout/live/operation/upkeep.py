@@ -10,7 +10,7 @@ from turnout.live.journal.changes import Changes
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.replay import FleetState, fleet_at, load_after, restore
 from turnout.live.settings import SchedulerSettings
-from turnout.live.turns.records import unpack_closed
+from turnout.live.turns.records import CLOSE, unpack_closed
 from turnout.live.turns.slots.records import FILL, unpack_fill
 from turnout.log import get_log
 
@@ -31,7 +31,7 @@ def write_snapshot(changes: Changes, settings: SchedulerSettings, memory: FleetS
 
 def last_settled(memory: FleetState, settings: SchedulerSettings) -> int:
     """Returns the last round, or decision, whose turns can no longer change: nobody may report late, and none lasts."""
-    last = memory.fleet.round - settings.late_window * (settings.concurrency or 1)
+    last = memory.fleet.round - settings.late_turns
     return min(last, *(decision - 1 for decision in memory.flights)) if memory.flights else last
 
 
@@ -76,11 +76,11 @@ def _last_dropped_round(journal: Journal, settings: SchedulerSettings, memory: F
     if retention is None:
         return 0
     settled = last_settled(memory, settings)
-    if retention.rounds is not None and settings.concurrency is None:
+    if retention.rounds is not None and settings.has_rounds:
         return max(min(settled, newest - retention.rounds), 0)
     found, at = 0, now()
     for _, kind, data, _ in journal.events():
-        if kind not in ("close", FILL):
+        if kind not in (CLOSE, FILL):
             continue
         if kind == FILL:
             filled = unpack_fill(data, None)

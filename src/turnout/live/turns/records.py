@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,8 +15,10 @@ from turnout.errors import StoreError
 from turnout.kernel.arrays import MOST_CLIENTS, BoolArray, FloatArray, IntArray
 from turnout.live.clock import seconds_since
 from turnout.storage.encoding.limits import check_clients, inflate, unpack_mask
-from turnout.storage.encoding.packing import corruption_as_store_error, pack, parse_stored, unpack
+from turnout.storage.encoding.packing import corruption_as_store_error, pack, unpack
 
+#: The kind of the event in which a round is closed.
+CLOSE = "close"
 #: Availability is compressed if so many bytes at its beginning then take less than this share of their size.
 MASK_SAMPLE, MOST_COMPRESSED = 4096, 0.75
 
@@ -61,9 +62,9 @@ class ClosedRound:
         return replace(self, contexts=np.full_like(self.contexts, np.nan))
 
     @property
-    def has_context(self) -> BoolArray:
-        """Whether the context of each client is known."""
-        return has_context(self.contexts)
+    def late_turns(self) -> list[tuple[int, int]]:
+        """The round and the row of each late turn whose actual time was reported since."""
+        return list(zip(self.late_rounds.tolist(), self.late_rows.tolist(), strict=True))
 
     @property
     def reported_losses(self) -> FloatArray:
@@ -386,37 +387,3 @@ def unpack_closed(data: bytes, availability: bytes | None) -> tuple[ClosedRound,
             arrays.get("losses"),
         )
     return closed, header
-
-
-#: What clients reported in each kind of event: the arrays of values, by the array of the rows to which they belong.
-REPORTED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "close": {"rows": ("contexts", "seconds", "losses"), "late_rows": ("late_seconds",)},
-    "fill": {"rows": ("contexts",), "ended_rows": ("ended_seconds", "losses"), "late_rows": ("late_seconds",)},
-}
-
-
-def redact_event(kind: str, data: bytes, row: int, client: str, name: str) -> bytes:
-    """Returns the data of an event without anything that a client reported; replays start from a later snapshot.
-
-    Args:
-        kind: The kind of the event.
-        data: The data of the event.
-        row: The row of the client.
-        client: The id of the client.
-        name: The name that replaces the id.
-    """
-    if kind == "join":
-        ids = parse_stored(data)
-        return json.dumps([name if joined == client else joined for joined in ids], ensure_ascii=False).encode()
-    if kind not in REPORTED:
-        return data
-    header, arrays = unpack(data)
-    if not any(row in arrays[rows] for rows in REPORTED[kind]):
-        return data
-    for rows, values in REPORTED[kind].items():
-        own = arrays[rows] == row
-        for value in values:
-            if value in arrays:
-                arrays[value] = arrays[value].copy()
-                arrays[value][own] = np.nan if value == "losses" else 0.0
-    return pack(header, arrays)

@@ -10,13 +10,14 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from turnout.kernel.certificate import TimeUnit
 from turnout.kernel.cohort import Cohort
 from turnout.kernel.cohort_problem import CohortProblem, PriceTerms
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.margin import SelectionMargin, selection_margin
 from turnout.policies.explain.prices import PriceSentences
-from turnout.policies.explain.sentences import ROUNDS, MarginSentences, Wording, inexact_sentence, waiting_sentence
+from turnout.policies.explain.sentences import MarginSentences, inexact_sentence, waiting_sentence
 
 Standing: TypeAlias = Literal[
     "chosen", "not chosen", "not available", "excluded", "resting", "retired", "not joined", "training"
@@ -53,7 +54,7 @@ class Explanation:
         behind: How many turns the client was behind, this round included, if the policy gives turns a price.
         allowed: How many turns it may be behind, if the policy gives turns a price.
         urgent: Whether it was as far behind as it may be, so that it came before all others.
-        moment: What `round` and `rounds_until` count: "round", or "decision" without rounds.
+        time_unit: What `round` and `rounds_until` count: rounds, or decisions.
     """
 
     round: int
@@ -79,7 +80,7 @@ class Explanation:
     behind: float | None = None
     allowed: float | None = None
     urgent: bool = False
-    moment: str = "round"
+    time_unit: TimeUnit = TimeUnit.ROUND
 
 
 def explain_choice(
@@ -88,7 +89,7 @@ def explain_choice(
     selection: Selection,
     row: int,
     name: Callable[[int], str] = str,
-    wording: Wording = ROUNDS,
+    unit: TimeUnit = TimeUnit.ROUND,
 ) -> Explanation:
     """Explains why a client was selected from an offer or was not.
 
@@ -101,28 +102,28 @@ def explain_choice(
         selection: The recorded selection.
         row: The row of the client.
         name: Returns the name of a client from its row.
-        wording: The nouns of the sentence: ROUNDS, or SLOTS without rounds.
+        unit: What is counted: rounds, or decisions.
     """
     if not offer.available[row]:
-        return inexact_explanation(policy, selection, row, name, "", standing="not available", wording=wording)
+        return inexact_explanation(policy, selection, row, name, "", standing="not available", unit=unit)
     if offer.places is None:
         # Over-selection may have asked for more places than cohort_size.
         offer = offer.restricted(places=max(len(selection.clients), policy.cohort_size or 0))
     problem = policy.cohort_problem(offer)
     if problem is None:
-        why = f"{policy.name} did not weigh seconds against turns owed in this {wording.moment}"
-        return inexact_explanation(policy, selection, row, name, why, wording=wording)
+        why = f"{policy.name} did not weigh seconds against turns owed in this {unit}"
+        return inexact_explanation(policy, selection, row, name, why, unit=unit)
     cohort = problem.solve()
     if not _is_same(cohort, selection):
         why = "computing it again gives another selection"
-        return inexact_explanation(policy, selection, row, name, why, wording=wording)
+        return inexact_explanation(policy, selection, row, name, why, unit=unit)
     if not problem.available[row]:
-        return inexact_explanation(policy, selection, row, name, "", standing="excluded", wording=wording)
+        return inexact_explanation(policy, selection, row, name, "", standing="excluded", unit=unit)
     if problem.prices is not None:
-        sentences = PriceSentences(row, problem, problem.prices, name, wording)
+        sentences = PriceSentences(row, problem, problem.prices, name, unit)
         return _price_explanation(policy, offer, problem, problem.prices, cohort, sentences)
     margin = selection_margin(problem, row)
-    return _exact_explanation(policy, offer, MarginSentences(row, margin, problem, name, wording))
+    return _exact_explanation(policy, offer, MarginSentences(row, margin, problem, name, unit))
 
 
 def inexact_explanation(
@@ -133,7 +134,7 @@ def inexact_explanation(
     why: str,
     *,
     standing: Standing | None = None,
-    wording: Wording = ROUNDS,
+    unit: TimeUnit = TimeUnit.ROUND,
 ) -> Explanation:
     """Returns an explanation without the numbers of the selection, with the recorded reasons of a selected client.
 
@@ -144,7 +145,7 @@ def inexact_explanation(
         name: Returns the name of a client from its row.
         why: Why no exact explanation is possible; empty if the standing explains itself.
         standing: What happened to the client; None for "chosen" or "not chosen".
-        wording: The nouns of the sentence.
+        unit: What is counted: rounds, or decisions.
     """
     position = np.flatnonzero(selection.clients == row)
     status: Standing = standing or ("chosen" if len(position) else "not chosen")
@@ -158,17 +159,17 @@ def inexact_explanation(
         policy=policy.name,
         standing=status,
         exact=not why,
-        sentence=inexact_sentence(client, status, selection.round, reasons, why, wording),
+        sentence=inexact_sentence(client, status, selection.round, reasons, why, unit),
         seconds=reasons.get("optimistic"),
         owed=reasons.get("owed"),
         threshold=_cohort_reason(selection, "threshold"),
         objective=_cohort_reason(selection, "objective"),
-        moment=wording.moment,
+        time_unit=unit,
     )
 
 
 def _exact_explanation(policy: SelectionPolicy, offer: RoundOffer, sentences: MarginSentences) -> Explanation:
-    row, margin, problem, name, wording = sentences
+    row, margin, problem, name, unit = sentences
     longer = None if margin.rival_threshold is None else margin.rival_threshold - margin.threshold
     rounds, never = rounds_until(problem, margin, row)
     missing = None if margin.missing_units is None else margin.missing_units / margin.units_per_turn
@@ -176,7 +177,7 @@ def _exact_explanation(policy: SelectionPolicy, offer: RoundOffer, sentences: Ma
     if margin.chosen:
         sentence = sentences.chosen()
     else:
-        sentence = f"{sentences.not_chosen()}. {waiting_sentence(client, rounds, never, wording)}"
+        sentence = f"{sentences.not_chosen()}. {waiting_sentence(client, rounds, never, unit)}"
     return Explanation(
         round=offer.round,
         client=client,
@@ -196,7 +197,7 @@ def _exact_explanation(policy: SelectionPolicy, offer: RoundOffer, sentences: Ma
         longer=longer,
         worth=None if longer is None else problem.speed_weight * longer,
         instead=tuple(name(other) for other in (margin.joining if margin.chosen else margin.leaving)),
-        moment=wording.moment,
+        time_unit=unit,
     )
 
 
@@ -235,7 +236,7 @@ def _price_explanation(
         behind=float(terms.behind[row]),
         allowed=float(terms.allowed[row]),
         urgent=urgent,
-        moment=sentences.wording.moment,
+        time_unit=sentences.unit,
     )
     if urgent or not problem.contested().size:
         if known.standing == "chosen":

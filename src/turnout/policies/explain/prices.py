@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from turnout.kernel.certificate import TimeUnit
 from turnout.kernel.cohort_problem import CohortProblem, PriceTerms
 from turnout.policies.explain.margin import SelectionMargin
-from turnout.policies.explain.sentences import ROUNDS, TIES, Wording, format_number, format_turns, join_names
+from turnout.policies.explain.sentences import TIES, format_number, format_turns, join_names
 
 
 class PriceSentences(NamedTuple):
@@ -17,7 +18,7 @@ class PriceSentences(NamedTuple):
     problem: CohortProblem
     terms: PriceTerms
     name: Callable[[int], str]
-    wording: Wording = ROUNDS
+    unit: TimeUnit = TimeUnit.ROUND
 
     @property
     def client(self) -> str:
@@ -60,7 +61,7 @@ class PriceSentences(NamedTuple):
         change = margin.rival_threshold - margin.threshold
         lost = self.problem.total_value(margin.leaving) - self.problem.total_value(margin.joining)
         if change == 0 and lost == 0:
-            best = f"the best {self.wording.selection} without it"
+            best = f"the best {self.unit.selection} without it"
             return f"{self.client} was chosen by a tie: {best} is equally good; {TIES}"
         parts = []
         if change:
@@ -68,7 +69,7 @@ class PriceSentences(NamedTuple):
         parts.append(f"pay prices of {format_number(abs(lost))} s {'less' if lost >= 0 else 'more'}")
         return (
             f"{self.client} was chosen with a margin of {format_number(margin.margin)} s: {self.price()}; the best "
-            f"{self.wording.selection} without it would {' and '.join(parts)}"
+            f"{self.unit.selection} without it would {' and '.join(parts)}"
         )
 
     def not_chosen(self, margin: SelectionMargin) -> str:
@@ -82,7 +83,7 @@ class PriceSentences(NamedTuple):
         else:
             verb = "lengthen" if change > 0 else "shorten"
             effect = (
-                f"choosing {self.client} would {verb} the {self.wording.duration} by {format_number(abs(change))} s, "
+                f"choosing {self.client} would {verb} the {self.unit.turn} by {format_number(abs(change))} s, "
                 "and it would replace"
             )
         effect += f" {self._valued(margin.leaving)}"
@@ -102,7 +103,7 @@ class PriceSentences(NamedTuple):
     def _waiting(self, event: str, rounds: int | None, never: str) -> str:
         if rounds is None:
             return f"How long it has to wait is unknown: {never}"
-        count = self.wording.number(rounds)
+        count = self.unit.counted(rounds)
         return f"Without a turn {self.client} {event} in {count}, if it is available in each and nothing else changes"
 
     def _behind(self) -> str:

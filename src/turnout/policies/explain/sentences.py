@@ -5,34 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from turnout.kernel.certificate import TimeUnit
 from turnout.kernel.cohort_problem import CohortProblem
 from turnout.policies.explain.margin import SelectionMargin
 
 NAMED = 3  # clients named in a sentence
 TIES = "among equals the faster client comes first, then the lower row"
-
-
-class Wording(NamedTuple):
-    """The nouns of an explanation.
-
-    Attributes:
-        moment: When clients are selected.
-        duration: What lasts as long as the slowest selected client.
-        selection: What is selected.
-    """
-
-    moment: str = "round"
-    duration: str = "round"
-    selection: str = "cohort"
-
-    def number(self, number: int) -> str:
-        """Returns a number of rounds or decisions."""
-        return f"1 {self.moment}" if number == 1 else f"{number:,} {self.moment}s"
-
-
-ROUNDS = Wording()
-#: The nouns of an explanation without rounds, where one client is selected for one slot.
-SLOTS = Wording("decision", "turn", "choice")
 
 
 class MarginSentences(NamedTuple):
@@ -42,7 +20,7 @@ class MarginSentences(NamedTuple):
     margin: SelectionMargin
     problem: CohortProblem
     name: Callable[[int], str]
-    wording: Wording = ROUNDS
+    unit: TimeUnit = TimeUnit.ROUND
 
     @property
     def client(self) -> str:
@@ -57,7 +35,7 @@ class MarginSentences(NamedTuple):
         change = margin.rival_threshold - margin.threshold
         lost = self.problem.total_value(margin.leaving) - self.problem.total_value(margin.joining)
         if change == 0 and lost == 0:
-            best = f"the best {self.wording.selection} without it"
+            best = f"the best {self.unit.selection} without it"
             return f"{self.client} was chosen by a tie: {best} is equally good; {TIES}"
         parts = []
         if change:
@@ -67,7 +45,7 @@ class MarginSentences(NamedTuple):
         parts.append(f"pay {format_turns(abs(lost))} {'less' if lost >= 0 else 'more'} of the debts")
         return (
             f"{self.client} was chosen with a margin of {format_turns(margin.margin)}: the best "
-            f"{self.wording.selection} without it would {' and '.join(parts)}"
+            f"{self.unit.selection} without it would {' and '.join(parts)}"
         )
 
     def not_chosen(self) -> str:
@@ -87,7 +65,7 @@ class MarginSentences(NamedTuple):
         else:
             verb = "lengthen" if change > 0 else "shorten"
             start = (
-                f"choosing {client} would {verb} the {self.wording.duration} by {format_number(abs(change))} s "
+                f"choosing {client} would {verb} the {self.unit.turn} by {format_number(abs(change))} s "
                 f"({self._worth(change)}); it {debt}"
             )
         missing = format_turns(margin.missing_units / margin.units_per_turn)
@@ -117,7 +95,7 @@ def join_names(name: Callable[[int], str], rows: tuple[int, ...]) -> str:
 
 
 def inexact_sentence(
-    client: str, standing: str, round: int, reasons: Mapping[str, float], why: str, wording: Wording = ROUNDS
+    client: str, standing: str, round: int, reasons: Mapping[str, float], why: str, unit: TimeUnit = TimeUnit.ROUND
 ) -> str:
     """States what is known if no exact explanation is possible.
 
@@ -127,9 +105,9 @@ def inexact_sentence(
         round: The number of the round.
         reasons: The recorded reasons of its selection.
         why: Why no exact explanation is possible; empty if none is needed.
-        wording: The nouns.
+        unit: What is counted: rounds, or decisions.
     """
-    sentence = f"{client} was {standing} in {wording.moment} {round}"
+    sentence = f"{client} was {standing} in {unit} {round}"
     if reasons:
         sentence += f" ({', '.join(f'{key} {value:.4g}' for key, value in reasons.items())})"
     if standing == "excluded":
@@ -139,12 +117,12 @@ def inexact_sentence(
     return f"{sentence}."
 
 
-def waiting_sentence(client: str, rounds: int | None, never: str, wording: Wording = ROUNDS) -> str:
+def waiting_sentence(client: str, rounds: int | None, never: str, unit: TimeUnit = TimeUnit.ROUND) -> str:
     """States in how many rounds the client earns what it lacked, or why that is unknown."""
     if rounds is None:
         return f"How long it has to wait is unknown: {never}"
     return (
-        f"At its guaranteed rate {client} earns that in {wording.number(rounds)}, if it is available in each and "
+        f"At its guaranteed rate {client} earns that in {unit.counted(rounds)}, if it is available in each and "
         "nothing else changes"
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from turnout.errors import ReportError
 from turnout.live import Scheduler
-from turnout.live._internals import StoredAnswer
+from turnout.live._internals import StoredAnswer, forget_in_steps
 from turnout.service import models, replies
 from turnout.service.calls import Answer
 from turnout.service.routes.routing import FLEET, OPERATORS, SERVERS, Resource
@@ -39,4 +39,4 @@ def retire(scheduler: Scheduler, body: models.ClientName, _: Caller) -> Answer:
 @CLIENTS.stepped_change(f"{FLEET}/removals", OPERATORS, replies.Empty)
 def forget(scheduler: Scheduler, body: models.ClientName, answer: StoredAnswer | None) -> Iterator[None]:
     """Removes the id and all reports of a client, and its tokens; its turns stay in the certificate."""
-    return scheduler.forget_in_steps(body.client, answer)
+    return forget_in_steps(scheduler, body.client, answer)

@@ -27,7 +27,7 @@ def choose(scheduler: Scheduler, body: models.Available, _: Caller) -> Answer:
 def close_round(scheduler: Scheduler, body: models.Closing, _: Caller) -> Answer:
     """Closes the round with the clients that have reported."""
     closed = scheduler.close_round(body.after).round
-    return Answer({"round": closed, "turns": [turn.to_dict() for turn in scheduler.turns(closed)]})
+    return Answer({"round": closed, "turns": [turn.to_dict() for turn in scheduler.history(round=closed)]})
 
 
 @ROUNDS.change(f"{FLEET}/rounds/abandon", SERVERS, replies.Abandoned)
@@ -45,5 +45,5 @@ def round_state(calls: Fleet) -> Response:
     opened = scheduler.open_round
     if opened is None:
         return JSONResponse({"open": None, "ready": False})
-    cohort = [turn.id for turn in scheduler.turns(opened.round)]
+    cohort = [turn.id for turn in scheduler.history(round=opened.round)]
     return JSONResponse({"open": round_to_dict(opened, cohort), "ready": scheduler.ready})

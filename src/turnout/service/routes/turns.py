@@ -73,7 +73,7 @@ def _report(scheduler: Scheduler, report: models.Report, caller: Caller) -> bool
         _check_turn(scheduler, caller, report.turn, report.client)
         return scheduler.report(report.turn, report.seconds, loss=report.loss)
     client = own_client(caller, report.client)
-    if report.seconds is None and scheduler.settings.concurrency is not None:
+    if report.seconds is None and not scheduler.settings.has_rounds:
         raise ReportError(f"send the turn of {client!r}, or the seconds that it took")
     return scheduler.report(client, report.seconds, loss=report.loss, round=report.round)
 
@@ -83,7 +83,7 @@ def _check_turn(scheduler: Scheduler, caller: Caller, turn: int, client: str | N
     if caller.client is None and client is None:
         return
     named = own_client(caller, client)
-    if scheduler.settings.concurrency is None:
+    if scheduler.settings.has_rounds:
         return  # the scheduler refuses ids of turns
-    if any(given.id != named for given in scheduler.turns(turn)):
+    if any(given.id != named for given in scheduler.history(round=turn)):
         raise DeniedError(f"turn {turn} was not given to {named!r}: check the id of the turn")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.check_ins import Clock, check_ins, simulated_clock
-from live.fleets import named, packed, packed_from_disk
+from live.fleets import client_rows, named, packed, packed_from_disk
 from turnout import ClientStatus, GivenTurn, Scheduler, Wait
 from turnout.errors import OfferError, SettingError
 from turnout.live import FleetStatus, certify
@@ -196,7 +196,7 @@ def test_fill_gives_turns_to_devices_that_have_checked_in(tmp_path: Path, clock:
         clock.now += 1.0
         scheduler.report(2, 3.0)
         columns = {"free_cpu": [1.0], "bandwidth": [2.0]}
-        (turn,) = scheduler.fill(FleetStatus(columns, rows=scheduler.rows(["a"])))
+        (turn,) = scheduler.fill(FleetStatus(columns, rows=client_rows(scheduler, ["a"])))
         assert turn.client == "c"  # it competes with "a", and is behind
         assert packed(scheduler) == packed_from_disk(scheduler.path)
 

@@ -14,8 +14,8 @@ import pytest
 from live.forging import fetch_row, forge_event, forge_summary_state, forge_turn
 from live.turns.slots.played import open_slots, play_turns
 from turnout.errors import StoreError
-from turnout.live import Scheduler
-from turnout.live._internals import examine
+from turnout.live import FleetReader, Scheduler
+from turnout.live._internals import examine, session_of
 from turnout.live.turns.records import digest_of
 from turnout.live.turns.slots.records import unpack_fill
 
@@ -100,10 +100,10 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A fleet whose first turns are no longer kept; the tests do not change it."""
     path = tmp_path_factory.mktemp("written") / "fleet.turnout"
     with open_slots(path, keep_rounds=40) as scheduler:
-        scheduler._journal._file.connection.execute("PRAGMA synchronous = OFF")
+        session_of(scheduler).journal._file.connection.execute("PRAGMA synchronous = OFF")
         play_turns(scheduler, 80)
         scheduler.compact()
-        assert 0 < scheduler.summary_round < 100 < scheduler.round
+        assert 0 < session_of(scheduler).journal.summary().round < 100 < scheduler.round
     return path
 
 
@@ -164,9 +164,9 @@ def test_a_damaged_offer_costs_the_explanation_of_its_decision(path: Path) -> No
 
 
 def test_a_decision_that_is_no_longer_kept_is_refused_as_such(path: Path) -> None:
-    with Scheduler.open(path, read_only=True) as scheduler:
+    with FleetReader(path) as scheduler:
         explanation = scheduler.explain("c1", 1)
-        assert f"decisions up to {scheduler.summary_round} are no longer kept" in explanation.sentence
+        assert f"decisions up to {scheduler.summary().round} are no longer kept" in explanation.sentence
 
 
 def test_a_scheduler_that_finds_a_damaged_turn_names_its_decision(path: Path) -> None:
@@ -174,4 +174,4 @@ def test_a_scheduler_that_finds_a_damaged_turn_names_its_decision(path: Path) ->
         db.execute("UPDATE turns SET seconds = 99 WHERE round = 100")
         db.commit()
     with pytest.raises(StoreError, match="in decision 100 does not match its checksum"):
-        Scheduler.open(path).turns(100)
+        Scheduler.open(path).history(round=100)

@@ -10,6 +10,7 @@ import pytest
 from live.turns.slots.played import fill, open_slots, play_turns
 from turnout.errors import SettingError
 from turnout.live import FleetReader, Scheduler
+from turnout.live._internals import session_of
 from turnout.storage.encoding.packing import pack_snapshot
 
 
@@ -25,7 +26,7 @@ def test_ended_turns_are_read_in_the_order_in_which_their_results_were_learned(t
             for turn, (number, kind, seconds) in zip(ended, reported, strict=True):
                 event = next(event for event in filled if event.first <= number <= event.last)
                 index = number - event.first
-                assert (turn.kind, turn.client) == (kind, reader.ids[turn.row])
+                assert (turn.kind, turn.client) == (kind, reader.clients[turn.row])
                 assert turn.row == event.rows[index]
                 assert kind == "failed" or (turn.seconds, turn.loss) == (seconds, 1.0 / number)
                 assert turn.context is not None
@@ -60,7 +61,7 @@ def test_the_offer_of_every_decision_can_be_read(tmp_path: Path) -> None:
         assert third is not None
         assert third.contexts is not None
         rows = [int(offer.rows[0]) for offer in (first, second, third)]
-        assert [reader.ids[row] for row in rows] == [turn.client for turn in given]
+        assert [reader.clients[row] for row in rows] == [turn.client for turn in given]
         assert first.available[rows].all()
         assert third.available[rows].tolist() == [False, False, True]
         assert len(third.contexts) == third.available.sum()
@@ -76,7 +77,7 @@ def test_a_follower_of_a_live_fleet_has_the_state_of_its_scheduler(tmp_path: Pat
             for event in follower.poll():
                 follower.apply(event)
             assert pack_snapshot({**follower.fleet.state(), "ids": ""}) == pack_snapshot(
-                {**scheduler.state(), "ids": ""}
+                {**session_of(scheduler).memory.state(), "ids": ""}
             )
             assert follower.fleet.ids == scheduler.clients
 

@@ -9,7 +9,8 @@ import pytest
 
 from live.fleets import named, offered
 from turnout import InfeasiblePromise, Scheduler
-from turnout.live.turns.slots import feasibility
+from turnout.live._internals import session_of
+from turnout.live.turns import feasibility
 from turnout.live.turns.slots.state import SlotFleet
 
 #: The seconds of the turns: with two slots, the slow client can have 1 in 11 turns.
@@ -30,7 +31,7 @@ def learn_times(scheduler: Scheduler) -> None:
 def test_a_rate_that_the_learned_times_do_not_allow_is_noticed_and_cannot_be_amended_to(tmp_path: Path) -> None:
     with open_fleet(tmp_path / "fleet.turnout", "1/20") as scheduler:
         learn_times(scheduler)
-        assert not [notice for notice in scheduler.notices() if "promised" in notice]
+        assert not [notice for notice in scheduler.status().notices if "promised" in notice]
         with pytest.raises(InfeasiblePromise, match=r"a guaranteed_rate of at most 0\.081.*concurrency of at most 1"):
             scheduler.amend(guaranteed_rate="1/11")
         assert scheduler.settings.settings["guaranteed_rate"] == "1/20"
@@ -39,12 +40,12 @@ def test_a_rate_that_the_learned_times_do_not_allow_is_noticed_and_cannot_be_ame
             "guaranteed_rate",
             "allow_infeasible",
         }
-        (notice,) = [notice for notice in scheduler.notices() if "promised" in notice]
+        (notice,) = [notice for notice in scheduler.status().notices if "promised" in notice]
         assert "nobody is in two of the 2 slots" in notice
         assert "amend the fleet to a guaranteed_rate of at most 0.081" in notice
         assert "concurrency of at most 1" in notice
     with open_fleet(tmp_path / "fleet.turnout", "1/11", allow_infeasible=True) as scheduler:
-        assert notice in scheduler.notices()  # the fleet opens: a server must be able to go on
+        assert notice in scheduler.status().notices  # the fleet opens: a server must be able to go on
 
 
 def test_a_fleet_that_becomes_infeasible_while_it_runs_goes_on_and_warns_once(
@@ -60,7 +61,7 @@ def test_a_fleet_that_becomes_infeasible_while_it_runs_goes_on_and_warns_once(
 def test_one_slot_is_enough_for_equal_shares(tmp_path: Path) -> None:
     with open_fleet(tmp_path / "fleet.turnout", "1/4", concurrency=1) as scheduler:
         learn_times(scheduler)
-        assert not [notice for notice in scheduler.notices() if "promised" in notice]
+        assert not [notice for notice in scheduler.status().notices if "promised" in notice]
 
 
 def test_too_many_clients_are_refused_in_words_of_turns(tmp_path: Path) -> None:
@@ -76,9 +77,9 @@ def test_too_many_clients_are_refused_in_words_of_turns(tmp_path: Path) -> None:
 def test_rates_that_exceed_1_together_after_clients_joined_are_noticed(tmp_path: Path) -> None:
     with open_fleet(tmp_path / "fleet.turnout", "1/4", allow_infeasible=True) as scheduler:
         scheduler.fill(named(4))
-        assert not [notice for notice in scheduler.notices() if "promised" in notice]
+        assert not [notice for notice in scheduler.status().notices if "promised" in notice]
         scheduler.register(["e"])
-        (notice,) = [notice for notice in scheduler.notices() if "promised" in notice]
+        (notice,) = [notice for notice in scheduler.status().notices if "promised" in notice]
     assert notice == (
         "no policy could give the clients of this fleet what they are promised, because all rates together exceed 1: "
         "amend the fleet to a guaranteed_rate of at most 0.2"
@@ -90,7 +91,7 @@ def test_the_longest_deadline_of_a_large_fleet_follows_from_the_mean_time(
 ) -> None:
     with open_fleet(tmp_path / "fleet.turnout", "1/20") as scheduler:
         learn_times(scheduler)
-        fleet = scheduler._fleet
+        fleet = session_of(scheduler).fleet
         assert isinstance(fleet, SlotFleet)
         exact = feasibility.longest_deadline(fleet)
         monkeypatch.setattr(feasibility, "LARGE_FLEET", 3)
@@ -108,7 +109,7 @@ def test_the_longest_deadline_is_the_same_in_large_and_small_fleets_if_all_turns
             for turn in scheduler.fill(offered(*named(4))):
                 scheduler.report(turn.id, 3.0)
         scheduler.fill([])
-        fleet = scheduler._fleet
+        fleet = session_of(scheduler).fleet
         assert isinstance(fleet, SlotFleet)
         assert feasibility.longest_deadline(fleet) == pytest.approx(30.0)
         monkeypatch.setattr(feasibility, "LARGE_FLEET", 3)
@@ -117,10 +118,10 @@ def test_the_longest_deadline_is_the_same_in_large_and_small_fleets_if_all_turns
 
 def test_a_deadline_beyond_the_time_in_which_a_client_earns_a_turn_is_noticed(tmp_path: Path) -> None:
     with open_fleet(tmp_path / "fleet.turnout", "2/25", deadline=1000.0) as scheduler:
-        assert not [notice for notice in scheduler.notices() if "earns one turn" in notice]
+        assert not [notice for notice in scheduler.status().notices if "earns one turn" in notice]
         learn_times(scheduler)
-        (notice,) = [notice for notice in scheduler.notices() if "earns one turn" in notice]
+        (notice,) = [notice for notice in scheduler.status().notices if "earns one turn" in notice]
         longest = float(notice.split("deadline of at most ")[1].split()[0])
         assert 5.0 < longest < 20.0
         scheduler.amend(deadline=longest)
-        assert not [notice for notice in scheduler.notices() if "earns one turn" in notice]
+        assert not [notice for notice in scheduler.status().notices if "earns one turn" in notice]

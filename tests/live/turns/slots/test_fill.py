@@ -10,11 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from live.fleets import named, offered, packed, packed_from_disk, packed_without_contexts, packed_without_times
+from live.fleets import (
+    client_rows,
+    named,
+    offered,
+    packed,
+    packed_from_disk,
+    packed_without_contexts,
+    packed_without_times,
+)
 from turnout.errors import InfeasiblePromise, OfferError, ReportError, SettingError
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.live import Feature, Features, Reporter, Scheduler, certify
-from turnout.live._internals import examine
+from turnout.live._internals import examine, session_of
 from turnout.live._internals import verify as verifier
 
 SETTINGS: dict[str, Any] = {"guaranteed_rate": "1/20", "tolerance": 1.0}
@@ -91,8 +99,8 @@ def test_the_certificate_equals_an_independent_recount(folder: Path, paid: str, 
                         scheduler.report(turn.id, 1.0 + rng.random())
             if step == 25:
                 scheduler.amend(guaranteed_rate="1/10")
-        fleet = scheduler.policy
-        assert scheduler.state()["in_flight.unearned"].sum() > 0
+        fleet = session_of(scheduler).fleet.policy
+        assert session_of(scheduler).memory.state()["in_flight.unearned"].sum() > 0
         content = certify(scheduler.path, folder / "proof.json", folder / "proof.jsonl")
         counted = scheduler.certificate()
         assert [entry["turns"] for entry in content["clients"].values()] == counted.turns.tolist()
@@ -148,7 +156,7 @@ def test_the_number_of_places_cannot_be_amended_and_a_missing_deadline_is_notice
             scheduler.amend(cohort_size=4)
         with pytest.raises(SettingError, match="overcommit needs rounds"):
             scheduler.amend(overcommit=2.0)
-        assert "no deadline is set: the slot of a client that never reports stays in use" in scheduler.notices()
+        assert "no deadline is set: the slot of a client that never reports stays in use" in scheduler.status().notices
         assert scheduler.amend(deadline=30.0) == ["deadline"]
         (turn, *_) = scheduler.fill(offered(*named(5)))
         assert turn.deadline == 30.0
@@ -186,12 +194,12 @@ def play(scheduler: Scheduler, steps: int, seed: int = 1, clients: int = 8) -> N
 
 
 def test_retention_changes_neither_turns_nor_state(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnout.live.operation.dispatch.SNAPSHOT_EVERY", 15)
+    monkeypatch.setattr("turnout.live.serving.slots.SNAPSHOT_EVERY", 15)
     keeping = open_slots(folder / "all.turnout")
     dropping = open_slots(folder / "some.turnout", keep_rounds=15, keep_offers=5)
     for scheduler in (keeping, dropping):
         play(scheduler, 60)
-    assert dropping.summary_round > 20
+    assert session_of(dropping).journal.summary().round > 20
     assert packed_without_times(dropping) == packed_without_times(keeping)
     dropping.compact()
     assert packed(dropping) == packed_from_disk(dropping.path)
@@ -205,7 +213,7 @@ def test_retention_changes_neither_turns_nor_state(folder: Path, monkeypatch: py
 
 
 def test_a_turn_under_way_is_kept_as_long_as_it_lasts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnout.live.operation.dispatch.SNAPSHOT_EVERY", 5)
+    monkeypatch.setattr("turnout.live.serving.slots.SNAPSHOT_EVERY", 5)
     with open_slots(folder / "fleet.turnout", keep_rounds=5, late_window=1) as scheduler:
         play(scheduler, 10)
         scheduler.fill(offered(*named(8)))
@@ -215,15 +223,15 @@ def test_a_turn_under_way_is_kept_as_long_as_it_lasts(folder: Path, monkeypatch:
                 if turn.id != long.id:
                     scheduler.report(turn.id, 2.0)
             scheduler.fill(offered(*named(8)))
-        assert 0 < scheduler.summary_round < long.id < scheduler.round - 30
+        assert 0 < session_of(scheduler).journal.summary().round < long.id < scheduler.round - 30
         scheduler.compact()
-        assert scheduler.summary_round < long.id
-        turns = scheduler.certificate().turns[scheduler.rows([long.client])]
+        assert session_of(scheduler).journal.summary().round < long.id
+        turns = scheduler.certificate().turns[client_rows(scheduler, [long.client])]
         assert scheduler.report(long.id, 90.0)
         scheduler.fill(offered(*named(8)))
-        (ended,) = scheduler.turns(long.id)
+        (ended,) = scheduler.history(round=long.id)
         assert (ended.id, ended.kind, ended.seconds) == (long.client, "arrived", 90.0)
-        assert (scheduler.certificate().turns[scheduler.rows([long.client])] >= turns).all()
+        assert (scheduler.certificate().turns[client_rows(scheduler, [long.client])] >= turns).all()
         assert packed(scheduler) == packed_from_disk(scheduler.path)
         assert all(finding.ok is not False for finding in examine(scheduler.path)), examine(scheduler.path)
 
@@ -253,7 +261,7 @@ def test_selections_are_explained_exactly(folder: Path) -> None:
     with open_slots(folder / "fleet.turnout") as scheduler:
         play(scheduler, 10)
         for decision in range(1, scheduler.round + 1):
-            (turn,) = scheduler.turns(decision)
+            (turn,) = scheduler.history(round=decision)
             explanation = scheduler.explain(turn.id, decision)
             assert explanation.standing == "chosen"
             assert explanation.exact, explanation.sentence
@@ -269,13 +277,13 @@ def test_a_client_that_misses_its_deadline_is_late_and_its_true_time_is_learned(
         assert scheduler.fill(offered(*named(6))) == []
         elapsed["seconds"] = 6.0
         assert len(scheduler.fill(offered(*named(6)))) == 3
-        (turn,) = scheduler.turns(first.id)
+        (turn,) = scheduler.history(round=first.id)
         assert (turn.kind, turn.seconds) == ("late", 5.0)
         assert scheduler.report(first.id, 9.0)
         elapsed["seconds"] = 1.0
         scheduler.report(scheduler.in_flight()[0].id, 1.5)
         scheduler.fill(offered(*named(6)))
-        (turn,) = scheduler.turns(first.id)
+        (turn,) = scheduler.history(round=first.id)
         assert turn.late_seconds == 9.0
         assert turn.folded is not None
         assert packed(scheduler) == packed_from_disk(scheduler.path)
@@ -297,7 +305,7 @@ def test_a_reporter_accepts_late_turns_for_as_many_decisions_as_the_window_has_f
             scheduler.report(turn.id, 2.0)
         (turn, *_) = scheduler.fill(offered(*named(8)))
         assert turn.id == 7
-        assert scheduler.turns(1)[0].late_seconds == 9.0
+        assert scheduler.history(round=1)[0].late_seconds == 9.0
         with pytest.raises(ReportError, match=f"round 2 of '{clients[1]}' was closed .* but late_window is 6"):
             reporter.report(clients[1], 9.0, round=2)
 
@@ -323,10 +331,10 @@ def test_a_turn_whose_time_is_unknown_is_reported_with_its_seconds(
             unknown = f"time since the selection is unknown.*: pass the seconds that '{first.client}' took"
             with pytest.raises(ReportError, match=unknown):
                 scheduler.report(first.id)
-            assert scheduler.turns(first.id)[0].kind is None
+            assert scheduler.history(round=first.id)[0].kind is None
             assert scheduler.report(first.id, 9.0)
             scheduler.fill(offered(*named(6)))
-        (turn,) = scheduler.turns(first.id)
+        (turn,) = scheduler.history(round=first.id)
         assert (turn.kind, turn.seconds) == ("arrived", 9.0)
 
 
@@ -342,15 +350,15 @@ def test_the_time_of_a_late_client_whose_status_is_unknown_is_counted_but_not_le
         elapsed["seconds"] = 6.0
         scheduler.fill(["c3"])
         assert scheduler.status().backing_off.keys() == {turn.client for turn in late}
-        before = scheduler.state()
+        before = session_of(scheduler).memory.state()
         for turn in late:
             assert scheduler.report(turn.id, 9.0)
         elapsed["seconds"] = 1.0
         scheduler.fill(["c3"])
-        after = scheduler.state()
+        after = session_of(scheduler).memory.state()
         assert scheduler.status().backing_off == {}
-        assert [scheduler.turns(turn.id)[0].late_seconds for turn in late] == [9.0, 9.0, 9.0]
-        assert all(scheduler.turns(turn.id)[0].folded is not None for turn in late)
+        assert [scheduler.history(round=turn.id)[0].late_seconds for turn in late] == [9.0, 9.0, 9.0]
+        assert all(scheduler.history(round=turn.id)[0].folded is not None for turn in late)
         assert len(before["awaited.rows"]) == 3
         assert len(after["awaited.rows"]) == 0
         learned = [key for key in before if "model" in key or "usual" in key]
@@ -364,10 +372,10 @@ def test_predictions_are_judged_from_the_third_turn_of_a_client_on(folder: Path)
         errors = []
         for seconds in (4.0, 4.0, 8.0, 8.0):
             (turn,) = scheduler.fill(offered("only"))
-            errors.append(float(scheduler.state()["ways.from_context"][0]))
+            errors.append(float(session_of(scheduler).memory.state()["ways.from_context"][0]))
             scheduler.report(turn.id, seconds)
         scheduler.fill(offered("only"))
-        errors.append(float(scheduler.state()["ways.from_context"][0]))
+        errors.append(float(session_of(scheduler).memory.state()["ways.from_context"][0]))
     assert errors[:3] == [0.0, 0.0, 0.0]
     assert errors[3] > 0.4  # the third turn took twice as long as predicted
     assert errors[4] < errors[3]
@@ -423,7 +431,9 @@ def test_every_policy_that_fills_slots_continues_after_a_restart(folder: Path, p
         play(scheduler, 14)
         before = packed(scheduler)
         given = scheduler.round
-        assert scheduler.has_guarantee == (policy not in ("random", "round-robin", "oort", "power-of-choice", "ucb-cs"))
+        assert (session_of(scheduler).certificate() is not None) == (
+            policy not in ("random", "round-robin", "oort", "power-of-choice", "ucb-cs")
+        )
         scheduler.forget(next(name for name in named(8) if name not in training_of(scheduler)))
     with open_slots(path, policy=policy, settings=POLICIES[policy]) as scheduler:
         assert given == scheduler.round > 14
@@ -431,14 +441,14 @@ def test_every_policy_that_fills_slots_continues_after_a_restart(folder: Path, p
         assert packed(scheduler) == packed_from_disk(path)
         play(scheduler, 6, seed=3)
         assert scheduler.round > given
-        if scheduler.has_guarantee:
+        if session_of(scheduler).certificate() is not None:
             certify(path, folder / "proof.json", folder / "proof.jsonl")
     assert all(finding.ok is not False for finding in examine(path)), examine(path)
 
 
 def training_of(scheduler: Scheduler) -> set[str]:
     """Returns the clients whose turns have not ended, also if their results were reported."""
-    rows = scheduler.state()["in_flight.started"].nonzero()[0].tolist()
+    rows = session_of(scheduler).memory.state()["in_flight.started"].nonzero()[0].tolist()
     return {scheduler.clients[row] for row in rows}
 
 
@@ -456,7 +466,7 @@ def test_every_policy_goes_on_after_a_restart_that_lost_the_statuses_of_turns_un
         for number in under_way:
             scheduler.report(number, 4.0, loss=0.5)
         assert len(scheduler.fill(offered(*named(8)))) == 3
-        assert [scheduler.turns(number)[0].kind for number in under_way] == ["arrived"] * len(under_way)
+        assert [scheduler.history(round=number)[0].kind for number in under_way] == ["arrived"] * len(under_way)
         assert packed_without_contexts(scheduler) == packed_from_disk(path)
         play(scheduler, 3)
     assert [finding.message for finding in examine(path) if finding.ok is False] == []
@@ -470,8 +480,8 @@ def test_statuses_that_are_not_persisted_change_no_turn(folder: Path) -> None:
         for scheduler in (keeping, dropping):
             play(scheduler, 16)
         assert packed_without_times(dropping) == packed_without_times(keeping)
-        assert [turn.id for number in range(1, 20) for turn in dropping.turns(number)] == [
-            turn.id for number in range(1, 20) for turn in keeping.turns(number)
+        assert [turn.id for number in range(1, 20) for turn in dropping.history(round=number)] == [
+            turn.id for number in range(1, 20) for turn in keeping.history(round=number)
         ]
 
 
@@ -495,7 +505,7 @@ def test_messages_speak_of_decisions_not_of_rounds(folder: Path) -> None:
             scheduler.fill(offered(*named(8)[1:]))
             for turn in scheduler.in_flight():
                 scheduler.report(turn.id, 2.0)
-        (notice,) = [notice for notice in scheduler.notices() if "the promise is broken" in notice]
+        (notice,) = [notice for notice in scheduler.status().notices if "the promise is broken" in notice]
         assert "c0 is" in notice
         assert "since decision" in notice
         assert "cohort_size" not in notice
@@ -514,13 +524,13 @@ def test_turns_under_way_when_the_features_are_amended_count_but_teach_no_times(
         statuses = {client: {"battery": 0.5} for client in named(8)}
         new = scheduler.fill(statuses)
         assert [turn.id for turn in new] == [4, 5]
-        scheduler.snapshot()
+        session_of(scheduler).snapshot()
         scheduler.report(third.id, 6.0)
         scheduler.report(new[0].id, 7.0)
         assert [turn.id for turn in scheduler.fill(statuses)] == [6, 7]
-        assert scheduler.state()["numbers.arrived"].sum() == 4
+        assert session_of(scheduler).memory.state()["numbers.arrived"].sum() == 4
         rows = {turn.client: scheduler.history(turn.client)[0].row for turn in (first, second, third, new[0])}
-        model = scheduler.policy.time_model
+        model = session_of(scheduler).fleet.policy.time_model
         assert model is not None
         learned = ExchangeTimeModel(8, features=1, ridge=3.0, prior="fleet", relative_ridge=True)
         learned.learn(np.array([rows[new[0].client]]), np.array([[0.5]]), np.array([7.0]))

@@ -61,7 +61,7 @@ def test_a_server_killed_at_any_write_loses_and_doubles_no_turn(folder: Path, se
         assert packed(survivor) == packed_from_disk(path)
         assert packed_without_times(survivor) == packed_without_times(twin)
         for number in range(1, twin.round + 1):
-            (own,), (other,) = survivor.turns(number), twin.turns(number)
+            (own,), (other,) = survivor.history(round=number), twin.history(round=number)
             assert (own.id, own.kind, own.seconds, own.why, own.loss) == (
                 other.id,
                 other.kind,
@@ -69,7 +69,7 @@ def test_a_server_killed_at_any_write_loses_and_doubles_no_turn(folder: Path, se
                 other.why,
                 other.loss,
             )
-        assert set(given) <= {(number, survivor.turns(number)[0].id) for number in range(1, survivor.round + 1)}
+        assert set(given) <= {(number, survivor.history(round=number)[0].id) for number in range(1, survivor.round + 1)}
         assert survivor.certificate().turns.tolist() == twin.certificate().turns.tolist()
     assert all(finding.ok is not False for finding in examine(path)), examine(path)
     certify(path, folder / "proof.json", folder / "proof.jsonl")
@@ -87,7 +87,7 @@ def test_devices_that_check_in_while_the_server_is_killed_lose_and_double_no_tur
     assert len(set(given)) == len({number for number, _ in given})  # one turn, one client, also if it asked again
     with Scheduler.open(path) as survivor:
         assert wanted <= survivor.round < wanted + SLOTS  # devices that were gathered get their turns together
-        turns = [survivor.turns(number)[0] for number in range(1, survivor.round + 1)]
+        turns = [survivor.history(round=number)[0] for number in range(1, survivor.round + 1)]
         assert set(given) <= {(turn.round, turn.id) for turn in turns}
         for turn in turns:
             expected = ("failed", None) if turn.round % 11 == 0 else ("arrived", seconds_of(turn.round, turn.id))

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from benchmarks.check_ins import Clock, simulated_clock
-from live.fleets import named, packed, packed_from_disk
+from live.fleets import amendments_of, named, packed, packed_from_disk
 from turnout import GivenTurn, InfeasiblePromise, Scheduler, SettingError, Wait
-from turnout.live._internals import examine
+from turnout.live._internals import examine, session_of
+from turnout.live.serving.slots import SlotServer
+from turnout.live.turns.slots.state import SlotFleet
 
 SETTINGS: dict[str, Any] = {"guaranteed_rate": "1/20", "tolerance": 1.0, "paid": "chosen"}
 
@@ -110,7 +112,7 @@ def test_turns_end_while_a_window_gathers(tmp_path: Path, clock: Clock) -> None:
         scheduler.fill(["a"])
         scheduler.report(1, 3.0)
         assert "1 device is waiting" in wait_of(scheduler.check_in("a")).why  # its turn has ended with this call
-        assert scheduler.state()["flights.decisions"].tolist() == []
+        assert session_of(scheduler).memory.state()["flights.decisions"].tolist() == []
         assert packed(scheduler) == packed_from_disk(scheduler.path)
         assert clock.now == 0
 
@@ -203,7 +205,7 @@ def test_a_rest_outlasts_snapshots_and_retention(tmp_path: Path, clock: Clock) -
             for turn in scheduler.fill([f"other-{row}"]):
                 scheduler.report(turn.id, 3.0)
         scheduler.compact()
-        assert scheduler.summary_round > 1
+        assert session_of(scheduler).journal.summary().round > 1
     clock.now += 7199.0
     with open_fleet(path) as scheduler:
         assert scheduler.fill(["a"]) == []
@@ -262,7 +264,7 @@ def test_a_rest_that_is_amended_counts_from_turns_that_were_given_before(tmp_pat
         scheduler.report(1, 3.0)
         clock.now += 40.0
         assert scheduler.amend(rest_seconds=50.0) == ["rest_seconds"]
-        assert scheduler.amendments[-1].sentence() == "amended after turn 1: rest_seconds from none to 50.0"
+        assert amendments_of(scheduler)[-1].sentence() == "amended after turn 1: rest_seconds from none to 50.0"
         assert scheduler.fill(["a"]) == []
         clock.now += 10.0
         assert len(scheduler.fill(["a"])) == 1
@@ -301,7 +303,7 @@ def test_a_forgotten_client_leaves_no_time_of_its_last_turn(tmp_path: Path, cloc
             scheduler.report(turn, 3.0)
         scheduler.fill([])
         scheduler.forget("a")
-        given = scheduler.state()["given"].tolist()
+        given = session_of(scheduler).memory.state()["given"].tolist()
         assert [value == value for value in given] == [client == "b" for client in scheduler.clients]
         assert packed(scheduler) == packed_from_disk(path)
         assert clock.now == 0
@@ -314,13 +316,13 @@ def test_a_notice_states_that_rests_leave_slots_empty(tmp_path: Path, clock: Clo
             for turn in scheduler.fill(named(4)):
                 scheduler.report(turn.id, 10.0)
         scheduler.fill([])
-        (notice,) = [notice for notice in scheduler.notices() if "slots stay empty" in notice]
+        (notice,) = [notice for notice in scheduler.status().notices if "slots stay empty" in notice]
         assert notice == (
             "slots stay empty, because each client has at most one turn in 100 s: about 0.4 of 2 slots can be in use. "
             "Amend the fleet to a rest_seconds of at most 20 to use all of them"
         )
         scheduler.amend(rest_seconds=20.0)
-        assert not any("slots stay empty" in notice for notice in scheduler.notices())
+        assert not any("slots stay empty" in notice for notice in scheduler.status().notices)
         assert clock.now == 0
 
 
@@ -379,6 +381,9 @@ def test_clients_that_rest_do_not_ask_for_turns(tmp_path: Path, clock: Clock) ->
         scheduler.report(first.id, 4.0)
         assert "rests for" in wait_of(scheduler.check_in("a")).why
         assert len(training(scheduler)) == 2
-        pace = scheduler._waiting.pace(scheduler._slot_fleet)
+        server, slot_fleet = scheduler._server, session_of(scheduler).fleet
+        assert isinstance(server, SlotServer)
+        assert isinstance(slot_fleet, SlotFleet)
+        pace = server.check_ins.pace(slot_fleet)
         assert pace is not None
         assert (pace.mean_turn, pace.clients) == (4.0, 4)  # two train and two wait; "a" rests

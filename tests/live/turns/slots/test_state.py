@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from live.turns.slots.played import SLOTS, open_slots, play_turns
+from live.turns.slots.played import SLOTS
 from turnout.errors import ReportError, StateError
 from turnout.live.features import PAPER_FEATURES
 from turnout.live.journal.replay import fresh_fleet
@@ -110,14 +109,3 @@ def test_a_state_whose_parts_contradict_each_other_is_refused(
     change(state)
     with pytest.raises(StateError, match=message):
         restored.restore(state, IDS)
-
-
-def test_a_state_from_before_rests_existed_has_no_times_of_turns(tmp_path: Path) -> None:
-    with open_slots(tmp_path / "fleet.turnout") as scheduler:
-        play_turns(scheduler, 3)
-        state, clients = scheduler.state(), scheduler.clients
-    assert not np.isnan(state.pop("given")).all()
-    restored = fresh_fleet(SchedulerSettings(**SLOTS), PAPER_FEATURES)
-    assert isinstance(restored, SlotFleet)
-    restored.restore(state, clients)
-    assert np.isnan(restored.given).tolist() == [True] * len(clients)

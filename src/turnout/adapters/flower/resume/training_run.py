@@ -21,6 +21,7 @@ from turnout.adapters.flower.rounds.round_summary import RoundSummary, summarize
 from turnout.adapters.flower.simulated import SimulatedFleet
 from turnout.errors import SettingError, StateError
 from turnout.live import Scheduler
+from turnout.live._internals import session_of
 from turnout.log import get_log
 from turnout.storage.training_log import METRIC_KINDS, OWN_PREFIX, Metrics
 
@@ -141,7 +142,7 @@ class TrainingRun:
         self._metrics[kind][number] = metrics_of(metrics)
         if self._is_saved:
             self._files.write_metrics(self._metrics)
-        if (tracker := self._scheduler.tracker) is not None:
+        if (tracker := session_of(self._scheduler).tracker) is not None:
             values = {
                 f"{kind}/{name}": float(value)
                 for name, value in metrics.items()
@@ -221,7 +222,7 @@ class TrainingRun:
     def _close(self, run: SavedRun) -> MetricRecord:
         """Closes the round in the fleet and returns its metrics, including those of the selection."""
         metrics = MetricRecord(run.metrics)
-        if self._scheduler.settings.concurrency is None:
+        if self._scheduler.settings.has_rounds:
             opened = self._scheduler.open_round
             if opened is not None and opened.round == run.fleet_round:
                 self._scheduler.close_round(after=run.waited or None)

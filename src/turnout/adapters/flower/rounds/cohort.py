@@ -12,6 +12,7 @@ from turnout.adapters.flower.rounds.live_round import LiveRound
 from turnout.adapters.flower.simulated import SimulatedFleet
 from turnout.errors import SettingError, StateError
 from turnout.live import GivenTurn, Scheduler, Statuses
+from turnout.live._internals import session_of
 from turnout.log import get_log
 
 log = get_log("flwr")
@@ -63,8 +64,8 @@ class CohortSelector:
             cohort = self._scheduler.choose(self._statuses(connected, number))
         else:
             cohort = self._scheduler.choose({})
-            recorded = {turn.id for turn in self._scheduler.turns() if turn.kind is not None}
-            failed = {turn.id for turn in self._scheduler.turns() if turn.kind == "failed"}
+            recorded = {turn.id for turn in self._scheduler.history() if turn.kind is not None}
+            failed = {turn.id for turn in self._scheduler.history() if turn.kind == "failed"}
             for client in cohort:
                 if client not in connected and client not in recorded:
                     self._scheduler.report_failure(client, "was not connected when the server restarted")
@@ -72,7 +73,7 @@ class CohortSelector:
         if opened is None:
             raise StateError("the scheduler has no open round after a selection: another process closed it")
         nodes = {client: connected[client] for client in cohort if client in connected and client not in failed}
-        return LiveRound(opened, nodes, self._scheduler.predicted_seconds(), recorded)
+        return LiveRound(opened, nodes, session_of(self._scheduler).predicted_seconds(), recorded)
 
     def fill(self, grid: TimedGrid, *, may_wait: bool) -> tuple[list[GivenTurn], dict[str, int]]:
         """Gives turns for the free slots of a fleet without rounds; returns them, and the node of each client.
@@ -118,7 +119,7 @@ class CohortSelector:
         """Returns the statuses of the connected clients, after entering new ones into the fleet."""
         if connected is not self._registered or self._scheduler.clients != self._ids:  # a client may be forgotten
             self._scheduler.register(list(connected))
-            self._rows = self._scheduler.rows(list(connected))
+            self._rows = np.array([session_of(self._scheduler).row(client) for client in connected], dtype=np.int64)
             self._registered, self._ids = connected, self._scheduler.clients
             self._nodes.save_keys(self._ids)
             if self._groups is not None:

@@ -28,7 +28,7 @@ def summarize_round(scheduler: Scheduler, round: int, expected: Mapping[str, flo
         expected: the predicted seconds of the clients.
         waited: the seconds that the server waited, for replies and for failures.
     """
-    turns = scheduler.turns(round)
+    turns = scheduler.history(round=round)
     certificate = certificate_of(scheduler)
     metrics = {
         f"{OWN_PREFIX}round-seconds": waited if turns else 0.0,

@@ -12,7 +12,7 @@ import numpy as np
 
 from turnout.errors import PluginError, SettingError
 from turnout.kernel.arrays import as_count
-from turnout.kernel.certificate import STATUSES, Clock, PromiseStatus
+from turnout.kernel.certificate import STATUSES, PromiseStatus, TimeUnit
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.slots.turns import STARTED
 from turnout.lab.analysis.metrics import summarise_shortfall
@@ -302,14 +302,13 @@ def _compare(
 
 def _sentence(outcome: JudgedRounds, record: Recording) -> str:
     """Returns the status of the promise as a sentence."""
-    clock: Clock = "round" if record.slots is None else "decision"
-    return replace(outcome.shortfall.certificate, clock=clock).summary().sentence(record.name)
+    return replace(outcome.shortfall.certificate, unit=TimeUnit.of(record.slots)).summary().sentence(record.name)
 
 
 def _describe_promises(promises: Sequence[tuple[int, Guarantee]], slots: int | None) -> str:
     """Returns the promises as a phrase; each of them once, if amendments left it as it was."""
     text = last = describe_promise(promises[0][1], slots)
-    noun = "round" if slots is None else "turn"
+    noun = TimeUnit.of(slots).turn
     for after, promise in promises[1:]:
         phrase = describe_promise(promise, slots)
         if phrase != last:

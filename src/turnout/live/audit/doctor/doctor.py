@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from turnout.errors import StoreError
+from turnout.kernel.certificate import TimeUnit
 from turnout.live.audit.doctor import slots, tables
 from turnout.live.audit.doctor.findings import (
     RESTORE,
@@ -65,13 +66,13 @@ def examine(path: Path) -> list[Finding]:
         )
         if not readable.ok or not _has_schema(db):
             return _with_path([readable, pages], path)
-        noun = "decision" if _is_without_rounds(db) else "round"
+        unit = TimeUnit.DECISION if _is_without_rounds(db) else TimeUnit.ROUND
         checks: dict[str, Callable[[], CheckResult]] = {
             "settings": lambda: _check_settings(db),
-            "summary": lambda: tables.check_summary(db, noun),
+            "summary": lambda: tables.check_summary(db, unit),
             "events": lambda: tables.check_events(db),
             "clients": lambda: tables.check_clients(db),
-            "turns": lambda: tables.check_turns(db, noun),
+            "turns": lambda: tables.check_turns(db, unit),
             **(_checks_without_rounds(db) if _is_without_rounds(db) else _checks_of_rounds(db)),
             "answers": lambda: tables.check_answers(db),
         }
@@ -79,8 +80,8 @@ def examine(path: Path) -> list[Finding]:
         findings = [readable, pages, log, *(run_check(part, check) for part, check in checks.items())]
         can_replay = _is_intact(findings) and not snapshot_required(db)
         findings.extend(check_state(path, db, DELETE_SNAPSHOT if can_replay else RESTORE))
-        remedy = DELETE_OFFER.format(noun=noun) if _is_intact(findings) else RESTORE
-        findings.append(run_check("offers", lambda: tables.check_offers(db, noun), remedy))
+        remedy = DELETE_OFFER.format(noun=unit) if _is_intact(findings) else RESTORE
+        findings.append(run_check("offers", lambda: tables.check_offers(db, unit), remedy))
         information = (
             run_check("writer", lambda: _describe_writer(db, path)),
             run_check("size", lambda: _describe_size(db, path)),

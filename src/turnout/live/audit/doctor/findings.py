@@ -105,7 +105,7 @@ def snapshot_required(db: sqlite3.Connection) -> str:
     fills = sum(1 for _ in event_data(db, FILL))
     if stored < sum(1 for _ in close_events(db)) + fills:
         return f"the {'presence of clients at some decisions' if fills else 'availability of some rounds'} was dropped"
-    if any(not unpack_closed(data, None)[0].has_context.all() for _, data in close_events(db)) or any(
+    if any(not has_context(unpack_closed(data, None)[0].contexts).all() for _, data in close_events(db)) or any(
         not has_context(unpack_fill(data, None).contexts).all() for data in event_data(db, FILL)
     ):
         return "the statuses of clients are not persisted"

@@ -28,8 +28,8 @@ from turnout.live.journal.replay import FleetState, load, stored_features
 from turnout.live.journal.summary import read_summary, read_totals
 from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.outcomes import KINDS
-from turnout.live.turns.rounds.state import Fleet
 from turnout.live.turns.slots.state import SlotFleet
+from turnout.live.turns.state import Fleet
 
 
 def check_state(path: Path, db: sqlite3.Connection, remedy: str) -> Iterator[Finding]:

@@ -6,25 +6,27 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from turnout.errors import OfferError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_rows
+from turnout.kernel.arrays import BoolArray
 from turnout.kernel.feasibility import require_feasible
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.live import clock
 from turnout.live.clock import boot_id, now
-from turnout.live.features import ClientStatus, Features, FleetStatus
+from turnout.live.features import Features, FleetStatus, Status
 from turnout.live.settings import SchedulerSettings
+from turnout.live.turns.offering import build_offer, deadline_of, record_offer
 from turnout.live.turns.records import OpenRound, RecordedOffer
-from turnout.live.turns.rounds.reliability import probability_at_least
-from turnout.live.turns.rounds.state import Fleet
-
-Statuses = Mapping[str, ClientStatus | Mapping[str, float]] | FleetStatus
+from turnout.live.turns.reliability import probability_at_least
+from turnout.live.turns.state import Fleet
 
 
 def build_open_round(
-    fleet: Fleet, features: Features, settings: SchedulerSettings, statuses: Statuses, joined: tuple[str, ...]
+    fleet: Fleet,
+    features: Features,
+    settings: SchedulerSettings,
+    statuses: Mapping[str, Status] | FleetStatus,
+    joined: tuple[str, ...],
 ) -> tuple[OpenRound, RecordedOffer]:
     """Asks the policy for a cohort, without changing any state; returns the round and its offer.
 
@@ -37,7 +39,8 @@ def build_open_round(
     """
     if not fleet.ids:
         raise OfferError("the fleet has no clients: choose with the status of at least one, or register some")
-    available, contexts = build_offer(fleet, features, settings, statuses)
+    is_there, contexts = build_offer(fleet, features, settings, statuses)
+    available = is_there & ~fleet.unavailable
     number = fleet.round + 1
     if number == 1 and not settings.allow_infeasible:
         _require_feasible(fleet, available)
@@ -57,82 +60,7 @@ def build_open_round(
         available=available,
         reasons=selection.reasons,
     )
-    record_up_to = settings.record_offers_up_to if settings.persist_statuses else 0
-    return opened, _recorded_offer(opened, contexts, record_up_to)
-
-
-def _recorded_offer(opened: OpenRound, contexts: FloatArray, record_up_to: int) -> RecordedOffer:
-    """Returns the offer to record, without contexts in fleets of more than `record_up_to` clients."""
-    if len(opened.available) <= record_up_to:
-        return RecordedOffer(opened.round, opened.rows, opened.reasons, opened.available, contexts[opened.available])
-    selected = np.zeros(len(opened.available), dtype=np.bool_)
-    selected[opened.rows] = True
-    return RecordedOffer(opened.round, opened.rows, opened.reasons, selected, None)
-
-
-def build_offer(
-    fleet: Fleet,
-    features: Features,
-    settings: SchedulerSettings,
-    statuses: Statuses,
-    *,
-    excluded: BoolArray | None = None,
-) -> tuple[BoolArray, FloatArray]:
-    """Returns which clients may be selected, and the contexts of all clients, by row.
-
-    Args:
-        fleet: The state of the fleet.
-        features: The features of the fleet.
-        settings: The settings of the fleet.
-        statuses: The statuses of the available clients.
-        excluded: The clients that must not be selected; by default those that are retired or backed off.
-    """
-    clients = len(fleet.ids)
-    excluded = fleet.unavailable if excluded is None else excluded
-    rows: IntArray | None
-    if isinstance(statuses, FleetStatus):
-        rows = None if statuses.rows is None else as_rows("rows", statuses.rows, OfferError, clients=clients)
-        columns = {name: _as_column(name, values) for name, values in statuses.columns.items()}
-        _check_columns(features, columns, clients if rows is None else len(rows))
-    else:
-        rows = np.array([fleet.rows[client] for client in statuses], dtype=np.int64)
-        columns = features.columns(list(statuses.items()))
-    cold = fleet.needs_cold_start()
-    server = {
-        "needs_cold_start": cold if rows is None else cold[rows],
-        "model_size": np.broadcast_to(np.float64(settings.model_size), clients if rows is None else len(rows)),
-    }
-
-    def name_of(index: int) -> str:
-        return repr(fleet.ids[index if rows is None else int(rows[index])])
-
-    contexts = features.contexts(columns, server, name_of, rows=rows, clients=clients)
-    if rows is None:
-        return ~excluded, contexts
-    available = np.zeros(clients, dtype=np.bool_)
-    available[rows] = True
-    return available & ~excluded, contexts
-
-
-def _check_columns(features: Features, columns: Mapping[str, FloatArray], clients: int) -> None:
-    for feature in features.declared:
-        if feature.name not in columns:
-            raise OfferError(
-                f"the status must have a column {feature.name!r}, got {', '.join(columns) or 'no columns'}: add it"
-            )
-        if columns[feature.name].shape != (clients,):
-            raise OfferError(
-                f"{feature.name} must have one value per client, shape ({clients},), got shape "
-                f"{columns[feature.name].shape}"
-            )
-
-
-def _as_column(name: str, values: npt.ArrayLike) -> FloatArray:
-    """Returns a column as floats; NaN and infinity are refused later, in a message that names the client."""
-    array = np.asarray(values)
-    if array.dtype.kind not in "fiu":
-        raise OfferError(f"{name} must hold numbers, not {array.dtype}")
-    return array.astype(np.float64, copy=False)
+    return opened, record_offer(settings, number, rows, selection.reasons, available, contexts)
 
 
 def _require_feasible(fleet: Fleet, available: BoolArray) -> None:
@@ -196,13 +124,3 @@ def _smallest_sufficient(try_size: Callable[[int], tuple[Selection, bool]], smal
             return selection
         insufficient, extra = size, 2 * extra
     return selection
-
-
-def deadline_of(fleet: Fleet, settings: SchedulerSettings, rows: IntArray, contexts: FloatArray) -> float | None:
-    """Returns the deadline of a round in seconds, or None if it has none."""
-    if settings.deadline != "auto":
-        return settings.deadline
-    if fleet.model is None or not len(rows) or (fleet.counters.learned[rows] == 0).any():
-        return settings.deadline_ceiling
-    slowest = float(fleet.model.predict(contexts, rows).max())
-    return float(np.clip(settings.deadline_multiple * slowest, settings.deadline_floor, settings.deadline_ceiling))

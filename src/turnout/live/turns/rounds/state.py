@@ -1,172 +1,39 @@
-"""The state of a fleet in memory: what its closed rounds, and clients that joined and left, amount to."""
+"""The state of a fleet with rounds."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import ClassVar
 
-import numpy as np
-
-from turnout.counting import counted
-from turnout.errors import StateError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, saved_value
-from turnout.kernel.certificate import Certificate, exact_tolerance
-from turnout.kernel.exchange_time import ExchangeTimeModel
-from turnout.kernel.fairness import FairnessQueues
-from turnout.kernel.rounds import LateArrivals, RoundReport
-from turnout.live.turns.outcomes import FAILED, LATE, OUTCOME_OF_KIND, OUTRUN, SURPLUS
-from turnout.live.turns.records import ClosedRound
-from turnout.live.turns.rounds.counters import ClientCounters
-from turnout.live.turns.rounds.history import JUDGED_AFTER, ClientHistory
-from turnout.live.turns.rounds.reliability import backoff_rounds
-from turnout.policies.base import SelectionPolicy, prefixed, subset
-
-#: The number of rounds after which a client may be called rarely available.
-ENOUGH_ROUNDS = 20
-#: The order of the counters in a snapshot, those of the history included.
-_STORED_COUNTERS = (
-    *("joined", "offered", "trained_in", "arrived", "lost"),
-    *("learned", "misses", "rest_until", "retired", "broken_since"),
-)
+from turnout.errors import StoreError
+from turnout.kernel.certificate import TimeUnit
+from turnout.kernel.rounds import RoundReport
+from turnout.live.turns.outcomes import OUTCOME_OF_KIND
+from turnout.live.turns.records import CLOSE, ClosedRound, unpack_closed
+from turnout.live.turns.state import Fleet
 
 
-@dataclass(frozen=True, slots=True)
-class PendingArrival:
-    """What was learned about a late client, until its true time is known.
+class RoundFleet(Fleet):
+    """The clients by row, and what is known about each; `close`, `join`, `retire`, `forget` and `amend` change it."""
 
-    Attributes:
-        context: The context of the client in the round in which it was late.
-        deadline: The time that was learned in place of the true time, in seconds.
-        learned: The number of times that had been learned from the client, this one included.
-    """
+    unit: ClassVar[TimeUnit] = TimeUnit.ROUND
 
-    context: tuple[float, ...]
-    deadline: float
-    learned: int
+    def apply(self, kind: str, data: bytes, availability: bytes | None) -> None:
+        """Applies the stored close of a round."""
+        if kind != CLOSE:
+            raise StoreError("the fleet has rounds, but its journal has turns without rounds: restore a backup")
+        if availability is None:
+            raise StoreError("the availability of clients in a round is not stored any more: restore a backup")
+        closed = unpack_closed(data, availability)[0]
+        if closed.round != self.round + 1:
+            raise StoreError(
+                f"the close of round {closed.round} follows that of round {self.round}, so one was recorded twice or "
+                "is missing: restore a backup"
+            )
+        self.close(closed, self.build_report(closed))
 
-
-class Fleet:
-    """The clients by row, and what is known about each.
-
-    Only `join`, `close`, `retire`, `forget` and `amend` change it.
-
-    Args:
-        build: Builds the policy for a number of clients.
-        backoff_after: The number of consecutive misses after which a client is backed off.
-        late_window: The number of rounds in which the true time of a late client is still learned.
-    """
-
-    def __init__(self, build: Callable[[int], SelectionPolicy], *, backoff_after: int, late_window: int) -> None:
-        self._build = build
-        self._backoff_after, self._late_window = backoff_after, late_window
-        self.ids: list[str] = []
-        self._rows: dict[str, int] | None = None  # None until a row is looked up
-        self._policy: SelectionPolicy | None = None
-        self.round = 0
-        # These spare tests of all clients in every round: no promise can be broken up to the first round (0 if that is
-        # not known), and no client is backed off after the second.
-        self._unbroken_until = self._last_backoff = 0
-        self._has_retired = False
-        self.counters = ClientCounters()
-        self.history = ClientHistory()
-        self.pending: dict[tuple[int, int], PendingArrival] = {}
-
-    @property
-    def rows(self) -> dict[str, int]:
-        """The row of each client, by id; do not change it."""
-        if self._rows is None:
-            rows = dict(zip(self.ids, range(len(self.ids)), strict=True))
-            if len(rows) < len(self.ids):
-                repeated = counted(len(self.ids) - len(rows), "client", "have")
-                raise StateError(f"{repeated} the id of another one: restore a backup")
-            self._rows = rows
-        return self._rows
-
-    @property
-    def policy(self) -> SelectionPolicy:
-        """The policy that selects; it exists from the first client on."""
-        if self._policy is None:
-            raise StateError("the fleet has no clients yet: choose with the status of at least one, or register some")
-        return self._policy
-
-    @property
-    def model(self) -> ExchangeTimeModel | None:
-        """The policy's model of exchange times, if it has one."""
-        return None if self._policy is None else self._policy.time_model
-
-    @property
-    def queues(self) -> FairnessQueues | None:
-        """The turns that the policy owes, if it guarantees any."""
-        return None if self._policy is None else self._policy.debts
-
-    @property
-    def unavailable(self) -> BoolArray:
-        """Whether each client must not be selected in the next round, because it is retired or backed off."""
-        unavailable = np.zeros(len(self.ids), dtype=np.bool_)
-        if self._last_backoff > self.round:
-            unavailable |= self.counters.backing_off(self.round)
-        if self._has_retired:
-            unavailable |= self.counters.retired > 0
-        return unavailable
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether a client that has not retired is beyond the tolerance of its promise."""
-        if 0 < self.round <= self._unbroken_until:
-            return False
-        broken = self.counters.broken_since > 0
-        return bool(broken.any()) and bool((broken & (self.counters.retired == 0)).any())
-
-    def certificate(self) -> Certificate | None:
-        """Returns what every client was promised and got, since when promises are broken, and who has retired.
-
-        None if the policy guarantees nothing.
-        """
-        certificate = self.policy.certificate()
-        if certificate is None:
-            return None
-        return replace(
-            certificate, broken_since=self.counters.broken_since.copy(), retired=self.counters.retired.astype(np.bool_)
-        )
-
-    def rarely_available(self) -> IntArray:
-        """Returns the rows of clients that were available in fewer rounds than their guaranteed rate requires."""
-        if self.queues is None or self.queues.accrual == "available":
-            return np.empty(0, dtype=np.int64)
-        rare = self.counters.offered < self.queues.guaranteed_rates * (self.round - self.counters.joined)
-        return np.flatnonzero(rare & self.observed_enough())
-
-    def observed_enough(self) -> BoolArray:
-        """Returns which clients have been in the fleet for enough rounds to judge how often they are available."""
-        enough: BoolArray = (self.round - self.counters.joined >= ENOUGH_ROUNDS) & (self.counters.retired == 0)
-        return enough
-
-    def observed_availability(self) -> FloatArray:
-        """Returns the estimated probability that each client is available, by Laplace's rule."""
-        availability: FloatArray = (self.counters.offered + 1) / (self.round - self.counters.joined + 2)
-        return availability
-
-    def needs_cold_start(self) -> BoolArray:
-        """Returns which clients did not train in the last closed round."""
-        cold: BoolArray = self.counters.last_trained != self.round
-        return cold
-
-    def join(self, ids: Sequence[str]) -> None:
-        """Adds new clients, in this order."""
-        if not ids:
-            return
-        self._unbroken_until = 0
-        if self._rows is not None:
-            self._rows.update(zip(ids, range(len(self.ids), len(self.ids) + len(ids)), strict=True))
-        self.ids.extend(ids)
-        if self._policy is None:
-            self._policy = self._build(len(ids))
-        else:
-            self._policy.add(len(ids))
-        self.counters.add(len(ids), self.round)
-        self.history.add(len(ids))
+    def apply_before(self, number: int, kind: str, data: bytes, availability: bytes | None) -> bool:  # noqa: ARG002
+        """Returns whether an event closed this round; its cohort was selected in the state before that."""
+        return kind == CLOSE and self.round + 1 == number
 
     def build_report(self, closed: ClosedRound) -> RoundReport:
         """Returns the report of a round for the policy; raises an error if the policy does not accept it."""
@@ -178,212 +45,20 @@ class Fleet:
             available=closed.available,
             outcomes=OUTCOME_OF_KIND[closed.kinds],
             losses=closed.losses,
-            late_arrivals=self._late_arrivals(closed),
+            late_arrivals=self._late_arrivals(closed.late_turns, closed.late_seconds),
         )
         self.policy.check_report(report)
         return report
 
-    def close(self, closed: ClosedRound) -> RoundReport:
-        """Applies a closed round, and returns the report that the policy learned from."""
-        report = self.build_report(closed)
-        predicted = self._predict(closed)
+    def close(self, closed: ClosedRound, report: RoundReport) -> None:
+        """Applies a closed round, of which the policy learns the report that `build_report` returned."""
+        rows, kinds = closed.rows, closed.kinds
+        predicted = None if self.model is None else self._predict(rows, kinds, closed.contexts)
         self.policy.tell(report)
         self.round = closed.round
-        self.history.record(closed.rows, closed.kinds, closed.seconds, predicted)
-        self._update_counters(closed)
-        self._update_pending(closed)
+        self.history.record(rows, kinds, closed.seconds, predicted)
+        self.counters.offered += 1 if closed.available.all() else closed.available
+        self._count_ended(closed.round, rows, kinds, closed.contexts, closed.seconds)
+        self._settle_late(closed.late_turns)
+        self._drop_pending()
         self._judge()
-        return report
-
-    def retire(self, row: int) -> None:
-        """Retires a client: it accrues no more turns, and the turns it is owed remain recorded."""
-        self._unbroken_until = 0
-        self.counters.retired[row] = 1
-        self._has_retired = True
-        if self.queues is not None:
-            self.queues.retire([row])
-
-    def forget(self, row: int, name: str) -> None:
-        """Retires a client and forgets what it reported; only the turns and debts that the certificate needs remain."""
-        self.retire(row)
-        self.erase(row, name)
-
-    def erase(self, row: int, name: str) -> None:
-        """Forgets the id and everything that a client reported, without retiring it."""
-        del self.rows[self.ids[row]]
-        self.ids[row] = name
-        self.rows[name] = row
-        self.policy.forget([row])
-        self.counters.forget(row)
-        self.history.forget(row)
-        self.pending = {key: arrival for key, arrival in self.pending.items() if key[1] != row}
-
-    def amend(self, build: Callable[[int], SelectionPolicy], *, new_features: int | None) -> None:
-        """Replaces the policy by one with other settings, which continues with the same turns, debts and times.
-
-        A promise that the new tolerance does not break is no longer recorded as broken; one that it breaks is recorded
-        as broken from the next closed round on.
-
-        Args:
-            build: Builds the policy with the new settings for a number of clients.
-            new_features: The number of features of a context if the features are new, otherwise None. With new features
-                the times of all clients are learned again.
-        """
-        if self._policy is not None:
-            self._policy.settle()
-            amended = build(len(self.ids))
-            amended.restore(amended.amended_state(self._policy.state(), keep_times=new_features is None))
-            self._policy = amended
-            certificate = amended.certificate()
-            if certificate is not None:
-                self.counters.broken_since *= certificate.broken
-        self._build, self._unbroken_until = build, 0
-        if new_features is not None:
-            self._restart_learning(new_features)
-
-    def state(self) -> dict[str, Any]:
-        """Returns everything except the ids, as plain arrays and numbers."""
-        keys = sorted(self.pending)
-        arrivals = [self.pending[key] for key in keys]
-        contexts = np.array([arrival.context for arrival in arrivals], dtype=np.float64)
-        counters = {**self.counters.stored(), **self.history.counters()}
-        return {
-            "clients": len(self.ids),
-            "round": self.round,
-            **prefixed("numbers", {key: counters[key] for key in _STORED_COUNTERS}),
-            **prefixed("ways", self.history.errors()),
-            "awaited.rounds": np.array([key[0] for key in keys], dtype=np.int64),
-            "awaited.rows": np.array([key[1] for key in keys], dtype=np.int64),
-            "awaited.contexts": contexts.reshape(len(keys), -1 if keys else 0),
-            "awaited.deadlines": np.array([arrival.deadline for arrival in arrivals], dtype=np.float64),
-            "awaited.learned": np.array([arrival.learned for arrival in arrivals], dtype=np.int64),
-            **({} if self._policy is None else prefixed("policy", self._policy.state())),
-        }
-
-    def restore(self, state: Mapping[str, Any], ids: Sequence[str]) -> None:
-        """Restores what `state` returned, for the clients with these ids."""
-        if int(saved_value(state, "clients")) != len(ids):
-            raise StateError(f"the saved state has {state['clients']} clients, but {len(ids)} ids were given")
-        self.ids = list(ids)
-        self._rows = None
-        self.round = int(saved_value(state, "round"))
-        self._unbroken_until = 0
-        self.counters = ClientCounters.restored(subset(state, "numbers"))
-        self._last_backoff = int(self.counters.backoff_until.max(initial=0))
-        self._has_retired = bool(self.counters.retired.any())
-        self.history = ClientHistory.restored(subset(state, "numbers"), subset(state, "ways"))
-        columns = ("rounds", "rows", "contexts", "deadlines", "learned")
-        entries = zip(*(saved_value(state, f"awaited.{name}").tolist() for name in columns), strict=True)
-        self.pending = {
-            (number, row): PendingArrival(tuple(context), deadline, learned)
-            for number, row, context, deadline, learned in entries
-        }
-        self._policy = None
-        if ids:
-            self._policy = self._build(len(ids))
-            self._policy.restore(subset(state, "policy"))
-
-    def _restart_learning(self, features: int) -> None:
-        """Resets what was learned from contexts: they have other features now, `features` of them."""
-        self.counters.learned[:] = 0
-        self.history.restart_predictions()
-        # A context of the former features is not kept: the true time of a client that is still late is not learned.
-        unknown = (math.nan,) * features
-        self.pending = {key: replace(arrival, context=unknown) for key, arrival in self.pending.items()}
-
-    def _late_arrivals(self, closed: ClosedRound) -> LateArrivals | None:
-        keys = list(zip(closed.late_rounds.tolist(), closed.late_rows.tolist(), strict=True))
-        arrivals = self._pending_arrivals(keys)
-        kept = np.array([not math.isnan(arrival.context[0]) for arrival in arrivals], dtype=np.bool_)
-        if not kept.any():
-            return None
-        arrivals = [arrival for arrival, is_kept in zip(arrivals, kept.tolist(), strict=True) if is_kept]
-        rows = closed.late_rows[kept]
-        learned = np.array([arrival.learned for arrival in arrivals], dtype=np.int64)
-        return LateArrivals(
-            rounds=closed.late_rounds[kept],
-            clients=rows,
-            contexts=np.array([arrival.context for arrival in arrivals]),
-            deadlines=np.array([arrival.deadline for arrival in arrivals]),
-            exchange_times=closed.late_seconds[kept],
-            learned_since=self.counters.learned[rows] - learned,
-        )
-
-    def _pending_arrivals(self, keys: Sequence[tuple[int, int]]) -> list[PendingArrival]:
-        """Returns the late clients whose actual times are learned, by the numbers and rows of their turns."""
-        for number, row in keys:
-            if (number, row) not in self.pending:
-                raise StateError(
-                    f"the late time of client {row} in turn {number} was learned before, or it was not late: restore a "
-                    "backup"
-                )
-        return [self.pending[key] for key in keys]
-
-    def _predict(self, closed: ClosedRound) -> FloatArray | None:
-        """Returns the predicted time of each client that returned, before the policy learns from the round."""
-        if self.model is None:
-            return None
-        predicted, returned = np.full(len(closed.rows), np.nan), (closed.kinds <= SURPLUS) & closed.has_context
-        if returned.any():
-            predicted[returned] = self.model.predict(closed.contexts[returned], closed.rows[returned])
-            # Only after an amendment of the features can a client have more times than were learned.
-            predicted[self.counters.learned[closed.rows] < JUDGED_AFTER] = np.nan
-        return predicted
-
-    def _update_counters(self, closed: ClosedRound) -> None:
-        counters, rows = self.counters, closed.rows
-        returned, missed = rows[closed.kinds <= SURPLUS], rows[closed.kinds >= LATE]
-        counters.offered += 1 if closed.available.all() else closed.available
-        counters.last_trained[returned] = closed.round
-        taught = closed.kinds != FAILED
-        counters.learned[rows[taught if self.model is None else taught & closed.has_context]] += 1
-        counters.misses[returned] = 0
-        counters.misses[missed] += 1
-        counters.misses[closed.late_rows] = 0
-        for row in missed.tolist():
-            backoff = backoff_rounds(int(counters.misses[row]), self._backoff_after)
-            counters.backoff_until[row] = closed.round + backoff if backoff else 0
-            self._last_backoff = max(self._last_backoff, closed.round + backoff)
-        counters.backoff_until[returned] = 0
-        counters.backoff_until[closed.late_rows] = 0
-
-    def _judge(self) -> None:
-        """Records since when each client has been beyond the tolerance of its promise."""
-        if self.round <= self._unbroken_until or not self._may_be_broken():
-            return
-        certificate = self.policy.certificate()
-        if certificate is not None:
-            self.counters.judge(certificate.broken, self.round)
-
-    def _may_be_broken(self) -> bool:
-        """Returns whether a promise was broken before or may be now; this is faster than a certificate.
-
-        No client is further behind than the turns that it is owed and those that it has forfeited, and in a round it
-        falls behind by its rate at most: if nobody can be beyond the tolerance, that holds for some rounds more.
-        """
-        queues, guarantee = self.queues, self.policy.guarantee
-        if queues is None or guarantee is None:
-            return False
-        if self.counters.broken_since.any() or (queues.max_owed is not None and queues.forfeited.any()):
-            return True
-        owed = queues.owed_exactly()
-        slack = exact_tolerance(guarantee.tolerance) * queues.units_per_turn - (int(owed.units.max()) + owed.credit)
-        if slack < 0:
-            return True
-        rate = int(np.max(queues.accounts().rates))
-        self._unbroken_until = self.round + (math.floor(slack / rate) if rate else 0)
-        return False
-
-    def _update_pending(self, closed: ClosedRound) -> None:
-        """Removes late clients whose true times are known or no longer awaited, and adds those of this round."""
-        for key in zip(closed.late_rounds.tolist(), closed.late_rows.tolist(), strict=True):
-            del self.pending[key]
-        for index in np.flatnonzero((closed.kinds == OUTRUN) | (closed.kinds == LATE)).tolist():
-            row = int(closed.rows[index])
-            self.pending[closed.round, row] = PendingArrival(
-                tuple(closed.contexts[index].tolist()),
-                float(closed.seconds[index]),
-                int(self.counters.learned[row]),
-            )
-        oldest = closed.round - self._late_window
-        self.pending = {key: arrival for key, arrival in self.pending.items() if key[0] > oldest}

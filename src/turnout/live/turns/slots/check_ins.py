@@ -1,4 +1,4 @@
-"""Check-ins of devices that come to the server: who can be given a turn now, and who was asked to come back later.
+"""Check-ins of devices that come to the server: who can be given a turn now, and when the others should come back.
 
 Nothing of this is written to the file. After a restart the devices check in again, as they were asked.
 """
@@ -14,9 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from turnout.counting import counted
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
+from turnout.kernel.cohort_problem import PriceTerms
+from turnout.kernel.slots.waiting import ClientPace, ServerPace, paced_wait
 from turnout.live import clock
+from turnout.live.turns.slots.offering import Hold, price_terms
 from turnout.live.turns.slots.records import EndedTurns, Flight
+from turnout.live.turns.slots.state import SlotFleet
+from turnout.live.turns.slots.turns import Wait
 
 #: The number of decisions from which the pace of the server and the winning score are computed, and of turns from which
 #: their mean time is: at least this many, and at least as many as there are slots.
@@ -25,6 +31,8 @@ RECENT = 50
 NEWEST_WEIGHT = 0.3
 #: During a visit, a client checks in this many times while a turn lasts, or while its check-in is kept.
 POLLS = 4
+#: The longest wait in seconds: a client comes back within an hour, because the fleet may be amended meanwhile.
+LONGEST_WAIT = 3600.0
 
 
 class CheckIns:
@@ -56,6 +64,9 @@ class CheckIns:
         self._decided: deque[float] = deque(maxlen=recent + 1)
         self._scores: deque[float] = deque(maxlen=recent)
         self._seconds: deque[float] = deque(maxlen=recent)
+        # What is computed once for each decision, with the decision and the number of clients for which it was.
+        self._terms: tuple[tuple[int, int], PriceTerms | None] = ((-1, -1), None)
+        self._learned: tuple[tuple[int, int], float | None] = ((-1, -1), None)
 
     def add(self, client: str, row: int, status: Any) -> None:
         """Keeps the check-in of a client, which has this row in the fleet or gets it now."""
@@ -130,10 +141,6 @@ class CheckIns:
             self._due_times = [(float(self._due[row]), row) for row in self._expected]
             heapq.heapify(self._due_times)
 
-    def interval(self, row: int) -> float:
-        """Returns the mean seconds between the check-ins of a client; 0 if they are unknown."""
-        return float(self._interval[row])
-
     def postpone(
         self, client: str, row: int, seconds: float, mean_turn: float | None, held: float | None = None
     ) -> float:
@@ -189,3 +196,102 @@ class CheckIns:
     def winning_score(self) -> float | None:
         """The median score of recent winners; None if there is none."""
         return median(self._scores) if self._scores else None
+
+    # Answers
+
+    def answer(self, fleet: SlotFleet, client: str, hold: Hold | None) -> Wait:
+        """Returns when a client should check in again, and why it is given no turn; remembers that it waits.
+
+        Args:
+            fleet: The state of the fleet.
+            client: The client.
+            hold: Why nobody was given a turn, if a rule of the fleet held all turns back.
+        """
+        row, pace = fleet.rows[client], self.pace(fleet)
+        if fleet.counters.retired[row]:
+            self.remove(client, row)
+            return Wait(LONGEST_WAIT, "the client has retired")
+        rest = 0.0 if fleet.rest_seconds is None else float(_rest_left(fleet)[row])
+        left = int(fleet.counters.backoff_until[row]) - fleet.round
+        if left > 0:
+            self.remove(client, row)
+            misses = int(fleet.counters.misses[row])
+            seconds = self.ttl if pace is None else left / pace.decisions_per_second
+            missed = "turn of the client failed or was late" if misses == 1 else f"{misses} turns failed or were late"
+            why = f"the last {missed}: it is backed off for {counted(left, 'more turn')}"
+            also = f"; {_why_rest(fleet, rest)}" if rest else ""
+            return Wait(min(max(seconds, rest), LONGEST_WAIT), f"{why}{also}")
+        if rest:  # its next check-in starts a new visit; only then does the wait depend on what it is owed
+            dismissed = self.dismiss(client, row, min(rest, LONGEST_WAIT))
+            return Wait(dismissed, _why_rest(fleet, rest))
+        seconds = self.ttl if pace is None else self._wait_seconds(fleet, row, pace)
+        mean_turn = None if pace is None else pace.mean_turn
+        held = None if hold is None else hold.seconds
+        postponed = self.postpone(client, row, min(seconds, LONGEST_WAIT), mean_turn, held)
+        return Wait(postponed, self._why(fleet, row) if hold is None else hold.why)
+
+    def pace(self, fleet: SlotFleet) -> ServerPace | None:
+        """Returns how fast the server gives turns; None before the time of any turn is known."""
+        mean_turn = self.mean_turn
+        if mean_turn is None:  # since the fleet was opened
+            mean_turn = self._learned_mean(fleet)
+        if not mean_turn:
+            return None
+        pace = self.decisions_per_second or fleet.slots / mean_turn
+        if fleet.rest_seconds is None:
+            waiting = self.count_awaited()
+        else:
+            waiting = int(np.count_nonzero(self.awaited(len(fleet.ids)) & (_rest_left(fleet) == 0)))
+        asking = waiting + len(fleet.in_flight)
+        return ServerPace(pace, mean_turn, fleet.slots, max(asking, 1))
+
+    def _learned_mean(self, fleet: SlotFleet) -> float | None:
+        """Returns the mean time of the clients by all turns of the past; it is computed once for each decision."""
+        key = (fleet.round, len(fleet.ids))
+        if self._learned[0] != key:
+            known = fleet.history.arrived > 0
+            mean = float(fleet.history.typical_seconds[known].mean()) if known.any() else None
+            self._learned = (key, mean)
+        return self._learned[1]
+
+    def _wait_seconds(self, fleet: SlotFleet, row: int, pace: ServerPace) -> float:
+        terms, score = self._price_terms(fleet), self.winning_score
+        guarantee, queues = fleet.policy.guarantee, fleet.queues
+        if terms is None or score is None or guarantee is None or queues is None:
+            return pace.plain_wait
+        client = ClientPace(
+            rate=float(queues.guaranteed_rates[row]),
+            tolerance=float(guarantee.tolerance),
+            behind=float(terms.behind[row]),
+            usual=float(terms.usual[row]),
+            interval=float(self._interval[row]),
+        )
+        return paced_wait(pace, client, score)
+
+    def _price_terms(self, fleet: SlotFleet) -> PriceTerms | None:
+        """Returns what the prices of all clients consist of; None if the policy has no prices.
+
+        They are computed once for each decision: between two decisions only times are learned.
+        """
+        key = (fleet.round, len(fleet.ids))
+        if self._terms[0] != key:
+            self._terms = (key, price_terms(fleet))
+        return self._terms[1]
+
+    def _why(self, fleet: SlotFleet, row: int) -> str:
+        """Returns in words why a client that is available is given no turn."""
+        taken = "the only slot is in use" if fleet.slots == 1 else f"all {fleet.slots} slots are in use"
+        why = "other clients come first" if fleet.free_slots else taken
+        terms = self._price_terms(fleet)
+        if terms is None:
+            return why
+        behind = float(terms.behind[row])
+        return f"{why}; the client is {abs(behind):.2f} turns {'behind' if behind > 0 else 'ahead of'} its promise"
+
+
+def _rest_left(fleet: SlotFleet) -> FloatArray:
+    return fleet.rest_left(clock.wall_seconds(clock.now()))
+
+
+def _why_rest(fleet: SlotFleet, left: float) -> str:
+    return f"the client is given at most one turn in {fleet.rest_seconds:g} s, and rests for {left:.3g} s more"

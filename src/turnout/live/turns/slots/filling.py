@@ -8,36 +8,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from turnout.kernel.arrays import BoolArray, FloatArray
 from turnout.kernel.rounds import RoundOffer
 from turnout.live import clock
 from turnout.live.clock import boot_id
 from turnout.live.settings import SchedulerSettings
+from turnout.live.turns.offering import deadline_of, record_offer
 from turnout.live.turns.outcomes import KINDS, LATE
 from turnout.live.turns.records import RecordedOffer, Turn
-from turnout.live.turns.rounds.choosing import deadline_of
-from turnout.live.turns.slots.holding import Hold
+from turnout.live.turns.slots.offering import Hold, SlotOffer
 from turnout.live.turns.slots.records import EndedTurns, FilledSlots, Flight
 from turnout.live.turns.slots.state import SlotFleet
 
 
-class SlotOffer(NamedTuple):
-    """What a call of `fill` offers, by row.
-
-    Attributes:
-        available: The clients that may be given a turn, if they are not training.
-        contexts: The contexts of all clients.
-        awaited: The clients that wait because they were asked to: they cannot be given a turn, but count as present.
-        hold: Why nobody is given a turn, if a rule of the fleet holds all turns back.
-    """
-
-    available: BoolArray
-    contexts: FloatArray
-    awaited: BoolArray
-    hold: Hold | None = None
-
-
-class Filled(NamedTuple):
+class FillResult(NamedTuple):
     """A call of `fill`, before it is written.
 
     Attributes:
@@ -95,7 +78,7 @@ def fill_slots(
     ended: EndedTurns,
     late: list[Turn],
     reported_late: Sequence[Turn],
-) -> Filled:
+) -> FillResult:
     """Applies the turns that have ended to the fleet, and gives one turn for every free slot.
 
     Args:
@@ -136,7 +119,7 @@ def fill_slots(
             break  # a policy may find nobody eligible
         row = int(selection.clients[0])
         if offer is None:
-            offer = _offer(decision, idle, contexts, selection.clients, selection.reasons, settings)
+            offer = record_offer(settings, decision, selection.clients, selection.reasons, idle, contexts)
         context = np.ascontiguousarray(contexts[row])
         flights.append(
             Flight(
@@ -164,20 +147,4 @@ def fill_slots(
         late_seconds=end_only.late_seconds,
         at=end_only.at,
     )
-    return Filled(event, flights, late, offer, hold)
-
-
-def _offer(
-    decision: int,
-    idle: BoolArray,
-    contexts: FloatArray,
-    rows: np.ndarray[tuple[int], np.dtype[np.int64]],
-    reasons: Mapping[str, FloatArray],
-    settings: SchedulerSettings,
-) -> RecordedOffer:
-    """Returns the offer to record, without contexts in fleets of more clients than the settings say."""
-    if settings.persist_statuses and len(idle) <= settings.record_offers_up_to:
-        return RecordedOffer(decision, rows, reasons, idle.copy(), contexts[idle])
-    selected = np.zeros(len(idle), dtype=np.bool_)
-    selected[rows] = True
-    return RecordedOffer(decision, rows, reasons, selected, None)
+    return FillResult(event, flights, late, offer, hold)

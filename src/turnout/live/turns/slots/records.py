@@ -78,6 +78,11 @@ class FilledSlots:
         """The number of the last decision; `first` − 1 if no turn was given."""
         return self.first + len(self.rows) - 1
 
+    @property
+    def late_turns(self) -> list[tuple[int, int]]:
+        """The decision and the row of each late turn whose actual time was reported since."""
+        return list(zip(self.late_decisions.tolist(), self.late_rows.tolist(), strict=True))
+
     def until(self, decision: int) -> FilledSlots:
         """Returns the same with only the turns up to a decision."""
         count = max(decision - self.first + 1, 0)

@@ -4,31 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from turnout.errors import ReportError, StateError
+from turnout.errors import ReportError, StateError, StoreError
 from turnout.kernel.arrays import BoolArray, FloatArray, saved_value
-from turnout.kernel.certificate import Certificate
-from turnout.kernel.rounds import LateArrivals, RoundReport
+from turnout.kernel.certificate import TimeUnit
+from turnout.kernel.rounds import RoundReport
 from turnout.kernel.slots.turns import InFlight, StartedTurn
 from turnout.live.clock import wall_seconds
-from turnout.live.turns.outcomes import FAILED, LATE, OUTCOME_OF_KIND, SURPLUS
-from turnout.live.turns.rounds.history import JUDGED_AFTER
-from turnout.live.turns.rounds.reliability import backoff_rounds
-from turnout.live.turns.rounds.state import Fleet, PendingArrival
-from turnout.live.turns.slots.records import FilledSlots
+from turnout.live.turns.outcomes import OUTCOME_OF_KIND
+from turnout.live.turns.slots.records import FILL, FilledSlots, unpack_fill
+from turnout.live.turns.state import Fleet
 from turnout.policies.base import SelectionPolicy, prefixed, subset
+from turnout.policies.explain.explanation import Standing
 
 
 class SlotFleet(Fleet):
     """The clients by row, what is known about each, and which of them train.
 
     Decisions take the place of rounds: `round` is the number of the last decision. Only `fill`, `join`, `retire`,
-    `forget` and `amend` change it. Back-off and the time for which late clients may report are counted in rounds in the
-    settings; here, a round is as many decisions as there are slots.
+    `forget` and `amend` change it.
 
     Args:
         build: Builds the policy for a number of clients.
@@ -37,6 +34,9 @@ class SlotFleet(Fleet):
         slots: The number of slots.
         rest_seconds: The seconds in which a client is given at most one turn; None for no limit.
     """
+
+    unit: ClassVar[TimeUnit] = TimeUnit.DECISION
+    slots: int
 
     def __init__(
         self,
@@ -47,8 +47,9 @@ class SlotFleet(Fleet):
         slots: int,
         rest_seconds: float | None = None,
     ) -> None:
-        super().__init__(build, backoff_after=backoff_after, late_window=late_window * slots)
-        self.slots, self.rest_seconds = slots, rest_seconds
+        self.slots: int = slots
+        super().__init__(build, backoff_after=backoff_after, late_window=late_window)
+        self.rest_seconds = rest_seconds
         self.given: FloatArray = np.empty(0)  # when each client was given its last turn, since 1970; NaN before
         self.called = math.nan  # when the slots were filled last, since 1970; not part of the saved state
         self.in_flight = InFlight(0)
@@ -59,10 +60,21 @@ class SlotFleet(Fleet):
         """The number of slots in which no client trains."""
         return max(self.slots - len(self.in_flight), 0)
 
-    def certificate(self) -> Certificate | None:
-        """Returns what every client was promised and got, since which decisions promises are broken; None without."""
-        certificate = super().certificate()
-        return None if certificate is None else replace(certificate, clock="decision")
+    def apply(self, kind: str, data: bytes, availability: bytes | None) -> None:
+        """Applies the stored event of a call of `fill`."""
+        if kind != FILL:
+            raise StoreError("the fleet has no rounds, but its journal closes one: restore a backup")
+        if availability is None:
+            raise StoreError("the presence of clients at a decision is not stored any more: restore a backup")
+        self.fill(unpack_fill(data, availability))
+
+    def apply_before(self, number: int, kind: str, data: bytes, availability: bytes | None) -> bool:
+        """Applies a call of `fill` up to a decision, if it made this decision."""
+        filled = unpack_fill(data, availability) if kind == FILL else None
+        if filled is None or not filled.first <= number <= filled.last:
+            return False
+        self.fill(filled.until(number - 1))
+        return True
 
     def join(self, ids: Sequence[str]) -> None:
         """Adds new clients, in this order."""
@@ -92,6 +104,17 @@ class SlotFleet(Fleet):
         elapsed = at - self.given
         left: FloatArray = np.where(np.abs(elapsed) < self.rest_seconds, self.rest_seconds - elapsed, 0.0)
         return left
+
+    def exclusion(self, row: int, number: int, *, is_selected: bool) -> tuple[Standing, str] | None:
+        """Returns why a client could not be given a turn: it was retired, training, resting or backed off."""
+        is_retired = bool(self.counters.retired[row])
+        if not is_retired and (since := self.in_flight.decision_of(row)):
+            return "training", f"was training, in its turn of {self.unit} {since}"
+        if is_retired or is_selected or not self.rest_left(self.called)[row]:
+            return super().exclusion(row, number, is_selected=is_selected)
+        ago = self.called - float(self.given[row])
+        why = f"its last turn began {ago:.3g} s before, and it is given at most one in {self.rest_seconds:g} s"
+        return "resting", f"rested in {self.unit} {number}: {why}"
 
     def training(self) -> dict[int, int]:
         """Returns the rows of the clients that train, by the decisions that gave them their turns."""
@@ -133,9 +156,7 @@ class SlotFleet(Fleet):
         self.given[row] = self.called
         self.counters.offered += 1 if turn.present.all() else turn.present
         self.round = turn.decision
-        oldest = self.round - self._late_window
-        if any(decision <= oldest for decision, _ in self.pending):
-            self.pending = {key: arrival for key, arrival in self.pending.items() if key[0] > oldest}
+        self._drop_pending()
         self._judge()
 
     def state(self) -> dict[str, Any]:
@@ -153,8 +174,7 @@ class SlotFleet(Fleet):
     def restore(self, state: Mapping[str, Any], ids: Sequence[str]) -> None:
         """Restores what `state` returned, for the clients with these ids."""
         super().restore(state, ids)
-        # States that were saved before rests existed have no times.
-        self.given = np.array(state.get("given", np.full(len(ids), np.nan)), dtype=np.float64)
+        self.given = np.array(saved_value(state, "given"), dtype=np.float64)
         if len(self.given) != len(ids):
             raise StateError(f"the saved state has {len(self.given)} times of turns, but {len(ids)} ids were given")
         self.in_flight = InFlight(len(ids))
@@ -185,67 +205,26 @@ class SlotFleet(Fleet):
             seconds: The exchange time, as an array.
             loss: The loss, NaN if none was reported.
         """
-        rows, kinds = np.array([row]), np.array([kind])
-        is_known = not np.isnan(context).any()
+        rows, kinds, contexts = np.array([row]), np.array([kind]), context[None]
         report = RoundReport(
             decision,
             rows,
-            context[None],
+            contexts,
             seconds,
             outcomes=OUTCOME_OF_KIND[kinds],
             losses=None if np.isnan(loss) else np.array([loss]),
         )
-        predicted = np.full(1, np.nan)  # typical times are learned under any policy
-        if self.model is not None and kind <= SURPLUS and is_known and self.counters.learned[row] >= JUDGED_AFTER:
-            predicted = self.model.predict(context[None], rows)
+        predicted = self._predict(rows, kinds, contexts)  # typical times are learned under any policy
         self.policy.tell_finished(report)
         self.in_flight.finish(row)
         self.history.record(rows, kinds, seconds, predicted)
-        counters = self.counters
-        if kind != FAILED and (self.model is None or is_known):
-            counters.learned[row] += 1
-        if kind <= SURPLUS:
-            counters.last_trained[row] = self.round
-            counters.misses[row] = counters.backoff_until[row] = 0
-            return
-        counters.misses[row] += 1
-        backoff = self.slots * backoff_rounds(int(counters.misses[row]), self._backoff_after)
-        counters.backoff_until[row] = self.round + backoff if backoff else 0
-        self._last_backoff = max(self._last_backoff, self.round + backoff)
-        if kind == LATE:
-            self.pending[decision, row] = PendingArrival(
-                tuple(context.tolist()), float(seconds[0]), int(counters.learned[row])
-            )
+        self._count_ended(decision, rows, kinds, contexts, seconds)
 
     def _learn_late_times(self, filled: FilledSlots) -> None:
         """Learns the actual times of clients that were late."""
-        keys = list(zip(filled.late_decisions.tolist(), filled.late_rows.tolist(), strict=True))
-        if not keys:
-            return
-        late = self._late_arrivals_of(keys, filled.late_seconds)
+        late = self._late_arrivals(filled.late_turns, filled.late_seconds)
         if late is not None:
-            features = 0 if not self.policy.features else self.policy.features
             nobody = np.empty(0, dtype=np.int64)
-            self.policy.tell_finished(
-                RoundReport(self.round or 1, nobody, np.empty((0, features)), np.empty(0), late_arrivals=late)
-            )
-        for key in keys:
-            del self.pending[key]
-        self.counters.misses[filled.late_rows] = 0
-        self.counters.backoff_until[filled.late_rows] = 0
-
-    def _late_arrivals_of(self, keys: Sequence[tuple[int, int]], seconds: FloatArray) -> LateArrivals | None:
-        arrivals = self._pending_arrivals(keys)
-        kept = [index for index, arrival in enumerate(arrivals) if not np.isnan(arrival.context).any()]
-        if not kept:
-            return None
-        rows = np.array([keys[index][1] for index in kept], dtype=np.int64)
-        learned = np.array([arrivals[index].learned for index in kept], dtype=np.int64)
-        return LateArrivals(
-            rounds=np.array([keys[index][0] for index in kept], dtype=np.int64),
-            clients=rows,
-            contexts=np.array([arrivals[index].context for index in kept]),
-            deadlines=np.array([arrivals[index].deadline for index in kept]),
-            exchange_times=seconds[kept],
-            learned_since=self.counters.learned[rows] - learned,
-        )
+            contexts = np.empty((0, self.policy.features or 0))
+            self.policy.tell_finished(RoundReport(self.round or 1, nobody, contexts, np.empty(0), late_arrivals=late))
+        self._settle_late(filled.late_turns)

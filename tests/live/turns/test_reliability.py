@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.exchange_time import ExchangeTimeModel
-from turnout.live.turns.rounds.history import JUDGED_AFTER
-from turnout.live.turns.rounds.reliability import (
+from turnout.live.turns.history import JUDGED_AFTER
+from turnout.live.turns.reliability import (
     MAX_BACKOFF,
     SUSPECT_AFTER,
     backoff_rounds,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from turnout.live.turns.rounds.counters import NEVER, ClientCounters
+from turnout.live.turns.counters import NEVER, ClientCounters
 
 #: Released files contain these keys, so they can never change.
 STORED_KEYS = {"joined", "offered", "trained_in", "learned", "misses", "rest_until", "retired", "broken_since"}

@@ -9,8 +9,10 @@ import pytest
 
 from live.fleets import OpenFleet, named, offered, play_round
 from turnout.errors import InfeasiblePromise
-from turnout.live.turns.rounds import feasibility
-from turnout.live.turns.rounds.feasibility import require_feasible_fleet, rounded_down
+from turnout.kernel import feasibility as exact_test
+from turnout.live._internals import session_of
+from turnout.live.turns import feasibility
+from turnout.live.turns.feasibility import require_feasible, rounded_down
 
 SETTINGS = {"cohort_size": 1, "guaranteed_rate": 0.3, "accrual": "always"}
 
@@ -23,14 +25,14 @@ def test_only_large_fleets_are_judged_by_the_sum_of_their_rates(
     for _ in range(3):
         play_round(scheduler, offered(*named(clients)))
     exact: list[Any] = []
-    monkeypatch.setattr(feasibility, "require_feasible", lambda *given: exact.append(given))
+    monkeypatch.setattr(exact_test, "require_feasible", lambda *given: exact.append(given))
     monkeypatch.setattr(feasibility, "LARGE_FLEET", 3)
     if clients == 3:
-        require_feasible_fleet(scheduler._fleet)
+        require_feasible(session_of(scheduler).fleet)
         assert len(exact) == 1
     else:
         with pytest.raises(InfeasiblePromise):  # 4 · 0.3 is above 1
-            require_feasible_fleet(scheduler._fleet)
+            require_feasible(session_of(scheduler).fleet)
         assert exact == []
 
 
@@ -41,15 +43,15 @@ def test_a_large_fleet_may_be_promised_exactly_as_many_turns_as_there_are(
     scheduler = open_fleet(settings={**SETTINGS, "guaranteed_rate": rate}, allow_infeasible=True)
     play_round(scheduler, offered(*named(4)))
     exact: list[Any] = []
-    monkeypatch.setattr(feasibility, "require_feasible", lambda *given: exact.append(given))
+    monkeypatch.setattr(exact_test, "require_feasible", lambda *given: exact.append(given))
     monkeypatch.setattr(feasibility, "LARGE_FLEET", 3)
     if feasible:
-        require_feasible_fleet(scheduler._fleet)
+        require_feasible(session_of(scheduler).fleet)
     else:
         with pytest.raises(
             InfeasiblePromise, match=r"a guaranteed_rate of at most 0\.25, use a cohort_size of at least 2"
         ):
-            require_feasible_fleet(scheduler._fleet)
+            require_feasible(session_of(scheduler).fleet)
     assert exact == []
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from turnout.live import ClientHistory
 from turnout.live._internals import FAILED, KINDS, LATE, OUTRUN, SURPLUS
-from turnout.live.turns.rounds.history import JUDGED_AFTER
-from turnout.live.turns.rounds.reliability import EMA_WEIGHT, SUSPECT_AFTER
+from turnout.live.turns.history import JUDGED_AFTER
+from turnout.live.turns.reliability import EMA_WEIGHT, SUSPECT_AFTER
 
 CLIENTS = 3
 TURN = st.tuples(

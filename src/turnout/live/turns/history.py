@@ -9,7 +9,7 @@ import numpy as np
 
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, saved_value
 from turnout.live.turns.outcomes import LATE, SURPLUS
-from turnout.live.turns.rounds.reliability import ema_update, relative_error, reliability, suspect_clients
+from turnout.live.turns.reliability import ema_update, relative_error, reliability, suspect_clients
 
 #: The number of a client's times after which prediction errors are counted: the first predictions know nothing.
 JUDGED_AFTER = 2

@@ -1,0 +1,220 @@
+"""The data of a run or fleet by round, by turn and by client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from turnout.dashboard.sources.growing import GrowingArray
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
+from turnout.kernel.rounds import RoundReport, round_seconds
+from turnout.live import ClientHistory
+from turnout.live._internals import ARRIVED, JUDGED_AFTER, KINDS, OUTRUN, SURPLUS, FleetTotals
+from turnout.policies.rbcsf.change import ChangeDetector
+
+#: Threshold of Page's test for changed exchange times, in mean prediction errors of the client. With exponentially
+#: distributed times the false alarm rate is 1 in 10,000 turns; doubled times are detected after about ten turns.
+CHANGE_THRESHOLD = 16.0
+UNKNOWN = -1
+#: The kind of a turn without rounds that has not ended yet, after those of `turnout.live.KINDS`.
+UNDER_WAY = len(KINDS)
+#: The reasons of a selection that are shown for each round, and for each client.
+ROUND_REASONS = ("threshold", "objective")
+TURN_REASONS = ("optimistic", "owed", "usual", "behind", "price")
+#: The columns of rounds. `learned` is the decision before which a turn without rounds was known to have ended.
+_PER_ROUND = {
+    **dict.fromkeys(("rounds", "volunteers", "learned"), np.int64),
+    **dict.fromkeys(("seconds", "started", "finished", "staleness", *ROUND_REASONS), np.float64),
+}
+_PER_TURN = {
+    "chosen": np.int64,
+    "kinds": np.int8,
+    **dict.fromkeys(("times", "predicted", "band", "losses", *TURN_REASONS), np.float64),
+}
+_PER_CLIENT = {"turns": 0, "volunteered": 0, "last_round": 0, "joined": 0, "changed_in": 0, "left_in": UNKNOWN}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decision:
+    """Turns that were given together: those of the cohort of a round or, without rounds, a single one.
+
+    Attributes:
+        number: The number of the round or decision.
+        rows: The clients.
+        contexts: The context of each client; NaN if it is not known.
+        available: Which clients were available or training, by row; None if that is not recorded.
+        reasons: The reasons that the policy recorded for its selection; those of clients are in the order of `rows`.
+        started: When the turns began, in seconds; NaN if that is not known.
+    """
+
+    number: int
+    rows: IntArray
+    contexts: FloatArray
+    available: BoolArray | None
+    reasons: Mapping[str, Any]
+    started: float = np.nan
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Outcomes:
+    """How the turns of one decision have ended; `kinds` and `times` follow the order of the clients in the report.
+
+    Attributes:
+        report: The report that the policy learned from; its round is the number of the decision.
+        kinds: The outcome of each client, as an index of `turnout.live.KINDS`.
+        times: Seconds from the selection to the reply of each client; NaN if unknown.
+        end: When the round ended, on the clock of `Decision.started`. A turn without rounds ended before that, although
+            a server may report more seconds than have passed.
+    """
+
+    report: RoundReport
+    kinds: IntArray
+    times: FloatArray
+    end: float
+
+
+class TurnColumns:
+    """Columns of rounds and of turns; without rounds, each decision is a round with one turn.
+
+    The first round is that after `first_after`: earlier ones are no longer kept, and only part of the totals.
+    """
+
+    def __init__(self, first_after: int) -> None:
+        self.first_after = first_after
+        self._rounds = {name: GrowingArray(dtype) for name, dtype in _PER_ROUND.items()}
+        self._turns = {name: GrowingArray(dtype) for name, dtype in _PER_TURN.items()}
+        self._ends = GrowingArray(np.int64)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def round_column(self, name: str) -> Any:
+        """Returns a column with one value per round."""
+        return self._rounds[name].values
+
+    def turn_column(self, name: str) -> Any:
+        """Returns a column with one value per turn, ordered by round."""
+        return self._turns[name].values
+
+    @property
+    def last_round(self) -> int:
+        """The number of the last closed round; 0 before the first."""
+        return int(self.round_column("rounds")[-1]) if len(self) else self.first_after
+
+    @property
+    def starts(self) -> IntArray:
+        """Offsets of the rounds in the turn columns: round i has the turns starts[i]:starts[i+1]."""
+        return np.concatenate([np.zeros(1, dtype=np.int64), self._ends.values])
+
+    @property
+    def round_of_each_turn(self) -> IntArray:
+        """The round number of each turn."""
+        return np.repeat(self.round_column("rounds"), np.diff(self.starts))
+
+    def find_round(self, number: int) -> tuple[int, slice] | None:
+        """Returns the index of a round and its slice of the turn columns; None if there is no such round."""
+        rounds = self.round_column("rounds")
+        index = int(rounds.searchsorted(number))
+        if index >= len(rounds) or rounds[index] != number:
+            return None
+        ends = self._ends.values
+        return index, slice(int(ends[index - 1]) if index else 0, int(ends[index]))
+
+    def participation(self, rows: IntArray) -> tuple[BoolArray, BoolArray]:
+        """Returns whether each client was chosen, and whether it arrived, each of shape (rounds, clients)."""
+        chosen_rows = self.turn_column("chosen")
+        column_of = np.full(max(int(chosen_rows.max(initial=-1)), int(rows.max(initial=-1))) + 1, -1, dtype=np.int64)
+        column_of[rows] = np.arange(len(rows))
+        columns = column_of[chosen_rows]
+        selected = columns >= 0
+        rounds = np.repeat(np.arange(len(self)), np.diff(self.starts))[selected]
+        chosen = np.zeros((len(self), len(rows)), dtype=np.bool_)
+        chosen[rounds, columns[selected]] = True
+        arrived = np.zeros_like(chosen)
+        is_arrival = self.turn_column("kinds")[selected] == ARRIVED
+        arrived[rounds[is_arrival], columns[selected][is_arrival]] = True
+        return chosen, arrived
+
+    def _append(self, given: Decision, volunteers: int, predicted: FloatArray, band: FloatArray) -> None:
+        """Appends turns that were given; how they end is set later."""
+        unknown = np.full(len(given.rows), np.nan)
+        reasons = {name: np.atleast_1d(given.reasons.get(name, unknown)) for name in TURN_REASONS}
+        turns = {"chosen": given.rows, "kinds": np.full(len(given.rows), UNDER_WAY), "times": unknown}
+        for name, values in {**turns, "losses": unknown, "predicted": predicted, "band": band, **reasons}.items():
+            self._turns[name].append(values)
+        self._ends.append(len(self._turns["chosen"]))
+        known = {name: float(given.reasons.get(name, np.nan)) for name in ROUND_REASONS}
+        known |= {"rounds": given.number, "volunteers": volunteers, "started": given.started, "learned": UNKNOWN}
+        for name, column in self._rounds.items():
+            column.append(known.get(name, np.nan))
+
+    def _set_outcomes(self, index: int, turns: slice, ended: Outcomes) -> None:
+        report = ended.report
+        self._rounds["seconds"].replace(index, round_seconds(report.exchange_times, ended.kinds != SURPLUS))
+        self._rounds["finished"].replace(index, ended.end)
+        losses = np.full(len(report.clients), np.nan) if report.losses is None else report.losses
+        for name, values in {"times": ended.times, "kinds": ended.kinds, "losses": losses}.items():
+            self._turns[name].replace(turns.start, values)
+
+
+class ClientColumns:
+    """Counters of clients, and what is known about the times of each."""
+
+    def __init__(self) -> None:
+        self.clients = 0
+        self.counters: dict[str, IntArray] = {name: np.empty(0, dtype=np.int64) for name in _PER_CLIENT}
+        self.seconds: FloatArray = np.empty(0)
+        self.history = ClientHistory()
+        self._owns_history = True
+        self._change_detector: ChangeDetector | None = None
+
+    @property
+    def retired(self) -> BoolArray:
+        """Whether each client has retired."""
+        retired: BoolArray = self.counters["left_in"] != UNKNOWN
+        return retired
+
+    def mean_seconds(self) -> FloatArray:
+        """Returns the mean exchange time of each client; NaN if no time is known."""
+        means = np.full(self.clients, np.nan)
+        np.divide(self.seconds, self.history.arrived, out=means, where=self.history.arrived > 0)
+        return means
+
+    def _add_clients(self, count: int, after: int) -> None:
+        """Adds `count` clients in new rows, which joined after round `after`."""
+        self.clients += count
+        for name, start in _PER_CLIENT.items():
+            new = np.full(count, after if name == "joined" else start, dtype=np.int64)
+            self.counters[name] = np.concatenate([self.counters[name], new])
+        self.seconds = np.concatenate([self.seconds, np.zeros(count)])
+        if self._owns_history:
+            self.history.add(count)
+        if self._change_detector is None:
+            self._change_detector = ChangeDetector(self.clients, CHANGE_THRESHOLD)
+        else:
+            self._change_detector.add(count)
+
+    def _add_totals(self, totals: FleetTotals) -> None:
+        """Adds the turns that were taken in rounds that are no longer kept."""
+        self.counters["turns"][:] = totals.turns[: self.clients]
+        self.counters["last_round"][:] = totals.last_round[: self.clients]
+        self.seconds[:] = totals.seconds[: self.clients]
+        self.history.arrived[:] = (totals.counts["arrived"] + totals.counts["surplus"])[: self.clients]
+        self.history.lost[:] = (totals.counts["late"] + totals.counts["failed"])[: self.clients]
+
+    def _count_times(self, ended: Outcomes, predicted: FloatArray, arrived_before: IntArray) -> None:
+        """Updates what is known about the times of clients; `arrived_before` counts the earlier replies of each."""
+        rows, seconds = ended.report.clients, ended.report.exchange_times
+        returned = ended.kinds < OUTRUN
+        timed = returned & (seconds > 0)  # the times of forgotten clients are erased
+        if self._owns_history:
+            known = timed | ~returned
+            self.history.record(rows[known], ended.kinds[known], seconds[known], predicted[known])
+        self.seconds[rows[timed]] += seconds[timed]
+        judged = timed & (arrived_before >= JUDGED_AFTER) & np.isfinite(predicted)
+        if judged.any() and self._change_detector is not None:
+            changed = self._change_detector.changed(rows[judged], predicted[judged], seconds[judged])
+            self.counters["changed_in"][rows[judged][changed]] = ended.report.round

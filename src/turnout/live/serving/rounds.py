@@ -1,0 +1,167 @@
+"""Gives turns in rounds: a cohort is selected together, and all its turns end when the round is closed."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from turnout.errors import ReportError, StoreError
+from turnout.kernel.arrays import as_number
+from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
+from turnout.live.clock import now
+from turnout.live.features import FleetStatus, Status, Statuses, statuses_by_id
+from turnout.live.journal.replay import FleetState
+from turnout.live.operation.notices import UNKNOWN_ELAPSED
+from turnout.live.operation.tracking import track_round
+from turnout.live.operation.upkeep import SNAPSHOT_EVERY, write_snapshot
+from turnout.live.reporter import Outcome
+from turnout.live.serving.server import TurnServer, needs_slots
+from turnout.live.turns.outcomes import KINDS
+from turnout.live.turns.records import CLOSE, ClosedRound, OpenRound, RecordedOffer, Turn, pack_closed
+from turnout.live.turns.rounds.choosing import build_open_round
+from turnout.live.turns.rounds.closing import build_closed_round
+from turnout.live.turns.rounds.state import RoundFleet
+from turnout.live.turns.state import Fleet
+from turnout.log import get_log
+
+log = get_log("turnout.live")
+
+
+class RoundServer(TurnServer):
+    """Opens and closes the rounds of a fleet."""
+
+    def choose(self, statuses: Statuses) -> list[str]:
+        """Opens a round, or returns the cohort of the open round again."""
+        opened = self._session.memory.opened
+        if opened is None:
+            opened = self._open(statuses_by_id(statuses))
+        else:
+            self._session.journal.check_writer()
+        return [self._session.fleet.ids[row] for row in opened.rows.tolist()]
+
+    def _open(self, statuses: Mapping[str, Status] | FleetStatus) -> OpenRound:
+        session = self._session
+        joined = () if isinstance(statuses, FleetStatus) else tuple(session.new_ids(statuses))
+        # Without new clients, statuses that are refused do not even make the state be loaded again.
+        decided = None if joined else self._decide(session.fleet, statuses, joined)
+        with session.changing() as memory:
+            memory.fleet.join(joined)
+            opened, offer = decided or self._decide(memory.fleet, statuses, joined)
+            with session.journal.writing() as changes:
+                written = opened if session.settings.persist_statuses else opened.without_contexts()
+                changes.put_open_round(written, [memory.fleet.ids[row] for row in opened.rows.tolist()])
+                changes.put_offer(offer, opened.opened)
+            memory.opened = opened
+        log.event(
+            logging.INFO,
+            "choose",
+            fleet=session.path.name,
+            round=opened.round,
+            available=int(np.count_nonzero(opened.available)),
+            chosen=len(opened.rows),
+            deadline=opened.deadline,
+        )
+        return opened
+
+    def _decide(
+        self, fleet: Fleet, statuses: Mapping[str, Status] | FleetStatus, joined: tuple[str, ...]
+    ) -> tuple[OpenRound, RecordedOffer]:
+        return build_open_round(fleet, self._session.features, self._session.settings, statuses, joined)
+
+    def outcome(
+        self,
+        client: str | int,
+        seconds: float | None = None,
+        *,
+        has_failed: bool = False,
+        why: str | None = None,
+        loss: float | None = None,
+        round: int | None = None,
+    ) -> Outcome:
+        """Returns the outcome to record for a client of a round."""
+        if isinstance(client, int):
+            raise needs_slots("a report with the id of a turn")
+        if seconds is None and not has_failed:
+            opened = self._need_open()
+            if round not in (None, opened.round):
+                raise ReportError(
+                    f"round {opened.round} is open: pass the seconds that {client!r} took in round {round}"
+                )
+            if math.isnan(opened.elapsed):
+                raise ReportError(f"{UNKNOWN_ELAPSED}: pass the seconds that {client!r} took")
+            return Outcome(client, opened.elapsed, round=opened.round, loss=loss)
+        return Outcome(client, seconds, why=why, round=round, loss=loss)
+
+    def newest_turns(self) -> list[Turn]:
+        """Returns the turns of the open round, or of the last closed round."""
+        memory = self._session.memory
+        return self._session.journal.turns_of(memory.fleet.round if memory.opened is None else memory.opened.round)
+
+    def close_round(self, after: float | None) -> RoundRecord:
+        """Closes the open round."""
+        session, opened = self._session, self._need_open()
+        if after is not None:
+            as_number("after", after, ReportError, above=0)
+        with session.changing() as memory:
+            fleet = memory.fleet
+            assert isinstance(fleet, RoundFleet)
+            with session.journal.writing() as changes:
+                late = session.journal.pending_late_turns(fleet.round - session.settings.late_turns)
+                closed, turns = build_closed_round(opened, session.journal.turns_of(opened.round), late, after)
+                report = fleet.build_report(closed)  # refused before anything is written, if it must be
+                changes.add_clients(len(fleet.ids) - len(opened.joined), opened.joined)
+                is_persisted = session.settings.persist_statuses
+                written = closed if is_persisted else closed.without_contexts()
+                packed = pack_closed(written, opened=opened.opened, closed=now(), wanted=opened.wanted)
+                event = self._write(changes, opened.round, (CLOSE, *packed), turns, late)
+                changes.drop_open_round(opened.round)
+                if not is_persisted:  # what is learned now cannot be computed from the event
+                    _settle(memory, fleet, closed, report)
+                    write_snapshot(changes, session.settings, memory, event)
+            if is_persisted:
+                _settle(memory, fleet, closed, report)
+        counts = {kind: int((closed.kinds == index).sum()) for index, kind in enumerate(KINDS)}
+        log.event(logging.INFO, "close", fleet=session.path.name, round=closed.round, **counts)
+        session.warnings.after_round(session.fleet, session.settings)
+        if memory.unsaved >= SNAPSHOT_EVERY:
+            try:
+                session.snapshot()
+            except StoreError as error:  # the round is closed and recorded without it
+                log.warning("no snapshot was written: %s", error)
+        record = RoundRecord(Selection(opened.round, opened.rows, dict(opened.reasons)), report)
+        if session.tracker is not None:
+            track_round(session.tracker, session.fleet, record)
+        return record
+
+    def drop_check_ins(self, client: str | None = None, row: int = 0) -> None:
+        """Does nothing: nobody checks in to rounds."""
+
+    def abandon_round(self) -> None:
+        """Cancels the open round."""
+        opened = self._need_open()
+        with self._session.journal.writing() as changes:
+            reported = [turn.id for turn in self._session.journal.turns_of(opened.round) if turn.kind]
+            if reported:
+                raise ReportError(
+                    f"round {opened.round} cannot be abandoned: {reported[0]!r} has reported. Close it instead"
+                )
+            self._session.drop_memory()  # the clients that joined in this round must leave
+            changes.drop_open_round(opened.round)
+            changes.drop_offer(opened.round)
+            changes.drop_turns(opened.round)
+
+    def _need_open(self) -> OpenRound:
+        opened = self._session.memory.opened
+        if opened is None:
+            raise ReportError("no round is open: choose first")
+        return opened
+
+
+def _settle(memory: FleetState, fleet: RoundFleet, closed: ClosedRound, report: RoundReport) -> None:
+    """Applies a closed round to the state in memory."""
+    fleet.close(closed, report)
+    memory.opened = None
+    memory.unsaved += 1

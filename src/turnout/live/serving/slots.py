@@ -1,0 +1,234 @@
+"""Gives turns without rounds: one client for every free slot, among those that are there or have checked in."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+
+from turnout.errors import OfferError, ReportError
+from turnout.live import clock
+from turnout.live.features import FleetStatus, Status, Statuses, statuses_by_id
+from turnout.live.identifiers import check_client_id
+from turnout.live.journal.changes import Changes
+from turnout.live.journal.replay import FleetState
+from turnout.live.operation.notices import UNKNOWN_ELAPSED
+from turnout.live.operation.tracking import track_fill
+from turnout.live.operation.upkeep import SNAPSHOT_EVERY, write_snapshot
+from turnout.live.reporter import Outcome
+from turnout.live.serving.server import TurnServer
+from turnout.live.serving.session import FleetSession
+from turnout.live.turns.feasibility import require_feasible
+from turnout.live.turns.records import Turn
+from turnout.live.turns.slots.check_ins import CheckIns
+from turnout.live.turns.slots.filling import FillResult, ended_turns, fill_slots
+from turnout.live.turns.slots.offering import Candidates, SlotOffer, build_slot_offer
+from turnout.live.turns.slots.records import FILL, Flight, pack_fill
+from turnout.live.turns.slots.state import SlotFleet
+from turnout.live.turns.slots.turns import GivenTurn, Wait
+from turnout.log import get_log
+
+log = get_log("turnout.live")
+
+
+class SlotServer(TurnServer):
+    """Fills the slots of a fleet, and answers devices that check in."""
+
+    def __init__(self, session: FleetSession) -> None:
+        super().__init__(session)
+        self._earliest: tuple[FleetState, int, int, float] | None = None
+        self._features, settings = session.features, session.settings
+        self._check_ins = CheckIns(settings.status_ttl, settings.concurrency or 1)
+
+    @property
+    def check_ins(self) -> CheckIns:
+        """The check-ins that are kept; none of them has statuses of former features."""
+        self._check_ins.ttl = self._session.settings.status_ttl
+        if self._features is not self._session.features:
+            self._features = self._session.features
+            self._check_ins.clear()
+        return self._check_ins
+
+    def drop_check_ins(self, client: str | None = None, row: int = 0) -> None:
+        """Drops the check-in of a client that has left, or all: devices check in again, as they were asked."""
+        if client is not None:
+            self._check_ins.remove(client, row)
+            return
+        settings = self._session.settings
+        self._check_ins, self._features = (
+            CheckIns(settings.status_ttl, settings.concurrency or 1),
+            self._session.features,
+        )
+
+    def fill(self, statuses: Statuses) -> list[GivenTurn]:
+        """Gives one turn for every free slot."""
+        by_id = statuses_by_id(statuses)
+        joined = [] if isinstance(by_id, FleetStatus) else self._session.new_ids(by_id)
+        awaited = self.check_ins.awaited(len(self._session.fleet.ids))
+        filled = self._fill(Candidates(by_id, self.check_ins.statuses(), awaited), joined)
+        return [self._given(flight) for flight in filled.flights]
+
+    def check_in(self, client: str, status: Status) -> GivenTurn | Wait:
+        """Answers a device that asks for work."""
+        session, check_ins = self._session, self.check_ins
+        check_client_id(client, OfferError)
+        joined = session.new_ids([client])
+        session.features.check(client, status, session.settings.model_size)
+        fleet = self._fleet(session.memory)
+        row = len(fleet.ids) if joined else session.row(client)
+        if joined or not fleet.counters.retired[row]:
+            check_ins.add(client, row, status)
+        hold = None
+        try:
+            if joined or not self._has_nothing_to_do(session.memory):
+                awaited = check_ins.awaited(len(fleet.ids))
+                candidates = Candidates({}, check_ins.statuses(client), awaited, check_ins.waited)
+                hold = self._fill(candidates, joined).hold
+        except BaseException:
+            check_ins.remove(client, row)  # a new client may not have joined
+            raise
+        fleet = self._fleet(session.memory)
+        decision = fleet.in_flight.decision_of(row)
+        if not decision or session.journal.turns_of(decision)[0].kind is not None:  # it has ended, or has none
+            return check_ins.answer(fleet, client, hold)
+        check_ins.remove(client, row)
+        return self._given(session.memory.flights[decision])
+
+    def in_flight(self) -> list[GivenTurn]:
+        """Returns the turns whose results are not known yet."""
+        flights, turns = self._session.memory.flights, self._session.journal.turns_under_way()
+        return [self._given(flights[turn.round]) for turn in turns if turn.kind is None]
+
+    def outcome(
+        self,
+        client: str | int,
+        seconds: float | None = None,
+        *,
+        has_failed: bool = False,
+        why: str | None = None,
+        loss: float | None = None,
+        round: int | None = None,
+    ) -> Outcome:
+        """Returns the outcome to record for a turn, or for the newest turn of a client."""
+        if isinstance(client, str):
+            if seconds is None and not has_failed:
+                raise ReportError(f"no round is open: pass the id of the turn, or the seconds that {client!r} took")
+            return Outcome(client, seconds, why=why, round=round, loss=loss)
+        turn = self._turn(client)
+        if seconds is None and not has_failed:
+            flight = self._session.memory.flights.get(turn.round)
+            if flight is None:
+                raise ReportError(f"turn {turn.round} is no longer under way: pass the seconds that {turn.id!r} took")
+            seconds = flight.elapsed
+            if math.isnan(seconds):
+                raise ReportError(f"{UNKNOWN_ELAPSED}: pass the seconds that {turn.id!r} took")
+        return Outcome(turn.id, seconds, why=why, round=turn.round, loss=loss)
+
+    def newest_turns(self) -> list[Turn]:
+        """Returns the turns that may have been reported last."""
+        newest = self._session.fleet.round
+        return self._session.journal.turns_between(newest - 4 * (self._session.settings.concurrency or 1), newest)
+
+    def _fill(self, candidates: Candidates, joined: Sequence[str]) -> FillResult:
+        """Settles turns that have ended, gives one turn for every free slot, and writes both."""
+        session = self._session
+        with session.changing() as memory:
+            fleet, settings = self._fleet(memory), session.settings
+            first_row, is_due = len(fleet.ids), False
+            fleet.join(joined)
+            if not fleet.ids:
+                raise OfferError("the fleet has no clients: fill with the status of at least one, or register some")
+            if not fleet.round and not settings.allow_infeasible:
+                require_feasible(fleet)
+            with session.journal.writing() as changes:
+                ended, late = ended_turns(memory.flights, session.journal.turns_under_way())
+                reported = session.journal.pending_late_turns(fleet.round - settings.late_turns)
+                filled = fill_slots(fleet, settings, lambda: self._offer(fleet, candidates), ended, late, reported)
+                if len(filled.event.rows) or len(ended) or reported or joined:
+                    changes.add_clients(first_row, joined)
+                    number = self._write_fill(changes, memory, filled, reported)
+                    # Without statuses in the file, what was learned must be written after every change.
+                    is_due = memory.unsaved >= (SNAPSHOT_EVERY if settings.persist_statuses else 1)
+                    if is_due and not session.is_grouping:
+                        write_snapshot(changes, settings, memory, number)
+            session.owes_snapshot |= is_due and session.is_grouping
+        self.check_ins.count(filled.flights, filled.event.ended)
+        for flight in filled.flights:
+            self.check_ins.remove(session.fleet.ids[flight.row], flight.row)
+        log.event(
+            logging.INFO,
+            "fill",
+            fleet=session.path.name,
+            decision=session.fleet.round,
+            given=len(filled.flights),
+            ended=len(filled.event.ended),
+            **({} if filled.hold is None else {"hold": filled.hold.why}),
+        )
+        if filled.flights:
+            session.warnings.after_round(session.fleet, session.settings)
+        if session.tracker is not None:
+            track_fill(session.tracker, session.fleet, filled)
+        return filled
+
+    def _offer(self, fleet: SlotFleet, candidates: Candidates) -> SlotOffer:
+        return build_slot_offer(fleet, self._session.features, self._session.settings, candidates)
+
+    def _write_fill(
+        self, changes: Changes, memory: FleetState, filled: FillResult, reported_late: Sequence[Turn]
+    ) -> int:
+        """Writes what a call changed, and applies it to the turns under way; returns the number of the event.
+
+        Args:
+            changes: An open transaction.
+            memory: The state, whose fleet is changed already.
+            filled: What the call changed.
+            reported_late: The turns of late clients whose actual times were learned.
+        """
+        event, flights, session, ids = filled.event, filled.flights, self._session, memory.fleet.ids
+        written = event
+        if not session.settings.persist_statuses:
+            written, flights = event.without_contexts(), [flight.without_context() for flight in flights]
+        ended = event.ended.decisions.tolist()
+        changes.drop_flights(ended)
+        number = self._write(changes, memory.fleet.round, (FILL, *pack_fill(written)), filled.late, reported_late)
+        changes.put_flights(flights, [ids[flight.row] for flight in flights])
+        if filled.offer is not None:
+            changes.put_offer(filled.offer, event.at)
+        for decision in ended:
+            del memory.flights[decision]
+        memory.flights |= {flight.decision: flight for flight in filled.flights}
+        memory.unsaved += 1
+        return number
+
+    def _has_nothing_to_do(self, memory: FleetState) -> bool:
+        """Returns whether all slots are in use, and no turn has ended."""
+        if self._fleet(memory).free_slots or clock.monotonic_seconds() >= self._earliest_deadline(memory):
+            return False
+        return not self._session.journal.has_outcomes()
+
+    def _earliest_deadline(self, memory: FleetState) -> float:
+        """Returns when the first turn under way is late, by the monotonic clock; infinity if none can be."""
+        state, round_, flights, earliest = self._earliest or (None, 0, 0, 0.0)
+        if state is not memory or (round_, flights) != (memory.fleet.round, len(memory.flights)):
+            left = [
+                flight.deadline - flight.elapsed for flight in memory.flights.values() if flight.deadline is not None
+            ]
+            is_unknown = any(math.isnan(seconds) for seconds in left)  # such turns count as late
+            earliest = -math.inf if is_unknown else clock.monotonic_seconds() + min(left, default=math.inf)
+            self._earliest = (memory, memory.fleet.round, len(memory.flights), earliest)
+        return earliest
+
+    def _turn(self, decision: int) -> Turn:
+        """Returns the turn of a decision; raises ReportError if there is none."""
+        turns = self._session.journal.turns_of(decision)
+        if not turns:
+            raise ReportError(f"there is no turn {decision}: report with the id of a turn that fill returned")
+        return turns[0]
+
+    def _given(self, flight: Flight) -> GivenTurn:
+        return GivenTurn(flight.decision, self._session.fleet.ids[flight.row], flight.deadline, flight.reasons)
+
+    @staticmethod
+    def _fleet(memory: FleetState) -> SlotFleet:
+        assert isinstance(memory.fleet, SlotFleet), "a fleet with a concurrency has slots"
+        return memory.fleet

@@ -1,0 +1,85 @@
+"""What rounds and slots share before a decision: the offer, the record of it, and the deadline after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from turnout.errors import OfferError
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_rows
+from turnout.live.features import Features, FleetStatus, Status
+from turnout.live.settings import SchedulerSettings
+from turnout.live.turns.records import RecordedOffer
+from turnout.live.turns.state import Fleet
+
+
+def build_offer(
+    fleet: Fleet, features: Features, settings: SchedulerSettings, statuses: Mapping[str, Status] | FleetStatus
+) -> tuple[BoolArray, FloatArray]:
+    """Returns which clients are there, and the contexts of all clients, by row.
+
+    Args:
+        fleet: The state of the fleet, which all of these clients have joined.
+        features: The features of the fleet.
+        settings: The settings of the fleet.
+        statuses: The statuses of the clients.
+    """
+    clients, rows = len(fleet.ids), _rows(fleet, statuses)
+    is_there = np.ones(clients, dtype=np.bool_)
+    if rows is not None:
+        is_there[:] = False
+        is_there[rows] = True
+    contexts = features.contexts(
+        statuses, fleet.ids, rows, cold_start=fleet.needs_cold_start(), model_size=settings.model_size
+    )
+    return is_there, contexts
+
+
+def _rows(fleet: Fleet, statuses: Mapping[str, Status] | FleetStatus) -> IntArray | None:
+    """Returns the rows of the clients that are there; None for all clients."""
+    if not isinstance(statuses, FleetStatus):
+        return np.array([fleet.rows[client] for client in statuses], dtype=np.int64)
+    if statuses.rows is None:
+        return None
+    if not isinstance(statuses.rows, np.ndarray) and all(isinstance(client, str) for client in statuses.rows):
+        unknown = next((client for client in statuses.rows if client not in fleet.rows), None)
+        if unknown is not None:
+            raise OfferError(f"there is no client {unknown!r}: register it, or leave it out")
+        return np.array([fleet.rows[str(client)] for client in statuses.rows], dtype=np.int64)
+    return as_rows("rows", statuses.rows, OfferError, clients=len(fleet.ids))
+
+
+def record_offer(
+    settings: SchedulerSettings,
+    number: int,
+    rows: IntArray,
+    reasons: Mapping[str, FloatArray],
+    available: BoolArray,
+    contexts: FloatArray,
+) -> RecordedOffer:
+    """Returns the offer to record, without contexts in fleets that are too large or persist no statuses.
+
+    Args:
+        settings: The settings of the fleet.
+        number: The round or the decision.
+        rows: The clients that were selected.
+        reasons: The reasons of the policy.
+        available: Which clients could be selected, by row.
+        contexts: The contexts of all clients.
+    """
+    if settings.persist_statuses and len(available) <= settings.record_offers_up_to:
+        return RecordedOffer(number, rows, reasons, available.copy(), contexts[available])
+    selected = np.zeros(len(available), dtype=np.bool_)
+    selected[rows] = True
+    return RecordedOffer(number, rows, reasons, selected, None)
+
+
+def deadline_of(fleet: Fleet, settings: SchedulerSettings, rows: IntArray, contexts: FloatArray) -> float | None:
+    """Returns the deadline of the clients that were selected, in seconds, or None if they have none."""
+    if settings.deadline != "auto":
+        return settings.deadline
+    if fleet.model is None or not len(rows) or (fleet.counters.learned[rows] == 0).any():
+        return settings.deadline_ceiling
+    slowest = float(fleet.model.predict(contexts, rows).max())
+    return float(np.clip(settings.deadline_multiple * slowest, settings.deadline_floor, settings.deadline_ceiling))
