@@ -17,7 +17,7 @@ import numpy as np
 import typer
 
 from benchmarks.harness import Result
-from turnout import ClientStatus, GivenTurn, Scheduler, Selection, Wait
+from turnout import ClientStatus, RunningTurn, Scheduler, Selection, Wait
 from turnout.lab import PaperWorld
 
 #: The seconds in which all devices check in first, and the mean seconds from a result to the next check-in.
@@ -44,7 +44,7 @@ def check_ins(
 
     Example: python -m benchmarks check-ins --devices 50 --turns 400 --connected
     """
-    settings = {"guaranteed_rate": f"3/{4 * devices}", "tolerance": 1.0, "paid": "chosen"}
+    settings = {"guaranteed_rate": f"3/{4 * devices}", "tolerance": 1.0, "counts": "selected"}
     with (
         TemporaryDirectory() as temporary,
         simulated_clock() as time,
@@ -71,22 +71,22 @@ class FirstCome:
     def __init__(self, slots: int, clients: int, time: Clock) -> None:
         self._slots, self._clients, self._time = slots, clients, time
         self._given = 0
-        self._under_way: set[int] = set()
+        self._running: set[int] = set()
         self._recent: deque[float] = deque(maxlen=50)
 
-    def check_in(self, client: str, status: ClientStatus) -> GivenTurn | Wait:  # noqa: ARG002
+    def check_in(self, client: str, status: ClientStatus) -> RunningTurn | Wait:  # noqa: ARG002
         """Gives a turn if a slot is free."""
-        if len(self._under_way) < self._slots:
+        if len(self._running) < self._slots:
             self._given += 1
             self._recent.append(self._time.now)
-            self._under_way.add(self._given)
-            return GivenTurn(self._given, client, None)
+            self._running.add(self._given)
+            return RunningTurn(self._given, client, None)
         span = self._time.now - self._recent[0]
         return Wait(self._clients * span / (8 * len(self._recent)) if span else 1.0, "all slots are in use")
 
     def report(self, turn: int, seconds: float) -> None:  # noqa: ARG002
         """Frees the slot."""
-        self._under_way.remove(turn)
+        self._running.remove(turn)
 
 
 @dataclass(slots=True)

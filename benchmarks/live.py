@@ -65,7 +65,7 @@ def live(clients: Clients = MILLION, cohort: Cohort = 100, repeats: Repeats = 9)
     settings: dict[str, Any] = {"cohort_size": cohort, "guaranteed_rate": cohort / clients / 2}
     few = range(min(repeats, MAX_REPEATS))
 
-    policy = FairPace(clients, accrual="available", paid="contributed", allow_infeasible=True, **settings)
+    policy = FairPace(clients, accrual="available", counts="completed", allow_infeasible=True, **settings)
     features = [1 / columns["free_cpu"], np.ones(clients), MODEL_SIZE / columns["bandwidth"]]
     fleet = FairPaceFleet(policy, everyone, np.asfortranarray(np.column_stack(features)))
 

@@ -14,7 +14,7 @@ from benchmarks.choose import reader_of
 from benchmarks.fleets import PACED_CONDITIONS, FairPaceFleet
 from benchmarks.harness import MILLION, Clients, Repeats, Result, Target, alternate, announce, memory_folder
 from turnout.kernel.rounds import RoundOffer
-from turnout.kernel.slots.turns import InFlight, StartedTurn
+from turnout.kernel.slots.turns import RunningTurns, TurnStart
 from turnout.live import Scheduler
 from turnout.log import silenced
 
@@ -59,7 +59,7 @@ def measure_decision(clients: int, condition: str, repeats: int) -> float:
 
 def decisions_of(fleet: FairPaceFleet) -> Callable[[], None]:
     """Returns a function that makes the next decision, about a slot that is free."""
-    in_flight = InFlight(fleet.policy.clients)
+    running = RunningTurns(fleet.policy.clients)
     made = 0
 
     def decide() -> None:
@@ -67,10 +67,10 @@ def decisions_of(fleet: FairPaceFleet) -> Callable[[], None]:
         made += 1
         offer = RoundOffer.trusted(made, fleet.available, fleet.contexts, places=1)
         (row,) = fleet.policy.ask(offer).clients.tolist()
-        turn = StartedTurn.trusted(made, row, fleet.available, in_flight.capped(made, fleet.policy.debts))
+        turn = TurnStart.trusted(made, row, fleet.available, running.capped(made, fleet.policy.debts))
         fleet.policy.tell_started(turn)
-        in_flight.start(turn)
-        in_flight.finish(row)
+        running.start(turn)
+        running.finish(row)
 
     return decide
 
@@ -87,8 +87,8 @@ def measure_server(path: Path, clients: int, slots: int, turns: int) -> list[tup
         while given < turns:
             start = time.thread_time()
             given += len(scheduler.fill(ids))
-            under_way = [turn.client for turn in scheduler.in_flight()]
-            back = rng.choice(under_way, max(slots // 2, 1), replace=False).tolist()
+            running = [turn.client for turn in scheduler.running()]
+            back = rng.choice(running, max(slots // 2, 1), replace=False).tolist()
             scheduler.report_many({client: usual[client] for client in back})
             seconds += time.thread_time() - start
             most_behind = max(most_behind, float(scheduler.certificate().behind.max()))

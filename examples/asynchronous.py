@@ -26,7 +26,7 @@ def train(policy: str, settings: dict[str, object], folder: Path, turns: int) ->
     """Gives this number of turns; returns the simulated seconds, the accuracy, and the turns of each phone."""
     rng = np.random.default_rng(0)
     model, version, clock = learner.initial_weights(seed=0), 0, 0.0
-    under_way: list[tuple[float, int, int, float, int, np.ndarray]] = []
+    running: list[tuple[float, int, int, float, int, np.ndarray]] = []
     buffer: list[np.ndarray] = []
     counts = np.zeros(PHONES, dtype=int)
     options = {"policy": policy, "settings": settings, "concurrency": SLOTS, "deadline": 600.0}
@@ -35,8 +35,8 @@ def train(policy: str, settings: dict[str, object], folder: Path, turns: int) ->
             for turn in scheduler.fill([f"phone-{phone}" for phone in range(PHONES)]):  # one for every free slot
                 phone = int(turn.client[6:])
                 seconds = (5 + 2 * phone) * rng.uniform(0.8, 1.2)
-                heapq.heappush(under_way, (clock + seconds, turn.id, phone, seconds, version, model))
-            clock, turn_id, phone, seconds, started_from, start = heapq.heappop(under_way)  # the next that is done
+                heapq.heappush(running, (clock + seconds, turn.id, phone, seconds, version, model))
+            clock, turn_id, phone, seconds, started_from, start = heapq.heappop(running)  # the next that is done
             order = rng.permutation(client_items[phone])
             trained, _ = learner.train_clients(start, order[None, None])  # one client, one epoch
             scheduler.report(turn_id, seconds)  # its slot is free

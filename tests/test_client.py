@@ -22,7 +22,7 @@ from service.served import ROUNDS, SLOTS, Service, served
 from turnout import ClientStatus
 from turnout.client import AsyncFleetClient, FleetClient, OpenedRound, RefusedError, UnavailableError, transport
 from turnout.errors import SettingError
-from turnout.live import GivenTurn, Wait
+from turnout.live import RunningTurn, Wait
 from turnout.service import eventlog, events
 
 
@@ -44,7 +44,7 @@ def test_rounds_over_http(tmp_path: Path) -> None:
         assert client.register(["a", "b", "c", "d/?é"]) == 4
         opened = client.choose({"a": ClientStatus(1.0, 2.0), "b": {"free_cpu": 1.0, "bandwidth": 2.0}, "d/?é": None})
         assert isinstance(opened, OpenedRound)
-        assert (opened.round, len(opened.cohort), opened.deadline, opened.wanted) == (1, 2, 10.0, 2)
+        assert (opened.round, len(opened.cohort), opened.deadline, opened.target_size) == (1, 2, 10.0, 2)
         first, second = opened.cohort
         assert client.report(first, 1.5, loss=0.5)
         assert not client.report(first, 1.5, loss=0.5)
@@ -76,12 +76,12 @@ def test_devices_over_http(tmp_path: Path) -> None:
         client_of(service, "device") as device,
     ):
         turn = device.check_in(status=ClientStatus(1.0, 2.0))
-        assert isinstance(turn, GivenTurn)
+        assert isinstance(turn, RunningTurn)
         assert (turn.id, turn.client) == (1, "phone-1")
         assert [given.client for given in server.fill(["phone-2"])] == ["phone-2"]
         assert isinstance(server.check_in("phone-3"), Wait)
         assert device.report(turn.id, 2.0)
-        assert [given.client for given in server.in_flight()] == ["phone-2"]
+        assert [given.client for given in server.running()] == ["phone-2"]
         assert server.report_failure(2, "no power")
         with pytest.raises(RefusedError, match="the role device does not allow this") as refused:
             device.status()
@@ -333,7 +333,7 @@ def test_events_are_yielded_and_the_stream_is_resumed(tmp_path: Path, monkeypatc
 def test_a_stream_that_cannot_be_opened_is_tried_as_often_as_a_call(
     tmp_path: Path, no_pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eventlog, "MOST_STREAMS", 0)
+    monkeypatch.setattr(eventlog, "MAX_STREAMS", 0)
     with served(tmp_path, {"fleet": ROUNDS}) as service, client_of(service, attempts=3) as client:
         with pytest.raises(UnavailableError, match=r"did not send its events in 3 attempts: .*0 streams"):
             next(client.events())

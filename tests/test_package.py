@@ -227,7 +227,7 @@ def test_the_map_of_the_house_has_every_room() -> None:
 
 def test_policies_and_values_have_a_readable_repr() -> None:
     oort = turnout.make_policy("oort", 40, cohort_size=8)
-    guarantee = "guarantee=Guarantee(0.1, accrual='always', paid='chosen')"
+    guarantee = "guarantee=Guarantee(0.1, accrual='always', counts='selected')"
     assert repr(oort) == "Oort(clients=40, cohort_size=8)"
     assert repr(turnout.FedCS(3, deadline=4.0)) == "FedCS(clients=3)"
     assert repr(turnout.RBCSF(40, guaranteed_rate=0.1)) == f"RBCSF(clients=40, cohort_size=8, {guarantee})"

@@ -23,7 +23,7 @@ from documents import check_command
 from service.served import SLOTS, Service, served
 from turnout.live import FleetReader
 from turnout.live._internals import examine
-from waiting import LONGEST_WAIT
+from waiting import MAX_WAIT
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "service"
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
@@ -61,7 +61,7 @@ def run_device(address: str, token: str, turns: int = 3) -> subprocess.Completed
         capture_output=True,
         text=True,
         check=False,
-        timeout=LONGEST_WAIT,
+        timeout=MAX_WAIT,
         env={**os.environ, "TURNOUT_ADDRESS": address, "TURNOUT_TOKEN": token},
     )
 
@@ -92,7 +92,7 @@ class _LossyProxy(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
-        connection = HTTPConnection("127.0.0.1", self.target, timeout=LONGEST_WAIT)
+        connection = HTTPConnection("127.0.0.1", self.target, timeout=MAX_WAIT)
         connection.request("POST", self.path, body, dict(self.headers.items()))
         response = connection.getresponse()
         content = response.read()

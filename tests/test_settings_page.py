@@ -14,7 +14,7 @@ from turnout.live import SchedulerOptions, SchedulerSettings
 from turnout.live._internals import LIVE_DEFAULTS, Amendments
 
 PAGE = (ROOT / "docs/settings.md").read_text()
-OF_GUARANTEE = ("guaranteed_rate", "tolerance", "accrual", "paid", "max_owed", "availability")
+OF_GUARANTEE = ("guaranteed_rate", "tolerance", "accrual", "counts", "max_owed", "availability")
 
 
 def rows(heading: str) -> dict[str, list[str]]:
@@ -44,16 +44,16 @@ def test_the_settings_of_a_fleet_are_those_of_the_code() -> None:
         "concurrency",
         "status_ttl",
         "max_staleness",
-        "buffer",
+        "updates_per_version",
         "window_goal",
         "window_seconds",
-        "min_available",
-        "rest_seconds",
+        "min_present",
+        "min_turn_interval",
     }
 
 
 def test_the_settings_of_the_guarantee_are_those_of_fair_pace_in_a_live_fleet() -> None:
-    live = {key: LIVE_DEFAULTS[key] for key in ("accrual", "paid")}
+    live = {key: LIVE_DEFAULTS[key] for key in ("accrual", "counts")}
     guarantee = make_policy("fair-pace", 4, cohort_size=2, **live).guarantee
     assert guarantee is not None
     values = {"guaranteed_rate": guarantee.rate} | {name: getattr(guarantee, name) for name in OF_GUARANTEE[1:]}

@@ -9,16 +9,16 @@ from typing import TypeVar
 Result = TypeVar("Result")
 
 #: The timeout in seconds. It only ends a hanging test: it is far longer than anything takes, even on a busy machine.
-LONGEST_WAIT = 300.0
+MAX_WAIT = 300.0
 #: The pause between two calls of a condition grows from one to the other.
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.01, 0.05
+MIN_PAUSE, MAX_PAUSE = 0.01, 0.05
 
 
 def wait_until(condition: Callable[[], Result], description: str = "the condition") -> Result:
     """Calls `condition` until it returns a true value, and returns that value."""
-    end, pause = time.monotonic() + LONGEST_WAIT, SHORTEST_PAUSE
+    end, pause = time.monotonic() + MAX_WAIT, MIN_PAUSE
     while not (result := condition()):
-        assert time.monotonic() < end, f"{description} did not hold within {LONGEST_WAIT:g} s"
+        assert time.monotonic() < end, f"{description} did not hold within {MAX_WAIT:g} s"
         time.sleep(pause)
-        pause = min(1.3 * pause, LONGEST_PAUSE)  # a condition may cost as much as what it waits for
+        pause = min(1.3 * pause, MAX_PAUSE)  # a condition may cost as much as what it waits for
     return result

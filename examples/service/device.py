@@ -12,7 +12,7 @@ import random
 import signal
 import time
 
-from turnout import GivenTurn
+from turnout import RunningTurn
 from turnout.client import FleetClient, RefusedError
 
 LIE = 0.001
@@ -35,7 +35,7 @@ def main() -> None:
                 "bandwidth": options.bandwidth * random.uniform(0.7, 1.4),
             }
             answer = client.check_in(status=status)
-            if not isinstance(answer, GivenTurn):
+            if not isinstance(answer, RunningTurn):
                 time.sleep(answer.seconds)
                 continue
             turns.add(answer.id)
@@ -50,7 +50,7 @@ def main() -> None:
                 client.report(answer.id, seconds)
 
 
-def lie(client: FleetClient, turn: GivenTurn, own: set[int]) -> None:
+def lie(client: FleetClient, turn: RunningTurn, own: set[int]) -> None:
     """Reports a false time, the same turn a second time, and for other devices; prints what comes of it."""
     client.report(turn.id, LIE)
     is_new = client.report(turn.id, LIE)  # another call with another key, not the same call sent again

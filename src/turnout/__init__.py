@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from turnout.kernel.cohort_problem import CohortProblem
     from turnout.kernel.guarantee import Guarantee
     from turnout.kernel.rounds import LateArrivals, RoundOffer, RoundRecord, RoundReport, Selection
-    from turnout.live import ClientStatus, FleetReader, FleetStatus, GivenTurn, Reporter, Scheduler, Wait
+    from turnout.live import ClientStatus, FleetReader, FleetStatus, Reporter, RunningTurn, Scheduler, Wait
     from turnout.policies import (
         CSUCB,
         CSUCBQ,
@@ -103,7 +103,7 @@ else:
                 "ClientStatus",
                 "FleetReader",
                 "FleetStatus",
-                "GivenTurn",
+                "RunningTurn",
                 "Reporter",
                 "Scheduler",
                 "Wait",
@@ -173,7 +173,6 @@ __all__ = [
     "FedCS",
     "FleetReader",
     "FleetStatus",
-    "GivenTurn",
     "Guarantee",
     "InfeasiblePromise",
     "InterruptedGroupError",
@@ -192,6 +191,7 @@ __all__ = [
     "RoundRecord",
     "RoundReport",
     "RoundRobin",
+    "RunningTurn",
     "Scheduler",
     "Selection",
     "SelectionError",

@@ -5,7 +5,7 @@ from __future__ import annotations
 _SINGULAR = {"are": "is", "were": "was", "have": "has", "do": "does"}
 
 
-def counted(count: int, noun: str, verb: str = "", *, of: int | None = None) -> str:
+def pluralize(count: int, noun: str, verb: str = "", *, of: int | None = None) -> str:
     """Returns a number with its noun, and with a verb that agrees with it.
 
     Args:
@@ -14,9 +14,9 @@ def counted(count: int, noun: str, verb: str = "", *, of: int | None = None) -> 
         verb: The verb in the plural, such as "are"; none by default.
         of: The number of all, of which `count` are some.
 
-    >>> counted(1, "client"), counted(1200, "client")
+    >>> pluralize(1, "client"), pluralize(1200, "client")
     ('1 client', '1,200 clients')
-    >>> counted(1, "client", "are", of=40)
+    >>> pluralize(1, "client", "are", of=40)
     '1 of 40 clients is'
     """
     share = "" if of is None else f" of {of:,}"

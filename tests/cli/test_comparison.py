@@ -127,7 +127,7 @@ def test_json_states_promise_settings_and_values_of_every_seed() -> None:
     assert compared["promise"] == {
         "guaranteed_rate": 0.15,
         "accrual": "available",
-        "paid": "chosen",
+        "counts": "selected",
         "share_of": "of the rounds it was available for",
     }
     row = compared["policies"][1]
@@ -351,7 +351,7 @@ def test_an_interrupted_run_is_tracked_as_an_uninterrupted_one(tmp_path: Path) -
 
 def test_turns_behind_are_those_of_the_shortfall() -> None:
     columns = play_plan(RunPlan("random", 40))
-    behind = turns_behind(columns, Guarantee(0.15, accrual="available", paid="chosen"))
+    behind = turns_behind(columns, Guarantee(0.15, accrual="available", counts="selected"))
     summary = summarise(columns, guaranteed_rate=0.15, accrual="available")
     assert (behind.max(), behind[-1]) == pytest.approx((summary.largest_shortfall, summary.shortfall_at_end))
 
@@ -362,7 +362,7 @@ def test_a_promise_that_refers_to_an_unknown_availability_is_not_tracked() -> No
     unknown = RoundColumns(**{**fields, "available": None})
     for columns, accrual, rounds in ((played, "available", 12), (unknown, "available", 0), (unknown, "always", 12)):
         recording = Recording()
-        guarantee = Guarantee(0.15, accrual=accrual, paid="chosen")  # type: ignore[arg-type]
+        guarantee = Guarantee(0.15, accrual=accrual, counts="selected")  # type: ignore[arg-type]
         TrackedRun(recording, columns.clients, guarantee).log(columns)
         assert len(recording.steps) == 12
         assert len(recording.values("promise/turns_behind")) == rounds

@@ -25,7 +25,7 @@ from dashboard.served import small_fleet
 from turnout.cli import main
 from turnout.dashboard import serving
 from turnout.lab import RunStore
-from waiting import LONGEST_WAIT
+from waiting import MAX_WAIT
 
 error_of = partial(in_process.error_of, "fleet", "dashboard")
 
@@ -54,7 +54,7 @@ def port_of(lines: list[str]) -> int:
 
 
 def get_json(port: int, path: str) -> Any:
-    connection = HTTPConnection("127.0.0.1", port, timeout=LONGEST_WAIT)
+    connection = HTTPConnection("127.0.0.1", port, timeout=MAX_WAIT)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
@@ -65,7 +65,7 @@ def get_json(port: int, path: str) -> Any:
 
 
 def status_of(port: int, path: str, headers: dict[str, str] | None = None) -> int:
-    connection = HTTPConnection("127.0.0.1", port, timeout=LONGEST_WAIT)
+    connection = HTTPConnection("127.0.0.1", port, timeout=MAX_WAIT)
     try:
         connection.request("GET", path, headers=headers or {})
         return connection.getresponse().status
@@ -82,13 +82,13 @@ def test_it_prints_its_address_answers_and_stops_with_ctrl_c(folder: Path) -> No
         assert lines[1:] == ["Press Ctrl-C to stop.\n"]
         port = port_of(lines)
         assert get_json(port, "/api/store")["name"] == "fleet.turnout"
-        listener = HTTPConnection("127.0.0.1", port, timeout=LONGEST_WAIT)
+        listener = HTTPConnection("127.0.0.1", port, timeout=MAX_WAIT)
         try:
             listener.request("GET", "/api/live")
             stream = listener.getresponse()
             assert stream.readline() == b"event: change\n"
             process.send_signal(signal.SIGINT)
-            out, err = process.communicate(timeout=LONGEST_WAIT)
+            out, err = process.communicate(timeout=MAX_WAIT)
             with stream:
                 stream.read()
         finally:
@@ -111,7 +111,7 @@ def test_it_warns_if_other_machines_can_reach_it(folder: Path) -> None:
         assert status_of(address, "/api/store") == 401
         assert status_of(address, "/api/store", {"Authorization": "Bearer from the environment"}) == 200
         process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=LONGEST_WAIT)
+        out, err = process.communicate(timeout=MAX_WAIT)
         assert (out, err) == ("", "")
         assert process.returncode in (0, -signal.SIGTERM)
 
@@ -131,11 +131,11 @@ def test_a_token_of_the_user_is_never_printed(folder: Path, given: str) -> None:
             status_of(port, "/api/store", {"Authorization": f"Bearer {token}"}),
             status_of(port, f"/nothing?token={token}", {"Authorization": f"Bearer {token}"}),
         ]
-        with socket.create_connection(("127.0.0.1", port), timeout=LONGEST_WAIT) as raw:
+        with socket.create_connection(("127.0.0.1", port), timeout=MAX_WAIT) as raw:
             raw.sendall(f"GET /?token={token}\x00 HTTP/1.1\r\n\r\n".encode())
             assert raw.recv(100).startswith(b"HTTP/1.1 400")
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=LONGEST_WAIT)
+        out, err = process.communicate(timeout=MAX_WAIT)
     assert statuses == [303, 401, 200, 404]
     assert token not in "".join([*lines, out, err])
 
@@ -148,7 +148,7 @@ def test_a_generated_token_is_printed_once(folder: Path) -> None:
         assert found
         assert status_of(port_of(lines), "/api/store", {"Authorization": f"Bearer {found[1]}"}) == 200
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=LONGEST_WAIT)
+        out, err = process.communicate(timeout=MAX_WAIT)
     assert "".join([*lines, out, err]).count(found[1]) == 1
     assert "Keep the address secret: it contains the token.\n" in lines
 

@@ -82,7 +82,7 @@ def test_a_price_is_explained_with_the_numbers_from_which_it_is_computed(tmp_pat
         found = next(
             answer
             for row in range(40)
-            if (answer := explain_run(store, 1, row, 40)).standing == "not chosen" and not answer.urgent
+            if (answer := explain_run(store, 1, row, 40)).outcome == "not chosen" and not answer.urgent
         )
     output, errors, code = run("fleet", "explain", path, found.client.removeprefix("client "))
     assert (errors, code) == ("", 0)
@@ -107,7 +107,7 @@ def test_every_client_of_a_run_is_explained(runs: Path, run_: int) -> None:
             for row in range(0, columns.clients, 3):
                 found = explain_run(store, run_, row, number)
                 assert found.exact, found.sentence
-                assert (found.standing == "chosen") == (row in chosen)
+                assert (found.outcome == "chosen") == (row in chosen)
                 assert found.client == f"client {row}"
 
 

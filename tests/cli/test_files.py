@@ -40,11 +40,11 @@ COMMANDS = {
 }
 CASES = [
     pytest.param(command, file, id=f"{' '.join(command)}: {file}")
-    for wanted, commands in COMMANDS.items()
+    for target_size, commands in COMMANDS.items()
     for command in commands
     for file in FOUND
-    if file != wanted
-    and not (wanted == "either" and file in ("fleet", "runs"))
+    if file != target_size
+    and not (target_size == "either" and file in ("fleet", "runs"))
     and not (command[0] == "traces" and file == "arrays.npz")  # it may be a trace
 ]
 

@@ -265,10 +265,10 @@ def test_a_history_shows_outcomes_reasons_and_late_times(file: Path) -> None:
         assert expected in text
 
 
-@pytest.mark.parametrize(("paid", "counted"), [("contributed", 2), ("chosen", 4)])
-def test_a_history_counts_the_same_turns_as_the_certificate(tmp_path: Path, paid: str, counted: int) -> None:
+@pytest.mark.parametrize(("counts", "counted"), [("completed", 2), ("selected", 4)])
+def test_a_history_counts_the_same_turns_as_the_certificate(tmp_path: Path, counts: str, counted: int) -> None:
     path = tmp_path / "fleet.turnout"
-    settings = {"cohort_size": 1, "guaranteed_rate": 0.5, "paid": paid}
+    settings = {"cohort_size": 1, "guaranteed_rate": 0.5, "counts": counts}
     with Scheduler.open(path, policy="rbcsf", settings=settings, deadline=9.0) as scheduler:
         for outcome in ("arrived", "failed", "arrived", "late", "pending"):
             scheduler.choose({"a": status_of(1)})

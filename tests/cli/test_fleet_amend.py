@@ -134,38 +134,38 @@ def test_settings_of_a_fleet_without_rounds_are_amended_and_switched_off(tmp_pat
     given = {
         "status_ttl": 120.0,
         "max_staleness": 4.0,
-        "buffer": 8,
+        "updates_per_version": 8,
         "window_goal": 20,
         "window_seconds": 30.0,
-        "min_available": 3,
-        "rest_seconds": 3600.0,
+        "min_present": 3,
+        "min_turn_interval": 3600.0,
     }
     options = [part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", f"{value:g}")]
     printed = amend(path, *options)
     assert printed == (
-        f"{path}: amended after turn 1: buffer from none to 8, max_staleness from none to 4.0, min_available from 1 to "
-        "3, rest_seconds from none to 3600.0, status_ttl from 60.0 to 120.0, window_goal from none to 20, "
+        f"{path}: amended after turn 1: updates_per_version from none to 8, max_staleness from none to 4.0, min_present from 1 to "
+        "3, min_turn_interval from none to 3600.0, status_ttl from 60.0 to 120.0, window_goal from none to 20, "
         "window_seconds from none to 30.0.\n"
     )
     amended = settings_of(path)
     assert {name: getattr(amended, name) for name in given} == given
     assert (type(amended.buffer), type(amended.window_goal)) == (int, int)
-    switched_off = ("max_staleness", "buffer", "window_goal", "window_seconds", "rest_seconds")
+    switched_off = ("max_staleness", "updates_per_version", "window_goal", "window_seconds", "min_turn_interval")
     amend(path, *(part for name in switched_off for part in (f"--{name.replace('_', '-')}", "none")))
     amended = settings_of(path)
     assert [getattr(amended, name) for name in switched_off] == [None] * 5
-    assert (amended.status_ttl, amended.min_available) == (120.0, 3)
+    assert (amended.status_ttl, amended.min_present) == (120.0, 3)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--buffer", "2.5"), "buffer must be a whole number or 'none', got '2.5'"),
+        (("--updates-per-version", "2.5"), "updates_per_version must be a whole number or 'none', got '2.5'"),
         (("--window-goal", "many"), "window_goal must be a whole number or 'none', got 'many'"),
-        (("--rest-seconds", "a day"), "rest_seconds must be a number, 'none', got 'a day'"),
+        (("--min-turn-interval", "a day"), "min_turn_interval must be a number, 'none', got 'a day'"),
         (("--window-goal", "3"), "window_goal needs window_seconds"),
         (("--status-ttl", "0"), "status_ttl must be above 0"),
-        (("--min-available", "0"), "min_available must be at least 1"),
+        (("--min-present", "0"), "min_present must be at least 1"),
     ],
 )
 def test_wrong_settings_of_a_fleet_without_rounds_are_refused(
@@ -177,4 +177,4 @@ def test_wrong_settings_of_a_fleet_without_rounds_are_refused(
 
 
 def test_settings_of_slots_are_refused_in_a_fleet_with_rounds(file: Path) -> None:
-    assert "rest_seconds needs a concurrency" in error_of(file, "--rest-seconds", "60")
+    assert "min_turn_interval needs a concurrency" in error_of(file, "--min-turn-interval", "60")

@@ -79,7 +79,7 @@ def test_an_archive_with_hostile_headers_is_refused(monkeypatch: pytest.MonkeyPa
     for archive in (headers, nested, b"", bytes(100_000)):
         with pytest.raises(DatasetError, match=r"nothing was kept"):
             files._extract_members(gzip.compress(archive), ["data_batch_1.bin"], "http://example/")
-    monkeypatch.setattr(files, "MOST_BYTES", 10_000)
+    monkeypatch.setattr(files, "MAX_BYTES", 10_000)
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w:gz") as made:
         made.addfile(tarfile.TarInfo("a"), None)

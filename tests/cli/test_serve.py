@@ -24,7 +24,7 @@ from turnout.live._internals import examine
 from turnout.service import serving as serving_module
 from turnout.service.access.tokens import FleetTokens
 from turnout.web.access import Role
-from waiting import LONGEST_WAIT
+from waiting import MAX_WAIT
 
 SLOTS = ("--set", "concurrency=2", "--set", "guaranteed_rate=1/20", "--set", "deadline=300")
 
@@ -52,7 +52,7 @@ def serving(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], int
 def send(port: int, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Any:
     """Returns the status, the headers and the body of a response."""
     sent = {"content-type": "application/json", **(headers or {})}
-    connection = HTTPConnection("127.0.0.1", port, timeout=LONGEST_WAIT)
+    connection = HTTPConnection("127.0.0.1", port, timeout=MAX_WAIT)
     try:
         connection.request(method, path, None if body is None else json.dumps(body), sent)
         response = connection.getresponse()
@@ -117,16 +117,16 @@ def test_a_service_from_start_to_a_graceful_end(tmp_path: Path, end: signal.Sign
         cookie = {"cookie": headers["set-cookie"].partition(";")[0]}
         assert send(port, "GET", "/api/overview", headers=cookie)[0] == 200
         assert send(port, "GET", "/v1/fleets/fleet", headers=cookie)[0] == 401  # no cookies: no forged requests
-        stream = HTTPConnection("127.0.0.1", port, timeout=LONGEST_WAIT)  # it must not delay the end
+        stream = HTTPConnection("127.0.0.1", port, timeout=MAX_WAIT)  # it must not delay the end
         stream.request("GET", "/api/live", headers=viewer)
         assert stream.getresponse().readline().startswith(b"event: change")
         process.send_signal(end)
-        _, errors = process.communicate(timeout=LONGEST_WAIT)
+        _, errors = process.communicate(timeout=MAX_WAIT)
         stream.close()
         assert (process.returncode, errors) == (0, "")
     assert not path.with_name(f"{path.name}-wal").exists()  # it was closed
     with Scheduler.open(path) as scheduler:
-        assert [turn.client for turn in scheduler.in_flight()] == ["phone-1"]
+        assert [turn.client for turn in scheduler.running()] == ["phone-1"]
     assert all(finding.ok is not False for finding in examine(path))
 
 
@@ -160,7 +160,7 @@ def test_several_fleets_and_no_tokens(tmp_path: Path) -> None:
         for path in ("/", "/fleets/one/api/store"):
             assert send(port, "GET", path, headers={"host": "evil.example"})[0] == 421
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=LONGEST_WAIT)
+        _, errors = process.communicate(timeout=MAX_WAIT)
         assert (process.returncode, errors) == (0, "")
 
 
@@ -178,7 +178,7 @@ def test_a_backup_of_a_fleet_that_is_served_has_its_tokens_and_can_be_served(tmp
         for command in (("amend", path, "--deadline", "20"), ("retire", path, "a"), ("compact", path)):
             assert "is being written by" in error_of("fleet", *command)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(LONGEST_WAIT) == 0
+        assert process.wait(MAX_WAIT) == 0
     with serving(copy, "--no-page") as (_, port, _):
         assert send(port, "GET", "/v1/fleets/copy", headers=later)[0] == 200
         turns = send(port, "GET", "/v1/fleets/copy/turns", headers=later)[2]

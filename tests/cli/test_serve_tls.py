@@ -16,7 +16,7 @@ from cryptography.x509.oid import NameOID
 from cli.in_process import error_of, run
 from cli.test_serve import SLOTS, serving
 from turnout.client import FleetClient, UnavailableError
-from turnout.live import GivenTurn
+from turnout.live import RunningTurn
 from turnout.service.access.tokens import FleetTokens
 
 
@@ -60,7 +60,7 @@ def test_a_client_that_trusts_the_certificate_calls_over_tls_and_others_do_not(f
         assert lines[0] == f"{fleet} at {address}\n"
         with FleetClient(address, token=device.text, authorities=certificate) as client:
             turn = client.check_in()
-            assert isinstance(turn, GivenTurn)
+            assert isinstance(turn, RunningTurn)
             assert client.report(turn.id, 12.5)
         for authorities in (other, None):
             with (

@@ -284,7 +284,7 @@ def test_a_run_is_shown_without_figures_that_cannot_be_computed(tmp_path: Path) 
         store.write_run("unknown", plan.as_dict(), unknown, clients=12, code_version="1")
         store.begin("empty", plan.as_dict(), clients=12, code_version="1")
     summary = json.loads(run("runs", "show", str(path), "1", "--json").stdout)["summary"]
-    assert summary == json.loads(json.dumps(asdict(summarise(unknown, guaranteed_rate=0.15, paid="contributed"))))
+    assert summary == json.loads(json.dumps(asdict(summarise(unknown, guaranteed_rate=0.15, counts="completed"))))
     assert not {"status", "tolerance", "prediction_error"} & set(summary)
     assert json.loads(run("runs", "show", str(path), "2", "--json").stdout)["summary"] == {}
 

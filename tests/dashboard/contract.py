@@ -47,7 +47,7 @@ POINTS, DOTS, PAGE = 301, 2000, 500
 LINE = Many(NUMBER, POINTS)
 BINS = {"edges": Many(NUMBER, 41), "counts": Many(COUNT, 40)}
 FLAGS = Many(OneOf(("context", "changed", "backing_off", "retired", "rarely_available", "too_few_rounds")), 6)
-OUTCOME = OneOf(("arrived", "late", "failed", "surplus", "outrun"))
+OUTCOME = OneOf(("arrived", "late", "failed", "redundant", "cut_off"))
 STATUS = OneOf(("kept", "behind", "broken"))
 SHARE_OF = OneOf(("all rounds", "the rounds it was available for", "all turns", "the turns given while it was there"))
 READING = Maybe({"done": COUNT, "of": COUNT})
@@ -66,7 +66,7 @@ ABOUT = {
             "most": NUMBER,
             "of": SHARE_OF,
             "tolerance": NUMBER,
-            "paid": OneOf(("chosen", "contributed")),
+            "counts": OneOf(("selected", "completed")),
             "cap": NUMBER,
         }
     ),
@@ -97,7 +97,7 @@ CLIENT = {
     "status": Maybe(STATUS),
     "owed": NUMBER,
     "forfeited": NUMBER,
-    "volunteered": NUMBER,
+    "offered": NUMBER,
     "mean_seconds": NUMBER,
     "reliability": NUMBER,
     "last_round": NUMBER,
@@ -118,7 +118,7 @@ ROUND = {
     "last": Maybe(COUNT),
     "is_open": bool,
     "seconds": NUMBER,
-    "volunteers": NUMBER,
+    "available_count": NUMBER,
     "target_size": NUMBER,
     "threshold": NUMBER,
     "objective": NUMBER,
@@ -157,7 +157,7 @@ SHAPES: dict[str, Any] = {
         "name": str,
         "turnout": str,
         "live": bool,
-        "trouble": Maybe(str),
+        "last_error": Maybe(str),
         "runs_total": COUNT,
         "runs": Many(
             {
@@ -194,7 +194,7 @@ SHAPES: dict[str, Any] = {
         "recent_of": COUNT,
         "p95_round": NUMBER,
         "total_time": NUMBER,
-        "volunteers": NUMBER,
+        "available_count": NUMBER,
         "cohort": NUMBER,
         "random": Maybe({"mean_round": NUMBER, "saved": NUMBER, "how": str}),
         "least_share": NUMBER,
@@ -217,7 +217,7 @@ SHAPES: dict[str, Any] = {
                 "curve": {"x": LINE, "rate": LINE},
             }
         ),
-        "under_way": Many(
+        "running": Many(
             {
                 "turn": COUNT,
                 "id": str,
@@ -305,7 +305,7 @@ SHAPES: dict[str, Any] = {
                 "threshold": NUMBER,
                 "objective": NUMBER,
                 "unit": OneOf(("turns", "seconds")),
-                "volunteers": NUMBER,
+                "available_count": NUMBER,
                 "turn": Maybe(TURN),
             },
             PAGE,

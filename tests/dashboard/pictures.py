@@ -54,7 +54,7 @@ def take_all(
     Args:
         folder: Where the pictures are written.
         only: The names of the pictures to take; by default all.
-        every: Where pictures of every page are written in both themes and on a phone, if they are wanted.
+        every: Where pictures of every page are written in both themes and on a phone, if they are target_size.
         rounds: The number of rounds of each training run.
         seeds: The number of training runs of each policy.
         fleet_rounds: The number of rounds of the fleet before the first picture.
@@ -193,6 +193,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--every", type=Path, help="also take pictures of every page in both themes and on a phone")
-    wanted = parser.parse_args()
-    for picture in take_all(wanted.folder, every=wanted.every):
+    target_size = parser.parse_args()
+    for picture in take_all(target_size.folder, every=target_size.every):
         sys.stdout.write(f"{picture} ({picture.stat().st_size / 1e3:.0f} kB)\n")

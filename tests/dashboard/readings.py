@@ -28,7 +28,7 @@ class Audit:
     ids: list[str] = field(default_factory=list)
     turns: dict[str, int] = field(default_factory=dict)
     counted: dict[str, int] = field(default_factory=dict)
-    volunteered: dict[str, int] = field(default_factory=dict)
+    offered: dict[str, int] = field(default_factory=dict)
     last_round: dict[str, int] = field(default_factory=dict)
     joined: dict[str, int] = field(default_factory=dict)
     left_in: dict[str, int] = field(default_factory=dict)
@@ -45,7 +45,7 @@ def audit_of(
     *,
     cap: float | None = None,
     accrual: str = "available",
-    paid: Sequence[str] = ("arrived",),
+    counts: Sequence[str] = ("arrived",),
 ) -> Audit:
     """Counts turns, availability and debts of a fleet.
 
@@ -54,7 +54,7 @@ def audit_of(
         rate: The guaranteed rate.
         cap: The largest debt in turns.
         accrual: "available" or "always".
-        paid: The outcomes that pay a turn.
+        counts: The outcomes that pay a turn.
     """
     audit, owed, retired = Audit(), dict[str, Fraction](), set[str]()
     with FleetReader(path) as scheduler:
@@ -63,31 +63,31 @@ def audit_of(
         if event["kind"] == "join":
             for client in event["clients"]:
                 audit.ids.append(client)
-                audit.turns[client] = audit.volunteered[client] = audit.last_round[client] = 0
+                audit.turns[client] = audit.offered[client] = audit.last_round[client] = 0
                 audit.counted[client] = 0
                 audit.joined[client] = len(audit.durations)
                 owed[client] = Fraction(0)
         elif event["kind"] == "round":
-            bits = np.unpackbits(np.frombuffer(bytes.fromhex(event["volunteers"]), dtype=np.uint8))
+            bits = np.unpackbits(np.frombuffer(bytes.fromhex(event["available_bits"]), dtype=np.uint8))
             available = {client for client, bit in zip(audit.ids, bits, strict=False) if bit}
             for client in available:
-                audit.volunteered[client] += 1
+                audit.offered[client] += 1
             outcome_of = dict(zip(event["clients"], event["outcomes"], strict=True))
             for client, outcome in outcome_of.items():
                 audit.turns[client] += 1
-                audit.counted[client] += outcome in paid
+                audit.counted[client] += outcome in counts
                 audit.last_round[client] = event["round"]
                 audit.outcomes[outcome] = audit.outcomes.get(outcome, 0) + 1
             for client in audit.ids:
                 accrues = client not in retired and (accrual == "always" or client in available)
-                owed[client] += (rate if accrues else 0) - (outcome_of.get(client) in paid)
+                owed[client] += (rate if accrues else 0) - (outcome_of.get(client) in counts)
                 owed[client] = max(owed[client], Fraction(0))
                 if cap is not None:
                     owed[client] = min(owed[client], Fraction(cap))
             waited = [
                 seconds
                 for seconds, outcome in zip(event["seconds"], outcome_of.values(), strict=True)
-                if outcome != "surplus"  # the server waits for failed and late clients, not for surplus ones
+                if outcome != "redundant"  # the server waits for failed and late clients, not for surplus ones
             ]
             audit.durations.append(max(waited, default=0.0))
             audit.cohorts.append(event["clients"])

@@ -30,7 +30,7 @@ from turnout.lab import RoundColumns, RunPlan, RunStore, play_into
 from turnout.live import ClientStatus, Scheduler
 from turnout.web.access import SharedToken
 from turnout.web.connections import LIMITS, Limits
-from waiting import LONGEST_WAIT, wait_until
+from waiting import MAX_WAIT, wait_until
 
 #: Poll interval in seconds, shorter than in production so that tests need not wait.
 POLL_SECONDS = 0.05
@@ -58,7 +58,7 @@ class Served:
 
     def ask(self, method: str, path: str, headers: Mapping[str, str] | None = None) -> Answer:
         """Sends a request without cookies and without following redirects."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=LONGEST_WAIT)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=MAX_WAIT)
         try:
             connection.request(method, path, headers=dict(headers or {}))
             answer = connection.getresponse()
@@ -153,7 +153,7 @@ def served(
             finally:
                 watch.stop()  # before the server, so that open streams end
                 server.should_exit = True
-                thread.join(LONGEST_WAIT)
+                thread.join(MAX_WAIT)
                 assert not thread.is_alive()
         finally:
             watch.stop()

@@ -23,7 +23,7 @@ from turnout.errors import SettingError, StoreError
 from turnout.web.access import MIN_TOKEN, SharedToken
 from turnout.web.guard import COOKIE
 from turnout.web.hosts import is_loopback
-from waiting import LONGEST_WAIT
+from waiting import MAX_WAIT
 
 TOKEN = "a-token-for-the-tests"
 
@@ -248,7 +248,7 @@ def test_foreign_host_names_are_refused(free: Served, name: str) -> None:
 
 
 def test_a_request_without_a_host_header_is_refused(free: Served) -> None:
-    with socket.create_connection(("127.0.0.1", free.port), timeout=LONGEST_WAIT) as raw:
+    with socket.create_connection(("127.0.0.1", free.port), timeout=MAX_WAIT) as raw:
         raw.sendall(b"GET /api/store HTTP/1.0\r\n\r\n")
         answer = b""
         while part := raw.recv(65536):
@@ -288,7 +288,7 @@ class Serving:
             target=serving.serve, args=(path,), kwargs={"announce": self._announce, **settings}
         )
         self._thread.start()
-        assert self._announced.wait(LONGEST_WAIT)
+        assert self._announced.wait(MAX_WAIT)
 
     def _announce(self, address: str) -> None:
         self.addresses.append(address)
@@ -299,12 +299,12 @@ class Serving:
 
     def __exit__(self, *_: object) -> None:
         self._servers[0].should_exit = True
-        self._thread.join(LONGEST_WAIT)
+        self._thread.join(MAX_WAIT)
         assert not self._thread.is_alive()
 
     def status(self, path: str, headers: dict[str, str] | None = None) -> int:
         address = urlsplit(self.addresses[0])
-        connection = HTTPConnection(address.hostname or "", address.port, timeout=LONGEST_WAIT)
+        connection = HTTPConnection(address.hostname or "", address.port, timeout=MAX_WAIT)
         try:
             connection.request("GET", path, headers=headers or {})
             return connection.getresponse().status
@@ -359,12 +359,12 @@ def test_healthz_needs_no_token_and_reveals_nothing(tmp_path: Path) -> None:
         assert (answer.status, json.loads(answer.body)) == (200, {"status": "ok"})
         assert_guarded(answer.headers)
         known = json.loads(server.get("/healthz", {"Authorization": f"Bearer {TOKEN}"}).body)
-        assert known == {"status": "ok", "trouble": None, "version": server.watch.version}
+        assert known == {"status": "ok", "last_error": None, "version": server.watch.version}
         for other in ("/healthz/", "//healthz", "/healthz/../metrics", "/healthz?x=/metrics/"):
             assert server.get(other).status == (200 if "?" in other else 401)
         path.rename(tmp_path / "elsewhere")
         answer = server.until(lambda: found if (found := server.get("/healthz")).status == 503 else None)
-        assert json.loads(answer.body) == {"status": "trouble"}
+        assert json.loads(answer.body) == {"status": "last_error"}
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="IPv6 is not available")

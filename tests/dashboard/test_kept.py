@@ -40,7 +40,7 @@ def test_totals_and_debts_are_those_of_a_fleet_that_keeps_everything(name: str, 
         complete.catch_up(FOREVER)
         assert source.ledger.first_after == ROUNDS - KEPT
         assert source.ledger.round_column("rounds").tolist() == list(range(ROUNDS - KEPT + 1, ROUNDS + 1))
-        for counter in ("turns", "volunteered", "last_round", "joined"):
+        for counter in ("turns", "offered", "last_round", "joined"):
             np.testing.assert_array_equal(
                 source.ledger.counters[counter], complete.ledger.counters[counter], err_msg=counter
             )

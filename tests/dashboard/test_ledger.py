@@ -72,8 +72,8 @@ def test_the_ledger_of_a_run_equals_its_record(runs: tuple[RunStore, Stored]) ->
         np.testing.assert_array_equal(ledger.round_column("seconds"), columns.durations)
         np.testing.assert_array_equal(ledger.counters["turns"], columns.turns)
         assert columns.available is not None
-        np.testing.assert_array_equal(ledger.round_column("volunteers"), columns.available.sum(axis=1))
-        np.testing.assert_array_equal(ledger.counters["volunteered"], columns.available.sum(axis=0))
+        np.testing.assert_array_equal(ledger.round_column("available_count"), columns.available.sum(axis=1))
+        np.testing.assert_array_equal(ledger.counters["offered"], columns.available.sum(axis=0))
         for row in range(columns.clients):
             mine = np.flatnonzero(columns.chosen_mask[:, row])
             assert ledger.counters["last_round"][row] == (mine[-1] + 1 if len(mine) else 0)
@@ -186,26 +186,26 @@ def trained_policy(name: str, policy_settings: Mapping[str, Any], columns: Round
 
 def guarantees() -> Iterator[Any]:
     """Yields every combination of the rules, each with one of the rates; the other rates are thorough."""
-    combinations = product((None, 1, 2.5), ("always", "available"), ("chosen", "contributed"))
+    combinations = product((None, 1, 2.5), ("always", "available"), ("selected", "completed"))
     for index, rules in enumerate(combinations):
         for place, rate in enumerate(RATES):
             marks = () if place == index % len(RATES) else (pytest.mark.thorough,)
             yield pytest.param(*rules, rate, marks=marks)
 
 
-@pytest.mark.parametrize(("cap", "accrual", "paid", "rate"), list(guarantees()))
+@pytest.mark.parametrize(("cap", "accrual", "counts", "rate"), list(guarantees()))
 def test_debts_by_round_for_every_guarantee(
-    folder: Path, rate: str, paid: str, accrual: Any, cap: float | None
+    folder: Path, rate: str, counts: str, accrual: Any, cap: float | None
 ) -> None:
     columns = random_columns(50, 10, seed=3)
-    rule = {"guaranteed_rate": RATES[rate], "accrual": accrual, "max_owed": cap, "paid": paid}
-    outcomes = ("arrived",) if paid == "contributed" else ("arrived", "late", "failed")
+    rule = {"guaranteed_rate": RATES[rate], "accrual": accrual, "max_owed": cap, "counts": counts}
+    outcomes = ("arrived",) if counts == "completed" else ("arrived", "late", "failed")
     expected = owed_after_each_round(
         columns,
         RATES[rate],
         accrual=accrual,
         max_owed=cap,
-        outcomes_paid=outcomes,
+        counted_outcomes=outcomes,
     )
     cases: dict[str, dict[str, Any]] = {
         "rbcsf": {"cohort_size": 3, **rule},
@@ -214,14 +214,14 @@ def test_debts_by_round_for_every_guarantee(
     with RunStore(folder / "runs.turnout") as store:
         for name, case in cases.items():
             source = run_source(store, write_random_run(store, name, case, columns))
-            assert source.trouble is None
+            assert source.last_error is None
             debts, reason = debt_history(source.ledger, all_rows(source.ledger))
             assert reason is None
             np.testing.assert_array_equal(debts, expected)
             some = np.array([7, 0, 4])
             np.testing.assert_array_equal(debt_history(source.ledger, some)[0], expected[:, some])
             assert_same_certificate(source.ledger.certificate(), trained_policy(name, case, columns).certificate())
-            assert source.ledger.paid == paid
+            assert source.ledger.counts == counts
 
 
 def test_debts_of_a_wrapped_policy_are_exact_or_not_shown(folder: Path) -> None:
@@ -233,7 +233,7 @@ def test_debts_of_a_wrapped_policy_are_exact_or_not_shown(folder: Path) -> None:
     with RunStore(folder / "runs.turnout") as store:
         for name, case in cases:
             source = run_source(store, write_random_run(store, name, case, columns))
-            assert source.trouble is None
+            assert source.last_error is None
             queues, policy = source.ledger.queues, trained_policy(name, case, columns)
             assert queues is not None
             np.testing.assert_array_equal(queues.owed, policy.debts.owed)
@@ -279,7 +279,7 @@ def test_debts_of_any_run(
         "guaranteed_rate": str(rate),
         "accrual": accrual,
         "max_owed": most,
-        "paid": "contributed" if contributed else "chosen",
+        "counts": "completed" if contributed else "chosen",
     }
     path = tmp_path / f"{seed}-{rounds}-{clients}-{rate.numerator}-{rate.denominator}-{accrual}-{contributed}-{most}"
     with RunStore(path.with_suffix(".turnout")) as store:
@@ -296,7 +296,7 @@ def test_debts_of_any_run(
     outcomes = ("arrived",) if contributed else ("arrived", "late", "failed")
     expected = np.empty((0, clients))
     if rounds:
-        expected = owed_after_each_round(columns, rate, accrual=accrual, max_owed=most, outcomes_paid=outcomes)
+        expected = owed_after_each_round(columns, rate, accrual=accrual, max_owed=most, counted_outcomes=outcomes)
     np.testing.assert_array_equal(debts, expected)
 
 
@@ -311,14 +311,18 @@ def eventful(path: Path) -> tuple[Fraction, dict[str, Any]]:
 
 
 def paid_when_chosen(path: Path) -> tuple[Fraction, dict[str, Any]]:
-    rules = {"cohort_size": 3, "guaranteed_rate": "1/5", "accrual": "always", "paid": "chosen", "max_owed": 30}
+    rules = {"cohort_size": 3, "guaranteed_rate": "1/5", "accrual": "always", "counts": "selected", "max_owed": 30}
     small_fleet(path, rounds=30, settings=rules)
-    return Fraction(1, 5), {"cap": 30, "accrual": "always", "paid": ("arrived", "surplus", "outrun", "late", "failed")}
+    return Fraction(1, 5), {
+        "cap": 30,
+        "accrual": "always",
+        "counts": ("arrived", "redundant", "cut_off", "late", "failed"),
+    }
 
 
 def guaranteed(path: Path) -> tuple[Fraction, dict[str, Any]]:
     inside = {"policy": "random", "settings": {"cohort_size": 3}}
-    rules = {**inside, "guaranteed_rate": "1/7", "accrual": "available", "paid": "contributed", "max_owed": 4}
+    rules = {**inside, "guaranteed_rate": "1/7", "accrual": "available", "counts": "completed", "max_owed": 4}
     small_fleet(path, rounds=30, policy="with-guarantee", settings=rules)
     return Fraction(1, 7), {"cap": 4}
 
@@ -347,13 +351,15 @@ def test_the_ledger_of_a_fleet_equals_its_scheduler(folder: Path, make: Fleet) -
         assert len(ledger) == len(audit.durations)
         for name, expected_counts in (
             ("turns", audit.turns),
-            ("volunteered", audit.volunteered),
+            ("offered", audit.offered),
             ("last_round", audit.last_round),
             ("joined", audit.joined),
         ):
             assert dict(zip(ids, ledger.counters[name].tolist(), strict=True)) == expected_counts, name
         np.testing.assert_array_equal(ledger.round_column("seconds"), audit.durations)
-        np.testing.assert_array_equal(ledger.round_column("volunteers"), [len(present) for present in audit.present])
+        np.testing.assert_array_equal(
+            ledger.round_column("available_count"), [len(present) for present in audit.present]
+        )
         chosen = np.split(ledger.turn_column("chosen"), ledger.starts[1:-1])
         assert [[ids[row] for row in rows.tolist()] for rows in chosen] == audit.cohorts
         assert_same_certificate(ledger.certificate(), scheduler.certificate())
@@ -444,8 +450,8 @@ def test_a_fleet_without_old_masks_has_debts_since_its_snapshot(
         np.testing.assert_allclose(ledger.fairness_series["worst"], worst[since:])
         assert dict(zip(ids, ledger.counters["turns"].tolist(), strict=True)) == audit.turns
         stay = [client for client in ids if not client.startswith("forgotten")]
-        available = dict(zip(ids, ledger.counters["volunteered"].tolist(), strict=True))
-        assert {client: available[client] for client in stay} == {client: audit.volunteered[client] for client in stay}
+        available = dict(zip(ids, ledger.counters["offered"].tolist(), strict=True))
+        assert {client: available[client] for client in stay} == {client: audit.offered[client] for client in stay}
         assert turns_and_availability(ledger, all_rows(ledger))[1] is None
         if make is not guaranteed:  # without a model the scheduler has no suspects, but the ledger trains a model
             assert [

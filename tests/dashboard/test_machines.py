@@ -20,7 +20,7 @@ from turnout.dashboard import watch as watch_module
 from turnout.errors import ReportError
 from turnout.lab import RunStore
 from turnout.live import Scheduler
-from waiting import LONGEST_WAIT, wait_until
+from waiting import MAX_WAIT, wait_until
 
 # Prometheus: https://prometheus.io/docs/instrumenting/exposition_formats/, text format 0.0.4
 
@@ -105,7 +105,7 @@ def test_metrics_show_the_age_of_the_open_round_and_its_reports(folder: Path) ->
         scheduler.report(cohort[0], 1.0)
         reported = metrics_of(server)
         assert value_of(reported, "turnout_open_round_reports") == 1
-        assert 0 <= value_of(reported, "turnout_seconds_since_report") < LONGEST_WAIT
+        assert 0 <= value_of(reported, "turnout_seconds_since_report") < MAX_WAIT
         scheduler.close_round()
         wait_until(lambda: value_of(metrics_of(server), "turnout_round") == 1)
         assert value_of(metrics_of(server), "turnout_open_round_seconds") == 0
@@ -239,7 +239,7 @@ def test_healthz_returns_ok(folder: Path) -> None:
     with served(folder / "fleet.turnout") as server:
         server.wait_read()
         data = json.loads(server.get("/healthz").body)
-        assert data == {"status": "ok", "trouble": None, "version": server.watch.version}
+        assert data == {"status": "ok", "last_error": None, "version": server.watch.version}
 
 
 # The stream
@@ -266,13 +266,13 @@ class Stream:
         assert lines[0] == "event: change"
         assert len(lines) == 2
         data = json.loads(lines[1].removeprefix("data: "))
-        assert set(data) == {"version", "reading", "trouble", "live"}
+        assert set(data) == {"version", "reading", "last_error", "live"}
         return dict(data)
 
 
 @contextmanager
 def listening(server: Served) -> Iterator[Stream]:
-    connection = HTTPConnection("127.0.0.1", server.port, timeout=LONGEST_WAIT)
+    connection = HTTPConnection("127.0.0.1", server.port, timeout=MAX_WAIT)
     try:
         connection.request("GET", "/api/live")
         answer = connection.getresponse()
@@ -292,7 +292,7 @@ def test_the_stream_sends_the_state_at_once_and_after_every_change(folder: Path)
         server.wait_read()
         with listening(server) as stream, listening(server) as other:
             first = stream.next()
-            assert first == {"version": server.watch.version, "reading": None, "trouble": None, "live": False}
+            assert first == {"version": server.watch.version, "reading": None, "last_error": None, "live": False}
             assert other.next() == first
             with Scheduler.open(path) as scheduler:
                 play_rounds(scheduler, 1, scheduler.clients)
@@ -317,11 +317,11 @@ def test_the_stream_reports_a_missing_file(folder: Path) -> None:
             path.rename(folder / "away")
             data = stream.next()
             assert data is not None
-            assert "is missing" in data["trouble"]
+            assert "is missing" in data["last_error"]
             (folder / "away").rename(path)
             data = stream.next()
             assert data is not None
-            assert data["trouble"] is None
+            assert data["last_error"] is None
 
 
 def test_the_stream_reports_that_the_file_is_no_longer_live(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,7 @@ def test_every_page_shows_a_live_fleet_without_rounds(empty_page: Page, tmp_path
             row = "document.querySelectorAll('[aria-label^=\"Turns that have not ended\"] tbody tr')"
             shown = page.evaluate(f"[...{row}].map(row => Number(row.cells[0].textContent.replace(/,/g, '')))")
             with FleetReader(scheduler.path) as reader:
-                assert shown == [flight.decision for flight, _ in reader.in_flight()]
+                assert shown == [running_turn.decision for running_turn, _ in reader.running()]
             before = scheduler.round
             play_turns(scheduler, 3, seed=2)
             assert scheduler.round > before

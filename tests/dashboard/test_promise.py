@@ -227,7 +227,7 @@ def test_the_next_turn_is_that_of_the_explanation(broken: Path, fair: Path) -> N
                 expected, answer = scheduler.explain(client, 120), server.json(f"/api/explain?id={client}&round=120")
                 assert answer["rounds_until"] == expected.rounds_until
                 assert "next turn" not in server.json(f"/api/client?id={client}")["next"]
-                if expected.standing == "chosen":
+                if expected.outcome == "chosen":
                     assert answer["next"].startswith("It was chosen in round 120")
                 elif expected.rounds_until is None:
                     assert "How long it has to wait is unknown" in expected.sentence
@@ -262,7 +262,13 @@ def test_the_price_of_a_turn_is_explained(fair: Path) -> None:
 
 def test_owed_turns_of_clients_with_a_surplus_are_explained(folder: Path) -> None:
     path = folder / "fleet.turnout"
-    rules = {"cohort_size": 2, "guaranteed_rate": 0.2, "accrual": "available", "paid": "chosen", "speed_weight": 0.0}
+    rules = {
+        "cohort_size": 2,
+        "guaranteed_rate": 0.2,
+        "accrual": "available",
+        "counts": "selected",
+        "speed_weight": 0.0,
+    }
     with Scheduler.open(path, policy="rbcsf", settings=rules, allow_infeasible=True) as scheduler:
         for number in range(1, 31):  # two clients take all turns of the first rounds, then they share with four others
             scheduler.report_many(dict.fromkeys(scheduler.choose(named(2 if number <= 15 else 6)), 5.0))
@@ -434,7 +440,7 @@ def test_the_client_page_shows_one_estimate_of_the_next_turn(broken_page: Page, 
         why = next(
             explanation
             for explanation in (scheduler.explain(client, 120) for client in TWELVE)
-            if explanation.standing == "not chosen" and explanation.rounds_until is not None
+            if explanation.outcome == "not chosen" and explanation.rounds_until is not None
         )
     estimate = f"in about {why.rounds_until:,} rounds, counted from round 120"
     for round_ in ("120", "60"):  # the estimate is that of the newest round, whichever round is explained

@@ -27,7 +27,7 @@ from turnout.lab import RunStore
 from turnout.web.access import SharedToken
 from turnout.web.guard import READ_ONLY
 from turnout.web.headers import HEADERS
-from waiting import LONGEST_WAIT
+from waiting import MAX_WAIT
 
 READ = {"GET": 200, "HEAD": 200}
 REFUSED = dict.fromkeys(("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"), 405)
@@ -173,7 +173,7 @@ def test_unknown_paths_return_404_as_json(fleet: Served, path: str) -> None:
 
 def test_raw_paths_with_traversal_are_refused(fleet: Served) -> None:
     for line in (b"GET /static/../../app.py HTTP/1.1", b"GET ../etc/passwd HTTP/1.1", b"GET * HTTP/1.1"):
-        with socket.create_connection(("127.0.0.1", fleet.port), timeout=LONGEST_WAIT) as raw:
+        with socket.create_connection(("127.0.0.1", fleet.port), timeout=MAX_WAIT) as raw:
             raw.sendall(line + b"\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             answer = b""
             while part := raw.recv(65536):

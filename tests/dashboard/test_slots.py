@@ -15,7 +15,7 @@ from dashboard.readings import FOREVER, close_to
 from dashboard.served import served
 from live.fleets import named, offered
 from live.turns.slots.played import fill, open_slots, play_turns
-from turnout.dashboard.sources.columns import UNDER_WAY
+from turnout.dashboard.sources.columns import RUNNING
 from turnout.dashboard.sources.debts import debt_history
 from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.sources.run import RunSource
@@ -27,7 +27,7 @@ from turnout.dashboard.views.slots import decision_summary
 from turnout.dashboard.views.system import metrics
 from turnout.dashboard.watch import Watch
 from turnout.lab import RoundColumns, RunPlan, RunStore, SlotRun, play_into, play_plan
-from turnout.lab.analysis.slots import slot_figures, staleness
+from turnout.lab.analysis.slots import slot_metrics, staleness
 from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import session_of
 from turnout.storage.training_log import TrainingLog
@@ -35,12 +35,12 @@ from turnout.storage.training_log import TrainingLog
 
 @pytest.fixture(scope="module")
 def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
-    """A fleet without rounds, read completely; two of its turns are under way, and a third was reported."""
+    """A fleet without rounds, read completely; two of its turns are running, and a third was reported."""
     path = tmp_path_factory.mktemp("slots") / "fleet.turnout"
     with open_slots(path) as scheduler:
         play_turns(scheduler, 40)
         fill(scheduler, random.Random(1))
-        scheduler.report(scheduler.in_flight()[0].id, 4.0)
+        scheduler.report(scheduler.running()[0].id, 4.0)
         opened = Watch(path)
         with opened.locked_source() as source:
             assert source is not None
@@ -60,7 +60,7 @@ def play_with_a_long_turn(scheduler: Scheduler) -> None:
     rng = random.Random(7)
     for step in range(60):
         scheduler.fill(offered(*(name for name in named(8) if rng.random() < 0.8)))
-        for turn in scheduler.in_flight():
+        for turn in scheduler.running():
             if rng.random() < 0.5 and (turn.client != "c3" or step % 25 == 0):
                 if rng.random() < 0.2:
                     scheduler.report_failure(turn.id, "lost")
@@ -70,13 +70,13 @@ def play_with_a_long_turn(scheduler: Scheduler) -> None:
             scheduler.amend(guaranteed_rate="1/10")
 
 
-@pytest.mark.parametrize("paid", ["chosen", "contributed"])
+@pytest.mark.parametrize("counts", ["selected", "completed"])
 @pytest.mark.parametrize("accrual", ["available", "always"])
-def test_debts_and_promise_are_those_of_the_scheduler(tmp_path: Path, paid: str, accrual: str) -> None:
-    settings = {"guaranteed_rate": "1/9", "tolerance": 1.0, "paid": paid, "accrual": accrual}
+def test_debts_and_promise_are_those_of_the_scheduler(tmp_path: Path, counts: str, accrual: str) -> None:
+    settings = {"guaranteed_rate": "1/9", "tolerance": 1.0, "counts": counts, "accrual": accrual}
     with open_slots(tmp_path / "fleet.turnout", settings=settings, allow_infeasible=True) as scheduler:
         play_with_a_long_turn(scheduler)
-        assert session_of(scheduler).memory.state()["in_flight.unearned"].sum() > 0
+        assert session_of(scheduler).memory.state()["running.unearned"].sum() > 0
         with closing(FleetSource(FleetReader(scheduler.path))) as source:
             source.catch_up(FOREVER)
             ledger, own = source.ledger, scheduler.certificate()
@@ -125,7 +125,7 @@ def test_debts_are_exact_after_decisions_that_are_no_longer_kept(tmp_path: Path)
             {"deadline": 60},
             concurrency=6,
         ),
-        RunPlan("rbcsf", 150, 2, {"paid": "contributed"}, concurrency=6),
+        RunPlan("rbcsf", 150, 2, {"counts": "completed"}, concurrency=6),
     ],
     ids=lambda plan: f"{plan.policy} {plan.world}",
 )
@@ -139,8 +139,8 @@ def test_a_run_is_read_as_it_was_played(tmp_path: Path, plan: RunPlan) -> None:
         source.catch_up(FOREVER)
         ledger = source.ledger
         assert ledger.policy is not None
-        assert (ledger.slots, source.trouble, source.reading) == (6, None, None)
-        assert UNDER_WAY not in ledger.turn_column("kinds")
+        assert (ledger.slots, source.last_error, source.reading) == (6, None, None)
+        assert RUNNING not in ledger.turn_column("kinds")
         state = played.policy.state()
         for name, value in ledger.policy.state().items():
             assert np.array_equal(value, state[name]), name
@@ -151,16 +151,16 @@ def test_a_run_is_read_as_it_was_played(tmp_path: Path, plan: RunPlan) -> None:
         assert debt_history(ledger, np.arange(3))[1] is None
 
 
-def test_the_overview_has_the_rate_of_updates_and_the_turns_under_way(watch: Watch) -> None:
+def test_the_overview_has_the_rate_of_updates_and_the_turns_running(watch: Watch) -> None:
     data = shown(watch, overview)
     with FleetReader(watch.path) as scheduler:
-        under_way = [turn for _, turn in scheduler.in_flight() if turn.kind is None]
+        running = [turn for _, turn in scheduler.running() if turn.kind is None]
         decisions = scheduler.round
     assert (data["about"]["noun"], data["about"]["slots"], data["round"]) == ("decision", 3, decisions)
-    assert [row["outcome"] for row in data["under_way"]] == ["arrived", "out", "out"]
-    assert [row["turn"] for row in data["under_way"][1:]] == [turn.round for turn in under_way]
-    assert [row["id"] for row in data["under_way"][1:]] == [turn.id for turn in under_way]
-    assert all(row["deadline"] == 100 and row["age"] >= 0 for row in data["under_way"])
+    assert [row["outcome"] for row in data["running"]] == ["arrived", "out", "out"]
+    assert [row["turn"] for row in data["running"][1:]] == [turn.round for turn in running]
+    assert [row["id"] for row in data["running"][1:]] == [turn.id for turn in running]
+    assert all(row["deadline"] == 100 and row["age"] >= 0 for row in data["running"])
     slots = data["slots"]
     assert slots["updates"] == data["outcomes"]["arrived"]
     assert slots["stale_in"] == "updates"
@@ -175,7 +175,7 @@ def test_the_rate_of_a_run_is_that_of_its_figures_and_is_compared_with_random_se
         play_into(store, RunPlan("random", 200, 1, concurrency=6))
         play_into(store, RunPlan("random", 200, 1))  # with rounds: another world
         run = play_into(store, RunPlan("fair-pace", 200, 1, {"tolerance": 1.0}, concurrency=6))
-        figures = {info.id: slot_figures(store.columns(info.id)) for info in store.runs() if info.id != 2}
+        figures = {info.id: slot_metrics(store.columns(info.id)) for info in store.runs() if info.id != 2}
     watch = Watch(path)
     try:
         with watch.locked_source(run) as source:
@@ -196,19 +196,21 @@ def test_a_decision_says_what_came_of_its_turn(watch: Watch) -> None:
     for outcome, part in {
         "arrived": "Its update arrived after",
         "failed": "It failed after",
-        "out": "under way since",
+        "out": "running since",
     }.items():
         row = next(row for row in listed if row["turn"]["outcome"] == outcome)
         detail = shown(watch, round_detail, requested=row["round"])
-        assert detail["summary"].startswith(f"{row['turn']['id']} was given a turn, as one of {row['volunteers']} idle")
+        assert detail["summary"].startswith(
+            f"{row['turn']['id']} was given a turn, as one of {row['available_count']} idle"
+        )
         assert part in detail["summary"]
         assert (detail["is_open"], detail["rows"][0]["outcome"]) == (outcome == "out", outcome)
 
 
 def test_a_client_that_is_training_is_shown_as_such(watch: Watch) -> None:
-    row = shown(watch, overview)["under_way"][-1]
+    row = shown(watch, overview)["running"][-1]
     data = shown(watch, client, client_id=row["id"])
-    assert data["next"].endswith(f"Its turn of decision {row['turn']} is under way.")
+    assert data["next"].endswith(f"Its turn of decision {row['turn']} is running.")
     assert "round" not in data["next"]
     assert "out" not in data["times"]["outcome"]
 
@@ -217,7 +219,7 @@ def test_the_metrics_of_a_fleet_without_rounds(watch: Watch) -> None:
     with watch.locked_source() as source:
         lines = metrics(watch, source).splitlines()
     values = {line.split("{")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
-    assert (values["turnout_slots"], values["turnout_turns_in_flight"], values["turnout_turns_reported"]) == (3, 2, 1)
+    assert (values["turnout_slots"], values["turnout_running_turns"], values["turnout_turns_reported"]) == (3, 2, 1)
     assert values["turnout_oldest_turn_seconds"] > 0
     assert values["turnout_updates_per_second"] > 0
     assert "turnout_open_round_seconds" not in values
@@ -233,11 +235,11 @@ def test_the_stream_follows_a_live_fleet_without_rounds(tmp_path: Path) -> None:
             play_turns(scheduler, 5, seed=2)
             assert scheduler.round > before
             server.wait_rounds(scheduler.round)
-            name = server.json("/api/overview")["under_way"][0]["id"]
+            name = server.json("/api/overview")["running"][0]["id"]
             explained = server.json(f"/api/explain?id={name}&round={scheduler.round}")
             assert explained["exact"]
             assert "round" not in f"{explained['sentence']}{explained['next']}"
-            earlier, later = server.json("/api/overview")["under_way"][:2]
+            earlier, later = server.json("/api/overview")["running"][:2]
             training = server.json(f"/api/explain?id={earlier['id']}&round={later['turn']}")
             assert training["standing"] == "training"
             assert training["sentence"] == f"{earlier['id']} was training, in its turn of decision {earlier['turn']}."
@@ -252,8 +254,8 @@ def test_the_guarantee_of_a_run_whose_record_does_not_fit_its_policy_is_hidden(t
         run = store.write_run("other", plan.as_dict(), other, clients=12, code_version="1")
         source = RunSource(store, store.info(run))
         source.catch_up(FOREVER)
-        assert source.trouble is not None
-        assert source.trouble.startswith("The guarantee of this run is not shown because its record is incomplete: ")
+        assert source.last_error is not None
+        assert source.last_error.startswith("The guarantee of this run is not shown because its record is incomplete: ")
         assert source.ledger.certificate() is None
         assert source.ledger.turn_column("chosen").tolist() == played.chosen.tolist()
 
@@ -277,7 +279,7 @@ def test_the_curve_of_a_fleet_without_rounds_is_drawn_at_the_times_of_its_turns(
 
 def test_a_decision_whose_client_was_late_says_when_its_deadline_passed() -> None:
     turn = {"id": "c1", "outcome": "late", "staleness": None, "predicted": None}
-    row = {"turn": turn, "seconds": 30.0, "volunteers": 4}
+    row = {"turn": turn, "seconds": 30.0, "available_count": 4}
     assert decision_summary(row) == (
         "c1 was given a turn, as one of 4 idle clients. It was late: its deadline passed after 30.00 s."
     )

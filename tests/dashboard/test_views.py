@@ -118,7 +118,7 @@ def test_overview_of_a_run(directory: Path, runs: Served, stored: Stored) -> Non
         assert data["recent_of"] == min(50, len(seconds))
         assert data["round"] == data["about"]["rounds"] == len(seconds)
         assert columns.available is not None
-        assert close_to([data["volunteers"]], [columns.available.sum(axis=1).mean()])
+        assert close_to([data["available_count"]], [columns.available.sum(axis=1).mean()])
         assert data["rounds"]["x"] == columns.rounds.tolist()
         for name in ("mean", "low", "high"):
             assert close_to(data["rounds"][name], seconds)
@@ -163,13 +163,13 @@ def test_the_terms_of_the_guarantee(runs: Served, stored: Stored, fleet: Served)
         "least": 0.15,
         "most": 0.15,
         "of": "all rounds",
-        "paid": "chosen",
+        "counts": "selected",
         "tolerance": 2,
         "cap": None,
     }
     promise = fleet.json("/api/overview")["about"]["promise"]
     assert close_to([promise["least"], promise["most"], promise["cap"]], [1 / 6, 1 / 6, 210])
-    assert (promise["of"], promise["paid"]) == ("the rounds it was available for", "contributed")
+    assert (promise["of"], promise["counts"]) == ("the rounds it was available for", "completed")
     assert runs.json(f"/api/overview?run={stored.random[0]}")["about"]["promise"] is None
 
 
@@ -244,7 +244,7 @@ def test_the_estimated_random_baseline_draws_all_times_of_a_client(folder: Path)
 def test_a_warning_names_three_clients_and_counts_the_others(folder: Path, rare: int, named_clients: str) -> None:
     """The rare clients are there in the first of 20 rounds only, and are promised 3 of 10 rounds."""
     path = folder / "fleet.turnout"
-    rules = {"cohort_size": 2, "guaranteed_rate": 0.3, "accrual": "always", "paid": "chosen"}
+    rules = {"cohort_size": 2, "guaranteed_rate": 0.3, "accrual": "always", "counts": "selected"}
     with Scheduler.open(path, policy="rbcsf", settings=rules, allow_infeasible=True) as scheduler:
         play_round(scheduler, offered("a", "b", *(f"rare{index}" for index in range(rare))))
         for _ in range(19):
@@ -268,13 +268,13 @@ def test_overview_of_a_fleet(fleet: Served, audit: Audit) -> None:
         [durations.mean(), np.percentile(durations, 95), durations.sum(), jain_index(list(audit.turns.values()))],
     )
     assert data["outcomes"] == audit.outcomes
-    assert set(audit.outcomes) == {"arrived", "surplus", "outrun", "late", "failed"}
+    assert set(audit.outcomes) == {"arrived", "redundant", "cut_off", "late", "failed"}
     retired = "c9"
     stay = [client for client in audit.ids if client != retired]
-    shares = {client: audit.counted[client] / audit.volunteered[client] for client in stay}
+    shares = {client: audit.counted[client] / audit.offered[client] for client in stay}
     assert close_to([data["least_share"]], [min(shares.values())])
     assert shares[data["least"]["id"]] == min(shares.values())
-    behind = {client: float(RATE * audit.volunteered[client] - audit.counted[client]) for client in stay}
+    behind = {client: float(RATE * audit.offered[client] - audit.counted[client]) for client in stay}
     assert data["worst"]["id"] == max(behind, key=lambda client: behind[client])
     assert data["about"]["certificate"]["status"] == status_of(max(behind.values()))
     left_in = audit.left_in[retired]
@@ -283,7 +283,7 @@ def test_overview_of_a_fleet(fleet: Served, audit: Audit) -> None:
         for number, debts in enumerate(audit.debts, start=1)
     ]
     assert close_to(fleet.json("/api/queues")["curve"]["worst"], worst)
-    assert close_to([data["volunteers"]], [np.mean([len(present) for present in audit.present])])
+    assert close_to([data["available_count"]], [np.mean([len(present) for present in audit.present])])
     assert close_to([data["cohort"]], [np.mean([len(cohort) for cohort in audit.cohorts])])
 
 
@@ -446,7 +446,7 @@ def test_the_list_of_rounds_is_newest_first(directory: Path, runs: Served, store
         assert close_to([row["seconds"]], [times.max()])
         assert int(row["bottleneck"]) == columns.chosen[mine][times.argmax()]
         assert (row["cohort"], row["back"], row["late"], row["failed"]) == (8, 8, 0, 0)
-        assert row["volunteers"] == columns.available[at].sum()
+        assert row["available_count"] == columns.available[at].sum()
         assert close_to(
             [row["threshold"], row["objective"]],
             [columns.cohort_reasons[name][at] for name in ("threshold", "objective")],
@@ -508,11 +508,11 @@ def test_rounds_of_a_fleet_equal_the_exported_events(directory: Path, fleet: Ser
         assert {entry["id"]: entry["outcome"] for entry in data["rows"]} == dict(
             zip(event["clients"], event["outcomes"], strict=True)
         )
-        assert row["back"] == outcomes["arrived"] + outcomes["surplus"]
-        assert row["late"] == outcomes["late"] + outcomes["outrun"]
+        assert row["back"] == outcomes["arrived"] + outcomes["redundant"]
+        assert row["late"] == outcomes["late"] + outcomes["cut_off"]
         assert row["failed"] == outcomes["failed"]
         assert close_to([data["seconds"], row["seconds"]], [audit.durations[number - 1]] * 2)
-        assert row["volunteers"] == data["volunteers"] == event["available"]
+        assert row["available_count"] == data["available_count"] == event["available"]
         for entry in data["rows"]:
             turn = turns[number][entry["id"]]
             assert entry["why"] == turn.why
@@ -539,7 +539,7 @@ def test_the_client_page_equals_the_scheduler(directory: Path, fleet: Served, au
         certificate, ids = scheduler.certificate(), scheduler.clients
         for row, client in enumerate(ids):
             data = fleet.json(f"/api/client?id={client}")
-            assert (data["turns"], data["volunteered"]) == (audit.turns[client], audit.volunteered[client])
+            assert (data["turns"], data["offered"]) == (audit.turns[client], audit.offered[client])
             assert data["last_round"] == (audit.last_round[client] or None)
             assert data["joined"] == audit.joined[client]
             assert close_to(
@@ -566,7 +566,7 @@ def test_the_client_page_equals_the_scheduler(directory: Path, fleet: Served, au
             assert data["times"]["outcome"] == [turn.kind for turn in history]
             known = [np.nan if turn.kind == "failed" else turn.seconds for turn in history]
             assert close_to(data["times"]["seconds"], np.array(known, dtype=float))
-            back = [turn.seconds for turn in history if turn.kind in ("arrived", "surplus")]
+            back = [turn.seconds for turn in history if turn.kind in ("arrived", "redundant")]
             assert close_to(
                 [data["mean_seconds"]], [float(np.mean([seconds or 0.0 for seconds in back])) if back else np.nan]
             )
@@ -587,7 +587,7 @@ def test_the_client_page_equals_the_scheduler(directory: Path, fleet: Served, au
 def test_flags_agree_with_the_scheduler(folder: Path) -> None:
     """Covers clients that back off, are rarely available, and whose context does not explain their times."""
     path = folder / "fleet.turnout"
-    rules = {"cohort_size": 3, "guaranteed_rate": 0.3, "accrual": "always", "paid": "chosen"}
+    rules = {"cohort_size": 3, "guaranteed_rate": 0.3, "accrual": "always", "counts": "selected"}
     options: Any = {
         "policy": "rbcsf",
         "settings": rules,
@@ -849,7 +849,7 @@ def test_the_summary_of_a_round_names_the_client_that_ended_it_if_it_is_known(
     row: dict[str, Any] = {
         "turn": None,
         "cohort": 2,
-        "volunteers": 5,
+        "available_count": 5,
         "back": 1,
         "late": 0,
         "failed": 1,
@@ -1163,7 +1163,9 @@ def test_every_one_of_the_200_clients_that_are_furthest_behind_has_a_dot_in_a_la
 )
 def test_why_there_is_nothing_to_judge(reading: float | None, policy: str | None, clients: int, text: str) -> None:
     ledger: Any = SimpleNamespace(policy=policy, clients=clients)
-    source: Any = SimpleNamespace(trouble=None, reading=reading, ledger=ledger, no_clients="No client has joined yet.")
+    source: Any = SimpleNamespace(
+        last_error=None, reading=reading, ledger=ledger, no_clients="No client has joined yet."
+    )
     assert common._nothing_to_judge(source) == text
 
 

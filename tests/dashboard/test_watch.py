@@ -87,7 +87,7 @@ def test_new_rounds_appear_and_increase_the_version(folder: Path) -> None:
             assert versions == sorted(set(versions))
             store = server.json("/api/store")
             assert store["live"]
-            assert store["trouble"] is None
+            assert store["last_error"] is None
             scheduler.register(["newcomer"])
             server.until(lambda: server.json("/api/overview")["about"]["clients"] == len(scheduler.clients))
             assert server.json("/api/client?id=newcomer")["turns"] == 0
@@ -156,10 +156,10 @@ def test_every_state_has_its_own_version(folder: Path, monkeypatch: pytest.Monke
         assert not watch.live
         path.rename(away)
         poll()
-        assert watch.trouble is not None
+        assert watch.last_error is not None
         away.rename(path)
         poll()
-        assert watch.trouble is None
+        assert watch.last_error is None
         versions = [state.version for state in states]
         assert versions == sorted(set(versions))
         assert len(states) >= 6
@@ -281,16 +281,16 @@ def test_a_missing_file_is_reported_until_it_is_restored(folder: Path) -> None:
             (folder / name).rename(away / name)
         answer = server.until(lambda: answer if (answer := server.get("/healthz")).status == 503 else None)
         data = json.loads(answer.body)
-        assert data["status"] == "trouble"
-        assert "is missing" in data["trouble"]
-        assert "is missing" in server.json("/api/store")["trouble"]
+        assert data["status"] == "last_error"
+        assert "is missing" in data["last_error"]
+        assert "is missing" in server.json("/api/store")["last_error"]
         assert server.json("/api/overview")["about"]["rounds"] == 6, "the data read so far must still be shown"
         assert server.json("/api/system")["store"]["bytes"] is None
         assert b"turnout_up 0\n" in server.get("/metrics").body
         for name in moved:
             (away / name).rename(folder / name)
         server.until(lambda: server.get("/healthz").status == 200)
-        assert server.json("/api/store")["trouble"] is None
+        assert server.json("/api/store")["last_error"] is None
         with Scheduler.open(path) as scheduler:
             play_rounds(scheduler, 1, scheduler.clients)
         server.wait_rounds(7)
@@ -348,7 +348,7 @@ def test_a_file_replaced_by_garbage_is_reported(folder: Path, kind: str) -> None
             assert answer.status == 503, route
             assert str(path) in json.loads(answer.body)["error"]
         assert server.get("/api/explain?id=0").status == 503
-        assert server.json("/api/store")["trouble"]
+        assert server.json("/api/store")["last_error"]
         assert b"turnout_up 0\n" in server.get("/metrics").body
         replace_store(good, path)
         server.until(lambda: server.get("/healthz").status == 200)
@@ -366,7 +366,7 @@ def test_later_damage_is_reported_and_reading_stops_before_it(folder: Path) -> N
                 play_rounds(scheduler, 1, scheduler.clients)
                 db.execute("UPDATE events SET data = zeroblob(10) WHERE seq = (SELECT MAX(seq) FROM events)")
         server.until(lambda: server.get("/healthz").status == 503)
-        assert "damaged" in server.json("/api/store")["trouble"]
+        assert "damaged" in server.json("/api/store")["last_error"]
         data = server.json_now("/api/overview")["about"]
         assert data["rounds"] >= 4
         assert data["reading"]["done"] < data["reading"]["of"], "the damaged event counts as unread"
@@ -382,7 +382,7 @@ def test_a_persistent_error_is_published_once(folder: Path) -> None:
             db.execute("UPDATE events SET data = zeroblob(10) WHERE seq = (SELECT MAX(seq) FROM events)")
         watch.poll()
         state = watch.state
-        assert "damaged" in str(state.trouble)
+        assert "damaged" in str(state.last_error)
         for _ in range(20):
             watch.poll()
             assert watch.state == state
@@ -416,7 +416,7 @@ def test_an_unexpected_error_is_reported(folder: Path, monkeypatch: pytest.Monke
         with Scheduler.open(path) as scheduler:
             play_rounds(scheduler, 1, scheduler.clients)
         server.until(lambda: server.get("/healthz").status == 503)
-        assert "unexpected" in server.json("/api/store")["trouble"]
+        assert "unexpected" in server.json("/api/store")["last_error"]
         broken.undo()
         server.until(lambda: server.get("/healthz").status == 200)
         server.wait_rounds(5)

@@ -13,7 +13,7 @@ from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.certificate import OwedTurns
 from turnout.kernel.cohort import (
-    LARGEST_SUM,
+    MAX_SUM,
     as_exact,
     cohort_of_contexts,
     cohort_of_times,
@@ -267,7 +267,7 @@ def test_invalid_arguments_are_refused_by_name(arguments: tuple[object, ...], me
 
 def test_a_debt_beyond_64_bits_is_refused_instead_of_wrapping_around() -> None:
     model, available = ExchangeTimeModel(2), np.ones(2, dtype=bool)
-    owed = OwedTurns(np.zeros(2, dtype=np.int64), LARGEST_SUM, 1)
+    owed = OwedTurns(np.zeros(2, dtype=np.int64), MAX_SUM, 1)
     with pytest.raises(SettingError, match="could exceed 64 bits"):
         cohort_of_contexts(model, np.ones((2, 3)), 0.1, owed, 2, 1.0, available)
 

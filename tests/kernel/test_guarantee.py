@@ -31,7 +31,7 @@ def test_every_form_of_a_rate_is_accepted(rate: Any) -> None:
         ({"rate": [[0.1, 0.2], [0.1, 0.2]]}, r"guaranteed_rate must be one rate or one per client, not shape \(2, 2\)"),
         ({"rate": [[0.1], [0.1, 0.2]]}, "guaranteed_rate must be one rate or one per client: "),
         ({"accrual": "never"}, "accrual must be 'always' or 'available', got 'never'"),
-        ({"paid": "later"}, "paid must be 'chosen' or 'contributed', got 'later'"),
+        ({"counts": "later"}, "counts must be 'selected' or 'completed', got 'later'"),
         ({"max_owed": -1}, "max_owed must be at least 0, not -1"),
         ({"max_owed": Fraction(-1, 2)}, "max_owed must be at least 0, not -0.5"),
         ({"max_owed": float("inf")}, "max_owed must be finite, not inf"),
@@ -55,7 +55,12 @@ def test_a_guarantee_cannot_be_changed() -> None:
 
 def test_settings_that_are_missing_have_the_values_of_the_paper() -> None:
     guarantee = Guarantee.from_settings({})
-    assert (guarantee.rate, guarantee.accrual, guarantee.paid, guarantee.max_owed) == (0.15, "always", "chosen", None)
+    assert (guarantee.rate, guarantee.accrual, guarantee.counts, guarantee.max_owed) == (
+        0.15,
+        "always",
+        "selected",
+        None,
+    )
     assert not guarantee.allow_infeasible
 
 
@@ -65,7 +70,7 @@ def test_every_setting_reaches_the_guarantee_and_its_queues() -> None:
         "tolerance": Fraction(3, 2),
         "accrual": "available",
         "max_owed": Fraction(5, 2),
-        "paid": "contributed",
+        "counts": "completed",
         "availability": 0.5,
         "allow_infeasible": True,
     }
@@ -96,12 +101,12 @@ def test_rates_that_no_policy_could_keep_are_refused_unless_allowed() -> None:
 
 
 def test_the_bound_is_proved_for_one_rate_of_all_clients_only() -> None:
-    proved = Guarantee("1/4", accrual="available", paid="chosen").proved_bound(9, 4)
+    proved = Guarantee("1/4", accrual="available", counts="selected").proved_bound(9, 4)
     assert proved == 2.25
     for rates, bound in ((["1/4"] * 9, proved), (["1/4"] * 8 + ["1/5"], math.inf)):
-        assert Guarantee(rates, accrual="available", paid="chosen").proved_bound(9, 4) == bound
-        assert Guarantee(rates, accrual="always", paid="chosen").proved_bound(9, 4) == math.inf
-        assert Guarantee(rates, accrual="available", paid="contributed").proved_bound(9, 4) == math.inf
+        assert Guarantee(rates, accrual="available", counts="selected").proved_bound(9, 4) == bound
+        assert Guarantee(rates, accrual="always", counts="selected").proved_bound(9, 4) == math.inf
+        assert Guarantee(rates, accrual="available", counts="completed").proved_bound(9, 4) == math.inf
 
 
 def test_one_availability_per_client_must_be_one_for_each() -> None:

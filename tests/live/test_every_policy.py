@@ -169,7 +169,7 @@ def play(scheduler: Scheduler, rounds: int, *, marks: Marks | None = None) -> No
                 scheduler.report(client, 1.0 + int(client[1:]), loss=0.5)
         scheduler.close_round()
         for turn in scheduler.history(round=number):
-            if turn.kind in ("late", "outrun"):
+            if turn.kind in ("late", "cut_off"):
                 scheduler.report(turn.id, 12.5, round=number)
 
 
@@ -360,10 +360,10 @@ def test_every_client_of_every_round_is_explained(open_fleet: OpenFleet, policy:
         for client, explanation in zip(named(CLIENTS), explain_round(scheduler, round_), strict=True):
             case = f"{client} in round {round_}: {explanation.sentence}"
             assert (explanation.round, explanation.client) == (round_, client), case
-            assert (explanation.standing == "chosen") == (client in chosen), case
+            assert (explanation.outcome == "chosen") == (client in chosen), case
             assert client in explanation.sentence, case
-            if client == f"c{round_ % CLIENTS}" and explanation.standing != "resting":
-                assert explanation.standing == "not available", case
+            if client == f"c{round_ % CLIENTS}" and explanation.outcome != "resting":
+                assert explanation.outcome == "not available", case
             if inner == "rbcsf" and policy != "quota" and not (policy == "warm-up" and round_ <= 2):
                 assert explanation.exact, case
 
@@ -444,14 +444,14 @@ def test_the_state_after_forgetting_does_not_depend_on_what_the_client_reported(
 
 
 def test_the_duration_of_a_round_remains_after_forgetting_the_client_that_ended_it(open_fleet: OpenFleet) -> None:
-    """The clients that were outrun are known to have taken at least that long, so it is a fact about them."""
+    """The clients that were cut_off are known to have taken at least that long, so it is a fact about them."""
     scheduler = open_fleet(settings={"cohort_size": 1}, overcommit=2.0)
     chosen = scheduler.choose(offered("a", "b"))
     scheduler.report(chosen[0], MARKS.seconds)
     scheduler.close_round()
     scheduler.forget(chosen[0])
-    (outrun,) = scheduler.history(chosen[1])
-    assert (outrun.kind, outrun.seconds) == ("outrun", MARKS.seconds)
+    (cut_off,) = scheduler.history(chosen[1])
+    assert (cut_off.kind, cut_off.seconds) == ("cut_off", MARKS.seconds)
 
 
 @pytest.mark.parametrize("policy", LOSS_POLICIES)

@@ -33,7 +33,7 @@ def test_the_defaults_of_a_live_fleet(open_fleet: OpenFleet) -> None:
     scheduler.register(["a"])
     guarantee = policy_of(scheduler).guarantee
     assert scheduler.settings.policy == "fair-pace"
-    assert (guarantee.accrual, guarantee.paid, guarantee.tolerance) == ("available", "contributed", 2.0)
+    assert (guarantee.accrual, guarantee.counts, guarantee.tolerance) == ("available", "completed", 2.0)
     assert guarantee.max_owed is None  # it selects by how far clients are behind, which a cap does not limit
     assert policy_of(scheduler).debts.max_owed is None
     capped = open_fleet("capped", settings={"max_owed": 3}, deadline=60.0)
@@ -207,7 +207,7 @@ def test_late_times_are_learned_and_their_turns_are_not_paid(open_fleet: OpenFle
     assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
 
 
-def test_over_selection_serves_clients_that_are_outrun_often(open_fleet: OpenFleet) -> None:
+def test_over_selection_serves_clients_that_are_cut_off_often(open_fleet: OpenFleet) -> None:
     """Only the first two of three updates count, so a slow client is paid only in its better rounds."""
     scheduler, worst = without_sync(open_fleet(settings={**PROMISE, "guaranteed_rate": 0.15}, overcommit=1.5)), 0.0
     for round_ in range(1, 61):
@@ -218,23 +218,23 @@ def test_over_selection_serves_clients_that_are_outrun_often(open_fleet: OpenFle
         scheduler.report_many({client: min(seconds[client], 9.9) for client in cohort})
         scheduler.close_round()
         worst = max(worst, float(scheduler.certificate().behind.max()))
-    assert {turn.kind for client in named(6) for turn in scheduler.history(client)} == {"arrived", "surplus"}
+    assert {turn.kind for client in named(6) for turn in scheduler.history(client)} == {"arrived", "redundant"}
     assert scheduler.certificate().turns.sum() == 120
     assert worst <= 2
     assert scheduler.certificate().holds
 
 
-def test_a_client_that_is_always_outrun_breaks_the_promise_and_the_notice_says_why(open_fleet: OpenFleet) -> None:
+def test_a_client_that_is_always_cut_off_breaks_the_promise_and_the_notice_says_why(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings=PROMISE, overcommit=1.5)
     for _ in range(15):
         cohort = scheduler.choose(named(4))
         scheduler.report_many({client: 1.0 + int(client[1]) for client in cohort})
         scheduler.close_round()
-    assert {turn.kind for turn in scheduler.history("c3")} == {"surplus"}
+    assert {turn.kind for turn in scheduler.history("c3")} == {"redundant"}
     assert scheduler.certificate().statuses.tolist() == ["kept", "kept", "kept", "broken"]
     (notice,) = scheduler.status().notices
     assert "c3 is 3.00 turns behind, beyond the tolerance of 2, since round 11" in notice
-    assert "and without overcommit if slow clients are always outrun" in notice
+    assert "and without overcommit if slow clients are always cut_off" in notice
 
 
 def test_a_fleet_with_churn_failures_and_late_reports_keeps_its_promise(open_fleet: OpenFleet, folder: Path) -> None:

@@ -51,17 +51,17 @@ BOTH = [pytest.param("fair-pace", {}, id="fair-pace"), pytest.param("rbcsf", {"s
 
 
 @pytest.mark.parametrize(
-    ("seed", "last", "wanted"),
+    ("seed", "last", "target_size"),
     [(0, 12, 8), *(pytest.param(seed, 30, 40 * TORTURE, marks=pytest.mark.thorough) for seed in range(2))],
 )
 def test_a_scheduler_killed_at_random_moments_loses_nothing(
-    folder: Path, server: Server, seed: int, last: int, wanted: int
+    folder: Path, server: Server, seed: int, last: int, target_size: int
 ) -> None:
     """It is mostly killed at work, sometimes while it opens the file."""
     uninterrupted, path, kills = folder / "uninterrupted.turnout", folder / "fleet.turnout", 0
     server.play(uninterrupted, last)
     rng = random.Random(seed)
-    while kills < wanted:
+    while kills < target_size:
         once_open = rng.random() < 0.8
         server.play(path, last, die_after=rng.expovariate(1 / 0.02), once_open=once_open)
         kills += server.killed
@@ -381,7 +381,7 @@ def test_rounds_with_too_few_or_no_available_clients_work(open_fleet: OpenFleet,
     assert scheduler.choose({}) == []
     assert scheduler.choose(offered("a")) == []  # the open round is empty
     status = scheduler.status()
-    assert (status.is_open, status.round, status.wanted, status.out) == (True, 2, 0, [])
+    assert (status.is_open, status.round, status.target_size, status.out) == (True, 2, 0, [])
     assert scheduler.ready
     record = scheduler.close_round()
     assert record.selection.clients.tolist() == record.report.clients.tolist() == []

@@ -73,7 +73,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, preloaded_server: Serv
 @needs_compiler
 @pytest.mark.parametrize("part", EACH_PART)
 @pytest.mark.parametrize("reports", [False, True], ids=["silent reporters", "busy reporters"])
-def test_f1_a_writer_killed_inside_a_flush_beside_a_reader_and_reporters_loses_nothing(
+def test_a_writer_killed_inside_a_flush_beside_a_reader_and_reporters_loses_nothing(
     folder: Path, preloaded_server: Server, undisturbed: tuple[Path, int, Any], reports: bool, part: int
 ) -> None:
     before, syncs, expected = undisturbed
@@ -165,7 +165,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_f3_and_f4_every_kind_of_access_refuses_a_damaged_log_and_changes_nothing(
+def test_every_kind_of_access_refuses_a_damaged_log_and_changes_nothing(
     folder: Path, server: Server, killed_fleet: Path, continued: tuple[Any, ...], damage: str
 ) -> None:
     path = folder / killed_fleet.name
@@ -192,7 +192,7 @@ def copy_fleet(path: Path, copy: Path) -> None:
         shutil.copy(source, target)
 
 
-def test_f4_a_copy_of_a_running_fleet_without_its_log_is_refused(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_copy_of_a_running_fleet_without_its_log_is_refused(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler, copy = open_fleet(), folder / "copy.turnout"
     for _ in range(3):
         play_round(scheduler, offered("a", "b", "c"))
@@ -204,7 +204,7 @@ def test_f4_a_copy_of_a_running_fleet_without_its_log_is_refused(open_fleet: Ope
     Scheduler.open(copy).close()  # the older state was accepted once and for all
 
 
-def test_f4_a_copy_of_a_closed_fleet_is_complete(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_copy_of_a_closed_fleet_is_complete(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler, copy = open_fleet(), folder / "copy.turnout"
     play_round(scheduler, offered("a", "b", "c"))
     scheduler.close()
@@ -212,7 +212,7 @@ def test_f4_a_copy_of_a_closed_fleet_is_complete(open_fleet: OpenFleet, folder: 
     assert packed_from_disk(copy) == packed_from_disk(scheduler.path)
 
 
-def test_f4_reports_after_the_scheduler_ended_are_not_lost_in_a_copy_without_its_log(
+def test_reports_after_the_scheduler_ended_are_not_lost_in_a_copy_without_its_log(
     open_fleet: OpenFleet, folder: Path
 ) -> None:
     scheduler, copy = open_fleet(), folder / "copy.turnout"
@@ -227,7 +227,7 @@ def test_f4_reports_after_the_scheduler_ended_are_not_lost_in_a_copy_without_its
     assert [turn[3] for turn in turns_in(copy)] == [turn[3] for turn in turns_in(scheduler.path)]
 
 
-def test_f4_a_new_fleet_in_place_of_a_deleted_one_is_not_refused(open_fleet: OpenFleet) -> None:
+def test_a_new_fleet_in_place_of_a_deleted_one_is_not_refused(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     play_round(scheduler, offered("a", "b", "c"))
     scheduler.close()
@@ -235,9 +235,7 @@ def test_f4_a_new_fleet_in_place_of_a_deleted_one_is_not_refused(open_fleet: Ope
     assert open_fleet().round == 0
 
 
-def test_f4_an_older_backup_in_place_of_the_fleet_is_refused_unless_accepted(
-    open_fleet: OpenFleet, folder: Path
-) -> None:
+def test_an_older_backup_in_place_of_the_fleet_is_refused_unless_accepted(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler = open_fleet()
     play_round(scheduler, offered("a", "b", "c"))
     scheduler.close()
@@ -252,7 +250,7 @@ def test_f4_an_older_backup_in_place_of_the_fleet_is_refused_unless_accepted(
         assert older.round == 1
 
 
-def test_f3_a_store_of_runs_whose_log_is_missing_is_refused(folder: Path) -> None:
+def test_a_store_of_runs_whose_log_is_missing_is_refused(folder: Path) -> None:
     path = folder / "runs.turnout"
     program = (
         "import os, sys; from turnout.lab.runs.store import RunStore; store = RunStore(sys.argv[1]); "
@@ -311,9 +309,7 @@ def stopped_writer(path: Path, library: Path, *, inside: bool) -> Iterator[tuple
 
 
 @needs_compiler
-def test_f5_a_takeover_of_a_writer_stopped_inside_a_commit_names_the_process_to_end(
-    folder: Path, library: Path
-) -> None:
+def test_a_takeover_of_a_writer_stopped_inside_a_commit_names_the_process_to_end(folder: Path, library: Path) -> None:
     path = new_fleet(folder)
     with stopped_writer(path, library, inside=True) as (process, cohort):
         with pytest.raises(StoreError, match=f"process {process.pid} is inside a transaction") as refusal:
@@ -326,7 +322,7 @@ def test_f5_a_takeover_of_a_writer_stopped_inside_a_commit_names_the_process_to_
 
 
 @needs_compiler
-def test_f5_a_writer_stopped_between_commits_is_taken_over_and_can_no_longer_write(folder: Path, library: Path) -> None:
+def test_a_writer_stopped_between_commits_is_taken_over_and_can_no_longer_write(folder: Path, library: Path) -> None:
     path = new_fleet(folder)
     with (
         stopped_writer(path, library, inside=False) as (process, cohort),
@@ -351,7 +347,7 @@ def new_fleet(folder: Path) -> Path:
 # F7: one reporter, many threads
 
 
-def test_f7_twenty_threads_share_one_reporter(open_fleet: OpenFleet) -> None:
+def test_twenty_threads_share_one_reporter(open_fleet: OpenFleet) -> None:
     scheduler, clients = open_fleet(settings={"cohort_size": 200}), named(200)
     scheduler.choose(clients)
     with Reporter(scheduler.path) as reporter, ThreadPoolExecutor(20) as threads:
@@ -362,7 +358,7 @@ def test_f7_twenty_threads_share_one_reporter(open_fleet: OpenFleet) -> None:
 # F8: odd values
 
 
-def test_f8_numbers_of_rounds_may_be_numpy_integers(open_fleet: OpenFleet) -> None:
+def test_numbers_of_rounds_may_be_numpy_integers(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 3})
     a, b, c = scheduler.choose(["a", "b", "c"])
     assert scheduler.report(a, np.float32(1.5), round=np.int64(1))  # type: ignore[arg-type]
@@ -401,7 +397,7 @@ REFUSED_WHEN_CLOSED: dict[str, Callable[[Scheduler], object]] = {
 }
 
 
-def test_f8_odd_values_are_refused_clearly_and_change_nothing(open_fleet: OpenFleet) -> None:
+def test_odd_values_are_refused_clearly_and_change_nothing(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 1})
     scheduler.choose(["a"])
     for attempts in (REFUSED, REFUSED_WHEN_CLOSED):
@@ -416,7 +412,7 @@ def test_f8_odd_values_are_refused_clearly_and_change_nothing(open_fleet: OpenFl
             scheduler.close_round()
 
 
-def test_f8_a_very_long_reason_is_cut_off(open_fleet: OpenFleet) -> None:
+def test_a_very_long_reason_is_cut_off(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 1})
     scheduler.choose(["a"])
     assert scheduler.report_failure("a", "y" * 50_000_000)
@@ -430,7 +426,7 @@ def test_f8_a_very_long_reason_is_cut_off(open_fleet: OpenFleet) -> None:
 
 @pytest.mark.parametrize("victim", ["file", "log"])
 @pytest.mark.parametrize("replaced", [False, True])
-def test_f9_nothing_is_acknowledged_into_a_deleted_or_replaced_file(
+def test_nothing_is_acknowledged_into_a_deleted_or_replaced_file(
     open_fleet: OpenFleet, folder: Path, victim: str, replaced: bool
 ) -> None:
     scheduler = open_fleet()
@@ -455,7 +451,7 @@ def test_f9_nothing_is_acknowledged_into_a_deleted_or_replaced_file(
 
 @pytest.mark.parametrize("offset", [-3600.0, 100 * 365 * 86400.0], ids=["set back", "a century ahead"])
 @pytest.mark.parametrize("deadline", [None, 30.0])
-def test_f10_an_unknown_time_is_said_and_the_round_can_be_closed(
+def test_an_unknown_time_is_said_and_the_round_can_be_closed(
     open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch, offset: float, deadline: float | None
 ) -> None:
     scheduler = open_fleet(settings={"cohort_size": 3}, deadline=deadline)
@@ -523,7 +519,7 @@ def traces(scheduler: Scheduler) -> int:
     return sum(file.read_bytes().count(b"secret-phone") for file in files if file.exists())
 
 
-def test_f12_others_can_report_while_a_client_is_forgotten(
+def test_others_can_report_while_a_client_is_forgotten(
     open_fleet: OpenFleet, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each step is a short transaction, and after each of them the file is valid."""
@@ -560,7 +556,7 @@ def test_f12_others_can_report_while_a_client_is_forgotten(
     assert packed(scheduler) == packed_from_disk(scheduler.path) != twin
 
 
-def test_f12_forgetting_that_was_interrupted_is_completed_later(
+def test_forgetting_that_was_interrupted_is_completed_later(
     open_fleet: OpenFleet, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(redaction, "BATCH", BATCH)
@@ -597,7 +593,7 @@ def test_f12_forgetting_that_was_interrupted_is_completed_later(
 # F15: ids in logs
 
 
-def test_f15_ids_and_reasons_are_escaped_in_logs_and_in_the_status(
+def test_ids_and_reasons_are_escaped_in_logs_and_in_the_status(
     open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "turnout")

@@ -200,11 +200,11 @@ def test_a_fleet_without_rounds_serves_check_ins_in_a_group(open_fleet: OpenFlee
     with scheduler.group():
         for client in named(6):
             scheduler.check_in(client)
-        first, second = scheduler.in_flight()
+        first, second = scheduler.running()
         scheduler.report(first.id, 1.0)
         scheduler.fill([])
     assert commits(scheduler) == before + 1
-    assert [turn.id for turn in scheduler.in_flight()] == [second.id, 3]
+    assert [turn.id for turn in scheduler.running()] == [second.id, 3]
     assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
 
 
@@ -246,7 +246,7 @@ def test_a_group_without_changes_is_not_a_commit(open_fleet: OpenFleet) -> None:
     scheduler.check_in("c3")
     before = commits(scheduler)
     with scheduler.group():
-        assert len(scheduler.in_flight()) == 2
+        assert len(scheduler.running()) == 2
         scheduler.check_in("c3")
     assert commits(scheduler) == before
 
@@ -350,7 +350,7 @@ def test_old_answers_are_deleted(open_fleet: OpenFleet) -> None:
 
 def test_there_are_never_very_many_answers(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler = open_fleet()
-    with patch.object(answers_module, "MOST_ANSWERS", 5):
+    with patch.object(answers_module, "MAX_ANSWERS", 5):
         for number in range(20):
             session_of(scheduler).store_answer(answer(f"key-{number}"))
     assert rows_of(folder / "fleet.turnout", "SELECT COUNT(*) FROM answers") == [(5,)]

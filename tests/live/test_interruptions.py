@@ -192,7 +192,7 @@ def next_step(change: str, step: int, *, thorough: bool) -> int:
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("thorough", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["short", "long"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_f2_an_exception_at_any_step_of_a_change_leaves_the_state_of_an_undisturbed_twin(
+def test_an_exception_at_any_step_of_a_change_leaves_the_state_of_an_undisturbed_twin(
     open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch, change: str, thorough: bool
 ) -> None:
     monkeypatch.setattr(redaction, "BATCH", 30)  # so that these short histories are redacted in several steps too
@@ -215,7 +215,7 @@ def test_f2_an_exception_at_any_step_of_a_change_leaves_the_state_of_an_undistur
     twins.compare()
 
 
-def test_f2_memory_is_loaded_again_even_if_loading_was_interrupted(
+def test_memory_is_loaded_again_even_if_loading_was_interrupted(
     open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler = open_fleet(**SETTINGS)
@@ -239,7 +239,7 @@ def interrupt(*_: object, **__: object) -> None:
     raise Interrupted
 
 
-def test_f2_a_round_cannot_be_closed_twice(open_fleet: OpenFleet) -> None:
+def test_a_round_cannot_be_closed_twice(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(**SETTINGS)
     scheduler.choose(offered("a", "b", "c"))
     opened = scheduler.open_round
@@ -256,7 +256,7 @@ def test_f2_a_round_cannot_be_closed_twice(open_fleet: OpenFleet) -> None:
 
 
 @pytest.mark.parametrize("kind", ["reading", "writing"])
-def test_f2_a_block_that_was_left_behind_does_not_end_a_later_transaction(open_fleet: OpenFleet, kind: str) -> None:
+def test_a_block_that_was_left_behind_does_not_end_a_later_transaction(open_fleet: OpenFleet, kind: str) -> None:
     """Python ends such a block when it collects garbage, which may be in the middle of any transaction."""
     scheduler = open_fleet(**SETTINGS)
     scheduler.choose(offered("a", "b", "c"))
@@ -285,7 +285,7 @@ from turnout.live._internals import session_of
 from turnout.live import Scheduler
 
 armed = False
-interruptions, wanted = 0, int(sys.argv[2])
+interruptions, target_size = 0, int(sys.argv[2])
 
 def on_signal(*_):
     global armed, interruptions
@@ -300,7 +300,7 @@ def call(scheduler, name, *arguments, is_done=lambda: False, **options):
     global armed
     while True:
         try:
-            armed = interruptions < wanted  # so that a call that always takes longer than the timer ends at last
+            armed = interruptions < target_size  # so that a call that always takes longer than the timer ends at last
             getattr(session_of(scheduler) if name == "snapshot" else scheduler, name)(*arguments, **options)
             armed = False
             return
@@ -319,9 +319,9 @@ def play(path):
     with Scheduler.open(path, **SETTINGS) as scheduler:
         session_of(scheduler).journal._file.connection.execute("PRAGMA synchronous = OFF")
         number = 0
-        while number < 40 or interruptions < wanted:
+        while number < 40 or interruptions < target_size:
             number += 1
-            if wanted:
+            if target_size:
                 signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0001, 0.008), rng.uniform(0.006, 0.03))
             call(scheduler, "register", [f"member-{number % 20}"])
             call(scheduler, "choose", offered("a", "b", "c", "d"))
@@ -339,14 +339,14 @@ print(play(sys.argv[1]), interruptions)
 """
 
 
-@pytest.mark.parametrize("wanted", [50, pytest.param(200, marks=pytest.mark.thorough)])
-def test_f2_random_interruptions_change_nothing(folder: Path, wanted: int) -> None:
+@pytest.mark.parametrize("target_size", [50, pytest.param(200, marks=pytest.mark.thorough)])
+def test_random_interruptions_change_nothing(folder: Path, target_size: int) -> None:
     path = folder / "fleet.turnout"
-    command = [sys.executable, "-c", PROGRAM, str(path), str(wanted)]
+    command = [sys.executable, "-c", PROGRAM, str(path), str(target_size)]
     played = subprocess.run(command, env=unmeasured(environment()), capture_output=True, text=True, check=False)
     assert played.returncode == 0, played.stderr
     rounds, interruptions = map(int, played.stdout.split())
-    assert interruptions >= wanted
+    assert interruptions >= target_size
     with FleetReader(path) as scheduler:
         assert scheduler.round == rounds
         assert scheduler.certificate().turns.sum() == 2 * rounds

@@ -267,8 +267,8 @@ def test_a_client_is_forgotten_step_by_step(open_fleet: OpenFleet, monkeypatch: 
     """However little a step may do, the result is the same, and the caller can do other work between the steps."""
     few_at_once(monkeypatch, 2)
     files = {}
-    for most in (1, redaction.MOST_EVENT_BYTES):
-        monkeypatch.setattr(redaction, "MOST_EVENT_BYTES", most)
+    for most in (1, redaction.MAX_EVENT_BYTES):
+        monkeypatch.setattr(redaction, "MAX_EVENT_BYTES", most)
         with open_fleet(f"{most}.turnout", settings={"cohort_size": 3}) as scheduler:
             scheduler.register(["secret-phone", *named(6)])
             for _ in range(5):

@@ -238,7 +238,7 @@ def recount(scheduler: Scheduler | FleetReader, limit: int, units: int, rates: i
         elif event["kind"] in ("retire", "forget"):
             left.add(event["client"])
         else:
-            bits = np.unpackbits(np.frombuffer(bytes.fromhex(event["volunteers"]), dtype=np.uint8))
+            bits = np.unpackbits(np.frombuffer(bytes.fromhex(event["available_bits"]), dtype=np.uint8))
             for row, client in enumerate(behind):
                 behind[client] += rates if bits[row] and client not in left else 0
                 turn = client in event["clients"] and event["outcomes"][event["clients"].index(client)] == "arrived"
@@ -412,15 +412,15 @@ def test_a_certificate_of_some_clients_is_that_of_their_rows() -> None:
 
 
 def test_the_error_for_an_infeasible_rate_states_the_proved_bound_and_the_least_tolerance() -> None:
-    guarantee = Guarantee(0.15, accrual="available", paid="chosen")
+    guarantee = Guarantee(0.15, accrual="available", counts="selected")
     with pytest.raises(InfeasiblePromise) as caught:
         guarantee.require_feasible(guarantee.queues(100), 8)
-    bound = Guarantee(0.08, accrual="available", paid="chosen").proved_bound(100, 8)
+    bound = Guarantee(0.08, accrual="available", counts="selected").proved_bound(100, 8)
     assert bound == pytest.approx(2.91)
     assert str(caught.value).endswith(
         "or pass allow_infeasible=True to go on without a guarantee. With a guaranteed_rate of 0.08 and the tolerance "
         f"2, FairPace is proved to keep every client less than {bound:.3f} turns behind if accrual='available' and "
-        "paid='chosen'; the tolerance must be above 0.08"
+        "counts='selected'; the tolerance must be above 0.08"
     )
     with pytest.raises(InfeasiblePromise, match=r"with a guaranteed_rate of 0\.08 it must be above 0\.08$"):
         require_feasible([0.15] * 100, [1.0] * 100, 8, tolerance=0.05)

@@ -232,7 +232,7 @@ def test_forgetting_leaves_others_as_much_time_as_it_takes_itself(
     monkeypatch.setattr(time, "sleep", paused.append)
     scheduler.forget("a")
     monkeypatch.undo()
-    assert paused == pytest.approx([0.004, scheduler_module.LONGEST_PAUSE])
+    assert paused == pytest.approx([0.004, scheduler_module.MAX_PAUSE])
 
 
 @pytest.mark.parametrize(
@@ -432,7 +432,7 @@ def test_over_selection_keeps_the_first_updates_and_breaks_ties_by_row(open_flee
     report = scheduler.close_round().report
     assert outcomes_of(report) == ["late", "late", "arrived", "arrived", "late"]
     kinds = [scheduler.history(client)[0].kind for client in named(5)]
-    assert kinds == ["outrun", "surplus", "arrived", "arrived", "surplus"]
+    assert kinds == ["cut_off", "redundant", "arrived", "arrived", "redundant"]
     # A missing client took at least as long as the last one kept; the time of a surplus client is learned as it is.
     assert report.exchange_times.tolist() == [2.0, 9.0, 2.0, 2.0, 2.0]
     certificate = scheduler.certificate()
@@ -444,13 +444,13 @@ def test_over_selection_keeps_the_first_updates_and_breaks_ties_by_row(open_flee
     assert [reliability_of(scheduler, client) for client in ("c0", "c1", "c5")] == [1 / 2, 2 / 3, 1 / 2]
 
 
-@pytest.mark.parametrize(("factor", "wanted", "invited"), [(1.0, 3, 3), (1.1, 3, 4), (1.1, 100, 110), (1.5, 4, 6)])
+@pytest.mark.parametrize(("factor", "target_size", "invited"), [(1.0, 3, 3), (1.1, 3, 4), (1.1, 100, 110), (1.5, 4, 6)])
 def test_an_overcommit_factor_is_rounded_up_without_floating_point_surprises(
-    open_fleet: OpenFleet, factor: float, wanted: int, invited: int
+    open_fleet: OpenFleet, factor: float, target_size: int, invited: int
 ) -> None:
-    scheduler = open_fleet(settings={"cohort_size": wanted}, overcommit=factor)
+    scheduler = open_fleet(settings={"cohort_size": target_size}, overcommit=factor)
     assert len(scheduler.choose(offered(*named(200)))) == invited
-    assert scheduler.status().wanted == wanted
+    assert scheduler.status().target_size == target_size
 
 
 def test_automatic_overcommit_invites_enough_clients_for_the_confidence(open_fleet: OpenFleet) -> None:
@@ -518,12 +518,12 @@ def test_debts_are_capped_by_default_at_ten_turns_above_those_that_outweigh_the_
     assert "3 clients have forfeited turns to the cap: raise max_owed" in "".join(scheduler.status().notices)
 
 
-def test_an_outrun_client_has_no_miss_and_its_actual_time_is_learned(open_fleet: OpenFleet) -> None:
+def test_an_cut_off_client_has_no_miss_and_its_actual_time_is_learned(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(policy="rbcsf", settings={"cohort_size": 1}, overcommit=2.0, backoff_after=1)
     scheduler.choose(offered("slow", "fast"))
     scheduler.report("fast", 2.0)
     scheduler.close_round()
-    assert scheduler.history("slow")[0].kind == "outrun"
+    assert scheduler.history("slow")[0].kind == "cut_off"
     assert scheduler.status().backing_off == {}
     assert reliability_of(scheduler, "slow") == 1 / 2
     assert scheduler.report("slow", 8.0)
@@ -679,7 +679,7 @@ def test_how_often_a_client_was_available_is_judged_by_the_20_or_more_rounds_sin
     open_fleet: OpenFleet,
 ) -> None:
     """Both were available in 8 of the last 20 rounds; the rate of 0.3 requires 6 of these, but 15 of all 50."""
-    settings = {"cohort_size": 1, "guaranteed_rate": 0.3, "accrual": "always", "paid": "chosen"}
+    settings = {"cohort_size": 1, "guaranteed_rate": 0.3, "accrual": "always", "counts": "selected"}
     scheduler = open_fleet(settings=settings, backoff_after=100)
 
     def named_as_rare() -> list[str]:
@@ -824,7 +824,7 @@ def test_the_status_is_printed_as_aligned_lines(open_fleet: OpenFleet) -> None:
     scheduler.report(out[0], 1.5)
     scheduler.report_failure(out[1], "its battery died")
     status = scheduler.status()
-    assert (status.round, status.is_open, status.wanted, status.clients) == (4, True, 3, 6)
+    assert (status.round, status.is_open, status.target_size, status.clients) == (4, True, 3, 6)
     assert (status.arrived, status.failed, status.out) == ([out[0]], {out[1]: "its battery died"}, out[2:])
     assert status.promise == scheduler.certificate().summary()
     assert status.behind == dict.fromkeys(("c1", "c2", "c3", "c4"), 2.0)
@@ -861,7 +861,7 @@ def test_the_export_contains_every_event_and_can_be_written_as_json(open_fleet: 
     assert events[0]["clients"] == ["a", "b"]
     assert events[1]["clients"] == ["forgotten-2"]
     first, second = events[2], events[4]
-    assert (first["round"], first["wanted"], first["available"]) == (1, 2, 3)
+    assert (first["round"], first["target_size"], first["available"]) == (1, 2, 3)
     assert (first["clients"], first["outcomes"], first["seconds"]) == (["a", "b"], ["arrived", "late"], [2.0, 10.0])
     assert first["contexts"] == [[1.0, 1.0, 10.0], [1.0, 1.0, 10.0]]
     assert first["opened"] < first["closed"]
@@ -983,9 +983,9 @@ def test_a_missing_folder_is_an_error(folder: Path) -> None:
         ("round-robin", {"cohort_size": 3}),
         ("fedcs", {"deadline": 6.0, "estimates": "learned"}),
         ("fair-pace", {"cohort_size": 3}),
-        ("fair-pace", {"cohort_size": 3, "accrual": "always", "max_owed": 5, "paid": "chosen", "tolerance": 1}),
+        ("fair-pace", {"cohort_size": 3, "accrual": "always", "max_owed": 5, "counts": "selected", "tolerance": 1}),
         ("rbcsf", {"cohort_size": 3}),
-        ("rbcsf", {"cohort_size": 3, "accrual": "always", "max_owed": None, "paid": "chosen"}),
+        ("rbcsf", {"cohort_size": 3, "accrual": "always", "max_owed": None, "counts": "selected"}),
     ],
 )
 def test_policies_select_for_a_growing_live_fleet(

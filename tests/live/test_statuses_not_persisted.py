@@ -107,24 +107,24 @@ def test_no_status_of_a_client_that_trains_is_in_the_file_of_a_fleet_without_rou
     scheduler = open_fleet(settings=settings, concurrency=3, persist_statuses=persisted)
     for number in range(1, 7):
         scheduler.fill(world.statuses(number))
-        assert len(scheduler.in_flight()) == 3
+        assert len(scheduler.running()) == 3
         assert (numbers_in(scheduler.path, world, range(1, number + 1)) > 0) == persisted
         with FleetReader(scheduler.path) as reader:
-            assert all(np.isnan(flight.context).all() != persisted for flight, _ in reader.in_flight())
+            assert all(np.isnan(running_turn.context).all() != persisted for running_turn, _ in reader.running())
         session_of(scheduler).snapshot()
-        assert has_contexts(scheduler.path, "flights") == persisted
-        for turn in scheduler.in_flight()[: number % 3]:
+        assert has_contexts(scheduler.path, "running_turns") == persisted
+        for turn in scheduler.running()[: number % 3]:
             scheduler.report(turn.id, 4.0)
 
 
-def test_after_a_restart_turns_under_way_count_but_teach_nothing(open_fleet: OpenFleet) -> None:
+def test_after_a_restart_turns_running_count_but_teach_nothing(open_fleet: OpenFleet) -> None:
     world, settings = World(CLIENTS), {"guaranteed_rate": "1/20"}
     scheduler = open_fleet(settings=settings, concurrency=3, persist_statuses=False)
     given = scheduler.fill(world.statuses(1))
     scheduler.close()
     with Scheduler.open(scheduler.path) as restarted:
         known = learned(restarted)
-        assert [turn.id for turn in restarted.in_flight()] == [turn.id for turn in given]
+        assert [turn.id for turn in restarted.running()] == [turn.id for turn in given]
         for turn in given:
             restarted.report(turn.id, 4.0)
         restarted.fill({})
@@ -142,7 +142,7 @@ def test_after_a_restart_turns_under_way_count_but_teach_nothing(open_fleet: Ope
 def test_no_context_of_a_late_client_is_in_a_stored_state(
     open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch, persisted: bool
 ) -> None:
-    monkeypatch.setattr("turnout.live.retention.LEAST_ROUNDS", 2)
+    monkeypatch.setattr("turnout.live.retention.MIN_ROUNDS", 2)
     scheduler = open_fleet(
         settings=POLICIES["fair-pace"], deadline=60.0, late_window=3, keep_rounds=3, persist_statuses=persisted
     )
@@ -163,7 +163,7 @@ def test_no_context_of_a_late_client_is_in_a_stored_state(
 
 
 def has_contexts(path: Path, part: str = "awaited") -> bool:
-    """Returns whether the stored state has contexts of clients that are late, or train ("flights"); some do."""
+    """Returns whether the stored state has contexts of clients that are late, or train ("running_turns"); some do."""
     with closing(Journal(path, read_only=True)) as journal:
         saved = journal.snapshot()
         assert saved is not None

@@ -41,7 +41,7 @@ WRAP: dict[str, Callable[[SelectionPolicy], Wrapper]] = {
     "warm-up": lambda policy: WarmUp(policy, 10, cohort_size=policy.cohort_size or 5),
     "with-guarantee": lambda policy: WithGuarantee(policy, 0.1, accrual="available", allow_infeasible=True),
 }
-LIVE: dict[str, Any] = {"accrual": "available", "paid": "contributed", "max_owed": 5, "speed_weight": 2.0}
+LIVE: dict[str, Any] = {"accrual": "available", "counts": "completed", "max_owed": 5, "speed_weight": 2.0}
 INNER: dict[str, Callable[[int], SelectionPolicy]] = {
     "random": lambda clients: UniformRandom(clients, cohort_size=min(6, clients)),
     "fastest": lambda clients: Fastest(clients, cohort_size=5),

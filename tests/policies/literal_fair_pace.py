@@ -23,7 +23,7 @@ class LiteralFairPace:
         tolerance: The number of turns that a client may be behind.
         cohort_size: The number of clients to select in a round.
         accrual: "available" or "always".
-        paid: "chosen" or "contributed".
+        counts: "selected" or "completed".
         ridge: The number of typical times that the fleet-wide estimate counts for.
     """
 
@@ -31,7 +31,7 @@ class LiteralFairPace:
     tolerance: Fraction
     cohort_size: int
     accrual: str = "available"
-    paid: str = "chosen"
+    counts: str = "chosen"
     ridge: float = 3.0
     samples: list[Sample] = field(default_factory=list)
     rounds: int = 0
@@ -121,7 +121,7 @@ class LiteralFairPace:
             self._correct(int(late.rounds[index]), int(late.clients[index]), float(late.exchange_times[index]))
         new: list[Sample] = []
         for index, row in enumerate(report.clients.tolist()):
-            if self.paid == "chosen" or outcomes[index] == "arrived":
+            if self.counts == "selected" or outcomes[index] == "arrived":
                 self.turns[row] += 1
             if outcomes[index] != "failed":
                 context = report.contexts[index].tolist()

@@ -32,7 +32,7 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "rbcsf with a horizon": ("rbcsf", {"horizon": 20}),
     "rbcsf with changes": ("rbcsf", {"change_threshold": 3.0, "forgetting": 0.9}),
     "rbcsf with a prior": ("rbcsf", {"prior": "fleet"}),
-    "rbcsf with a cap": ("rbcsf", {"accrual": "available", "paid": "contributed", "max_owed": 2}),
+    "rbcsf with a cap": ("rbcsf", {"accrual": "available", "counts": "completed", "max_owed": 2}),
 }
 Build = Callable[[int], SelectionPolicy]
 

@@ -17,13 +17,13 @@ from turnout.errors import PolicyCheckError
 from turnout.kernel import cohort, exchange_time
 from turnout.kernel.backend import compiled_kernel, using_kernel
 from turnout.kernel.pace import prices
-from turnout.kernel.slots.turns import StartedTurn
+from turnout.kernel.slots.turns import TurnStart
 from turnout.policies.checks import CHECKS
 
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in POLICIES),
     ("fedcs", {"estimates": "learned"}),
-    ("rbcsf", {"accrual": "available", "max_owed": 2, "paid": "contributed", "forgetting": 0.9}),
+    ("rbcsf", {"accrual": "available", "max_owed": 2, "counts": "completed", "forgetting": 0.9}),
     ("rbcsf", {"guaranteed_rate": [0.1, 0.2] * 20, "speed_weight": 0.0}),
     ("rbcsf", {"exploration": "theory", "theory": {"R": 1.0, "S": 5.0, "L": 11.0, "delta": 0.1}}),
     ("rbcsf", {"exploration": lambda round_: 1 / round_}),
@@ -349,7 +349,7 @@ class UsesGlobalGenerator(LowestRows):
 class CountsSlotsAnyway(LowestRows):
     """Counts turns for slots although it does not declare that it can."""
 
-    def tell_started(self, turn: StartedTurn) -> None:
+    def tell_started(self, turn: TurnStart) -> None:
         pass
 
 
@@ -367,7 +367,7 @@ class RemembersStarts(LowestRows):
         rows = np.flatnonzero(offer.available)
         return Selection(offer.round, np.sort(np.roll(rows, -self.last)[: self.places(offer)]))
 
-    def tell_started(self, turn: StartedTurn) -> None:
+    def tell_started(self, turn: TurnStart) -> None:
         self.last = turn.client + 1
 
 

@@ -68,7 +68,7 @@ class RandomFleet:
 
 RULES: list[dict[str, Any]] = [
     {"rates": ["3/20"] * 7, "cohort_size": 3, "tolerance": 2.0},
-    {"rates": ["3/20"] * 7, "cohort_size": 3, "tolerance": 2.0, "paid": "contributed"},
+    {"rates": ["3/20"] * 7, "cohort_size": 3, "tolerance": 2.0, "counts": "completed"},
     {"rates": ["1/3"] * 6, "cohort_size": 2, "tolerance": 0.7},
     {"rates": ["1/5", "1/3", "0", "1/20", "1/2", "1/7"], "cohort_size": 2, "tolerance": 1.25},
     {"rates": ["1/4"] * 5, "cohort_size": 1, "tolerance": 3.0},
@@ -83,7 +83,7 @@ def test_it_selects_what_a_literal_implementation_of_the_rule_selects(
     rule: dict[str, Any], accrual: Any, rounds: int
 ) -> None:
     rates = [Fraction(rate) for rate in rule["rates"]]
-    settings = {key: rule[key] for key in ("cohort_size", "tolerance", "paid") if key in rule}
+    settings = {key: rule[key] for key in ("cohort_size", "tolerance", "counts") if key in rule}
     policies = {
         kernel: FairPace(
             len(rates),
@@ -99,7 +99,7 @@ def test_it_selects_what_a_literal_implementation_of_the_rule_selects(
         tolerance=Fraction(str(rule["tolerance"])),
         cohort_size=rule["cohort_size"],
         accrual=accrual,
-        paid=rule.get("paid", "chosen"),
+        counts=rule.get("counts", "chosen"),
     )
     fleet = RandomFleet(len(rates), clients=len(rates), places=True)
     kinds = {"urgent": 0, "priced": 0, "late": 0, "failed": 0, "corrected": 0}
@@ -318,17 +318,17 @@ def test_a_tolerance_just_above_the_rate_is_accepted() -> None:
 
 
 def test_it_passes_the_conformance_suite(contract: Contract) -> None:
-    contract(lambda clients: FairPace(clients, accrual="always", paid="contributed"))
+    contract(lambda clients: FairPace(clients, accrual="always", counts="completed"))
     contract(lambda clients: FairPace(clients, exploration=0.3, forgetting=0.95))
 
 
 def test_the_defaults_are_those_of_the_rule() -> None:
     policy = FairPace(40)
     assert (policy.cohort_size, policy.exploration, policy.guarantee.accrual) == (8, 0.0, "available")
-    assert (policy.guarantee.paid, policy.tolerance, policy.features) == ("chosen", Fraction(2), 3)
+    assert (policy.guarantee.counts, policy.tolerance, policy.features) == ("chosen", Fraction(2), 3)
     assert policy.bound == pytest.approx(2 - 0.15 + 0.15 * 39 / 8)
     assert FairPace(40, accrual="always").bound == np.inf
-    assert FairPace(40, paid="contributed").bound == np.inf
+    assert FairPace(40, counts="completed").bound == np.inf
 
 
 # Known times

@@ -63,7 +63,7 @@ def assert_close(state: dict[str, Any], other: dict[str, Any]) -> None:
         np.testing.assert_allclose(state[key], other[key], rtol=1e-8, atol=1e-10 * scale, err_msg=key)
 
 
-@pytest.mark.parametrize("settings", [{}, {"accrual": "always"}, {"times": "expected"}, {"paid": "contributed"}])
+@pytest.mark.parametrize("settings", [{}, {"accrual": "always"}, {"times": "expected"}, {"counts": "completed"}])
 @pytest.mark.parametrize("rounds", [3, 30, pytest.param(80, marks=pytest.mark.thorough)])
 def test_the_state_does_not_depend_on_what_forgotten_clients_reported(settings: dict[str, Any], rounds: int) -> None:
     plain, scaled = played(1.0, rounds, **settings), played(1 + 1e-5, rounds, **settings)

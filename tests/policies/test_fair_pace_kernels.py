@@ -29,7 +29,7 @@ def some_of(seeds: int) -> list[Any]:
     [
         {},
         {"accrual": "always"},
-        {"tolerance": 0.4, "paid": "contributed"},
+        {"tolerance": 0.4, "counts": "completed"},
         {"exploration": 0.5},
         {"forgetting": 0.9},
         {"times": "expected"},

@@ -25,7 +25,7 @@ PUBLISHED = [
     "e3cs",
     "ucb-cs",
 ]
-GUARANTEE = {"guaranteed_rate", "tolerance", "accrual", "max_owed", "paid", "availability", "allow_infeasible"}
+GUARANTEE = {"guaranteed_rate", "tolerance", "accrual", "max_owed", "counts", "availability", "allow_infeasible"}
 
 
 def test_every_policy_is_registered_by_its_name() -> None:
@@ -183,7 +183,12 @@ def test_the_settings_of_nested_policies_are_found() -> None:
 def test_the_guarantee_of_settings_is_that_of_the_policy_they_build() -> None:
     guarantee = guarantee_of("rbcsf", 40, {"guaranteed_rate": 0.1, "accrual": "available", "max_owed": 3})
     assert guarantee is not None
-    assert (guarantee.rate, guarantee.accrual, guarantee.paid, guarantee.max_owed) == (0.1, "available", "chosen", 3)
+    assert (guarantee.rate, guarantee.accrual, guarantee.counts, guarantee.max_owed) == (
+        0.1,
+        "available",
+        "selected",
+        3,
+    )
     assert guarantee_of("random", 40, {}) is None
     assert guarantee_of("cool-down", 40, {"policy": "oort"}) is None
     inner = {"policy": "rbcsf", "settings": {"guaranteed_rate": 0.05}}

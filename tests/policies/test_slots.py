@@ -12,7 +12,7 @@ from policies.examples import INNER, WRAP, around
 from policies.literal_fair_pace import LiteralFairPace
 from turnout import POLICIES, FairPace, RoundOffer, RoundReport, SelectionPolicy, make_policy
 from turnout.errors import ReportError, SettingError
-from turnout.kernel.slots.turns import InFlight, StartedTurn
+from turnout.kernel.slots.turns import RunningTurns, TurnStart
 from turnout.policies import Eligible, RoundRobin, UniformRandom, WithGuarantee
 from turnout.policies.small_fleet import SmallFleet
 
@@ -39,18 +39,18 @@ class Slots:
     def __init__(self, policy: SelectionPolicy, seed: int = 0, *, slots: int = 4, failure_rate: float = 0.0) -> None:
         self.policy, self.slots = policy, slots
         self.fleet = SmallFleet(seed, clients=policy.clients, availability=0.7, failure_rate=failure_rate, losses=True)
-        self.flights = InFlight(policy.clients)
+        self.running_turns = RunningTurns(policy.clients)
         self.reports: dict[int, RoundReport] = {}
         self.decision = 0
 
     def offer(self) -> RoundOffer:
         """Returns the next offer for one place: some of the idle clients are available, at least one."""
         offer = self.fleet.offer(self.decision + 1)
-        if not (offer.available & self.flights.idle).any():
-            offer = RoundOffer(offer.round, self.flights.idle, offer.contexts, offer.expected_times)
-        return offer.restricted(self.flights.idle, 1)
+        if not (offer.available & self.running_turns.idle).any():
+            offer = RoundOffer(offer.round, self.running_turns.idle, offer.contexts, offer.expected_times)
+        return offer.restricted(self.running_turns.idle, 1)
 
-    def give(self) -> tuple[StartedTurn, int]:
+    def give(self) -> tuple[TurnStart, int]:
         """Lets the policy decide about one slot; returns what happened, and the client."""
         offer = self.offer()
         chosen = self.policy.ask(offer)
@@ -58,23 +58,23 @@ class Slots:
         assert offer.available[client]
         self.decision += 1
         report = self.fleet.play(offer, chosen)
-        present = offer.available | ~self.flights.idle
-        turn = StartedTurn(self.decision, client, present, self.flights.capped(self.decision, self.policy.debts))
+        present = offer.available | ~self.running_turns.idle
+        turn = TurnStart(self.decision, client, present, self.running_turns.capped(self.decision, self.policy.debts))
         self.policy.tell_started(turn)
-        self.flights.start(turn)
+        self.running_turns.start(turn)
         self.reports[client] = report
         return turn, client
 
     def end_oldest(self) -> RoundReport:
         """Reports the result of the turn that began first."""
-        client = int(self.flights.rows[0])
-        self.flights.finish(client)
+        client = int(self.running_turns.rows[0])
+        self.running_turns.finish(client)
         report = self.reports.pop(client)
         self.policy.tell_finished(report)
         return report
 
     def step(self) -> None:
-        if len(self.flights) == self.slots:
+        if len(self.running_turns) == self.slots:
             self.end_oldest()
         self.give()
 
@@ -88,7 +88,7 @@ def test_policies_give_turns_one_at_a_time_or_refuse(name: str) -> None:
     if name not in FILLING:
         policy = make_policy(name, 12)
         assert not policy.fills_slots
-        turn = StartedTurn(1, 0, np.ones(12, dtype=np.bool_), NOBODY)
+        turn = TurnStart(1, 0, np.ones(12, dtype=np.bool_), NOBODY)
         with pytest.raises(SettingError, match=f"{name} cannot give turns one at a time: use rounds, or another"):
             policy.tell_started(turn)
         with pytest.raises(SettingError, match="cannot give turns one at a time"):
@@ -103,7 +103,7 @@ def test_policies_give_turns_one_at_a_time_or_refuse(name: str) -> None:
         assert as_comparable(policy.state()) == before  # ask changes nothing
         run.step()
     assert run.decision == 30
-    while len(run.flights):
+    while len(run.running_turns):
         run.end_oldest()
     # A policy with the same state goes on in the same way.
     again = make_policy(name, 12, cohort_size=1, **rate)
@@ -113,9 +113,9 @@ def test_policies_give_turns_one_at_a_time_or_refuse(name: str) -> None:
 
 
 @pytest.mark.parametrize("accrual", ["available", "always"])
-@pytest.mark.parametrize("paid", ["chosen", "contributed"])
+@pytest.mark.parametrize("counts", ["selected", "completed"])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2))])
-def test_fair_pace_decides_as_its_rule_is_worded(accrual: Any, paid: Any, seed: int) -> None:
+def test_fair_pace_decides_as_its_rule_is_worded(accrual: Any, counts: Any, seed: int) -> None:
     rates = [Fraction(1, 20), Fraction(1, 10), Fraction(3, 40), Fraction(1, 20), Fraction(0), Fraction(1, 8)]
     policy = FairPace(
         6,
@@ -123,21 +123,21 @@ def test_fair_pace_decides_as_its_rule_is_worded(accrual: Any, paid: Any, seed: 
         guaranteed_rate=[str(rate) for rate in rates],
         tolerance=1.0,
         accrual=accrual,
-        paid=paid,
+        counts=counts,
         allow_infeasible=True,
     )
-    literal = LiteralFairPace(rates, Fraction(1), 1, accrual, paid)
+    literal = LiteralFairPace(rates, Fraction(1), 1, accrual, counts)
     run, seen_capped, earned = Slots(policy, seed, slots=3, failure_rate=0.15), 0, [Fraction(0)] * 6
     for step in range(60):
         # The turn of client 5 lasts for a long time, so that it earns a whole turn meanwhile.
-        if len(run.flights) == 3:
-            rows = [row for row in run.flights.rows.tolist() if row != 5 or step % 20 == 0]
+        if len(run.running_turns) == 3:
+            rows = [row for row in run.running_turns.rows.tolist() if row != 5 or step % 20 == 0]
             client = rows[0]
-            run.flights.finish(client)
+            run.running_turns.finish(client)
             report = run.reports.pop(client)
             policy.tell_finished(report)
             outcome = "arrived" if report.outcomes is None else report.outcomes[0]
-            if paid == "contributed" and outcome == "arrived":
+            if counts == "completed" and outcome == "arrived":
                 literal.turns[client] += 1
             if outcome != "failed":
                 literal._learn_times(
@@ -145,10 +145,10 @@ def test_fair_pace_decides_as_its_rule_is_worded(accrual: Any, paid: Any, seed: 
                 )
         offer = run.offer()
         expected = literal.choose(offer)
-        training = run.flights.rows.tolist()
+        training = run.running_turns.rows.tolist()
         turn, client = run.give()
         assert [client] == expected
-        if paid == "chosen":
+        if counts == "selected":
             literal.turns[client] += 1
         for row in range(6):
             is_there = bool(offer.available[row]) or row in training
@@ -185,12 +185,12 @@ def test_wrappers_pass_decisions_on_or_refuse(wrapper: str, inner: str) -> None:
     if wrapper in ("overcommit", "exclude-busy", "quota"):
         assert not policy.fills_slots
         with pytest.raises(SettingError, match=f"{policy.name} cannot give turns one at a time"):
-            policy.tell_started(StartedTurn(1, 0, np.ones(40, dtype=np.bool_), NOBODY))
+            policy.tell_started(TurnStart(1, 0, np.ones(40, dtype=np.bool_), NOBODY))
         return
     run = Slots(policy)
     cooling: dict[int, int] = {}
     for _ in range(25):
-        if len(run.flights) == 4:
+        if len(run.running_turns) == 4:
             run.end_oldest()
         turn, client = run.give()
         if wrapper.startswith("cool-down"):
@@ -215,7 +215,7 @@ def test_a_wrapper_around_a_policy_that_needs_rounds_refuses_too() -> None:
 
 def test_clients_that_are_not_allowed_earn_nothing() -> None:
     policy = Eligible(FairPace(4, cohort_size=1, guaranteed_rate=0.2), [0, 2])
-    policy.tell_started(StartedTurn(1, 2, np.array([True, True, True, False]), np.array([0, 1])))
+    policy.tell_started(TurnStart(1, 2, np.array([True, True, True, False]), np.array([0, 1])))
     certificate = policy.certificate()
     assert certificate is not None
     assert certificate.promised.tolist() == [0.0, 0.0, 0.2, 0.0]
@@ -224,7 +224,7 @@ def test_clients_that_are_not_allowed_earn_nothing() -> None:
 
 def test_a_guarantee_around_random_keeps_everybody_within_its_urgency() -> None:
     policy = WithGuarantee(
-        UniformRandom(12, cohort_size=1, seed=3), 0.06, urgency=1.0, accrual="available", paid="chosen"
+        UniformRandom(12, cohort_size=1, seed=3), 0.06, urgency=1.0, accrual="available", counts="selected"
     )
     run, largest = Slots(policy, slots=4), 0.0
     for _ in range(300):
@@ -235,4 +235,4 @@ def test_a_guarantee_around_random_keeps_everybody_within_its_urgency() -> None:
 
 def test_a_decision_about_another_number_of_clients_is_refused() -> None:
     with pytest.raises(ReportError, match="present has 3 clients, this policy was built for 4"):
-        FairPace(4, cohort_size=1).tell_started(StartedTurn(1, 0, np.ones(3, dtype=np.bool_), NOBODY))
+        FairPace(4, cohort_size=1).tell_started(TurnStart(1, 0, np.ones(3, dtype=np.bool_), NOBODY))

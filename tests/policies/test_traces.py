@@ -18,8 +18,8 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     "fedcs-learned": ("fedcs", {"estimates": "learned", "deadline": 9.0}),
     "rbcsf-change": ("rbcsf", {"change_threshold": 1.5}),
     "rbcsf-horizon": ("rbcsf", {"horizon": ROUNDS}),
-    "rbcsf-horizon-live": ("rbcsf", {"horizon": ROUNDS, "accrual": "available", "paid": "contributed"}),
-    "rbcsf-live": ("rbcsf", {"accrual": "available", "max_owed": 3, "paid": "contributed", "forgetting": 0.95}),
+    "rbcsf-horizon-live": ("rbcsf", {"horizon": ROUNDS, "accrual": "available", "counts": "completed"}),
+    "rbcsf-live": ("rbcsf", {"accrual": "available", "max_owed": 3, "counts": "completed", "forgetting": 0.95}),
     "rbcsf-prior": ("rbcsf", {"prior": "fleet"}),
 }
 

@@ -63,7 +63,7 @@ def test_a_fleet_with_rounds_is_continued(folder: Path) -> None:
 def test_a_fleet_without_rounds_is_continued(folder: Path) -> None:
     path, expected = copy_of("slots.turnout", folder), EXPECTED["slots"]
     with Scheduler.open(path) as scheduler:
-        (running,) = scheduler.in_flight()
+        (running,) = scheduler.running()
         scheduler.report(running.id, 5.0)
         given = scheduler.fill(CLIENTS)
         for turn in given:

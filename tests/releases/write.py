@@ -3,7 +3,7 @@
 Run it again when a format changes before it is published; the tests then hold files of the new format only.
 
 fleet.turnout      rounds with arrivals, a failure, a late report, a retired client, an amendment, and an open round
-slots.turnout      a fleet without rounds, with turns under way
+slots.turnout      a fleet without rounds, with running turns
 runs.turnout       two runs, one of them unfinished with a snapshot
 certificate.json   and .jsonl: the certificate of the fleet and its record
 expected.json      the figures that these files must show

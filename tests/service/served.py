@@ -22,7 +22,7 @@ from turnout.service.app import make_app
 from turnout.service.calls import FleetCalls
 from turnout.service.serving import Options, make_server, open_fleets
 from turnout.web.access import Role
-from waiting import LONGEST_WAIT, wait_until
+from waiting import MAX_WAIT, wait_until
 
 ROUNDS: Mapping[str, Any] = {"settings": {"cohort_size": 2}, "deadline": 10.0, "allow_infeasible": True}
 UNLIMITED = Rates(device=None)
@@ -74,7 +74,7 @@ class Service:
         if token is not None:
             sent["authorization"] = f"Bearer {token}"
         content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=LONGEST_WAIT)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=MAX_WAIT)
         try:
             connection.request(method, path, content, {**sent, **(headers or {})})
             response = connection.getresponse()
@@ -134,5 +134,5 @@ def served(
             yield Service(listener.getsockname()[1], opened, access, server, tokens if options.tokens else {})
         finally:
             server.should_exit = True
-            thread.join(LONGEST_WAIT)
+            thread.join(MAX_WAIT)
             assert not thread.is_alive()

@@ -19,10 +19,10 @@ from typing import Any, TextIO
 from uuid import uuid4
 
 from killing import environment
-from waiting import LONGEST_WAIT, wait_until
+from waiting import MAX_WAIT, wait_until
 
 #: The longest pause between two check-ins of a device, in seconds: shorter than it is asked for, to have more of them.
-LONGEST_PAUSE = 0.5
+MAX_PAUSE = 0.5
 
 
 class RestartedService:
@@ -71,7 +71,7 @@ class RestartedService:
         if process is None:
             return 0
         end(process)
-        status = process.wait(LONGEST_WAIT)
+        status = process.wait(MAX_WAIT)
         assert process.stdout is not None
         process.stdout.close()
         return status
@@ -191,7 +191,7 @@ class Simulation:
         """Lets all callers finish what they have begun."""
         self._is_stopping.set()
         if self._thread is not None:
-            self._thread.join(LONGEST_WAIT)
+            self._thread.join(MAX_WAIT)
             assert not self._thread.is_alive(), "a device still waits for an answer"
         self.check()
 
@@ -202,7 +202,7 @@ async def device_with_turns(caller: Caller, client: str, simulation: Simulation)
     while not simulation.is_stopping:
         answer = await caller.call("check-ins", {"status": {"free_cpu": 1.5, "bandwidth": 3.0}}, client=client)
         if answer["turn"] is None:
-            await asyncio.sleep(min(answer["wait"]["seconds"], LONGEST_PAUSE))
+            await asyncio.sleep(min(answer["wait"]["seconds"], MAX_PAUSE))
             continue
         number += 1
         body = {"turn": answer["turn"]["id"], "seconds": 1 + number / 1000, "loss": number / 10}

@@ -110,8 +110,8 @@ def test_a_group_that_cannot_be_written_is_refused_as_a_whole_and_later_ones_go_
         )
     assert [type(error) for error in results] == [StoreError] * 3
     assert not calls.is_ready
-    assert calls.trouble is not None
-    assert "disk I/O error" in calls.trouble
+    assert calls.last_error is not None
+    assert "disk I/O error" in calls.last_error
     assert calls.scheduler.clients == []
     assert asyncio.run(calls.execute(registering("c0"), key("0"))) == '{"new":1}'
     assert calls.is_ready
@@ -242,7 +242,7 @@ def test_other_calls_are_executed_between_the_steps_of_a_long_one(calls: FleetCa
 
 def test_many_groups_are_limited_in_size(calls: FleetCalls) -> None:
     before = calls.scheduler.metrics().commits
-    with patch.object(calls_module, "MOST_AT_ONCE", 10):
+    with patch.object(calls_module, "MAX_AT_ONCE", 10):
         asyncio.run(behind_a_gate(calls, *[calls.execute(registering(f"c{n}")) for n in range(40)]))
     assert calls.scheduler.metrics().commits == before + 4
 

@@ -15,7 +15,7 @@ from service.served import ROUNDS, SLOTS, Service, served
 from turnout.errors import StoreError
 from turnout.live.journal.events import EVENT_KINDS as STORED_KINDS
 from turnout.service import eventlog, events
-from waiting import LONGEST_WAIT, wait_until
+from waiting import MAX_WAIT, wait_until
 
 
 class Event(NamedTuple):
@@ -46,7 +46,7 @@ def read_event(response: HTTPResponse) -> Event | None:
 
 @contextmanager
 def streaming(service: Service, query: str = "", headers: dict[str, str] | None = None) -> Iterator[HTTPResponse]:
-    connection = HTTPConnection("127.0.0.1", service.port, timeout=LONGEST_WAIT)
+    connection = HTTPConnection("127.0.0.1", service.port, timeout=MAX_WAIT)
     token = {"authorization": f"Bearer {service.tokens['fleet']['viewer']}"}
     try:
         connection.request("GET", f"/v1/fleets/fleet/events{query}", headers={**token, **(headers or {})})
@@ -83,7 +83,9 @@ def test_a_stream_delivers_what_happens_from_now_on(service: Service) -> None:
     service.ok("/clients", {"clients": ["phone-1", "phone-2"]})
     with streaming(service) as stream:
         first = read_event(stream)
-        assert first == Event("state", {"round": 0, "is_open": False, "ready": False, "arrived": 0, "wanted": 0}, 1)
+        assert first == Event(
+            "state", {"round": 0, "is_open": False, "ready": False, "arrived": 0, "target_size": 0}, 1
+        )
         one_round(service)
         seen: list[Event] = []
         while not seen or seen[-1].kind != "closed":
@@ -92,7 +94,7 @@ def test_a_stream_delivers_what_happens_from_now_on(service: Service) -> None:
             seen.append(event)
     turns = [
         {"client": "phone-1", "outcome": "arrived", "seconds": 1.5},
-        {"client": "phone-2", "outcome": "failed", "seconds": pytest.approx(0, abs=LONGEST_WAIT)},
+        {"client": "phone-2", "outcome": "failed", "seconds": pytest.approx(0, abs=MAX_WAIT)},
     ]
     assert seen[-1] == Event("closed", {"round": 1, "turns": turns}, 2)
     assert {event.kind for event in seen[:-1]} <= {"state"}
@@ -104,7 +106,7 @@ def test_the_state_says_when_a_round_can_be_closed(service: Service) -> None:
         service.ok("/rounds", {"clients": ["phone-1", "phone-2"]})
         opened = read_event(stream)
         assert opened is not None
-        assert opened.data == {"round": 1, "is_open": True, "ready": False, "arrived": 0, "wanted": 2}
+        assert opened.data == {"round": 1, "is_open": True, "ready": False, "arrived": 0, "target_size": 2}
         for client in ("phone-1", "phone-2"):
             service.ok("/reports", {"client": client, "seconds": 1.0})
         while (event := read_event(stream)) is not None and not event.data["ready"]:
@@ -151,7 +153,7 @@ def test_a_fleet_without_rounds_streams_its_turns(tmp_path: Path) -> None:
     assert filled == Event("filled", {"ended": [], "turns": given}, 2)
     result = {"turn": first["id"], "client": first["client"], "outcome": "arrived", "seconds": 2.0}
     assert ended == Event("filled", {"ended": [result], "turns": []}, 3)
-    assert state == Event("state", {"in_flight": 1, "slots": 2}, 3)
+    assert state == Event("state", {"running": 1, "slots": 2}, 3)
 
 
 def test_settings_and_departures_are_events(service: Service) -> None:
@@ -198,7 +200,7 @@ def test_the_state_is_sent_only_if_it_has_changed(service: Service) -> None:
 def test_too_many_streams_are_refused_and_ended_ones_do_not_count(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eventlog, "MOST_STREAMS", 1)
+    monkeypatch.setattr(eventlog, "MAX_STREAMS", 1)
     with streaming(service) as stream:
         read_event(stream)
         reply = service.get("/events?follow=false")
@@ -235,7 +237,7 @@ def test_a_file_that_cannot_be_read_ends_the_stream(service: Service, monkeypatc
     with streaming(service) as stream:
         read_event(stream)
         monkeypatch.setattr(eventlog.EventLog, "state", fail)
-        assert read_event(stream) == Event("trouble", {"error": "damaged"}, None)
+        assert read_event(stream) == Event("unreadable", {"error": "damaged"}, None)
         assert read_event(stream) is None
 
 

@@ -105,7 +105,7 @@ STORY: list[tuple[str, str, int | str, str]] = [
     ("devices", "report_failure", 0, "server"),
     ("devices", "fill", 0, "server"),
     ("devices", "fill", 1, "server"),
-    ("devices", "in_flight", "", "viewer"),
+    ("devices", "running", "", "viewer"),
     ("devices", "status", "", "viewer"),
 ]
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from service.served import ROUNDS, SLOTS, Service, served
 from turnout.live._internals import examine
 from turnout.service.routes.routing import REFUSALS
-from waiting import LONGEST_WAIT
+from waiting import MAX_WAIT
 
 #: A valid body of each change.
 VALID: dict[str, dict[str, Any]] = {
@@ -156,7 +156,7 @@ def chunked(service: Service, path: str, chunks: Sequence[bytes], ending: bytes 
         f"Authorization: Bearer {service.tokens['rounds']['operator']}\r\nTransfer-Encoding: chunked\r\n"
         "Connection: close\r\n\r\n"
     )
-    with socket.create_connection(("127.0.0.1", service.port), timeout=LONGEST_WAIT) as connection:
+    with socket.create_connection(("127.0.0.1", service.port), timeout=MAX_WAIT) as connection:
         connection.sendall(head.encode())
         for chunk in chunks:
             connection.sendall(b"%x\r\n%b\r\n" % (len(chunk), chunk))

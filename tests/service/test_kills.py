@@ -80,9 +80,9 @@ class Harness:
 
     def _wait_for_answers(self, count: int) -> None:
         """Waits until so many calls of each fleet were answered."""
-        wanted = [(fleet.ledger, fleet.ledger.acknowledged + count) for fleet in self._fleets]
+        target_size = [(fleet.ledger, fleet.ledger.acknowledged + count) for fleet in self._fleets]
         self.simulation.wait_for(
-            lambda: all(ledger.acknowledged >= number for ledger, number in wanted), f"{count} answers"
+            lambda: all(ledger.acknowledged >= number for ledger, number in target_size), f"{count} answers"
         )
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ from turnout.web.access import SharedToken
 from turnout.web.connections import Limits
 from turnout.web.guard import BodyLimits, CallGuard, PageGuard
 from turnout.web.headers import HEADERS
-from waiting import LONGEST_WAIT
+from waiting import MAX_WAIT
 
 BODIES = BodyLimits(device=200, other=2000)
 
@@ -54,7 +54,7 @@ def chunked(service: Service, size: int) -> bytes:
         f"Authorization: Bearer {service.tokens['fleet']['device']}\r\nTransfer-Encoding: chunked\r\n"
         "Connection: close\r\n\r\n"
     )
-    with socket.create_connection(("127.0.0.1", service.port), timeout=LONGEST_WAIT) as connection:
+    with socket.create_connection(("127.0.0.1", service.port), timeout=MAX_WAIT) as connection:
         connection.sendall(head.encode() + b"%x\r\n%b\r\n0\r\n\r\n" % (size, padded(size)))
         with connection.makefile("rb") as response:
             return response.read()
@@ -71,7 +71,7 @@ def test_absurd_lengths_are_refused(service: Service, length: str) -> None:
         f"POST /v1/fleets/fleet/reports HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         f"Authorization: Bearer {service.tokens['fleet']['server']}\r\nContent-Length: {length}\r\n\r\n"
     )
-    with socket.create_connection(("127.0.0.1", service.port), timeout=LONGEST_WAIT) as connection:
+    with socket.create_connection(("127.0.0.1", service.port), timeout=MAX_WAIT) as connection:
         connection.sendall(head.encode())
         status = int(connection.recv(100).split()[1])
     assert status in (400, 413)
@@ -81,8 +81,8 @@ def test_absurd_lengths_are_refused(service: Service, length: str) -> None:
 def test_a_page_of_another_site_cannot_send_a_change(service: Service, kind: str) -> None:
     reply = service.post("/clients", b'{"clients": ["a"]}', headers={"content-type": kind})
     assert reply.status == 415
-    preflight = {"origin": "https://evil.example", "access-control-request-method": "POST"}
-    allowed = service.send("OPTIONS", "/v1/fleets/fleet/clients", headers=preflight)
+    prerunning_turn = {"origin": "https://evil.example", "access-control-request-method": "POST"}
+    allowed = service.send("OPTIONS", "/v1/fleets/fleet/clients", headers=prerunning_turn)
     assert allowed.status == 405
     assert not [name for name in (*reply.headers, *allowed.headers) if name.startswith("access-control")]
 
@@ -106,7 +106,7 @@ def test_headers_and_half_open_requests_are_limited(tmp_path: Path) -> None:
     with served(tmp_path, options=Options(port=0, limits=limits)) as service:
         many = {f"x-{number}": "1" for number in range(30)}
         assert service.get("", headers=many).status == 431
-        with socket.create_connection(("127.0.0.1", service.port), timeout=LONGEST_WAIT) as connection:
+        with socket.create_connection(("127.0.0.1", service.port), timeout=MAX_WAIT) as connection:
             connection.sendall(b"POST /v1/fleets/fleet/reports HTTP/1.1\r\nHost: localhost\r\n")
             assert connection.recv(100).startswith(b"HTTP/1.1 408")
 

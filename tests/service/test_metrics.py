@@ -69,16 +69,16 @@ def test_the_state_of_a_fleet_with_rounds(service: Service) -> None:
     assert found['turnout_round{fleet="fleet"}'] == 1
     assert found['turnout_promise_status{fleet="fleet"}'] == 0
     assert found['turnout_service_waiting_calls{fleet="fleet"}'] == 0
-    assert 'turnout_turns_in_flight{fleet="fleet"}' not in found
+    assert 'turnout_running_turns{fleet="fleet"}' not in found
 
 
 def test_the_state_of_a_fleet_without_rounds(service: Service) -> None:
     service.ok("/turns", {"clients": ["phone-1", "phone-2", "phone-3"]}, fleet="other")
     found = metrics(service, fleet="other")
-    assert found['turnout_turns_in_flight{fleet="other"}'] == 2
+    assert found['turnout_running_turns{fleet="other"}'] == 2
     assert found['turnout_clients{fleet="other"}'] == 3
     service.ok("/reports", {"turn": 1, "seconds": 1.0}, fleet="other")
-    assert metrics(service, fleet="other")['turnout_turns_in_flight{fleet="other"}'] == 1
+    assert metrics(service, fleet="other")['turnout_running_turns{fleet="other"}'] == 1
     assert not [name for name in found if 'fleet="fleet"' in name]  # the token is of another fleet
 
 

@@ -14,7 +14,7 @@ from service.simulated_devices import TORTURE
 from turnout.live._internals import examine
 from turnout.service.access.callers import FleetAccess
 from turnout.service.app import make_app
-from waiting import LONGEST_WAIT
+from waiting import MAX_WAIT
 
 schemathesis = pytest.importorskip("schemathesis", reason="schemathesis is not installed: make setup")
 requests = pytest.importorskip("requests", reason="schemathesis needs it")
@@ -84,7 +84,7 @@ def test_every_answer_is_described(case: Any, service: Service, session: Any, sh
 def send(case: Any, service: Service, session: Any, token: str) -> None:
     headers = {"authorization": f"Bearer {token}"}
     address = f"http://127.0.0.1:{service.port}"
-    response = case.call(base_url=address, session=session, headers=headers, timeout=LONGEST_WAIT)
+    response = case.call(base_url=address, session=session, headers=headers, timeout=MAX_WAIT)
     case.validate_response(response, checks=CHECKS)
 
 

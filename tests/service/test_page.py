@@ -17,7 +17,7 @@ import pytest
 from documents import ROOT, Block, read_blocks
 from service.served import served
 from turnout.web.access import ROLES
-from waiting import LONGEST_WAIT
+from waiting import MAX_WAIT
 
 PAGE = "docs/service.md"
 OWN = "tests/service/test_page.py"
@@ -82,7 +82,7 @@ def test_every_command_of_the_page_has_the_answer_that_is_shown(tmp_path: Path) 
                 text=True,
                 check=False,
                 cwd=folder,
-                timeout=LONGEST_WAIT,
+                timeout=MAX_WAIT,
             )
             assert done.returncode == 0, f"line {block.line}: {done.stderr}"
             output, is_compared = done.stdout, block.language == "python"

@@ -41,7 +41,7 @@ def test_a_round_over_http_is_the_round_of_the_scheduler(service: Service, tmp_p
     status = {"free_cpu": 1.5, "bandwidth": 3.0}
     opened = service.ok("/rounds", {"statuses": {"phone-1": status, "phone-2": None, "phone-3": status}})
     replies.Round.model_validate(opened)
-    assert (opened["round"], opened["wanted"], opened["deadline"]) == (1, 2, 10.0)
+    assert (opened["round"], opened["target_size"], opened["deadline"]) == (1, 2, 10.0)
     assert service.ok("/rounds", {"clients": PHONES}) == opened  # while it is open
     first, second = opened["cohort"]
     assert service.ok("/round") == {"open": opened, "ready": False}
@@ -66,7 +66,7 @@ def test_a_round_over_http_is_the_round_of_the_scheduler(service: Service, tmp_p
     assert len(service.ok("/certificate?limit=1")["clients"]) == 1
     explained = service.ok(f"/explanation?client={first}")
     replies.Explanation.model_validate(explained)
-    assert explained["standing"] == "chosen"
+    assert explained["outcome"] == "chosen"
     history = service.ok(f"/history?client={first}")
     replies.History.model_validate(history)
     assert (history["of"], history["turns"][0]["loss"]) == (1, 0.5)

@@ -123,11 +123,17 @@ def with_turnout(grid: Grid, settings: dict, seed: int, out: Path) -> Run:
 def without_rounds(grid: Grid, settings: dict, seed: int, out: Path, policy: str, **promise: float) -> Run:
     """Trains with slots and a buffer (FedBuff), whose clients are selected by a policy of turnout."""
     strategy = FedAvg(fraction_train=1.0, min_train_nodes=1, min_available_nodes=1, fraction_evaluate=0.0)
-    slots, buffer = int(settings["concurrency"]), int(settings["buffer"])
+    slots, updates_per_version = int(settings["concurrency"]), int(settings["updates_per_version"])
     path = out / f"seed-{seed}-{policy}.turnout"
     with Scheduler.open(path, policy=policy, settings=promise, concurrency=slots) as scheduler:
         fair = FairSelection(
-            strategy, scheduler, buffer=buffer, simulated=PaperWorld(seed), resume=False, nodes=PHONES, poll=0.02
+            strategy,
+            scheduler,
+            updates_per_version=updates_per_version,
+            simulated=PaperWorld(seed),
+            resume=False,
+            nodes=PHONES,
+            poll=0.02,
         )
         seconds: list[float] = []
         accuracy = train(fair, grid, settings, seed, seconds)

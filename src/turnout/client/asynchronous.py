@@ -32,7 +32,7 @@ def _in_thread(
 
 
 class AsyncFleetClient:
-    """The same as `FleetClient`, for asyncio; at most 32 calls are under way at the same time.
+    """The same as `FleetClient`, for asyncio; at most 32 calls are running at the same time.
 
     Args:
         client: The client, which `close` closes.
@@ -51,7 +51,7 @@ class AsyncFleetClient:
     round_state = _in_thread(FleetClient.round_state)
     check_in = _in_thread(FleetClient.check_in)
     fill = _in_thread(FleetClient.fill)
-    in_flight = _in_thread(FleetClient.in_flight)
+    running = _in_thread(FleetClient.running)
     report = _in_thread(FleetClient.report)
     report_many = _in_thread(FleetClient.report_many)
     report_failure = _in_thread(FleetClient.report_failure)
@@ -67,7 +67,7 @@ class AsyncFleetClient:
             yield event
 
     async def close(self) -> None:
-        """Waits for calls that are under way, and closes all connections."""
+        """Waits for calls that are running, and closes all connections."""
         await asyncio.to_thread(self.threads.shutdown)
         self.client.close()
 

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 from turnout.client.transport import ServiceEvent, Transport
 from turnout.errors import SettingError
-from turnout.live import GivenTurn, Wait
+from turnout.live import RunningTurn, Wait
 
 #: The most reports that are sent in one request.
 REPORTS_AT_ONCE = 10_000
@@ -27,13 +27,13 @@ class OpenedRound:
         round: Its number.
         cohort: The ids of the selected clients.
         deadline: The seconds after which a client is late, or None.
-        wanted: The number of updates after which it can be closed.
+        target_size: The number of updates after which it can be closed.
     """
 
     round: int
     cohort: list[str]
     deadline: float | None
-    wanted: int
+    target_size: int
 
 
 class FleetClient:
@@ -90,7 +90,7 @@ class FleetClient:
             statuses: The available clients: statuses by id (a mapping of numbers, a ClientStatus or None), or ids.
         """
         found = self._post("rounds", _available(statuses))
-        return OpenedRound(found["round"], found["cohort"], found["deadline"], found["wanted"])
+        return OpenedRound(found["round"], found["cohort"], found["deadline"], found["target_size"])
 
     def close_round(self, after: float | None = None) -> dict[str, Any]:
         """Closes the round with the clients that have reported; returns its number and its turns."""
@@ -106,18 +106,18 @@ class FleetClient:
 
     # Turns without rounds
 
-    def check_in(self, client: str | None = None, status: Any = None) -> GivenTurn | Wait:
+    def check_in(self, client: str | None = None, status: Any = None) -> RunningTurn | Wait:
         """Asks for work: returns a turn, or how long to wait. With the token of a device, leave out the client."""
         found = self._post("check-ins", {"client": client, "status": _plain(status)})
         if found["turn"] is not None:
             return _turn(found["turn"])
         return Wait(found["wait"]["seconds"], found["wait"]["why"])
 
-    def fill(self, statuses: Mapping[str, Any] | Collection[str]) -> list[GivenTurn]:
+    def fill(self, statuses: Mapping[str, Any] | Collection[str]) -> list[RunningTurn]:
         """Gives one client a turn for every free slot; returns the new turns."""
         return [_turn(turn) for turn in self._post("turns", _available(statuses))["turns"]]
 
-    def in_flight(self) -> list[GivenTurn]:
+    def running(self) -> list[RunningTurn]:
         """Returns the turns whose results are not known yet."""
         return [_turn(turn) for turn in self._get("turns")["turns"]]
 
@@ -247,5 +247,5 @@ def _whose(client: str | int | None, round: int | None) -> dict[str, Any]:
     return {"client": client, "round": round}
 
 
-def _turn(data: Mapping[str, Any]) -> GivenTurn:
-    return GivenTurn(data["id"], data["client"], data["deadline"], data["reasons"])
+def _turn(data: Mapping[str, Any]) -> RunningTurn:
+    return RunningTurn(data["id"], data["client"], data["deadline"], data["reasons"])

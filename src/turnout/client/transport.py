@@ -52,7 +52,7 @@ class ServiceEvent:
 
     Attributes:
         kind: "joined", "retired", "forgotten", "amended", "closed" or "filled"; or "state", which is sent whenever the
-            reports of the open round, or the turns under way, have changed.
+            reports of the open round, or the running turns, have changed.
         data: What happened, as the service describes it.
         number: The number of the event; that of the event before it for "state".
     """
@@ -184,7 +184,7 @@ class Transport:
                 data = json.loads(fields["data"])
                 if fields["event"] == "stale":
                     raise RefusedError(str(data["error"]), 410)
-                if fields["event"] == "trouble":
+                if fields["event"] == "unreadable":
                     raise UnavailableError(str(data["error"]), 503)
                 yield ServiceEvent(fields["event"], data, int(fields["id"]))
                 fields = {}

@@ -82,9 +82,9 @@ def make_app(watch: Watch, access: Access, *, fleet: str | None = None, limits: 
             if body is None:
                 data = view(watch, source, **arguments)
                 body = as_json(data)
-                # Elapsed times of open rounds, of turns under way and of the system page, and figures of runs that
+                # Elapsed times of open rounds, of running turns and of the system page, and figures of runs that
                 # are still being computed, change without a new version.
-                is_timed = any(data.get(key) for key in ("open", "is_open", "under_way", "pending"))
+                is_timed = any(data.get(key) for key in ("open", "is_open", "running", "pending"))
                 if not is_timed and name != "system":
                     cache.put(key, version, body)
         latencies.add(f"/api/{name}", time.perf_counter() - start)
@@ -180,10 +180,10 @@ def make_app(watch: Watch, access: Access, *, fleet: str | None = None, limits: 
     @route("/healthz")
     def healthz(request: Request) -> JSONResponse:
         state = watch.state
-        healthy = state.trouble is None
-        data: dict[str, Any] = {"status": "ok" if healthy else "trouble"}
+        healthy = state.last_error is None
+        data: dict[str, Any] = {"status": "ok" if healthy else "unreadable"}
         if caller_of(request.scope) is not None:
-            data |= {"trouble": state.trouble, "version": state.version}
+            data |= {"last_error": state.last_error, "version": state.version}
         return JSONResponse(data, 200 if healthy else 503)
 
     ErrorAnswers(_status_of, invalid=400).add_to(app)
@@ -231,7 +231,7 @@ async def _change_events(watch: Watch, request: Request) -> AsyncIterator[str]:
             data = {
                 "version": state.version,
                 "reading": None if state.reading is None else {"done": state.reading[0], "of": state.reading[1]},
-                "trouble": state.trouble,
+                "last_error": state.last_error,
                 "live": state.live,
             }
             yield f"event: change\ndata: {json.dumps(data)}\n\n"

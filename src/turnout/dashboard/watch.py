@@ -43,13 +43,13 @@ class WatchState:
     Attributes:
         version: Increases with every change.
         reading: The numbers of records read and stored of a source; None if all open sources have been read.
-        trouble: Why the file cannot be read at the moment; None if it can.
+        last_error: Why the file cannot be read at the moment; None if it can.
         live: Whether the file was written less than LIVE_SECONDS ago.
     """
 
     version: int = 1
     reading: tuple[int, int] | None = None
-    trouble: str | None = None
+    last_error: str | None = None
     live: bool = False
 
 
@@ -97,9 +97,9 @@ class Watch:
         return self._state.reading
 
     @property
-    def trouble(self) -> str | None:
+    def last_error(self) -> str | None:
         """Why the file cannot be read at the moment; None if it can."""
-        return self._state.trouble
+        return self._state.last_error
 
     @property
     def live(self) -> bool:
@@ -134,7 +134,7 @@ class Watch:
         with self._lock:
             if self.kind == "fleet":
                 if self._fleet is None:
-                    raise StoreError(self.trouble or f"{self.path} cannot be read")
+                    raise StoreError(self.last_error or f"{self.path} cannot be read")
                 yield self._fleet
             else:
                 yield self._run(run)
@@ -190,7 +190,7 @@ class Watch:
             "kind": self.kind,
             "name": self.path.name,
             "live": state.live,
-            "trouble": state.trouble,
+            "last_error": state.last_error,
             "runs_total": len(runs),
             "runs": [
                 {
@@ -233,7 +233,7 @@ class Watch:
 
     def _run(self, run: int | None) -> Source:
         if self._store is None:
-            raise StoreError(self.trouble or f"{self.path} cannot be read")
+            raise StoreError(self.last_error or f"{self.path} cannot be read")
         if run is None:
             if not self.infos:
                 return Source()
@@ -260,7 +260,7 @@ class Watch:
     def poll(self) -> bool:
         """Reads new records for about READ_SECONDS, publishes the new state, and returns whether there is more to read.
 
-        Raises no exception: an error becomes `trouble`, which the pages show.
+        Raises no exception: an error becomes `last_error`, which the pages show.
         """
         try:
             with self._lock:
@@ -268,12 +268,12 @@ class Watch:
         except StaleError:
             return self._reopen()
         except TurnoutError as error:
-            self._publish(trouble=str(error))
+            self._publish(last_error=str(error))
         except Exception as error:  # the thread must survive, and the pages must show that their data are outdated
             message = f"{self.path} cannot be read ({type(error).__name__}: {error}): see the log of the dashboard"
-            if message != self.trouble:
+            if message != self.last_error:
                 log.error("%s", self.path, exc_info=error)
-            self._publish(trouble=message)
+            self._publish(last_error=message)
         return False
 
     def _reopen(self) -> bool:
@@ -282,7 +282,7 @@ class Watch:
                 self._close()
                 self._open()
         except TurnoutError as error:
-            self._publish(trouble=str(error))
+            self._publish(last_error=str(error))
             return False
         self._publish(changed=True)
         return True
@@ -308,7 +308,7 @@ class Watch:
                 self._read(source, READ_SECONDS)
         self._last_changes = changes  # set after reading, so that a failed read is repeated
         reading = next((source.reading for source in sources if source.reading is not None), None)
-        self._publish(changed=has_new_records, reading=reading, trouble=None)
+        self._publish(changed=has_new_records, reading=reading, last_error=None)
         return reading is not None
 
     def _read(self, source: Source, seconds: float) -> None:

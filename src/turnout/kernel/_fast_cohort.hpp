@@ -40,7 +40,7 @@ constexpr int kSteps = 4096;
 constexpr int kCells = kTimeBuckets * kDebtBuckets;
 constexpr uint16_t kAbsent = kCells;  // an additional cell for clients that are not available
 
-constexpr double kLargestPrice = 1e290;  // LARGEST_PRICE of pace.py
+constexpr double kLargestPrice = 1e290;  // MAX_PRICE of pace.py
 
 // How far each client is behind its promise, and its usual time. Units are integers; a null array
 // means that the common value holds for all clients.

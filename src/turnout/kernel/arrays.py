@@ -19,13 +19,13 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 Rate: TypeAlias = float | str | Fraction
 
-LARGEST_FLOAT = float(np.finfo(np.float64).max)
+MAX_FLOAT = float(np.finfo(np.float64).max)
 #: The largest whole number: it fits into 64 bits, as everything that is stored and computed with.
-LARGEST_COUNT = 2**63 - 1
+MAX_COUNT = 2**63 - 1
 #: The largest number of clients; policies and fleets are tested with a million.
-MOST_CLIENTS = 10**8
-LARGEST_CONTEXT = 1e6
-LARGEST_TIME = 1e9
+MAX_CLIENTS = 10**8
+MAX_CONTEXT = 1e6
+MAX_TIME = 1e9
 #: The largest number of units per turn; with it, the turns owed after billions of rounds fit into 64 bits. Rates and
 #: tolerances are read as fractions with denominators up to this.
 FINEST = 10**9
@@ -46,7 +46,7 @@ def as_floats(
         largest: The largest absolute value that is allowed.
     """
     array = _as_array(field, value, "fiu", "numbers", dimensions, error).astype(np.float64, copy=False)
-    if not _magnitude(array) <= min(largest, LARGEST_FLOAT):
+    if not _magnitude(array) <= min(largest, MAX_FLOAT):
         refuse_where(~np.isfinite(array), field, array, "must be finite", error)
         refuse_where(np.abs(array) > largest, field, array, f"must lie within ±{largest:g}", error)
     return array
@@ -57,12 +57,10 @@ def as_contexts(value: npt.ArrayLike, error: type[TurnoutError]) -> FloatArray:
 
     Values beyond ±1e6 are refused: the regressions square them and would lose precision.
     """
-    return as_floats("contexts", value, 2, error, largest=LARGEST_CONTEXT)
+    return as_floats("contexts", value, 2, error, largest=MAX_CONTEXT)
 
 
-def as_times(
-    field: str, value: npt.ArrayLike, error: type[TurnoutError], *, largest: float = LARGEST_TIME
-) -> FloatArray:
+def as_times(field: str, value: npt.ArrayLike, error: type[TurnoutError], *, largest: float = MAX_TIME) -> FloatArray:
     """Converts times in seconds to a vector of finite numbers between 0 and `largest` (by default 30 years)."""
     times = as_floats(field, value, 1, error, largest=largest)
     if times.size and times.min() < 0:
@@ -93,7 +91,7 @@ def as_rows(field: str, value: npt.ArrayLike, error: type[TurnoutError], *, clie
     return rows
 
 
-def as_count(field: str, value: object, error: type[TurnoutError], *, least: int = 1, most: int = LARGEST_COUNT) -> int:
+def as_count(field: str, value: object, error: type[TurnoutError], *, least: int = 1, most: int = MAX_COUNT) -> int:
     """Converts `value` to an int and checks that it lies between `least` and `most`."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
         raise error(f"{field} must be a whole number, not {value!r}")
@@ -106,7 +104,7 @@ def as_count(field: str, value: object, error: type[TurnoutError], *, least: int
 
 def _short(value: int | np.integer) -> str:
     """Returns a whole number for a message; Python refuses to convert those of thousands of digits."""
-    return str(value) if abs(int(value)) <= LARGEST_COUNT else f"a number of {int(value).bit_length()} bits"
+    return str(value) if abs(int(value)) <= MAX_COUNT else f"a number of {int(value).bit_length()} bits"
 
 
 def as_number(
@@ -133,7 +131,7 @@ def as_number(
     try:
         number = float(value)
     except OverflowError:
-        raise error(f"{field} must be at most {LARGEST_FLOAT:g} in size, not a whole number beyond it") from None
+        raise error(f"{field} must be at most {MAX_FLOAT:g} in size, not a whole number beyond it") from None
     if not np.isfinite(number):
         raise error(f"{field} must be finite, not {number}")
     if number < least:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from turnout.counting import counted
+from turnout.counting import pluralize
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FINEST, BoolArray, FloatArray, IntArray, as_number
 from turnout.log import printable
@@ -36,7 +36,7 @@ Tolerance: TypeAlias = float | Fraction
 class TimeUnit(StrEnum):
     """What the numbers of turns count: rounds or, without rounds, the decisions that each give one client a turn.
 
-    >>> f"{TimeUnit.of(None)} 3, {TimeUnit.of(8).counted(2000)}"
+    >>> f"{TimeUnit.of(None)} 3, {TimeUnit.of(8).pluralize(2000)}"
     'round 3, 2,000 decisions'
     """
 
@@ -120,21 +120,21 @@ class PromiseSummary:
         if self.status == "broken":
             since = "" if self.since is None else f", since {self.unit} {self.since:,}"
             text = f"broken: {worst}, beyond the tolerance of {self.tolerance:g}{since}"
-            text += f"; {counted(self.broken, 'client', 'are', of=self.clients)} beyond it"
+            text += f"; {pluralize(self.broken, 'client', 'are', of=self.clients)} beyond it"
         elif self.status == "behind":
             text = f"behind: {worst}, within the tolerance of {self.tolerance:g}"
-            text += f"; {counted(self.behind, 'client', 'are', of=self.clients)} one turn or more behind"
+            text += f"; {pluralize(self.behind, 'client', 'are', of=self.clients)} one turn or more behind"
         else:
             everyone = "the only client is" if self.clients == 1 else f"all {self.clients:,} clients are"
             text = f"kept: {everyone} less than one turn behind"
         if self.unserved:
-            text += f"; {counted(self.unserved, 'client', 'were')} there for too few {self.unit}s to be served"
+            text += f"; {pluralize(self.unserved, 'client', 'were')} there for too few {self.unit}s to be served"
         return text + self._retired_clause()
 
     def _retired_clause(self) -> str:
         if not self.retired_broken:
             return ""
-        return f"; {counted(self.retired_broken, 'client')} retired while beyond the tolerance"
+        return f"; {pluralize(self.retired_broken, 'client')} retired while beyond the tolerance"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -49,7 +49,7 @@ from turnout.kernel.exchange_time import ExchangeTimeModel
 SMALL_FLEET = 2048  # for smaller fleets the filter costs more than it saves
 TIME_BUCKETS = 256  # bucket 0 holds the times that are exactly 0
 DEBT_BUCKETS = 128
-LARGEST_SUM = 2**61
+MAX_SUM = 2**61
 
 
 class Cohort(NamedTuple):
@@ -181,7 +181,7 @@ def as_exact(field: str, owed: npt.ArrayLike, size: int) -> OwedTurns:
         values = np.array([int(value * units_per_turn) for value in values.flat]).reshape(values.shape)
     if values.ndim == 1 and values.dtype.kind in "iu":
         largest = max(int(values.max(initial=0)), -int(values.min(initial=0)))
-        if largest * max(size, 1) > LARGEST_SUM:
+        if largest * max(size, 1) > MAX_SUM:
             raise SettingError(
                 f"{field} reaches {largest} units: the sum over a cohort of {size} could exceed 64 bits. "
                 "Use smaller numbers, or fractions with smaller denominators"
@@ -225,7 +225,7 @@ def numpy_cohort(
 
 def _attainable_size(size: int, available: BoolArray, owed: OwedTurns) -> int:
     size = min(size, int(np.count_nonzero(available)))
-    if owed.credit * size > LARGEST_SUM:
+    if owed.credit * size > MAX_SUM:
         raise SettingError(
             f"up to {owed.credit} units are owed: the sum over a cohort of {size} could exceed 64 bits. "
             "Use a guaranteed_rate with a smaller denominator, or max_owed"

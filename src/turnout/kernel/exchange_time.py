@@ -27,7 +27,7 @@ from turnout.kernel.rounds import RoundReport
 #: The ridge follows the features' mean squares when one of them has changed by this factor.
 RESCALE = 2.0
 # A feature with a smaller mean square has the ridge of a feature that is always 0; its own could not be inverted.
-SMALLEST_SQUARE = 1e-200
+MIN_SQUARE = 1e-200
 # A block of this many clients stays in the processor's cache from the first operation to the last.
 BLOCK = 4096
 
@@ -274,7 +274,7 @@ class ExchangeTimeModel:
 
     def _rescale(self, mean_squares: FloatArray, *, always: bool = False) -> None:
         """Changes the ridges to the mean squares if one of them has changed much; no other estimate is affected."""
-        wanted = self.ridge * np.where(mean_squares > SMALLEST_SQUARE, mean_squares, 1.0)
+        wanted = self.ridge * np.where(mean_squares > MIN_SQUARE, mean_squares, 1.0)
         ratio = wanted / self._ridges
         is_first = self._fleet is not None and not self._fleet.has_samples
         if not (always or is_first) and ((ratio <= RESCALE) & (ratio >= 1 / RESCALE)).all():

@@ -162,7 +162,7 @@ def least_tolerances(rates: npt.ArrayLike, availability: npt.ArrayLike, accrual:
 def proved_bound(rate: Fraction, tolerance: Tolerance, clients: int, cohort_size: int) -> float:
     """Returns how far FairPace is proved to keep clients of one rate from their promise; infinite if it is not.
 
-    The bound holds with accrual="available" and paid="chosen"; see `turnout.policies.fair_pace` for the proof.
+    The bound holds with accrual="available" and counts="selected"; see `turnout.policies.fair_pace` for the proof.
     """
     if clients * rate > cohort_size:
         return math.inf
@@ -261,7 +261,7 @@ def _proved(largest: Fraction | None, tolerance: Tolerance | None, clients: int,
     bound = proved_bound(min(largest, Fraction(cohort_size, clients)), tolerance, clients, cohort_size)
     return (
         f". With a guaranteed_rate of {rate} and the tolerance {float(tolerance):g}, FairPace is proved to keep every "
-        f"client less than {bound:.3f} turns behind if accrual='available' and paid='chosen'; the tolerance must be "
+        f"client less than {bound:.3f} turns behind if accrual='available' and counts='selected'; the tolerance must be "
         f"above {rate}"
     )
 

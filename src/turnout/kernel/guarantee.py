@@ -16,7 +16,7 @@ from turnout.kernel.certificate import DEFAULT_TOLERANCE, Accrual, Tolerance, as
 from turnout.kernel.fairness import DEFAULT_RATE, FairnessQueues
 from turnout.kernel.feasibility import as_probabilities, least_tolerances, proved_bound, require_feasible
 
-Paid: TypeAlias = Literal["chosen", "contributed"]
+TurnCounting: TypeAlias = Literal["selected", "completed"]
 
 
 class AccountingSettings(TypedDict, total=False):
@@ -25,7 +25,7 @@ class AccountingSettings(TypedDict, total=False):
     tolerance: Tolerance
     accrual: Accrual
     max_owed: float | Fraction | None
-    paid: Paid
+    counts: TurnCounting
     availability: float | npt.ArrayLike | None
     allow_infeasible: bool
 
@@ -46,7 +46,7 @@ class Guarantee:
             not use it to select are only judged by it.
         accrual: "available": a client earns its rate in the rounds for which it is available. "always": in every
             round.
-        paid: "contributed": a turn counts when the client's update arrived in time. "chosen": when it was selected.
+        counts: "completed": a turn counts when the client's update arrived in time. "selected": when it was selected.
         max_owed: The largest debt, in turns; what a client would earn beyond it is forfeited. None means no limit.
         availability: How often clients are available, as a probability: one value or one for each client. The
             feasibility check uses it; None means that all clients are always available.
@@ -61,7 +61,7 @@ class Guarantee:
     rate: Rate | npt.ArrayLike
     tolerance: Tolerance = DEFAULT_TOLERANCE
     accrual: Accrual = "available"
-    paid: Paid = "contributed"
+    counts: TurnCounting = "completed"
     max_owed: float | Fraction | None = None
     availability: float | npt.ArrayLike | None = None
     allow_infeasible: bool = False
@@ -70,8 +70,8 @@ class Guarantee:
         as_tolerance(self.tolerance)
         if self.accrual not in ("always", "available"):
             raise SettingError(f"accrual must be 'always' or 'available', got {self.accrual!r}")
-        if self.paid not in ("chosen", "contributed"):
-            raise SettingError(f"paid must be 'chosen' or 'contributed', got {self.paid!r}")
+        if self.counts not in ("selected", "completed"):
+            raise SettingError(f"counts must be 'selected' or 'completed', got {self.counts!r}")
         if not isinstance(self.allow_infeasible, bool):
             raise SettingError(f"allow_infeasible must be True or False, got {self.allow_infeasible!r}")
         if self.max_owed is not None:
@@ -103,7 +103,7 @@ class Guarantee:
         values: dict[str, Any] = {
             "guaranteed_rate": DEFAULT_RATE,
             "accrual": "always",
-            "paid": "chosen",
+            "counts": "selected",
             **settings,
         }
         return cls(values.pop("guaranteed_rate"), **values)
@@ -115,7 +115,7 @@ class Guarantee:
     def proved_bound(self, clients: int, cohort_size: int) -> float:
         """Returns how far FairPace is proved to keep every client from its promise, in turns; infinite if it is not.
 
-        The bound tolerance − rate + rate · (N − 1)/m holds with accrual="available", paid="chosen", one rate for all
+        The bound tolerance − rate + rate · (N − 1)/m holds with accrual="available", counts="selected", one rate for all
         clients, and N · rate ≤ m. The docstring of `turnout.policies.fair_pace` has the proof.
         """
         units, units_per_turn = exact_rates(self.rate, None)
@@ -123,7 +123,7 @@ class Guarantee:
             if (units != units[0]).any():
                 return math.inf
             units = int(units[0])
-        if self.accrual != "available" or self.paid != "chosen":
+        if self.accrual != "available" or self.counts != "selected":
             return math.inf
         return proved_bound(Fraction(units, units_per_turn), self.tolerance, clients, cohort_size)
 

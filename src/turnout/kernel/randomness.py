@@ -9,7 +9,7 @@ import numpy as np
 from turnout.kernel.arrays import FloatArray
 
 #: Below this concentration all Dirichlet weights but one are zero in practice, and their logarithms overflow.
-SMALLEST_CONCENTRATION = 1e-6
+MIN_CONCENTRATION = 1e-6
 
 
 def round_rng(seed: int, purpose: str, round: int) -> np.random.Generator:

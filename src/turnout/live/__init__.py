@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from turnout.live.status import SchedulerStatus
     from turnout.live.turns.history import ClientHistory
     from turnout.live.turns.records import Turn
-    from turnout.live.turns.slots.turns import GivenTurn, Wait
+    from turnout.live.turns.slots.turns import RunningTurn, Wait
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
@@ -48,7 +48,7 @@ else:
             "turns.records": ("Turn",),
             "turns.history": ("ClientHistory",),
             "turns.slots.turns": (
-                "GivenTurn",
+                "RunningTurn",
                 "Wait",
             ),
         },
@@ -64,8 +64,8 @@ __all__ = [
     "FleetEvent",
     "FleetReader",
     "FleetStatus",
-    "GivenTurn",
     "Reporter",
+    "RunningTurn",
     "Scheduler",
     "SchedulerMetrics",
     "SchedulerOptions",

@@ -15,7 +15,7 @@ from turnout.live.journal.answers import tokens_version as tokens_version
 from turnout.live.journal.events import LateTime as LateTime
 from turnout.live.journal.events import RecordedRound as RecordedRound
 from turnout.live.journal.events import RecordedTurn as RecordedTurn
-from turnout.live.journal.figures import WriterFigures as WriterFigures
+from turnout.live.journal.file_metrics import WriterMetrics as WriterMetrics
 from turnout.live.journal.files import back_up_fleet as back_up_fleet
 from turnout.live.journal.files import is_fleet as is_fleet
 from turnout.live.journal.replay import LIVE_DEFAULTS as LIVE_DEFAULTS
@@ -35,19 +35,19 @@ from turnout.live.scheduler import Scheduler
 from turnout.live.serving.session import FleetSession as FleetSession
 from turnout.live.turns.history import JUDGED_AFTER as JUDGED_AFTER
 from turnout.live.turns.outcomes import ARRIVED as ARRIVED
+from turnout.live.turns.outcomes import CUT_OFF as CUT_OFF
 from turnout.live.turns.outcomes import FAILED as FAILED
 from turnout.live.turns.outcomes import KINDS as KINDS
 from turnout.live.turns.outcomes import LATE as LATE
 from turnout.live.turns.outcomes import MISSED as MISSED
 from turnout.live.turns.outcomes import OUTCOME_OF_KIND as OUTCOME_OF_KIND
-from turnout.live.turns.outcomes import OUTRUN as OUTRUN
+from turnout.live.turns.outcomes import REDUNDANT as REDUNDANT
 from turnout.live.turns.outcomes import RETURNED as RETURNED
 from turnout.live.turns.outcomes import STILL_OUT as STILL_OUT
-from turnout.live.turns.outcomes import SURPLUS as SURPLUS
 from turnout.live.turns.records import OpenRound as OpenRound
 from turnout.live.turns.records import RecordedOffer as RecordedOffer
 from turnout.live.turns.slots.records import FilledSlots as FilledSlots
-from turnout.live.turns.slots.records import Flight as Flight
+from turnout.live.turns.slots.records import RunningTurnRecord as RunningTurnRecord
 from turnout.live.turns.slots.state import SlotFleet as SlotFleet
 
 

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 #: The longest time that is believed to pass between a selection and the restart of the machine, in seconds: a year.
-LONGEST_RESTART = 366 * 86400.0
+MAX_RESTART = 366 * 86400.0
 
 
 def now() -> str:
@@ -50,4 +50,4 @@ def seconds_since(monotonic: float, boot: str, wall: str) -> float:
     if boot and boot == boot_id():
         return max(monotonic_seconds() - monotonic, 0.0)
     seconds = (datetime.now(UTC) - datetime.fromisoformat(wall)).total_seconds()
-    return seconds if 0.0 <= seconds <= LONGEST_RESTART else math.nan
+    return seconds if 0.0 <= seconds <= MAX_RESTART else math.nan

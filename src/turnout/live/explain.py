@@ -18,7 +18,7 @@ from turnout.live.turns.records import RecordedOffer
 from turnout.live.turns.rounds.choosing import places_of_selection
 from turnout.live.turns.slots.offering import expected_staleness, too_stale
 from turnout.live.turns.state import Fleet
-from turnout.policies.explain.explanation import Explanation, Standing, explain_choice, inexact_explanation
+from turnout.policies.explain.explanation import Explanation, SelectionOutcome, explain_choice, inexact_explanation
 
 
 def explain_client(
@@ -86,15 +86,15 @@ def _explain_not_selectable(fleet: Fleet, selection: Selection, row: int, ids: l
         row: The row of the client.
         ids: The ids of all clients, by row.
     """
-    standing: Standing
+    outcome: SelectionOutcome
     if row >= len(fleet.ids):
-        standing, sentence = "not joined", f"had not joined the fleet before {fleet.unit} {selection.round}"
+        outcome, sentence = "not joined", f"had not joined the fleet before {fleet.unit} {selection.round}"
     elif (exclusion := fleet.exclusion(row, selection.round, is_selected=row in selection.clients)) is not None:
-        standing, sentence = exclusion
+        outcome, sentence = exclusion
     else:
         return None
     explanation = inexact_explanation(
-        fleet.policy, selection, row, ids.__getitem__, "", standing=standing, unit=fleet.unit
+        fleet.policy, selection, row, ids.__getitem__, "", outcome=outcome, unit=fleet.unit
     )
     return replace(explanation, sentence=f"{ids[row]} {sentence}.")
 
@@ -117,13 +117,13 @@ def _explain_staleness(
         row: The row of the client.
         ids: The ids of the clients.
     """
-    if settings.max_staleness is None or settings.buffer is None:
+    if settings.max_staleness is None or settings.updates_per_version is None:
         return None
     if offer is None or offer.contexts is None or offer.available[row] or not too_stale(fleet, settings)[row]:
         return None
     name = ids.__getitem__
-    explanation = inexact_explanation(fleet.policy, selection, row, name, "", standing="excluded", unit=fleet.unit)
-    versions = float(expected_staleness(fleet, settings.buffer)[row])
+    explanation = inexact_explanation(fleet.policy, selection, row, name, "", outcome="excluded", unit=fleet.unit)
+    versions = float(expected_staleness(fleet, settings.updates_per_version)[row])
     sentence = (
         f"{ids[row]} was not offered the turn of {fleet.unit} {selection.round}: during its turn of about "
         f"{float(fleet.history.typical_seconds[row]):.3g} s the server makes {versions:.1f} versions, more than "

@@ -8,9 +8,9 @@ from turnout.errors import ReportError, TurnoutError
 from turnout.kernel.arrays import as_count
 
 #: The longest id, in bytes of UTF-8: ids are stored with every turn.
-LONGEST_ID = 1024
+MAX_ID = 1024
 #: The longest reason of a failure that is stored, in characters; the rest is cut off.
-LONGEST_REASON = 2000
+MAX_REASON = 2000
 #: The largest number of a round; SQLite stores integers of 64 bits.
 LAST_ROUND = 2**62
 
@@ -23,16 +23,16 @@ def check_client_id(client: object, error: type[TurnoutError]) -> None:
             "client ids must be non-empty strings without null characters, got "
             f"{shown if len(shown) <= 200 else shown[:200] + '…'}"
         )
-    if len(client.encode()) > LONGEST_ID:
+    if len(client.encode()) > MAX_ID:
         raise error(
-            f"client ids must have at most {LONGEST_ID:,} bytes, got {len(client.encode()):,} bytes beginning with "
+            f"client ids must have at most {MAX_ID:,} bytes, got {len(client.encode()):,} bytes beginning with "
             f"{client[:40]!r}: use a shorter name"
         )
 
 
 def check_client_ids(clients: Collection[str], error: type[TurnoutError]) -> None:
     """Raises an error unless all of these are valid ids; of a million ids, it looks at all at once."""
-    if set(map(type, clients)) <= {str} and "" not in clients and max(map(len, clients), default=0) <= LONGEST_ID // 4:
+    if set(map(type, clients)) <= {str} and "" not in clients and max(map(len, clients), default=0) <= MAX_ID // 4:
         joined = "".join(clients)
         if "\0" not in joined and _is_encodable(joined):
             return
@@ -50,9 +50,9 @@ def as_round(round: object) -> int:
 def as_reason(why: object) -> str:
     """Returns the reason of a failure as it is stored: as valid UTF-8, and cut off if it is very long."""
     text = str(why).encode(errors="replace").decode()
-    if len(text) <= LONGEST_REASON:
+    if len(text) <= MAX_REASON:
         return text
-    return f"{text[:LONGEST_REASON]}… ({len(text):,} characters)"
+    return f"{text[:MAX_REASON]}… ({len(text):,} characters)"
 
 
 def _is_encodable(text: str) -> bool:

@@ -15,22 +15,22 @@ from turnout.live.features import Features
 from turnout.live.identifiers import as_round
 from turnout.live.journal.amendments import Amendment, amendments, settings_at
 from turnout.live.journal.events import FleetEvent, RecordedRound, RecordedTurn, decode_event, ended_turns
-from turnout.live.journal.figures import WriterFigures, read_writer_figures
+from turnout.live.journal.file_metrics import WriterMetrics, read_writer_metrics
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.replay import FleetState, apply_event, fleet_at, load, restore, stored_features
 from turnout.live.journal.schema import meta_count
 from turnout.live.journal.summary import Summary, count_joined
 from turnout.live.journal.turns import (
-    read_flights,
     read_offer,
     read_offer_of_decision,
     read_open_round,
+    read_running_turns,
     rounds_with_offers,
 )
 from turnout.live.settings import DEFAULT_POLICY, SchedulerSettings
 from turnout.live.status import SchedulerStatus, status_of, turns_of
 from turnout.live.turns.records import CLOSE, OpenRound, RecordedOffer, Turn
-from turnout.live.turns.slots.records import FILL, Flight
+from turnout.live.turns.slots.records import FILL, RunningTurnRecord
 from turnout.live.turns.state import Fleet
 from turnout.policies.explain.explanation import Explanation
 
@@ -41,7 +41,7 @@ class FleetReader:
     Each call reads the newest state of the file. Calls inside `with reader.reading():`, and inside the loop over an
     iterator, all see the same state. Only one thread may use a reader at a time.
 
-    In a fleet without rounds, `ended_turns` and `in_flight` take the place of `closed_rounds` and `open_round`. A turn
+    In a fleet without rounds, `ended_turns` and `running` take the place of `closed_rounds` and `open_round`. A turn
     ends in any order, and what was learned at a decision depends on that order: so turns are read as they ended, and
     not by decision, as if each were a round of its own. Everything else has the number of a decision where it has that
     of a round elsewhere.
@@ -143,8 +143,8 @@ class FleetReader:
         self._need(rounds=False, instead="closed_rounds")
         return ended_turns(self.events())
 
-    def in_flight(self) -> list[tuple[Flight, Turn]]:
-        """Returns the turns of a fleet without rounds that are under way, in the order of their decisions.
+    def running(self) -> list[tuple[RunningTurnRecord, Turn]]:
+        """Returns the turns of a fleet without rounds that are running, in the order of their decisions.
 
         The second value has the outcome, if one was reported: it is learned, and the slot is free, with the next fill.
 
@@ -153,8 +153,8 @@ class FleetReader:
         """
         self._need(rounds=False, instead="open_round")
         with self._journal.reading() as db:
-            turns = {turn.round: turn for turn in self._journal.turns_under_way()}
-            return [(flight, turns[decision]) for decision, flight in read_flights(db).items()]
+            turns = {turn.round: turn for turn in self._journal.turns_running()}
+            return [(running_turn, turns[decision]) for decision, running_turn in read_running_turns(db).items()]
 
     def _need(self, *, rounds: bool, instead: str) -> None:
         if self.settings.has_rounds != rounds:
@@ -172,15 +172,15 @@ class FleetReader:
         Raises:
             SettingError: If the fleet has no rounds.
         """
-        self._need(rounds=True, instead="in_flight")
+        self._need(rounds=True, instead="running")
         with self._journal.reading() as db:
             opened = read_open_round(db)
             return None if opened is None else (opened, self.history(round=opened.round))
 
-    def writer(self) -> WriterFigures:
+    def writer(self) -> WriterMetrics:
         """Returns what the scheduler stored about itself when it closed the last round, and the age of its snapshot."""
         with self._journal.reading() as db:
-            return read_writer_figures(db)
+            return read_writer_metrics(db)
 
     def status(self) -> SchedulerStatus:
         """Returns a summary of the fleet; its string form is for people."""

@@ -11,9 +11,9 @@ from turnout.kernel.arrays import as_count, as_number
 
 _DAYS = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:d|days?)\s*", re.IGNORECASE)
 #: The longest period, in days: dates before the year 1 cannot be computed.
-LONGEST_DAYS = 36_500
+MAX_DAYS = 36_500
 #: A period in days keeps at least this many rounds, so that a wrong clock does not delete everything.
-LEAST_ROUNDS = 100
+MIN_ROUNDS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Retention:
             match = _DAYS.fullmatch(value)
             if match is None:
                 raise SettingError(f"{name} must be a number of rounds, or of days such as '30 days', got {value!r}")
-            return cls(days=float(as_number(name, float(match[1]), SettingError, above=0, most=LONGEST_DAYS)))
+            return cls(days=float(as_number(name, float(match[1]), SettingError, above=0, most=MAX_DAYS)))
         return cls(rounds=as_count(name, value, SettingError))
 
     @property
@@ -83,7 +83,7 @@ class Retention:
         """
         if self.rounds is not None:
             return round <= newest_round - self.rounds
-        return at is not None and at <= self.cutoff(now) and round <= newest_round - LEAST_ROUNDS
+        return at is not None and at <= self.cutoff(now) and round <= newest_round - MIN_ROUNDS
 
     def cutoff(self, now: str) -> str:
         """Returns the time, in ISO format, at which a period of days began that ends now."""

@@ -27,14 +27,14 @@ from turnout.live.serving.slots import SlotServer
 from turnout.live.settings import DEFAULT_POLICY, SchedulerOptions, SchedulerSettings
 from turnout.live.status import SchedulerStatus, status_of, turns_of
 from turnout.live.turns.records import OpenRound, Turn
-from turnout.live.turns.slots.turns import GivenTurn, Wait
+from turnout.live.turns.slots.turns import RunningTurn, Wait
 from turnout.log import get_log
 from turnout.policies.explain.explanation import Explanation
 from turnout.tracking import Tracker
 
 log = get_log("turnout.live")
 #: The longest pause between two steps of forgetting a client, in seconds.
-LONGEST_PAUSE = 0.05
+MAX_PAUSE = 0.05
 
 
 class Scheduler:
@@ -135,7 +135,7 @@ class Scheduler:
         """
         start = time.monotonic()
         for _ in self._forget_in_steps(client):
-            time.sleep(min(time.monotonic() - start, LONGEST_PAUSE))  # others get as much time
+            time.sleep(min(time.monotonic() - start, MAX_PAUSE))  # others get as much time
             start = time.monotonic()
 
     def _forget_in_steps(self, client: str, answer: StoredAnswer | None = None) -> Iterator[None]:
@@ -258,7 +258,7 @@ class Scheduler:
             turns = self._session.journal.turns_of(opened.round)
             arrived = sum(turn.kind == "arrived" for turn in turns)
             is_over = opened.deadline is not None and not opened.elapsed < opened.deadline
-            return arrived >= opened.wanted or all(turn.kind for turn in turns) or is_over
+            return arrived >= opened.target_size or all(turn.kind for turn in turns) or is_over
 
     def close_round(self, after: float | None = None) -> RoundRecord:
         """Closes the round with the clients that have reported.
@@ -277,7 +277,7 @@ class Scheduler:
 
     # Turns without rounds
 
-    def fill(self, statuses: Statuses) -> list[GivenTurn]:
+    def fill(self, statuses: Statuses) -> list[RunningTurn]:
         """Gives one client a turn for every free slot, in a fleet with a `concurrency`; returns the new turns.
 
         Turns whose results were reported, or whose deadline has passed, have ended: they are learned from, and their
@@ -287,12 +287,12 @@ class Scheduler:
         Args:
             statuses: The available clients, as for `choose`; those that are training may be among them.
 
-        With `min_available`, nobody is given a turn while fewer clients are there; `window_seconds` has no effect here.
+        With `min_present`, nobody is given a turn while fewer clients are there; `window_seconds` has no effect here.
         """
         with self._lock:
             return self._server.fill(statuses)
 
-    def check_in(self, client: str, status: Status = None) -> GivenTurn | Wait:
+    def check_in(self, client: str, status: Status = None) -> RunningTurn | Wait:
         """Answers a device that asks for work, in a fleet with a `concurrency`: its turn, or when to ask again.
 
         The check-in is kept for `status_ttl` seconds. The free slots are filled among all check-ins that are kept; with
@@ -310,10 +310,10 @@ class Scheduler:
         with self._lock:
             return self._server.check_in(client, status)
 
-    def in_flight(self) -> list[GivenTurn]:
+    def running(self) -> list[RunningTurn]:
         """Returns the turns whose results are not known yet, in a fleet with a `concurrency`; also after a crash."""
         with self._lock:
-            return self._server.in_flight()
+            return self._server.running()
 
     # Many calls at once
 

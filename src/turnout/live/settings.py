@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from turnout.errors import SettingError, suggestion
-from turnout.kernel.arrays import LARGEST_TIME, as_count, as_number, exact_rate
+from turnout.kernel.arrays import MAX_TIME, as_count, as_number, exact_rate
 from turnout.kernel.certificate import TimeUnit
 from turnout.live.retention import Retention
 from turnout.plugins import packages_of
@@ -32,11 +32,11 @@ DEFAULT_POLICY = "fair-pace"
 OF_SLOTS = (
     "status_ttl",
     "max_staleness",
-    "buffer",
+    "updates_per_version",
     "window_goal",
     "window_seconds",
-    "min_available",
-    "rest_seconds",
+    "min_present",
+    "min_turn_interval",
 )
 
 
@@ -62,11 +62,11 @@ class SchedulerOptions(TypedDict, total=False):
     concurrency: int | None
     status_ttl: float
     max_staleness: float | None
-    buffer: int | None
+    updates_per_version: int | None
     window_goal: int | None
     window_seconds: float | None
-    min_available: int
-    rest_seconds: float | None
+    min_present: int
+    min_turn_interval: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class SchedulerSettings:
             entry point of an installed package.
         settings: The settings of the policy. For a live fleet, a guarantee covers the rounds for which a client is
             available, and a turn is paid when the client contributed. The debts of policies other than fair-pace are
-            limited to 10 turns more than outweigh the deadline (or one minute without a deadline). `accrual`, `paid`
+            limited to 10 turns more than outweigh the deadline (or one minute without a deadline). `accrual`, `counts`
             and `max_owed` change this.
         model_size: The size of the model, in any unit; `ClientStatus.bandwidth` is in this unit per second.
         deadline: The seconds after which a client that has not reported is late. "auto" means `deadline_multiple` times
@@ -105,22 +105,22 @@ class SchedulerSettings:
         persist_statuses: Whether the statuses of clients, and the contexts computed from them, are written to the file.
             If not, selections are the same, but they can only be explained in part, and the file has no replay. The
             learned times are written after every round instead. After a crash, nothing is learned from the round that
-            was open, from turns that were under way, and from clients that were late.
+            was open, from turns that were running, and from clients that were late.
         concurrency: The number of slots of a fleet without rounds: whenever one is free, `fill` gives one client a turn
             (docs/asynchronous.md). None for a fleet with rounds.
         status_ttl: The seconds for which a device that has checked in (`check_in`) can be given a turn; about as long
             as a turn takes. Only with a `concurrency`.
         max_staleness: Clients during whose turns the server is expected to make more versions of the model than this
             are given no turn, unless they are half as far behind their guarantee as they may be, or nobody else is
-            there. None: no limit. Only with a `concurrency` and a `buffer`.
-        buffer: The number of updates from which your server makes a version of the model, for `max_staleness`.
+            there. None: no limit. Only with a `concurrency` and a `updates_per_version`.
+        updates_per_version: The number of updates from which your server makes a version of the model, for `max_staleness`.
         window_goal: With `window_seconds`: the number of waiting devices from which `check_in` gives turns at once.
             None: it gives none before the time is over.
         window_seconds: How long `check_in` gathers devices, from the first that waits, before it fills slots from
             them; at most `status_ttl`. None: it fills a free slot at once. Only with a `concurrency`.
-        min_available: The number of clients that must be available, wait as they were asked, or train, for any turn to
+        min_present: The number of clients that must be available, wait as they were asked, or train, for any turn to
             be given. Only with a `concurrency`.
-        rest_seconds: A client is given at most one turn in this time, measured from the start of its last turn. It
+        min_turn_interval: A client is given at most one turn in this time, measured from the start of its last turn. It
             earns nothing while it rests, except while it trains. None: no rest. Only with a `concurrency`.
         packages: The package and version that each policy came from, if it is not built in; not an option.
     """
@@ -144,11 +144,11 @@ class SchedulerSettings:
     concurrency: int | None = None
     status_ttl: float = 60.0
     max_staleness: float | None = None
-    buffer: int | None = None
+    updates_per_version: int | None = None
     window_goal: int | None = None
     window_seconds: float | None = None
-    min_available: int = 1
-    rest_seconds: float | None = None
+    min_present: int = 1
+    min_turn_interval: float | None = None
     packages: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -157,10 +157,10 @@ class SchedulerSettings:
         object.__setattr__(self, "settings", dict(self.settings))
         as_number("model_size", self.model_size, SettingError, above=0)
         if self.deadline is not None and self.deadline != "auto":
-            as_number("deadline", self.deadline, SettingError, above=0, most=LARGEST_TIME)
+            as_number("deadline", self.deadline, SettingError, above=0, most=MAX_TIME)
         as_number("deadline_multiple", self.deadline_multiple, SettingError, least=1)
         as_number("deadline_floor", self.deadline_floor, SettingError, above=0)
-        as_number("deadline_ceiling", self.deadline_ceiling, SettingError, least=self.deadline_floor, most=LARGEST_TIME)
+        as_number("deadline_ceiling", self.deadline_ceiling, SettingError, least=self.deadline_floor, most=MAX_TIME)
         as_count("late_window", self.late_window, SettingError, least=0)
         as_count("backoff_after", self.backoff_after, SettingError)
         if self.overcommit != "auto":
@@ -177,19 +177,23 @@ class SchedulerSettings:
                 f"keep_rounds must be at least late_window, {self.late_window}, got {self.keep_rounds}: late clients "
                 "of these rounds may still report"
             )
-        as_number("status_ttl", self.status_ttl, SettingError, above=0, most=LARGEST_TIME)
+        as_number("status_ttl", self.status_ttl, SettingError, above=0, most=MAX_TIME)
         if self.has_rounds:
             for name, default in _slot_defaults().items():
                 if getattr(self, name) != default:
                     raise SettingError(f"{name} needs a concurrency: leave it out in a fleet with rounds")
         else:
             object.__setattr__(self, "concurrency", as_count("concurrency", self.concurrency, SettingError))
-            if self.buffer is not None:
-                object.__setattr__(self, "buffer", as_count("buffer", self.buffer, SettingError))
+            if self.updates_per_version is not None:
+                object.__setattr__(
+                    self, "updates_per_version", as_count("updates_per_version", self.updates_per_version, SettingError)
+                )
             if self.max_staleness is not None:
                 as_number("max_staleness", self.max_staleness, SettingError, above=0)
-                if self.buffer is None:
-                    raise SettingError("max_staleness needs a buffer: the number of updates that make a version")
+                if self.updates_per_version is None:
+                    raise SettingError(
+                        "max_staleness needs updates_per_version: the number of updates that make a version"
+                    )
             self._check_rules()
             if self.overcommit != 1:
                 raise SettingError("overcommit needs rounds: leave it out if the fleet has a concurrency")
@@ -203,9 +207,9 @@ class SchedulerSettings:
 
     def _check_rules(self) -> None:
         """Checks the rules by which turns are held back in a fleet with a concurrency."""
-        object.__setattr__(self, "min_available", as_count("min_available", self.min_available, SettingError))
-        if self.rest_seconds is not None:
-            as_number("rest_seconds", self.rest_seconds, SettingError, above=0, most=LARGEST_TIME)
+        object.__setattr__(self, "min_present", as_count("min_present", self.min_present, SettingError))
+        if self.min_turn_interval is not None:
+            as_number("min_turn_interval", self.min_turn_interval, SettingError, above=0, most=MAX_TIME)
         if self.window_seconds is not None:
             as_number("window_seconds", self.window_seconds, SettingError, above=0)
             if self.window_seconds > self.status_ttl:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from turnout.counting import counted
+from turnout.counting import pluralize
 from turnout.kernel.certificate import Certificate, PromiseSummary, TimeUnit
 from turnout.live.identifiers import as_round
 from turnout.live.journal.journal import Journal
@@ -33,7 +33,7 @@ class SchedulerStatus:
         is_open: Whether the round is open.
         elapsed: The seconds since the selection of the open round; NaN if unknown.
         deadline: The deadline of the open round in seconds, or None.
-        wanted: The number of updates that the open round needs.
+        target_size: The number of updates that the open round needs.
         out: The clients of the open round that have not reported.
         arrived: The clients of the open round whose updates have arrived.
         failed: The clients of the open round that failed, with the reasons.
@@ -54,7 +54,7 @@ class SchedulerStatus:
     is_open: bool
     elapsed: float
     deadline: float | None
-    wanted: int
+    target_size: int
     out: list[str]
     arrived: list[str]
     failed: dict[str, str]
@@ -76,7 +76,7 @@ class SchedulerStatus:
         lines = [f"clients    {self.clients:,}, {self.retired:,} of them retired"]
         if self.is_open:
             lines.append(
-                f"round      {self.round}, open for {_duration(self.elapsed)}, {until}, {self.wanted} required"
+                f"round      {self.round}, open for {_duration(self.elapsed)}, {until}, {self.target_size} required"
             )
             lines.append(f"reported   {len(self.arrived)}: {_some(self.arrived)}")
             lines.append(f"pending    {len(self.out)}: {_some(self.out)}")
@@ -84,7 +84,7 @@ class SchedulerStatus:
                 lines.append(f"failed     {_some([f'{client} ({why})' for client, why in self.failed.items()])}")
         elif self.slots is not None:
             lines.append(
-                f"turns      {self.round:,} were given; {counted(len(self.out), 'slot', 'are', of=self.slots)} in use"
+                f"turns      {self.round:,} were given; {pluralize(len(self.out), 'slot', 'are', of=self.slots)} in use"
             )
             if self.out:
                 lines.append(f"training   {_some(self.out)}")
@@ -107,7 +107,7 @@ class SchedulerStatus:
 
 def status_of(journal: Journal, memory: FleetState, settings: SchedulerSettings) -> SchedulerStatus:
     """Returns the summary of a fleet from its file and its state."""
-    fleet, opened, turns = memory.fleet, memory.opened, journal.turns_under_way()
+    fleet, opened, turns = memory.fleet, memory.opened, journal.turns_running()
     backing_off = np.flatnonzero(fleet.counters.backing_off(fleet.round) & (fleet.counters.retired == 0))
     certificate = fleet.certificate() if fleet.ids else None
     promise = None if certificate is None else certificate.summary()
@@ -118,7 +118,7 @@ def status_of(journal: Journal, memory: FleetState, settings: SchedulerSettings)
         is_open=opened is not None,
         elapsed=0.0 if opened is None else opened.elapsed,
         deadline=None if opened is None else opened.deadline,
-        wanted=0 if opened is None else opened.wanted,
+        target_size=0 if opened is None else opened.target_size,
         out=[turn.id for turn in turns if turn.kind is None],
         arrived=[turn.id for turn in turns if turn.kind == "arrived"],
         failed={turn.id: turn.why or "" for turn in turns if turn.kind == "failed"},

@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 import numpy.typing as npt
 
 from turnout.errors import OfferError, ReportError, SettingError, StateError, TurnoutError
-from turnout.kernel.arrays import MOST_CLIENTS, FloatArray, IntArray, as_count, as_rows, refuse_where
+from turnout.kernel.arrays import MAX_CLIENTS, FloatArray, IntArray, as_count, as_rows, refuse_where
 from turnout.kernel.certificate import Certificate
 from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.kernel.slots.turns import StartedTurn
+from turnout.kernel.slots.turns import TurnStart
 
 
 class SelectionPolicy(ABC):
@@ -50,7 +50,7 @@ class SelectionPolicy(ABC):
     time_model: ExchangeTimeModel | None = None
 
     def __init__(self, clients: int) -> None:
-        self.clients = as_count("clients", clients, SettingError, most=MOST_CLIENTS)
+        self.clients = as_count("clients", clients, SettingError, most=MAX_CLIENTS)
 
     def __repr__(self) -> str:
         """Shows the number of clients, the cohort size and the guarantee, where there is one."""
@@ -64,7 +64,7 @@ class SelectionPolicy(ABC):
     def tell(self, report: RoundReport) -> None:
         """Learns from the outcome of a round."""
 
-    def tell_started(self, turn: StartedTurn) -> None:
+    def tell_started(self, turn: TurnStart) -> None:
         """Counts a turn that was given for a free slot, and whose result is not known yet.
 
         A policy with a guarantee, or whose selections depend on earlier ones, extends this method.

@@ -12,7 +12,7 @@ import numpy as np
 
 from turnout.errors import OfferError, PolicyCheckError, StateError
 from turnout.kernel.rounds import RoundReport, Selection
-from turnout.kernel.slots.turns import InFlight, StartedTurn
+from turnout.kernel.slots.turns import RunningTurns, TurnStart
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.check_support import (
     ROUNDS,
@@ -240,17 +240,17 @@ def replay_gives_the_same_next_selection(build: Build) -> None:
 def turns_can_be_given_one_at_a_time_or_are_refused(build: Build) -> None:
     """With `fills_slots`, a policy gives one turn for a slot while others last; otherwise it refuses to count it."""
     policy = build()
-    fleet, in_flight, reports = SmallFleet(clients=policy.clients), InFlight(policy.clients), dict[int, RoundReport]()
+    fleet, running, reports = SmallFleet(clients=policy.clients), RunningTurns(policy.clients), dict[int, RoundReport]()
     if not policy.fills_slots:
-        first = StartedTurn(1, 0, np.ones(policy.clients, dtype=np.bool_), np.empty(0, dtype=np.int64))
+        first = TurnStart(1, 0, np.ones(policy.clients, dtype=np.bool_), np.empty(0, dtype=np.int64))
         require_refusal(lambda: policy.tell_started(first), "a turn that was given for a slot, without fills_slots")
         return
     for decision in range(1, ROUNDS + 1):
-        if len(in_flight) == min(SLOTS, policy.clients):
-            ended = int(in_flight.rows[0])
-            in_flight.finish(ended)
+        if len(running) == min(SLOTS, policy.clients):
+            ended = int(running.rows[0])
+            running.finish(ended)
             policy.tell_finished(reports.pop(ended))
-        offer = fleet.offer(decision).restricted(in_flight.idle, 1)
+        offer = fleet.offer(decision).restricted(running.idle, 1)
         before, selection = policy.state(), policy.ask(offer)
         require_same_state(before, policy.state(), f"ask for one slot changed the state in decision {decision}")
         restored = build()
@@ -259,12 +259,12 @@ def turns_can_be_given_one_at_a_time_or_are_refused(build: Build) -> None:
         require_size(policy, offer, selection, 1)
         if not len(selection.clients):
             continue
-        client, present = int(selection.clients[0]), offer.available | ~in_flight.idle
+        client, present = int(selection.clients[0]), offer.available | ~running.idle
         require(bool(offer.available[client]), f"decision {decision}: {client} was selected but is not available")
-        turn = StartedTurn(decision, client, present, in_flight.capped(decision, policy.debts))
+        turn = TurnStart(decision, client, present, running.capped(decision, policy.debts))
         reports[client] = fleet.play(offer, selection)
         policy.tell_started(turn)
-        in_flight.start(turn)
+        running.start(turn)
 
 
 def a_forgotten_client_leaves_no_trace(build: Build) -> None:

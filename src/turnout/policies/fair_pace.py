@@ -17,7 +17,7 @@ With accrual="available", a_i = tolerance − rate_i. With accrual="always" a cl
 absent, so a_i = tolerance − rate_i · (1 + g_i) with g_i = ln 0.001 / ln(1 − p_i), the longest absence to expect if the
 client is available with probability p_i = (rounds available + 1) / (rounds + 2), this round included.
 
-*Bound.* With N clients of one rate, cohorts of m, N · rate ≤ m, accrual="available" and paid="chosen", every client is
+*Bound.* With N clients of one rate, cohorts of m, N · rate ≤ m, accrual="available" and counts="selected", every client is
 at the end of every round less than
 
     tolerance − rate + rate · (N − 1)/m
@@ -38,7 +38,7 @@ clients are selected, nor that debts are not negative.
 take the place of rounds. A client that is training earns as well, but at most one turn while its turn lasts. The bound
 is not proved then.
 
-Elsewhere (accrual="always", paid="contributed", different rates) the tolerance is a target, and the certificate says
+Elsewhere (accrual="always", counts="completed", different rates) the tolerance is a target, and the certificate says
 whether it was kept: a client that is absent for a long time, or whose turns fail, falls behind under any rule.
 """
 
@@ -61,7 +61,7 @@ from turnout.kernel.pace.presence import Presence
 from turnout.kernel.pace.prices import Pace, PaceOutlook, exact_prices, most_urgent, price_order, sharers
 from turnout.kernel.pace.usual import UsualContexts
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.kernel.slots.turns import StartedTurn
+from turnout.kernel.slots.turns import TurnStart
 from turnout.policies.base import prefixed, replaced, subset
 from turnout.policies.guaranteed import GuaranteedPolicy
 from turnout.policies.pace_times import ExpectedTimes, LearnedTimes, PaceTimes
@@ -86,7 +86,7 @@ class FairPace(GuaranteedPolicy):
         forgetting: A discount below 1 reduces the influence of old times.
         features: The number of features of a context.
         settings: The settings of the guarantee; `Guarantee` documents them. By default `guaranteed_rate` is 0.15,
-            `tolerance` 2, `accrual` "available" and `paid` "chosen".
+            `tolerance` 2, `accrual` "available" and `counts` "selected".
 
     >>> import numpy as np
     >>> policy = FairPace(4, cohort_size=2, guaranteed_rate=0.25)
@@ -173,7 +173,7 @@ class FairPace(GuaranteedPolicy):
             self._presence.count(report.available)
         self._times.learn_from(report)
 
-    def tell_started(self, turn: StartedTurn) -> None:
+    def tell_started(self, turn: TurnStart) -> None:
         """Updates turns and debts."""
         super().tell_started(turn)
         if self._presence is not None:

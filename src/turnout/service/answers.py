@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from turnout.live import GivenTurn, Scheduler
+from turnout.live import RunningTurn, Scheduler
 from turnout.live._internals import OpenRound, session_of
 from turnout.policies.explain.explanation import Explanation
 
 #: The most clients that a list of the status names.
-MOST_NAMED = 1000
+MAX_NAMED = 1000
 
 
 def number(value: float | None) -> float | None:
@@ -22,7 +22,7 @@ def number(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(value)
 
 
-def turn_to_dict(turn: GivenTurn) -> dict[str, Any]:
+def turn_to_dict(turn: RunningTurn) -> dict[str, Any]:
     """Returns a turn that was given."""
     reasons = {name: number(value) for name, value in turn.reasons.items()}
     return {"id": turn.id, "client": turn.client, "deadline": number(turn.deadline), "reasons": reasons}
@@ -34,7 +34,7 @@ def round_to_dict(opened: OpenRound, cohort: list[str]) -> dict[str, Any]:
         "round": opened.round,
         "cohort": cohort,
         "deadline": number(opened.deadline),
-        "wanted": int(opened.wanted),
+        "target_size": int(opened.target_size),
     }
 
 
@@ -49,12 +49,12 @@ def status_to_dict(fleet: str, scheduler: Scheduler) -> dict[str, Any]:
         "is_open": found.is_open,
         "elapsed": number(found.elapsed),
         "deadline": number(found.deadline),
-        "wanted": found.wanted,
+        "target_size": found.target_size,
         "slots": found.slots,
-        "out": found.out[:MOST_NAMED],
-        "arrived": found.arrived[:MOST_NAMED],
-        "failed": dict(list(found.failed.items())[:MOST_NAMED]),
-        "suspects": found.suspects[:MOST_NAMED],
+        "out": found.out[:MAX_NAMED],
+        "arrived": found.arrived[:MAX_NAMED],
+        "failed": dict(list(found.failed.items())[:MAX_NAMED]),
+        "suspects": found.suspects[:MAX_NAMED],
         "promise": None if found.promise is None else found.promise.to_dict(lambda _: str(found.worst)),
         "notices": found.notices,
     }
@@ -72,7 +72,7 @@ def certificate_to_dict(scheduler: Scheduler, client: str | None, limit: int) ->
 def explanation_to_dict(found: Explanation) -> dict[str, Any]:
     """Returns an explanation; its numbers by name."""
     data: Mapping[str, Any] = asdict(found)
-    texts = ("round", "client", "policy", "standing", "exact", "sentence")
+    texts = ("round", "client", "policy", "outcome", "exact", "sentence")
     numbers = {
         name: number(value)
         for name, value in data.items()

@@ -21,9 +21,9 @@ from turnout.service.eventlog import EventLog
 
 log = get_log("turnout.service")
 #: The most calls that share a transaction, so that the first of them is not answered much later than alone.
-MOST_AT_ONCE = 256
+MAX_AT_ONCE = 256
 #: The most calls that wait for a fleet; further ones are refused at once, before they take memory.
-MOST_WAITING = 1000
+MAX_WAITING = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class FleetCalls:
         most_waiting: The most calls that may wait.
     """
 
-    def __init__(self, scheduler: Scheduler, *, most_waiting: int = MOST_WAITING) -> None:
+    def __init__(self, scheduler: Scheduler, *, most_waiting: int = MAX_WAITING) -> None:
         self.scheduler, self._most_waiting = scheduler, most_waiting
         self.events = EventLog(scheduler, self.open_reader)
         self._waiting: deque[_Call] = deque()
@@ -86,7 +86,7 @@ class FleetCalls:
         self._is_stopping = False
         self._thread = threading.Thread(target=self._work, name=f"turnout-{scheduler.path.name}", daemon=True)
         #: Why the last transaction failed; None if it succeeded.
-        self.trouble: str | None = None
+        self.last_error: str | None = None
         #: Increases with every transaction.
         self.version = 0
         #: The number of groups that were executed, and of calls in them.
@@ -113,7 +113,7 @@ class FleetCalls:
     @property
     def is_ready(self) -> bool:
         """Whether calls are executed."""
-        return self._thread.is_alive() and not self._is_stopping and self.trouble is None
+        return self._thread.is_alive() and not self._is_stopping and self.last_error is None
 
     @property
     def waiting(self) -> int:
@@ -166,7 +166,7 @@ class FleetCalls:
         """Executes the calls that wait in one transaction; returns False if the first of them needs several."""
         calls: list[_Call] = []
         with self._changed:
-            while self._waiting and self._waiting[0].run is not None and len(calls) < MOST_AT_ONCE:
+            while self._waiting and self._waiting[0].run is not None and len(calls) < MAX_AT_ONCE:
                 calls.append(self._waiting.popleft())
             if not calls:
                 return not self._waiting
@@ -189,7 +189,7 @@ class FleetCalls:
             with self.scheduler.group():
                 for call in calls:
                     call.result = self._execute(call)
-            self.trouble = None
+            self.last_error = None
             self.groups, self.grouped, self.version = self.groups + 1, self.grouped + len(calls), self.version + 1
         except Exception as error:  # nothing of the group is stored, and all its callers must know
             for call in calls:
@@ -246,7 +246,7 @@ class FleetCalls:
 
     def _note(self, error: Exception) -> None:
         if isinstance(error, StoreError):
-            self.trouble = str(error)
+            self.last_error = str(error)
             log.error("%s", error)
         elif not isinstance(error, TurnoutError):
             log.error("a call failed", exc_info=error)

@@ -16,7 +16,7 @@ from turnout.service.errors import BusyError
 #: How many events are read at a time.
 BATCH = 100
 #: The most streams of a fleet at the same time.
-MOST_STREAMS = 100
+MAX_STREAMS = 100
 
 
 class EventLog:
@@ -62,20 +62,20 @@ class EventLog:
                 return list(islice(reader.events(last), BATCH))
 
     def state(self) -> dict[str, Any]:
-        """Returns what changes between the events: the reports of the open round, or the turns under way."""
+        """Returns what changes between the events: the reports of the open round, or the running turns."""
         scheduler = self._scheduler
         if not scheduler.settings.has_rounds:
-            return {"in_flight": len(scheduler.in_flight()), "slots": scheduler.settings.concurrency}
+            return {"running": len(scheduler.running()), "slots": scheduler.settings.concurrency}
         opened = scheduler.open_round
         if opened is None:
-            return {"round": scheduler.round, "is_open": False, "ready": False, "arrived": 0, "wanted": 0}
+            return {"round": scheduler.round, "is_open": False, "ready": False, "arrived": 0, "target_size": 0}
         arrived = sum(turn.kind == "arrived" for turn in scheduler.history(round=opened.round))
         return {
             "round": opened.round,
             "is_open": True,
             "ready": scheduler.ready,
             "arrived": arrived,
-            "wanted": int(opened.wanted),
+            "target_size": int(opened.target_size),
         }
 
     def close(self) -> None:
@@ -87,8 +87,8 @@ class EventLog:
 
     def check_streams(self) -> None:
         """Raises BusyError if there are as many streams as there may be."""
-        if self._streams >= MOST_STREAMS:
-            raise BusyError(f"there are {MOST_STREAMS} streams of this fleet already: try again soon")
+        if self._streams >= MAX_STREAMS:
+            raise BusyError(f"there are {MAX_STREAMS} streams of this fleet already: try again soon")
 
     @contextmanager
     def streaming(self) -> Iterator[None]:

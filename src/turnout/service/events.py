@@ -32,7 +32,7 @@ async def stream(calls: FleetCalls, after: int, *, follow: bool, is_ending: Call
 
     Between them, an event "state" comes whenever the state differs from the one that was sent last; it has the number
     of the event before it, so that the stream can be resumed there. If the next events are no longer kept, or the file
-    cannot be read, an event "stale" or "trouble" is the last.
+    cannot be read, an event "stale" or "unreadable" is the last.
 
     Args:
         calls: The fleet.
@@ -47,7 +47,7 @@ async def stream(calls: FleetCalls, after: int, *, follow: bool, is_ending: Call
     except StaleError as error:
         yield _encode("stale", {"error": str(error)})
     except StoreError as error:
-        yield _encode("trouble", {"error": str(error)})
+        yield _encode("unreadable", {"error": str(error)})
 
 
 async def _texts(calls: FleetCalls, after: int, *, follow: bool, is_ending: Callable[[], bool]) -> AsyncIterator[str]:

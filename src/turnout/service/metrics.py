@@ -115,8 +115,8 @@ def _state(calls: FleetCalls) -> list[Metric]:
         ("turnout_refused_reports_total", "Reports that were refused.", found.refused_reports),
     ]
     if not scheduler.settings.has_rounds:
-        running = len(scheduler.in_flight())
-        metrics.append(("turnout_turns_in_flight", "Turns that are under way and without a report.", running))
+        running = len(scheduler.running())
+        metrics.append(("turnout_running_turns", "Turns that are running and without a report.", running))
     promise = status.promise
     if promise is not None:
         text = "How many turns the client that is furthest behind is behind its promise; 0 if none is behind."

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 #: Parts of the examples: rounds are of a fleet with a cohort of two, turns of a fleet with two slots.
 REASONS = {"optimistic": 7.55, "usual": 6.25, "behind": 0.033, "price": 6.47, "urgent": 0.0, "objective": 1.08}
 TURN = {"id": 1, "client": "phone-1", "deadline": 300.0, "reasons": REASONS}
-ROUND = {"round": 1, "cohort": ["phone-1", "phone-2"], "deadline": 60.0, "wanted": 2}
+ROUND = {"round": 1, "cohort": ["phone-1", "phone-2"], "deadline": 60.0, "target_size": 2}
 ARRIVED = {
     "round": 1,
     "client": "phone-1",
@@ -46,7 +46,7 @@ STATE = {
     "is_open": True,
     "elapsed": 20.3,
     "deadline": 60.0,
-    "wanted": 2,
+    "target_size": 2,
     "slots": None,
     "out": [],
     "arrived": ["phone-1"],
@@ -62,7 +62,7 @@ STATE_OF_SLOTS = {
     "is_open": False,
     "elapsed": 0.0,
     "deadline": None,
-    "wanted": 0,
+    "target_size": 0,
     "slots": 2,
     "out": ["phone-2", "phone-3"],
     "arrived": [],
@@ -83,7 +83,7 @@ EXPLANATION = {
     "round": 2,
     "client": "phone-1",
     "policy": "fair-pace",
-    "standing": "chosen",
+    "outcome": "chosen",
     "exact": True,
     "sentence": "phone-1 was chosen because all available clients were.",
     "numbers": {"seconds": 4.86, "owed": 4.25, "usual": 9.375, "behind": -0.7, "allowed": 1.85},
@@ -156,7 +156,7 @@ class Round(Reply):
     round: int
     cohort: Annotated[list[str], Field(description="The ids of the selected clients: send them the model.")]
     deadline: Annotated[float | None, Field(description="The seconds after which clients are late.")]
-    wanted: Annotated[int, Field(description="The number of updates after which the round can be closed.")]
+    target_size: Annotated[int, Field(description="The number of updates after which the round can be closed.")]
 
 
 class RoundState(Reply):
@@ -197,7 +197,7 @@ class Turns(Reply):
     turns: list[Turn]
 
 
-class Recorded(Reply):
+class RecordReply(Reply):
     """Whether the outcome is new; false if the same was recorded before."""
 
     model_config = _reply({"new": True}, {"new": False})
@@ -271,7 +271,7 @@ class FleetState(Reply):
     is_open: bool
     elapsed: Annotated[float | None, Field(description="The seconds since the selection; null if unknown.")]
     deadline: float | None
-    wanted: int
+    target_size: int
     slots: Annotated[int | None, Field(description="The concurrency; null with rounds.")]
     out: Annotated[list[str], Field(description="Clients that have not reported; at most 1,000.")]
     arrived: list[str]
@@ -284,7 +284,7 @@ class FleetState(Reply):
     notices: list[str]
 
 
-class Standing(Reply):
+class SelectionOutcome(Reply):
     """What a client was promised and got."""
 
     model_config = _reply(STANDING)
@@ -303,7 +303,7 @@ class CertificatePage(Reply):
 
     model_config = _reply({"promise": PROMISE, "clients": [STANDING], "of": 3})
     promise: Promise
-    clients: list[Standing]
+    clients: list[SelectionOutcome]
     of: Annotated[int, Field(description="The number of all clients.")]
 
 
@@ -314,7 +314,7 @@ class Explanation(Reply):
     round: int
     client: str
     policy: str
-    standing: str
+    outcome: str
     exact: bool
     sentence: str
     numbers: dict[str, float | None]

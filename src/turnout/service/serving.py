@@ -19,7 +19,7 @@ from turnout.service.access.callers import FleetAccess
 from turnout.service.access.rates import Rates
 from turnout.service.access.tokens import FleetTokens
 from turnout.service.app import make_app
-from turnout.service.calls import MOST_WAITING, FleetCalls
+from turnout.service.calls import MAX_WAITING, FleetCalls
 from turnout.web.access import Access
 from turnout.web.connections import Limits
 from turnout.web.guard import BodyLimits
@@ -56,7 +56,7 @@ class Options:
     tokens: bool = True
     certificate: Path | None = None
     key: Path | None = None
-    most_waiting: int = MOST_WAITING
+    most_waiting: int = MAX_WAITING
     limits: Limits = LIMITS
     bodies: BodyLimits = BodyLimits()  # noqa: RUF009  # it is frozen
     rates: Rates = Rates()  # noqa: RUF009  # it is frozen

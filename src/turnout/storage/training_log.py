@@ -27,7 +27,7 @@ METRIC_KINDS = ("train", "evaluate", "server")
 #: Names of the metrics that an adapter adds itself begin with this.
 OWN_PREFIX = "turnout-"
 #: The largest file of metrics: a million rounds with ten metrics have about this size.
-MOST_METRICS_BYTES = 1 << 28
+MAX_METRICS_BYTES = 1 << 28
 Metrics = dict[int, dict[str, Any]]
 Series = tuple[IntArray, FloatArray]
 
@@ -113,7 +113,7 @@ def read_model(file: Path) -> tuple[dict[str, Any], list[npt.NDArray[Any]]]:
 def read_metrics(file: Path) -> dict[str, Metrics]:
     """Returns the metrics of a file by kind and round of the server; raises ValueError for any other content."""
     with file.open("rb") as opened:
-        content = parse_json(read_bounded(opened, MOST_METRICS_BYTES))
+        content = parse_json(read_bounded(opened, MAX_METRICS_BYTES))
     if not _nested(content, 3):
         raise ValueError("the file must hold metrics by kind, round and name")
     return {kind: {int(round_): values for round_, values in by_round.items()} for kind, by_round in content.items()}

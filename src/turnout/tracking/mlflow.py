@@ -12,9 +12,9 @@ from turnout.tracking.names import flat_settings
 
 EXPERIMENT = "turnout"
 #: MLflow accepts at most 1000 metrics and 100 parameters per call.
-MOST_METRICS, MOST_PARAMETERS = 1000, 100
+MAX_METRICS, MAX_PARAMETERS = 1000, 100
 #: The longest value of a parameter.
-LONGEST_VALUE = 6000
+MAX_VALUE = 6000
 #: Metrics are sent together after so many seconds, because each call is a transaction.
 FLUSH_SECONDS = 2.0
 
@@ -41,16 +41,16 @@ class MLflowTracker:
         self._metrics: list[Any] = []
         self._sent = time.monotonic()
         parameters = [
-            self._entities.Param(name, str(value)[:LONGEST_VALUE]) for name, value in flat_settings(settings).items()
+            self._entities.Param(name, str(value)[:MAX_VALUE]) for name, value in flat_settings(settings).items()
         ]
-        for start in range(0, len(parameters), MOST_PARAMETERS):
-            self._client.log_batch(self.run_id, params=parameters[start : start + MOST_PARAMETERS])
+        for start in range(0, len(parameters), MAX_PARAMETERS):
+            self._client.log_batch(self.run_id, params=parameters[start : start + MAX_PARAMETERS])
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Adds the metrics, and sends them together with earlier ones after a few seconds."""
         at = time.time_ns() // 1_000_000
         self._metrics += [self._entities.Metric(name, value, at, step) for name, value in metrics.items()]
-        if time.monotonic() - self._sent >= FLUSH_SECONDS or len(self._metrics) >= MOST_METRICS:
+        if time.monotonic() - self._sent >= FLUSH_SECONDS or len(self._metrics) >= MAX_METRICS:
             self._send()
 
     def close(self) -> None:
@@ -60,5 +60,5 @@ class MLflowTracker:
 
     def _send(self) -> None:
         metrics, self._metrics, self._sent = self._metrics, [], time.monotonic()
-        for start in range(0, len(metrics), MOST_METRICS):
-            self._client.log_batch(self.run_id, metrics=metrics[start : start + MOST_METRICS])
+        for start in range(0, len(metrics), MAX_METRICS):
+            self._client.log_batch(self.run_id, metrics=metrics[start : start + MAX_METRICS])

@@ -57,7 +57,7 @@ def test_the_code_without_rounds_trains_fairly(tmp_path: Path) -> None:
     grid = InProcessGrid([Node(100 + n, app, {"client-id": f"c{n}"}, 1.0 + n / 4) for n in range(12)])
     names: dict[str, Any] = {"Scheduler": Scheduler, "FairSelection": FairSelection}
     names["strategy"] = open_to_all(fraction_evaluate=0.0)
-    exec(block_with("buffer=4").replace("/srv/", f"{tmp_path}/"), names)
+    exec(block_with("updates_per_version=4").replace("/srv/", f"{tmp_path}/"), names)
     with names["scheduler"] as scheduler:
         result = names["fair"].start(grid, model(0.0), num_rounds=20)
         assert len(result.train_metrics_clientapp) == 20

@@ -257,7 +257,7 @@ def test_with_overcommit_the_earliest_replies_are_aggregated(open_fleet: OpenFle
     result = FairSelection(spy, scheduler, poll=POLL).start(grid, model(0.0), num_rounds=1)
     assert grid.asked("train") == [["c0", "c1", "c2", "c3"]]
     assert spy.aggregated == [["0", "3"]]
-    assert kinds_in(scheduler, 1) == {"c0": "arrived", "c1": "outrun", "c2": "outrun", "c3": "arrived"}
+    assert kinds_in(scheduler, 1) == {"c0": "arrived", "c1": "cut_off", "c2": "cut_off", "c3": "arrived"}
     assert weights(result.arrays) == pytest.approx([mean_step(1, 0, 3)])
     assert clock.now - start == 2.0  # the server does not wait for the others
 
@@ -267,10 +267,10 @@ def test_simultaneous_replies_are_ordered_by_row(open_fleet: OpenFleet) -> None:
     grid = InProcessGrid(named_nodes(4, [3.0, 2.0, 1.0, 2.0]))
     FairSelection(spy, scheduler, poll=POLL).start(grid, model(0.0), num_rounds=1)
     assert spy.aggregated == [["2", "1"]]
-    assert kinds_in(scheduler, 1) == {"c0": "outrun", "c1": "arrived", "c2": "arrived", "c3": "surplus"}
+    assert kinds_in(scheduler, 1) == {"c0": "cut_off", "c1": "arrived", "c2": "arrived", "c3": "redundant"}
 
 
-def test_the_time_of_an_outrun_client_is_recorded_in_the_next_round(open_fleet: OpenFleet) -> None:
+def test_the_time_of_an_cut_off_client_is_recorded_in_the_next_round(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(overcommit=2.0)
     FairSelection(open_to_all(), scheduler, poll=POLL).start(
         InProcessGrid(named_nodes(4, [1.0, 2.0, 3.0, 2.5])), model(0.0), num_rounds=2

@@ -172,7 +172,7 @@ def test_with_overcommit_another_reply_takes_the_place_of_one_that_cannot_be_use
         grid.client(f"c{row}").seconds = seconds
     FairSelection(spy, scheduler, poll=0.25).start(grid, model(0.0), num_rounds=1)
     assert spy.aggregated == [["1", "2"]]
-    assert kinds_in(scheduler, 1) == {"c0": "failed", "c1": "arrived", "c2": "arrived", "c3": "outrun"}
+    assert kinds_in(scheduler, 1) == {"c0": "failed", "c1": "arrived", "c2": "arrived", "c3": "cut_off"}
 
 
 @pytest.mark.parametrize("numbers", [[0], [0, 1], [0, 1, 2, 3]])

@@ -158,7 +158,7 @@ def test_with_overcommit_the_fastest_clients_of_the_world_are_aggregated(open_fl
         node.seconds = 4.0 - row  # on the host the order is reversed
     FairSelection(spy, scheduler, simulated=Scripted([1.0, 2.0, 3.0, 4.0])).start(grid, model(0.0), num_rounds=1)
     assert spy.aggregated == [["0", "1"]]
-    assert kinds_in(scheduler, 1) == {"0": "arrived", "1": "arrived", "2": "surplus", "3": "surplus"}
+    assert kinds_in(scheduler, 1) == {"0": "arrived", "1": "arrived", "2": "redundant", "3": "redundant"}
 
 
 def test_a_client_that_fails_on_the_host_has_failed(open_fleet: OpenFleet) -> None:

@@ -80,10 +80,10 @@ def test_slots_are_filled_as_soon_as_they_are_free_and_nobody_waits_for_a_slow_c
     scheduler = open_fleet(**SLOTS)
     grid = InProcessGrid(named_nodes(4, [1.0, 1.0, 1.0, 1000.0]))
     begun = clock.now
-    result = start(scheduler, grid, buffer=2, versions=40)
+    result = start(scheduler, grid, updates_per_version=2, versions=40)
     assert clock.now - begun < 200  # 80 updates: in rounds, each with the slow client would take 1,000 s
     assert list(result.train_metrics_clientapp) == list(range(1, 41))
-    assert [turn.client for turn in scheduler.in_flight()][:1] == ["c3"]
+    assert [turn.client for turn in scheduler.running()][:1] == ["c3"]
     assert [client for push in grid.asked("train") for client in push].count("c3") == 1  # nobody trains twice at once
     arrived = Counter(client for client, kind in all_turns(scheduler) if kind == "arrived")
     assert sum(arrived.values()) in (80, 81)
@@ -92,7 +92,9 @@ def test_slots_are_filled_as_soon_as_they_are_free_and_nobody_waits_for_a_slow_c
 
 def test_every_so_many_updates_make_a_version(open_fleet: OpenFleet) -> None:
     spy, scheduler = AsyncSpy(), open_fleet(**SLOTS)
-    result = start(scheduler, InProcessGrid(named_nodes(4, [1.0, 2.0, 3.0, 4.0])), spy, buffer=3, versions=5)
+    result = start(
+        scheduler, InProcessGrid(named_nodes(4, [1.0, 2.0, 3.0, 4.0])), spy, updates_per_version=3, versions=5
+    )
     assert [len(replies) for replies in spy.aggregated] == [3] * 5
     assert spy.seen == {"arrays", "metrics"}
     metrics = result.train_metrics_clientapp[5]
@@ -126,7 +128,7 @@ def test_the_messages_carry_the_current_model_and_its_number(open_fleet: OpenFle
     start(
         open_fleet(**SLOTS),
         grid,
-        buffer=1,
+        updates_per_version=1,
         versions=6,
         evaluate_fn=lambda number, arrays: seen.update({number: weights(arrays)}),
     )
@@ -145,7 +147,9 @@ def test_what_a_client_changed_is_added_to_the_current_model_with_a_discount(
 ) -> None:
     """FedBuff: two versions were made while the slow client trained."""
     scheduler = open_fleet(**SLOTS)
-    result = start(scheduler, InProcessGrid(named_nodes(2, [1.0, 2.5])), buffer=1, versions=3, discount=discount)
+    result = start(
+        scheduler, InProcessGrid(named_nodes(2, [1.0, 2.5])), updates_per_version=1, versions=3, discount=discount
+    )
     assert all_turns(scheduler)[:2] == [("c0", "arrived"), ("c1", "arrived")]
     staleness = [result.train_metrics_clientapp[number]["turnout-max-staleness"] for number in (1, 2, 3)]
     assert staleness == [0, 0, 2]
@@ -162,7 +166,9 @@ def test_strategies_that_compare_updates_with_the_model_get_the_current_one(
         QFedAvg: {"client_learning_rate": 0.5, "q": 0.0},
     }
     strategy = open_to_all(kind, fraction_evaluate=0.0, **like_fedavg.get(kind, {}))
-    result = start(open_fleet(**SLOTS), InProcessGrid(named_nodes(2, [1.0, 2.5])), strategy, buffer=1, versions=3)
+    result = start(
+        open_fleet(**SLOTS), InProcessGrid(named_nodes(2, [1.0, 2.5])), strategy, updates_per_version=1, versions=3
+    )
     plain = step_of(0, 1) + step_of(0, 2) + 3**-0.5 * step_of(1, 1)
     assert weights(result.arrays) == pytest.approx([plain], rel=0.001)
 
@@ -178,7 +184,7 @@ class Skipping(AsyncSpy):
 def test_a_version_that_leaves_the_model_unchanged_makes_no_update_older(open_fleet: OpenFleet) -> None:
     """While the slow client trains, two versions end, but only the first of them changes the model."""
     grid = InProcessGrid(named_nodes(2, [1.0, 2.5]))
-    result = start(open_fleet(**SLOTS), grid, Skipping(), buffer=1, versions=3)
+    result = start(open_fleet(**SLOTS), grid, Skipping(), updates_per_version=1, versions=3)
     staleness = [result.train_metrics_clientapp[number]["turnout-max-staleness"] for number in (1, 2, 3)]
     assert staleness == [0, 0, 1]
     assert weights(result.arrays) == pytest.approx([step_of(0, 1) + 2**-0.5 * step_of(1, 1)])
@@ -196,7 +202,7 @@ def test_a_strategy_that_has_not_sent_the_current_model_is_configured_with_it_be
 ) -> None:
     """Two replies arrive together, and each makes a version: nothing is sent between the two."""
     spy, grid = AsyncSpy(), InProcessGrid(named_nodes(2))
-    start(open_fleet(**SLOTS), grid, spy, buffer=1, versions=2)
+    start(open_fleet(**SLOTS), grid, spy, updates_per_version=1, versions=2)
     assert len(grid.sent("train")) == 1
     assert spy.configured == [1, 2]
 
@@ -230,7 +236,7 @@ def test_failures_and_replies_that_cannot_be_used_free_their_slots(
     spy, scheduler = AsyncSpy(), open_fleet(**SLOTS, backoff_after=1)
     grid = InProcessGrid(changed_nodes(5, with_arrays(weights=[np.nan]), [1]))
     grid.client("c2").trouble, grid.client("c3").trouble = "raises", "gone"
-    result = start(scheduler, grid, spy, buffer=2, versions=20)
+    result = start(scheduler, grid, spy, updates_per_version=2, versions=20)
     turns = all_turns(scheduler)
     ended = {client: {kind for other, kind in turns if other == client and kind} for client in scheduler.clients}
     assert ended == {"c0": {"arrived"}, "c1": {"failed"}, "c2": {"failed"}, "c3": {"failed"}, "c4": {"arrived"}}
@@ -245,7 +251,7 @@ def test_failures_and_replies_that_cannot_be_used_free_their_slots(
 
 def test_a_reply_with_another_shape_than_the_others_is_a_failure(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(**SLOTS), InProcessGrid(changed_nodes(4, with_arrays(weights=[1.0, 2.0, 3.0]), [1]))
-    result = start(scheduler, grid, buffer=2, versions=8)
+    result = start(scheduler, grid, updates_per_version=2, versions=8)
     turns = all_turns(scheduler)
     assert {kind for client, kind in turns if client == "c1" and kind} == {"failed"}
     assert {kind for client, kind in turns if client != "c1" and kind} == {"arrived"}
@@ -358,7 +364,7 @@ def test_a_version_ends_after_ten_failures_in_a_row_also_after_a_version_that_en
 def test_a_version_does_not_wait_longer_than_the_timeout_for_its_updates(open_fleet: OpenFleet, clock: Clock) -> None:
     spy, scheduler = AsyncSpy(), open_fleet(**SLOTS)
     begun = clock.now
-    start(scheduler, InProcessGrid(named_nodes(2, [1.0, 99.0])), spy, buffer=50, versions=1, timeout=20)
+    start(scheduler, InProcessGrid(named_nodes(2, [1.0, 99.0])), spy, updates_per_version=50, versions=1, timeout=20)
     assert 20 <= clock.now - begun < 22
     assert 10 < len(spy.aggregated[0]) < 50
 
@@ -402,7 +408,7 @@ def test_without_nodes_the_server_waits_for_them(open_fleet: OpenFleet, clock: C
 
 def test_a_version_in_which_nobody_is_asked_and_nobody_answers_is_empty(open_fleet: OpenFleet, clock: Clock) -> None:
     """Both clients rest after their first turn."""
-    scheduler = open_fleet(**{**SLOTS, "concurrency": 1}, rest_seconds=1e6)
+    scheduler = open_fleet(**{**SLOTS, "concurrency": 1}, min_turn_interval=1e6)
     spy, begun = AsyncSpy(), clock.now
     result = start(scheduler, InProcessGrid(named_nodes(2)), spy, versions=4, timeout=20)
     assert spy.configured == [1, 2]
@@ -444,7 +450,7 @@ class Killed(BaseException):
     """Stands for the end of the process."""
 
 
-def test_a_restarted_server_resumes_with_the_turns_that_were_under_way(open_fleet: OpenFleet) -> None:
+def test_a_restarted_server_resumes_with_the_turns_that_were_running(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(**SLOTS)
     grid = InProcessGrid(named_nodes(4, [1.0, 1.0, 1.0, 50.0]))
 
@@ -454,15 +460,15 @@ def test_a_restarted_server_resumes_with_the_turns_that_were_under_way(open_flee
     with pytest.raises(Killed):
         start(scheduler, grid, open_to_all(FedAdam, fraction_evaluate=0.0), versions=9, evaluate_fn=after(4, die))
     path = scheduler.path.name
-    under_way = scheduler.in_flight()
-    assert "c3" in {turn.client for turn in under_way}
+    running = scheduler.running()
+    assert "c3" in {turn.client for turn in running}
     scheduler.close()
     scheduler = open_fleet(path)
     grid = InProcessGrid(named_nodes(4, [1.0, 1.0, 1.0, 2.0]))
     result = start(scheduler, grid, open_to_all(FedAdam, fraction_evaluate=0.0), versions=9)
     assert list(result.train_metrics_clientapp) == list(range(1, 10))
-    assert {turn.client for turn in under_way} <= set(grid.asked("train")[0])
-    assert scheduler.history(round=under_way[0].id)[0].kind == "arrived"
+    assert {turn.client for turn in running} <= set(grid.asked("train")[0])
+    assert scheduler.history(round=running[0].id)[0].kind == "arrived"
     first = grid.sent("train")[0][0].content
     assert first.config_records["config"]["server-round"] == 5
     assert weights(first.array_records["arrays"]) != [0.0]
@@ -485,7 +491,9 @@ def test_in_a_simulation_turns_end_in_the_order_of_the_simulated_times(open_flee
     grid = InProcessGrid(partitions(4))
     for node in grid.nodes.values():
         node.seconds = float(7 - node.node_id % 4)  # on the host, the order is another
-    result = start(scheduler, grid, spy, simulated=Scripted([10.0, 100.0, 1000.0, None]), buffer=1, versions=30)
+    result = start(
+        scheduler, grid, spy, simulated=Scripted([10.0, 100.0, 1000.0, None]), updates_per_version=1, versions=30
+    )
     assert {turn.seconds for turn in scheduler.history("0") if turn.kind == "arrived"} == {10.0}
     assert {turn.kind for turn in scheduler.history("3")} == {"failed"}
     assert Counter(name for replies in spy.aggregated for name in replies)["0"] > 20
@@ -558,9 +566,9 @@ def test_a_declaration_or_the_methods_of_flower_are_enough(open_fleet: OpenFleet
     ("fleet", "settings", "problem"),
     [
         ({}, {"concurrency": 4}, r"concurrency needs a fleet without rounds.*Scheduler.open\(…, concurrency=4\)"),
-        ({}, {"buffer": 4}, r"buffer needs a fleet without rounds"),
+        ({}, {"updates_per_version": 4}, r"updates_per_version needs a fleet without rounds"),
         (SLOTS, {"concurrency": 3}, "concurrency must be that of the fleet, 2, got 3"),
-        (SLOTS, {"buffer": 0}, "buffer"),
+        (SLOTS, {"updates_per_version": 0}, "updates_per_version"),
         (SLOTS, {"discount": -1.0}, "discount"),
         (SLOTS, {"evaluate_every": 0}, "evaluate_every"),
         (SLOTS, {"context": "query"}, "context='query' needs a fleet with rounds"),

@@ -27,7 +27,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 from turnout.adapters.nvflare.status import STATUS
 
 TICK = 0.1
-LONGEST_JOB = 5_000.0  # in simulated seconds: a job that takes longer hangs
+MAX_JOB = 5_000.0  # in simulated seconds: a job that takes longer hangs
 REQUEST_INTERVAL = 2.0
 
 
@@ -158,7 +158,7 @@ class Job:
         self.signal.trigger(True)
 
     def _tick(self) -> None:
-        assert self.clock.now < self.start + LONGEST_JOB, "the job hangs"
+        assert self.clock.now < self.start + MAX_JOB, "the job hangs"
         for due in [entry for entry in self.at if entry[0] <= self.clock.now]:
             self.at.remove(due)
             due[1]()

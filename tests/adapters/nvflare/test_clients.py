@@ -181,7 +181,7 @@ def test_the_reporter_measures_from_the_start_of_the_job_and_never_waits(monkeyp
     assert len(machine._samples) == 1
     status = report_with(reporter)
     assert status is not None
-    assert status["free_cpu"] >= machine.LEAST_CPU
+    assert status["free_cpu"] >= machine.MIN_CPU
 
 
 def test_a_failing_status_does_not_keep_the_client_from_working(caplog: pytest.LogCaptureFixture) -> None:

@@ -33,9 +33,9 @@ GUARANTEE = {"guaranteed_rate": "1/16", "tolerance": 1.0}
 class EdgeServer:
     """A server whose only child reports every second which devices it has and which updates have arrived."""
 
-    def __init__(self, clock: Clock, manager: Any, seconds: dict[str, float], buffer: int = 2) -> None:
+    def __init__(self, clock: Clock, manager: Any, seconds: dict[str, float], updates_per_version: int = 2) -> None:
         self.clock, self.manager, self.seconds = clock, manager, seconds
-        self.models = BuffModelManager(num_updates_for_model=buffer)
+        self.models = BuffModelManager(num_updates_for_model=updates_per_version)
         self.assessor = ModelUpdateAssessor("persistor", "models", "devices", max_model_version=1000)
         self.assessor.model_manager, self.assessor.device_manager = self.models, manager
         self.context = FLContext()
@@ -123,7 +123,7 @@ def test_devices_get_their_share_and_the_slots_stay_filled(clock: Clock, fleet: 
 
 def test_no_update_is_lost_because_its_version_is_removed(clock: Clock, fleet: str) -> None:
     seconds = {"a": 2.0, "b": 3.0, "c": 4.0, "d": 5.0, "e": 7.0, "slow": 41.0}
-    edge = EdgeServer(clock, FairDeviceManager(3, fleet, GUARANTEE), seconds, buffer=4)
+    edge = EdgeServer(clock, FairDeviceManager(3, fleet, GUARANTEE), seconds, updates_per_version=4)
     edge.run(200)
     scheduler = fleet_of(edge)
     arrived = sum(scheduler.history(round=number)[0].kind == "arrived" for number in range(1, scheduler.round + 1))
@@ -156,24 +156,26 @@ def test_the_time_of_a_late_device_is_learned(clock: Clock, fleet: str) -> None:
 
 def test_no_device_gets_a_second_turn_on_the_same_version(clock: Clock, fleet: str) -> None:
     """NVFlare's devices ignore one, and would hold the slot for ever."""
-    edge = EdgeServer(clock, FairDeviceManager(2, fleet, GUARANTEE), dict.fromkeys(("a", "b", "c", "d"), 2.0), buffer=3)
+    edge = EdgeServer(
+        clock, FairDeviceManager(2, fleet, GUARANTEE), dict.fromkeys(("a", "b", "c", "d"), 2.0), updates_per_version=3
+    )
     edge.run(100)
     assert edge.models.current_model_version > 15
     close(edge)
 
 
-def test_the_next_job_begins_with_the_turns_that_were_under_way(clock: Clock, fleet: str) -> None:
+def test_the_next_job_begins_with_the_turns_that_were_running(clock: Clock, fleet: str) -> None:
     edge = server(clock, fleet, phones(8))
     edge.run(50)
-    under_way = fleet_of(edge).in_flight()
+    running = fleet_of(edge).running()
     close(edge)
-    gone = under_way[0].client
+    gone = running[0].client
     seconds = {name: value for name, value in phones(8).items() if name != gone}
     edge = server(clock, fleet, seconds)
     edge.run(50)
     scheduler = fleet_of(edge)
-    assert scheduler.history(round=under_way[0].id)[0].why == "was not available when the server restarted"
-    assert {scheduler.history(round=turn.id)[0].kind for turn in under_way[1:]} == {"arrived"}
+    assert scheduler.history(round=running[0].id)[0].why == "was not available when the server restarted"
+    assert {scheduler.history(round=turn.id)[0].kind for turn in running[1:]} == {"arrived"}
     close(edge)
 
 
@@ -200,9 +202,9 @@ def test_a_fleet_without_devices_gives_no_turn_and_a_stranger_ends_none(clock: C
     edge.manager.fill_selection(1, edge.context)
     assert fleet_of(edge).round == 0
     edge.run(2)
-    turns = fleet_of(edge).in_flight()
+    turns = fleet_of(edge).running()
     edge.manager.remove_devices_from_selection(["stranger"], edge.context)
-    assert fleet_of(edge).in_flight() == turns
+    assert fleet_of(edge).running() == turns
     assert edge.manager._reported == set()
     close(edge)
 

@@ -127,13 +127,13 @@ def test_an_automatic_deadline_follows_the_learned_times(make_job: MakeJob, flee
     assert rounds_of(fleet) == 5
 
 
-def test_the_first_results_end_an_overcommitted_round_and_the_others_are_outrun(make_job: MakeJob, fleet: str) -> None:
+def test_the_first_results_end_an_overcommitted_round_and_the_others_are_cut_off(make_job: MakeJob, fleet: str) -> None:
     job = make_job(a=always(seconds=1), b=always(seconds=2), c=always(seconds=8))
     job.run(fedavg(fleet, num_rounds=1, options={"overcommit": 1.5}))
     assert {client: turn.kind for client, turn in turns_in(fleet, 1).items()} == {
         "a": "arrived",
         "b": "arrived",
-        "c": "outrun",
+        "c": "cut_off",
     }
     assert job.clock.now - job.start < 8
 

@@ -15,7 +15,7 @@ from turnout.kernel.arrays import FloatArray
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.pace.presence import Presence, absence
 from turnout.kernel.pace.prices import (
-    LARGEST_PRICE,
+    MAX_PRICE,
     Pace,
     PaceOutlook,
     exact_prices,
@@ -86,11 +86,11 @@ def test_the_floor_is_in_the_numerator_only() -> None:
 
 def test_prices_are_limited() -> None:
     pace = Pace(3, np.array([0]), np.zeros(1, dtype=np.int32), 20, np.array([3.0 + 1e-15]), 20.0)
-    assert pace.prices(np.array([0]), np.array([1e300]), 1.0, 1).tolist() == [LARGEST_PRICE]
+    assert pace.prices(np.array([0]), np.array([1e300]), 1.0, 1).tolist() == [MAX_PRICE]
     for kernel in KERNELS:
         with using_kernel(kernel):
             found = paced_cohort_of_times(np.ones(1), np.array([1e300]), pace, 1, np.ones(1, dtype=np.bool_))
-            assert found.cohort.objective == pytest.approx(-LARGEST_PRICE)
+            assert found.cohort.objective == pytest.approx(-MAX_PRICE)
 
 
 @given(st.lists(st.floats(0, 1e12), min_size=1, max_size=12), st.integers(1, 40))

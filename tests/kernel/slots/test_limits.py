@@ -80,11 +80,11 @@ def test_a_server_that_serves_the_most_behind_first_gets_there(times: list[float
 
 def least_share(times: list[float], slots: int, rate: float) -> float:
     """Plays 8,000 turns, for those that are a turn behind, else for the fastest; returns the least share."""
-    turns, flights, now = np.zeros(len(times)), list[tuple[float, int]](), 0.0
+    turns, running_turns, now = np.zeros(len(times)), list[tuple[float, int]](), 0.0
     idle = set(range(len(times)))
     for decision in range(1, 8001):
-        while len(flights) >= slots or not idle:
-            now, done = heapq.heappop(flights)
+        while len(running_turns) >= slots or not idle:
+            now, done = heapq.heappop(running_turns)
             idle.add(done)
         behind = [(rate * decision - turns[row], row) for row in idle]
         most, row = max(behind)
@@ -92,7 +92,7 @@ def least_share(times: list[float], slots: int, rate: float) -> float:
             row = min(idle, key=lambda client: (times[client], client))
         turns[row] += 1
         idle.remove(row)
-        heapq.heappush(flights, (now + times[row], row))
+        heapq.heappush(running_turns, (now + times[row], row))
     return float(turns.min() / turns.sum())
 
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from turnout.errors import ReportError, StateError
 from turnout.kernel.fairness import FairnessQueues
-from turnout.kernel.slots.turns import InFlight, StartedTurn
+from turnout.kernel.slots.turns import RunningTurns, TurnStart
 
 NOBODY = np.empty(0, dtype=np.int64)
 
 
-def turn(decision: int, client: int, present: list[bool], capped: list[int] | None = None) -> StartedTurn:
-    return StartedTurn(decision, client, np.array(present), np.array(capped or [], dtype=np.int64))
+def turn(decision: int, client: int, present: list[bool], capped: list[int] | None = None) -> TurnStart:
+    return TurnStart(decision, client, np.array(present), np.array(capped or [], dtype=np.int64))
 
 
 def test_those_that_are_present_earn_unless_they_earned_a_turn_since_theirs_began() -> None:
@@ -45,38 +45,38 @@ def test_an_impossible_decision_is_refused(build: Callable[[], object], message:
         build()
 
 
-def test_clients_in_flight_are_known_in_the_order_of_their_turns_and_restored() -> None:
-    flights = InFlight(4)
+def test_clients_running_are_known_in_the_order_of_their_turns_and_restored() -> None:
+    running_turns = RunningTurns(4)
     for decision, client in ((1, 2), (2, 0), (5, 3)):
-        flights.start(turn(decision, client, [True] * 4))
-    assert flights.rows.tolist() == [2, 0, 3]
-    assert flights.idle.tolist() == [False, True, False, False]
-    assert [flights.decision_of(row) for row in range(4)] == [2, 0, 1, 5]
-    assert flights.finish(0) == 2
-    assert len(flights) == 2
-    again = InFlight(4)
-    again.restore(flights.state())
+        running_turns.start(turn(decision, client, [True] * 4))
+    assert running_turns.rows.tolist() == [2, 0, 3]
+    assert running_turns.idle.tolist() == [False, True, False, False]
+    assert [running_turns.decision_of(row) for row in range(4)] == [2, 0, 1, 5]
+    assert running_turns.finish(0) == 2
+    assert len(running_turns) == 2
+    again = RunningTurns(4)
+    again.restore(running_turns.state())
     assert again.rows.tolist() == [2, 3]
     assert again.finish(3) == 5
-    flights.add(2)
-    assert flights.idle.tolist() == [True, True, False, False, True, True]
+    running_turns.add(2)
+    assert running_turns.idle.tolist() == [True, True, False, False, True, True]
     with pytest.raises(ReportError, match="client 0 is not training"):
-        flights.finish(0)
+        running_turns.finish(0)
     with pytest.raises(ReportError, match="client 2 is training since decision 1"):
-        flights.start(turn(6, 2, [True] * 6))
+        running_turns.start(turn(6, 2, [True] * 6))
     with pytest.raises(StateError, match="must not be negative"):
         again.restore({"started": np.full(4, -1), "unearned": np.zeros(4, dtype=np.int64)})
 
 
 @pytest.mark.parametrize("rates", ["2/7", [0.3, 0.1, 0.1]])
 def test_a_client_is_capped_after_the_decisions_with_which_it_earns_a_turn(rates: str | list[float]) -> None:
-    flights, debts = InFlight(3), FairnessQueues(3, rates)
-    flights.start(turn(4, 0, [True] * 3))
-    assert [flights.capped(decision, debts).tolist() for decision in (5, 6, 7, 8)] == [[], [], [], [0]]
-    assert flights.capped(10**9, None).tolist() == []
-    flights.start(turn(8, 1, [True] * 3, [0]))
-    flights.start(turn(9, 2, [True] * 3, [0]))
-    assert flights.unearned.tolist() == [2, 0, 0]
+    running_turns, debts = RunningTurns(3), FairnessQueues(3, rates)
+    running_turns.start(turn(4, 0, [True] * 3))
+    assert [running_turns.capped(decision, debts).tolist() for decision in (5, 6, 7, 8)] == [[], [], [], [0]]
+    assert running_turns.capped(10**9, None).tolist() == []
+    running_turns.start(turn(8, 1, [True] * 3, [0]))
+    running_turns.start(turn(9, 2, [True] * 3, [0]))
+    assert running_turns.unearned.tolist() == [2, 0, 0]
 
 
 @given(
@@ -95,19 +95,19 @@ def test_debts_of_decisions_equal_a_count_in_fractions(
 ) -> None:
     each = rates if isinstance(rates, list) else [rates] * 4
     queues = FairnessQueues(4, np.array(each, dtype=object) if isinstance(rates, list) else rates, accrual=accrual)  # type: ignore[arg-type]
-    flights, owed, earned, promised = InFlight(4), [Fraction(0)] * 4, [Fraction(0)] * 4, [Fraction(0)] * 4
+    running_turns, owed, earned, promised = RunningTurns(4), [Fraction(0)] * 4, [Fraction(0)] * 4, [Fraction(0)] * 4
     number = 0
     for client, present, ends in decisions:
-        if ends and len(flights):
-            flights.finish(int(flights.rows[0]))
-        if not flights.idle[client]:
+        if ends and len(running_turns):
+            running_turns.finish(int(running_turns.rows[0]))
+        if not running_turns.idle[client]:
             continue
         number += 1
-        mask = np.array(present) | ~flights.idle
+        mask = np.array(present) | ~running_turns.idle
         mask[client] = True
-        capped = flights.capped(number, queues)
+        capped = running_turns.capped(number, queues)
         for row in range(4):
-            is_training = not flights.idle[row]
+            is_training = not running_turns.idle[row]
             earns = mask[row] or accrual == "always"
             # While its turn lasts, a client earns at most one turn.
             if is_training and earned[row] + each[row] > 1:
@@ -121,7 +121,7 @@ def test_debts_of_decisions_equal_a_count_in_fractions(
             promised[row] += gain
             owed[row] = max(owed[row] + gain - (row == client), Fraction(0))
         queues.advance_decision(np.array([client]), mask, capped)
-        flights.start(StartedTurn(number, client, mask, capped))
+        running_turns.start(TurnStart(number, client, mask, capped))
         earned[client] = Fraction(0)
     assert [Fraction(value).limit_denominator(10**6) for value in queues.owed.tolist()] == owed
     certificate = queues.certificate(np.zeros(4, dtype=np.int64))

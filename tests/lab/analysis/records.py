@@ -60,5 +60,5 @@ def histories(draw: st.DrawFn) -> dict[str, Any]:
         "rate": draw(st.one_of(rates, st.lists(rates, min_size=clients, max_size=clients))),
         "accrual": draw(st.sampled_from(["always", "available"])),
         "max_owed": draw(st.sampled_from([None, Fraction(0), Fraction(1, 2), 1.3, Fraction(2)])),
-        "outcomes_paid": draw(st.sampled_from([OUTCOMES, ("arrived",), ("arrived", "late")])),
+        "counted_outcomes": draw(st.sampled_from([OUTCOMES, ("arrived",), ("arrived", "late")])),
     }

@@ -109,7 +109,7 @@ def test_shortfalls_count_earlier_rounds_at_the_earlier_rate(record: Recording) 
     columns = record.columns
     assert columns.available is not None
     amended = [AmendedTerms(15, "1/3", 1.0), AmendedTerms(25, 0.1, 1.0)]
-    found = shortfalls(columns, 0.15, accrual="available", paid="contributed", tolerance=2.0, amended=amended)
+    found = shortfalls(columns, 0.15, accrual="available", counts="completed", tolerance=2.0, amended=amended)
     rates = [Fraction(3, 20)] * 15 + [Fraction(1, 3)] * 10 + [Fraction(1, 10)] * 5
     promised = [
         sum((rate for rate, there in zip(rates, column, strict=True) if there), Fraction(0))

@@ -69,11 +69,9 @@ def test_every_client_of_a_training_run_has_an_exact_explanation(store: Path, ru
             explanations = [explain_run(runs, run, row, round_) for row in range(12)]
             assert all(explanation.exact for explanation in explanations), explanations
             assert [
-                row for row, explanation in enumerate(explanations) if explanation.standing == "chosen"
+                row for row, explanation in enumerate(explanations) if explanation.outcome == "chosen"
             ] == chosen_in(runs, run, round_)
-            assert all(
-                explanation.missing_units for explanation in explanations if explanation.standing == "not chosen"
-            )
+            assert all(explanation.missing_units for explanation in explanations if explanation.outcome == "not chosen")
 
 
 def test_an_explanation_does_not_repeat_the_training(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +85,7 @@ def test_policies_that_select_by_loss_give_inexact_explanations(store: Path, ind
     run = len(EXPLAINED) + 1 + index
     with RunStore(store, read_only=True) as runs:
         explanation = explain_run(runs, run, chosen_in(runs, run, ROUNDS)[0])
-    assert (explanation.standing, explanation.exact) == ("chosen", False)
+    assert (explanation.outcome, explanation.exact) == ("chosen", False)
     assert f"{BY_LOSS[index].policy} did not weigh seconds against turns owed" in explanation.sentence
 
 
@@ -105,11 +103,11 @@ def test_every_price_of_fair_pace_is_explained_with_its_numbers(store: Path, ind
             before = slice(columns.starts[round_ - 1])
             explained = [explain_run(runs, run, row, round_) for row in range(12)]
             assert all(explanation.exact for explanation in explained), explained
-            chosen = [row for row, explanation in enumerate(explained) if explanation.standing == "chosen"]
+            chosen = [row for row, explanation in enumerate(explained) if explanation.outcome == "chosen"]
             assert chosen == chosen_in(runs, run, round_)
             available = presence[:round_]
             for row, explanation in enumerate(explained):
-                if explanation.standing == "not available":
+                if explanation.outcome == "not available":
                     assert not available[-1, row]
                     continue
                 assert explanation.unit == "seconds"
@@ -130,7 +128,7 @@ def test_every_price_of_fair_pace_is_explained_with_its_numbers(store: Path, ind
                     assert "all available clients were" in explanation.sentence
                 else:
                     assert "so a turn is worth" in explanation.sentence or "by a tie" in explanation.sentence
-                if explanation.standing == "not chosen":
+                if explanation.outcome == "not chosen":
                     assert explanation.rounds_until is not None
                     if plan.settings.get("accrual") == "always":
                         continue  # a client may be further behind the longer it has been present
@@ -159,11 +157,11 @@ def test_a_client_that_was_training_was_in_its_turn(plan: RunPlan, tmp_path: Pat
             for client, since in training.items():
                 found = explain_run(runs, run, client, decision)
                 assert found.sentence == f"client {client} was training, in its turn of decision {since}."
-                assert found.standing == "training"
+                assert found.outcome == "training"
                 seen += 1
             (chosen,) = chosen_in(runs, run, decision)
             found = explain_run(runs, run, chosen, decision)
-            assert (found.standing, found.exact) == ("chosen", True)
+            assert (found.outcome, found.exact) == ("chosen", True)
     assert seen >= 5
 
 

@@ -66,14 +66,14 @@ def test_debts_equal_those_of_the_queues_exactly(history: dict[str, Any]) -> Non
     expected = []
     for record in records:
         report = record.report
-        queues.advance(report.clients[report.with_outcome(*history["outcomes_paid"])], report.available)
+        queues.advance(report.clients[report.with_outcome(*history["counted_outcomes"])], report.available)
         expected.append(queues.owed)
     owed = owed_after_each_round(
         RoundColumns.from_records(records, clients=clients),
         rate,
         accrual=accrual,
         max_owed=cap,
-        outcomes_paid=history["outcomes_paid"],
+        counted_outcomes=history["counted_outcomes"],
     )
     assert owed.tobytes() == np.array(expected).tobytes()
 
@@ -83,10 +83,10 @@ def test_owed_turns_grow_with_the_rate_and_are_paid_by_the_outcomes_that_count()
     assert owed.tolist() == [[0.0, 0.25], [0.0, 0.5], [0.25, 0.0]]
     columns = columns_of([[0, 1], [0, 1]], clients=2, outcomes=[["arrived", "late"], ["failed", "arrived"]])
     assert owed_after_each_round(columns, 0.5).tolist() == [[0, 0], [0, 0]]
-    assert owed_after_each_round(columns, 0.5, outcomes_paid=("arrived",)).tolist() == [[0, 0.5], [0.5, 0]]
+    assert owed_after_each_round(columns, 0.5, counted_outcomes=("arrived",)).tolist() == [[0, 0.5], [0.5, 0]]
     columns = columns_of([[0]], clients=1)
-    assert owed_after_each_round(columns, 0.5, outcomes_paid=("arrived",)).tolist() == [[0.0]]
-    assert owed_after_each_round(columns, 0.5, outcomes_paid=("late", "failed")).tolist() == [[0.5]]
+    assert owed_after_each_round(columns, 0.5, counted_outcomes=("arrived",)).tolist() == [[0.0]]
+    assert owed_after_each_round(columns, 0.5, counted_outcomes=("late", "failed")).tolist() == [[0.5]]
 
 
 def test_invalid_settings_of_debts_are_rejected() -> None:
@@ -102,7 +102,7 @@ def test_invalid_settings_of_debts_are_rejected() -> None:
     with pytest.raises(SettingError, match="max_owed must be at least 0"):
         owed_after_each_round(without_availability, 0.5, max_owed=-1)
     with pytest.raises(SettingError, match="unknown outcome 'a'"):
-        owed_after_each_round(without_availability, 0.5, outcomes_paid="arrived")
+        owed_after_each_round(without_availability, 0.5, counted_outcomes="arrived")
 
 
 # Evenness

@@ -17,7 +17,7 @@ from turnout.lab.columns import RoundColumns
 
 
 def recount(
-    records: list[RoundRecord], rates: list[Fraction], accrual: str, paid: str
+    records: list[RoundRecord], rates: list[Fraction], accrual: str, counts: str
 ) -> tuple[list[list[Fraction]], list[int], list[int]]:
     """Counts with fractions: shortfalls after each round, turns, and rounds in which each client accrued."""
     turns, rounds = [0] * len(rates), [0] * len(rates)
@@ -29,22 +29,22 @@ def recount(
             rounds[client] += 1 if accrual == "always" else int(report.available[client])
         for index, client in enumerate(report.clients.tolist()):
             outcome = "arrived" if report.outcomes is None else str(report.outcomes[index])
-            turns[client] += paid == "chosen" or outcome == "arrived"
+            turns[client] += counts == "selected" or outcome == "arrived"
         behind.append([rate * rounds[client] - turns[client] for client, rate in enumerate(rates)])
     return behind, turns, rounds
 
 
-@given(histories(), st.sampled_from(["chosen", "contributed"]), st.sampled_from([0.5, 1, Fraction(7, 3), 2.0]))
+@given(histories(), st.sampled_from(["selected", "completed"]), st.sampled_from([0.5, 1, Fraction(7, 3), 2.0]))
 @settings(max_examples=60, deadline=None)
-def test_shortfalls_equal_a_plain_recount(history: dict[str, Any], paid: Any, tolerance: Any) -> None:
+def test_shortfalls_equal_a_plain_recount(history: dict[str, Any], counts: Any, tolerance: Any) -> None:
     clients, rate, accrual = history["clients"], history["rate"], history["accrual"]
     records = records_of(
         history["cohorts"], clients=clients, outcomes=history["outcomes"], available=history["available"]
     )
     columns = RoundColumns.from_records(records, clients=clients)
     rates = rate if isinstance(rate, list) else [rate] * clients
-    behind, turns, rounds = recount(records, rates, accrual, paid)
-    found = shortfalls(columns, rate, accrual=accrual, paid=paid, tolerance=tolerance)
+    behind, turns, rounds = recount(records, rates, accrual, counts)
+    found = shortfalls(columns, rate, accrual=accrual, counts=counts, tolerance=tolerance)
 
     unit = found.units_per_turn
     by_client = [max(after[client] for after in behind) for client in range(clients)]
@@ -63,8 +63,8 @@ def test_shortfalls_equal_a_plain_recount(history: dict[str, Any], paid: Any, to
     assert certificate.statuses.tolist() == expected
     assert found.status == max(expected, key=["kept", "behind", "broken"].index)
     assert found.ever_broken.tolist() == [largest > tolerance for largest in by_client]
-    outcomes = {"chosen": ("arrived", "late", "failed"), "contributed": ("arrived",)}[paid]
-    owed, _ = owed_units(columns, rate, accrual=accrual, outcomes_paid=outcomes)
+    outcomes = {"selected": ("arrived", "late", "failed"), "completed": ("arrived",)}[counts]
+    owed, _ = owed_units(columns, rate, accrual=accrual, counted_outcomes=outcomes)
     assert certificate.owed_units.tolist() == owed[-1].tolist()
     for client in range(clients):
         last_kept = max((t for t, after in enumerate(behind, 1) if after[client] <= tolerance), default=0)
@@ -72,7 +72,7 @@ def test_shortfalls_equal_a_plain_recount(history: dict[str, Any], paid: Any, to
         assert certificate.broken_since is not None
         assert certificate.broken_since[client] == since
 
-    least = summarise(columns, guaranteed_rate=rate, accrual=accrual, paid=paid).least_share
+    least = summarise(columns, guaranteed_rate=rate, accrual=accrual, counts=counts).least_share
     every = [taken / count for taken, count in zip(turns, rounds, strict=True) if count]
     if accrual == "always":
         assert least == min(every)
@@ -108,7 +108,7 @@ def test_a_share_is_that_of_the_promise() -> None:
     )
     assert least_share(columns, 0.5) == 0.0
     assert least_share(columns, 0.5, accrual="available") == 0.75  # client 2 was never available
-    summary = summarise(columns, guaranteed_rate=0.5, accrual="available", paid="contributed")
+    summary = summarise(columns, guaranteed_rate=0.5, accrual="available", counts="completed")
     assert (summary.least_share, summary.share_of) == (0.5, SHARE_OF["available"])
     assert (summary.largest_shortfall, summary.shortfall_at_end) == (0.5, 0.0)
 
@@ -126,8 +126,8 @@ def test_clients_that_could_not_be_served_do_not_count_for_the_least_share_of_av
 
 def test_invalid_promises_are_rejected() -> None:
     columns = columns_of([[0]], clients=1)
-    with pytest.raises(SettingError, match="paid must be 'chosen' or 'contributed'"):
-        shortfalls(columns, 0.5, paid="never")  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="counts must be 'selected' or 'completed'"):
+        shortfalls(columns, 0.5, counts="never")  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="accrual must be"):
         shortfalls(columns, 0.5, accrual="never")  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="tolerance must be above 0"):

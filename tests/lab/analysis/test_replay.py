@@ -174,7 +174,7 @@ def test_a_fleet_of_fair_pace_is_reproduced_exactly(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def crowded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Forty rounds of a fleet with over-selection: clients fail, are late, outrun, or return after enough others."""
+    """Forty rounds of a fleet with over-selection: clients fail, are late, cut_off, or return after enough others."""
     path = tmp_path_factory.mktemp("crowded") / "fleet.turnout"
     rng = random.Random(3)
     with Scheduler.open(path, policy="rbcsf", settings=SETTINGS, deadline=DEADLINE, overcommit=2.0) as scheduler:
@@ -197,11 +197,11 @@ def test_metrics_replay_and_tuning_have_the_same_mean_round(crowded: Path) -> No
             names = [KINDS[kind] for kind in closed.kinds]
             kinds |= set(names)
             waited.append(
-                max(seconds for seconds, kind in zip(closed.seconds, names, strict=True) if kind != "surplus")
+                max(seconds for seconds, kind in zip(closed.seconds, names, strict=True) if kind != "redundant")
             )
             if "late" in names or "arrived" not in names:
                 assert waited[-1] == DEADLINE  # the server waited in vain
-            elif "failed" in names and "outrun" not in names:
+            elif "failed" in names and "cut_off" not in names:
                 assert (closed.seconds[closed.kinds == KINDS.index("failed")] == 0).all()  # and for nobody else
             assert closed.duration == waited[-1]
     assert kinds == set(KINDS)

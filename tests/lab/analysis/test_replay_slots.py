@@ -43,7 +43,7 @@ def test_the_record_has_the_turns_that_have_ended_in_slots_that_are_never_empty(
     record = read_recording(fleet)
     with FleetReader(fleet) as reader:
         ended = sorted(reader.ended_turns(), key=lambda turn: turn.id)
-        under_way = len(reader.in_flight())
+        running = len(reader.running())
     columns = record.columns
     assert record.slots == 3
     assert columns.chosen.tolist() == [turn.row for turn in ended]
@@ -55,7 +55,7 @@ def test_the_record_has_the_turns_that_have_ended_in_slots_that_are_never_empty(
     for row in range(CLIENTS):
         own = columns.chosen == row
         assert (started[own][1:] >= finished[own][:-1]).all(), "nobody is in two slots"
-    assert f"turns under way are left out: {under_way}" in record.notes
+    assert f"running turns are left out: {running}" in record.notes
 
 
 def test_the_same_policy_repeats_the_record(fleet: Path) -> None:
@@ -87,7 +87,7 @@ def test_amended_settings_apply_to_the_decisions_of_their_time(tmp_path: Path) -
     with open_slots(tmp_path / "fleet.turnout") as scheduler:
         for step in range(30):
             scheduler.fill(named(8))
-            for turn in scheduler.in_flight():
+            for turn in scheduler.running():
                 if rng.random() < 0.6:
                     scheduler.report(turn.id, 1.0 + rng.random())
             if step == 15:
@@ -133,4 +133,4 @@ def test_the_notes_count_the_turns_that_are_left_out(tmp_path: Path) -> None:
     record = read_recording(scheduler.path)
     assert len(record.columns) == 3
     assert "only 3 turns are used: the others, 3, are not stored completely" in record.notes
-    assert not any(note.startswith("turns under way are left out") for note in record.notes)
+    assert not any(note.startswith("running turns are left out") for note in record.notes)

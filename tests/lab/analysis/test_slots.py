@@ -10,7 +10,7 @@ from turnout.errors import ReportError, SettingError
 from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
 from turnout.kernel.slots.turns import FINISHED, STARTED
 from turnout.lab import PaperWorld, RoundColumns, play
-from turnout.lab.analysis.slots import slot_figures, staleness, turn_clocks
+from turnout.lab.analysis.slots import slot_metrics, staleness, turn_clocks
 from turnout.lab.runs.slots import SlotRun
 
 
@@ -50,7 +50,7 @@ def test_staleness_counts_the_versions_that_were_made_during_a_turn() -> None:
 
 
 def test_updates_are_counted_until_the_last_turn_is_given() -> None:
-    figures = slot_figures(columns_of(TURNS))
+    figures = slot_metrics(columns_of(TURNS))
     assert figures.seconds == 6.0
     assert figures.updates == 4  # at 1, 2, 4 and 6 s; the failed turn is none
     assert figures.updates_per_second == pytest.approx(4 / 6)
@@ -77,6 +77,6 @@ def test_staleness_equals_a_literal_count_of_versions() -> None:
 def test_runs_with_rounds_and_empty_buffers_are_refused() -> None:
     columns = RoundColumns.from_records(play(make_policy("random", 40), PaperWorld(), 3), clients=40)
     with pytest.raises(ReportError, match="the run has rounds: play it with concurrency"):
-        slot_figures(columns)
-    with pytest.raises(SettingError, match="buffer must be at least 1"):
+        slot_metrics(columns)
+    with pytest.raises(SettingError, match="updates_per_version must be at least 1"):
         staleness(columns_of(TURNS), 0)

@@ -27,8 +27,8 @@ from turnout.policies.rbcsf.policy import RBCSF
 from turnout.policies.small_fleet import SmallFleet
 
 # SmallFleet: free_cpu >= 0.5, bandwidth >= 2, model size 20; the slowest class has theta = [4, 1, 1].
-LONGEST_CONTEXT = math.sqrt(2**2 + 1 + 10**2)
-LARGEST_THETA = math.sqrt(4**2 + 1 + 1)
+MAX_CONTEXT = math.sqrt(2**2 + 1 + 10**2)
+MAX_THETA = math.sqrt(4**2 + 1 + 1)
 SLOWEST_MEAN = 4 * 2 + 1 + 10 * 1.0
 
 
@@ -131,8 +131,8 @@ def test_the_measured_regret_of_rbcsf_stays_below_its_bound() -> None:
         guaranteed_rate=0.15,
         speed_weight=20,
         R=SLOWEST_MEAN,
-        S=LARGEST_THETA,
-        L=LONGEST_CONTEXT,
+        S=MAX_THETA,
+        L=MAX_CONTEXT,
         delta=0.1,
     )
     assert (regret(*durations) <= bound).all()

@@ -121,7 +121,7 @@ def test_a_setting_is_found_and_confirmed_with_other_seeds(
 def test_the_figures_are_those_of_the_run() -> None:
     result = find_setting("tolerance", build_for("tolerance"), figure="mean_round", most=1e9, values=[2.0], rounds=40)
     plan = RunPlan("fair-pace", 40, 3, {"cohort_size": 3, "tolerance": 2.0}, world_settings={"clients": 12})
-    own = summarise(play_plan(plan), guaranteed_rate=0.15, accrual="available", paid="contributed")
+    own = summarise(play_plan(plan), guaranteed_rate=0.15, accrual="available", counts="completed")
     assert result.trials[0].runs[3] == own
 
 

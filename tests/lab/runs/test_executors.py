@@ -11,7 +11,7 @@ import pytest
 
 from turnout.errors import ClusterError
 from turnout.lab.runs import executors
-from turnout.lab.runs.executors import MOST_REPEATS, JoblibExecutor, ignored_interrupts
+from turnout.lab.runs.executors import MAX_REPEATS, JoblibExecutor, ignored_interrupts
 
 
 def die(folder: Path) -> None:
@@ -20,11 +20,11 @@ def die(folder: Path) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@pytest.mark.parametrize("repeats", [0, pytest.param(MOST_REPEATS, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("repeats", [0, pytest.param(MAX_REPEATS, marks=pytest.mark.thorough)])
 def test_a_task_whose_workers_always_die_starts_again_a_few_times_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repeats: int
 ) -> None:
-    monkeypatch.setattr(executors, "MOST_REPEATS", repeats)
+    monkeypatch.setattr(executors, "MAX_REPEATS", repeats)
     with pytest.raises(ClusterError, match=f"worker processes died {repeats + 1} times in a row, and no run was"):
         list(JoblibExecutor(2).run(die, [tmp_path]))
     assert len(list(tmp_path.iterdir())) == repeats + 1

@@ -472,7 +472,7 @@ def test_only_the_length_of_a_large_store_is_checked_on_opening(path: Path, monk
     path.write_bytes(bytes(content))
     with pytest.raises(StoreError, match="is truncated or damaged"):
         RunStore(path)
-    monkeypatch.setattr(database, "LARGEST_CHECKED", len(content))
+    monkeypatch.setattr(database, "MAX_CHECKED", len(content))
     RunStore(path, read_only=True).close()
     path.write_bytes(bytes(content[:-1]))
     with pytest.raises(StoreError, match="is truncated or damaged"):

@@ -30,7 +30,7 @@ def clocks(records: list[RoundRecord], metric: str) -> np.ndarray:
     return np.array([record.report.metrics[metric] for record in records])
 
 
-def test_no_more_turns_than_slots_are_under_way_and_nobody_has_two() -> None:
+def test_no_more_turns_than_slots_are_running_and_nobody_has_two() -> None:
     records = list(SlotRun(fair_pace(), PaperWorld(3), SLOTS).play(200))
     assert [record.round for record in records] == list(range(1, 201))
     start, end = clocks(records, STARTED), clocks(records, FINISHED)
@@ -38,10 +38,10 @@ def test_no_more_turns_than_slots_are_under_way_and_nobody_has_two() -> None:
     assert np.allclose(end - start, [record.report.exchange_times[0] for record in records])
     assert (np.diff(start) >= 0).all()
     for index in range(200):
-        under_way = (start <= start[index]) & (end > start[index])
-        under_way[index + 1 :] = False
-        assert under_way.sum() <= SLOTS
-        assert len(set(clients[under_way])) == under_way.sum()
+        running = (start <= start[index]) & (end > start[index])
+        running[index + 1 :] = False
+        assert running.sum() <= SLOTS
+        assert len(set(clients[running])) == running.sum()
     # From the first decisions on, all slots are filled at all times: each turn begins when an earlier one ends.
     assert start[SLOTS:].tolist() == sorted(end.tolist())[: 200 - SLOTS]
 
@@ -50,7 +50,7 @@ def test_the_record_contains_what_every_client_was_promised_and_got() -> None:
     policy = fair_pace()
     run = SlotRun(policy, PaperWorld(1), SLOTS)
     columns = RoundColumns.from_records(run.play(250), clients=40)
-    counted = shortfalls(columns, "3/160", accrual="available", paid="chosen", tolerance=1.0)
+    counted = shortfalls(columns, "3/160", accrual="available", counts="selected", tolerance=1.0)
     certificate = policy.certificate()
     assert counted.certificate.turns.tolist() == certificate.turns.tolist()
     assert counted.certificate.promised.tolist() == certificate.promised.tolist()
@@ -75,8 +75,8 @@ def test_a_long_turn_earns_one_turn_at_most() -> None:
     # Until its turn, it earned when it was available; then with 50 decisions.
     before = sum(bool(record.report.available[7]) for record in records[:begun])  # type: ignore[index]
     assert promised == pytest.approx((before + 50) / 50)
-    assert run.in_flight.unearned[7] == 300 - begun - 50
-    assert run.in_flight.unearned.sum() == 300 - begun - 50
+    assert run.running.unearned[7] == 300 - begun - 50
+    assert run.running.unearned.sum() == 300 - begun - 50
 
 
 def test_a_run_that_was_interrupted_goes_on_like_one_that_was_not() -> None:
@@ -185,8 +185,8 @@ def test_a_policy_that_selects_nobody_for_a_slot_is_refused() -> None:
 def test_a_run_whose_turns_have_ended_has_no_next_one_and_refuses_another_state() -> None:
     run = SlotRun(fair_pace(), PaperWorld(), 2)
     for _ in range(3):
-        flight = run.next_end(3)
-        run.end(flight, flight.record.report)
+        running_turn = run.next_end(3)
+        run.end(running_turn, running_turn.record.report)
     with pytest.raises(StateError, match="all 3 turns of the run have ended"):
         run.next_end(3)
     run, again = (SlotRun(fair_pace(), PaperWorld(), 2) for _ in range(2))

@@ -410,7 +410,7 @@ def test_training_killed_before_any_write_ends_equal(path: Path, kills: list[int
 # Runs without rounds.
 
 TURNS = [
-    replace(make_plan("random", 13, seed, buffer=buffer, evaluate_every=2), settings={}, concurrency=3)
+    replace(make_plan("random", 13, seed, updates_per_version=buffer, evaluate_every=2), settings={}, concurrency=3)
     for seed, buffer in ((0, 2), (1, 4))
 ]
 

@@ -23,7 +23,7 @@ DIGITS: dict[str, Any] = {"dataset": "digits", "items": 20, "hidden": 8, "batch"
 
 
 def buffered(seed: int = 0, **settings: Any) -> BufferedTraining:
-    world = training_world(seed, **{**DIGITS, "buffer": 4, **settings})
+    world = training_world(seed, **{**DIGITS, "updates_per_version": 4, **settings})
     assert isinstance(world, BufferedTraining)
     return world
 
@@ -61,7 +61,7 @@ def literal_model(world: BufferedTraining, records: list[RoundRecord]) -> tuple[
             models.append((1 - world.mixing * weight) * models[-1] + world.mixing * weight * trained)
             continue
         buffer.append(weight * (trained - start))
-        if len(buffer) == world.buffer:
+        if len(buffer) == world.updates_per_version:
             models.append(models[-1] + world.server_rate * np.mean(buffer, axis=0))
             buffer = []
     return models[-1], stale
@@ -69,7 +69,7 @@ def literal_model(world: BufferedTraining, records: list[RoundRecord]) -> tuple[
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"buffer": 1, "server_rate": 0.7}, {"buffer": 1, "mixing": 0.6}],
+    [{}, {"updates_per_version": 1, "server_rate": 0.7}, {"updates_per_version": 1, "mixing": 0.6}],
     ids=["FedBuff", "rate", "FedAsync"],
 )
 def test_the_model_equals_a_literal_computation(settings: dict[str, Any]) -> None:
@@ -81,7 +81,7 @@ def test_the_model_equals_a_literal_computation(settings: dict[str, Any]) -> Non
     assert [record.report.metrics["staleness"] for record in ended] == stale
     assert max(stale) > 0
     versions = [record.report.metrics["version"] for record in ended]
-    assert versions == [float((index + 1) // world.buffer) for index in range(40)]
+    assert versions == [float((index + 1) // world.updates_per_version) for index in range(40)]
     assert all(np.isfinite(record.report.losses).all() for record in records if record.report.losses is not None)
 
 
@@ -118,7 +118,9 @@ def test_updates_that_do_not_arrive_or_diverge_do_not_count() -> None:
 
 
 def test_a_run_that_was_interrupted_goes_on_like_one_that_was_not(tmp_path: Path) -> None:
-    plan = RunPlan("fair-pace", 90, 1, {"tolerance": 1.0}, "training", {**DIGITS, "buffer": 4}, concurrency=6)
+    plan = RunPlan(
+        "fair-pace", 90, 1, {"tolerance": 1.0}, "training", {**DIGITS, "updates_per_version": 4}, concurrency=6
+    )
     whole = play_plan(plan)
 
     class Stop(Exception):
@@ -151,8 +153,8 @@ def test_rounds_and_turns_are_not_confused() -> None:
     with pytest.raises(SettingError, match="this world averages the models of a cohort, so it needs rounds"):
         RunPlan("random", 5, world="training", world_settings=DIGITS, concurrency=3).start()
     with pytest.raises(SettingError, match="this world has no rounds: set the concurrency"):
-        RunPlan("random", 5, world="training", world_settings={**DIGITS, "buffer": 3}).start()
-    with pytest.raises(SettingError, match="mixing makes a version of every update, but buffer is 4"):
+        RunPlan("random", 5, world="training", world_settings={**DIGITS, "updates_per_version": 3}).start()
+    with pytest.raises(SettingError, match="mixing makes a version of every update, but updates_per_version is 4"):
         buffered(mixing=0.5)
     with pytest.raises(SettingError, match="mixing is a setting of training without rounds"):
         training_world(**DIGITS, mixing=0.5)

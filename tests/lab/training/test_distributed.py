@@ -86,7 +86,12 @@ def test_distributed_training_stores_the_same_runs(stores: tuple[RunStore, RunSt
 
 
 TURNS = RunPlan(
-    "random", 5, 1, world="training", world_settings={"dataset": "digits", **SETTINGS, "buffer": 2}, concurrency=3
+    "random",
+    5,
+    1,
+    world="training",
+    world_settings={"dataset": "digits", **SETTINGS, "updates_per_version": 2},
+    concurrency=3,
 )
 
 

@@ -339,7 +339,7 @@ def test_a_task_trains_in_traces_and_without_rounds() -> None:
     task = make_task(split=RAGGED)
     in_traces = task.world(TraceWorld(0, clients=CLIENTS), workers=1)
     assert "accuracy" in play_rounds(in_traces, 2)[-1].report.metrics
-    world = task.world(PaperWorld(0, clients=CLIENTS), buffer=2, workers=1)
+    world = task.world(PaperWorld(0, clients=CLIENTS), updates_per_version=2, workers=1)
     policy = make_policy("random", CLIENTS, cohort_size=1)
     records = list(SlotRun(policy, world, 3).play(8))
     assert max(record.report.metrics["version"] for record in records) >= 3
@@ -540,7 +540,10 @@ def test_the_world_training_accepts_a_task_or_its_name() -> None:
         assert first.federation.learner is not other.federation.learner
         assert first.federation.learner.training.batch_size == 3
         task = task_of_a_package()
-        worlds = [training_world(0, learner=task, inner="traces", world=world, buffer=buffer) for buffer in (None, 2)]
+        worlds = [
+            training_world(0, learner=task, inner="traces", world=world, updates_per_version=buffer)
+            for buffer in (None, 2)
+        ]
         assert worlds[0].federation.learner is worlds[1].federation.learner
         assert isinstance(worlds[0].inner, TraceWorld)
         assert isinstance(worlds[1], BufferedTraining)
@@ -553,7 +556,9 @@ def test_plans_with_a_task_train_together_and_equal_single_runs(tmp_path: Path) 
     rounds = [
         RunPlan("random", 3, seed, {"cohort_size": 2}, world="training", world_settings=settings) for seed in (0, 1)
     ]
-    turns = RunPlan("random", 5, 0, world="training", world_settings={**settings, "buffer": 2}, concurrency=2)
+    turns = RunPlan(
+        "random", 5, 0, world="training", world_settings={**settings, "updates_per_version": 2}, concurrency=2
+    )
     with RunStore(tmp_path / "runs.turnout") as store:
         for plan, run in zip([*rounds, turns], train_plans([*rounds, turns], store, workers=1), strict=True):
             alone, together = play_plan(plan).metrics["accuracy"], store.columns(run).metrics["accuracy"]

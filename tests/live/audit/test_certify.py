@@ -166,7 +166,7 @@ def test_a_forgery_with_a_correct_hash_is_detected_by_counting(certified: Path) 
 
     def no_client_available(events: list[dict[str, Any]]) -> None:
         event = next(rounds(events))
-        event["volunteers"] = "00" * (len(event["volunteers"]) // 2)
+        event["available_bits"] = "00" * (len(event["available_bits"]) // 2)
 
     def unknown_client(events: list[dict[str, Any]]) -> None:
         next(rounds(events))["clients"][0] = "unknown"
@@ -182,7 +182,7 @@ def test_a_forgery_with_a_correct_hash_is_detected_by_counting(certified: Path) 
         events[0]["terms"]["rate_units"] += 1
 
     def unknown_availability(events: list[dict[str, Any]]) -> None:
-        next(rounds(events))["volunteers"] = None
+        next(rounds(events))["available_bits"] = None
 
     def second_join(events: list[dict[str, Any]]) -> None:
         events[1]["clients"].append(events[1]["clients"][0])
@@ -208,14 +208,14 @@ def add_failed_client(event: dict[str, Any], client: str) -> None:
 
 
 def set_available(event: dict[str, Any], row: int, available: bool) -> None:
-    mask = bytearray.fromhex(event["volunteers"])
+    mask = bytearray.fromhex(event["available_bits"])
     bit = 1 << (7 - row % 8)
     mask[row // 8] = mask[row // 8] | bit if available else mask[row // 8] & ~bit
-    event["volunteers"] = mask.hex()
+    event["available_bits"] = mask.hex()
 
 
 def is_available(event: dict[str, Any], row: int) -> bool:
-    return bool(bytes.fromhex(event["volunteers"])[row // 8] >> (7 - row % 8) & 1)
+    return bool(bytes.fromhex(event["available_bits"])[row // 8] >> (7 - row % 8) & 1)
 
 
 @pytest.mark.parametrize("kind", ["retire", "forget"])
@@ -292,7 +292,7 @@ def test_the_verifier_runs_without_turnout_and_is_short(certified: Path, tmp_pat
     [
         {"policy": "rbcsf", "settings": {"guaranteed_rate": "2/7", "max_owed": 1.5, "speed_weight": 50.0}},
         {"settings": {"cohort_size": 3, "guaranteed_rate": "2/7", "max_owed": 0.5, "tolerance": 0.75}},
-        {"settings": {"cohort_size": 3, "guaranteed_rate": 0.2, "accrual": "always", "paid": "chosen"}},
+        {"settings": {"cohort_size": 3, "guaranteed_rate": 0.2, "accrual": "always", "counts": "selected"}},
         {"settings": {"cohort_size": 3, "guaranteed_rate": 0.0}},
         {"policy": "rbcsf", "settings": {"cohort_size": 3, "horizon": 30}, "overcommit": 1.5},
         {"settings": {"cohort_size": 3}, "overcommit": 1.5},

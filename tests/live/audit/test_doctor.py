@@ -74,17 +74,17 @@ def problems(path: Path) -> dict[str, Finding]:
 
 def forge_offer(db: sqlite3.Connection, round_: int = 5, under: int | None = None, **changes: Any) -> None:
     """Changes an offer and its digest; `under` is the round under which it is stored, by default its own."""
-    data, volunteers = fetch_row(db, "SELECT data, volunteers FROM offers WHERE round = ?", round_)
-    offer = unpack_offer(data, volunteers)
-    data, volunteers = pack_offer(replace(offer, **changes))
-    put_offer(db, round_ if under is None else under, volunteers, data)
+    data, available = fetch_row(db, "SELECT data, available FROM offers WHERE round = ?", round_)
+    offer = unpack_offer(data, available)
+    data, available = pack_offer(replace(offer, **changes))
+    put_offer(db, round_ if under is None else under, available, data)
 
 
-def put_offer(db: sqlite3.Connection, round_: int, volunteers: bytes, data: bytes) -> None:
-    digest = digest_of(volunteers, str(round_), data)
+def put_offer(db: sqlite3.Connection, round_: int, available: bytes, data: bytes) -> None:
+    digest = digest_of(available, str(round_), data)
     db.execute(
-        "INSERT OR REPLACE INTO offers (round, volunteers, data, digest, at) VALUES (?, ?, ?, ?, '')",
-        (round_, volunteers, data, digest),
+        "INSERT OR REPLACE INTO offers (round, available, data, digest, at) VALUES (?, ?, ?, ?, '')",
+        (round_, available, data, digest),
     )
 
 
@@ -125,7 +125,7 @@ OFFER_DAMAGE: list[tuple[Damage, str]] = [
         "the offer of round 5 does not match its digest",
     ),
     (
-        lambda db: db.execute("UPDATE offers SET volunteers = 'x' WHERE round = 5"),
+        lambda db: db.execute("UPDATE offers SET available = 'x' WHERE round = 5"),
         "the offer of round 5 does not match its digest",
     ),
     (
@@ -576,13 +576,13 @@ def test_files_that_are_no_fleets_are_refused(tmp_path: Path) -> None:
             examine(path)
 
 
-def test_an_outrun_client_is_paid_if_selection_is_paid(tmp_path: Path) -> None:
+def test_an_cut_off_client_is_paid_if_selection_is_paid(tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
-    settings = {"cohort_size": 2, "guaranteed_rate": 0.1, "paid": "chosen"}
+    settings = {"cohort_size": 2, "guaranteed_rate": 0.1, "counts": "selected"}
     with Scheduler.open(path, settings=settings, overcommit=2.0, deadline=60.0) as scheduler:
         chosen = scheduler.choose({f"phone-{n}": ClientStatus(1.0, 2.0) for n in range(6)})
         scheduler.report_many(dict.fromkeys(chosen[:2], 5.0))
         scheduler.close_round()
-        assert [turn.kind for turn in scheduler.history()].count("outrun") == 2
+        assert [turn.kind for turn in scheduler.history()].count("cut_off") == 2
         assert scheduler.certificate().turns.sum() == 4
     assert problems(path) == {}

@@ -68,7 +68,7 @@ def explain_all(scheduler: Scheduler, rounds: Iterable[int]) -> list[Explanation
         {},
         {"overcommit": 1.4},
         {"overcommit": "auto"},
-        {"settings": {**FAIR, "accrual": "always", "paid": "chosen"}},
+        {"settings": {**FAIR, "accrual": "always", "counts": "selected"}},
         {"settings": {**FAIR, "tolerance": 0.5, "exploration": 0.1, "forgetting": 0.9}},
         {"backoff_after": 1},
     ],
@@ -86,14 +86,14 @@ def test_every_client_of_every_round_is_explained_exactly(
     assert all(explanation.exact for explanation in explanations)
     for round_ in rounds[:-1]:
         of_round = [explanation for explanation in explanations if explanation.round == round_]
-        chosen = [explanation.client for explanation in of_round if explanation.standing == "chosen"]
+        chosen = [explanation.client for explanation in of_round if explanation.outcome == "chosen"]
         assert sorted(chosen) == sorted(cohorts[round_ - 1])
-    assert {"chosen", "not chosen", "not available"} <= {explanation.standing for explanation in explanations}
-    lacking = [explanation for explanation in explanations if explanation.standing == "not chosen"]
+    assert {"chosen", "not chosen", "not available"} <= {explanation.outcome for explanation in explanations}
+    lacking = [explanation for explanation in explanations if explanation.outcome == "not chosen"]
     assert all(explanation.missing_units for explanation in lacking if explanation.unit == "turns")
     # If all that were chosen are urgent, no place was left to the others.
     crowded = set(rounds) - {
-        explanation.round for explanation in explanations if explanation.standing == "chosen" and not explanation.urgent
+        explanation.round for explanation in explanations if explanation.outcome == "chosen" and not explanation.urgent
     }
     assert all(explanation.missing_units or explanation.round in crowded for explanation in lacking)
     assert packed(scheduler) == packed_from_disk(scheduler.path)
@@ -130,7 +130,7 @@ def test_the_missing_turns_are_exactly_those_with_which_the_client_is_selected(o
     checked = 0
     for row, client in enumerate(scheduler.clients):
         explanation = scheduler.explain(client)
-        if explanation.standing != "not chosen":
+        if explanation.outcome != "not chosen":
             continue
         checked += 1
         assert explanation.missing_units is not None
@@ -153,10 +153,10 @@ def test_clients_that_could_not_be_selected_are_explained(open_fleet: OpenFleet)
     play_round(scheduler, offered("a", "b", "c", "new"), 2.0)
     play_round(scheduler, offered("b", "c"), 2.0)
     backed_off, retired = scheduler.explain("a", 2), scheduler.explain("gone", 2)
-    assert backed_off.standing == "resting"
+    assert backed_off.outcome == "resting"
     assert backed_off.sentence == "a was backed off in round 2 after a miss, up to and including round 2."
-    assert (retired.standing, retired.sentence) == ("retired", "gone was retired before round 2.")
-    assert scheduler.explain("b", 2).standing in ("chosen", "not chosen")
+    assert (retired.outcome, retired.sentence) == ("retired", "gone was retired before round 2.")
+    assert scheduler.explain("b", 2).outcome in ("chosen", "not chosen")
     assert scheduler.explain("new", 1).sentence == "new had not joined the fleet before round 1."
     assert scheduler.explain("a").sentence == "a was not available in round 3."
     for round_ in (0, 4):
@@ -194,7 +194,7 @@ def test_in_a_large_fleet_only_the_selected_clients_are_recorded(
     assert None not in (explanation.seconds, explanation.threshold, explanation.objective)
     assert all(reason in explanation.sentence for reason in REASONS[policy])
     assert explanation.margin is None
-    sizes = rows_of(folder / "fleet.turnout", "SELECT LENGTH(volunteers) FROM offers")
+    sizes = rows_of(folder / "fleet.turnout", "SELECT LENGTH(available) FROM offers")
     assert all(size < 20 for (size,) in sizes)
     with pytest.raises(SettingError, match="record_offers_up_to"):
         open_fleet("other", record_offers_up_to=-1)
@@ -232,7 +232,7 @@ def test_forgetting_a_client_deletes_the_offers_in_which_it_was_available(
     explanation = scheduler.explain("c0", 5)
     assert not explanation.exact
     assert "a client of the offer was forgotten since" in explanation.sentence
-    assert scheduler.explain("forgotten-1", 12).standing == "retired"
+    assert scheduler.explain("forgotten-1", 12).outcome == "retired"
 
 
 def test_a_selection_that_cannot_be_repeated_is_not_explained_exactly(open_fleet: OpenFleet) -> None:
@@ -283,7 +283,7 @@ def test_other_policies_are_explained_without_an_objective(open_fleet: OpenFleet
     scheduler = open_fleet(policy="random")
     chosen = play_round(scheduler, offered(*named(4)))
     explanation = scheduler.explain(chosen[0])
-    assert (explanation.standing, explanation.exact, explanation.policy) == ("chosen", False, "random")
+    assert (explanation.outcome, explanation.exact, explanation.policy) == ("chosen", False, "random")
     assert "random did not weigh seconds against turns owed" in explanation.sentence
 
 
@@ -302,5 +302,5 @@ def test_offers_are_kept_small(open_fleet: OpenFleet, folder: Path) -> None:
     rng = np.random.default_rng(0)
     statuses = {f"c{row}": ClientStatus(rng.uniform(0.5, 2.0), rng.uniform(2.0, 4.0)) for row in range(clients)}
     play_round(scheduler, statuses)
-    ((size,),) = rows_of(folder / "fleet.turnout", "SELECT LENGTH(data) + LENGTH(volunteers) FROM offers")
+    ((size,),) = rows_of(folder / "fleet.turnout", "SELECT LENGTH(data) + LENGTH(available) FROM offers")
     assert size < 17 * clients + 3500

@@ -76,7 +76,7 @@ FORGERIES: dict[str, tuple[Callable[[Header], None], str]] = {
     "an endless tolerance": (change_term("tolerance", "1e999999999"), "OverflowError"),
     "a tiny tolerance": (change_term("tolerance", "1e-999999999"), "the tolerance of the terms is not a fraction"),
     "accrual": (change_term("accrual", "always"), "accrual of the terms is not that of the settings"),
-    "paid": (change_term("paid", "chosen"), "paid of the terms is not that of the settings"),
+    "counts": (change_term("counts", "chosen"), "paid of the terms is not that of the settings"),
     "a lower cap": (change_term("cap_units", 1), "cap_units of the terms do not follow from max_owed"),
     "no cap": (change_term("cap_units", None), "cap_units of the terms do not follow from max_owed"),
     "the policy": (change_policy, "the policy is not that of the settings"),
@@ -103,7 +103,7 @@ SETTINGS: list[dict[str, Any]] = [
     {"deadline": "auto"},
     *({"settings": {"guaranteed_rate": rate}} for rate in (0, 0.0, 1e-05, 0.15, "2/7", "1e-1", "0.125", 1 / 3)),
     *({"settings": {"tolerance": tolerance}} for tolerance in (0.3, 1, 7.25, 1e6)),
-    {"settings": {"max_owed": 2.7, "accrual": "always", "paid": "chosen"}},
+    {"settings": {"max_owed": 2.7, "accrual": "always", "counts": "selected"}},
     {"settings": {"max_owed": None}},
     {"settings": {"guaranteed_rate": [0.1, "1/7", 0.25, 0.1]}},
     {"settings": {"guaranteed_rate": [1 / 3, 0.123456789, 0.1234567891, 0.2]}},
@@ -138,7 +138,7 @@ def test_the_terms_of_every_fleet_follow_from_its_settings(options: dict[str, An
     stored = json.loads(json.dumps(settings.to_dict()))
     terms = json.loads(json.dumps(_terms(fleet.policy)))
     verify.check_terms(stored, terms)
-    for key, value in (("units_per_turn", 7 * terms["units_per_turn"] + 1), ("cap_units", 12_345_678), ("paid", "x")):
+    for key, value in (("units_per_turn", 7 * terms["units_per_turn"] + 1), ("cap_units", 12_345_678), ("counts", "x")):
         if key != "units_per_turn" or terms["rate_units"] != 0:
             with pytest.raises(ValueError, match=r"of the terms"):
                 verify.check_terms(stored, {**terms, key: value})
@@ -159,7 +159,7 @@ def test_a_certificate_of_an_unknown_policy_is_verified(events: list[dict[str, A
     "text",
     ["[" * 100_000, '{"a":' * 100_000, "9" * 5000, "", "null", "1e400", '{"clients": 5}', '{"clients": {"a": 1e400}}'],
 )
-def test_f11_a_hostile_certificate_or_record_is_reported_in_one_line(
+def test_a_hostile_certificate_or_record_is_reported_in_one_line(
     events: list[dict[str, Any]], tmp_path: Path, text: str
 ) -> None:
     certificate, record, hostile = tmp_path / "c.json", tmp_path / "c.jsonl", tmp_path / "hostile"
@@ -174,7 +174,7 @@ def test_f11_a_hostile_certificate_or_record_is_reported_in_one_line(
         assert all(len(line) < 1100 for line in lines)
 
 
-def test_f11_lines_and_certificates_have_a_largest_size(
+def test_lines_and_certificates_have_a_largest_size(
     events: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     record, certificate = as_record(events), certificate_of(as_record(events))
@@ -189,7 +189,7 @@ def test_f11_lines_and_certificates_have_a_largest_size(
     assert json.loads(certificate)["record_sha256"] == digest
 
 
-def test_f11_an_endless_certificate_takes_little_memory() -> None:
+def test_an_endless_certificate_takes_little_memory() -> None:
     code, output, errors = run_limited("verify", "/dev/zero", "/dev/zero")
     assert (code, errors) == (1, "")
     assert output.splitlines()[-1] == "NOT verified."

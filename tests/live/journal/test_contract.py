@@ -56,7 +56,7 @@ def open_journal(folder: Path) -> Iterator[OpenJournal]:
 def opened_round(number: int, rows: list[int], clients: int) -> OpenRound:
     return OpenRound(
         round=number,
-        wanted=len(rows),
+        target_size=len(rows),
         deadline=60.0,
         opened=AT,
         monotonic=1.0,
@@ -90,7 +90,7 @@ def write_round(changes: Changes, number: int, rows: list[int], ids: list[str]) 
     changes.put_open_round(opened, [ids[row] for row in rows])
     offer = RecordedOffer(number, opened.rows, opened.reasons, opened.available, np.zeros((len(ids), 2)))
     changes.put_offer(offer, AT)
-    data, mask = pack_closed(closed_round(opened), opened=AT, closed=AT, wanted=len(rows))
+    data, mask = pack_closed(closed_round(opened), opened=AT, closed=AT, target_size=len(rows))
     event = changes.add_event("close", data, mask)
     changes.put_closed_round(number)
     changes.put_turns([Turn(number, row, ids[row], "arrived", 2.5, at=AT) for row in rows])
@@ -328,7 +328,7 @@ def test_a_forgotten_client_is_in_no_answer_from_the_first_step_on(open_journal:
     assert "secret" not in answers()
     assert [turn.seconds for turn in reader.turns_of(3)] == [2.5, 0.0]
     assert json.loads(next(iter(reader.events()))[2]) == ["a", "forgotten-1", "c"]
-    assert not journal.is_unclean
+    assert not journal.needs_vacuum
     head_of(journal)
 
 

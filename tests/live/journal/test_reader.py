@@ -130,7 +130,7 @@ def test_a_closed_round_is_read_as_the_scheduler_exports_it(open_fleet: OpenFlee
             assert set(closed.outcomes.tolist()) <= {"arrived", "late", "failed"}
             assert closed.seconds.tolist() == entry["seconds"]
             assert closed.contexts.tolist() == entry["contexts"]
-            assert closed.wanted == entry["wanted"]
+            assert closed.target_size == entry["target_size"]
             assert closed.available is not None
             assert closed.available.sum() == entry["available"]
             assert closed.opened == datetime.fromisoformat(entry["opened"])

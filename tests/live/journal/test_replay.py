@@ -38,7 +38,7 @@ def written_slots(path: Path) -> Path:
     """Writes a fleet without rounds and without a snapshot; returns its path."""
     with open_slots(path) as scheduler:
         play_turns(scheduler, 4)
-        assert len(scheduler.in_flight()) > 1
+        assert len(scheduler.running()) > 1
     return path
 
 
@@ -80,7 +80,7 @@ def test_a_fleet_without_rounds_is_refused_if_the_presence_at_a_decision_is_miss
 
 
 def give_a_turn_to_another_client(db: sqlite3.Connection) -> None:
-    """Stores the data of the newest turn under way under the number of the oldest, with the right digest."""
+    """Stores the data of the newest running turn under the number of the oldest, with the right digest."""
     first, last = fetch_row(db, "SELECT MIN(round), MAX(round) FROM open_round")
     (data,) = fetch_row(db, "SELECT data FROM open_round WHERE round = ?", last)
     values = (data, digest_of(b"", str(first), data), first)
@@ -92,16 +92,16 @@ def give_a_turn_to_another_client(db: sqlite3.Connection) -> None:
     [
         (
             lambda db: db.execute("UPDATE open_round SET digest = x'00'"),
-            r"the turn \d+ that is under way does not match its digest",
+            r"the turn \d+ that is running does not match its digest",
         ),
         (
             lambda db: db.execute("DELETE FROM open_round WHERE round = (SELECT MAX(round) FROM open_round)"),
-            "the turns under way are not those of the decisions",
+            "the running turns are not those of the decisions",
         ),
-        (give_a_turn_to_another_client, "the turns under way are not those of the decisions"),
+        (give_a_turn_to_another_client, "the running turns are not those of the decisions"),
     ],
 )
-def test_a_fleet_without_rounds_is_refused_if_its_turns_under_way_are_damaged(
+def test_a_fleet_without_rounds_is_refused_if_its_turns_running_are_damaged(
     folder: Path, damage: Callable[[sqlite3.Connection], object], message: str
 ) -> None:
     path = written_slots(folder / "fleet.turnout")

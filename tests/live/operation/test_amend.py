@@ -43,7 +43,7 @@ POLICIES: Mapping[str, Mapping[str, Any]] = {
     "fair-pace": {"policy": "fair-pace", "settings": {"cohort_size": 2, "guaranteed_rate": "1/6"}},
     "fair-pace always": {
         "policy": "fair-pace",
-        "settings": {"cohort_size": 2, "guaranteed_rate": "1/6", "accrual": "always", "paid": "chosen"},
+        "settings": {"cohort_size": 2, "guaranteed_rate": "1/6", "accrual": "always", "counts": "selected"},
     },
     "rbcsf": {"policy": "rbcsf", "settings": {"cohort_size": 2, "guaranteed_rate": "1/6", "max_owed": 1.5}},
     "with-guarantee": {
@@ -79,7 +79,7 @@ class Recount:
 
     rate: Fraction
     accrual: str
-    paid: str
+    counts: str
     tolerance: Fraction = Fraction(2)
     cap: Fraction | None = None
     rounds: int = 0
@@ -94,7 +94,7 @@ class Recount:
             if not account.has_left and (client in available or self.accrual == "always"):
                 account.promised += self.rate
                 account.owed += self.rate
-            if outcomes.get(client) == "arrived" or (client in outcomes and self.paid == "chosen"):
+            if outcomes.get(client) == "arrived" or (client in outcomes and self.counts == "selected"):
                 account.turns += 1
                 account.owed = max(account.owed - 1, Fraction(0))
         self.limit()
@@ -161,7 +161,7 @@ class Life:
         own = options["settings"]
         always = own.get("accrual") == "always"
         self.recount = Recount(
-            Fraction(1, 6), "always" if always else "available", "chosen" if always else "contributed"
+            Fraction(1, 6), "always" if always else "available", "selected" if always else "completed"
         )
         if name == "rbcsf":
             self.recount.cap = Fraction(3, 2)
@@ -335,7 +335,7 @@ def test_everything_learned_stays(open_fleet: OpenFleet) -> None:
         assert np.array_equal(value, after[key]), key
     assert len(scheduler.choose(offered(*named(8)))) == 5  # 3 · 1.5, rounded up
     assert scheduler.open_round is not None
-    assert (scheduler.open_round.wanted, scheduler.open_round.deadline) == (3, None)
+    assert (scheduler.open_round.target_size, scheduler.open_round.deadline) == (3, None)
 
 
 def test_a_fleet_whose_rate_was_amended_to_its_own_selects_like_one_that_never_was(open_fleet: OpenFleet) -> None:
@@ -670,7 +670,7 @@ def test_debts_are_forfeited_to_the_cap_of_the_time(open_fleet: OpenFleet, folde
         "settings": {"cohort_size": 1, "guaranteed_rate": 1, "speed_weight": 0.01},
     }
     scheduler = open_fleet(**options, deadline=100.0)
-    recount = Recount(Fraction(1), "available", "contributed")
+    recount = Recount(Fraction(1), "available", "completed")
     seconds = {"a": 1.0, "b": 20.0, "c": 30.0, "d": 90.0}
     caps = {100.0: 11, 1500.0: 25, 300.0: 13, 3000.0: 40}  # 10 turns more than outweigh the deadline
     for deadline, cap in caps.items():
@@ -725,7 +725,7 @@ def test_a_past_round_is_explained_with_the_settings_of_that_round(open_fleet: O
     for (client, number), explanation in before.items():
         assert scheduler.explain(client, number) == explanation
     later = [scheduler.explain(client, 11) for client in named(8)]
-    assert sum(explanation.standing == "chosen" for explanation in later) == 4
+    assert sum(explanation.outcome == "chosen" for explanation in later) == 4
     assert all(explanation.exact for explanation in later)
 
 

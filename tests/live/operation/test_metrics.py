@@ -9,7 +9,7 @@ import pytest
 from live.fleets import OpenFleet, named, offered, play_round
 from turnout.errors import ReportError
 from turnout.live import FleetReader, Reporter
-from turnout.live._internals import WriterFigures, session_of
+from turnout.live._internals import WriterMetrics, session_of
 
 
 def test_a_new_fleet_has_nothing_to_measure(open_fleet: OpenFleet) -> None:
@@ -57,7 +57,7 @@ def test_the_figures_follow_the_fleet(open_fleet: OpenFleet) -> None:
 def test_readers_see_the_figures_that_the_writer_stored_with_the_last_closed_round(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 2})
     with FleetReader(scheduler.path) as reader:
-        assert reader.writer() == WriterFigures()
+        assert reader.writer() == WriterMetrics()
         assert reader.writer().snapshot_age == 0
         play_round(scheduler, offered(*named(4)))
         a, _ = scheduler.choose(offered(*named(4)))
@@ -93,7 +93,7 @@ def test_one_event_is_logged_for_each_choice_report_close_and_refusal(
         "choose fleet=fleet.turnout round=1 available=2 chosen=2 deadline=10",
         "report fleet=fleet.turnout client='a phone' seconds=2.5 new=True",
         "report fleet=fleet.turnout client='b=c' why='the \"battery\" died' new=True",
-        "close fleet=fleet.turnout round=1 arrived=1 surplus=0 outrun=0 late=0 failed=1",
+        "close fleet=fleet.turnout round=1 arrived=1 surplus=0 cut_off=0 late=0 failed=1",
     ]
     assert events[1].values["client"] == "a phone"  # type: ignore[attr-defined]
     assert events[1].filename == "session.py"

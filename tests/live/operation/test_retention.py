@@ -35,7 +35,7 @@ from turnout.live._internals import FleetTotals, StaleError, examine, journal_of
 from turnout.live._internals import verify as verifier
 from turnout.live.journal import summary as summary_module
 from turnout.live.journal.journal import Journal
-from turnout.live.retention import LEAST_ROUNDS, Retention
+from turnout.live.retention import MIN_ROUNDS, Retention
 
 KEPT = {**restless_server.SETTINGS, "keep_rounds": 4, "keep_offers": 3}
 ROUNDS = 32
@@ -133,7 +133,7 @@ def test_totals_are_those_of_all_rounds(kept: Path, whole: Path) -> None:
     for row, kind, spent, number in rows_of(whole, query):
         counts[kind][row] += 1
         last[row] = max(last[row], number)
-        seconds[row] += spent if kind in ("arrived", "surplus") else 0.0
+        seconds[row] += spent if kind in ("arrived", "redundant") else 0.0
     assert {kind: values.tolist() for kind, values in counts.items()} == {
         kind: values.tolist() for kind, values in totals.counts.items()
     }
@@ -193,7 +193,7 @@ def _check_by_fractions(record: Path, content: dict[str, Any]) -> None:
         elif event["kind"] in ("retire", "forget"):
             left.add(event["client"])
         elif event["kind"] == "round":
-            mask = np.unpackbits(np.frombuffer(bytes.fromhex(event["volunteers"]), dtype=np.uint8))
+            mask = np.unpackbits(np.frombuffer(bytes.fromhex(event["available_bits"]), dtype=np.uint8))
             for row, name in enumerate(promised):
                 if mask[row] and name not in left:
                     promised[name] += rate
@@ -453,8 +453,8 @@ def test_a_period_in_days_is_judged_by_the_clock_and_keeps_some_rounds_in_any_ca
     now = datetime(2026, 5, 31, tzinfo=UTC)
     old, young = ((now - timedelta(days=days)).isoformat(timespec="milliseconds") for days in (31, 29))
     at = now.isoformat(timespec="milliseconds")
-    assert period.is_over(1, old, 1 + LEAST_ROUNDS, at)
-    assert not period.is_over(2, old, 1 + LEAST_ROUNDS, at)
+    assert period.is_over(1, old, 1 + MIN_ROUNDS, at)
+    assert not period.is_over(2, old, 1 + MIN_ROUNDS, at)
     assert not period.is_over(1, young, 10**6, at)
     assert not period.is_over(1, None, 10**6, at)
     assert period.has_quarter_passed(1, old, 2, at)
@@ -477,7 +477,7 @@ def test_rounds_are_kept_for_days(open_fleet: OpenFleet, monkeypatch: pytest.Mon
         monkeypatch.setattr(f"turnout.live.{module}.now", now)
     monkeypatch.setattr("turnout.live.serving.rounds.SNAPSHOT_EVERY", 10)
     for module in ("retention", "journal.changes"):
-        monkeypatch.setattr(f"turnout.live.{module}.LEAST_ROUNDS", 30)
+        monkeypatch.setattr(f"turnout.live.{module}.MIN_ROUNDS", 30)
     scheduler = open_fleet(settings={"cohort_size": 1}, keep_rounds="5 days", keep_offers="5 days")
     session_of(scheduler).journal._file.connection.execute("PRAGMA synchronous = OFF")
     for number in range(120):

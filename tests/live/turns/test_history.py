@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from turnout.live import ClientHistory
-from turnout.live._internals import FAILED, KINDS, LATE, OUTRUN, SURPLUS
+from turnout.live._internals import CUT_OFF, FAILED, KINDS, LATE, REDUNDANT
 from turnout.live.turns.history import JUDGED_AFTER
 from turnout.live.turns.reliability import EMA_WEIGHT, SUSPECT_AFTER
 
@@ -29,7 +29,7 @@ class LiteralHistory:
     def record(self, kind: int, seconds: float, predicted: float) -> None:
         if kind in (LATE, FAILED):
             self.lost += 1
-        if kind > SURPLUS:
+        if kind > REDUNDANT:
             return
         if self.arrived >= JUDGED_AFTER and predicted == predicted:
             step = max(EMA_WEIGHT, 1 / (self.arrived - JUDGED_AFTER + 1))
@@ -70,7 +70,7 @@ def test_a_history_equals_a_literal_count(rounds: list[dict[int, tuple[int, floa
 def test_without_a_time_model_only_the_outcomes_are_counted() -> None:
     history = ClientHistory()
     history.add(2)
-    for kind in (SURPLUS, OUTRUN, LATE, FAILED):
+    for kind in (REDUNDANT, CUT_OFF, LATE, FAILED):
         history.record(np.array([1]), np.array([kind]), np.array([3.0]), None)
     assert (history.arrived.tolist(), history.lost.tolist()) == ([0, 1], [0, 2])
     assert not history.typical_seconds.any()

@@ -212,15 +212,15 @@ def test_every_client_of_a_round_is_explained_exactly(name: str, settings: dict[
         assert result.exact
         assert result.client == str(row)
         if not offer.available[row]:
-            assert (result.standing, result.margin) == ("not available", None)
+            assert (result.outcome, result.margin) == ("not available", None)
             assert result.sentence == f"{row} was not available in round {rounds + 1}."
         elif row in selection.clients:
-            assert result.standing == "chosen"
+            assert result.outcome == "chosen"
             assert result.margin is not None
             assert result.margin >= 0
             assert result.objective == selection.reasons["objective"]
         else:
-            assert result.standing == "not chosen"
+            assert result.outcome == "not chosen"
             check_missing_debt(policy, offer, row, result.missing_units)
 
 
@@ -271,7 +271,7 @@ def test_ties_and_cohorts_of_all_available_clients_are_explained() -> None:
     few = replace(offer, available=np.array([True, False, False, True]))
     only = explain_choice(policy, few, policy.ask(few), 3)
     assert only.sentence == "3 was chosen because all available clients were."
-    assert (only.exact, only.margin, only.standing) == (True, None, "chosen")
+    assert (only.exact, only.margin, only.outcome) == (True, None, "chosen")
 
 
 def test_the_sentence_states_why_the_number_of_rounds_is_unknown() -> None:
@@ -332,7 +332,7 @@ def test_the_places_of_the_offer_are_explained(places: int) -> None:
     for row in np.flatnonzero(offer.available).tolist():
         result = explain_choice(policy, offer, selection, row)
         assert result.exact
-        assert result.standing == ("chosen" if row in selection.clients else "not chosen")
+        assert result.outcome == ("chosen" if row in selection.clients else "not chosen")
     more = policy.ask(replace(offer, places=10))  # as over-selection does, whose number of places is not recorded
     assert explain_choice(policy, replace(offer, places=None), more, int(more.clients[0])).exact
 
@@ -343,6 +343,6 @@ def test_a_client_that_a_wrapper_excludes_is_explained() -> None:
     excluded = int(np.flatnonzero(offer.available)[-1])
     assert excluded >= 30
     result = explain_choice(policy, offer, selection, excluded)
-    assert (result.standing, result.exact) == ("excluded", True)
+    assert (result.outcome, result.exact) == ("excluded", True)
     assert result.sentence == f"{excluded} was excluded in round 11 by a wrapper around the policy."
-    assert explain_choice(policy, offer, selection, int(selection.clients[0])).standing == "chosen"
+    assert explain_choice(policy, offer, selection, int(selection.clients[0])).outcome == "chosen"

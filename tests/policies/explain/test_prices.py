@@ -104,7 +104,7 @@ def check_client(policy: FairPace, offer: RoundOffer, selection: Selection, row:
     result = explain_choice(policy, offer, selection, row)
     assert result.exact
     assert result.unit == "seconds"
-    assert (result.standing == "chosen") == (row in selection.clients)
+    assert (result.outcome == "chosen") == (row in selection.clients)
     assert result.urgent == (row in problem.urgent)
     if result.urgent or not contested.size:
         counts["urgent" if result.urgent else "no places"] += 1
@@ -112,7 +112,7 @@ def check_client(policy: FairPace, offer: RoundOffer, selection: Selection, row:
         return
     margin = selection_margin(problem, row)
     best = search(contested)
-    if result.standing == "chosen":
+    if result.outcome == "chosen":
         counts["chosen"] += 1
         if contested.size >= contested.available.sum():
             assert result.margin is None
@@ -260,9 +260,9 @@ def test_urgent_clients_are_explained() -> None:
     assert result.sentence == (
         "h11 was chosen first because it is urgent: it is 0.9 turns behind and may be 0.9 behind."
     )
-    assert (result.urgent, result.standing, result.margin, result.rounds_until) == (True, "chosen", None, None)
+    assert (result.urgent, result.outcome, result.margin, result.rounds_until) == (True, "chosen", None, None)
     other = explained(policy, offer, 3)
-    assert (other.urgent, other.standing) == (False, "chosen")
+    assert (other.urgent, other.outcome) == (False, "chosen")
     assert other.threshold == 100.0
 
 
@@ -289,7 +289,7 @@ def test_places_that_all_go_to_urgent_clients_are_explained() -> None:
         "further behind their limits. Without a turn h1 is one of the most urgent in 1 round, if it is available in "
         "each and nothing else changes."
     )
-    assert (urgent.urgent, urgent.standing, urgent.rounds_until) == (True, "not chosen", 1)
+    assert (urgent.urgent, urgent.outcome, urgent.rounds_until) == (True, "not chosen", 1)
     slower = explained(policy, offer, 2)
     assert slower.rounds_until == 1
     calm = explained(policy, offer, 4)
@@ -297,7 +297,7 @@ def test_places_that_all_go_to_urgent_clients_are_explained() -> None:
         "h4 was not chosen because all places went to urgent clients; it usually takes 3.4 s"
     )
     # It is 0.3 turns behind and has to be 1.1 behind, as the last of the others, of which it is faster.
-    assert (calm.urgent, calm.standing, calm.rounds_until) == (False, "not chosen", 8)
+    assert (calm.urgent, calm.outcome, calm.rounds_until) == (False, "not chosen", 8)
 
 
 def test_a_client_that_should_be_ahead_is_explained() -> None:
@@ -338,9 +338,9 @@ def test_every_client_of_a_round_in_the_papers_world_is_explained_exactly(accrua
         result = explain_choice(policy, offer, selection, row)
         assert result.exact
         if not offer.available[row]:
-            assert result.standing == "not available"
+            assert result.outcome == "not available"
         else:
-            assert (result.standing == "chosen") == (row in selection.clients)
+            assert (result.outcome == "chosen") == (row in selection.clients)
             assert result.rounds_until is None or result.rounds_until >= 1
 
 

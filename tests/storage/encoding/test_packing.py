@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as arrays_of
 
 from turnout.errors import StoreError
 from turnout.lab.columns import RoundColumns
-from turnout.storage.encoding.packing import LARGEST_ENTRY, MAGIC, pack, pack_snapshot, unpack, unpack_snapshot
+from turnout.storage.encoding.packing import MAGIC, MAX_ENTRY, pack, pack_snapshot, unpack, unpack_snapshot
 
 TYPES = st.sampled_from(["<i8", "<i4", "|i1", "<u8", "|u1", "<f8", "<f4", "|b1", "<U3", ">i8", "<c16", "<c8"])
 #: Numbers that are easily confused with others, or do not fit into fewer bytes.
@@ -35,7 +35,7 @@ def any_arrays(draw: st.DrawFn) -> npt.NDArray[Any]:
     elements = arrays_of.from_dtype(dtype)
     if dtype.kind == "f":
         elements |= st.sampled_from(FLOATS)
-    elif dtype.kind == "i" and dtype.itemsize == LARGEST_ENTRY:
+    elif dtype.kind == "i" and dtype.itemsize == MAX_ENTRY:
         elements |= st.sampled_from(INTEGERS)
     few = draw(arrays_of.arrays(dtype, draw(st.integers(1, 8)), elements=elements, fill=st.nothing()))
     largest = 2 ** draw(st.sampled_from([7, 15, 31, 62]))

@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-LEAST_CPU = 0.05  # in cores: a fully loaded machine is slow, but still available
+MIN_CPU = 0.05  # in cores: a fully loaded machine is slow, but still available
 UNKNOWN_BANDWIDTH = 1.0
-SHORTEST_INTERVAL = 0.1  # seconds: over a shorter interval the counters of the system are too coarse
+MIN_INTERVAL = 0.1  # seconds: over a shorter interval the counters of the system are too coarse
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def free_cpu() -> float:
     has none.
     """
     cores = float(os.cpu_count() or 1)
-    return max(cores - _busy_cores(), LEAST_CPU)
+    return max(cores - _busy_cores(), MIN_CPU)
 
 
 def bandwidth() -> float:
@@ -61,9 +61,9 @@ def _busy_cores() -> float:
     psutil = _psutil()
     if psutil is not None:
         earlier, now = (_samples[-1] if _samples else None), _sample(psutil)
-        if earlier is None or now.moment - earlier.moment >= SHORTEST_INTERVAL:
+        if earlier is None or now.moment - earlier.moment >= MIN_INTERVAL:
             _samples[:] = [now]
-        if earlier is not None and now.moment - earlier.moment >= SHORTEST_INTERVAL:
+        if earlier is not None and now.moment - earlier.moment >= MIN_INTERVAL:
             return now.busy_since(earlier)
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from turnout.kernel.certificate import Certificate
 from turnout.live import Scheduler, Turn
-from turnout.live._internals import ARRIVED, KINDS, SURPLUS, session_of
+from turnout.live._internals import ARRIVED, KINDS, REDUNDANT, session_of
 
 MAX_LISTED = 10  # clients named in one log line
 
@@ -54,7 +54,7 @@ def describe_closed_round(
         parts.append(f"the last one back was {slowest} after {times[slowest]:.1f} s{prediction}")
     elif turns:
         parts.append("no client came back")
-    for kind in reversed(KINDS[SURPLUS:]):
+    for kind in reversed(KINDS[REDUNDANT:]):
         clients = [f"{turn.id}: {turn.why}" if turn.why else turn.id for turn in turns if turn.kind == kind]
         if clients:
             parts.append(f"{kind} {join_first(clients)}")

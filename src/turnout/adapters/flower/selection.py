@@ -84,7 +84,7 @@ class FairSelection(Strategy):
             used, training ends with an error; None: never.
         poll: seconds between two polls for replies.
         concurrency: in a fleet without rounds, its number of slots; by default that of the scheduler.
-        buffer: in such a fleet, the number of updates that make a version of the model; by default the concurrency.
+        updates_per_version: in such a fleet, the number of updates that make a version of the model; by default the concurrency.
         discount: an update is multiplied by (1 + staleness)^−discount, where staleness is the number of versions since
             the one that the client was sent; 0: not at all.
         evaluate_every: clients evaluate the model after every so many rounds, or versions, and after the last one.
@@ -114,7 +114,7 @@ class FairSelection(Strategy):
         max_failed_rounds: int | None = 5,
         poll: float = POLL,
         concurrency: int | None = None,
-        buffer: int | None = None,
+        updates_per_version: int | None = None,
         discount: float = 0.5,
         evaluate_every: int = 1,
         tracker: str | Tracker | None = None,
@@ -136,7 +136,7 @@ class FairSelection(Strategy):
             strategy,
             scheduler,
             concurrency,
-            buffer,
+            updates_per_version,
             discount,
             is_queried=context == "query",
             is_simulated=simulated is not None,

@@ -15,7 +15,7 @@ QUERY = f"query.{ACTION}"
 CLIENT_ID = "client-id"
 INFO = "info"  # the one entry of the record in a reply, as JSON: Flower takes much longer to send several entries
 GROUPS = "groups"  # in a query: the entries of the node's configuration that the server asks for
-LONGEST_ID = 1024  # bytes
+MAX_ID = 1024  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,6 @@ def _texts(groups: Any) -> dict[str, str]:
 def is_client_id(text: str) -> bool:
     """Returns whether the scheduler accepts this id: 1 to 1,024 bytes of valid UTF-8 without null characters."""
     try:
-        return 0 < len(text.encode()) <= LONGEST_ID and "\0" not in text
+        return 0 < len(text.encode()) <= MAX_ID and "\0" not in text
     except UnicodeEncodeError:  # a lone surrogate
         return False

@@ -22,7 +22,7 @@ from turnout.adapters.nvflare.fleet import FleetPlan, SchedulerOptions
 from turnout.adapters.nvflare.recipes import PACKAGE, job_of
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
-from turnout.live import PAPER_FEATURES, Features, GivenTurn, Scheduler
+from turnout.live import PAPER_FEATURES, Features, RunningTurn, Scheduler
 from turnout.live._internals import session_of
 from turnout.log import EscapingLog
 
@@ -37,7 +37,7 @@ SHORTEST = 1e-6  # seconds: an exchange time must be positive, even below the re
 class DeviceTurn(NamedTuple):
     """A turn that a device was given, and when, by the monotonic clock."""
 
-    turn: GivenTurn
+    turn: RunningTurn
     given: float
 
     @property
@@ -149,9 +149,9 @@ class FairDeviceManager(DeviceManager):
             if not statuses and not scheduler.clients:
                 return
             turns, before = scheduler.fill(statuses), set(self.current_selection)
-            under_way = {turn.id: turn for turn in scheduler.in_flight()}
-            self._end_late({device for device, given in self._turns.items() if given.turn.id not in under_way})
-            for turn in self._taken_over(scheduler, under_way.values()) if is_first else turns:
+            running = {turn.id: turn for turn in scheduler.running()}
+            self._end_late({device for device, given in self._turns.items() if given.turn.id not in running})
+            for turn in self._taken_over(scheduler, running.values()) if is_first else turns:
                 self._turns[turn.client] = DeviceTurn(turn, time.monotonic())
                 self._trained_on[turn.client] = self.current_selection[turn.client] = self._version
                 self.used_devices[turn.client] = {"model_version": self._version, "turn": turn.id}
@@ -204,8 +204,8 @@ class FairDeviceManager(DeviceManager):
             self.used_devices.pop(device, None)
             log.warning("turnout: %s is late, and another device gets its slot", device)
 
-    def _taken_over(self, scheduler: Scheduler, turns: Iterable[GivenTurn]) -> list[GivenTurn]:
-        """Returns the turns under way of available devices: those that an earlier job gave train again."""
+    def _taken_over(self, scheduler: Scheduler, turns: Iterable[RunningTurn]) -> list[RunningTurn]:
+        """Returns the running turns of available devices: those that an earlier job gave train again."""
         kept = []
         for turn in turns:
             if turn.client in self.available_devices:

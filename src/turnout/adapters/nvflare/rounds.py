@@ -153,7 +153,7 @@ class FleetRounds:
             if client not in current.recorded:
                 self.scheduler.report(client, seconds, round=current.opened.round, loss=loss)
             is_complete = current.assigned == current.cohort
-            return is_complete and current.contributions >= current.opened.wanted
+            return is_complete and current.contributions >= current.opened.target_size
 
     def record_failure(self, task: RoundTask, client: str, why: str) -> None:
         """Records that a client answered with an error, or with a result that was not accepted."""

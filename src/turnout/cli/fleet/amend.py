@@ -68,7 +68,7 @@ def amend(
             "they must; or `none`.",
         ),
     ] = None,
-    buffer: Annotated[
+    updates_per_version: Annotated[
         str | None,
         typer.Option(metavar="UPDATES", help="Without rounds: updates that make a version of the model; or `none`."),
     ] = None,
@@ -83,10 +83,10 @@ def amend(
         str | None,
         typer.Option(metavar="SECONDS", help="Without rounds: how long check-ins are gathered; or `none`."),
     ] = None,
-    min_available: Annotated[
+    min_present: Annotated[
         int | None, typer.Option(help="Without rounds: clients that must be there for turns to be given.")
     ] = None,
-    rest_seconds: Annotated[
+    min_turn_interval: Annotated[
         str | None,
         typer.Option(
             metavar="SECONDS", help="Without rounds: seconds in which a client is given at most one turn; or `none`."
@@ -117,11 +117,11 @@ def amend(
         "persist_statuses": persist_statuses,
         "status_ttl": status_ttl,
         "max_staleness": _number_or_none("max_staleness", max_staleness),
-        "buffer": _count_or_none("buffer", buffer),
+        "updates_per_version": _count_or_none("updates_per_version", updates_per_version),
         "window_goal": _count_or_none("window_goal", window_goal),
         "window_seconds": _number_or_none("window_seconds", window_seconds),
-        "min_available": min_available,
-        "rest_seconds": _number_or_none("rest_seconds", rest_seconds),
+        "min_present": min_present,
+        "min_turn_interval": _number_or_none("min_turn_interval", min_turn_interval),
     }
     changes = {name: value for name, value in given.items() if value is not None}
     if not changes:

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from turnout.cli.fleet.promise import certificate_table, explain_certificate
 from turnout.cli.options import FleetArgument, JsonOption, print_json, printable
-from turnout.counting import counted
+from turnout.counting import pluralize
 from turnout.errors import SettingError
 from turnout.kernel.arrays import IntArray
 from turnout.kernel.certificate import Certificate, TimeUnit
@@ -94,9 +94,9 @@ def _write_certificate(file: Path, out: Path, json: bool) -> bool:
         print_json({"certificate": str(out), "record": str(record), **content, "clients": clients, "promise": promise})
         return certificate.holds
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    played = counted(content["rounds"], _unit(content).turn)
-    console.print(f"{out}: {counted(clients, 'client')}, {played}")
-    console.print(f"{record}: {counted(content['events'], 'event')}, SHA-256 {content['record_sha256']}")
+    played = pluralize(content["rounds"], _unit(content).turn)
+    console.print(f"{out}: {pluralize(clients, 'client')}, {played}")
+    console.print(f"{record}: {pluralize(content['events'], 'event')}, SHA-256 {content['record_sha256']}")
     console.print(printable(f"Promise {promise['sentence']}."))
     _print_summary(console, content)
     console.print(f"To verify: turnout verify {out} {record}")

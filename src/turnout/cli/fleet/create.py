@@ -12,7 +12,7 @@ from rich.console import Console
 from turnout.cli.completion import complete_policies
 from turnout.cli.naming import parse_policy, parse_setting, put_setting
 from turnout.cli.options import printable
-from turnout.counting import counted
+from turnout.counting import pluralize
 from turnout.errors import SettingError
 from turnout.live import Scheduler, SchedulerSettings
 
@@ -57,7 +57,7 @@ def create(
         options["settings"] = {**options["settings"], **own}
     with Scheduler.open(file, **options) as scheduler:
         created = scheduler.settings
-    rounds = "rounds" if created.concurrency is None else counted(created.concurrency, "slot")
+    rounds = "rounds" if created.concurrency is None else pluralize(created.concurrency, "slot")
     console = Console(highlight=False, soft_wrap=True)
     console.print(printable(f"{file} is a fleet with {rounds} and the policy {created.policy}."))
     console.print(printable(f"Next: turnout fleet tokens create {file} --role server, and turnout fleet serve {file}"))

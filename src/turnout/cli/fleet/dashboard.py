@@ -13,7 +13,7 @@ from rich.console import Console
 from turnout.errors import SettingError
 
 #: More than enough for a token, and little enough for any file.
-MOST_TOKEN_CHARACTERS = 10_000
+MAX_TOKEN_CHARACTERS = 10_000
 
 
 def dashboard(
@@ -80,6 +80,6 @@ def _read_token(path: Path) -> str:
     """Returns the first line of a file."""
     try:
         with path.open(encoding="utf-8") as file:
-            return file.readline(MOST_TOKEN_CHARACTERS).strip()
+            return file.readline(MAX_TOKEN_CHARACTERS).strip()
     except (OSError, UnicodeDecodeError) as error:
         raise SettingError(f"cannot read a token from {path}: {error}") from error

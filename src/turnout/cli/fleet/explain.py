@@ -89,7 +89,7 @@ def explain(
         if value is not None:
             table.add_row(heading, f"{value:,.4g} {unit}".rstrip() if isinstance(value, float) else f"{value:,}")
     if found.instead:
-        heading = "would be selected instead" if found.standing == "chosen" else "would not be selected"
+        heading = "would be selected instead" if found.outcome == "chosen" else "would not be selected"
         table.add_row(heading, printable(", ".join(found.instead)))
     if table.row_count:
         Console().print(table)

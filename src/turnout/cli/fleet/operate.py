@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from turnout.cli.options import FleetArgument, JsonOption, print_json, printable, progress_bar
-from turnout.counting import counted
+from turnout.counting import pluralize
 from turnout.errors import SettingError
 from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import Finding, back_up_fleet, examine
@@ -91,7 +91,7 @@ def backup(
         back_up_fleet(file, copy, lambda done, total: progress.update(task, completed=done, total=total))
     with FleetReader(copy) as reader:
         rounds = "closed rounds" if reader.settings.has_rounds else "turns"
-        _say(f"{copy} has all {reader.round:,} {rounds} of {counted(len(reader.clients), 'client')}.")
+        _say(f"{copy} has all {reader.round:,} {rounds} of {pluralize(len(reader.clients), 'client')}.")
 
 
 def compact(file: FleetArgument) -> None:

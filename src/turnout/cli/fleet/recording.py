@@ -14,12 +14,12 @@ from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray
 from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.rounds import LateArrivals, RoundRecord, RoundReport, Selection
-from turnout.kernel.slots.turns import FINISHED, STARTED, InFlight, StartedTurn
+from turnout.kernel.slots.turns import FINISHED, STARTED, RunningTurns, TurnStart
 from turnout.lab.analysis.replay.recording import COLD_START, Recording, Stage, record_run
 from turnout.lab.columns import RoundColumns
 from turnout.lab.worlds.recorded import RecordedHistory
 from turnout.live import PAPER_FEATURES, Amendment, FleetReader, SchedulerSettings
-from turnout.live._internals import SURPLUS, RecordedRound, RecordedTurn, is_fleet, live_policy
+from turnout.live._internals import REDUNDANT, RecordedRound, RecordedTurn, is_fleet, live_policy
 from turnout.policies.base import SelectionPolicy
 
 MAX_CONTEXT_VALUES = 20_000_000  # the largest number of context values to load, 160 megabytes
@@ -67,7 +67,7 @@ def _record_rounds(reader: FleetReader, path: Path) -> Recording:
     amended = _amended_settings(reader.stored_settings(0), reader.amendments, numbers)
     columns = RoundColumns.from_records(_round_records(kept, clients), clients=clients)
     known = columns
-    if any((closed.kinds == SURPLUS).any() for closed in kept):
+    if any((closed.kinds == REDUNDANT).any() for closed in kept):
         known = RoundColumns.from_records(_round_records(kept, clients, wait_for_all=True), clients=clients)
     # A cold start is a flag; the same feature with other values is not one.
     is_flag = features.outputs == PAPER_FEATURES.outputs and np.isin(columns.contexts[:, COLD_START], (0.0, 1.0)).all()
@@ -98,9 +98,9 @@ def _record_turns(reader: FleetReader, path: Path) -> Recording:
     numbers = [turn.id for turn in turns]
     width = 0 if turns[0].context is None else len(turns[0].context)
     amended = _amended_settings(reader.stored_settings(0), reader.amendments, numbers)
-    notes, running = list(SLOT_NOTES), len(reader.in_flight())
+    notes, running = list(SLOT_NOTES), len(reader.running())
     if running:
-        notes.append(f"turns under way are left out: {running}")
+        notes.append(f"running turns are left out: {running}")
     if dropped := reader.round - len(turns) - running:
         notes.append(f"only {len(turns)} turns are used: the others, {dropped}, are not stored completely")
     if len(amended) > 1:
@@ -225,8 +225,8 @@ def _round_records(rounds: Sequence[RecordedRound], clients: int, *, wait_for_al
     turns: dict[tuple[int, int], tuple[FloatArray, float]] = {}
     records = []
     for number, closed in enumerate(rounds, start=1):
-        surplus = closed.kinds == SURPLUS
-        seconds = closed.seconds if wait_for_all else np.where(surplus, closed.duration, closed.seconds)
+        redundant = closed.kinds == REDUNDANT
+        seconds = closed.seconds if wait_for_all else np.where(redundant, closed.duration, closed.seconds)
         late = [
             (number_of[late.round], late.row, *turns[number_of[late.round], late.row], late.seconds)
             for late in closed.late
@@ -238,7 +238,7 @@ def _round_records(rounds: Sequence[RecordedRound], clients: int, *, wait_for_al
             closed.contexts,
             seconds,
             available=_mask(closed.available, clients),
-            outcomes=np.where(surplus, "arrived", closed.outcomes) if wait_for_all else closed.outcomes,
+            outcomes=np.where(redundant, "arrived", closed.outcomes) if wait_for_all else closed.outcomes,
             losses=closed.losses,
             late_arrivals=_late(late),
         )
@@ -271,15 +271,15 @@ def _judged_columns(
         debts: The queues with the rates of the clients; None if nothing is guaranteed.
     """
     clients = len(present[0])
-    in_flight, ends = InFlight(clients), list[float]()
+    running, ends = RunningTurns(clients), list[float]()
     waiting: list[tuple[int, int]] = []  # the decision before which each turn ended, and its client
     last_end: dict[int, float] = {}
     masks, metrics, now = [], [], 0.0
     for number, (turn, there) in enumerate(zip(turns, present, strict=True), start=1):
         while waiting and waiting[0][0] < turn.id:
-            in_flight.finish(heapq.heappop(waiting)[1])
-        started = StartedTurn.trusted(number, turn.row, there, in_flight.capped(number, debts))
-        in_flight.start(started)
+            running.finish(heapq.heappop(waiting)[1])
+        started = TurnStart.trusted(number, turn.row, there, running.capped(number, debts))
+        running.start(started)
         heapq.heappush(waiting, (turn.decisions, turn.row))
         masks.append(started.earning())
         free = heapq.heappop(ends) if len(ends) >= slots else 0.0

@@ -17,7 +17,7 @@ from turnout.cli.fleet.recording import read_recording
 from turnout.cli.lab.plans import contenders
 from turnout.cli.naming import apply_settings
 from turnout.cli.options import JsonOption, SettingOption, print_json, progress_bar
-from turnout.counting import counted
+from turnout.counting import pluralize
 from turnout.lab.analysis.replay.recording import Recording
 from turnout.lab.analysis.replay.replay import ReplayFigure, ReplayResult
 from turnout.lab.analysis.replay.replay import replay as replay_rounds
@@ -98,9 +98,9 @@ def _print(result: ReplayResult, where: str, policy: str) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False)
     settings = ", ".join(f"{name}={value}" for name, value in result.settings.items())
     other = f"{result.policy} ({settings})" if settings else result.policy
-    given = f"{counted(result.rounds, 'round')}, {counted(result.choices, 'selection')}"
+    given = f"{pluralize(result.rounds, 'round')}, {pluralize(result.choices, 'selection')}"
     if result.slots is not None:
-        given = f"{counted(result.rounds, 'turn')} in {counted(result.slots, 'slot')}, given"
+        given = f"{pluralize(result.rounds, 'turn')} in {pluralize(result.slots, 'slot')}, given"
     console.print(f"{where}: {given} by {policy}; replayed by {other}")
     console.print(f"promise: {result.promise}")
     table = Table()

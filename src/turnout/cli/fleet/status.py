@@ -16,7 +16,7 @@ from rich.text import Text
 
 from turnout.cli.fleet.promise import behind_words
 from turnout.cli.options import FleetArgument, JsonOption, make_table, print_json, printable
-from turnout.counting import counted
+from turnout.counting import pluralize
 from turnout.errors import SettingError
 from turnout.kernel.certificate import Certificate, TimeUnit
 from turnout.live import FleetReader, SchedulerStatus, Turn
@@ -28,7 +28,7 @@ MAX_SHOWN = 20
 def status(file: FleetArgument, json: JsonOption = False) -> None:
     """Show the open round, pending, failed and late clients, the promise and who is behind, and back-offs.
 
-    Without rounds, it shows the turns under way, with their ages and deadlines.
+    Without rounds, it shows the running turns, with their ages and deadlines.
 
     Example: turnout fleet status fleet.turnout
     """
@@ -59,8 +59,8 @@ def history(
         turns, fleet_ = reader.history(client), reader.state().fleet
         row, promise = fleet_.rows[client], fleet_.certificate()
         reliability = float(fleet_.history.reliability[row])
-        guarantee, noun = fleet_.policy.guarantee, fleet_.unit.turn
-    is_chosen = guarantee is not None and guarantee.paid == "chosen"
+        guarantee, unit = fleet_.policy.guarantee, fleet_.unit.turn
+    is_chosen = guarantee is not None and guarantee.counts == "selected"
     paid = sum(turn.kind == "arrived" or (is_chosen and turn.kind is not None) for turn in turns)
     behind, owed = (None, None) if promise is None else (float(promise.behind[row]), float(promise.owed[row]))
     if json:
@@ -69,9 +69,9 @@ def history(
         print_json({**known, "turns": rows})
         return
     suffix = "" if promise is None else f"; {_standing(promise, int(row))}"
-    Console().print(_turns_table(turns, client, noun))
+    Console().print(_turns_table(turns, client, unit))
     count_as = "counts as a turn" if paid == 1 else "count as turns"
-    selections = f"selected {counted(len(turns), 'time')}, of which {paid:,} {count_as}"
+    selections = f"selected {pluralize(len(turns), 'time')}, of which {paid:,} {count_as}"
     Console(highlight=False, soft_wrap=True).print(f"{selections}, reliability {reliability:.2f}{suffix}")
 
 
@@ -96,10 +96,10 @@ def export(
 
 
 def _training(reader: FleetReader) -> list[str]:
-    """Returns the turns under way of a fleet without rounds, with their ages and deadlines."""
+    """Returns the running turns of a fleet without rounds, with their ages and deadlines."""
     return [
-        f"{turn.id}, turn {flight.decision:,}: {_age(flight.deadline, flight.elapsed)}"
-        for flight, turn in reader.in_flight()
+        f"{turn.id}, turn {running_turn.decision:,}: {_age(running_turn.deadline, running_turn.elapsed)}"
+        for running_turn, turn in reader.running()
         if turn.kind is None
     ]
 
@@ -110,11 +110,14 @@ def _status_rows(
     yield "clients", [f"{found.clients:,}, {found.retired:,} of them retired"]
     if found.is_open:
         yield "round", [f"{found.round}, open {_age(found.deadline, found.elapsed)}"]
-        yield "reported", [f"{len(found.arrived)} of {found.wanted} required", *_shorten(found.arrived)]
+        yield "reported", [f"{len(found.arrived)} of {found.target_size} required", *_shorten(found.arrived)]
         pending = f"{len(found.out)} since {found.elapsed:.1f} s" if found.out else "none"
         yield "pending", [pending, *_shorten(found.out)]
     elif found.slots is not None:
-        yield "turns", [f"{found.round:,} were given; {counted(len(found.out), 'slot', 'are', of=found.slots)} in use"]
+        yield (
+            "turns",
+            [f"{found.round:,} were given; {pluralize(len(found.out), 'slot', 'are', of=found.slots)} in use"],
+        )
         if training:
             yield "training", _shorten(training)
     else:
@@ -153,11 +156,11 @@ def _standing(promise: Certificate, row: int) -> str:
     )
 
 
-def _turns_table(turns: list[Turn], client: str, noun: str) -> Table:
+def _turns_table(turns: list[Turn], client: str, unit: str) -> Table:
     """Returns the table of a client's turns, with a column for losses if the client reported any."""
     has_losses = any(turn.loss is not None for turn in turns)
     heading = ["loss>"] if has_losses else []
-    headings = (f"{noun}>", "outcome", "seconds>", *heading, "why", "late after>", "reported (UTC)")
+    headings = (f"{unit}>", "outcome", "seconds>", *heading, "why", "late after>", "reported (UTC)")
     table = make_table(*headings, title=printable(client))
     for turn in turns:
         loss = ["" if turn.loss is None else f"{turn.loss:.4g}"] if has_losses else []

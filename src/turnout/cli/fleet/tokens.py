@@ -18,7 +18,7 @@ from turnout.storage.encoding.limits import read_file
 from turnout.web.access import ROLES, Role
 
 #: The largest file of client ids: ids of a million clients.
-MOST_ID_BYTES = 1 << 26
+MAX_ID_BYTES = 1 << 26
 
 
 def create(
@@ -88,7 +88,7 @@ def revoke(
 def _read_ids(path: Path) -> list[str]:
     """Returns the lines of a file, without empty ones."""
     try:
-        lines = read_file(path, MOST_ID_BYTES).decode("utf-8").splitlines()
+        lines = read_file(path, MAX_ID_BYTES).decode("utf-8").splitlines()
     except (OSError, EOFError, ValueError) as error:
         raise SettingError(f"cannot read client ids from {path}: {error}") from error
     ids = [line.strip() for line in lines if line.strip()]

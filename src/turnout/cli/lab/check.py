@@ -12,7 +12,7 @@ from rich.console import Console
 from turnout.cli.lab.plans import ConfigOption, read_config
 from turnout.cli.naming import load_here
 from turnout.cli.options import JsonOption, print_json
-from turnout.counting import counted
+from turnout.counting import pluralize
 from turnout.errors import InfeasiblePromise, SettingError
 from turnout.kernel.arrays import FloatArray, exact_rate
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, as_tolerance
@@ -147,7 +147,7 @@ def _question(
 
 def _proved(clients: int, cohort_size: int, rate: float, tolerance: float) -> dict[str, float | None]:
     """Returns the proved bound of fair-pace, and the tolerance for which the bound is the tolerance asked for."""
-    promise = Guarantee(rate, tolerance=tolerance, accrual="available", paid="chosen")
+    promise = Guarantee(rate, tolerance=tolerance, accrual="available", counts="selected")
     bound = promise.proved_bound(clients, cohort_size)
     if math.isinf(bound) or tolerance <= rate:
         return {"proved_bound": None, "tolerance_for_proof": None}
@@ -173,7 +173,7 @@ def _print(answer: dict[str, Any]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     largest, rate = answer["largest_feasible_rate"], answer["rate"]
     if answer["feasible"]:
-        clients = counted(answer["clients"], "client")
+        clients = pluralize(answer["clients"], "client")
         console.print(
             f"[green]feasible[/]: {clients}, {answer['cohort_size']} per round, a guaranteed rate of "
             f"{rate:g} for each.\nThe largest feasible rate is {largest:.6g}: a slack of {answer['slack']:.6g}."
@@ -234,7 +234,7 @@ def _check_slots(times: str | None, clients: int | None, slots: int, rate: float
 def _print_slots(answer: dict[str, Any]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     largest, rate = answer["largest_feasible_rate"], answer["rate"]
-    sizes = f"{counted(answer['clients'], 'client')}, {counted(answer['concurrency'], 'slot')}"
+    sizes = f"{pluralize(answer['clients'], 'client')}, {pluralize(answer['concurrency'], 'slot')}"
     setting = f"{sizes}, a guaranteed rate of {rate:.6g} of the turns"
     equal = answer["largest_concurrency_for_equal_shares"]
     if answer["feasible"]:
@@ -242,7 +242,7 @@ def _print_slots(answer: dict[str, Any]) -> None:
         if rate > SAFE * largest * (1 + 1e-9):
             console.print(f"Above {SAFE:g} of it, {SAFE * largest:.6g}, hardly any slot is left for fast clients.")
     else:
-        fewer = f", or use at most {counted(equal, 'slot')}" if rate <= 1 / answer["clients"] else ""
+        fewer = f", or use at most {pluralize(equal, 'slot')}" if rate <= 1 / answer["clients"] else ""
         console.print(
             f"[red]not feasible[/]: {setting}. Nobody is in two slots, so a client whose turns last "
             f"{answer['longest_turn_seconds']:g} s cannot have more. Use a guaranteed_rate of at most "

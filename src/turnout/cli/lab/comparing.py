@@ -17,7 +17,7 @@ from turnout.cli.lab.judging import status_cell
 from turnout.cli.lab.measuring import Comparison, Contender, measure
 from turnout.cli.naming import parse_policy
 from turnout.cli.options import print_json
-from turnout.counting import counted
+from turnout.counting import pluralize
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.certificate import TimeUnit
 from turnout.kernel.guarantee import Guarantee
@@ -157,7 +157,7 @@ def write_comparison(comparison: Comparison, runs: dict[str, list[RoundColumns]]
         write_text(folder / "shares.csv", as_csv(shares))
         save(draw_overview(names, times, shares, comparison.promise.number), folder, "overview")
     promise = comparison.promise
-    guarantee = Guarantee(promise.number, accrual=promise.accrual, paid=promise.paid, allow_infeasible=True)
+    guarantee = Guarantee(promise.number, accrual=promise.accrual, counts=promise.counts, allow_infeasible=True)
     behind = behind_table({name: [turns_behind(columns, guarantee) for columns in runs[name]] for name in names})
     write_text(folder / "behind.csv", as_csv(behind))
     tolerances = {measured.contender.name: measured.tolerance for measured in comparison.measured}
@@ -174,9 +174,9 @@ def _title(comparison: Comparison) -> str:
         seeds = f"seed {comparison.measured[0].contender.seeds[0]}"
     promise = comparison.promise
     if comparison.concurrency is None:
-        return f"{counted(comparison.rounds, 'round')}, {seeds}; {promise}"
+        return f"{pluralize(comparison.rounds, 'round')}, {seeds}; {promise}"
     promised = f"promised {promise.number:g} of {'its' if promise.accrual == 'available' else 'all'} decisions"
-    turns, slots = counted(comparison.rounds, "turn"), counted(comparison.concurrency, "slot")
+    turns, slots = pluralize(comparison.rounds, "turn"), pluralize(comparison.concurrency, "slot")
     return f"{turns}, {slots}, {seeds}; {promised}"
 
 

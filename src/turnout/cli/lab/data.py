@@ -11,7 +11,7 @@ from rich.console import Console
 
 from turnout.cli.completion import complete_datasets
 from turnout.cli.options import JsonOption, SeedOption, make_table, print_json, progress_bar
-from turnout.counting import counted
+from turnout.counting import pluralize
 from turnout.errors import DatasetError
 from turnout.lab.drawing.partition import draw_partition
 from turnout.lab.drawing.style import save_as
@@ -97,7 +97,7 @@ def partition(
         print_json({"classes": list(loaded.classes), "counts": split.counts.tolist()})
         return
     headings = (f"{heading}>" for heading in ("client", *loaded.classes))
-    table = make_table(*headings, title=f"items per class, {counted(clients, 'client')}")
+    table = make_table(*headings, title=f"items per class, {pluralize(clients, 'client')}")
     for client, counts in enumerate(split.counts.tolist()):
         table.add_row(str(client), *map(str, counts))
     Console().print(table)

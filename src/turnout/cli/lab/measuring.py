@@ -113,7 +113,7 @@ class Comparison:
         promise = {
             "guaranteed_rate": self.promise.number,
             "accrual": self.promise.accrual,
-            "paid": self.promise.paid,
+            "counts": self.promise.counts,
             "share_of": self.measured[0].share_of,
         }
         slots = {} if self.concurrency is None else {"concurrency": self.concurrency}
@@ -145,7 +145,7 @@ class Comparison:
                 "rounds": self.rounds,
                 "guaranteed_rate": self.promise.number,
                 "accrual": self.promise.accrual,
-                "paid": self.promise.paid,
+                "counts": self.promise.counts,
                 "tolerance": measured.tolerance,
                 **({} if self.target is None else {"target": self.target}),
             }

@@ -14,7 +14,7 @@ from rich.console import Console
 from turnout.cli.interruption import resumable
 from turnout.cli.lab.tracking import Tracks
 from turnout.cli.options import make_folder, progress_bar
-from turnout.counting import counted
+from turnout.counting import pluralize
 from turnout.lab.clusters import connect
 from turnout.lab.runs.executors import Executor
 from turnout.lab.runs.plans import RunPlan
@@ -107,13 +107,13 @@ def watched(missing: Sequence[RunPlan], executor: Executor | None) -> Iterator[C
 
     A terminal shows a bar; a log file receives a line per minute.
     """
-    where = "" if executor is None else f" on {counted(executor.workers, 'worker')}"
+    where = "" if executor is None else f" on {pluralize(executor.workers, 'worker')}"
     total = sum(plan.rounds for plan in missing)
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     done, printed = 0, time.monotonic()
 
     def description() -> str:
-        return f"{counted(done, 'round', of=total)} of {counted(len(missing), 'run')}{where}"
+        return f"{pluralize(done, 'round', of=total)} of {pluralize(len(missing), 'run')}{where}"
 
     with progress_bar() as progress:
         task = progress.add_task(description(), total=total)

@@ -18,7 +18,7 @@ from turnout.cli.lab.grouping import group_runs
 from turnout.cli.lab.judging import PromiseOption, ToleranceOption
 from turnout.cli.lab.tracking import TrackOption, Tracks
 from turnout.cli.options import JsonOption, make_table, print_json
-from turnout.counting import counted
+from turnout.counting import pluralize
 from turnout.errors import PluginError, SettingError
 from turnout.kernel.guarantee import Guarantee
 from turnout.lab.analysis.judging import PAPER_PROMISE, JudgedPromise, first_promise, guarantee_of_run
@@ -91,7 +91,7 @@ def _list(store: Path, *, json: bool) -> None:
         print_json([_as_dict(info) for info in infos])
         return
     table = make_table(
-        "run>", "policy", "seed>", "rounds>", "finished", "started", title=f"{counted(len(infos), 'run')} in {store}"
+        "run>", "policy", "seed>", "rounds>", "finished", "started", title=f"{pluralize(len(infos), 'run')} in {store}"
     )
     for info in infos:
         seed = str(info.plan.get("seed", ""))
@@ -179,7 +179,7 @@ def _track(store: RunStore, infos: Sequence[RunInfo], specifications: Sequence[s
     for info in infos:
         tracks.record(store, info)
     tracks.warn()
-    typer.echo(f"tracked {counted(len(infos), 'run')}", err=True)
+    typer.echo(f"tracked {pluralize(len(infos), 'run')}", err=True)
 
 
 def _promise_figures(info: RunInfo, columns: RoundColumns) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def delete(
     with RunStore(store) as opened:
         info = opened.info(run)
         if not yes:
-            typer.confirm(f"Delete run {run} ({_name(info)}, {counted(info.rounds, 'round')})?", abort=True)
+            typer.confirm(f"Delete run {run} ({_name(info)}, {pluralize(info.rounds, 'round')})?", abort=True)
         opened.delete(run)
     typer.echo(f"deleted run {run}")
 
@@ -212,8 +212,8 @@ def _summary(columns: RoundColumns, guarantee: Guarantee | None) -> dict[str, An
         return asdict(PAPER_PROMISE.summarise(columns))
     if guarantee.accrual == "available" and (columns.available is None or "available" in columns.absent):
         # Without the recorded availability nobody knows what was promised; the figures are those of all rounds.
-        return asdict(summarise(columns, guaranteed_rate=guarantee.rate, paid=guarantee.paid))
-    promise = JudgedPromise(guarantee.rate, guarantee.accrual, guarantee.paid)
+        return asdict(summarise(columns, guaranteed_rate=guarantee.rate, counts=guarantee.counts))
+    promise = JudgedPromise(guarantee.rate, guarantee.accrual, guarantee.counts)
     judged = promise.judge(columns, guarantee.tolerance)
     return {**asdict(judged.summary), "tolerance": judged.tolerance, "status": judged.status}
 

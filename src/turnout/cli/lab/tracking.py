@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from turnout.cli.naming import load_here
-from turnout.counting import counted
+from turnout.counting import pluralize
 from turnout.lab.analysis.judging import guarantee_of_plan, guarantee_of_run
 from turnout.lab.analysis.tracked import TrackedRun
 from turnout.lab.columns import RoundColumns
@@ -111,7 +111,7 @@ class Tracks:
         if failed:
             calls = sum(tracker.calls for tracker in self._opened)
             Console(stderr=True, soft_wrap=True, highlight=False).print(
-                f"warning: trackers failed {counted(failed, 'time')}, in {counted(calls, 'call')}", markup=False
+                f"warning: trackers failed {pluralize(failed, 'time')}, in {pluralize(calls, 'call')}", markup=False
             )
 
 

@@ -28,7 +28,7 @@ from turnout.lab.tables import write_text
 
 HEADINGS = ("policy", "mean round", "saved", "least share of all rounds", "largest shortfall", "status")
 #: Every policy of the demo is judged by the promise of the paper: a share of all rounds.
-PROMISE = JudgedPromise(RATE, "always", "chosen")
+PROMISE = JudgedPromise(RATE, "always", "selected")
 EXPLANATION = (
     f"A turn is one participation of a client in a round. The promise: every client gets a turn in {RATE:.0%} of all "
     f"rounds, and is never more than {DEFAULT_TOLERANCE:g} turns behind.\n"

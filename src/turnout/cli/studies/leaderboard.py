@@ -25,7 +25,7 @@ from turnout.cli.options import (
     print_json,
     progress_bar,
 )
-from turnout.counting import counted
+from turnout.counting import pluralize
 from turnout.errors import SettingError, suggestion
 from turnout.lab.analysis.statistics import UNIT_RANGE, format_interval
 from turnout.lab.drawing.style import as_svg
@@ -163,12 +163,12 @@ def _tables(result: dict[str, Any], suite: Suite | SlotSuite) -> list[Table]:
         training = [(f"min to {target:.3f}", "minutes_to_target", digits), ("final accuracy", "final_accuracy", 3)]
     columns: list[Column]
     if has_rounds:
-        size = counted(result["rounds"], "round")
+        size = pluralize(result["rounds"], "round")
         columns = [*training, ("mean round, s", "mean_round", 2), ("later rounds, s", "later_round", 2)]
         columns += [("shortfall", "shortfall", 2), ("at the end", "shortfall_at_end", 2)]
         columns += [("least share", "least_share", 3), ("Jain", "jain", 3)]
     else:
-        size = f"{counted(result['turns'], 'turn')}, {counted(result['concurrency'], 'slot')}"
+        size = f"{pluralize(result['turns'], 'turn')}, {pluralize(result['concurrency'], 'slot')}"
         columns = [("updates/s", "updates_per_second", 3), (f"× {REFERENCE}", "speedup", 2), *training]
         columns += [
             ("staleness", "mean_staleness", 1),
@@ -178,7 +178,7 @@ def _tables(result: dict[str, Any], suite: Suite | SlotSuite) -> list[Table]:
     headings = ["policy", *(f"{heading}>" for heading, _, _ in columns)]
     headings = ["", *headings, "cohort>", "arrived>"] if has_rounds else headings
     headings += ["promise, tolerance", "cost, µs>"] if has_rounds else ["promise, tolerance"]
-    title = f"{suite.title}: {size}, {counted(result['seeds'], 'seed')}, mean ± 95 % confidence"
+    title = f"{suite.title}: {size}, {pluralize(result['seeds'], 'seed')}, mean ± 95 % confidence"
     table = make_table(*headings, title=title)
     for row in result["policies"]:
         cells = [row["contender"], *(_cell(row, column, has_rounds) for column in columns)]

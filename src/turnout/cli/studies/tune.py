@@ -14,7 +14,7 @@ from rich.table import Table
 from turnout.cli.fleet.recording import read_recording
 from turnout.cli.lab.plans import WorldOption, contenders
 from turnout.cli.options import JsonOption, SeedOption, SettingOption, print_json, progress_bar
-from turnout.counting import counted
+from turnout.counting import pluralize
 from turnout.errors import SettingError
 from turnout.lab.analysis.replay.recording import Recording
 from turnout.lab.analysis.replay.replay import fitted_build
@@ -161,7 +161,7 @@ def _environment(
         def build(tuned: Any, seed: int) -> Any:
             return replace(plan, settings={**plan.settings, **tuned}, seed=seed).build()
 
-        return Environment(build, f"the world {plan.world}, {counted(clients, 'client')}")
+        return Environment(build, f"the world {plan.world}, {pluralize(clients, 'client')}")
     if world:
         raise SettingError("--from fits a world to a record and --world describes one: pass only one of them")
     fitted, columns = fitted_build(record, plan.settings, policy), record.columns
@@ -169,7 +169,7 @@ def _environment(
         f"times are multiplied by {fitted.scale:.3f}, so that the recorded policy has the recorded mean round of "
         f"{fitted.mean_round:.2f} s"
     )
-    description = f"{record.where}: {counted(columns.clients, 'client')}, {counted(len(columns), 'round')}"
+    description = f"{record.where}: {pluralize(columns.clients, 'client')}, {pluralize(len(columns), 'round')}"
     return Environment(fitted.build, f"a world fitted to {description}", (*ASSUMPTIONS, scaling, *record.notes))
 
 

@@ -12,7 +12,7 @@ from turnout.errors import ReportError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import RoundReport, Selection
 from turnout.live import Turn
-from turnout.live._internals import Flight, OpenRound, WriterFigures
+from turnout.live._internals import OpenRound, RunningTurnRecord, WriterMetrics
 from turnout.policies.explain.explanation import Explanation
 
 
@@ -44,7 +44,7 @@ class Source:
         self.ledger = Ledger() if ledger is None else ledger
         self.name, self.policy, self.run, self.planned = name, policy, run, planned
         #: Why the promise cannot be judged; None if it can, or if there is none.
-        self.trouble: str | None = None
+        self.last_error: str | None = None
 
     @property
     def finished(self) -> bool:
@@ -85,11 +85,11 @@ class Source:
         """Returns the open round of a fleet and its turns; None if no round is open."""
         return None
 
-    def in_flight(self) -> list[tuple[Flight, Turn]]:
-        """Returns the turns under way of a fleet without rounds, with the outcomes reported so far."""
+    def running(self) -> list[tuple[RunningTurnRecord, Turn]]:
+        """Returns the running turns of a fleet without rounds, with the outcomes reported so far."""
         return []
 
-    def writer(self) -> tuple[WriterFigures, int] | None:
+    def writer(self) -> tuple[WriterMetrics, int] | None:
         """Returns figures about the process that writes the fleet, and the age of its snapshot in rounds."""
         return None
 
@@ -103,7 +103,7 @@ class Source:
 
     def notices(self) -> list[str]:
         """Returns messages for the operator."""
-        return [] if self.trouble is None else [self.trouble]
+        return [] if self.last_error is None else [self.last_error]
 
     def extra_flags(self) -> dict[str, BoolArray]:
         """Returns client flags that only this kind of source can compute."""

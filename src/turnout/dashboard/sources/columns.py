@@ -12,7 +12,7 @@ from turnout.dashboard.sources.growing import GrowingArray
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import RoundReport, round_seconds
 from turnout.live import ClientHistory
-from turnout.live._internals import ARRIVED, JUDGED_AFTER, KINDS, OUTRUN, SURPLUS, FleetTotals
+from turnout.live._internals import ARRIVED, CUT_OFF, JUDGED_AFTER, KINDS, REDUNDANT, FleetTotals
 from turnout.policies.rbcsf.change import ChangeDetector
 
 #: Threshold of Page's test for changed exchange times, in mean prediction errors of the client. With exponentially
@@ -20,13 +20,13 @@ from turnout.policies.rbcsf.change import ChangeDetector
 CHANGE_THRESHOLD = 16.0
 UNKNOWN = -1
 #: The kind of a turn without rounds that has not ended yet, after those of `turnout.live.KINDS`.
-UNDER_WAY = len(KINDS)
+RUNNING = len(KINDS)
 #: The reasons of a selection that are shown for each round, and for each client.
 ROUND_REASONS = ("threshold", "objective")
 TURN_REASONS = ("optimistic", "owed", "usual", "behind", "price")
 #: The columns of rounds. `learned` is the decision before which a turn without rounds was known to have ended.
 _PER_ROUND = {
-    **dict.fromkeys(("rounds", "volunteers", "learned"), np.int64),
+    **dict.fromkeys(("rounds", "available_count", "learned"), np.int64),
     **dict.fromkeys(("seconds", "started", "finished", "staleness", *ROUND_REASONS), np.float64),
 }
 _PER_TURN = {
@@ -34,7 +34,7 @@ _PER_TURN = {
     "kinds": np.int8,
     **dict.fromkeys(("times", "predicted", "band", "losses", *TURN_REASONS), np.float64),
 }
-_PER_CLIENT = {"turns": 0, "volunteered": 0, "last_round": 0, "joined": 0, "changed_in": 0, "left_in": UNKNOWN}
+_PER_CLIENT = {"turns": 0, "offered": 0, "last_round": 0, "joined": 0, "changed_in": 0, "left_in": UNKNOWN}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,22 +138,27 @@ class TurnColumns:
         arrived[rounds[is_arrival], columns[selected][is_arrival]] = True
         return chosen, arrived
 
-    def _append(self, given: Decision, volunteers: int, predicted: FloatArray, band: FloatArray) -> None:
+    def _append(self, given: Decision, available_count: int, predicted: FloatArray, band: FloatArray) -> None:
         """Appends turns that were given; how they end is set later."""
         unknown = np.full(len(given.rows), np.nan)
         reasons = {name: np.atleast_1d(given.reasons.get(name, unknown)) for name in TURN_REASONS}
-        turns = {"chosen": given.rows, "kinds": np.full(len(given.rows), UNDER_WAY), "times": unknown}
+        turns = {"chosen": given.rows, "kinds": np.full(len(given.rows), RUNNING), "times": unknown}
         for name, values in {**turns, "losses": unknown, "predicted": predicted, "band": band, **reasons}.items():
             self._turns[name].append(values)
         self._ends.append(len(self._turns["chosen"]))
         known = {name: float(given.reasons.get(name, np.nan)) for name in ROUND_REASONS}
-        known |= {"rounds": given.number, "volunteers": volunteers, "started": given.started, "learned": UNKNOWN}
+        known |= {
+            "rounds": given.number,
+            "available_count": available_count,
+            "started": given.started,
+            "learned": UNKNOWN,
+        }
         for name, column in self._rounds.items():
             column.append(known.get(name, np.nan))
 
     def _set_outcomes(self, index: int, turns: slice, ended: Outcomes) -> None:
         report = ended.report
-        self._rounds["seconds"].replace(index, round_seconds(report.exchange_times, ended.kinds != SURPLUS))
+        self._rounds["seconds"].replace(index, round_seconds(report.exchange_times, ended.kinds != REDUNDANT))
         self._rounds["finished"].replace(index, ended.end)
         losses = np.full(len(report.clients), np.nan) if report.losses is None else report.losses
         for name, values in {"times": ended.times, "kinds": ended.kinds, "losses": losses}.items():
@@ -202,13 +207,13 @@ class ClientColumns:
         self.counters["turns"][:] = totals.turns[: self.clients]
         self.counters["last_round"][:] = totals.last_round[: self.clients]
         self.seconds[:] = totals.seconds[: self.clients]
-        self.history.arrived[:] = (totals.counts["arrived"] + totals.counts["surplus"])[: self.clients]
+        self.history.arrived[:] = (totals.counts["arrived"] + totals.counts["redundant"])[: self.clients]
         self.history.lost[:] = (totals.counts["late"] + totals.counts["failed"])[: self.clients]
 
     def _count_times(self, ended: Outcomes, predicted: FloatArray, arrived_before: IntArray) -> None:
         """Updates what is known about the times of clients; `arrived_before` counts the earlier replies of each."""
         rows, seconds = ended.report.clients, ended.report.exchange_times
-        returned = ended.kinds < OUTRUN
+        returned = ended.kinds < CUT_OFF
         timed = returned & (seconds > 0)  # the times of forgotten clients are erased
         if self._owns_history:
             known = timed | ~returned

@@ -72,7 +72,7 @@ def _payments(ledger: Ledger, rows: IntArray) -> tuple[BoolArray, BoolArray]:
     """
     chosen, arrived = ledger.participation(rows)
     ended = np.zeros((len(ledger) + 1, len(rows)), dtype=np.bool_)
-    if ledger.paid == "chosen":
+    if ledger.counts == "selected":
         return chosen, ended
     if ledger.slots is None:
         return arrived, ended

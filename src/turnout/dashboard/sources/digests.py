@@ -16,7 +16,7 @@ from turnout.kernel.slots.turns import FINISHED
 from turnout.lab.analysis.judging import JudgedPromise, first_promise, guarantee_of_run
 from turnout.lab.analysis.metrics import Summary, jain_index
 from turnout.lab.analysis.promise import knows_available
-from turnout.lab.analysis.slots import SlotFigures, slot_figures, turn_clocks
+from turnout.lab.analysis.slots import SlotMetrics, slot_metrics, turn_clocks
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.info import RunInfo
 from turnout.lab.runs.store import RunStore
@@ -38,7 +38,7 @@ class Digest:
     metrics: dict[str, tuple[IntArray, FloatArray]]
     summary: Summary | None
     clock: FloatArray
-    slots: SlotFigures | None = None
+    slots: SlotMetrics | None = None
 
     @property
     def staleness(self) -> float | None:
@@ -114,4 +114,4 @@ def _make_digest(columns: RoundColumns, promise: JudgedPromise) -> Digest:
         return Digest(len(columns), durations, columns.turns, metrics, summary, np.cumsum(durations))
     started, finished = turn_clocks(columns)
     between = np.diff(started, prepend=0.0)
-    return Digest(len(columns), between, columns.turns, metrics, summary, finished[order], slot_figures(columns))
+    return Digest(len(columns), between, columns.turns, metrics, summary, finished[order], slot_metrics(columns))

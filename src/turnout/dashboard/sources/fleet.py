@@ -21,11 +21,11 @@ from turnout.live._internals import (
     FAILED,
     OUTCOME_OF_KIND,
     FilledSlots,
-    Flight,
     OpenRound,
     RecordedRound,
+    RunningTurnRecord,
     SlotFleet,
-    WriterFigures,
+    WriterMetrics,
     explain_closed_round,
     journal_of,
     read_totals,
@@ -110,11 +110,11 @@ class FleetSource(Source):
         """Returns the open round and its turns; None if no round is open."""
         return self._reader.open_round() if self.ledger.slots is None else None
 
-    def in_flight(self) -> list[tuple[Flight, Turn]]:
-        """Returns the turns under way of a fleet without rounds, with the outcomes reported so far."""
-        return [] if self.ledger.slots is None else self._reader.in_flight()
+    def running(self) -> list[tuple[RunningTurnRecord, Turn]]:
+        """Returns the running turns of a fleet without rounds, with the outcomes reported so far."""
+        return [] if self.ledger.slots is None else self._reader.running()
 
-    def writer(self) -> tuple[WriterFigures, int] | None:
+    def writer(self) -> tuple[WriterMetrics, int] | None:
         """Returns figures about the process that writes the fleet, and the age of its snapshot in rounds."""
         figures = self._reader.writer()
         return figures, figures.snapshot_age
@@ -242,7 +242,7 @@ class FleetSource(Source):
             given,
             outcomes,
             partial(self._follower.apply, event) if is_ahead else None,
-            capped=(lambda decision: fleet.in_flight.capped(decision, fleet.queues)) if is_ahead else None,
+            capped=(lambda decision: fleet.running.capped(decision, fleet.queues)) if is_ahead else None,
             broken_since=lambda: fleet.counters.broken_since,
         )
 

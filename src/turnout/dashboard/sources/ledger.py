@@ -35,13 +35,13 @@ class Ledger(TurnColumns, ClientColumns):
     certificates come from it.
 
     Without rounds, decisions take the place of rounds: a turn has its row as soon as it is given, with the kind
-    UNDER_WAY, and its outcome is added when it ends.
+    RUNNING, and its outcome is added when it ends.
 
     Args:
         slots: The number of slots; None if there are rounds.
         debts_from: Debts are known after this round.
         first_after: Rounds up to this one are no longer kept.
-        training: The turns that were under way after it, by decision, as far as they are known.
+        training: The turns that were running after it, by decision, as far as they are known.
         is_dated: Whether the times of rounds and turns are Unix times.
     """
 
@@ -76,7 +76,7 @@ class Ledger(TurnColumns, ClientColumns):
         self.early_payments: list[tuple[int, int]] = []
         self._early = set(training)
         self._updates = self._ended = 0
-        self._updates_before: dict[int, int] = {}  # by decision, for the turns that are under way
+        self._updates_before: dict[int, int] = {}  # by decision, for the turns that are running
         self._model: ExchangeTimeModel | None = None
         # Which clients are beyond the tolerance, and since which round; 0 if that was before the first known round.
         self._broken: BoolArray = np.empty(0, dtype=np.bool_)
@@ -100,10 +100,10 @@ class Ledger(TurnColumns, ClientColumns):
         return None if self.policy is None else self.policy.debts
 
     @property
-    def paid(self) -> str:
-        """What counts as a turn: "chosen" or "contributed"."""
+    def counts(self) -> str:
+        """What counts as a turn: "selected" or "completed"."""
         guarantee = None if self.policy is None else self.policy.guarantee
-        return "chosen" if guarantee is None else guarantee.paid
+        return "selected" if guarantee is None else guarantee.counts
 
     @property
     def model(self) -> ExchangeTimeModel | None:
@@ -117,7 +117,7 @@ class Ledger(TurnColumns, ClientColumns):
         exploration = None if self.policy is None else self.policy.exploration_at(max(self.last_round, 1))
         return 0.1 if exploration is None else exploration
 
-    def turn_under_way(self, row: int) -> int | None:
+    def turn_running(self, row: int) -> int | None:
         """Returns the decision that gave a client the turn that has not ended yet; None if there is none."""
         last = int(self.counters["last_round"][row])
         return last if last in self._updates_before else None
@@ -166,7 +166,7 @@ class Ledger(TurnColumns, ClientColumns):
         """
         certificate = certificate or self.certificate()
         if self.share_accrual == "available":
-            rounds = self.counters["volunteered"]
+            rounds = self.counters["offered"]
         else:
             rounds = self.last_round - self.counters["joined"]
         shares = np.full(self.clients, np.nan)
@@ -222,14 +222,14 @@ class Ledger(TurnColumns, ClientColumns):
         if history is not None:
             self.history, self._owns_history = history, False
 
-    def resume(self, volunteered: IntArray, broken_since: IntArray) -> None:
+    def resume(self, offered: IntArray, broken_since: IntArray) -> None:
         """Notes the debts and the broken promises of a policy whose state was not computed round by round.
 
         Args:
-            volunteered: The number of rounds in which each client was available.
+            offered: The number of rounds in which each client was available.
             broken_since: The rounds since which clients are beyond the tolerance; 0 if that is unknown.
         """
-        self.counters["volunteered"], self.knows_availability = volunteered, True
+        self.counters["offered"], self.knows_availability = offered, True
         if self.queues is not None:
             exact = self.queues.owed_exactly()
             self.initial_debts = exact.units + exact.credit, self.queues.units_per_turn
@@ -291,8 +291,8 @@ class Ledger(TurnColumns, ClientColumns):
 
     def _give(self, given: Decision, prediction: tuple[FloatArray, FloatArray], capped: IntArray | None) -> None:
         training = len(self._updates_before) + len(self._early)
-        volunteers = UNKNOWN if given.available is None else int(given.available.sum()) - training
-        self._append(given, volunteers, *prediction)
+        available_count = UNKNOWN if given.available is None else int(given.available.sum()) - training
+        self._append(given, available_count, *prediction)
         if self.slots is not None:
             self._updates_before[given.number] = self._updates
         self.counters["turns"][given.rows] += 1
@@ -310,7 +310,7 @@ class Ledger(TurnColumns, ClientColumns):
                 earning[capped] = False
             self.earning.add(given.number, earning)
             present = present & earning
-        self.counters["volunteered"] += present
+        self.counters["offered"] += present
 
     def _end(self, ended: Sequence[Outcomes], arrived_before: Sequence[IntArray]) -> None:
         for outcomes, arrivals in zip(ended, arrived_before, strict=True):

@@ -17,11 +17,11 @@ from turnout.dashboard.sources.ledger import CLOCKS, Ledger
 from turnout.errors import ReportError, TurnoutError
 from turnout.kernel.arrays import IntArray
 from turnout.kernel.rounds import OUTCOMES, RoundRecord, RoundReport
-from turnout.kernel.slots.turns import FINISHED, STARTED, InFlight, StartedTurn
+from turnout.kernel.slots.turns import FINISHED, STARTED, RunningTurns, TurnStart
 from turnout.lab.analysis.explain import explain_run
 from turnout.lab.runs.info import RunInfo
 from turnout.lab.runs.plans import RunPlan, slot_defaults
-from turnout.lab.runs.slots import Flight as RunFlight
+from turnout.lab.runs.slots import SimulatedTurn
 from turnout.lab.runs.store import RunStore
 from turnout.live._internals import FAILED, KINDS
 from turnout.plugins import naming_packages
@@ -52,10 +52,10 @@ class RunSource(Source):
             planned=planned if isinstance(planned, int) else None,
         )
         self._store, self.info = store, info
-        self.ledger.policy, self.trouble = _make_policy(info)
+        self.ledger.policy, self.last_error = _make_policy(info)
         self.ledger.join(info.clients)
-        self._in_flight = InFlight(info.clients)
-        self._flights: list[RunFlight] = []  # a heap
+        self._running = RunningTurns(info.clients)
+        self._running_turns: list[SimulatedTurn] = []  # a heap
         self._now = 0.0
 
     @property
@@ -81,8 +81,8 @@ class RunSource(Source):
                     self._add_turn(record)
             if time.monotonic() > end:
                 break
-        if self.info.finished and len(self.ledger) >= self.info.rounds and self._flights:
-            self._end([heapq.heappop(self._flights) for _ in range(len(self._flights))], None)
+        if self.info.finished and len(self.ledger) >= self.info.rounds and self._running_turns:
+            self._end([heapq.heappop(self._running_turns) for _ in range(len(self._running_turns))], None)
 
     def row_of(self, client: str) -> int:
         """Returns the row of a client; accepts "17", "c17" and "client 17"."""
@@ -105,16 +105,16 @@ class RunSource(Source):
         self.ledger.add([decision], [outcomes], partial(self._tell, [report], None))
 
     def _add_turn(self, record: RoundRecord) -> None:
-        started, ended = record.report.metrics[STARTED], list[RunFlight]()
+        started, ended = record.report.metrics[STARTED], list[SimulatedTurn]()
         client = int(record.report.clients[0])
-        while self._flights and self._ends_before(started, client, ended):
-            ended.append(heapq.heappop(self._flights))
+        while self._running_turns and self._ends_before(started, client, ended):
+            ended.append(heapq.heappop(self._running_turns))
             self._now = ended[-1].end
         self._now = started
         self._end(ended, record)
-        heapq.heappush(self._flights, RunFlight(record.report.metrics[FINISHED], record.round, record))
+        heapq.heappush(self._running_turns, SimulatedTurn(record.report.metrics[FINISHED], record.round, record))
 
-    def _ends_before(self, started: float, client: int, ended: list[RunFlight]) -> bool:
+    def _ends_before(self, started: float, client: int, ended: list[SimulatedTurn]) -> bool:
         """Returns whether the turn that ends next ended before a decision.
 
         Of turns that end at the moment of the decision, only as many ended as it needed: for the clock to reach that
@@ -125,20 +125,20 @@ class RunSource(Source):
             client: The client that was given a turn.
             ended: The turns that ended since the decision before, as far as they are known.
         """
-        end = self._flights[0].end
-        is_full = len(self._flights) >= int(self.info.plan["concurrency"])
-        is_training = self._in_flight.decision_of(client) not in (0, *(flight.decision for flight in ended))
+        end = self._running_turns[0].end
+        is_full = len(self._running_turns) >= int(self.info.plan["concurrency"])
+        is_training = self._running.decision_of(client) not in (0, *(running_turn.decision for running_turn in ended))
         return end < started or (end == started and (is_full or is_training or self._now < started))
 
-    def _end(self, flights: list[RunFlight], record: RoundRecord | None) -> None:
+    def _end(self, running_turns: list[SimulatedTurn], record: RoundRecord | None) -> None:
         """Ends turns, and then gives the next one, if there is one."""
-        reports = [flight.record.report for flight in flights]
+        reports = [running_turn.record.report for running_turn in running_turns]
         for report in reports:
-            self._in_flight.finish(int(report.clients[0]))
+            self._running.finish(int(report.clients[0]))
         turn, given = None, list[Decision]()
         if record is not None:
             turn, report = self._started(record), record.report
-            self._in_flight.start(turn)
+            self._running.start(turn)
             reasons = align_reasons(record.selection, report)
             given = [Decision(record.round, report.clients, report.contexts, turn.present, reasons, self._now)]
         ended = []
@@ -149,17 +149,17 @@ class RunSource(Source):
         capped = np.empty(0, dtype=np.int64) if turn is None else turn.capped
         self.ledger.add(given, ended, partial(self._tell, reports, turn), capped=lambda _: capped)
 
-    def _started(self, record: RoundRecord) -> StartedTurn:
+    def _started(self, record: RoundRecord) -> TurnStart:
         """Returns the decision: the record has the clients that earned with it, the others present were capped."""
         debts = None if self.ledger.policy is None else self.ledger.policy.debts
-        capped = self._in_flight.capped(record.round, debts)
+        capped = self._running.capped(record.round, debts)
         present = np.ones(self.info.clients, dtype=np.bool_)
         if record.report.available is not None:
             present = record.report.available.copy()
             present[capped] = True
-        return StartedTurn.trusted(record.round, int(record.report.clients[0]), present, capped)
+        return TurnStart.trusted(record.round, int(record.report.clients[0]), present, capped)
 
-    def _tell(self, reports: list[RoundReport], turn: StartedTurn | None) -> None:
+    def _tell(self, reports: list[RoundReport], turn: TurnStart | None) -> None:
         policy = self.ledger.policy
         if policy is None:
             return
@@ -170,7 +170,7 @@ class RunSource(Source):
                 policy.tell_started(turn)
         except TurnoutError as error:
             self.ledger.policy = None
-            self.trouble = f"The guarantee of this run is not shown because its record is incomplete: {error}."
+            self.last_error = f"The guarantee of this run is not shown because its record is incomplete: {error}."
 
 
 def _slots_of(store: RunStore, info: RunInfo) -> int | None:

@@ -79,7 +79,7 @@ function headCards(data) {
       data.rank != null && `Rank ${count(data.rank)} of ${count(data.about.clients)} by debt`,
       data.forfeited > 0 && `Forfeited: ${turns(data.forfeited)}`),
     card('Mean time', seconds(data.mean_seconds), data.reliability != null && `Reliability ${share(data.reliability)}`),
-    card('Available in', data.volunteered == null ? '–' : `${count(data.volunteered)} ${words.rounds}`,
+    card('Available in', data.offered == null ? '–' : `${count(data.offered)} ${words.rounds}`,
       data.joined ? `Joined after ${words.round} ${count(data.joined)}` : `Joined before the first ${words.round}`,
       [`Last turn in ${words.round} `, roundLink(data.last_round)]));
 }
@@ -100,7 +100,7 @@ function figures(why) {
 
 function explanation(why) {
   return [
-    h('p', null, badge(why.standing === 'chosen' ? 'ok' : 'none', why.standing), ' ',
+    h('p', null, badge(why.outcome === 'chosen' ? 'ok' : 'none', why.outcome), ' ',
       why.exact ? badge('ok', 'exact') : badge('warn', 'not exact'), ' ',
       h('span', { class: 'muted' },
         why.exact
@@ -108,7 +108,7 @@ function explanation(why) {
           : 'From the recorded reasons; the selection could not be recomputed.')),
     h('p', { class: 'sentence large' }, why.sentence), facts(figures(why)),
     why.instead?.length > 0 &&
-      h('p', null, why.standing === 'chosen' ? 'Would be chosen instead: ' : 'Would replace: ',
+      h('p', null, why.outcome === 'chosen' ? 'Would be chosen instead: ' : 'Would replace: ',
         why.instead.slice(0, 12).map((id, index) => [index > 0 && ', ', clientLink(id, { round: why.round })])),
   ];
 }

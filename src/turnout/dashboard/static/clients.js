@@ -24,7 +24,7 @@ const columns = ({ share_of: shareOf, promise }) => [
         },
         {
           key: 'counted', label: 'turns',
-          title: promise.paid === 'contributed' ? 'Turns whose updates arrived in time' : 'Turns taken',
+          title: promise.counts === 'completed' ? 'Turns whose updates arrived in time' : 'Turns taken',
           cell: (row) => number(row.counted),
         },
         { key: 'promised', label: 'promised (turns)', cell: (row) => number(row.promised) },
@@ -41,7 +41,7 @@ const columns = ({ share_of: shareOf, promise }) => [
     key: 'forfeited', label: 'forfeited (turns)', title: 'Turns lost because the debt had reached its cap',
     cell: (row) => number(row.forfeited),
   },
-  { key: 'volunteered', label: `${words.rounds} available`, cell: (row) => count(row.volunteered) },
+  { key: 'offered', label: `${words.rounds} available`, cell: (row) => count(row.offered) },
   { key: 'mean_seconds', label: 'mean time', cell: (row) => seconds(row.mean_seconds) },
   {
     key: 'reliability', label: 'reliability', title: 'Share of turns from which the client returned',

@@ -4,7 +4,7 @@ import { h } from './dom.js';
 import { info } from './glossary.js';
 import { endNames } from './lines.js';
 import { swatch } from './list.js';
-import { MOST_GROUPS, colourOf, styleOf } from './palette.js';
+import { MAX_GROUPS, colourOf, styleOf } from './palette.js';
 import { box, charts, empty, muted, navigation, renderSlot, table } from './parts.js';
 import { count, plain, plural, plusMinus, share, words } from './format.js';
 
@@ -64,8 +64,8 @@ const paretoFront = (all) => all
 
 /** The groups that charts show: all, or that of this run and the first ones. */
 function shownGroups(groups) {
-  if (groups.length <= MOST_GROUPS) return groups;
-  const others = groups.filter((group) => !group.is_current).slice(0, MOST_GROUPS - 1);
+  if (groups.length <= MAX_GROUPS) return groups;
+  const others = groups.filter((group) => !group.is_current).slice(0, MAX_GROUPS - 1);
   return groups.filter((group) => group.is_current || others.includes(group));
 }
 

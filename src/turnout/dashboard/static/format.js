@@ -113,6 +113,6 @@ export const flagLabel = (name) => name.replaceAll('_', ' ').replace('rounds', w
 
 export const OUTCOMES = {
   arrived: 'returned in time', late: 'did not return in time',
-  failed: 'reported a failure or did not return', surplus: 'returned after enough other clients had',
-  outrun: 'had not returned when enough other clients had', out: 'has not returned yet',
+  failed: 'reported a failure or did not return', redundant: 'returned after enough other clients had',
+  cut_off: 'had not returned when enough other clients had', out: 'has not returned yet',
 };

@@ -18,7 +18,7 @@ const TERMS = {
   'mean round': 'The time until the last selected client of a round has returned, mean over all rounds.',
   '95th percentile': 'Of 100 rounds, 95 are at most this long.',
   updates: 'Updates that arrived per second, in a server without rounds.',
-  staleness: 'The number of updates that arrived while a turn was under way.',
+  staleness: 'The number of updates that arrived while a turn was running.',
   accuracy: 'The share of the test items that the model classifies correctly, at its last measurement.',
   '±': 'Half the width of the 95 % confidence interval of the mean over seeds.',
   group: 'Runs that differ only in their seed.',

@@ -3,11 +3,11 @@ import { timeUnit } from './charts.js';
 import { h } from './dom.js';
 import { info } from './glossary.js';
 import { box, debounce, empty, muted, navigation, renderSlot, table } from './parts.js';
-import { MOST_GROUPS, groupOf, picksOf, styleOf } from './palette.js';
+import { MAX_GROUPS, groupOf, picksOf, styleOf } from './palette.js';
 import { count, number, plural, ratio, share, short } from './format.js';
 
-const MOST_SETTINGS = 8;
-const MOST_ROWS = 200;
+const MAX_SETTINGS = 8;
+const MAX_ROWS = 200;
 /** Field of the figures, label, term of the glossary, and the cell; times have one unit in the whole column. */
 const FIGURES = [
   ['mean_round', 'mean round', 'mean round', null], ['shortfall', 'largest shortfall (turns)', 'shortfall', number],
@@ -48,7 +48,7 @@ const searchText = (run) =>
 /** The settings that differ between these runs. */
 function differing(runs) {
   const names = [...new Set(runs.flatMap((run) => Object.keys(run.settings)))];
-  return names.filter((name) => new Set(runs.map((run) => run.settings[name])).size > 1).slice(0, MOST_SETTINGS);
+  return names.filter((name) => new Set(runs.map((run) => run.settings[name])).size > 1).slice(0, MAX_SETTINGS);
 }
 
 const compareValues = (a, b) =>
@@ -100,7 +100,7 @@ function view(data, settings) {
   const by = (changes) => navigation.update(changes, { replace: true });
   const picks = picksOf(settings);
   const groups = new Set(data.rows.filter((run) => picks.has(run.id)).map(groupOf));
-  const isFull = (run) => !picks.has(run.id) && groups.size >= MOST_GROUPS && !groups.has(groupOf(run));
+  const isFull = (run) => !picks.has(run.id) && groups.size >= MAX_GROUPS && !groups.has(groupOf(run));
   const setPicks = (ids) => by({ pick: [...ids].sort((a, b) => a - b).join(',') || null });
   const pick = (id, isPicked) => setPicks(new Set(isPicked ? [...picks, id] : [...picks].filter((own) => own !== id)));
   const terms = (settings.find ?? '').toLowerCase().split(/\s+/).filter(Boolean);
@@ -114,7 +114,7 @@ function view(data, settings) {
     const names = new Set(groups);
     for (const run of rows) {
       names.add(groupOf(run));
-      if (names.size > MOST_GROUPS) break;
+      if (names.size > MAX_GROUPS) break;
       chosen.add(run.id);
     }
     setPicks(chosen);
@@ -133,16 +133,16 @@ function view(data, settings) {
     table({
       caption: `${count(rows.length)} of ${plural(data.total, 'run')}` +
         (picks.size ? `, ${count(picks.size)} picked` : ''),
-      rows: rows.slice(0, MOST_ROWS), columns, sorted: { sort, order, by }, current: (run) => run.id === data.about.run,
+      rows: rows.slice(0, MAX_ROWS), columns, sorted: { sort, order, by }, current: (run) => run.id === data.about.run,
       none: 'No run matches the filter.',
     }),
     picks.size > 0 && muted('Compare and Training show only the picked runs.'),
     inCommon(data.rows) && muted(`All runs: ${inCommon(data.rows)}.`),
     data.pending > 0 && muted(`The figures of ${plural(data.pending, 'run')} are still being computed.`),
-    rows.length > MOST_ROWS && muted(`The first ${count(MOST_ROWS)} are shown: filter to see others.`),
+    rows.length > MAX_ROWS && muted(`The first ${count(MAX_ROWS)} are shown: filter to see others.`),
     data.total > data.rows.length && muted(`Only the newest ${plural(data.rows.length, 'run')} are listed.`),
     muted(`Runs of the same name that differ only in their seed form a group with one colour on all pages. At most ` +
-      `${MOST_GROUPS} groups are picked at once.`));
+      `${MAX_GROUPS} groups are picked at once.`));
 }
 
 export default {

@@ -24,7 +24,7 @@ const OF_RUNS = [list, compare, ...PAGES.filter((page) => page !== compare)];
 const pagesOf = (data) => (data?.kind === 'runs' ? OF_RUNS : PAGES);
 const keyOf = (page) => (page === list ? 'l' : String((PAGES.indexOf(page) + 1) % 10));
 const at = (id) => document.getElementById(id);
-const live = { version: null, reading: null, trouble: null, live: false, connected: null };
+const live = { version: null, reading: null, last_error: null, live: false, connected: null };
 const store = {};
 let route = { page: overview, settings: {} };
 let slots = {};
@@ -228,7 +228,7 @@ function drawFrame(about) {
   if (at('state').textContent !== state) at('state').textContent = state;
   at('state').className = `state ${live.connected === false ? 'bad' : live.connected && live.live ? 'ok' : ''}`;
   const reading = about ? about.reading : live.reading; // the progress of the data that are shown
-  const trouble = live.connected === null ? store.data?.trouble : live.trouble;
+  const last_error = live.connected === null ? store.data?.last_error : live.last_error;
   fill(at('notices'),
     reading &&
       h('div', { class: 'reading', 'data-key': 'reading' },
@@ -236,9 +236,9 @@ function drawFrame(about) {
           { max: reading.of, value: reading.done, 'aria-label': 'share of the records that have been read' }),
         h('span', null,
           `Still reading: ${count(reading.done)} of ${count(reading.of)} records. All numbers are preliminary.`)),
-    trouble &&
-      h('div', { class: 'box bad', role: 'alert', 'data-key': 'trouble' }, badge('bad', 'The store cannot be read'),
-        h('p', null, trouble)),
+    last_error &&
+      h('div', { class: 'box bad', role: 'alert', 'data-key': 'unreadable' }, badge('bad', 'The store cannot be read'),
+        h('p', null, last_error)),
     store.error &&
       !store.data &&
       h('div', { class: 'box bad', role: 'alert', 'data-key': 'store' }, badge('bad', 'Request failed'),

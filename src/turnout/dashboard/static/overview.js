@@ -61,7 +61,7 @@ function headCards(data) {
       card('Jain’s index', ratio(data.jain), '1 if all clients have had the same number of turns.',
         data.cohort != null &&
           `Mean cohort: ${number(data.cohort)} ${data.cohort === 1 ? 'client' : 'clients'}` +
-            (data.volunteers == null ? '' : ` of ${number(data.volunteers)} available`)));
+            (data.available_count == null ? '' : ` of ${number(data.available_count)} available`)));
 }
 
 const LEVELS = { error: ['bad', 'Error'], warning: ['warn', 'Warning'], note: ['none', 'Note'] };

@@ -1,7 +1,7 @@
 // The colours of the theme, and one colour, line style and symbol for each group of runs, the same on all pages.
 
 /** How many groups a chart shows at once. */
-export const MOST_GROUPS = 12;
+export const MAX_GROUPS = 12;
 const DASHES = ['solid', 'dash', 'dot', 'dashdot', 'longdash'];
 const SYMBOLS = ['circle', 'square', 'diamond', 'triangle-up', 'cross', 'x', 'star', 'hexagon'];
 let order = new Map();
@@ -30,9 +30,9 @@ function positionOf(name) {
 
 export function styleOf(name) {
   const position = positionOf(name);
-  const lap = Math.floor(position / MOST_GROUPS);
+  const lap = Math.floor(position / MAX_GROUPS);
   return {
-    index: position % MOST_GROUPS, dash: DASHES[(position + lap) % DASHES.length],
+    index: position % MAX_GROUPS, dash: DASHES[(position + lap) % DASHES.length],
     symbol: SYMBOLS[(position + lap) % SYMBOLS.length],
   };
 }
@@ -52,7 +52,7 @@ export function colours() {
   const style = getComputedStyle(document.documentElement);
   const value = (name) => style.getPropertyValue(`--${name}`).trim();
   const scale = ['s0', 's1', 's2', 's3', 's4'].map((name, index) => [index / 4, value(name)]);
-  const series = Array.from({ length: MOST_GROUPS }, (_, index) => value(`c${index + 1}`));
+  const series = Array.from({ length: MAX_GROUPS }, (_, index) => value(`c${index + 1}`));
   const own = ownColour(series);
   return {
     ink: value('ink'), muted: value('muted'), line: value('line'), paper: value('paper'),

@@ -14,10 +14,10 @@ const clock = (age) =>
 export const staleness = (value, unit) =>
   value == null ? UNKNOWN : `${number(value)} ${value === 1 ? unit.slice(0, -1) : unit}`;
 
-export const slotCards = ({ slots, round, about, volunteers, mean_round: mean, p95_round: p95, under_way: out }) => [
+export const slotCards = ({ slots, round, about, available_count, mean_round: mean, p95_round: p95, running: out }) => [
   card('Turns given', count(round),
     about.run == null ? `${count(out.length)} of ${plural(slots.of, 'slot')} ${out.length === 1 ? 'is' : 'are'} in use` : plural(slots.of, 'slot'),
-    volunteers != null && `Mean number of idle clients at a decision: ${number(volunteers)}`,
+    available_count != null && `Mean number of idle clients at a decision: ${number(available_count)}`,
     [`${seconds(slots.elapsed)} in total; last decision: `, round ? roundLink(round) : UNKNOWN]),
   card('Updates', rate(slots.rate),
     slots.random && [
@@ -50,8 +50,8 @@ export const rateChart = (data) => {
   });
 };
 
-export const underWay = ({ under_way: rows, slots }) =>
-  box('Turns under way',
+export const underWay = ({ running: rows, slots }) =>
+  box('Turns running',
     table({
       caption: `Turns that have not ended, the oldest first (${plural(slots.of, 'slot')})`, rows,
       none: 'No client is training.',
@@ -84,8 +84,8 @@ export const decisionColumns = [
   { label: 'duration', cell: (row) => seconds(row.seconds) },
   { label: 'predicted', cell: (row) => seconds(row.turn.predicted) },
   {
-    label: 'staleness', title: 'Updates that arrived, or versions that were made, while it was under way',
+    label: 'staleness', title: 'Updates that arrived, or versions that were made, while it was running',
     cell: (row) => number(row.turn.staleness),
   },
-  { label: 'idle clients', title: 'Clients of which it was chosen', cell: (row) => count(row.volunteers) },
+  { label: 'idle clients', title: 'Clients of which it was chosen', cell: (row) => count(row.available_count) },
 ];

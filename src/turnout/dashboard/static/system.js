@@ -21,7 +21,7 @@ function view({ about, store, reading, gaps, requests, versions, uptime, memory_
       gaps &&
         box(about.slots == null ? 'Timing of rounds' : 'Timing of turns',
           facts([
-            [about.slots == null ? 'Round open for' : 'Turn under way for', `${seconds(gaps.round_median)} (median)`],
+            [about.slots == null ? 'Round open for' : 'Turn running for', `${seconds(gaps.round_median)} (median)`],
             ...(about.slots == null
               ? [['From closing to the next selection', `${seconds(gaps.between_median)} (median)`]] : []),
           ])),

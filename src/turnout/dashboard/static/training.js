@@ -2,16 +2,16 @@
 import { SMOOTHED, band, chart, line, roundAxis, timeUnit, withAverage } from './charts.js';
 import { h } from './dom.js';
 import { endNames, isNoisy, smoothed } from './lines.js';
-import { MOST_GROUPS, colourOf, styleOf, transparent } from './palette.js';
+import { MAX_GROUPS, colourOf, styleOf, transparent } from './palette.js';
 import { charts, choice, empty, muted, navigation, renderSlot } from './parts.js';
 import { plain, words } from './format.js';
 
 const HEIGHT = 400;
-const MOST_BANDS = 4; // with more lines, only this run and the highlighted one have a band
+const MAX_BANDS = 4; // with more lines, only this run and the highlighted one have a band
 /** The curves that the charts show: that of this run, and the first others. */
 function shownGroups(groups) {
-  if (groups.length <= MOST_GROUPS) return groups;
-  const others = groups.filter((group) => !group.is_current).slice(0, MOST_GROUPS - 1);
+  if (groups.length <= MAX_GROUPS) return groups;
+  const others = groups.filter((group) => !group.is_current).slice(0, MAX_GROUPS - 1);
   return groups.filter((group) => group.is_current || others.includes(group));
 }
 
@@ -19,7 +19,7 @@ const nameOf = (group) => `${group.is_current ? 'this run: ' : ''}${group.name}`
 const colour = (c, data, group) => (data.about.run == null ? c.accent : colourOf(c.series, group.name));
 
 function curves(data, groups, field, by, highlighted) {
-  const isFew = groups.length <= MOST_BANDS;
+  const isFew = groups.length <= MAX_BANDS;
   return (c) =>
     groups.flatMap((group) => {
       const own = colour(c, data, group);

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.columns import UNDER_WAY
+from turnout.dashboard.sources.columns import RUNNING
 from turnout.dashboard.sources.debts import debt_history
 from turnout.dashboard.views.common import (
     OWED_WITH_SURPLUS,
@@ -58,7 +58,7 @@ def client(watch: Watch, source: Source, *, client_id: str) -> dict[str, Any]:
 
 def _times(source: Source, row: int) -> dict[str, Any]:
     ledger = source.ledger
-    is_over = ledger.turn_column("kinds") != UNDER_WAY
+    is_over = ledger.turn_column("kinds") != RUNNING
     indices = np.flatnonzero((ledger.turn_column("chosen") == row) & is_over)[-SHOWN_TURNS:]
     predicted, band = ledger.turn_column("predicted")[indices], ledger.turn_column("band")[indices]
     return {
@@ -86,9 +86,9 @@ def next_turn(explanation: Explanation) -> str | None:
     """Returns when the client's next turn is due, as its explanation of a round says; None if that says nothing."""
     noun = explanation.time_unit
     number = f"{noun} {explanation.round:,}"
-    if explanation.standing == "chosen":
+    if explanation.outcome == "chosen":
         return f"It was chosen in {number}; how long it waits is known after a {noun} without it."
-    if explanation.standing != "not chosen":
+    if explanation.outcome != "not chosen":
         return None
     if explanation.rounds_until is None:
         return f"How long it waits for its next turn is unknown; the explanation of {number} says why."
@@ -136,8 +136,8 @@ def _record_in_words(source: Source, row: int) -> str:
     if queues is not None and (rate := float(queues.guaranteed_rates[row])) > 0:
         rounds_counted = f"{noun}s {AVAILABLE[noun]}" if queues.accrual == "available" else f"{noun}s"
         text += f". Its guarantee is one turn every {1 / rate:.1f} {rounds_counted}"
-    if (number := ledger.turn_under_way(row)) is not None:
-        text += f". Its turn of decision {number:,} is under way"
+    if (number := ledger.turn_running(row)) is not None:
+        text += f". Its turn of decision {number:,} is running"
     return f"{text}."
 
 

@@ -19,7 +19,7 @@ from turnout.kernel.certificate import SHARE_OF, SHARE_OF_TURNS, STATUSES, Accru
 POINTS = 300
 DIGITS = 6
 SHOWN_ROWS = 60
-LARGEST_PAGE = 500
+MAX_PAGE = 500
 RECENT_CHANGE_ROUNDS = 100  # rounds for which a change of a client is flagged
 FLAGS = ("context", "changed", "backing_off", "retired", "rarely_available", "too_few_rounds")
 #: Why a client with a surplus can be owed turns; shown wherever there is one.
@@ -135,7 +135,7 @@ def promise(ledger: Ledger) -> dict[str, Any] | None:
         "least": json_number(float(rates.min())),
         "most": json_number(float(rates.max())),
         "of": share_of(ledger, queues.accrual),
-        "paid": ledger.paid,
+        "counts": ledger.counts,
         "tolerance": json_number(tolerance_of(ledger)),
         "cap": None if queues.max_owed is None else json_number(float(queues.max_owed)),
     }
@@ -153,7 +153,7 @@ def certificate(source: Source) -> dict[str, Any]:
 
 
 def _nothing_to_judge(source: Source) -> str:
-    if source.trouble is not None:
+    if source.last_error is not None:
         return "The promise cannot be judged."
     if source.reading is not None and source.ledger.policy is None:
         return "The promise is judged when the records have been read."
@@ -173,7 +173,7 @@ class Standings(NamedTuple):
 
     Attributes:
         promised: The promised turns.
-        counted: The turns that count: with paid="contributed" only those whose updates arrived in time.
+        counted: The turns that count: with counts="completed" only those whose updates arrived in time.
         behind: Promised turns minus turns that count; negative for a surplus.
         owed: The queue of owed turns.
         forfeited: The turns lost because of the cap.
@@ -260,8 +260,8 @@ def flag_names(source: Source, rows: IntArray) -> list[list[str]]:
 
 def page_of(total: int, number: int, size: int) -> Page:
     """Returns the page with this number, or the last page if there are fewer."""
-    if not 1 <= size <= LARGEST_PAGE:
-        raise SettingError(f"size must be between 1 and {LARGEST_PAGE}, got {size}")
+    if not 1 <= size <= MAX_PAGE:
+        raise SettingError(f"size must be between 1 and {MAX_PAGE}, got {size}")
     if number < 1:
         raise SettingError(f"page must be at least 1, got {number}")
     pages = max(1, -(-total // size))

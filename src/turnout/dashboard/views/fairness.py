@@ -115,7 +115,7 @@ def client_columns(ledger: Ledger) -> dict[str, FloatArray]:
     """Returns the columns of the list of clients."""
     standing = standings(ledger)
     last = ledger.counters["last_round"].astype(np.float64)
-    volunteered = ledger.counters["volunteered"].astype(np.float64)
+    offered = ledger.counters["offered"].astype(np.float64)
     return {
         "turns": ledger.counters["turns"].astype(np.float64),
         "share": ledger.shares(),
@@ -125,7 +125,7 @@ def client_columns(ledger: Ledger) -> dict[str, FloatArray]:
         "status": standing.levels.astype(np.float64),
         "owed": standing.owed,
         "forfeited": standing.forfeited,
-        "volunteered": volunteered if ledger.knows_availability else np.full(ledger.clients, np.nan),
+        "offered": offered if ledger.knows_availability else np.full(ledger.clients, np.nan),
         "mean_seconds": ledger.mean_seconds(),
         "reliability": ledger.history.reliability,
         "last_round": np.where(last > 0, last, np.nan),

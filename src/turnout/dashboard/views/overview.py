@@ -21,7 +21,7 @@ from turnout.dashboard.views.common import (
     standings,
     tolerance_of,
 )
-from turnout.dashboard.views.slots import slot_figures, under_way
+from turnout.dashboard.views.slots import running, slot_metrics
 from turnout.dashboard.watch import Watch
 from turnout.kernel.arrays import FloatArray
 from turnout.lab.analysis.metrics import jain_index
@@ -52,15 +52,15 @@ def overview(watch: Watch, source: Source) -> dict[str, Any]:
     ledger = source.ledger
     seconds = ledger.round_column("seconds")
     x, (mean, low, high) = bin_series(ledger.round_column("rounds"), seconds)
-    seconds = seconds[np.isfinite(seconds)]  # without rounds, turns may be under way
+    seconds = seconds[np.isfinite(seconds)]  # without rounds, turns may be running
     shares, standing = ledger.shares(), standings(ledger)
     judged = ledger.judged_shares()
     least = int(np.nanargmin(judged)) if np.isfinite(judged).any() else None
     summary = ledger.promise_summary()
     worst = None if summary is None else summary.worst
     sizes = np.diff(ledger.starts)
-    volunteers = ledger.round_column("volunteers")
-    known = volunteers[volunteers >= 0]
+    available_count = ledger.round_column("available_count")
+    known = available_count[available_count >= 0]
     return {
         **data,
         "round": ledger.last_round,
@@ -70,11 +70,11 @@ def overview(watch: Watch, source: Source) -> dict[str, Any]:
         "recent_of": min(RECENT_ROUNDS, len(seconds)),
         "p95_round": json_number(np.percentile(seconds, 95)) if len(seconds) else None,
         "total_time": json_number(seconds.sum()),
-        "volunteers": mean_of(known),
+        "available_count": mean_of(known),
         "cohort": mean_of(sizes),
         "random": random_baseline(watch, source) if ledger.slots is None else None,
-        "slots": slot_figures(watch, source),
-        "under_way": under_way(source),
+        "slots": slot_metrics(watch, source),
+        "running": running(source),
         "least_share": None if least is None else json_number(shares[least]),
         "least": None if least is None else {"id": source.id_of(least)},
         "jain": json_number(jain_index(ledger.counters["turns"])) if ledger.clients else None,
@@ -169,7 +169,7 @@ def _open_round(source: Source) -> dict[str, Any] | None:
         "round": opened.round,
         "elapsed": json_number(opened.elapsed),
         "deadline": None if opened.deadline is None else json_number(opened.deadline),
-        "target_size": opened.wanted,
+        "target_size": opened.target_size,
         "out": kinds.count(None),
         "back": sum(map(kinds.count, RETURNED)),
         "failed": sum(map(kinds.count, MISSED)),

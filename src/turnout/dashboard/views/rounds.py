@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from turnout.counting import counted
+from turnout.counting import pluralize
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.columns import ROUND_REASONS, TURN_REASONS
 from turnout.dashboard.sources.ledger import Ledger
@@ -17,10 +17,10 @@ from turnout.dashboard.watch import Watch
 from turnout.errors import ReportError
 from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.live import Turn
-from turnout.live._internals import ARRIVED, FAILED, KINDS, LATE, OUTRUN, SURPLUS, OpenRound
+from turnout.live._internals import ARRIVED, CUT_OFF, FAILED, KINDS, LATE, REDUNDANT, OpenRound
 
 EMPTY: dict[str, Any] = {
-    **dict.fromkeys(("number", "first", "last", "seconds", "volunteers", "target_size", "threshold", "objective")),
+    **dict.fromkeys(("number", "first", "last", "seconds", "available_count", "target_size", "threshold", "objective")),
     **dict.fromkeys(("opened", "closed", "turn")),
     "is_open": False,
     "unit": "turns",
@@ -61,11 +61,11 @@ def round_detail(watch: Watch, source: Source, *, requested: int | None) -> dict
     rows = [_turn_row(source, turn, row["bottleneck"], reasons) for turn in range(turns.start, turns.stop)]
     is_open = row["turn"] is not None and row["turn"]["outcome"] == OUT
     if is_open:
-        flights = {flight.decision: flight for flight, _ in source.in_flight()}
-        row["seconds"] = json_number(flights[number].elapsed) if number in flights else None
+        running_turns = {running_turn.decision: running_turn for running_turn, _ in source.running()}
+        row["seconds"] = json_number(running_turns[number].elapsed) if number in running_turns else None
     return {
         **data,
-        **{name: row[name] for name in ("turn", "seconds", "volunteers", "threshold", "objective", "unit")},
+        **{name: row[name] for name in ("turn", "seconds", "available_count", "threshold", "objective", "unit")},
         "number": number,
         "is_open": is_open,
         "target_size": row["cohort"],
@@ -85,22 +85,22 @@ def _round_row(source: Source, index: int, turns: slice) -> dict[str, Any]:
         "round": int(ledger.round_column("rounds")[index]),
         "seconds": json_number(ledger.round_column("seconds")[index]),
         "cohort": len(kinds),
-        "back": int((kinds < OUTRUN).sum()),
-        "late": int(((kinds == LATE) | (kinds == OUTRUN)).sum()),
+        "back": int((kinds < CUT_OFF).sum()),
+        "late": int(((kinds == LATE) | (kinds == CUT_OFF)).sum()),
         "failed": int((kinds == FAILED).sum()),
         "bottleneck": None if bottleneck is None else source.id_of(bottleneck),
         "bottleneck_failed": slowest is not None and int(kinds[slowest]) == FAILED,
         "threshold": json_number(ledger.round_column("threshold")[index]),
         "objective": json_number(ledger.round_column("objective")[index]),
         "unit": _unit(ledger.turn_column("price")[turns]),
-        "volunteers": known_count(int(ledger.round_column("volunteers")[index])),
+        "available_count": known_count(int(ledger.round_column("available_count")[index])),
         "turn": turn_of(source, index),
     }
 
 
 def _slowest(kinds: IntArray, times: FloatArray, duration: float) -> int | None:
     """Returns the index of the client that the round waited for: the slowest, or a failed one if that took longer."""
-    waited = np.where(kinds == SURPLUS, np.nan, times)
+    waited = np.where(kinds == REDUNDANT, np.nan, times)
     slowest = int(np.nanargmax(waited)) if np.isfinite(waited).any() else None
     failed = np.flatnonzero(kinds == FAILED)
     if len(failed) and (slowest is None or waited[slowest] < duration):
@@ -145,7 +145,7 @@ def _summary(row: dict[str, Any]) -> str:
     if not row["cohort"]:
         return "No client was chosen in this round."
     text = f"{count_of(row['cohort'], 'client')} chosen"
-    text += f" of {row['volunteers']:,} available" if row["volunteers"] is not None else ""
+    text += f" of {row['available_count']:,} available" if row["available_count"] is not None else ""
     text += f": {row['back']} returned"
     text += f", {row['late']} late" if row["late"] else ""
     text += f", {row['failed']} failed" if row["failed"] else ""
@@ -191,13 +191,13 @@ def _open_round(opened: OpenRound, turns: list[Turn]) -> dict[str, Any]:
         "number": opened.round,
         "is_open": True,
         "seconds": json_number(opened.elapsed),
-        "volunteers": int(opened.available.sum()),
-        "target_size": opened.wanted,
+        "available_count": int(opened.available.sum()),
+        "target_size": opened.target_size,
         "unit": "seconds" if "price" in reasons else "turns",
         "opened": opened.opened,
         "summary": (
-            f"This round is open: {counted(arrived, 'chosen client', 'have', of=len(turns))} arrived, the target is "
-            f"{opened.wanted}.{deadline}"
+            f"This round is open: {pluralize(arrived, 'chosen client', 'have', of=len(turns))} arrived, the target is "
+            f"{opened.target_size}.{deadline}"
         ),
         "rows": rows,
     }

@@ -1,4 +1,4 @@
-"""Turns without rounds: updates per second, the turns under way, and one decision as a sentence."""
+"""Turns without rounds: updates per second, the running turns, and one decision as a sentence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.columns import UNDER_WAY
+from turnout.dashboard.sources.columns import RUNNING
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.views.common import bin_edges, count_of, json_number, json_numbers, mean_of
 from turnout.dashboard.watch import Watch
@@ -15,7 +15,7 @@ from turnout.kernel.arrays import FloatArray
 from turnout.live._internals import ARRIVED, FAILED, KINDS, LATE
 
 #: The number of turns that the page lists, the oldest ones.
-SHOWN_FLIGHTS = 50
+SHOWN_RUNNING_TURNS = 50
 #: The number of decisions of which the recent rate is that of their updates: at least this many per slot.
 RECENT_PER_SLOT = 20
 RATE_POINTS = 60
@@ -24,10 +24,10 @@ OUT = "out"
 
 def kind_name(kind: int) -> str:
     """Returns the outcome of a turn; "out" if it has not ended yet."""
-    return OUT if kind == UNDER_WAY else KINDS[kind]
+    return OUT if kind == RUNNING else KINDS[kind]
 
 
-def slot_figures(watch: Watch, source: Source) -> dict[str, Any] | None:
+def slot_metrics(watch: Watch, source: Source) -> dict[str, Any] | None:
     """Returns the rate of updates, their staleness and the comparison with random selection; None for rounds."""
     ledger, slots = source.ledger, source.ledger.slots
     if slots is None:
@@ -51,19 +51,19 @@ def slot_figures(watch: Watch, source: Source) -> dict[str, Any] | None:
     }
 
 
-def under_way(source: Source) -> list[dict[str, Any]]:
-    """Returns the turns under way of a live fleet, the oldest first."""
+def running(source: Source) -> list[dict[str, Any]]:
+    """Returns the running turns of a live fleet, the oldest first."""
     return [
         {
-            "turn": flight.decision,
+            "turn": running_turn.decision,
             "id": turn.id,
-            "age": json_number(flight.elapsed),
-            "deadline": json_number(flight.deadline),
+            "age": json_number(running_turn.elapsed),
+            "deadline": json_number(running_turn.deadline),
             "outcome": turn.kind or OUT,
-            "price": json_number(flight.reasons.get("price")),
-            "behind": json_number(flight.reasons.get("behind")),
+            "price": json_number(running_turn.reasons.get("price")),
+            "behind": json_number(running_turn.reasons.get("behind")),
         }
-        for flight, turn in source.in_flight()[:SHOWN_FLIGHTS]
+        for running_turn, turn in source.running()[:SHOWN_RUNNING_TURNS]
     ]
 
 
@@ -142,9 +142,11 @@ def decision_summary(row: dict[str, Any]) -> str:
     """Returns what a decision was and what came of it; `row` is the decision as the list has it."""
     turn, seconds = row["turn"], row["seconds"]
     text = f"{turn['id']} was given a turn"
-    text += f", as one of {count_of(row['volunteers'], 'idle client')}" if row["volunteers"] is not None else ""
+    text += (
+        f", as one of {count_of(row['available_count'], 'idle client')}" if row["available_count"] is not None else ""
+    )
     if turn["outcome"] == OUT:
-        return f"{text}. It is under way{'' if seconds is None else f' since {seconds:.1f} s'}."
+        return f"{text}. It is running{'' if seconds is None else f' since {seconds:.1f} s'}."
     if turn["outcome"] == KINDS[FAILED]:
         return f"{text}. It failed after {seconds:.2f} s."
     if turn["outcome"] == KINDS[LATE]:

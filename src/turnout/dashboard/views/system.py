@@ -72,8 +72,8 @@ HELP = {
     "turnout_open_round_reports": "Reports of the open round.",
     "turnout_seconds_since_report": "Time since the newest report of {reports}.",
     "turnout_slots": "Slots, in each of which a client can train.",
-    "turnout_turns_in_flight": "Turns that are under way and without a report.",
-    "turnout_oldest_turn_seconds": "How long the oldest turn has been under way; 0 if none is.",
+    "turnout_running_turns": "Turns that are running and without a report.",
+    "turnout_oldest_turn_seconds": "How long the oldest turn has been running; 0 if none is.",
     "turnout_turns_reported": "Turns that were reported, and that the next call of fill learns.",
     "turnout_updates_per_second": f"Updates per second, over the last {RECENT_PER_SLOT} decisions for each slot.",
     "turnout_snapshot_age_rounds": "{saved} since the last snapshot.",
@@ -170,7 +170,7 @@ def _gaps(source: Source) -> dict[str, Any] | None:
 def _lines(watch: Watch, source: Source | None) -> Iterator[str]:
     sizes = watch.sizes()
     store = {
-        "turnout_up": float(watch.trouble is None),
+        "turnout_up": float(watch.last_error is None),
         "turnout_store_bytes": sizes["bytes"] or 0,
         "turnout_log_bytes": sizes["log_bytes"],
     }
@@ -244,13 +244,13 @@ def _open_round(source: Source) -> dict[str, float]:
 
 
 def _slots(source: Source, slots: int) -> dict[str, float]:
-    flights = source.in_flight()
-    turns = [turn for _, turn in flights]
-    ages = [flight.elapsed for flight, turn in flights if turn.kind is None]
+    running_turns = source.running()
+    turns = [turn for _, turn in running_turns]
+    ages = [running_turn.elapsed for running_turn, turn in running_turns if turn.kind is None]
     rate = rate_of(source.ledger, RECENT_PER_SLOT * slots)
     return {
         "turnout_slots": slots,
-        "turnout_turns_in_flight": len(ages),
+        "turnout_running_turns": len(ages),
         "turnout_oldest_turn_seconds": max(ages, default=0.0),
         "turnout_turns_reported": len(turns) - len(ages),
         "turnout_seconds_since_report": seconds_since_report(turns) or 0.0,

@@ -33,7 +33,7 @@ from turnout.kernel.pace.usual import UsualContexts
 #: round is flat around it.
 SHARING = 0.8
 #: The largest price, in seconds: a sum of such prices is finite.
-LARGEST_PRICE = 1e290
+MAX_PRICE = 1e290
 
 
 class Pace(NamedTuple):
@@ -80,7 +80,7 @@ class Pace(NamedTuple):
         allowed = np.maximum(_at(self.allowed, rows), self.least_allowed)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             prices: FloatArray = usual * allowed / (weights * sharers(places) * slack)
-        prices = np.where(prices < LARGEST_PRICE, prices, LARGEST_PRICE)
+        prices = np.where(prices < MAX_PRICE, prices, MAX_PRICE)
         return np.where(slack > 0, prices, -1.0)
 
     def kernel_terms(self, places: int) -> tuple[Any, ...]:

@@ -22,7 +22,7 @@ STARTED, FINISHED = "started", "finished"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class StartedTurn(Value):
+class TurnStart(Value):
     """A decision: one client was given a turn, whose result is not known yet.
 
     Attributes:
@@ -51,7 +51,7 @@ class StartedTurn(Value):
         )
 
     @classmethod
-    def trusted(cls, decision: int, client: int, present: BoolArray, capped: IntArray) -> StartedTurn:
+    def trusted(cls, decision: int, client: int, present: BoolArray, capped: IntArray) -> TurnStart:
         """Creates a value without validation, from arrays that were created for it."""
         return cls._trusted(decision=decision, client=client, present=present, capped=capped)
 
@@ -69,7 +69,7 @@ class StartedTurn(Value):
         return earning
 
 
-class InFlight:
+class RunningTurns:
     """Which clients are training, since which decision, and how much they have earned meanwhile.
 
     Args:
@@ -122,7 +122,7 @@ class InFlight:
             over.append(row)
         return np.array(over, dtype=np.int64)
 
-    def start(self, turn: StartedTurn) -> None:
+    def start(self, turn: TurnStart) -> None:
         """Counts a decision.
 
         Raises:
@@ -151,7 +151,7 @@ class InFlight:
         self._unearned = np.concatenate([self._unearned, np.zeros(count, dtype=np.int64)])
 
     def state(self) -> dict[str, Any]:
-        """Returns the turns under way, as plain arrays."""
+        """Returns the running turns, as plain arrays."""
         return {"started": self._started.copy(), "unearned": self._unearned.copy()}
 
     def restore(self, state: Mapping[str, Any]) -> None:

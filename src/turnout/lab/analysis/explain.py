@@ -64,10 +64,10 @@ def _explain_turn(run: SlotRun, records: list[RoundRecord], client: int) -> Expl
             why = f"the replay of decision {record.round} differs from the record"
             return inexact_explanation(policy, selection, client, _name, why, unit=TimeUnit.DECISION)
     offer = run.next_offer()
-    since = run.in_flight.decision_of(client)
+    since = run.running.decision_of(client)
     if since:
         explanation = inexact_explanation(
-            policy, selection, client, _name, "", standing="training", unit=TimeUnit.DECISION
+            policy, selection, client, _name, "", outcome="training", unit=TimeUnit.DECISION
         )
         return replace(explanation, sentence=f"{_name(client)} was training, in its turn of decision {since}.")
     return explain_choice(policy, run.visible(offer), selection, client, _name, TimeUnit.DECISION)

@@ -12,11 +12,11 @@ import numpy.typing as npt
 from turnout.kernel.arrays import Rate, exact_rates
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, STATUSES, Accrual, PromiseStatus, Tolerance
 from turnout.kernel.fairness import DEFAULT_RATE
-from turnout.kernel.guarantee import Guarantee, Paid
+from turnout.kernel.guarantee import Guarantee, TurnCounting
 from turnout.kernel.slots.turns import STARTED
 from turnout.lab.analysis.metrics import Summary, summarise, summarise_shortfall
 from turnout.lab.analysis.promise import Shortfall, share_of, shortfalls
-from turnout.lab.analysis.slots import SlotFigures, slot_figures
+from turnout.lab.analysis.slots import SlotMetrics, slot_metrics
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.info import RunInfo
 from turnout.lab.runs.plans import slot_defaults
@@ -31,7 +31,7 @@ class Judgement:
     summary: Summary
     status: PromiseStatus
     tolerance: float
-    slots: SlotFigures | None = None
+    slots: SlotMetrics | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class JudgedPromise:
 
     rate: Rate | npt.ArrayLike
     accrual: Accrual
-    paid: Paid
+    counts: TurnCounting
 
     def __str__(self) -> str:
         return f"promised {self.number:g} {share_of(self.accrual)}"
@@ -54,25 +54,25 @@ class JudgedPromise:
 
     def summarise(self, columns: RoundColumns) -> Summary:
         """Returns the figures of a run without a judgement."""
-        return summarise(columns, guaranteed_rate=self.rate, accrual=self.accrual, paid=self.paid)
+        return summarise(columns, guaranteed_rate=self.rate, accrual=self.accrual, counts=self.counts)
 
     def judge(self, columns: RoundColumns, tolerance: Tolerance) -> Judgement:
         """Returns the figures of a run."""
-        shortfall = shortfalls(columns, self.rate, accrual=self.accrual, paid=self.paid, tolerance=tolerance)
-        slots = slot_figures(columns) if STARTED in columns.metrics else None
+        shortfall = shortfalls(columns, self.rate, accrual=self.accrual, counts=self.counts, tolerance=tolerance)
+        slots = slot_metrics(columns) if STARTED in columns.metrics else None
         summary = summarise_shortfall(columns, shortfall, self.accrual)
         return Judgement(summary, worst_status(shortfall), float(tolerance), slots)
 
 
 #: The promise of the paper, by which policies without a promise are judged.
-PAPER_PROMISE = JudgedPromise(DEFAULT_RATE, "always", "chosen")
+PAPER_PROMISE = JudgedPromise(DEFAULT_RATE, "always", "selected")
 
 
 def first_promise(guarantees: Sequence[Guarantee | None], rate: float | None = None) -> JudgedPromise:
     """Returns the first guarantee with one rate for all clients, else the paper's promise; `rate` replaces its rate."""
     common = (guarantee for guarantee in guarantees if guarantee is not None and np.ndim(_rate(guarantee)) == 0)
     first = next(common, None)
-    promise = PAPER_PROMISE if first is None else JudgedPromise(first.rate, first.accrual, first.paid)
+    promise = PAPER_PROMISE if first is None else JudgedPromise(first.rate, first.accrual, first.counts)
     return promise if rate is None else replace(promise, rate=rate)
 
 

@@ -13,7 +13,7 @@ from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray, Rate, as_floats
 from turnout.kernel.certificate import Accrual, Certificate
 from turnout.kernel.exchange_time import ExchangeTimeModel
-from turnout.kernel.guarantee import Paid
+from turnout.kernel.guarantee import TurnCounting
 from turnout.kernel.rounds import TIMED_OUTCOMES
 from turnout.lab.analysis.promise import (
     SHARE_OF,
@@ -82,14 +82,14 @@ def summarise(
     *,
     guaranteed_rate: Rate | npt.ArrayLike,
     accrual: Accrual = "always",
-    paid: Paid = "chosen",
+    counts: TurnCounting = "selected",
 ) -> Summary:
     """Summarises the speed and the fairness of a run.
 
     By default the promise is that of the paper: every client accrues turns in every round, and a selection pays one
     turn.
     """
-    return summarise_shortfall(columns, shortfalls(columns, guaranteed_rate, accrual=accrual, paid=paid), accrual)
+    return summarise_shortfall(columns, shortfalls(columns, guaranteed_rate, accrual=accrual, counts=counts), accrual)
 
 
 def summarise_shortfall(columns: RoundColumns, shortfall: Shortfall, accrual: Accrual) -> Summary:

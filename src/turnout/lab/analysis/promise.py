@@ -3,7 +3,7 @@
 A promise has a rate, an accrual and a rule of what pays a turn. The same three determine every figure of this module:
 
 - a client accrues its rate in every round (accrual="always"), or in the rounds for which it is available;
-- a turn counts when the client is selected (paid="chosen"), or when its update arrives in time ("contributed");
+- a turn counts when the client is selected (counts="selected"), or when its update arrives in time ("completed");
 - the share of a client is its turns divided by the rounds in which it accrued;
 - its shortfall is its promised turns (rate · rounds in which it accrued) minus its turns: negative with a surplus.
 """
@@ -32,7 +32,7 @@ from turnout.kernel.certificate import (
     as_tolerance,
     exact_tolerance,
 )
-from turnout.kernel.guarantee import Guarantee, Paid
+from turnout.kernel.guarantee import Guarantee, TurnCounting
 from turnout.kernel.rounds import OUTCOMES
 from turnout.lab.columns import RoundColumns
 
@@ -40,7 +40,7 @@ MAX_BLOCK = 1 << 20  # the number of values of the matrices with one row per rou
 #: What a share is a share of, for the headings of tables.
 SHARE_OF: dict[Accrual, str] = {accrual: f"of {rounds}" for accrual, rounds in certificates.SHARE_OF.items()}
 #: The outcomes that count as a turn.
-OUTCOMES_PAID: dict[Paid, tuple[str, ...]] = {"chosen": OUTCOMES, "contributed": ("arrived",)}
+COUNTED_OUTCOMES: dict[TurnCounting, tuple[str, ...]] = {"selected": OUTCOMES, "completed": ("arrived",)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,7 +105,7 @@ def shortfalls(
     guaranteed_rate: Rate | npt.ArrayLike,
     *,
     accrual: Accrual = "always",
-    paid: Paid = "chosen",
+    counts: TurnCounting = "selected",
     tolerance: Tolerance = DEFAULT_TOLERANCE,
     amended: Sequence[AmendedTerms] = (),
 ) -> Shortfall:
@@ -115,7 +115,7 @@ def shortfalls(
         columns: The recorded rounds.
         guaranteed_rate: The guaranteed rate, one for all clients or one per client.
         accrual: Whether clients accrue turns "always" or only in rounds in which they are "available".
-        paid: Whether a turn counts when the client is "chosen", or when its update arrived ("contributed").
+        counts: Whether a turn counts when the client is "selected", or when its update arrived ("completed").
         tolerance: The number of turns that a client may be behind, for the statuses.
         amended: Terms that replaced the rate and the tolerance later, in order: earlier rounds count at the earlier
             rate.
@@ -127,7 +127,7 @@ def shortfalls(
     rates_of = [rates * (units_per_turn // unit) for rates, unit in exact]
     limits = [math.floor(exact_tolerance(as_tolerance(stage.tolerance)) * units_per_turn) for stage in stages]
     stage_of = np.searchsorted([stage.after for stage in amended], np.arange(len(columns.rounds)), side="right")
-    accruing, paying = accrual_mask(columns, accrual), _paid_mask(columns, outcomes_paid(paid))
+    accruing, paying = accrual_mask(columns, accrual), _paid_mask(columns, counted_outcomes(counts))
     balance, promised, turns, owed = (np.zeros(columns.clients, dtype=np.int64) for _ in range(4))
     largest = np.full(columns.clients, np.iinfo(np.int64).min)
     largest_in, broken_since = (np.zeros(columns.clients, dtype=np.int64) for _ in range(2))
@@ -185,22 +185,22 @@ def describe_promise(guarantee: Guarantee, slots: int | None = None) -> str:
     rates, units_per_turn = exact_rates(guarantee.rate, None)
     low, high = int(np.min(rates)) / units_per_turn, int(np.max(rates)) / units_per_turn
     rate = f"{low:g}" if low == high else f"{low:g} to {high:g}"
-    counts = "the client is selected" if guarantee.paid == "chosen" else "the update arrives in time"
+    counts = "the client is selected" if guarantee.counts == "selected" else "the update arrives in time"
     tolerance = float(guarantee.tolerance)
     turns = "turn" if tolerance == 1 else "turns"
     shared = share_of(guarantee.accrual, slots)
     return f"{rate} {shared}, at most {tolerance:g} {turns} behind; a turn counts when {counts}"
 
 
-def outcomes_paid(paid: Paid) -> tuple[str, ...]:
+def counted_outcomes(counts: TurnCounting) -> tuple[str, ...]:
     """Returns the outcomes that count as a turn.
 
-    >>> outcomes_paid("contributed")
+    >>> counted_outcomes("completed")
     ('arrived',)
     """
-    if paid not in OUTCOMES_PAID:
-        raise SettingError(f"paid must be 'chosen' or 'contributed', not {paid!r}")
-    return OUTCOMES_PAID[paid]
+    if counts not in COUNTED_OUTCOMES:
+        raise SettingError(f"counts must be 'selected' or 'completed', not {counts!r}")
+    return COUNTED_OUTCOMES[counts]
 
 
 def owed_after_each_round(
@@ -209,7 +209,7 @@ def owed_after_each_round(
     *,
     accrual: Accrual = "always",
     max_owed: float | Fraction | None = None,
-    outcomes_paid: Sequence[str] = OUTCOMES,
+    counted_outcomes: Sequence[str] = OUTCOMES,
 ) -> FloatArray:
     """Returns the turns owed to each client after each round, (T, N), as FairnessQueues computes them.
 
@@ -218,11 +218,11 @@ def owed_after_each_round(
         guaranteed_rate: The guaranteed rate, one for all clients or one per client.
         accrual: Whether clients accrue turns "always" or only in rounds in which they are "available".
         max_owed: The largest number of turns owed to a client; None for no limit.
-        outcomes_paid: The outcomes that pay a turn: all outcomes if a selection pays, ("arrived",) if only a
+        counted_outcomes: The outcomes that pay a turn: all outcomes if a selection pays, ("arrived",) if only a
             contribution pays.
     """
     units, units_per_turn = owed_units(
-        columns, guaranteed_rate, accrual=accrual, max_owed=max_owed, outcomes_paid=outcomes_paid
+        columns, guaranteed_rate, accrual=accrual, max_owed=max_owed, counted_outcomes=counted_outcomes
     )
     return units / units_per_turn
 
@@ -233,7 +233,7 @@ def owed_units(
     *,
     accrual: Accrual = "always",
     max_owed: float | Fraction | None = None,
-    outcomes_paid: Sequence[str] = OUTCOMES,
+    counted_outcomes: Sequence[str] = OUTCOMES,
 ) -> tuple[IntArray, int]:
     """Returns the result of owed_after_each_round in integer units, and the number of units per turn.
 
@@ -242,11 +242,11 @@ def owed_units(
         guaranteed_rate: The guaranteed rate, one for all clients or one per client.
         accrual: Whether clients accrue turns "always" or only in rounds in which they are "available".
         max_owed: The largest number of turns owed to a client; None for no limit.
-        outcomes_paid: The outcomes that pay a turn.
+        counted_outcomes: The outcomes that pay a turn.
     """
     rates, units_per_turn = exact_rates(guaranteed_rate, columns.clients)
     gains: IntArray = np.multiply(accrual_mask(columns, accrual), rates, dtype=np.int64)
-    gains[_paid_mask(columns, outcomes_paid)] -= units_per_turn
+    gains[_paid_mask(columns, counted_outcomes)] -= units_per_turn
     if max_owed is None:
         # The recursion owed ← max(owed + gain, 0) equals the running sum minus its running minimum.
         balance = np.cumsum(gains, axis=0)
@@ -305,6 +305,6 @@ def require_rounds(columns: RoundColumns) -> int:
 
 def _paid_mask(columns: RoundColumns, outcomes: Sequence[str]) -> BoolArray:
     paying = with_outcome(columns, outcomes)
-    paid = np.zeros((len(columns.rounds), columns.clients), dtype=np.bool_)
-    paid[round_of_each_row(columns)[paying], columns.chosen[paying]] = True
-    return paid
+    counts = np.zeros((len(columns.rounds), columns.clients), dtype=np.bool_)
+    counts[round_of_each_row(columns)[paying], columns.chosen[paying]] = True
+    return counts

@@ -14,7 +14,7 @@ from turnout.lab.columns import RoundColumns
 
 
 @dataclass(frozen=True, slots=True)
-class SlotFigures:
+class SlotMetrics:
     """Figures of a run without rounds.
 
     Attributes:
@@ -37,12 +37,12 @@ class SlotFigures:
         return self.updates / self.seconds if self.seconds > 0 else float("nan")
 
 
-def slot_figures(columns: RoundColumns, buffer: int = 1) -> SlotFigures:
+def slot_metrics(columns: RoundColumns, updates_per_version: int = 1) -> SlotMetrics:
     """Returns the figures of a run without rounds.
 
     Args:
         columns: The records of the turns.
-        buffer: The number of updates after which the server makes a new version of the model.
+        updates_per_version: The number of updates after which the server makes a new version of the model.
 
     Raises:
         ReportError: If the run has rounds.
@@ -50,8 +50,8 @@ def slot_figures(columns: RoundColumns, buffer: int = 1) -> SlotFigures:
     started, finished = turn_clocks(columns)
     arrived = _arrived(columns)
     seconds = float(started.max(initial=0.0))
-    stale = staleness(columns, buffer)
-    return SlotFigures(
+    stale = staleness(columns, updates_per_version)
+    return SlotMetrics(
         seconds=seconds,
         updates=int(np.count_nonzero(arrived & (finished <= seconds))),
         mean_turn=float((finished - started).mean()) if len(started) else float("nan"),
@@ -60,7 +60,7 @@ def slot_figures(columns: RoundColumns, buffer: int = 1) -> SlotFigures:
     )
 
 
-def staleness(columns: RoundColumns, buffer: int = 1) -> IntArray:
+def staleness(columns: RoundColumns, updates_per_version: int = 1) -> IntArray:
     """Returns the staleness of each update, in the order in which they arrived.
 
     It is the number of versions that the server made of the model between the start of the turn and its end. Failed and
@@ -68,9 +68,9 @@ def staleness(columns: RoundColumns, buffer: int = 1) -> IntArray:
 
     Args:
         columns: The records of the turns.
-        buffer: The number of updates of a new version.
+        updates_per_version: The number of updates of a new version.
     """
-    size = as_count("buffer", buffer, SettingError)
+    size = as_count("updates_per_version", updates_per_version, SettingError)
     started, finished = turn_clocks(columns)
     kept = np.flatnonzero(_arrived(columns))
     in_order = kept[np.lexsort((columns.rounds[kept], finished[kept]))]

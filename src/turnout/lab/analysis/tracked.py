@@ -7,7 +7,7 @@ import numpy as np
 from turnout.kernel.arrays import FloatArray, IntArray, exact_rates
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.slots.turns import STARTED
-from turnout.lab.analysis.promise import accrual_mask, outcomes_paid, with_outcome
+from turnout.lab.analysis.promise import accrual_mask, counted_outcomes, with_outcome
 from turnout.lab.columns import RoundColumns
 from turnout.tracking import RoundMeter, Tracker
 
@@ -49,7 +49,7 @@ def turns_behind(columns: RoundColumns, guarantee: Guarantee, owed: IntArray | N
     """
     rates, units_per_turn = exact_rates(guarantee.rate, columns.clients)
     accruing = accrual_mask(columns, guarantee.accrual)
-    counts = with_outcome(columns, outcomes_paid(guarantee.paid))
+    counts = with_outcome(columns, counted_outcomes(guarantee.counts))
     starts = columns.starts.tolist()
     units = np.zeros(columns.clients, dtype=np.int64) if owed is None else owed
     furthest = np.empty(len(columns), dtype=np.int64)

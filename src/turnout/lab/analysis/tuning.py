@@ -159,7 +159,7 @@ def _run(policy: SelectionPolicy, world: World, rounds: int) -> Summary:
     if guarantee is None:
         raise SettingError(f"{policy.name} guarantees nothing, so there is nothing to tune: use fair-pace or rbcsf")
     columns = RoundColumns.from_records(play(policy, world, rounds), clients=world.clients)
-    return summarise(columns, guaranteed_rate=guarantee.rate, accrual=guarantee.accrual, paid=guarantee.paid)
+    return summarise(columns, guaranteed_rate=guarantee.rate, accrual=guarantee.accrual, counts=guarantee.counts)
 
 
 def _default_values(setting: str, build: Build, seed: int) -> Sequence[float]:

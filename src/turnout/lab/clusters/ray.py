@@ -11,7 +11,7 @@ from typing import Any
 from turnout.errors import ClusterError, SettingError, TurnoutError
 from turnout.kernel.arrays import as_count
 from turnout.lab.clusters.addresses import check_listening, require_package, split_address, unreachable
-from turnout.lab.runs.executors import MOST_REPEATS, Result, Task, available_cores
+from turnout.lab.runs.executors import MAX_REPEATS, Result, Task, available_cores
 
 START = "`ray start --head` starts one, and prints its address"
 
@@ -112,7 +112,7 @@ class RayCluster:
         import ray
         from ray.exceptions import RayError, RayTaskError
 
-        remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=MOST_REPEATS)(function)
+        remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=MAX_REPEATS)(function)
         waiting = {remote.remote(task): index for index, task in enumerate(tasks)}
         try:
             while waiting:

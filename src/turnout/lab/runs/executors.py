@@ -17,7 +17,7 @@ from turnout.kernel.arrays import as_count
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 #: How often a task is started again after its worker died. A task that ends every worker may need too much memory.
-MOST_REPEATS = 4
+MAX_REPEATS = 4
 #: The number of tasks for each process that joblib gets at once, where all of them must end before others start.
 CHUNK = 4
 
@@ -106,7 +106,7 @@ class JoblibExecutor:
                     yield index, result
             except TerminatedWorkerError as error:
                 losses += 1
-                if losses > MOST_REPEATS:
+                if losses > MAX_REPEATS:
                     raise ClusterError(
                         f"worker processes died {losses} times in a row, and no run was finished in between: they may "
                         "need more memory than there is; use fewer workers"

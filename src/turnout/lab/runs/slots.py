@@ -13,7 +13,7 @@ import numpy.typing as npt
 from turnout.errors import SettingError, StateError
 from turnout.kernel.arrays import as_count, as_number, saved_value
 from turnout.kernel.rounds import RoundOffer, RoundRecord, RoundReport
-from turnout.kernel.slots.turns import FINISHED, STARTED, InFlight, StartedTurn
+from turnout.kernel.slots.turns import FINISHED, STARTED, RunningTurns, TurnStart
 from turnout.lab.columns import RoundColumns
 from turnout.lab.worlds.base import World
 from turnout.policies.base import SelectionPolicy, prefixed, subset
@@ -23,8 +23,8 @@ MAX_EMPTY = 10_000
 COUNTS = ("decisions", "next", "world_round")
 
 
-class Flight(NamedTuple):
-    """A turn under way; the first two fields determine the order in which turns end."""
+class SimulatedTurn(NamedTuple):
+    """A running turn; the first two fields determine the order in which turns end."""
 
     end: float
     decision: int
@@ -63,14 +63,14 @@ class SlotRun:
             )
         if world.combines_cohorts:
             raise SettingError(
-                "this world averages the models of a cohort, so it needs rounds: for training, set buffer, such as 8"
+                "this world averages the models of a cohort, so it needs rounds: for training, set updates_per_version, such as 8"
             )
         self.policy, self.world = policy, world
-        self.in_flight = InFlight(policy.clients)
+        self.running = RunningTurns(policy.clients)
         self.decisions = 0
         self.now = 0.0
         self._world_round = 0
-        self._flights: list[Flight] = []  # a heap
+        self._running_turns: list[SimulatedTurn] = []  # a heap
         self._waiting: dict[int, RoundRecord] = {}  # finished turns that wait for earlier ones
         self._next = 1  # the decision whose record is yielded next
 
@@ -78,7 +78,7 @@ class SlotRun:
         """Yields the records of the turns in the order of their decisions, each as soon as it and all before it ended.
 
         Args:
-            total: The number of turns to give in the whole run. Those under way at the end are awaited.
+            total: The number of turns to give in the whole run. Those running at the end are awaited.
             stop: The last turn to yield now, by default the last of the run. The run can be continued after it.
         """
         total = as_count("total", total, SettingError, least=0)
@@ -95,8 +95,8 @@ class SlotRun:
         return {
             **prefixed("policy", self.policy.state()),
             **prefixed("world", self.world.state()),
-            **prefixed("in_flight", self.in_flight.state()),
-            "flights": self._packed(flight.record for flight in self._flights),
+            **prefixed("running", self.running.state()),
+            "running_turns": self._packed(running_turn.record for running_turn in self._running_turns),
             "waiting": self._packed(self._waiting.values()),
             "decisions": self.decisions,
             "next": self._next,
@@ -106,16 +106,18 @@ class SlotRun:
 
     def restore(self, state: Mapping[str, Any], done: int) -> None:
         """Restores what `state` returned after `done` records, in a run that was built with the same settings."""
-        flights, waiting = (self._unpacked(saved_value(state, key)) for key in ("flights", "waiting"))
+        running_turns, waiting = (self._unpacked(saved_value(state, key)) for key in ("running_turns", "waiting"))
         counts = {key: as_count(key, int(saved_value(state, key)), StateError, least=0) for key in COUNTS}
         now = as_number("now", saved_value(state, "now"), StateError, least=0)
         if counts["next"] != done + 1:
             raise StateError(f"the saved state follows {counts['next'] - 1:,} records, but there are {done:,}")
         self.policy.restore(subset(state, "policy"))
         self.world.restore(subset(state, "world"))
-        self.in_flight.restore(subset(state, "in_flight"))
-        self._flights = [Flight(record.report.metrics[FINISHED], record.round, record) for record in flights]
-        heapq.heapify(self._flights)
+        self.running.restore(subset(state, "running"))
+        self._running_turns = [
+            SimulatedTurn(record.report.metrics[FINISHED], record.round, record) for record in running_turns
+        ]
+        heapq.heapify(self._running_turns)
         self._waiting = {record.round: record for record in waiting}
         self.decisions, self._next, self._world_round = counts["decisions"], counts["next"], counts["world_round"]
         self.now = now
@@ -133,10 +135,10 @@ class SlotRun:
         The clients that are training are available in it.
         """
         while (offer := self._offer_for_slot()) is None:
-            self._finish_one(heapq.heappop(self._flights))
+            self._finish_one(heapq.heappop(self._running_turns))
         return offer
 
-    def next_end(self, total: int) -> Flight:
+    def next_end(self, total: int) -> SimulatedTurn:
         """Gives turns until one must end first; returns that turn, which must be given to `end` with its report.
 
         With `end`, several runs can advance together, and what their clients train can be computed at once.
@@ -146,13 +148,13 @@ class SlotRun:
         """
         while self.decisions < total and (offer := self._offer_for_slot()) is not None:
             self._give(offer)
-        if not self._flights:
+        if not self._running_turns:
             raise StateError(f"all {total:,} turns of the run have ended")
-        return heapq.heappop(self._flights)
+        return heapq.heappop(self._running_turns)
 
-    def end(self, flight: Flight, report: RoundReport) -> list[RoundRecord]:
+    def end(self, running_turn: SimulatedTurn, report: RoundReport) -> list[RoundRecord]:
         """Ends a turn that `next_end` returned; returns the records that can be stored now, in order of decisions."""
-        self._learn(flight, report)
+        self._learn(running_turn, report)
         records = []
         while self._next in self._waiting:
             records.append(self._waiting.pop(self._next))
@@ -161,25 +163,25 @@ class SlotRun:
 
     def _offer_for_slot(self) -> RoundOffer | None:
         """Returns the next offer if a slot is free and a client is available; None if a turn must end first."""
-        if len(self._flights) >= self.concurrency:
+        if len(self._running_turns) >= self.concurrency:
             return None
         for _ in range(MAX_EMPTY + 1):
             offer = self._offer()
-            if (offer.available & self.in_flight.idle).any():
+            if (offer.available & self.running.idle).any():
                 return offer
-            if self._flights:
+            if self._running_turns:
                 return None
             self.now += self.world.idle_seconds
         raise StateError(f"no client was available in {MAX_EMPTY:,} offers in a row: the run cannot go on")
 
     def visible(self, offer: RoundOffer) -> RoundOffer:
         """Returns what the policy sees of an offer: the clients that are idle, and one place."""
-        visible = offer.restricted(offer.available & self.in_flight.idle, 1)
+        visible = offer.restricted(offer.available & self.running.idle, 1)
         known = visible if self.policy.requires_expected_times else visible.without_truth()
         return replace(known, round=self.decisions + 1)
 
     def _give(self, offer: RoundOffer) -> RoundRecord:
-        decision, visible = self.decisions + 1, offer.restricted(offer.available & self.in_flight.idle, 1)
+        decision, visible = self.decisions + 1, offer.restricted(offer.available & self.running.idle, 1)
         selection = self.policy.ask(self.visible(offer))
         if len(selection.clients) != 1:
             raise SettingError(
@@ -187,27 +189,27 @@ class SlotRun:
             )
         played = self.world.play(visible, replace(selection, round=offer.round))
         present = offer.available.copy()
-        present[self.in_flight.rows] = True
-        capped = self.in_flight.capped(decision, self.policy.debts)
-        turn = StartedTurn.trusted(decision, int(selection.clients[0]), present, capped)
+        present[self.running.rows] = True
+        capped = self.running.capped(decision, self.policy.debts)
+        turn = TurnStart.trusted(decision, int(selection.clients[0]), present, capped)
         self.policy.tell_started(turn)
-        self.in_flight.start(turn)
+        self.running.start(turn)
         self.decisions = decision
         end = self.now + float(played.exchange_times[0])
         metrics = {**played.metrics, STARTED: self.now, FINISHED: end}
         report = replace(played, round=decision, available=turn.earning(), metrics=metrics)
         record = RoundRecord(selection, report)
-        heapq.heappush(self._flights, Flight(end, decision, record))
+        heapq.heappush(self._running_turns, SimulatedTurn(end, decision, record))
         return record
 
-    def _finish_one(self, flight: Flight) -> None:
-        self._learn(flight, self.world.finish(flight.record.report))
+    def _finish_one(self, running_turn: SimulatedTurn) -> None:
+        self._learn(running_turn, self.world.finish(running_turn.record.report))
 
-    def _learn(self, flight: Flight, report: RoundReport) -> None:
-        self.now = flight.end
-        self.in_flight.finish(int(report.clients[0]))
+    def _learn(self, running_turn: SimulatedTurn, report: RoundReport) -> None:
+        self.now = running_turn.end
+        self.running.finish(int(report.clients[0]))
         self.policy.tell_finished(report)
-        self._waiting[flight.decision] = RoundRecord(flight.record.selection, report)
+        self._waiting[running_turn.decision] = RoundRecord(running_turn.record.selection, report)
 
     def _offer(self) -> RoundOffer:
         self._world_round += 1

@@ -142,7 +142,7 @@ def _play_runs(
 
 
 class _Lane(Generic[AnyRun]):
-    """Runs that advance together; between two calls of `finish`, their next step is under way."""
+    """Runs that advance together; between two calls of `finish`, their next step is running."""
 
     def __init__(self, runs: Sequence[AnyRun], begin: Callable[[Sequence[AnyRun]], Step], save_every: float) -> None:
         self.runs, self._begin, self._save_every = list(runs), begin, save_every
@@ -198,10 +198,15 @@ def _begin_round(runs: Sequence[RoundsInProgress]) -> Step:
 
 def _begin_turn(runs: Sequence[TurnsInProgress]) -> Step:
     """Gives turns in each run until one must end, which happens when the step is finished."""
-    flights = [run.slots.next_end(run.plan.rounds) for run in runs]
+    running_turns = [run.slots.next_end(run.plan.rounds) for run in runs]
 
     def finish() -> list[list[RoundRecord]]:
-        reports = finish_batched([run.world for run in runs], [flight.record.report for flight in flights])
-        return [run.slots.end(flight, report) for run, flight, report in zip(runs, flights, reports, strict=True)]
+        reports = finish_batched(
+            [run.world for run in runs], [running_turn.record.report for running_turn in running_turns]
+        )
+        return [
+            run.slots.end(running_turn, report)
+            for run, running_turn, report in zip(runs, running_turns, reports, strict=True)
+        ]
 
     return finish

@@ -38,7 +38,7 @@ class BufferedTraining(WorldWrapper):
     The model has versions, from 0. A client trains on the version at the start of its turn. Its update is discounted by
     (1 + staleness)^−`discount`, where the staleness is the number of versions since then.
 
-    *FedBuff* (Nguyen et al. 2022): when `buffer` updates have arrived, the next version is the last one plus
+    *FedBuff* (Nguyen et al. 2022): when `updates_per_version` updates have arrived, the next version is the last one plus
     `server_rate` times the mean of the discounted differences between trained and received weights. *FedAsync* (Xie et
     al. 2019), with `mixing`: every update makes a version, (1 − a) · model + a · trained weights, where a is `mixing`
     times the discount.
@@ -50,7 +50,7 @@ class BufferedTraining(WorldWrapper):
     Args:
         inner: The inner world.
         federation: The learner and the data; `evaluate_every` counts versions.
-        buffer: The number of updates of a version.
+        updates_per_version: The number of updates of a version.
         server_rate: The factor of the mean update.
         discount: The exponent of the discount for staleness.
         mixing: The weight of a fresh update, for FedAsync; None for FedBuff.
@@ -63,7 +63,7 @@ class BufferedTraining(WorldWrapper):
         inner: World,
         federation: Federation,
         *,
-        buffer: int = 8,
+        updates_per_version: int = 8,
         server_rate: float = 1.0,
         discount: float = 0.5,
         mixing: float | None = None,
@@ -72,12 +72,14 @@ class BufferedTraining(WorldWrapper):
         clients = federation.partition.clients
         if clients != inner.clients:
             raise SettingError(f"the data is split over {clients} clients, the world has {inner.clients}")
-        self.buffer = as_count("buffer", buffer, SettingError)
+        self.updates_per_version = as_count("updates_per_version", updates_per_version, SettingError)
         self.server_rate = as_number("server_rate", server_rate, SettingError, above=0)
         self.discount = as_number("discount", discount, SettingError, least=0)
         self.mixing = None if mixing is None else as_number("mixing", mixing, SettingError, above=0, most=1)
-        if mixing is not None and self.buffer != 1:
-            raise SettingError(f"mixing makes a version of every update, but buffer is {buffer}: set buffer to 1")
+        if mixing is not None and self.updates_per_version != 1:
+            raise SettingError(
+                f"mixing makes a version of every update, but updates_per_version is {updates_per_version}: set updates_per_version to 1"
+            )
         self.federation = federation
         self.weights = federation.learner.initial_weights(federation.seed)
         self.version = 0
@@ -101,7 +103,7 @@ class BufferedTraining(WorldWrapper):
         return finish_batched([self], [report])[0]
 
     def state(self) -> dict[str, Any]:
-        """Returns the model, the versions that clients train on, the buffer, and the state of the inner world."""
+        """Returns the model, the versions that clients train on, the updates_per_version, and the state of the inner world."""
         saved = self.federation.learner.saved
         numbers = sorted(self._versions)
         return {
@@ -174,9 +176,9 @@ class BufferedTraining(WorldWrapper):
         difference = fresh * (trained - start)
         self._sum = difference if self._sum is None else self._sum + difference
         self._buffered += 1
-        if self._buffered < self.buffer:
+        if self._buffered < self.updates_per_version:
             return False
-        self.weights = self.weights + (self.server_rate / self.buffer) * self._sum
+        self.weights = self.weights + (self.server_rate / self.updates_per_version) * self._sum
         self._sum, self._buffered = None, 0
         return True
 

@@ -19,7 +19,17 @@ from turnout.lab.training.learner_cache import torch_device
 from turnout.lab.training.progress import Watcher, Watchers
 
 #: Settings of the world "training" in which runs that share a learner may differ.
-OF_A_RUN = ("gamma", "items", "evaluate_every", "buffer", "server_rate", "discount", "mixing", "inner", "world")
+OF_A_RUN = (
+    "gamma",
+    "items",
+    "evaluate_every",
+    "updates_per_version",
+    "server_rate",
+    "discount",
+    "mixing",
+    "inner",
+    "world",
+)
 
 
 def play_plans(
@@ -80,7 +90,7 @@ def train_distributed(
 
     On CPUs, each run is a task. On GPUs, the runs that share a learner are divided into as many tasks as there are
     GPUs, because the runs of a task train together. The runs of a task are stored when it ends; those of a worker that
-    dies, and those that were under way when this process was interrupted, begin again.
+    dies, and those that were running when this process was interrupted, begin again.
 
     Args:
         plans: The plans of the runs.

@@ -20,7 +20,7 @@ from turnout.storage.files.system import sync_file
 
 CHUNK = 1 << 20
 #: The largest download, and the largest content of a file: all of CIFAR-10 has 184 MB.
-MOST_BYTES = 1 << 29
+MAX_BYTES = 1 << 29
 Watcher = Callable[[int], None]
 
 
@@ -109,7 +109,7 @@ def _read(files: Files, folder: Path, file: DataFile) -> bytes:
     if path is None:
         raise DatasetError(f"{file.name} is missing from {folder}: download it", dataset=files.dataset)
     try:
-        content = read_file(path, MOST_BYTES)
+        content = read_file(path, MAX_BYTES)
     except (OSError, EOFError, ValueError) as error:
         raise DatasetError(
             f"{path} cannot be read ({error}), expected is content with the SHA-256 {file.sha256}: delete it and "
@@ -162,7 +162,7 @@ def _write_checked(folder: Path, file: DataFile, content: bytes, source: str) ->
 
 def _download_gzip(address: str, watch: Watcher | None) -> bytes:
     try:
-        return gunzip(io.BytesIO(_download(address, watch)), MOST_BYTES)
+        return gunzip(io.BytesIO(_download(address, watch)), MAX_BYTES)
     except (OSError, EOFError, ValueError) as error:
         raise DatasetError(f"the response from {address} is not a gzip file ({error}): nothing was kept") from error
 
@@ -171,7 +171,7 @@ def _extract_members(archive: bytes, names: Sequence[str], source: str) -> Mappi
     """Extracts the regular files with these base names only, so that no member can write outside the folder."""
     contents: dict[str, bytes] = {}
     try:
-        content = io.BytesIO(gunzip(io.BytesIO(archive), MOST_BYTES))
+        content = io.BytesIO(gunzip(io.BytesIO(archive), MAX_BYTES))
         with tarfile.open(fileobj=content, mode="r:") as opened:
             for member in opened:
                 name = Path(member.name).name
@@ -194,8 +194,8 @@ def _download(address: str, watch: Watcher | None) -> bytes:
         with urllib.request.urlopen(address, timeout=60) as response:
             while chunk := response.read(CHUNK):
                 content += chunk
-                if len(content) > MOST_BYTES:
-                    raise too_large(MOST_BYTES)
+                if len(content) > MAX_BYTES:
+                    raise too_large(MAX_BYTES)
                 if watch is not None:
                     watch(len(chunk))
             if response.length:

@@ -152,7 +152,7 @@ def training_world(
     weight_decay: float = 0.0,
     proximal: float = 0.0,
     evaluate_every: int = 1,
-    buffer: int | None = None,
+    updates_per_version: int | None = None,
     server_rate: float = 1.0,
     discount: float = 0.5,
     mixing: float | None = None,
@@ -180,10 +180,10 @@ def training_world(
         weight_decay: The weight decay of the descent.
         proximal: The FedProx coefficient (`Training.proximal_mu`).
         evaluate_every: The test accuracy is measured every `evaluate_every` rounds, or versions of the model.
-        buffer: The number of updates of a version, if there are no rounds (`concurrency` of the plan).
+        updates_per_version: The number of updates of a version, if there are no rounds (`concurrency` of the plan).
         server_rate: The factor of the mean update of a version; without rounds.
         discount: The exponent of the discount for staleness; without rounds.
-        mixing: The weight of a fresh update for FedAsync, with buffer=1; without rounds.
+        mixing: The weight of a fresh update for FedAsync, with updates_per_version=1; without rounds.
         learner: A model of your own: a `TorchTask`, or the name of a registered one. It has its own data, partition and
             training settings, so that those of this world cannot be set.
         learner_settings: Settings of the function that builds the task.
@@ -195,8 +195,8 @@ def training_world(
         raise SettingError("the world training cannot contain itself: choose another inner world")
     inner_world = build_world(inner, seed, **(world or {}))
     without_rounds = {"server_rate": server_rate, "discount": discount, "mixing": mixing}
-    if buffer is None and mixing is not None:
-        raise SettingError("mixing is a setting of training without rounds: set buffer to 1, too")
+    if updates_per_version is None and mixing is not None:
+        raise SettingError("mixing is a setting of training without rounds: set updates_per_version to 1, too")
     if learner is not None:
         given = {
             "dataset": (dataset, "digits"),
@@ -216,7 +216,12 @@ def training_world(
             raise SettingError(f"{', '.join(changed)} cannot be set with a learner, which has settings of its own")
         task, trained = cache.task(learner, learner_settings)
         return task.world_with(
-            trained, inner_world, seed, evaluate_every, buffer, **({} if buffer is None else without_rounds)
+            trained,
+            inner_world,
+            seed,
+            evaluate_every,
+            updates_per_version,
+            **({} if updates_per_version is None else without_rounds),
         )
     if learner_settings:
         raise SettingError("learner_settings need a learner")
@@ -225,9 +230,14 @@ def training_world(
     labels = cache.dataset(dataset, folder).train_labels
     split = partition(labels, clients=inner_world.clients, items=items, gamma=parse_gamma(gamma), seed=seed)
     federation = Federation(own, split, seed, evaluate_every)
-    if buffer is not None:
+    if updates_per_version is not None:
         return BufferedTraining(
-            inner_world, federation, buffer=buffer, server_rate=server_rate, discount=discount, mixing=mixing
+            inner_world,
+            federation,
+            updates_per_version=updates_per_version,
+            server_rate=server_rate,
+            discount=discount,
+            mixing=mixing,
         )
     return TrainingWorld(inner_world, federation)
 

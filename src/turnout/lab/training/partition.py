@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray, as_count
-from turnout.kernel.randomness import SMALLEST_CONCENTRATION, dirichlet_logs, round_rng, softmax
+from turnout.kernel.randomness import MIN_CONCENTRATION, dirichlet_logs, round_rng, softmax
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,8 +96,8 @@ def partition(
     as_count("clients", clients, SettingError)
     as_count("items", items, SettingError)
     as_count("seed", seed, SettingError, least=0)
-    if not gamma >= SMALLEST_CONCENTRATION:
-        raise SettingError(f"gamma must be at least {SMALLEST_CONCENTRATION:g} (infinity means iid), not {gamma}")
+    if not gamma >= MIN_CONCENTRATION:
+        raise SettingError(f"gamma must be at least {MIN_CONCENTRATION:g} (infinity means iid), not {gamma}")
     classes = int(classes_of_items.max()) + 1
     pools = [np.flatnonzero(classes_of_items == label) for label in range(classes)]
     for label, pool in enumerate(pools):

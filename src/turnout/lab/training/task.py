@@ -131,7 +131,7 @@ class TorchTask:
         evaluate_every: int = 1,
         device: str = "cpu",
         workers: int | None = None,
-        buffer: int | None = None,
+        updates_per_version: int | None = None,
         **settings: Any,
     ) -> TrainingWorld | BufferedTraining:
         """Returns a world in which the selected clients train this model.
@@ -142,10 +142,12 @@ class TorchTask:
             evaluate_every: The test set is evaluated every so many rounds, or versions of the model.
             device: The torch device.
             workers: The number of processes on a CPU, by default one per core.
-            buffer: The number of updates of a version of the model, if there are no rounds.
+            updates_per_version: The number of updates of a version of the model, if there are no rounds.
             **settings: `server_rate`, `discount` and `mixing`, without rounds.
         """
-        return self.world_with(self.learner(device, workers=workers), inner, seed, evaluate_every, buffer, **settings)
+        return self.world_with(
+            self.learner(device, workers=workers), inner, seed, evaluate_every, updates_per_version, **settings
+        )
 
     def world_with(
         self,
@@ -153,7 +155,7 @@ class TorchTask:
         inner: World,
         seed: int = 0,
         evaluate_every: int = 1,
-        buffer: int | None = None,
+        updates_per_version: int | None = None,
         **settings: Any,
     ) -> TrainingWorld | BufferedTraining:
         """Returns a world with a learner that several worlds share; its arguments are those of `world`.
@@ -163,14 +165,16 @@ class TorchTask:
             inner: The world that determines availability and exchange times.
             seed: The seed of the partition, the initial weights and the batches.
             evaluate_every: The test set is evaluated every so many rounds, or versions of the model.
-            buffer: The number of updates of a version of the model, if there are no rounds.
+            updates_per_version: The number of updates of a version of the model, if there are no rounds.
             **settings: `server_rate`, `discount` and `mixing`, without rounds.
         """
         federation = Federation(learner, self.split(inner.clients, seed), seed, evaluate_every, self.metric)
-        if buffer is not None:
-            return BufferedTraining(inner, federation, buffer=buffer, **settings)
+        if updates_per_version is not None:
+            return BufferedTraining(inner, federation, updates_per_version=updates_per_version, **settings)
         if settings:
-            raise SettingError(f"{', '.join(settings)} can be set for training without rounds only: set buffer, too")
+            raise SettingError(
+                f"{', '.join(settings)} can be set for training without rounds only: set updates_per_version, too"
+            )
         return TrainingWorld(inner, federation)
 
     def module(self, weights: npt.NDArray[np.floating]) -> nn.Module:

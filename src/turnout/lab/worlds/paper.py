@@ -9,7 +9,7 @@ import numpy as np
 
 from turnout.errors import SelectionError, SettingError
 from turnout.kernel.arrays import (
-    MOST_CLIENTS,
+    MAX_CLIENTS,
     BoolArray,
     FloatArray,
     IntArray,
@@ -72,7 +72,7 @@ class PaperWorld(World):
         drift: Any = None,
     ) -> None:
         self.seed = as_count("seed", seed, SettingError, least=0)
-        self._clients = as_count("clients", clients, SettingError, most=MOST_CLIENTS)
+        self._clients = as_count("clients", clients, SettingError, most=MAX_CLIENTS)
         self.theta = _theta(classes, snr_log, self._clients)
         for name, value, allowed in (
             ("cold_start", cold_start, ("absent", "participants")),

@@ -129,7 +129,7 @@ def _terms(policy: SelectionPolicy, unit: int = 1) -> dict[str, Any]:
         "rate_units": rates.tolist(),
         "cap_units": None if queues.max_owed is None else math.floor(Fraction(queues.max_owed) * unit),
         "accrual": queues.accrual,
-        "paid": guarantee.paid,
+        "counts": guarantee.counts,
         "tolerance": str(exact_tolerance(guarantee.tolerance)),
     }
 

@@ -11,7 +11,7 @@ the round since which it is broken. The worst client that has not left decides o
 terms count from the next round on, and all counts continue in the new units.
 In a fleet without rounds, a line "fill" first ends turns, then gives turns, one decision after the other.
 With each decision, clients accrue as in a round, also those that are training, unless they have trained for more
-decisions than earn a turn: units_per_turn / rate_units. A turn counts when it is given or, if paid is "contributed",
+decisions than earn a turn: units_per_turn / rate_units. A turn counts when it is given or, if paid is "completed",
 when it ends.
 Terms must follow from the settings beside them. The certificate has the last terms; the record must give the same
 certificate. If the header has a summary, line 1 states the counts after earlier events that are not part of the record,
@@ -111,7 +111,7 @@ def check_terms(settings: dict[str, Any], terms: dict[str, Any]) -> None:
         policy, own = own["policy"], own.get("settings") or {}
     wait = settings["deadline"] if isinstance(settings["deadline"], int | float) else 60
     cap = None if policy == "fair-pace" else 10 + math.ceil(min(own.get("speed_weight", 20) * wait, 10**6))
-    live = {"guaranteed_rate": 0.15, "tolerance": 2, "accrual": "available", "paid": "contributed", "max_owed": cap}
+    live = {"guaranteed_rate": 0.15, "tolerance": 2, "accrual": "available", "counts": "completed", "max_owed": cap}
     known = (live if policy in GUARANTEED else {}) | own
     units, rates, stated_cap = terms["units_per_turn"], terms["rate_units"], terms["cap_units"]
     numbers = [units, *(rates if isinstance(rates, list) else [rates]), *([] if stated_cap is None else [stated_cap])]
@@ -136,14 +136,14 @@ def check_terms(settings: dict[str, Any], terms: dict[str, Any]) -> None:
     if "tolerance" in known:
         tolerance = _exact(known["tolerance"]).limit_denominator(FINEST) or _exact(known["tolerance"])
         _require(stated == tolerance, "the tolerance of the terms is not that of the settings")
-    for key in ("accrual", "paid"):
+    for key in ("accrual", "counts"):
         _require(terms[key] == known.get(key, terms[key]), f"{key} of the terms is not that of the settings")
 
 
 def play(terms: dict[str, Any], clients: dict[str, dict[str, Any]], left: set[str], event: dict[str, Any]) -> None:
     """Applies one round: adds the accrual, subtracts the turns that were taken, and forfeits debts above the cap."""
     outcomes, number = dict(zip(event["clients"], event["outcomes"], strict=True)), event["round"]
-    mask = None if event["volunteers"] is None else bytes.fromhex(event["volunteers"])
+    mask = None if event["available_bits"] is None else bytes.fromhex(event["available_bits"])
     _require(mask is not None or terms["accrual"] == "always", f"the availability in round {number} is not recorded")
     valid = len(outcomes) == len(event["clients"]) and set(outcomes) <= set(clients) - left
     _require(valid, f"round {number} has a client twice, or one that has not joined or has left")
@@ -154,7 +154,7 @@ def play(terms: dict[str, Any], clients: dict[str, dict[str, Any]], left: set[st
             rate = terms["rate_units"][row] if isinstance(terms["rate_units"], list) else terms["rate_units"]
             client["promised_units"] += rate
             client["owed_units"] += rate
-        if outcomes.get(name) == "arrived" or (name in outcomes and terms["paid"] == "chosen"):
+        if outcomes.get(name) == "arrived" or (name in outcomes and terms["counts"] == "selected"):
             _pay(terms, client)
         _forfeit(terms, client)
 
@@ -169,8 +169,8 @@ def fill(
 ) -> int:
     """Applies a call of `fill`: ends turns, then gives turns; returns the number of the last decision."""
     for turn in event["ended"]:
-        _require(training.pop(turn["client"], None) == turn["turn"], f"turn {turn['turn']} ends, but was not under way")
-        if terms["paid"] == "contributed" and turn["outcome"] == "arrived":
+        _require(training.pop(turn["client"], None) == turn["turn"], f"turn {turn['turn']} ends, but was not running")
+        if terms["counts"] == "completed" and turn["outcome"] == "arrived":
             _pay(terms, clients[turn["client"]])
     mask = None if event["present"] is None else bytes.fromhex(event["present"])
     _require(mask is not None or terms["accrual"] == "always", f"the presence at decision {decisions} is not recorded")
@@ -189,7 +189,7 @@ def fill(
             if other not in left and not is_capped and (present or terms["accrual"] == "always"):
                 client["promised_units"] += rate
                 client["owed_units"] += rate
-            if other == name and terms["paid"] == "chosen":
+            if other == name and terms["counts"] == "selected":
                 _pay(terms, client)
             _forfeit(terms, client)
         training[name] = decisions
@@ -211,7 +211,7 @@ def _forfeit(terms: dict[str, Any], client: dict[str, Any]) -> None:
 def amend(old: dict[str, Any], new: dict[str, Any], clients: dict[str, dict[str, Any]]) -> None:
     """Converts all counts to the units of the new terms, and judges them by these."""
     finer, rest = divmod(new["units_per_turn"], old["units_per_turn"])
-    same = all(old[key] == new[key] for key in ("accrual", "paid"))
+    same = all(old[key] == new[key] for key in ("accrual", "counts"))
     _require(finer > 0 and rest == 0 and same, "the amended terms do not continue the terms before")
     for client in clients.values():
         for key in ("promised_units", "owed_units", "forfeited_units"):

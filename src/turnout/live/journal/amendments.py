@@ -24,7 +24,14 @@ from turnout.storage.encoding.packing import parse_stored
 #: The kind of the event.
 AMEND = "amend"
 #: The settings that have no effect while they are None.
-NONE_IF_UNSET = ("deadline", "max_staleness", "buffer", "window_goal", "window_seconds", "rest_seconds")
+NONE_IF_UNSET = (
+    "deadline",
+    "max_staleness",
+    "updates_per_version",
+    "window_goal",
+    "window_seconds",
+    "min_turn_interval",
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,7 +21,7 @@ TOKENS = """CREATE TABLE IF NOT EXISTS tokens (
 ) WITHOUT ROWID"""
 TOKENS_BY_CLIENT = "CREATE INDEX IF NOT EXISTS tokens_by_client ON tokens (client) WHERE client IS NOT NULL"
 #: For how long answers are kept, in seconds, and how many at most.
-KEPT_SECONDS, MOST_ANSWERS = 86_400.0, 200_000
+KEPT_SECONDS, MAX_ANSWERS = 86_400.0, 200_000
 #: How many old answers are deleted whenever one is written.
 DROPPED_AT_ONCE = 4
 
@@ -69,7 +69,7 @@ def write_answer(db: sqlite3.Connection, answer: StoredAnswer) -> None:
     db.execute(
         "DELETE FROM answers WHERE number IN (SELECT number FROM answers ORDER BY number LIMIT ?) "
         "AND (at < ? OR number <= ?)",
-        (DROPPED_AT_ONCE, answer.at - KEPT_SECONDS, number - MOST_ANSWERS),
+        (DROPPED_AT_ONCE, answer.at - KEPT_SECONDS, number - MAX_ANSWERS),
     )
 
 

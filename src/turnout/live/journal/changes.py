@@ -19,7 +19,7 @@ from turnout.live.journal.summary import (
     trim,
     write_summary,
 )
-from turnout.live.retention import LEAST_ROUNDS, Retention
+from turnout.live.retention import MIN_ROUNDS, Retention
 from turnout.live.turns.records import (
     OpenRound,
     RecordedOffer,
@@ -30,7 +30,7 @@ from turnout.live.turns.records import (
     pack_open,
     settings_digest,
 )
-from turnout.live.turns.slots.records import Flight, pack_flight
+from turnout.live.turns.slots.records import RunningTurnRecord, pack_running_turn
 from turnout.storage.encoding.packing import pack_snapshot
 
 #: The most clients of one join event, so that it can be read and redacted in a short time.
@@ -85,28 +85,28 @@ class Changes:
             [(turn.round, turn.row, turn.id, turn.checksum) for turn in turns],
         )
 
-    def put_flights(self, flights: Sequence[Flight], ids: Sequence[str]) -> None:
-        """Writes turns that are under way, of the clients with these ids, before they are returned to the server."""
-        for flight, client in zip(flights, ids, strict=True):
-            data = pack_flight(flight)
-            digest = digest_of(b"", str(flight.decision), data)
-            self.db.execute("INSERT INTO open_round VALUES (?, ?, ?)", (flight.decision, data, digest))
-            turn = Turn(flight.decision, flight.row, client)
+    def put_running_turns(self, running_turns: Sequence[RunningTurnRecord], ids: Sequence[str]) -> None:
+        """Writes turns that are running, of the clients with these ids, before they are returned to the server."""
+        for running_turn, client in zip(running_turns, ids, strict=True):
+            data = pack_running_turn(running_turn)
+            digest = digest_of(b"", str(running_turn.decision), data)
+            self.db.execute("INSERT INTO open_round VALUES (?, ?, ?)", (running_turn.decision, data, digest))
+            turn = Turn(running_turn.decision, running_turn.row, client)
             self.db.execute(
                 "INSERT INTO turns (round, row, id, seal) VALUES (?, ?, ?, ?)",
                 (turn.round, turn.row, turn.id, turn.checksum),
             )
 
-    def drop_flights(self, decisions: Sequence[int]) -> None:
-        """Deletes turns that are no longer under way; all of them must be."""
+    def drop_running_turns(self, decisions: Sequence[int]) -> None:
+        """Deletes turns that are no longer running; all of them must be."""
         for decision in decisions:
             self.drop_open_round(decision)
 
     def put_offer(self, offer: RecordedOffer, at: str) -> None:
         """Writes the offer from which the cohort of the open round was selected, at the time `at`."""
-        data, volunteers = pack_offer(offer)
-        values = (offer.round, volunteers, data, offer_digest(offer.round, volunteers, data), at)
-        self.db.execute("INSERT INTO offers (round, volunteers, data, digest, at) VALUES (?, ?, ?, ?, ?)", values)
+        data, available = pack_offer(offer)
+        values = (offer.round, available, data, offer_digest(offer.round, available, data), at)
+        self.db.execute("INSERT INTO offers (round, available, data, digest, at) VALUES (?, ?, ?, ?, ?)", values)
 
     def drop_offer(self, round: int) -> None:
         """Deletes the offer of a round."""
@@ -120,7 +120,7 @@ class Changes:
         """Writes the number of the last closed round, which reporting processes read without replaying events."""
         self.db.execute("UPDATE meta SET value = ? WHERE key = 'round'", (str(round),))
 
-    def put_writer_figures(self, figures: Mapping[str, Any]) -> None:
+    def put_writer_metrics(self, figures: Mapping[str, Any]) -> None:
         """Writes figures about this process, for those who read the file."""
         self.db.execute("INSERT OR REPLACE INTO meta VALUES ('figures', ?)", (json.dumps(figures),))
 
@@ -214,7 +214,7 @@ class Changes:
             return drop_oldest_offers(self.db, newest_round - retention.rounds)
         query, cutoff = "SELECT COALESCE(MAX(round), 0) FROM offers WHERE at <= ?", retention.cutoff(at)
         (until,) = self.db.execute(query, (cutoff,)).fetchone()
-        return drop_oldest_offers(self.db, min(int(until), newest_round - LEAST_ROUNDS))
+        return drop_oldest_offers(self.db, min(int(until), newest_round - MIN_ROUNDS))
 
     def forget(self, row: int, client: str, name: str, since: int, summary: Mapping[str, Any] | None) -> int:
         """Replaces the id of a client, starts to remove all that it reported, and returns the number of the event.

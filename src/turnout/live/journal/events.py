@@ -15,7 +15,7 @@ from turnout.errors import StoreError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import round_seconds
 from turnout.live.journal.amendments import AMEND, Amendment
-from turnout.live.turns.outcomes import KINDS, OUTCOME_OF_KIND, SURPLUS
+from turnout.live.turns.outcomes import KINDS, OUTCOME_OF_KIND, REDUNDANT
 from turnout.live.turns.records import unpack_closed
 from turnout.live.turns.slots.records import FILL, FilledSlots, unpack_fill
 from turnout.storage.encoding.packing import parse_stored
@@ -55,7 +55,7 @@ class RecordedRound:
         contexts: The contexts of the cohort; NaN if statuses are not persisted.
         available: Whether each client of the fleet was available, by row; None if a large fleet has dropped it.
         late: The true times of clients that were late in earlier rounds.
-        wanted: The number of clients to wait for.
+        target_size: The number of clients to wait for.
         opened: When the cohort was selected.
         closed: When the round was closed.
     """
@@ -69,7 +69,7 @@ class RecordedRound:
     contexts: FloatArray
     available: BoolArray | None
     late: tuple[LateTime, ...]
-    wanted: int
+    target_size: int
     opened: datetime
     closed: datetime
 
@@ -82,7 +82,7 @@ class RecordedRound:
     @property
     def duration(self) -> float:
         """How long the server waited, in seconds: until it had enough updates, or until it stopped waiting."""
-        return round_seconds(self.seconds, self.kinds != SURPLUS)
+        return round_seconds(self.seconds, self.kinds != REDUNDANT)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -130,9 +130,11 @@ class FleetEvent:
             "round": closed.round,
             "opened": closed.opened.isoformat(timespec="milliseconds"),
             "closed": closed.closed.isoformat(timespec="milliseconds"),
-            "wanted": closed.wanted,
+            "target_size": closed.target_size,
             "available": None if available is None else int(available.sum()),
-            "volunteers": None if available is None else np.packbits(available).tobytes().hex(),  # one bit per client
+            "available_bits": None
+            if available is None
+            else np.packbits(available).tobytes().hex(),  # one bit per client
             "clients": list(closed.clients),
             "outcomes": [KINDS[kind] for kind in closed.kinds.tolist()],
             "seconds": closed.seconds.tolist(),
@@ -193,7 +195,7 @@ def _decode_closed_round(data: bytes, availability: bytes | None, ids: Sequence[
         contexts=closed.contexts,
         available=None if availability is None else closed.available,
         late=tuple(LateTime(number, row, ids[row], seconds) for number, row, seconds in late),
-        wanted=header["wanted"],
+        target_size=header["target_size"],
         opened=datetime.fromisoformat(header["opened"]),
         closed=datetime.fromisoformat(header["closed"]),
     )
@@ -272,14 +274,14 @@ def ended_turns(events: Iterable[FleetEvent]) -> Iterator[RecordedTurn]:
         events: Events of a fleet, in order. A turn that was given before the first of them is yielded without what
             only that event has.
     """
-    under_way: dict[int, tuple[datetime, FloatArray, BoolArray | None]] = {}
+    running: dict[int, tuple[datetime, FloatArray, BoolArray | None]] = {}
     for event in events:
         filled = event.filled
         if filled is None:
             continue
         ended = filled.ended
         for index, (decision, client) in enumerate(zip(ended.decisions.tolist(), event.ended, strict=True)):
-            given, context, present = under_way.pop(decision, (None, None, None))
+            given, context, present = running.pop(decision, (None, None, None))
             loss = float(ended.losses[index])
             yield RecordedTurn(
                 id=decision,
@@ -295,4 +297,4 @@ def ended_turns(events: Iterable[FleetEvent]) -> Iterator[RecordedTurn]:
             )
         at, present = datetime.fromisoformat(filled.at), None if event.stored[2] is None else filled.present
         for index in range(len(filled.rows)):
-            under_way[filled.first + index] = (at, filled.contexts[index], present)
+            running[filled.first + index] = (at, filled.contexts[index], present)

@@ -17,11 +17,11 @@ from typing import Any
 from turnout.errors import StoreError
 from turnout.live.journal.answers import StoredAnswer, read_answer
 from turnout.live.journal.changes import Changes
-from turnout.live.journal.figures import JournalFigures
+from turnout.live.journal.file_metrics import JournalMetrics
 from turnout.live.journal.redaction import (
-    UNCLEAN,
+    NEEDS_VACUUM,
     continue_redaction,
-    is_unclean,
+    needs_vacuum,
     pending_redactions,
     redact_pending_event,
 )
@@ -157,10 +157,10 @@ class Journal:
                 raise corruption(db, "the stored answer to a request does not match its checksum")
             return answer
 
-    def figures(self) -> JournalFigures:
+    def figures(self) -> JournalMetrics:
         """Returns the number of commits, how long the newest ones took, and sizes, for monitoring."""
         file = self._file
-        return JournalFigures(file.commits, tuple(file.commit_times), file.log_bytes, self.path.stat().st_size)
+        return JournalMetrics(file.commits, tuple(file.commit_times), file.log_bytes, self.path.stat().st_size)
 
     def check_writer(self) -> None:
         """Raises StoreError if another process has taken over the file."""
@@ -178,7 +178,7 @@ class Journal:
         Each call is a short transaction, so that other processes can write in between.
         """
         with self._file.reading() as db:
-            is_pending, is_left = bool(pending_redactions(db)), is_unclean(db)
+            is_pending, is_left = bool(pending_redactions(db)), needs_vacuum(db)
         if is_pending:
             with self._file.writing() as db:
                 continue_redaction(db)
@@ -197,16 +197,16 @@ class Journal:
             log.warning("%s could not be rewritten after a client was forgotten: %s", self.path, error)
 
     @property
-    def is_unclean(self) -> bool:
+    def needs_vacuum(self) -> bool:
         """Whether unused parts of the file may contain data of forgotten clients, which no query returns."""
         with self._file.reading() as db:
-            return is_unclean(db)
+            return needs_vacuum(db)
 
     def compact(self) -> None:
         """Rewrites the file without unused space; this temporarily needs as much disk space again."""
         self._file.vacuum()
         with self._file.writing() as db:
-            db.execute("DELETE FROM meta WHERE key = ?", (UNCLEAN,))
+            db.execute("DELETE FROM meta WHERE key = ?", (NEEDS_VACUUM,))
 
     # Queries
 
@@ -291,13 +291,13 @@ class Journal:
         with self._file.reading() as db:
             return turns_where(db, "t.id = ? ORDER BY t.round", client)
 
-    def turns_under_way(self) -> list[Turn]:
+    def turns_running(self) -> list[Turn]:
         """Returns the turns of the open round, or those in slots, with the outcomes reported so far, in their order."""
         with self._file.reading() as db:
             return turns_where(db, "t.round IN (SELECT round FROM open_round) ORDER BY t.round, t.row")
 
     def has_outcomes(self) -> bool:
-        """Returns whether the outcome of a turn under way was reported; the file is read only if it has changed."""
+        """Returns whether the outcome of a running turn was reported; the file is read only if it has changed."""
         query = "SELECT EXISTS (SELECT 1 FROM open_round o JOIN turns t ON t.round = o.round WHERE t.kind IS NOT NULL)"
         with self._file.reading() as db:
             changes = (db.total_changes, self._file.changes)

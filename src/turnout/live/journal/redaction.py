@@ -5,7 +5,7 @@ oldest on, some at a time, so that other processes can write in between; a proce
 file is opened again. Readers redact what is left by themselves.
 
 Because the digest of an event covers all events before it, the digests of all later events change. While the redaction
-is under way, the events up to a boundary have new digests. The event after the boundary still has the digest that
+is running, the events up to a boundary have new digests. The event after the boundary still has the digest that
 follows from the old one, which is kept until then.
 """
 
@@ -31,9 +31,9 @@ from turnout.live.turns.redacting import redact_event
 BATCH = 200
 #: The key in `meta` of a mark: SQLite leaves bytes of changed rows in unused parts of its pages, so the file may still
 #: contain data of forgotten clients, which no query returns. Rewriting the whole file removes them.
-UNCLEAN = "unclean"
+NEEDS_VACUUM = "unclean"
 #: The bytes of events after which a transaction redacts no more: one that many clients joined with is large.
-MOST_EVENT_BYTES = 1 << 20
+MAX_EVENT_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,9 @@ def is_offer_dropped(pending: Sequence[Redaction], round: int, availability: byt
     )
 
 
-def is_unclean(db: sqlite3.Connection) -> bool:
+def needs_vacuum(db: sqlite3.Connection) -> bool:
     """Returns whether unused parts of the file may contain data of forgotten clients."""
-    return db.execute("SELECT 1 FROM meta WHERE key = ?", (UNCLEAN,)).fetchone() is not None
+    return db.execute("SELECT 1 FROM meta WHERE key = ?", (NEEDS_VACUUM,)).fetchone() is not None
 
 
 def start_redaction(db: sqlite3.Connection, redaction: Redaction, since: int) -> None:
@@ -159,9 +159,9 @@ def _redacted(turn: Turn, name: str) -> Turn:
 
 def _drop_offers(db: sqlite3.Connection, redaction: Redaction) -> Redaction:
     """Deletes offers that contain the client: a selection cannot be repeated without its context."""
-    query = "SELECT round, volunteers FROM offers WHERE round > ? ORDER BY round LIMIT ?"
+    query = "SELECT round, available FROM offers WHERE round > ? ORDER BY round LIMIT ?"
     stored = db.execute(query, (redaction.offers, BATCH)).fetchall()
-    contained = [(round_,) for round_, volunteers in stored if was_available(volunteers, redaction.row)]
+    contained = [(round_,) for round_, available in stored if was_available(available, redaction.row)]
     db.executemany("DELETE FROM offers WHERE round = ?", contained)
     last = stored[-1][0] if stored else redaction.offers
     return replace(redaction, offers=last, is_offer_left=len(stored) == BATCH)
@@ -181,11 +181,11 @@ def _redact_events(db: sqlite3.Connection, redaction: Redaction) -> Redaction | 
         if new != old:
             changed.append((redacted, new, seq))
         size += len(data)
-        if size >= MOST_EVENT_BYTES:
+        if size >= MAX_EVENT_BYTES:
             break
     db.executemany("UPDATE events SET data = ?, digest = ? WHERE seq = ?", changed)
     if boundary < last_event(db)[0]:
         return replace(redaction, boundary=boundary, digest=old.hex())
     db.execute("UPDATE meta SET value = ? WHERE key = 'head'", (new.hex(),))
-    db.execute("INSERT OR REPLACE INTO meta VALUES (?, '1')", (UNCLEAN,))
+    db.execute("INSERT OR REPLACE INTO meta VALUES (?, '1')", (NEEDS_VACUUM,))
     return None

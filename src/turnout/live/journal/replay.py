@@ -21,11 +21,11 @@ from turnout.live.journal.events import unknown_event
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.schema import corruption, meta_count, meta_value
 from turnout.live.journal.summary import last_event
-from turnout.live.journal.turns import read_flights, read_open_round, read_unit, turns_since
+from turnout.live.journal.turns import read_open_round, read_running_turns, read_unit, turns_since
 from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.records import CLOSE, OpenRound
 from turnout.live.turns.rounds.state import RoundFleet
-from turnout.live.turns.slots.records import FILL, Flight
+from turnout.live.turns.slots.records import FILL, RunningTurnRecord
 from turnout.live.turns.slots.state import SlotFleet
 from turnout.live.turns.state import Fleet
 from turnout.plugins import naming_packages
@@ -35,10 +35,10 @@ from turnout.storage.encoding.packing import parse_stored
 
 #: Settings for which live fleets have other defaults than simulations: turns are earned by being available and paid for
 #: contributing, and the scheduler itself checks whether the guarantee is feasible.
-LIVE_DEFAULTS = {"accrual": "available", "paid": "contributed", "allow_infeasible": True}
-#: The default debt cap is SPARE_TURNS above the debt that outweighs the longest wait: the deadline, or LONGEST_WAIT
+LIVE_DEFAULTS = {"accrual": "available", "counts": "completed", "allow_infeasible": True}
+#: The default debt cap is SPARE_TURNS above the debt that outweighs the longest wait: the deadline, or MAX_WAIT
 #: seconds in a fleet without one.
-SPARE_TURNS, LONGEST_WAIT = 10, 60.0
+SPARE_TURNS, MAX_WAIT = 10, 60.0
 MAX_TURNS = 1e6
 #: The speed weight that is assumed for policies without one.
 DEFAULT_SPEED_WEIGHT = 20.0
@@ -54,13 +54,13 @@ class FleetState:
         fleet: The clients and the policy, after all events.
         opened: The open round, if any.
         unsaved: The number of rounds that were closed since the last snapshot.
-        flights: The turns under way of a fleet without rounds, by decision.
+        running_turns: The running turns of a fleet without rounds, by decision.
     """
 
     fleet: Fleet
     opened: OpenRound | None
     unsaved: int
-    flights: dict[int, Flight] = field(default_factory=dict)
+    running_turns: dict[int, RunningTurnRecord] = field(default_factory=dict)
 
     def state(self, *, with_contexts: bool = True) -> dict[str, Any]:
         """Returns the state as plain arrays and numbers, with a digest of the ids.
@@ -69,7 +69,7 @@ class FleetState:
         """
         state = {**self.fleet.state(), "ids": _ids_digest(self.fleet.ids)}
         if not with_contexts:
-            for key in state.keys() & {"awaited.contexts", "flights.contexts"}:
+            for key in state.keys() & {"awaited.contexts", "running_turns.contexts"}:
                 state[key] = np.full_like(state[key], np.nan)
         return state
 
@@ -102,13 +102,13 @@ def load(
             raise corruption(db, "the newest events are missing")
         if fleet.ids != ids:
             raise corruption(db, "the table of clients does not agree with the join events")
-        opened, flights = (read_open_round(db), {}) if settings.has_rounds else (None, read_flights(db))
+        opened, running_turns = (read_open_round(db), {}) if settings.has_rounds else (None, read_running_turns(db))
         _check_turns(db, fleet.round, opened, settings.late_turns)
-        if {decision: flight.row for decision, flight in flights.items()} != fleet.training():
-            raise corruption(db, "the turns under way are not those of the decisions")
+        if {decision: running_turn.row for decision, running_turn in running_turns.items()} != fleet.training():
+            raise corruption(db, "the running turns are not those of the decisions")
         if opened is not None:
             fleet.join(opened.joined)
-    return FleetState(fleet, opened, unsaved, flights)
+    return FleetState(fleet, opened, unsaved, running_turns)
 
 
 def load_before(journal: Journal, settings: SchedulerSettings, features: Features, round: int) -> Fleet:
@@ -155,7 +155,7 @@ def live_policy(settings: SchedulerSettings, features: int, clients: int) -> Sel
         features: The number of features in a context.
         clients: The number of clients.
     """
-    deadline = settings.deadline if isinstance(settings.deadline, int | float) else LONGEST_WAIT
+    deadline = settings.deadline if isinstance(settings.deadline, int | float) else MAX_WAIT
 
     slots = {} if settings.has_rounds else {"cohort_size": 1}
 
@@ -253,11 +253,11 @@ def fresh_fleet(settings: SchedulerSettings, features: Features) -> Fleet:
         settings.backoff_after,
         settings.late_window,
         settings.concurrency,
-        settings.rest_seconds,
+        settings.min_turn_interval,
     )
     if slots is None:
         return RoundFleet(build, backoff_after=after, late_window=window)
-    return SlotFleet(build, backoff_after=after, late_window=window, slots=slots, rest_seconds=rest)
+    return SlotFleet(build, backoff_after=after, late_window=window, slots=slots, min_turn_interval=rest)
 
 
 def fleet_at(journal: Journal, event: int, settings: SchedulerSettings, features: Features) -> Fleet:
@@ -282,7 +282,7 @@ def amend_fleet(fleet: Fleet, amendment: Amendment) -> None:
     fleet.amend(
         lambda clients: live_policy(settings, outputs, clients),
         new_features=outputs if amendment.has_new_features else None,
-        rest_seconds=settings.rest_seconds,
+        min_turn_interval=settings.min_turn_interval,
     )
 
 

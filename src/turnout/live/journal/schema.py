@@ -41,7 +41,7 @@ CREATE TABLE events (seq INTEGER PRIMARY KEY, kind TEXT NOT NULL, data BLOB NOT 
 CREATE TABLE masks (seq INTEGER PRIMARY KEY, data BLOB NOT NULL);
 CREATE TABLE offers (
     round INTEGER PRIMARY KEY,
-    volunteers BLOB NOT NULL,
+    available BLOB NOT NULL,
     data BLOB NOT NULL,
     digest BLOB NOT NULL,
     at TEXT NOT NULL
@@ -82,8 +82,8 @@ CREATE TABLE summary (
 CREATE TABLE totals (
     row INTEGER PRIMARY KEY,
     arrived INTEGER NOT NULL,
-    surplus INTEGER NOT NULL,
-    outrun INTEGER NOT NULL,
+    redundant INTEGER NOT NULL,
+    cut_off INTEGER NOT NULL,
     late INTEGER NOT NULL,
     failed INTEGER NOT NULL,
     seconds REAL NOT NULL,

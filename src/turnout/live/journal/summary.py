@@ -59,8 +59,8 @@ class ClientTotals:
     Attributes:
         row: The row of the client.
         arrived: The number of turns with this outcome; so for the next four.
-        surplus: See `arrived`.
-        outrun: See `arrived`.
+        redundant: See `arrived`.
+        cut_off: See `arrived`.
         late: See `arrived`.
         failed: See `arrived`.
         seconds: The sum of the exchange times of the turns in which the client returned.
@@ -69,8 +69,8 @@ class ClientTotals:
 
     row: int
     arrived: int = 0
-    surplus: int = 0
-    outrun: int = 0
+    redundant: int = 0
+    cut_off: int = 0
     late: int = 0
     failed: int = 0
     seconds: float = 0.0

@@ -25,7 +25,7 @@ from turnout.live.turns.records import (
     unpack_offer,
     unpack_open,
 )
-from turnout.live.turns.slots.records import Flight, unpack_flight
+from turnout.live.turns.slots.records import RunningTurnRecord, unpack_running_turn
 from turnout.storage.encoding.packing import parse_stored
 from turnout.storage.files.database import single_value
 
@@ -109,14 +109,14 @@ def read_open_round(db: sqlite3.Connection) -> OpenRound | None:
     return unpack_open(data)
 
 
-def read_flights(db: sqlite3.Connection) -> dict[int, Flight]:
-    """Returns the turns under way of a fleet without rounds, by decision."""
-    flights = {}
+def read_running_turns(db: sqlite3.Connection) -> dict[int, RunningTurnRecord]:
+    """Returns the running turns of a fleet without rounds, by decision."""
+    running_turns = {}
     for number, data, digest in db.execute("SELECT round, data, digest FROM open_round ORDER BY round").fetchall():
         if digest != digest_of(b"", str(number), data):
-            raise corruption(db, f"the turn {number} that is under way does not match its digest")
-        flights[int(number)] = unpack_flight(data)
-    return flights
+            raise corruption(db, f"the turn {number} that is running does not match its digest")
+        running_turns[int(number)] = unpack_running_turn(data)
+    return running_turns
 
 
 # Offers
@@ -129,13 +129,13 @@ def rounds_with_offers(db: sqlite3.Connection) -> list[int]:
 
 def read_offer(db: sqlite3.Connection, round: int) -> RecordedOffer | None:
     """Returns the offer from which the cohort of a round was selected, or None if it is not recorded."""
-    stored = db.execute("SELECT volunteers, data, digest FROM offers WHERE round = ?", (round,)).fetchone()
+    stored = db.execute("SELECT available, data, digest FROM offers WHERE round = ?", (round,)).fetchone()
     if stored is None or is_offer_dropped(pending_redactions(db), round, stored[0]):
         return None
-    volunteers, data, digest = stored
-    if digest != offer_digest(round, volunteers, data):
+    available, data, digest = stored
+    if digest != offer_digest(round, available, data):
         raise corruption(db, f"the offer of {read_unit(db)} {round} does not match its digest")
-    return unpack_offer(data, volunteers)
+    return unpack_offer(data, available)
 
 
 def read_offer_of_decision(db: sqlite3.Connection, decision: int) -> RecordedOffer | None:

@@ -47,11 +47,11 @@ class Amendments(TypedDict, total=False):
     persist_statuses: bool
     status_ttl: float
     max_staleness: float | None
-    buffer: int | None
+    updates_per_version: int | None
     window_goal: int | None
     window_seconds: float | None
-    min_available: int
-    rest_seconds: float | None
+    min_present: int
+    min_turn_interval: float | None
 
 
 def amended_settings(settings: SchedulerSettings, changes: Mapping[str, Any]) -> SchedulerSettings:

@@ -1,4 +1,4 @@
-"""Warns in the log when a fleet gets into trouble, once for each trouble."""
+"""Warns in the log when a fleet has a problem, once for each problem."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIRST_ESTIMATE = 4
 
 
 class FleetWarnings:
-    """Remembers which troubles of a fleet the log states already; `path` is its file, which the log names."""
+    """Remembers which problems of a fleet the log states already; `path` is its file, which the log names."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -24,7 +24,7 @@ class FleetWarnings:
         self._judged_clients = self._round = 0
 
     def start(self, fleet: Fleet, settings: SchedulerSettings) -> None:
-        """Notes the troubles of a fleet that is opened to write, whose notices were logged."""
+        """Notes the problems of a fleet that is opened to write, whose notices were logged."""
         self._round = fleet.round
         self._is_broken = bool(promise_notice(fleet, settings))
         self._waits_too_long = bool(waiting_notice(fleet, settings))

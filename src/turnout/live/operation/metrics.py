@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
-from turnout.live.journal.figures import JournalFigures, WriterFigures
+from turnout.live.journal.file_metrics import JournalMetrics, WriterMetrics
 from turnout.live.journal.replay import FleetState
 from turnout.live.turns.records import Turn
 
@@ -30,7 +30,7 @@ class SchedulerMetrics:
         refused_reports: The reports that this process has refused.
         turns_behind: How many turns the client that is furthest behind is behind its promise; negative if all are
             ahead.
-        turns_in_flight: Without rounds, the number of turns that are under way.
+        running_turns: Without rounds, the number of turns that are running.
         oldest_turn_seconds: For how long the oldest of them has lasted; NaN if unknown.
     """
 
@@ -45,7 +45,7 @@ class SchedulerMetrics:
     snapshot_age_rounds: int
     refused_reports: int
     turns_behind: float | None
-    turns_in_flight: int | None = None
+    running_turns: int | None = None
     oldest_turn_seconds: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -53,7 +53,7 @@ class SchedulerMetrics:
         return asdict(self)
 
 
-def metrics_of(figures: JournalFigures, memory: FleetState, turns: Sequence[Turn], refused: int) -> SchedulerMetrics:
+def metrics_of(figures: JournalMetrics, memory: FleetState, turns: Sequence[Turn], refused: int) -> SchedulerMetrics:
     """Computes the figures.
 
     Args:
@@ -64,8 +64,8 @@ def metrics_of(figures: JournalFigures, memory: FleetState, turns: Sequence[Turn
     """
     fleet, opened = memory.fleet, memory.opened
     certificate = fleet.certificate() if fleet.ids else None
-    flights = None if fleet.slots is None else list(memory.flights.values())
-    of_writer = writer_figures(figures, refused)
+    running_turns = None if fleet.slots is None else list(memory.running_turns.values())
+    of_writer = writer_metrics(figures, refused)
     summary = None if certificate is None else certificate.summary()
     return SchedulerMetrics(
         round=fleet.round if opened is None else opened.round,
@@ -79,15 +79,15 @@ def metrics_of(figures: JournalFigures, memory: FleetState, turns: Sequence[Turn
         snapshot_age_rounds=memory.unsaved,
         refused_reports=of_writer.refused_reports,
         turns_behind=None if summary is None or summary.worst is None else summary.worst_behind,
-        turns_in_flight=None if flights is None else len(flights),
-        oldest_turn_seconds=flights[0].elapsed if flights else None,
+        running_turns=None if running_turns is None else len(running_turns),
+        oldest_turn_seconds=running_turns[0].elapsed if running_turns else None,
     )
 
 
-def writer_figures(figures: JournalFigures, refused: int) -> WriterFigures:
+def writer_metrics(figures: JournalMetrics, refused: int) -> WriterMetrics:
     """Returns the figures that this process stores about itself."""
     times = figures.commit_times
-    return WriterFigures(median(times) if times else None, max(times, default=None), refused)
+    return WriterMetrics(median(times) if times else None, max(times, default=None), refused)
 
 
 def seconds_since_report(turns: Sequence[Turn]) -> float | None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from turnout.counting import counted
+from turnout.counting import pluralize
 from turnout.kernel.arrays import BoolArray
 from turnout.kernel.feasibility import least_tolerances
 from turnout.live.journal.journal import Journal
@@ -22,7 +22,7 @@ from turnout.policies.registry import nested_settings, setting_default, setting_
 
 #: A client waits too long if it must be owed more turns than this, and than the tolerance, before it is selected: at a
 #: rate of 0.1 it waits for more than 100 rounds.
-LONGEST_WAIT_TURNS = 10
+MAX_WAIT_TURNS = 10
 #: The number of clients that a notice names.
 NAMED = 5
 
@@ -57,7 +57,7 @@ def fleet_notices(journal: Journal, memory: FleetState, settings: SchedulerSetti
     notices = [notice for notice in _notices(memory.fleet, settings) if notice]
     if memory.opened is not None and math.isnan(memory.opened.elapsed):
         notices.append(f"{UNKNOWN_ELAPSED}: close round {memory.opened.round}")
-    return [*notices, UNCLEAN_NOTICE] if journal.is_unclean else notices
+    return [*notices, UNCLEAN_NOTICE] if journal.needs_vacuum else notices
 
 
 def empty_groups_notice(settings: SchedulerSettings) -> str:
@@ -79,10 +79,10 @@ def promise_notice(fleet: Fleet, settings: SchedulerSettings) -> str:
     names = [name for name, _ in nested_settings(settings.policy, settings.settings)]
     fair = "" if DEFAULT_POLICY in names else f", or create a new fleet with policy={DEFAULT_POLICY!r}"
     larger = " or a larger cohort_size" if settings.has_rounds else ""
-    outrun = "" if settings.overcommit == 1 else ", and without overcommit if slow clients are always outrun"
+    cut_off = "" if settings.overcommit == 1 else ", and without overcommit if slow clients are always cut_off"
     return (
         f"the promise is {certificate.summary().sentence(fleet.ids.__getitem__)}. Amend the fleet to a smaller "
-        f"guaranteed_rate{larger}{outrun}{fair}; check why turns fail or are late if many do"
+        f"guaranteed_rate{larger}{cut_off}{fair}; check why turns fail or are late if many do"
     )
 
 
@@ -139,13 +139,13 @@ def deadline_notice(fleet: Fleet, settings: SchedulerSettings) -> str:
 
 def rest_notice(fleet: Fleet) -> str:
     """Returns that the clients rest for so long that slots stay empty; "" if they do not, or if no times are known."""
-    longest = longest_rest(fleet) if fleet.rest_seconds is not None and fleet.ids else None
-    if longest is None or fleet.rest_seconds is None or fleet.slots is None or fleet.rest_seconds <= longest:
+    longest = longest_rest(fleet) if fleet.min_turn_interval is not None and fleet.ids else None
+    if longest is None or fleet.min_turn_interval is None or fleet.slots is None or fleet.min_turn_interval <= longest:
         return ""
-    used = fleet.slots * longest / fleet.rest_seconds
+    used = fleet.slots * longest / fleet.min_turn_interval
     return (
-        f"slots stay empty, because each client has at most one turn in {fleet.rest_seconds:g} s: about {used:.2g} of "
-        f"{fleet.slots} slots can be in use. Amend the fleet to a rest_seconds of at most {_round_down(longest)} to "
+        f"slots stay empty, because each client has at most one turn in {fleet.min_turn_interval:g} s: about {used:.2g} of "
+        f"{fleet.slots} slots can be in use. Amend the fleet to a min_turn_interval of at most {_round_down(longest)} to "
         "use all of them"
     )
 
@@ -181,7 +181,7 @@ def longest_wait(fleet: Fleet, speed_weight: float) -> LongWait | None:
     longer = seconds - np.partition(seconds, size - 1)[size - 1]
     tolerance = float(fleet.policy.guarantee.tolerance)
     turns = speed_weight * longer
-    too_long = turns > max(LONGEST_WAIT_TURNS, tolerance)
+    too_long = turns > max(MAX_WAIT_TURNS, tolerance)
     if not too_long.any():
         return None
     slowest = int(np.argmax(turns / rates[rows]))
@@ -216,7 +216,7 @@ def _notices(fleet: Fleet, settings: SchedulerSettings) -> Iterator[str]:
     forfeited = 0 if fleet.queues is None else int((fleet.queues.forfeited >= 1).sum())
     if forfeited:
         lower = "" if speed_weight_of(settings) is None else " or lower speed_weight"
-        yield f"{counted(forfeited, 'client', 'have')} forfeited turns to the cap: raise max_owed{lower}"
+        yield f"{pluralize(forfeited, 'client', 'have')} forfeited turns to the cap: raise max_owed{lower}"
     suspects = fleet.history.suspects()
     if suspects.any():
         yield f"the statuses of {_some(fleet, suspects)} no longer explain their times: check what they report"

@@ -20,9 +20,9 @@ def track_round(tracker: GuardedTracker, fleet: Fleet, record: RoundRecord) -> N
 def track_fill(tracker: GuardedTracker, fleet: Fleet, filled: FillResult) -> None:
     """Logs what a call of `fill` has changed, in a fleet without rounds; the step is the newest decision."""
     ended = filled.event.ended
-    if not len(ended) and not filled.flights:
+    if not len(ended) and not filled.running_turns:
         return
-    metrics = {"turns/given": float(len(filled.flights)), "turns/ended": float(len(ended))}
+    metrics = {"turns/given": float(len(filled.running_turns)), "turns/ended": float(len(ended))}
     metrics |= {f"turns/{kind}": float((ended.kinds == index).sum()) for index, kind in enumerate(KINDS)}
     if len(ended):
         metrics["turns/mean_seconds"] = float(ended.seconds.mean())

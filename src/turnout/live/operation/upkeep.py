@@ -32,7 +32,7 @@ def write_snapshot(changes: Changes, settings: SchedulerSettings, memory: FleetS
 def last_settled(memory: FleetState, settings: SchedulerSettings) -> int:
     """Returns the last round, or decision, whose turns can no longer change: nobody may report late, and none lasts."""
     last = memory.fleet.round - settings.late_turns
-    return min(last, *(decision - 1 for decision in memory.flights)) if memory.flights else last
+    return min(last, *(decision - 1 for decision in memory.running_turns)) if memory.running_turns else last
 
 
 def drop_some(changes: Changes, settings: SchedulerSettings, round: int) -> bool:

@@ -115,7 +115,7 @@ class RoundServer(TurnServer):
                 changes.add_clients(len(fleet.ids) - len(opened.joined), opened.joined)
                 is_persisted = session.settings.persist_statuses
                 written = closed if is_persisted else closed.without_contexts()
-                packed = pack_closed(written, opened=opened.opened, closed=now(), wanted=opened.wanted)
+                packed = pack_closed(written, opened=opened.opened, closed=now(), target_size=opened.target_size)
                 event = self._write(changes, opened.round, (CLOSE, *packed), turns, late)
                 changes.drop_open_round(opened.round)
                 if not is_persisted:  # what is learned now cannot be computed from the event

@@ -10,12 +10,12 @@ from turnout.errors import SettingError
 from turnout.kernel.rounds import RoundRecord
 from turnout.live.features import Status, Statuses
 from turnout.live.journal.changes import Changes
-from turnout.live.operation.metrics import writer_figures
+from turnout.live.operation.metrics import writer_metrics
 from turnout.live.operation.upkeep import drop_some
 from turnout.live.reporter import Outcome
 from turnout.live.serving.session import FleetSession
 from turnout.live.turns.records import Turn
-from turnout.live.turns.slots.turns import GivenTurn, Wait
+from turnout.live.turns.slots.turns import RunningTurn, Wait
 
 
 class TurnServer(ABC):
@@ -70,17 +70,17 @@ class TurnServer(ABC):
         """Cancels the open round."""
         raise _needs_rounds("abandon_round")
 
-    def fill(self, statuses: Statuses) -> list[GivenTurn]:  # noqa: ARG002
+    def fill(self, statuses: Statuses) -> list[RunningTurn]:  # noqa: ARG002
         """Gives one turn for every free slot."""
         raise needs_slots("fill")
 
-    def check_in(self, client: str, status: Status) -> GivenTurn | Wait:  # noqa: ARG002
+    def check_in(self, client: str, status: Status) -> RunningTurn | Wait:  # noqa: ARG002
         """Answers a device that asks for work."""
         raise needs_slots("check_in")
 
-    def in_flight(self) -> list[GivenTurn]:
+    def running(self) -> list[RunningTurn]:
         """Returns the turns whose results are not known yet."""
-        raise needs_slots("in_flight")
+        raise needs_slots("running")
 
     @abstractmethod
     def drop_check_ins(self, client: str | None = None, row: int = 0) -> None:
@@ -107,8 +107,8 @@ class TurnServer(ABC):
         changes.put_closed_round(number)
         changes.put_turns([*turns, *(replace(turn, folded=number) for turn in late)])
         drop_some(changes, self._session.settings, number)
-        figures = writer_figures(self._session.journal.figures(), self._session.refused)
-        changes.put_writer_figures(figures._asdict())
+        figures = writer_metrics(self._session.journal.figures(), self._session.refused)
+        changes.put_writer_metrics(figures._asdict())
         return written
 
 

@@ -199,7 +199,9 @@ class FleetSession:
             self.refuse_in_group("forget")
             self.refuse_while_open("forget a client")
             row = self.row(client)
-            turn = next((number for number, flight in self.memory.flights.items() if flight.row == row), None)
+            turn = next(
+                (number for number, running_turn in self.memory.running_turns.items() if running_turn.row == row), None
+            )
             if turn is not None:
                 raise ReportError(
                     f"{client!r} is training: report the result of turn {turn} and fill before you forget it"

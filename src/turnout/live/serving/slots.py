@@ -23,9 +23,9 @@ from turnout.live.turns.records import Turn
 from turnout.live.turns.slots.check_ins import CheckIns
 from turnout.live.turns.slots.filling import FillResult, ended_turns, fill_slots
 from turnout.live.turns.slots.offering import Candidates, SlotOffer, build_slot_offer
-from turnout.live.turns.slots.records import FILL, Flight, pack_fill
+from turnout.live.turns.slots.records import FILL, RunningTurnRecord, pack_fill
 from turnout.live.turns.slots.state import SlotFleet
-from turnout.live.turns.slots.turns import GivenTurn, Wait
+from turnout.live.turns.slots.turns import RunningTurn, Wait
 from turnout.log import get_log
 
 log = get_log("turnout.live")
@@ -60,15 +60,15 @@ class SlotServer(TurnServer):
             self._session.features,
         )
 
-    def fill(self, statuses: Statuses) -> list[GivenTurn]:
+    def fill(self, statuses: Statuses) -> list[RunningTurn]:
         """Gives one turn for every free slot."""
         by_id = statuses_by_id(statuses)
         joined = [] if isinstance(by_id, FleetStatus) else self._session.new_ids(by_id)
         awaited = self.check_ins.awaited(len(self._session.fleet.ids))
         filled = self._fill(Candidates(by_id, self.check_ins.statuses(), awaited), joined)
-        return [self._given(flight) for flight in filled.flights]
+        return [self._given(running_turn) for running_turn in filled.running_turns]
 
-    def check_in(self, client: str, status: Status) -> GivenTurn | Wait:
+    def check_in(self, client: str, status: Status) -> RunningTurn | Wait:
         """Answers a device that asks for work."""
         session, check_ins = self._session, self.check_ins
         check_client_id(client, OfferError)
@@ -88,16 +88,16 @@ class SlotServer(TurnServer):
             check_ins.remove(client, row)  # a new client may not have joined
             raise
         fleet = self._fleet(session.memory)
-        decision = fleet.in_flight.decision_of(row)
+        decision = fleet.running.decision_of(row)
         if not decision or session.journal.turns_of(decision)[0].kind is not None:  # it has ended, or has none
             return check_ins.answer(fleet, client, hold)
         check_ins.remove(client, row)
-        return self._given(session.memory.flights[decision])
+        return self._given(session.memory.running_turns[decision])
 
-    def in_flight(self) -> list[GivenTurn]:
+    def running(self) -> list[RunningTurn]:
         """Returns the turns whose results are not known yet."""
-        flights, turns = self._session.memory.flights, self._session.journal.turns_under_way()
-        return [self._given(flights[turn.round]) for turn in turns if turn.kind is None]
+        running_turns, turns = self._session.memory.running_turns, self._session.journal.turns_running()
+        return [self._given(running_turns[turn.round]) for turn in turns if turn.kind is None]
 
     def outcome(
         self,
@@ -116,10 +116,10 @@ class SlotServer(TurnServer):
             return Outcome(client, seconds, why=why, round=round, loss=loss)
         turn = self._turn(client)
         if seconds is None and not has_failed:
-            flight = self._session.memory.flights.get(turn.round)
-            if flight is None:
-                raise ReportError(f"turn {turn.round} is no longer under way: pass the seconds that {turn.id!r} took")
-            seconds = flight.elapsed
+            running_turn = self._session.memory.running_turns.get(turn.round)
+            if running_turn is None:
+                raise ReportError(f"turn {turn.round} is no longer running: pass the seconds that {turn.id!r} took")
+            seconds = running_turn.elapsed
             if math.isnan(seconds):
                 raise ReportError(f"{UNKNOWN_ELAPSED}: pass the seconds that {turn.id!r} took")
         return Outcome(turn.id, seconds, why=why, round=turn.round, loss=loss)
@@ -141,7 +141,7 @@ class SlotServer(TurnServer):
             if not fleet.round and not settings.allow_infeasible:
                 require_feasible(fleet)
             with session.journal.writing() as changes:
-                ended, late = ended_turns(memory.flights, session.journal.turns_under_way())
+                ended, late = ended_turns(memory.running_turns, session.journal.turns_running())
                 reported = session.journal.pending_late_turns(fleet.round - settings.late_turns)
                 filled = fill_slots(fleet, settings, lambda: self._offer(fleet, candidates), ended, late, reported)
                 if len(filled.event.rows) or len(ended) or reported or joined:
@@ -152,19 +152,19 @@ class SlotServer(TurnServer):
                     if is_due and not session.is_grouping:
                         write_snapshot(changes, settings, memory, number)
             session.owes_snapshot |= is_due and session.is_grouping
-        self.check_ins.count(filled.flights, filled.event.ended)
-        for flight in filled.flights:
-            self.check_ins.remove(session.fleet.ids[flight.row], flight.row)
+        self.check_ins.count(filled.running_turns, filled.event.ended)
+        for running_turn in filled.running_turns:
+            self.check_ins.remove(session.fleet.ids[running_turn.row], running_turn.row)
         log.event(
             logging.INFO,
             "fill",
             fleet=session.path.name,
             decision=session.fleet.round,
-            given=len(filled.flights),
+            given=len(filled.running_turns),
             ended=len(filled.event.ended),
             **({} if filled.hold is None else {"hold": filled.hold.why}),
         )
-        if filled.flights:
+        if filled.running_turns:
             session.warnings.after_round(session.fleet, session.settings)
         if session.tracker is not None:
             track_fill(session.tracker, session.fleet, filled)
@@ -176,7 +176,7 @@ class SlotServer(TurnServer):
     def _write_fill(
         self, changes: Changes, memory: FleetState, filled: FillResult, reported_late: Sequence[Turn]
     ) -> int:
-        """Writes what a call changed, and applies it to the turns under way; returns the number of the event.
+        """Writes what a call changed, and applies it to the running turns; returns the number of the event.
 
         Args:
             changes: An open transaction.
@@ -184,19 +184,22 @@ class SlotServer(TurnServer):
             filled: What the call changed.
             reported_late: The turns of late clients whose actual times were learned.
         """
-        event, flights, session, ids = filled.event, filled.flights, self._session, memory.fleet.ids
+        event, running_turns, session, ids = filled.event, filled.running_turns, self._session, memory.fleet.ids
         written = event
         if not session.settings.persist_statuses:
-            written, flights = event.without_contexts(), [flight.without_context() for flight in flights]
+            written, running_turns = (
+                event.without_contexts(),
+                [running_turn.without_context() for running_turn in running_turns],
+            )
         ended = event.ended.decisions.tolist()
-        changes.drop_flights(ended)
+        changes.drop_running_turns(ended)
         number = self._write(changes, memory.fleet.round, (FILL, *pack_fill(written)), filled.late, reported_late)
-        changes.put_flights(flights, [ids[flight.row] for flight in flights])
+        changes.put_running_turns(running_turns, [ids[running_turn.row] for running_turn in running_turns])
         if filled.offer is not None:
             changes.put_offer(filled.offer, event.at)
         for decision in ended:
-            del memory.flights[decision]
-        memory.flights |= {flight.decision: flight for flight in filled.flights}
+            del memory.running_turns[decision]
+        memory.running_turns |= {running_turn.decision: running_turn for running_turn in filled.running_turns}
         memory.unsaved += 1
         return number
 
@@ -207,15 +210,17 @@ class SlotServer(TurnServer):
         return not self._session.journal.has_outcomes()
 
     def _earliest_deadline(self, memory: FleetState) -> float:
-        """Returns when the first turn under way is late, by the monotonic clock; infinity if none can be."""
-        state, round_, flights, earliest = self._earliest or (None, 0, 0, 0.0)
-        if state is not memory or (round_, flights) != (memory.fleet.round, len(memory.flights)):
+        """Returns when the first running turn is late, by the monotonic clock; infinity if none can be."""
+        state, round_, running_turns, earliest = self._earliest or (None, 0, 0, 0.0)
+        if state is not memory or (round_, running_turns) != (memory.fleet.round, len(memory.running_turns)):
             left = [
-                flight.deadline - flight.elapsed for flight in memory.flights.values() if flight.deadline is not None
+                running_turn.deadline - running_turn.elapsed
+                for running_turn in memory.running_turns.values()
+                if running_turn.deadline is not None
             ]
             is_unknown = any(math.isnan(seconds) for seconds in left)  # such turns count as late
             earliest = -math.inf if is_unknown else clock.monotonic_seconds() + min(left, default=math.inf)
-            self._earliest = (memory, memory.fleet.round, len(memory.flights), earliest)
+            self._earliest = (memory, memory.fleet.round, len(memory.running_turns), earliest)
         return earliest
 
     def _turn(self, decision: int) -> Turn:
@@ -225,8 +230,13 @@ class SlotServer(TurnServer):
             raise ReportError(f"there is no turn {decision}: report with the id of a turn that fill returned")
         return turns[0]
 
-    def _given(self, flight: Flight) -> GivenTurn:
-        return GivenTurn(flight.decision, self._session.fleet.ids[flight.row], flight.deadline, flight.reasons)
+    def _given(self, running_turn: RunningTurnRecord) -> RunningTurn:
+        return RunningTurn(
+            running_turn.decision,
+            self._session.fleet.ids[running_turn.row],
+            running_turn.deadline,
+            running_turn.reasons,
+        )
 
     @staticmethod
     def _fleet(memory: FleetState) -> SlotFleet:

@@ -31,7 +31,7 @@ def require_feasible(fleet: Fleet) -> None:
     limit the rate as well (`slot_limits`); a client without a time counts with the median of the others. In large
     fleets, where this limit is far away unless there are nearly as many slots as clients, it is not computed.
 
-    With `rest_seconds`, no more turns are given in the time of a rest than there are clients. So if no turn lasts
+    With `min_turn_interval`, no more turns are given in the time of a rest than there are clients. So if no turn lasts
     longer than a rest, everyone can have one of them, and that is all that rates with a sum of 1 can promise: rests
     make no promise infeasible.
     """
@@ -47,7 +47,7 @@ def require_feasible(fleet: Fleet) -> None:
     times, rate = _times(fleet), _rate(fleet)
     if times is None or rate is None or len(times) > LARGE_FLEET:
         return
-    if fleet.rest_seconds is not None and times[-1] <= ACCEPTED * fleet.rest_seconds:
+    if fleet.min_turn_interval is not None and times[-1] <= ACCEPTED * fleet.min_turn_interval:
         return
     limits = slot_limits(times, slots)
     if slots <= limits.sufficient_slots or rate <= ACCEPTED * limits.full_speed_rate:

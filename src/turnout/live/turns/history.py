@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, saved_value
-from turnout.live.turns.outcomes import LATE, SURPLUS
+from turnout.live.turns.outcomes import LATE, REDUNDANT
 from turnout.live.turns.reliability import ema_update, relative_error, reliability, suspect_clients
 
 #: The number of a client's times after which prediction errors are counted: the first predictions know nothing.
@@ -78,7 +78,7 @@ class ClientHistory:
     """The reliability of each client and the errors of its predicted times, by row.
 
     Attributes:
-        arrived: The rounds from which the client returned, as part of the cohort or as surplus.
+        arrived: The rounds from which the client returned, as part of the cohort or as redundant.
         lost: The rounds in which the client was late or failed.
         prediction_errors: The moving averages of its times and of the errors of their predictions.
     """
@@ -147,7 +147,7 @@ class ClientHistory:
             seconds: The time of each; only the times of returning clients are used.
             predicted: The predicted times, NaN where there is none; None if no model predicts times.
         """
-        returned = kinds <= SURPLUS
+        returned = kinds <= REDUNDANT
         if predicted is not None:
             self.prediction_errors.learn(
                 rows[returned], seconds[returned], predicted[returned], self.arrived[rows[returned]]

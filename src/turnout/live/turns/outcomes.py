@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-#: "arrived": the update arrived in time. "surplus": it arrived after enough others. "outrun": it had not arrived when
+#: "arrived": the update arrived in time. "redundant": it arrived after enough others. "cut_off": it had not arrived when
 #: enough others had, which does not count as a miss. "late": it had not arrived when the round was closed without
 #: enough updates. "failed": the client reported a failure.
-KINDS = ("arrived", "surplus", "outrun", "late", "failed")
+KINDS = ("arrived", "redundant", "cut_off", "late", "failed")
 #: The index of this outcome in `KINDS`.
-ARRIVED, SURPLUS, OUTRUN, LATE, FAILED = range(len(KINDS))
+ARRIVED, REDUNDANT, CUT_OFF, LATE, FAILED = range(len(KINDS))
 #: The update arrived before the round was closed.
-RETURNED = (KINDS[ARRIVED], KINDS[SURPLUS])
+RETURNED = (KINDS[ARRIVED], KINDS[REDUNDANT])
 #: The update had not arrived when the round was closed; its actual time may be reported later.
-STILL_OUT = (KINDS[OUTRUN], KINDS[LATE])
+STILL_OUT = (KINDS[CUT_OFF], KINDS[LATE])
 #: Misses, which lower the reliability of the client.
 MISSED = (KINDS[LATE], KINDS[FAILED])
 #: The outcome that is reported to the policy, by index of the kind.

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import StoreError
-from turnout.kernel.arrays import MOST_CLIENTS, BoolArray, FloatArray, IntArray
+from turnout.kernel.arrays import MAX_CLIENTS, BoolArray, FloatArray, IntArray
 from turnout.live.clock import seconds_since
 from turnout.storage.encoding.limits import check_clients, inflate, unpack_mask
 from turnout.storage.encoding.packing import corruption_as_store_error, pack, unpack
@@ -20,7 +20,7 @@ from turnout.storage.encoding.packing import corruption_as_store_error, pack, un
 #: The kind of the event in which a round is closed.
 CLOSE = "close"
 #: Availability is compressed if so many bytes at its beginning then take less than this share of their size.
-MASK_SAMPLE, MOST_COMPRESSED = 4096, 0.75
+MASK_SAMPLE, MAX_COMPRESSED = 4096, 0.75
 
 
 def has_context(contexts: FloatArray) -> BoolArray:
@@ -78,7 +78,7 @@ class OpenRound:
 
     Attributes:
         round: The number of the round.
-        wanted: The number of updates that the round needs.
+        target_size: The number of updates that the round needs.
         deadline: The deadline in seconds, or None.
         opened: The time of the selection by the wall clock, in ISO format.
         monotonic: The time of the selection by the monotonic clock.
@@ -91,7 +91,7 @@ class OpenRound:
     """
 
     round: int
-    wanted: int
+    target_size: int
     deadline: float | None
     opened: str
     monotonic: float
@@ -229,7 +229,7 @@ def pack_availability(available: BoolArray) -> bytes:
     """Returns one bit per client, compressed; in large fleets only if it gets much smaller, because that is slow."""
     bits = np.packbits(available).tobytes()
     sample = bits[:MASK_SAMPLE]
-    is_worthwhile = len(bits) == len(sample) or len(zlib.compress(sample, 1)) < MOST_COMPRESSED * len(sample)
+    is_worthwhile = len(bits) == len(sample) or len(zlib.compress(sample, 1)) < MAX_COMPRESSED * len(sample)
     return zlib.compress(bits, 1 if is_worthwhile else 0)
 
 
@@ -251,7 +251,7 @@ def _as_bytes_if_exact(column: FloatArray) -> npt.NDArray[Any]:
 def was_available(availability: bytes, row: int) -> bool:
     """Returns whether a client is available according to packed availability."""
     with corruption_as_store_error():
-        bits = inflate(availability, MOST_CLIENTS // 8)
+        bits = inflate(availability, MAX_CLIENTS // 8)
     return row // 8 < len(bits) and bool(bits[row // 8] >> (7 - row % 8) & 1)
 
 
@@ -277,7 +277,7 @@ def pack_open(opened: OpenRound) -> bytes:
     """Returns the data of an open round."""
     header = {
         "round": opened.round,
-        "wanted": opened.wanted,
+        "target_size": opened.target_size,
         "deadline": opened.deadline,
         "opened": opened.opened,
         "monotonic": opened.monotonic,
@@ -301,7 +301,7 @@ def unpack_open(data: bytes) -> OpenRound:
     with corruption_as_store_error():
         return OpenRound(
             round=header["round"],
-            wanted=header["wanted"],
+            target_size=header["target_size"],
             deadline=header["deadline"],
             opened=header["opened"],
             monotonic=header["monotonic"],
@@ -327,9 +327,9 @@ def as_bytes(stored: Any) -> bytes:
     return stored if isinstance(stored, bytes) else str(stored).encode()
 
 
-def offer_digest(round: int, volunteers: bytes, data: bytes) -> bytes:
+def offer_digest(round: int, available: bytes, data: bytes) -> bytes:
     """Returns the digest of a stored offer."""
-    return digest_of(as_bytes(volunteers), str(round), data)
+    return digest_of(as_bytes(available), str(round), data)
 
 
 def settings_digest(text: str) -> str:
@@ -337,14 +337,14 @@ def settings_digest(text: str) -> str:
     return digest_of(b"", "settings", text.encode()).hex()
 
 
-def pack_closed(round: ClosedRound, *, opened: str, closed: str, wanted: int) -> tuple[bytes, bytes]:
+def pack_closed(round: ClosedRound, *, opened: str, closed: str, target_size: int) -> tuple[bytes, bytes]:
     """Returns the data of the event of a closed round, and the packed availability of the clients.
 
     Args:
         round: The closed round.
         opened: The time of the selection, in ISO format.
         closed: The time of the close, in ISO format.
-        wanted: The number of updates that the round needed.
+        target_size: The number of updates that the round needed.
     """
     availability = pack_availability(round.available)
     arrays: dict[str, npt.NDArray[Any]] = {
@@ -364,7 +364,7 @@ def pack_closed(round: ClosedRound, *, opened: str, closed: str, wanted: int) ->
         "mask": hashlib.sha256(availability).hexdigest(),
         "opened": opened,
         "closed": closed,
-        "wanted": wanted,
+        "target_size": target_size,
     }
     return pack(header, arrays), availability
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from turnout.counting import counted
+from turnout.counting import pluralize
 from turnout.errors import StateError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, saved_value
 from turnout.kernel.certificate import Certificate, TimeUnit, exact_tolerance
@@ -19,11 +19,11 @@ from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.rounds import LateArrivals
 from turnout.live.turns.counters import ClientCounters
 from turnout.live.turns.history import JUDGED_AFTER, ClientHistory
-from turnout.live.turns.outcomes import FAILED, LATE, OUTRUN, SURPLUS
+from turnout.live.turns.outcomes import CUT_OFF, FAILED, LATE, REDUNDANT
 from turnout.live.turns.records import has_context
 from turnout.live.turns.reliability import backoff_rounds
 from turnout.policies.base import SelectionPolicy, prefixed, subset
-from turnout.policies.explain.explanation import Standing
+from turnout.policies.explain.explanation import SelectionOutcome
 
 #: The number of rounds after which a client may be called rarely available.
 ENOUGH_ROUNDS = 20
@@ -65,7 +65,7 @@ class Fleet(ABC):
 
     unit: ClassVar[TimeUnit]
     slots: int | None = None
-    rest_seconds: float | None = None
+    min_turn_interval: float | None = None
 
     def __init__(self, build: Callable[[int], SelectionPolicy], *, backoff_after: int, late_window: int) -> None:
         self._build = build
@@ -88,7 +88,7 @@ class Fleet(ABC):
         if self._rows is None:
             rows = dict(zip(self.ids, range(len(self.ids)), strict=True))
             if len(rows) < len(self.ids):
-                repeated = counted(len(self.ids) - len(rows), "client", "have")
+                repeated = pluralize(len(self.ids) - len(rows), "client", "have")
                 raise StateError(f"{repeated} the id of another one: restore a backup")
             self._rows = rows
         return self._rows
@@ -163,8 +163,8 @@ class Fleet(ABC):
         """Returns the rows of the clients that train in slots, by the decisions that gave them their turns."""
         return {}
 
-    def exclusion(self, row: int, number: int, *, is_selected: bool) -> tuple[Standing, str] | None:
-        """Returns why a client could not be selected next: its standing, and what happened; None if it could.
+    def exclusion(self, row: int, number: int, *, is_selected: bool) -> tuple[SelectionOutcome, str] | None:
+        """Returns why a client could not be selected next: its outcome, and what happened; None if it could.
 
         Args:
             row: The client.
@@ -243,7 +243,11 @@ class Fleet(ABC):
         self.pending = {key: arrival for key, arrival in self.pending.items() if key[1] != row}
 
     def amend(
-        self, build: Callable[[int], SelectionPolicy], *, new_features: int | None, rest_seconds: float | None = None
+        self,
+        build: Callable[[int], SelectionPolicy],
+        *,
+        new_features: int | None,
+        min_turn_interval: float | None = None,
     ) -> None:
         """Replaces the policy by one with other settings, which continues with the same turns, debts and times.
 
@@ -254,7 +258,7 @@ class Fleet(ABC):
             build: Builds the policy with the new settings for a number of clients.
             new_features: The number of features of a context if the features are new, otherwise None. With new features
                 the times of all clients are learned again.
-            rest_seconds: With slots, the seconds in which a client is given at most one turn; None for no limit.
+            min_turn_interval: With slots, the seconds in which a client is given at most one turn; None for no limit.
         """
         if self._policy is not None:
             self._policy.settle()
@@ -264,7 +268,7 @@ class Fleet(ABC):
             certificate = amended.certificate()
             if certificate is not None:
                 self.counters.broken_since *= certificate.broken
-        self._build, self._unbroken_until, self.rest_seconds = build, 0, rest_seconds
+        self._build, self._unbroken_until, self.min_turn_interval = build, 0, min_turn_interval
         if new_features is not None:
             self._restart_learning(new_features)
 
@@ -352,7 +356,7 @@ class Fleet(ABC):
 
     def _predict(self, rows: IntArray, kinds: IntArray, contexts: FloatArray) -> FloatArray:
         """Returns the predicted time of each client that returned, before the policy learns from it; otherwise NaN."""
-        predicted, returned = np.full(len(rows), np.nan), (kinds <= SURPLUS) & has_context(contexts)
+        predicted, returned = np.full(len(rows), np.nan), (kinds <= REDUNDANT) & has_context(contexts)
         if self.model is not None and returned.any():
             predicted[returned] = self.model.predict(contexts[returned], rows[returned])
             # Only after an amendment of the features can a client have more times than were learned.
@@ -371,7 +375,7 @@ class Fleet(ABC):
             contexts: The contexts of the clients.
             seconds: The exchange times.
         """
-        counters, returned, is_taught = self.counters, rows[kinds <= SURPLUS], kinds != FAILED
+        counters, returned, is_taught = self.counters, rows[kinds <= REDUNDANT], kinds != FAILED
         counters.last_trained[returned] = self.round
         counters.learned[rows[is_taught if self.model is None else is_taught & has_context(contexts)]] += 1
         counters.misses[returned] = counters.backoff_until[returned] = 0
@@ -380,7 +384,7 @@ class Fleet(ABC):
             backoff = (self.slots or 1) * backoff_rounds(int(counters.misses[row]), self._backoff_after)
             counters.backoff_until[row] = self.round + backoff if backoff else 0
             self._last_backoff = max(self._last_backoff, self.round + backoff)
-        for index in np.flatnonzero((kinds == OUTRUN) | (kinds == LATE)).tolist():
+        for index in np.flatnonzero((kinds == CUT_OFF) | (kinds == LATE)).tolist():
             row = int(rows[index])
             self.pending[number, row] = PendingArrival(
                 tuple(contexts[index].tolist()), float(seconds[index]), int(counters.learned[row])

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count, load_array, smallest
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.kernel.slots.turns import StartedTurn
+from turnout.kernel.slots.turns import TurnStart
 from turnout.policies.base import SelectionPolicy
 
 
@@ -38,7 +38,7 @@ class RoundRobin(SelectionPolicy):
         self.check_report(report)
         self.turns[report.clients] += 1
 
-    def tell_started(self, turn: StartedTurn) -> None:
+    def tell_started(self, turn: TurnStart) -> None:
         """Counts the turn."""
         super().tell_started(turn)
         self.turns[turn.client] += 1

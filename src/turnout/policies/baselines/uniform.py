@@ -6,7 +6,7 @@ import numpy as np
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, as_count, smallest
-from turnout.kernel.randomness import SMALLEST_CONCENTRATION, dirichlet_logs, round_rng, softmax
+from turnout.kernel.randomness import MIN_CONCENTRATION, dirichlet_logs, round_rng, softmax
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy
 
@@ -57,9 +57,9 @@ class SkewedRandom(SelectionPolicy):
         super().__init__(clients)
         self.cohort_size: int = as_count("cohort_size", cohort_size, SettingError)
         self.seed = as_count("seed", seed, SettingError, least=0)
-        if not concentration >= SMALLEST_CONCENTRATION:
+        if not concentration >= MIN_CONCENTRATION:
             raise SettingError(
-                f"concentration must be at least {SMALLEST_CONCENTRATION:g} (infinity means equal weights), got "
+                f"concentration must be at least {MIN_CONCENTRATION:g} (infinity means equal weights), got "
                 f"{concentration}"
             )
         self.concentration = float(concentration)

@@ -19,7 +19,7 @@ from turnout.policies.explain.margin import SelectionMargin, selection_margin
 from turnout.policies.explain.prices import PriceSentences
 from turnout.policies.explain.sentences import MarginSentences, inexact_sentence, waiting_sentence
 
-Standing: TypeAlias = Literal[
+SelectionOutcome: TypeAlias = Literal[
     "chosen", "not chosen", "not available", "excluded", "resting", "retired", "not joined", "training"
 ]
 
@@ -32,7 +32,7 @@ class Explanation:
         round: The number of the round.
         client: The id or row of the client.
         policy: The name of the policy.
-        standing: What happened to the client.
+        outcome: What happened to the client.
         exact: Whether the numbers are those of the selection itself. If not, they are None and `sentence` says why.
         sentence: The explanation as text.
         seconds: The client's time, as the policy estimated it.
@@ -60,7 +60,7 @@ class Explanation:
     round: int
     client: str
     policy: str
-    standing: Standing
+    outcome: SelectionOutcome
     exact: bool
     sentence: str
     seconds: float | None = None
@@ -105,7 +105,7 @@ def explain_choice(
         unit: What is counted: rounds, or decisions.
     """
     if not offer.available[row]:
-        return inexact_explanation(policy, selection, row, name, "", standing="not available", unit=unit)
+        return inexact_explanation(policy, selection, row, name, "", outcome="not available", unit=unit)
     if offer.places is None:
         # Over-selection may have asked for more places than cohort_size.
         offer = offer.restricted(places=max(len(selection.clients), policy.cohort_size or 0))
@@ -118,7 +118,7 @@ def explain_choice(
         why = "computing it again gives another selection"
         return inexact_explanation(policy, selection, row, name, why, unit=unit)
     if not problem.available[row]:
-        return inexact_explanation(policy, selection, row, name, "", standing="excluded", unit=unit)
+        return inexact_explanation(policy, selection, row, name, "", outcome="excluded", unit=unit)
     if problem.prices is not None:
         sentences = PriceSentences(row, problem, problem.prices, name, unit)
         return _price_explanation(policy, offer, problem, problem.prices, cohort, sentences)
@@ -133,7 +133,7 @@ def inexact_explanation(
     name: Callable[[int], str],
     why: str,
     *,
-    standing: Standing | None = None,
+    outcome: SelectionOutcome | None = None,
     unit: TimeUnit = TimeUnit.ROUND,
 ) -> Explanation:
     """Returns an explanation without the numbers of the selection, with the recorded reasons of a selected client.
@@ -143,12 +143,12 @@ def inexact_explanation(
         selection: The recorded selection.
         row: The row of the client.
         name: Returns the name of a client from its row.
-        why: Why no exact explanation is possible; empty if the standing explains itself.
-        standing: What happened to the client; None for "chosen" or "not chosen".
+        why: Why no exact explanation is possible; empty if the outcome explains itself.
+        outcome: What happened to the client; None for "chosen" or "not chosen".
         unit: What is counted: rounds, or decisions.
     """
     position = np.flatnonzero(selection.clients == row)
-    status: Standing = standing or ("chosen" if len(position) else "not chosen")
+    status: SelectionOutcome = outcome or ("chosen" if len(position) else "not chosen")
     client = name(row)
     reasons: dict[str, float] = {}
     if len(position):
@@ -157,7 +157,7 @@ def inexact_explanation(
         round=selection.round,
         client=client,
         policy=policy.name,
-        standing=status,
+        outcome=status,
         exact=not why,
         sentence=inexact_sentence(client, status, selection.round, reasons, why, unit),
         seconds=reasons.get("optimistic"),
@@ -182,7 +182,7 @@ def _exact_explanation(policy: SelectionPolicy, offer: RoundOffer, sentences: Ma
         round=offer.round,
         client=client,
         policy=policy.name,
-        standing="chosen" if margin.chosen else "not chosen",
+        outcome="chosen" if margin.chosen else "not chosen",
         exact=True,
         sentence=f"{sentence}.",
         seconds=margin.seconds,
@@ -225,7 +225,7 @@ def _price_explanation(
         round=offer.round,
         client=name(row),
         policy=policy.name,
-        standing="chosen" if row in cohort.rows.tolist() else "not chosen",
+        outcome="chosen" if row in cohort.rows.tolist() else "not chosen",
         exact=True,
         sentence=f"{sentences.urgent() if urgent else sentences.no_places()}.",
         seconds=float(problem.times[row]),
@@ -239,7 +239,7 @@ def _price_explanation(
         time_unit=sentences.unit,
     )
     if urgent or not problem.contested().size:
-        if known.standing == "chosen":
+        if known.outcome == "chosen":
             return known
         rounds, never = problem.rounds_until(row, None)
         waiting = sentences.waiting_for_place(rounds, never)

@@ -21,7 +21,7 @@ import numpy as np
 from turnout.kernel.cohort import Cohort
 from turnout.kernel.cohort_problem import CohortProblem
 
-LARGEST_DEBT_BITS = 1000  # beyond this size no debt helps
+MAX_DEBT_BITS = 1000  # beyond this size no debt helps
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +189,7 @@ def _smallest(is_selected: Callable[[int], bool]) -> int | None:
     high = 1
     while not is_selected(high):
         high *= 2
-        if high.bit_length() > LARGEST_DEBT_BITS:
+        if high.bit_length() > MAX_DEBT_BITS:
             return None
     low = high // 2  # does not satisfy it, or 0
     while high - low > 1:

@@ -103,7 +103,7 @@ class PriceSentences(NamedTuple):
     def _waiting(self, event: str, rounds: int | None, never: str) -> str:
         if rounds is None:
             return f"How long it has to wait is unknown: {never}"
-        count = self.unit.counted(rounds)
+        count = self.unit.pluralize(rounds)
         return f"Without a turn {self.client} {event} in {count}, if it is available in each and nothing else changes"
 
     def _behind(self) -> str:

@@ -95,22 +95,22 @@ def join_names(name: Callable[[int], str], rows: tuple[int, ...]) -> str:
 
 
 def inexact_sentence(
-    client: str, standing: str, round: int, reasons: Mapping[str, float], why: str, unit: TimeUnit = TimeUnit.ROUND
+    client: str, outcome: str, round: int, reasons: Mapping[str, float], why: str, unit: TimeUnit = TimeUnit.ROUND
 ) -> str:
     """States what is known if no exact explanation is possible.
 
     Args:
         client: The name of the client.
-        standing: What happened to it.
+        outcome: What happened to it.
         round: The number of the round.
         reasons: The recorded reasons of its selection.
         why: Why no exact explanation is possible; empty if none is needed.
         unit: What is counted: rounds, or decisions.
     """
-    sentence = f"{client} was {standing} in {unit} {round}"
+    sentence = f"{client} was {outcome} in {unit} {round}"
     if reasons:
         sentence += f" ({', '.join(f'{key} {value:.4g}' for key, value in reasons.items())})"
-    if standing == "excluded":
+    if outcome == "excluded":
         sentence += " by a wrapper around the policy"
     if why:
         sentence += f"; an exact explanation is not possible: {why}"
@@ -122,7 +122,7 @@ def waiting_sentence(client: str, rounds: int | None, never: str, unit: TimeUnit
     if rounds is None:
         return f"How long it has to wait is unknown: {never}"
     return (
-        f"At its guaranteed rate {client} earns that in {unit.counted(rounds)}, if it is available in each and "
+        f"At its guaranteed rate {client} earns that in {unit.pluralize(rounds)}, if it is available in each and "
         "nothing else changes"
     )
 

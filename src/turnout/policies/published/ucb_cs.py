@@ -18,7 +18,7 @@ from turnout.policies.observations import append_rows, load_number
 from turnout.policies.sized import SizedPolicy
 
 # Lower limit of the discounted turns of a client whose last turn was very long ago.
-FEWEST_TURNS = 1e-300
+MIN_TURNS = 1e-300
 
 
 class UCBCS(SizedPolicy):
@@ -72,7 +72,7 @@ class UCBCS(SizedPolicy):
         """Returns the index by which the cohort is selected, infinite for clients without a turn."""
         tried = np.flatnonzero(self.weights > 0)
         turns = self.weights[tried] * self.forgetting ** (round - self.last_rounds[tried])
-        bonus = self.spread * np.sqrt(2 * math.log(self._rounds(round)) / np.maximum(turns, FEWEST_TURNS))
+        bonus = self.spread * np.sqrt(2 * math.log(self._rounds(round)) / np.maximum(turns, MIN_TURNS))
         index = np.full(self.clients, np.inf)
         index[tried] = self.sizes[tried] / self.sizes.sum() * (self.sums[tried] / self.weights[tried] + bonus)
         return index

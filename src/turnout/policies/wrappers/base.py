@@ -15,7 +15,7 @@ from turnout.kernel.arrays import BoolArray
 from turnout.kernel.certificate import Certificate
 from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.kernel.slots.turns import StartedTurn
+from turnout.kernel.slots.turns import TurnStart
 from turnout.policies.base import SelectionPolicy, prefixed, replaced, subset
 from turnout.policies.signatures import setting_names
 
@@ -96,7 +96,7 @@ class Wrapper(SelectionPolicy):
         self.check_report(report)
         self.policy.tell(report)
 
-    def tell_started(self, turn: StartedTurn) -> None:
+    def tell_started(self, turn: TurnStart) -> None:
         """Passes the decision on."""
         super().tell_started(turn)
         self.policy.tell_started(turn)
@@ -144,11 +144,6 @@ class Wrapper(SelectionPolicy):
     def target_size(self) -> int | None:
         """The number of updates that a round needs, as the policy inside declares it."""
         return self.policy.target_size
-
-    @property
-    def wanted(self) -> int | None:
-        """The former name of `target_size`."""
-        return self.target_size
 
     def certificate(self) -> Certificate | None:
         """Returns the certificate of the policy inside."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, IntArray, as_count, load_array
 from turnout.kernel.rounds import RoundOffer, RoundReport
-from turnout.kernel.slots.turns import StartedTurn
+from turnout.kernel.slots.turns import TurnStart
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.wrappers.base import Wrapper, resize
 
@@ -51,7 +51,7 @@ class CoolDown(Wrapper):
         super().tell(report)
         self._ends[report.clients] = report.round + self.rounds
 
-    def tell_started(self, turn: StartedTurn) -> None:
+    def tell_started(self, turn: TurnStart) -> None:
         """Starts the cool-down of the client, which counts decisions."""
         super().tell_started(turn)
         self._ends[turn.client] = turn.decision + self.rounds

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, as_mask, as_rows
 from turnout.kernel.rounds import RoundOffer, RoundReport
-from turnout.kernel.slots.turns import StartedTurn
+from turnout.kernel.slots.turns import TurnStart
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.wrappers.base import Wrapper, as_list, resize, restrict_report
 
@@ -57,12 +57,12 @@ class Eligible(Wrapper):
         self.check_report(report)
         self.policy.tell(restrict_report(report, self.allowed))
 
-    def tell_started(self, turn: StartedTurn) -> None:
+    def tell_started(self, turn: TurnStart) -> None:
         """Passes the decision on, with only the allowed clients as present."""
         self._check_slots()
         allowed = turn.present & self.allowed
         capped = turn.capped[self.allowed[turn.capped]]
-        self.policy.tell_started(StartedTurn(turn.decision, turn.client, allowed, capped))
+        self.policy.tell_started(TurnStart(turn.decision, turn.client, allowed, capped))
 
 
 def _as_allowed(allowed: npt.ArrayLike | Mapping[str, Any]) -> BoolArray:

@@ -1,6 +1,6 @@
 """A guaranteed share of the rounds for every client, around any policy.
 
-*Bound.* With N clients of one rate, cohorts of k, N · rate ≤ k, accrual="available" and paid="chosen", every debt is
+*Bound.* With N clients of one rate, cohorts of k, N · rate ≤ k, accrual="available" and counts="selected", every debt is
 at any time below
 
     urgency + rate · (1 + (N − 1)/k)   <   urgency + 1 + rate,
@@ -40,7 +40,7 @@ from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.fairness import DEFAULT_RATE, FairnessQueues
 from turnout.kernel.guarantee import AccountingSettings, Guarantee, GuaranteeSettings
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.kernel.slots.turns import StartedTurn
+from turnout.kernel.slots.turns import TurnStart
 from turnout.policies.base import SelectionPolicy, prefixed, replaced, subset
 from turnout.policies.guaranteed import WeightedPolicy
 from turnout.policies.wrappers.base import Wrapper, ask_for_some, merge_selections
@@ -68,7 +68,7 @@ class MostOwed(WeightedPolicy):
             tolerance=guarantee.tolerance,
             accrual=guarantee.accrual,
             max_owed=guarantee.max_owed,
-            paid=guarantee.paid,
+            counts=guarantee.counts,
             allow_infeasible=True,
         )
 
@@ -90,7 +90,7 @@ class WithGuarantee(Wrapper):
     worth it; later ones postpone more than they save, because in the long run every debt is paid.
 
     The module docstring states how small debts stay. With accrual="always" debts also grow while a client is
-    unavailable, and only `max_owed` bounds them. With paid="contributed" a client that never returns stays urgent. A
+    unavailable, and only `max_owed` bounds them. With counts="completed" a client that never returns stays urgent. A
     wrapper around this policy that offers it fewer clients than the reports call available, such as a cool-down,
     weakens the bound, but not the certificate.
 
@@ -147,7 +147,7 @@ class WithGuarantee(Wrapper):
         """The proved upper bound on every debt; infinite if there is none for these settings."""
         rates = self.debts.guaranteed_rates
         largest, promised = float(rates.max()), int(np.count_nonzero(rates))
-        proved = self.guarantee.accrual == "available" and self.guarantee.paid == "chosen"
+        proved = self.guarantee.accrual == "available" and self.guarantee.counts == "selected"
         if not proved or (self.cohort_size is not None and promised * largest > self.cohort_size * (1 + 1e-9)):
             return math.inf
         ahead = 0.0 if self.cohort_size is None else max(promised - 1, 0) / self.cohort_size
@@ -189,7 +189,7 @@ class WithGuarantee(Wrapper):
         self.policy.tell(report)
         self._most_owed.tell(report)
 
-    def tell_started(self, turn: StartedTurn) -> None:
+    def tell_started(self, turn: TurnStart) -> None:
         """Updates the debts, and passes the decision on."""
         super().tell_started(turn)
         self._most_owed.tell_started(turn)

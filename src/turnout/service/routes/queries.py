@@ -22,7 +22,7 @@ EVENT_SCHEMA = {
     "required": ["event", "data"],
     "properties": {
         "id": {"type": "string", "description": "The number of the event; that of the event before it for a state."},
-        "event": {"type": "string", "enum": [*EVENT_KINDS, "state", "stale", "trouble"]},
+        "event": {"type": "string", "enum": [*EVENT_KINDS, "state", "stale", "unreadable"]},
         "data": {"type": "string"},
     },
     "examples": [
@@ -34,7 +34,7 @@ EVENT_SCHEMA = {
         {
             "id": "2",
             "event": "state",
-            "data": '{"round":1,"is_open":false,"ready":false,"arrived":0,"wanted":0}',
+            "data": '{"round":1,"is_open":false,"ready":false,"arrived":0,"target_size":0}',
         },
     ],
 }
@@ -111,9 +111,9 @@ async def events(
     """Streams what happens, as server-sent events; by default, from now on.
 
     The events are *joined*, *retired*, *forgotten*, *amended*, *closed* (a round) and *filled* (slots). Between them,
-    *state* says how many updates the open round has and whether it can be closed, or how many turns are under way; its
+    *state* says how many updates the open round has and whether it can be closed, or how many turns are running; its
     id is that of the event before it. A stream ends after ten minutes: open it again with the last id to miss nothing.
-    *stale*: the next events are no longer kept. *trouble*: the file cannot be read.
+    *stale*: the next events are no longer kept. *unreadable*: the file cannot be read.
     """
     begin = last if last is not None else after
     if begin is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.responses import JSONResponse, Response
 
 from turnout.errors import ReportError, TurnoutError
-from turnout.live import GivenTurn, Scheduler
+from turnout.live import RunningTurn, Scheduler
 from turnout.service import models, replies
 from turnout.service.access.callers import own_client
 from turnout.service.answers import turn_to_dict
@@ -24,7 +24,7 @@ def check_in(scheduler: Scheduler, body: models.CheckIn, caller: Caller) -> Answ
     A device whose answer was lost asks again, and gets the same turn.
     """
     found = scheduler.check_in(own_client(caller, body.client), body.status)
-    if isinstance(found, GivenTurn):
+    if isinstance(found, RunningTurn):
         return Answer({"turn": turn_to_dict(found), "wait": None})
     return Answer({"turn": None, "wait": {"seconds": found.seconds, "why": found.why}}, is_change=False)
 
@@ -36,12 +36,12 @@ def fill(scheduler: Scheduler, body: models.Available, _: Caller) -> Answer:
 
 
 @TURNS.query(f"{FLEET}/turns", READERS, replies.Turns)
-def in_flight(calls: Fleet) -> Response:
+def running(calls: Fleet) -> Response:
     """Lists the turns whose results are not known yet."""
-    return JSONResponse({"turns": [turn_to_dict(turn) for turn in calls.scheduler.in_flight()]})
+    return JSONResponse({"turns": [turn_to_dict(turn) for turn in calls.scheduler.running()]})
 
 
-@TURNS.change(f"{FLEET}/reports", REPORTERS, replies.Recorded)
+@TURNS.change(f"{FLEET}/reports", REPORTERS, replies.RecordReply)
 def report(scheduler: Scheduler, body: models.Report, caller: Caller) -> Answer:
     """Records that the update of a client has arrived."""
     return Answer({"new": _report(scheduler, body, caller)})
@@ -59,7 +59,7 @@ def report_batch(scheduler: Scheduler, body: models.ReportBatch, caller: Caller)
     return Answer({"new": new, "refused": refused})
 
 
-@TURNS.change(f"{FLEET}/failures", REPORTERS, replies.Recorded)
+@TURNS.change(f"{FLEET}/failures", REPORTERS, replies.RecordReply)
 def report_failure(scheduler: Scheduler, body: models.Failure, caller: Caller) -> Answer:
     """Records that a client has failed."""
     if body.turn is not None:

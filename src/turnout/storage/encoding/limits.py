@@ -21,12 +21,12 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from turnout.kernel.arrays import MOST_CLIENTS
+from turnout.kernel.arrays import MAX_CLIENTS
 
 #: The deepest nesting of lists and mappings: no file of turnout has more than ten levels.
-MOST_LEVELS = 50
+MAX_LEVELS = 50
 #: The size of a zip directory, in bytes: enough for 40,000 arrays.
-MOST_DIRECTORY_BYTES = 1 << 22
+MAX_DIRECTORY_BYTES = 1 << 22
 _CHUNK = 1 << 16
 #: The types of nested values, which parsers create themselves.
 _CONTAINERS = frozenset((dict, list))
@@ -113,8 +113,8 @@ def unpack_mask(bits: npt.NDArray[np.uint8], count: int) -> npt.NDArray[np.bool_
 
 def check_clients(count: int) -> int:
     """Returns a stored number of clients; raises ValueError if it is negative or too large."""
-    if not 0 <= count <= MOST_CLIENTS:
-        raise ValueError(f"the number of clients must lie between 0 and {MOST_CLIENTS:,}, got {count}")
+    if not 0 <= count <= MAX_CLIENTS:
+        raise ValueError(f"the number of clients must lie between 0 and {MAX_CLIENTS:,}, got {count}")
     return count
 
 
@@ -131,7 +131,7 @@ def parse_json(text: str | bytes) -> Any:
 def check_depth(value: Any) -> None:
     """Raises ValueError if lists and mappings are nested so deeply that working with them could fail."""
     containers = [value] if type(value) in _CONTAINERS else []
-    for _ in range(MOST_LEVELS):
+    for _ in range(MAX_LEVELS):
         entries = [container.values() if type(container) is dict else container for container in containers]
         # Most entries of a long list are strings: their types are compared without a loop in Python.
         nested = [values for values in entries if not _CONTAINERS.isdisjoint(map(type, values))]
@@ -143,7 +143,7 @@ def check_depth(value: Any) -> None:
 
 def too_deep() -> ValueError:
     """Returns the error for lists and mappings that are nested too deeply."""
-    return ValueError(f"lists and mappings must be nested at most {MOST_LEVELS} deep, got more: simplify the text")
+    return ValueError(f"lists and mappings must be nested at most {MAX_LEVELS} deep, got more: simplify the text")
 
 
 def read_npz(file: IO[bytes], most: int | None, names: Collection[str] | None = None) -> dict[str, npt.NDArray[Any]]:
@@ -205,7 +205,7 @@ class _Directory:
     """A file of which no more than `most` bytes can be read at once; zipfile reads the whole directory at once."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self._file, self.most = file, MOST_DIRECTORY_BYTES
+        self._file, self.most = file, MAX_DIRECTORY_BYTES
         self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
 
     def read(self, count: int = -1) -> bytes:

@@ -42,7 +42,7 @@ MAX_ROWS = 256
 #: A row is stored with its usual value if at most this share of its entries differ from it.
 MAX_DIFFERENT = 0.5
 #: The bytes of the largest entry that a row can be stored without.
-LARGEST_ENTRY = 8
+MAX_ENTRY = 8
 _NARROW = tuple(map(np.dtype, ("<i1", "<i2", "<i4")))
 
 
@@ -197,7 +197,7 @@ def _pack_row(row: Array, parts: list[Any]) -> tuple[str, int | None]:
     The number is None if all entries are stored.
     """
     stored = row.astype(_narrowest(row)) if row.dtype.kind == "i" else row
-    if len(row) and row.dtype.kind != "U" and row.dtype.itemsize <= LARGEST_ENTRY:
+    if len(row) and row.dtype.kind != "U" and row.dtype.itemsize <= MAX_ENTRY:
         bits = row.view(f"u{row.dtype.itemsize}")  # so that NaN equals itself and −0.0 differs from 0.0
         differs = bits != _usual(bits)
         different = int(np.count_nonzero(differs))
@@ -255,6 +255,6 @@ def _stored_type(name: str, different: int | None, target: np.dtype[Any]) -> np.
     stored = _plain_type(name)
     if stored != target and (stored.kind, target.kind) != ("i", "i"):
         raise ValueError(f"entries of type {target} cannot be stored as {stored}")
-    if different is not None and (different < 0 or target.itemsize > LARGEST_ENTRY):
+    if different is not None and (different < 0 or target.itemsize > MAX_ENTRY):
         raise ValueError(f"{different} entries of {target.itemsize} bytes cannot be stored without the others")
     return stored

@@ -19,9 +19,9 @@ from turnout.storage.files.system import sync_folder
 
 #: How long a transaction waits for other processes, and how long a takeover does, in seconds.
 WAIT_SECONDS, TAKEOVER_WAIT_SECONDS = 60.0, 5.0
-LARGEST_CHECKED = 64 * 2**20
+MAX_CHECKED = 64 * 2**20
 #: SQLite treats any shorter file as a new database, whatever it contains.
-SMALLEST_DATABASE = 512
+MIN_DATABASE = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def check_integrity(connection: sqlite3.Connection, path: Path, *, thoroughly: b
     size = path.stat().st_size
     if size < pages * page_size and not _has_content(log_path(path)):
         raise _damaged(path, f"it has {size} of {pages * page_size} bytes")
-    if size >= LARGEST_CHECKED:
+    if size >= MAX_CHECKED:
         return
     (finding,) = connection.execute(f"PRAGMA {'integrity' if thoroughly else 'quick'}_check(1)").fetchone()
     if finding != "ok":
@@ -218,7 +218,7 @@ def _sync_every_commit(connection: sqlite3.Connection) -> None:
 def _check_kind(connection: sqlite3.Connection, path: Path, kind: FileKind) -> None:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if (size := path.stat().st_size) < SMALLEST_DATABASE:
+    if (size := path.stat().st_size) < MIN_DATABASE:
         raise StoreError(
             f"{path} has {size} bytes, too few for a turnout {kind.name}: restore it from a backup, or delete it to "
             "create a new one"

@@ -18,7 +18,7 @@ SQLITE_MAGIC = b"SQLite format 3\x00"
 #: The other files that a user may take for one of these, by their first bytes.
 MAGIC = {b"PK\x03\x04": "a zip or npz file", b"\x1f\x8b": "a gzip file", b"%PDF": "a PDF file", b"\x89PNG": "a picture"}
 PLAN_ENTRIES = {"rounds", "seeds", "world", "policy"}
-LARGEST_PLAN = 1 << 22
+MAX_PLAN = 1 << 22
 
 
 def application_id(path: Path) -> int | None:
@@ -65,7 +65,7 @@ def not_a(path: Path, wanted: str) -> str | None:
 
 def _is_plan(path: Path) -> bool:
     try:
-        content = tomllib.loads(read_file(path, LARGEST_PLAN).decode())
+        content = tomllib.loads(read_file(path, MAX_PLAN).decode())
     except (ValueError, RecursionError):
         return False
     return bool(PLAN_ENTRIES & set(content))

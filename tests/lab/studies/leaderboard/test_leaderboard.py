@@ -69,7 +69,7 @@ def small(name: str) -> Suite:
     return replace(suite, contenders=contenders)
 
 
-class RunFigures:
+class RunMetrics:
     def __init__(self, name: str, folder: Path) -> None:
         self.board, self.rounds = Leaderboard(small(name)), ROUNDS[name]
         self.store = RunStore(folder / f"{name}.turnout")
@@ -83,9 +83,9 @@ class RunFigures:
 
 
 @pytest.fixture(scope="module")
-def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RunFigures]]:
+def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RunMetrics]]:
     folder = tmp_path_factory.mktemp("leaderboard")
-    suites = {name: RunFigures(name, folder) for name in SUITES}
+    suites = {name: RunMetrics(name, folder) for name in SUITES}
     yield suites
     for suite in suites.values():
         suite.store.close()
@@ -169,7 +169,7 @@ def test_plans_with_recorded_clients_depend_on_the_content_of_the_files(tmp_path
 
 
 @pytest.mark.parametrize("name", list(SUITES))
-def test_measurements_equal_those_of_a_literal_evaluation(played: dict[str, RunFigures], name: str) -> None:
+def test_measurements_equal_those_of_a_literal_evaluation(played: dict[str, RunMetrics], name: str) -> None:
     suite = played[name]
     for label in LABELS[name]:
         by_seed: dict[str, list[float]] = {}
@@ -236,7 +236,7 @@ def measure_literally(plan: RunPlan, suite: Suite) -> dict[str, float]:
     }
 
 
-def test_accuracy_is_measured_if_models_are_trained(played: dict[str, RunFigures]) -> None:
+def test_accuracy_is_measured_if_models_are_trained(played: dict[str, RunMetrics]) -> None:
     suite = played["training"]
     accuracies = {
         label: [columns.metrics["accuracy"] for columns in suite.columns(label)] for label in LABELS["training"]
@@ -255,7 +255,7 @@ def test_accuracy_is_measured_if_models_are_trained(played: dict[str, RunFigures
     assert "minutes_to_target" not in played["numerical"].rows["random"]
 
 
-def test_the_status_is_that_of_the_worst_run_at_any_time(played: dict[str, RunFigures]) -> None:
+def test_the_status_is_that_of_the_worst_run_at_any_time(played: dict[str, RunMetrics]) -> None:
     for name, suite in played.items():
         for label, row in suite.rows.items():
             largest, at_end = zip(
@@ -304,7 +304,7 @@ def test_near_the_front_means_not_dominated_with_confidence() -> None:
     assert classify({}, {}) == {}
 
 
-def test_the_front_excludes_oracles_and_small_cohorts(played: dict[str, RunFigures]) -> None:
+def test_the_front_excludes_oracles_and_small_cohorts(played: dict[str, RunMetrics]) -> None:
     rows = played["numerical"].rows
     assert rows["fastest"]["front"] == ""
     assert rows["fastest"]["told_truth"] is True
@@ -325,7 +325,7 @@ def test_the_front_excludes_oracles_and_small_cohorts(played: dict[str, RunFigur
 # Forecasts
 
 
-def test_the_plain_forecast_equals_that_of_the_time_model(played: dict[str, RunFigures]) -> None:
+def test_the_plain_forecast_equals_that_of_the_time_model(played: dict[str, RunMetrics]) -> None:
     for columns in played["traces"].columns("RBCS-F, weight 0.1"):
         predicted, _ = replayed_estimates(columns)
         np.testing.assert_allclose(forecasts(columns, PLAIN), predicted, rtol=1e-6, atol=1e-8)
@@ -334,7 +334,7 @@ def test_the_plain_forecast_equals_that_of_the_time_model(played: dict[str, RunF
         np.testing.assert_allclose(forecasts(columns, forgetting), predicted, rtol=1e-6, atol=1e-8)
 
 
-def test_a_forecast_does_not_depend_on_the_round_it_predicts(played: dict[str, RunFigures]) -> None:
+def test_a_forecast_does_not_depend_on_the_round_it_predicts(played: dict[str, RunMetrics]) -> None:
     (columns, _) = played["traces"].columns("RBCS-F, weight 0.1")
     last = columns.starts[-2]
     other = columns.exchange_times.copy()
@@ -344,7 +344,7 @@ def test_a_forecast_does_not_depend_on_the_round_it_predicts(played: dict[str, R
         np.testing.assert_array_equal(forecasts(columns, variant), forecasts(changed, variant))
 
 
-def test_errors_cover_observed_times_of_the_second_half(played: dict[str, RunFigures]) -> None:
+def test_errors_cover_observed_times_of_the_second_half(played: dict[str, RunMetrics]) -> None:
     (columns, _) = played["traces"].columns("random")
     errors = relative_errors(columns, 2 * columns.exchange_times)
     expected = 0
@@ -355,7 +355,7 @@ def test_errors_cover_observed_times_of_the_second_half(played: dict[str, RunFig
     np.testing.assert_allclose(errors, 1.0)
 
 
-def test_forecasts_have_one_row_per_variant_and_one_for_the_truth(played: dict[str, RunFigures]) -> None:
+def test_forecasts_have_one_row_per_variant_and_one_for_the_truth(played: dict[str, RunMetrics]) -> None:
     rows = {row["forecast"]: row for row in rows_of(played["traces"].findings.tables["forecasts"])}
     assert list(rows) == [*(variant.label for variant in VARIANTS), TRUTH]
     assert rows[PLAIN.label]["better_by"] == 0.0
@@ -371,7 +371,7 @@ def test_forecasts_have_one_row_per_variant_and_one_for_the_truth(played: dict[s
 # Playing and writing
 
 
-def test_stored_runs_are_not_played_again(played: dict[str, RunFigures], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_runs_are_not_played_again(played: dict[str, RunMetrics], monkeypatch: pytest.MonkeyPatch) -> None:
     suite = played["numerical"]
 
     def never(*_: Any) -> None:
@@ -384,13 +384,13 @@ def test_stored_runs_are_not_played_again(played: dict[str, RunFigures], monkeyp
         reproduce([suite.board], suite.store, seeds=3, rounds=suite.rounds, workers=1)
 
 
-def test_findings_of_missing_runs_are_rejected(played: dict[str, RunFigures]) -> None:
+def test_findings_of_missing_runs_are_rejected(played: dict[str, RunMetrics]) -> None:
     suite = played["numerical"]
     with pytest.raises(SettingError, match="not in the store: play it first"):
         suite.board.findings(Runs(suite.board.plans(2, 7), suite.store))
 
 
-def test_costs_are_measured_for_every_contender_and_added_to_the_table(played: dict[str, RunFigures]) -> None:
+def test_costs_are_measured_for_every_contender_and_added_to_the_table(played: dict[str, RunMetrics]) -> None:
     suite = played["numerical"]
     measured: list[int] = []
     costs = choosing_costs(suite.board.plans(2, 5), measured.append)
@@ -404,7 +404,7 @@ def test_costs_are_measured_for_every_contender_and_added_to_the_table(played: d
 
 
 @pytest.mark.parametrize("name", ["traces", "training", pytest.param("numerical", marks=pytest.mark.thorough)])
-def test_the_written_files_are_complete(played: dict[str, RunFigures], name: str, tmp_path: Path) -> None:
+def test_the_written_files_are_complete(played: dict[str, RunMetrics], name: str, tmp_path: Path) -> None:
     suite = played[name]
     findings = with_costs(suite.findings, choosing_costs(suite.board.plans(2, 5)))
     data = as_json(suite.board, findings, seeds=2, rounds=suite.rounds, assumed=["an assumption"])
@@ -425,7 +425,7 @@ def test_the_written_files_are_complete(played: dict[str, RunFigures], name: str
 
 
 def test_data_is_written_even_if_figures_cannot_be_drawn(
-    played: dict[str, RunFigures], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    played: dict[str, RunMetrics], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(*_: object) -> None:
         raise SettingError("figures need matplotlib: pip install 'turnout[plots]'")

@@ -43,9 +43,9 @@ def test_rounds_have_as_many_turns_as_there_are_slots() -> None:
     assert (rounds.rounds, rounds.concurrency, rounds.settings["cohort_size"]) == (50, None, 8)
     assert (slots.rounds, slots.concurrency, slots.settings["guaranteed_rate"]) == (400, 8, "3/160")
     (training,) = SLOT_SUITES["async-training"].plans(1, 80)["random, in rounds"]
-    assert "buffer" not in training.world_settings
+    assert "updates_per_version" not in training.world_settings
     (mixed,) = SLOT_SUITES["async-training"].plans(1, 80)["random (FedAsync)"]
-    assert (mixed.world_settings["buffer"], mixed.world_settings["mixing"]) == (1, 0.6)
+    assert (mixed.world_settings["updates_per_version"], mixed.world_settings["mixing"]) == (1, 0.6)
 
 
 def test_contenders_are_measured_against_random_seed_by_seed(tmp_path: Path) -> None:

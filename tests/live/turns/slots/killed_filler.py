@@ -20,11 +20,11 @@ from functools import partial
 from pathlib import Path
 
 from killing import Writes
-from turnout.live import ClientStatus, GivenTurn, Scheduler
+from turnout.live import ClientStatus, RunningTurn, Scheduler
 from turnout.live._internals import session_of
 
 CLIENTS, SLOTS = 9, 3
-OPTIONS = {"concurrency": SLOTS, "settings": {"guaranteed_rate": "1/12", "tolerance": 1.0, "paid": "chosen"}}
+OPTIONS = {"concurrency": SLOTS, "settings": {"guaranteed_rate": "1/12", "tolerance": 1.0, "counts": "selected"}}
 
 NO_RULES: Mapping[str, float] = {"status_ttl": 0.05}
 #: Times are short, so that a test lasts for seconds; on a slow machine, the rules only hold less back.
@@ -32,8 +32,8 @@ RULES: Mapping[str, float] = {
     "status_ttl": 60.0,
     "window_goal": 3,
     "window_seconds": 0.02,
-    "min_available": 2,
-    "rest_seconds": 0.05,
+    "min_present": 2,
+    "min_turn_interval": 0.05,
 }
 
 
@@ -44,9 +44,9 @@ def play(path: str, turns: int, log: int | None = None) -> Scheduler:
         decision = scheduler.round
         if decision:
             # Some turns end at once, the others when they are the oldest. Turns that were reported before a kill are
-            # still under way in the state, so the same turns are reported after it.
-            oldest = min(session_of(scheduler).memory.state()["flights.decisions"].tolist())
-            for turn in scheduler.in_flight():
+            # still running in the state, so the same turns are reported after it.
+            oldest = min(session_of(scheduler).memory.state()["running_turns.decisions"].tolist())
+            for turn in scheduler.running():
                 if turn.id % 3 == 0 or turn.id == oldest or decision >= turns:
                     report(scheduler, turn.id, turn.client)
         if decision >= turns:
@@ -55,7 +55,7 @@ def play(path: str, turns: int, log: int | None = None) -> Scheduler:
         given = scheduler.fill({client: ClientStatus(1.0 + int(client[1:]) / 7, 2.0) for client in there})
         if log is not None:
             os.write(log, "".join(f"{turn.id} {turn.client}\n" for turn in given).encode())
-        if not given and not scheduler.in_flight():
+        if not given and not scheduler.running():
             raise AssertionError(f"nobody trains after decision {decision}")
 
 
@@ -71,14 +71,14 @@ def serve(path: str, turns: int, log: int | None = None, rules: Mapping[str, flo
         assert call < 100 * turns, "nobody is given a turn"
         client = f"c{call * 4 % CLIENTS}"
         answer = scheduler.check_in(client, ClientStatus(1.0 + int(client[1:]) / 7, 2.0))
-        if isinstance(answer, GivenTurn):
+        if isinstance(answer, RunningTurn):
             if log is not None:
                 os.write(log, f"{answer.id} {answer.client}\n".encode())
             if call % 5:
                 report(scheduler, answer.id, client)
-        elif "rest_seconds" in rules:
+        elif "min_turn_interval" in rules:
             time.sleep(min(answer.seconds, 0.005))  # the rules are about time, so the number of calls must not limit it
-    for turn in scheduler.in_flight():
+    for turn in scheduler.running():
         report(scheduler, turn.id, turn.client)
     return scheduler
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from live.fleets import named
-from turnout.live import ClientStatus, GivenTurn, Scheduler
+from turnout.live import ClientStatus, RunningTurn, Scheduler
 
 SLOTS: Mapping[str, Any] = {
     "concurrency": 3,
@@ -22,7 +22,7 @@ def open_slots(path: Path, **options: Any) -> Scheduler:
     return Scheduler.open(path, **{**SLOTS, **options})
 
 
-def fill(scheduler: Scheduler, rng: random.Random, clients: int = 10) -> list[GivenTurn]:
+def fill(scheduler: Scheduler, rng: random.Random, clients: int = 10) -> list[RunningTurn]:
     """Fills the free slots; nine of ten clients are available, each with a status of its own."""
     there = {name: rng.random() < 0.9 for name in named(clients)}
     return scheduler.fill(
@@ -31,7 +31,7 @@ def fill(scheduler: Scheduler, rng: random.Random, clients: int = 10) -> list[Gi
 
 
 def play_turns(scheduler: Scheduler, steps: int, *, seed: int = 1, clients: int = 10) -> list[tuple[int, str, float]]:
-    """Fills the slots `steps` times, and reports some of the turns under way after each.
+    """Fills the slots `steps` times, and reports some of the running turns after each.
 
     Returns:
         The turn, the outcome and the seconds of each report. Turns reported in one step are in the order of their
@@ -40,7 +40,7 @@ def play_turns(scheduler: Scheduler, steps: int, *, seed: int = 1, clients: int 
     rng, reported = random.Random(seed), []
     for _ in range(steps):
         fill(scheduler, rng, clients)
-        for turn in scheduler.in_flight():
+        for turn in scheduler.running():
             if rng.random() < 0.5:
                 seconds = 2.0 + int(turn.client[1:]) + rng.random()
                 if rng.random() < 0.1:

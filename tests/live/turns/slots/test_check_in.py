@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from benchmarks.check_ins import Clock, check_ins, simulated_clock
 from live.fleets import client_rows, named, packed, packed_from_disk
-from turnout import ClientStatus, GivenTurn, Scheduler, Wait
+from turnout import ClientStatus, RunningTurn, Scheduler, Wait
 from turnout.errors import OfferError, SettingError
 from turnout.live import FleetStatus, certify
 from turnout.live._internals import examine
 from turnout.live.turns.slots.check_ins import RECENT, CheckIns
-from turnout.live.turns.slots.records import EndedTurns, Flight
+from turnout.live.turns.slots.records import EndedTurns, RunningTurnRecord
 
 SETTINGS: dict[str, Any] = {"guaranteed_rate": "1/20", "tolerance": 1.0}
 
@@ -33,12 +33,12 @@ def open_devices(path: Path, **options: Any) -> Scheduler:
     return Scheduler.open(path, **{"concurrency": 2, "settings": SETTINGS, "status_ttl": 10.0, **options})
 
 
-def turn_of(answer: GivenTurn | Wait) -> GivenTurn:
-    assert isinstance(answer, GivenTurn), answer
+def turn_of(answer: RunningTurn | Wait) -> RunningTurn:
+    assert isinstance(answer, RunningTurn), answer
     return answer
 
 
-def wait_of(answer: GivenTurn | Wait) -> Wait:
+def wait_of(answer: RunningTurn | Wait) -> Wait:
     assert isinstance(answer, Wait), answer
     return answer
 
@@ -58,7 +58,7 @@ def test_a_device_gets_a_free_slot_and_the_same_turn_again_if_the_answer_was_los
         clock.now += 1
         scheduler.report(first.id, 1.0)
         again = scheduler.check_in("a")
-        assert isinstance(again, GivenTurn)
+        assert isinstance(again, RunningTurn)
         assert again.id == 3
 
 
@@ -73,7 +73,7 @@ def test_a_device_that_waits_is_given_the_next_slot_and_gets_it_when_it_comes_ba
         clock.now += wait.seconds / 2
         # The slot is free and "b" is behind, so another device does not get it.
         assert "the only slot is in use" in wait_of(scheduler.check_in("c")).why
-        assert [turn.client for turn in scheduler.in_flight()] == ["b"]
+        assert [turn.client for turn in scheduler.running()] == ["b"]
         clock.now += wait.seconds / 2
         assert turn_of(scheduler.check_in("b")).id == 2
 
@@ -137,11 +137,11 @@ def test_policies_without_prices_use_a_simple_rule(
         for step in range(40):
             turn = scheduler.check_in(clients[step % 8])
             clock.now += 5.0
-            for given in scheduler.in_flight():
+            for given in scheduler.running():
                 scheduler.report(given.id, 5.0)
         turn = scheduler.check_in("c0")
-        assert isinstance(turn, GivenTurn) or scheduler.in_flight()
-        idle = next(client for client in clients if client not in {turn.client for turn in scheduler.in_flight()})
+        assert isinstance(turn, RunningTurn) or scheduler.running()
+        idle = next(client for client in clients if client not in {turn.client for turn in scheduler.running()})
         scheduler.check_in(idle)
         clock.now += 10.0
         wait = wait_of(scheduler.check_in(idle))
@@ -266,11 +266,11 @@ def test_devices_are_served_by_the_rule_and_faster_than_first_come(tmp_path: Pat
 def test_the_pace_of_decisions_is_known_after_more_of_them_than_there_are_slots(clock: Clock) -> None:
     """The first decisions fill all slots at once, which says nothing about the pace."""
     check_ins = CheckIns(60.0, 2)
-    flight = Flight(1, 0, np.zeros(3), None, "", 0.0, "", {})
-    check_ins.count([flight, flight], EndedTurns.none())
+    running_turn = RunningTurnRecord(1, 0, np.zeros(3), None, "", 0.0, "", {})
+    check_ins.count([running_turn, running_turn], EndedTurns.none())
     clock.now += 10.0
     assert check_ins.decisions_per_second is None
-    check_ins.count([flight], EndedTurns.none())
+    check_ins.count([running_turn], EndedTurns.none())
     assert check_ins.decisions_per_second == pytest.approx(0.2)  # two decisions since the first, in ten seconds
 
 

@@ -46,14 +46,14 @@ DAMAGES = {
         r"^decision (\d+) follows decision (?!\1)\d+",
     ),
     "UPDATE open_round SET digest = x'00' WHERE round = (SELECT MAX(round) FROM open_round)": (
-        "turns under way",
-        r"^the turn \d+, which is under way, does not match its digest$",
+        "running turns",
+        r"^the turn \d+, which is running, does not match its digest$",
     ),
 }
 
 
-def swap_flights(db: sqlite3.Connection) -> None:
-    """Stores the newest turn under way as the oldest one, with the digest that belongs there."""
+def swap_running_turns(db: sqlite3.Connection) -> None:
+    """Stores the newest running turn as the oldest one, with the digest that belongs there."""
     first, last = fetch_row(db, "SELECT MIN(round), MAX(round) FROM open_round")
     (data,) = fetch_row(db, "SELECT data FROM open_round WHERE round = ?", last)
     values = (data, digest_of(b"", str(first), data), first)
@@ -70,7 +70,7 @@ def end_the_turn_of_another_client(db: sqlite3.Connection) -> None:
 
 #: The same for damage whose digests are right, as a bug in turnout might write it.
 FORGERIES: list[tuple[Callable[[sqlite3.Connection], None], str, str]] = [
-    (end_the_turn_of_another_client, "decisions", r"^turn \d+ ended, but was not under way$"),
+    (end_the_turn_of_another_client, "decisions", r"^turn \d+ ended, but was not running$"),
     (
         lambda db: forge_turn(db, "round = 100", "id = 'stranger'"),
         "decisions",
@@ -86,7 +86,7 @@ FORGERIES: list[tuple[Callable[[sqlite3.Connection], None], str, str]] = [
         "decisions",
         r"^turn \d+ ended with loss 0\.0\d+, but its turn is recorded with loss None$",
     ),
-    (swap_flights, "turns under way", r"^the turn \d+ is stored as another one$"),
+    (swap_running_turns, "running turns", r"^the turn \d+ is stored as another one$"),
     (
         lambda db: forge_summary_state(db, lambda state: state.update(round=state["round"] - 1)),
         "summary",

@@ -39,17 +39,17 @@ def test_ended_turns_are_read_in_the_order_in_which_their_results_were_learned(t
             assert reader.round == scheduler.round
 
 
-def test_the_turns_under_way_are_those_of_the_scheduler(tmp_path: Path) -> None:
+def test_the_turns_running_are_those_of_the_scheduler(tmp_path: Path) -> None:
     with open_slots(tmp_path / "fleet.turnout") as scheduler, FleetReader(tmp_path / "fleet.turnout") as reader:
         given = fill(scheduler, random.Random(1))
         scheduler.report(given[1].id, 5.0)
-        under_way = reader.in_flight()
-        assert [(flight.decision, turn.id, flight.deadline) for flight, turn in under_way] == [
+        running = reader.running()
+        assert [(running_turn.decision, turn.id, running_turn.deadline) for running_turn, turn in running] == [
             (turn.id, turn.client, turn.deadline) for turn in given
         ]
-        assert [turn.kind for _, turn in under_way] == [None, "arrived", None]
-        assert all(flight.elapsed >= 0 for flight, _ in under_way)
-        assert [dict(flight.reasons) for flight, _ in under_way] == [dict(turn.reasons) for turn in given]
+        assert [turn.kind for _, turn in running] == [None, "arrived", None]
+        assert all(running_turn.elapsed >= 0 for running_turn, _ in running)
+        assert [dict(running_turn.reasons) for running_turn, _ in running] == [dict(turn.reasons) for turn in given]
 
 
 def test_the_offer_of_every_decision_can_be_read(tmp_path: Path) -> None:
@@ -100,10 +100,10 @@ def test_a_reader_says_which_method_fits_the_fleet(tmp_path: Path) -> None:
     with open_slots(tmp_path / "slots.turnout") as scheduler, FleetReader(scheduler.path) as reader:
         with pytest.raises(SettingError, match="a fleet with no rounds: use ended_turns of its reader"):
             reader.closed_rounds()
-        with pytest.raises(SettingError, match="use in_flight"):
+        with pytest.raises(SettingError, match="use running"):
             reader.open_round()
     with Scheduler.open(tmp_path / "rounds.turnout") as scheduler, FleetReader(scheduler.path) as reader:
         with pytest.raises(SettingError, match="a fleet with rounds: use closed_rounds of its reader"):
             reader.ended_turns()
         with pytest.raises(SettingError, match="use open_round"):
-            reader.in_flight()
+            reader.running()

@@ -44,9 +44,9 @@ def test_every_free_slot_is_filled_and_nobody_has_two_turns(folder: Path) -> Non
         assert scheduler.report_failure(turns[0].id, "no memory")
         new = scheduler.fill(offered(*named(8)))
         assert [turn.id for turn in new] == [4, 5]
-        under_way = scheduler.in_flight()
-        assert [turn.id for turn in under_way] == [3, 4, 5]
-        assert len({turn.client for turn in under_way}) == 3
+        running = scheduler.running()
+        assert [turn.id for turn in running] == [3, 4, 5]
+        assert len({turn.client for turn in running}) == 3
         assert [turn.kind for turn in scheduler.history(turns[1].client)][:1] == ["arrived"]
         assert packed(scheduler) == packed_from_disk(scheduler.path)
 
@@ -60,7 +60,7 @@ def test_a_fleet_that_is_opened_again_goes_on_where_it_stopped(folder: Path) -> 
         there = [client for client in named(10) if rng.random() < 0.7]
         given, same = scheduler.fill(offered(*there)), twin.fill(offered(*there))
         assert given == same
-        for turn in scheduler.in_flight():
+        for turn in scheduler.running():
             if rng.random() < 0.4:
                 seconds = 1.0 + int(turn.client[1:]) + rng.random()
                 if rng.random() < 0.1:
@@ -72,7 +72,7 @@ def test_a_fleet_that_is_opened_again_goes_on_where_it_stopped(folder: Path) -> 
         if step % 7 == 0:
             scheduler.close()
             scheduler = open_slots(path)
-        assert scheduler.in_flight() == twin.in_flight()
+        assert scheduler.running() == twin.running()
     assert packed(scheduler) == packed_from_disk(path)
     assert packed_without_times(scheduler) == packed_without_times(twin)
     certificate = scheduler.certificate()
@@ -82,15 +82,15 @@ def test_a_fleet_that_is_opened_again_goes_on_where_it_stopped(folder: Path) -> 
     scheduler.close()
 
 
-@pytest.mark.parametrize("paid", ["chosen", "contributed"])
+@pytest.mark.parametrize("counts", ["selected", "completed"])
 @pytest.mark.parametrize("accrual", ["available", "always"])
-def test_the_certificate_equals_an_independent_recount(folder: Path, paid: str, accrual: str) -> None:
+def test_the_certificate_equals_an_independent_recount(folder: Path, counts: str, accrual: str) -> None:
     rng = random.Random(7)
-    settings = {**SETTINGS, "guaranteed_rate": "1/9", "paid": paid, "accrual": accrual}
+    settings = {**SETTINGS, "guaranteed_rate": "1/9", "counts": counts, "accrual": accrual}
     with open_slots(folder / "fleet.turnout", settings=settings, allow_infeasible=True) as scheduler:
         for step in range(50):
             scheduler.fill(offered(*(client for client in named(8) if rng.random() < 0.8)))
-            for turn in scheduler.in_flight():
+            for turn in scheduler.running():
                 # The turn of one client lasts so long that it earns a whole turn meanwhile.
                 if rng.random() < 0.5 and (turn.client != "c3" or step % 20 == 0):
                     if rng.random() < 0.2:
@@ -100,7 +100,7 @@ def test_the_certificate_equals_an_independent_recount(folder: Path, paid: str, 
             if step == 25:
                 scheduler.amend(guaranteed_rate="1/10")
         fleet = session_of(scheduler).fleet.policy
-        assert session_of(scheduler).memory.state()["in_flight.unearned"].sum() > 0
+        assert session_of(scheduler).memory.state()["running.unearned"].sum() > 0
         content = certify(scheduler.path, folder / "proof.json", folder / "proof.jsonl")
         counted = scheduler.certificate()
         assert [entry["turns"] for entry in content["clients"].values()] == counted.turns.tolist()
@@ -166,7 +166,7 @@ def test_statuses_that_are_refused_change_nothing(folder: Path) -> None:
     with open_slots(folder / "fleet.turnout") as scheduler:
         play(scheduler, 10)
         scheduler.fill(offered(*named(8)))
-        scheduler.report(scheduler.in_flight()[0].id, 2.0)
+        scheduler.report(scheduler.running()[0].id, 2.0)
         before = packed(scheduler)
         for statuses in ({"c1": {"free_cpu": -1.0, "bandwidth": 1.0}}, {"new": {"free_cpu": -1.0, "bandwidth": 1.0}}):
             with pytest.raises(OfferError):
@@ -188,7 +188,7 @@ def play(scheduler: Scheduler, steps: int, seed: int = 1, clients: int = 8) -> N
     rng = random.Random(seed)
     for _ in range(steps):
         scheduler.fill(offered(*(client for client in named(clients) if rng.random() < 0.8)))
-        for turn in scheduler.in_flight():
+        for turn in scheduler.running():
             if rng.random() < 0.5:
                 scheduler.report(turn.id, 1.0 + int(turn.client[1:]) + rng.random(), loss=rng.random())
 
@@ -212,14 +212,14 @@ def test_retention_changes_neither_turns_nor_state(folder: Path, monkeypatch: py
     dropping.close()
 
 
-def test_a_turn_under_way_is_kept_as_long_as_it_lasts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_turn_running_is_kept_as_long_as_it_lasts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnout.live.serving.slots.SNAPSHOT_EVERY", 5)
     with open_slots(folder / "fleet.turnout", keep_rounds=5, late_window=1) as scheduler:
         play(scheduler, 10)
         scheduler.fill(offered(*named(8)))
-        long = scheduler.in_flight()[0]
+        long = scheduler.running()[0]
         for _ in range(20):
-            for turn in scheduler.in_flight():
+            for turn in scheduler.running():
                 if turn.id != long.id:
                     scheduler.report(turn.id, 2.0)
             scheduler.fill(offered(*named(8)))
@@ -240,7 +240,7 @@ def test_a_forgotten_client_leaves_no_trace_and_cannot_be_training(folder: Path)
     with open_slots(folder / "fleet.turnout") as scheduler:
         play(scheduler, 30)
         scheduler.fill(offered(*named(8)))
-        training = scheduler.in_flight()
+        training = scheduler.running()
         assert len(training) == 3
         with pytest.raises(ReportError, match="is training: report the result of turn"):
             scheduler.forget(training[0].client)
@@ -263,7 +263,7 @@ def test_selections_are_explained_exactly(folder: Path) -> None:
         for decision in range(1, scheduler.round + 1):
             (turn,) = scheduler.history(round=decision)
             explanation = scheduler.explain(turn.id, decision)
-            assert explanation.standing == "chosen"
+            assert explanation.outcome == "chosen"
             assert explanation.exact, explanation.sentence
 
 
@@ -281,7 +281,7 @@ def test_a_client_that_misses_its_deadline_is_late_and_its_true_time_is_learned(
         assert (turn.kind, turn.seconds) == ("late", 5.0)
         assert scheduler.report(first.id, 9.0)
         elapsed["seconds"] = 1.0
-        scheduler.report(scheduler.in_flight()[0].id, 1.5)
+        scheduler.report(scheduler.running()[0].id, 1.5)
         scheduler.fill(offered(*named(6)))
         (turn,) = scheduler.history(round=first.id)
         assert turn.late_seconds == 9.0
@@ -301,7 +301,7 @@ def test_a_reporter_accepts_late_turns_for_as_many_decisions_as_the_window_has_f
         assert [turn.id for turn in scheduler.fill(offered(*named(8)))] == [4, 5, 6]
         assert reporter.report(clients[0], 9.0, round=1)  # 2 rounds of 3 turns
         elapsed["seconds"] = 2.0
-        for turn in scheduler.in_flight():
+        for turn in scheduler.running():
             scheduler.report(turn.id, 2.0)
         (turn, *_) = scheduler.fill(offered(*named(8)))
         assert turn.id == 7
@@ -315,7 +315,7 @@ def test_a_turn_that_has_ended_is_reported_with_its_seconds(folder: Path, monkey
         (first, *_) = scheduler.fill(offered(*named(6)))
         monkeypatch.setattr("turnout.live.turns.slots.records.seconds_since", lambda *_: 6.0)
         scheduler.fill(offered(*named(6)))
-        refusal = f"turn {first.id} is no longer under way: pass the seconds that '{first.client}' took"
+        refusal = f"turn {first.id} is no longer running: pass the seconds that '{first.client}' took"
         with pytest.raises(ReportError, match=refusal):
             scheduler.report(first.id)
         assert scheduler.report(first.id, 9.0)
@@ -388,7 +388,7 @@ def test_slots_stay_empty_if_the_policy_finds_nobody_eligible(folder: Path) -> N
     ) as scheduler:
         assert {turn.client for turn in scheduler.fill(offered(*named(5)))} == {"c0", "c2"}
         assert scheduler.fill(offered(*named(5))) == []
-        assert (scheduler.round, len(scheduler.in_flight())) == (2, 2)
+        assert (scheduler.round, len(scheduler.running())) == (2, 2)
         assert packed(scheduler) == packed_from_disk(scheduler.path)
 
 
@@ -448,25 +448,25 @@ def test_every_policy_that_fills_slots_continues_after_a_restart(folder: Path, p
 
 def training_of(scheduler: Scheduler) -> set[str]:
     """Returns the clients whose turns have not ended, also if their results were reported."""
-    rows = session_of(scheduler).memory.state()["in_flight.started"].nonzero()[0].tolist()
+    rows = session_of(scheduler).memory.state()["running.started"].nonzero()[0].tolist()
     return {scheduler.clients[row] for row in rows}
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_every_policy_goes_on_after_a_restart_that_lost_the_statuses_of_turns_under_way(
+def test_every_policy_goes_on_after_a_restart_that_lost_the_statuses_of_turns_running(
     folder: Path, policy: str
 ) -> None:
     path = folder / "fleet.turnout"
     with open_slots(path, policy=policy, settings=POLICIES[policy], persist_statuses=False) as scheduler:
         play(scheduler, 6)
-        under_way = [turn.id for turn in scheduler.in_flight()]
-        assert under_way
+        running = [turn.id for turn in scheduler.running()]
+        assert running
     with Scheduler.open(path) as scheduler:
-        assert [turn.id for turn in scheduler.in_flight()] == under_way
-        for number in under_way:
+        assert [turn.id for turn in scheduler.running()] == running
+        for number in running:
             scheduler.report(number, 4.0, loss=0.5)
         assert len(scheduler.fill(offered(*named(8)))) == 3
-        assert [scheduler.history(round=number)[0].kind for number in under_way] == ["arrived"] * len(under_way)
+        assert [scheduler.history(round=number)[0].kind for number in running] == ["arrived"] * len(running)
         assert packed_without_contexts(scheduler) == packed_from_disk(path)
         play(scheduler, 3)
     assert [finding.message for finding in examine(path) if finding.ok is False] == []
@@ -494,7 +494,7 @@ def test_messages_speak_of_decisions_not_of_rounds(folder: Path) -> None:
         scheduler.retire("c7")
         scheduler.fill(offered(*named(7)))
         for _ in range(12):  # the turns of all but one client end, and that one is never there
-            for turn in scheduler.in_flight():
+            for turn in scheduler.running():
                 scheduler.report(turn.id, 2.0)
             scheduler.fill(offered(*named(8)[1:]))
         assert "was retired before decision" in scheduler.explain("c7").sentence
@@ -503,7 +503,7 @@ def test_messages_speak_of_decisions_not_of_rounds(folder: Path) -> None:
         scheduler.register(["c0"])
         for _ in range(12):
             scheduler.fill(offered(*named(8)[1:]))
-            for turn in scheduler.in_flight():
+            for turn in scheduler.running():
                 scheduler.report(turn.id, 2.0)
         (notice,) = [notice for notice in scheduler.status().notices if "the promise is broken" in notice]
         assert "c0 is" in notice
@@ -513,7 +513,7 @@ def test_messages_speak_of_decisions_not_of_rounds(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("persist_statuses", [True, False])
-def test_turns_under_way_when_the_features_are_amended_count_but_teach_no_times(
+def test_turns_running_when_the_features_are_amended_count_but_teach_no_times(
     folder: Path, persist_statuses: bool
 ) -> None:
     with open_slots(folder / "fleet.turnout", persist_statuses=persist_statuses) as scheduler:

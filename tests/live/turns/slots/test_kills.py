@@ -77,16 +77,19 @@ def test_a_server_killed_at_any_write_loses_and_doubles_no_turn(folder: Path, se
 
 @pytest.mark.parametrize("mode", ["check-in", "rules"])
 @pytest.mark.parametrize(
-    ("seed", "wanted"), [(0, 12), *(pytest.param(seed, 60, marks=pytest.mark.thorough) for seed in range(SEEDS - 1))]
+    ("seed", "target_size"),
+    [(0, 12), *(pytest.param(seed, 60, marks=pytest.mark.thorough) for seed in range(SEEDS - 1))],
 )
 def test_devices_that_check_in_while_the_server_is_killed_lose_and_double_no_turn(
-    folder: Path, seed: int, wanted: int, mode: str
+    folder: Path, seed: int, target_size: int, mode: str
 ) -> None:
     path = folder / "fleet.turnout"
-    given = killed(path, wanted, seed, mode)
+    given = killed(path, target_size, seed, mode)
     assert len(set(given)) == len({number for number, _ in given})  # one turn, one client, also if it asked again
     with Scheduler.open(path) as survivor:
-        assert wanted <= survivor.round < wanted + SLOTS  # devices that were gathered get their turns together
+        assert (
+            target_size <= survivor.round < target_size + SLOTS
+        )  # devices that were gathered get their turns together
         turns = [survivor.history(round=number)[0] for number in range(1, survivor.round + 1)]
         assert set(given) <= {(turn.round, turn.id) for turn in turns}
         for turn in turns:
@@ -98,6 +101,6 @@ def test_devices_that_check_in_while_the_server_is_killed_lose_and_double_no_tur
     assert all(finding.ok is not False for finding in examine(path)), examine(path)
     certify(path, folder / "proof.json", folder / "proof.jsonl")
     if mode == "rules":
-        assert shortest_interval(path) >= timedelta(seconds=RULES["rest_seconds"])
+        assert shortest_interval(path) >= timedelta(seconds=RULES["min_turn_interval"])
     record = (folder / "proof.jsonl").read_bytes().splitlines(True)
     assert verifier.differences((folder / "proof.json").read_bytes(), record) == []

@@ -10,12 +10,12 @@ import pytest
 
 from benchmarks.check_ins import Clock, simulated_clock
 from live.fleets import amendments_of, named, packed, packed_from_disk
-from turnout import GivenTurn, InfeasiblePromise, Scheduler, SettingError, Wait
+from turnout import InfeasiblePromise, RunningTurn, Scheduler, SettingError, Wait
 from turnout.live._internals import examine, session_of
 from turnout.live.serving.slots import SlotServer
 from turnout.live.turns.slots.state import SlotFleet
 
-SETTINGS: dict[str, Any] = {"guaranteed_rate": "1/20", "tolerance": 1.0, "paid": "chosen"}
+SETTINGS: dict[str, Any] = {"guaranteed_rate": "1/20", "tolerance": 1.0, "counts": "selected"}
 
 
 @pytest.fixture
@@ -28,13 +28,13 @@ def open_fleet(path: Path, **options: Any) -> Scheduler:
     return Scheduler.open(path, **{"concurrency": 2, "settings": SETTINGS, "status_ttl": 60.0, **options})
 
 
-def wait_of(answer: GivenTurn | Wait) -> Wait:
+def wait_of(answer: RunningTurn | Wait) -> Wait:
     assert isinstance(answer, Wait), answer
     return answer
 
 
 def training(scheduler: Scheduler) -> list[str]:
-    return [turn.client for turn in scheduler.in_flight()]
+    return [turn.client for turn in scheduler.running()]
 
 
 # The window
@@ -62,7 +62,7 @@ def test_a_window_ends_after_its_time(tmp_path: Path, clock: Clock) -> None:
         clock.now += 19.5
         assert wait_of(scheduler.check_in("b")).seconds == 0.5
         clock.now += wait.seconds - 19.5
-        assert isinstance(scheduler.check_in("a"), GivenTurn)
+        assert isinstance(scheduler.check_in("a"), RunningTurn)
         assert training(scheduler) == ["a", "b"]
         # Nobody waits now, so the next device begins another window.
         scheduler.report(1, 3.0)
@@ -90,14 +90,14 @@ def test_a_device_that_waited_for_a_whole_window_is_given_a_slot_as_soon_as_one_
         clock.now += 20.0
         assert "the only slot is in use" in wait_of(scheduler.check_in(left)).why
         scheduler.report(1, 3.0)
-        assert isinstance(scheduler.check_in(left), GivenTurn)
+        assert isinstance(scheduler.check_in(left), RunningTurn)
 
 
 def test_devices_that_cannot_be_given_a_turn_do_not_end_a_window(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "fleet.turnout"
-    with open_fleet(path, window_goal=2, window_seconds=20.0, rest_seconds=100.0) as scheduler:
+    with open_fleet(path, window_goal=2, window_seconds=20.0, min_turn_interval=100.0) as scheduler:
         scheduler.fill(["a"])
-        assert isinstance(scheduler.check_in("a"), GivenTurn)  # it is training
+        assert isinstance(scheduler.check_in("a"), RunningTurn)  # it is training
         assert "1 device is waiting" in wait_of(scheduler.check_in("b")).why
         scheduler.report(1, 3.0)
         assert "rests" in wait_of(scheduler.check_in("a")).why
@@ -112,7 +112,7 @@ def test_turns_end_while_a_window_gathers(tmp_path: Path, clock: Clock) -> None:
         scheduler.fill(["a"])
         scheduler.report(1, 3.0)
         assert "1 device is waiting" in wait_of(scheduler.check_in("a")).why  # its turn has ended with this call
-        assert session_of(scheduler).memory.state()["flights.decisions"].tolist() == []
+        assert session_of(scheduler).memory.state()["running_turns.decisions"].tolist() == []
         assert packed(scheduler) == packed_from_disk(scheduler.path)
         assert clock.now == 0
 
@@ -129,22 +129,22 @@ def test_fill_does_not_wait_for_a_window(tmp_path: Path, clock: Clock) -> None:
 
 
 def test_no_turn_is_given_while_too_few_clients_are_there(tmp_path: Path, clock: Clock) -> None:
-    with open_fleet(tmp_path / "fleet.turnout", min_available=3) as scheduler:
+    with open_fleet(tmp_path / "fleet.turnout", min_present=3) as scheduler:
         assert (
             "1 client is available or training, and turns are given from 3 on" in wait_of(scheduler.check_in("a")).why
         )
         wait = wait_of(scheduler.check_in("b"))
         assert wait.seconds == 15.0  # a quarter of the time for which its check-in is kept
         assert scheduler.round == 0
-        assert isinstance(scheduler.check_in("c"), Wait | GivenTurn)
+        assert isinstance(scheduler.check_in("c"), Wait | RunningTurn)
         assert scheduler.round == 2
         assert clock.now == 0
 
 
 def test_the_minimum_is_a_condition_of_every_turn(tmp_path: Path, clock: Clock) -> None:
-    with open_fleet(tmp_path / "fleet.turnout", min_available=3) as scheduler:
+    with open_fleet(tmp_path / "fleet.turnout", min_present=3) as scheduler:
         assert len(scheduler.fill(["a", "b", "c"])) == 2
-        for turn in scheduler.in_flight():
+        for turn in scheduler.running():
             scheduler.report(turn.id, 3.0)
         assert scheduler.fill(["a", "b"]) == []
         promised = scheduler.certificate().promised.tolist()
@@ -159,7 +159,7 @@ def test_the_minimum_is_a_condition_of_every_turn(tmp_path: Path, clock: Clock) 
 def test_devices_that_wait_as_they_were_asked_count_and_those_that_stay_away_do_not(
     tmp_path: Path, clock: Clock
 ) -> None:
-    with open_fleet(tmp_path / "fleet.turnout", min_available=3, status_ttl=10.0) as scheduler:
+    with open_fleet(tmp_path / "fleet.turnout", min_present=3, status_ttl=10.0) as scheduler:
         for client in ("a", "b"):
             scheduler.check_in(client)
         clock.now += 10.0
@@ -178,8 +178,8 @@ def test_devices_that_wait_as_they_were_asked_count_and_those_that_stay_away_do_
 
 def test_a_client_is_given_one_turn_in_the_time_of_a_rest(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "fleet.turnout"
-    with open_fleet(path, rest_seconds=7200.0) as scheduler:
-        assert isinstance(scheduler.check_in("a"), GivenTurn)
+    with open_fleet(path, min_turn_interval=7200.0) as scheduler:
+        assert isinstance(scheduler.check_in("a"), RunningTurn)
         clock.now += 30.0
         scheduler.report(1, 30.0)
         assert scheduler.fill(["a"]) == []
@@ -192,13 +192,13 @@ def test_a_client_is_given_one_turn_in_the_time_of_a_rest(tmp_path: Path, clock:
         assert wait_of(scheduler.check_in("a")).seconds == 5.0
         assert scheduler.fill(["a"]) == []
         clock.now += 5.0
-        assert isinstance(scheduler.check_in("a"), GivenTurn)
+        assert isinstance(scheduler.check_in("a"), RunningTurn)
         assert packed(scheduler) == packed_from_disk(path)
 
 
 def test_a_rest_outlasts_snapshots_and_retention(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "fleet.turnout"
-    with open_fleet(path, rest_seconds=7200.0, keep_rounds=10, persist_statuses=False) as scheduler:
+    with open_fleet(path, min_turn_interval=7200.0, keep_rounds=10, persist_statuses=False) as scheduler:
         scheduler.fill(["a"])
         scheduler.report(1, 3.0)
         for row in range(60):
@@ -215,7 +215,7 @@ def test_a_rest_outlasts_snapshots_and_retention(tmp_path: Path, clock: Clock) -
 
 
 def test_a_client_that_rests_earns_only_while_it_trains(tmp_path: Path, clock: Clock) -> None:
-    with open_fleet(tmp_path / "fleet.turnout", concurrency=1, rest_seconds=100.0) as scheduler:
+    with open_fleet(tmp_path / "fleet.turnout", concurrency=1, min_turn_interval=100.0) as scheduler:
         scheduler.fill(["a"])
         scheduler.report(1, 3.0)
         for turn in range(2, 6):
@@ -232,7 +232,7 @@ def test_a_client_that_rests_earns_only_while_it_trains(tmp_path: Path, clock: C
 
 def test_with_the_accrual_always_a_client_earns_while_it_rests(tmp_path: Path, clock: Clock) -> None:
     settings = {**SETTINGS, "accrual": "always"}
-    with open_fleet(tmp_path / "fleet.turnout", concurrency=1, rest_seconds=100.0, settings=settings) as scheduler:
+    with open_fleet(tmp_path / "fleet.turnout", concurrency=1, min_turn_interval=100.0, settings=settings) as scheduler:
         scheduler.fill(["a"])
         scheduler.report(1, 3.0)
         scheduler.fill(["a", "b"])
@@ -241,21 +241,21 @@ def test_with_the_accrual_always_a_client_earns_while_it_rests(tmp_path: Path, c
 
 
 def test_the_reason_of_a_rest_is_explained_by_the_settings_of_that_time(tmp_path: Path, clock: Clock) -> None:
-    with open_fleet(tmp_path / "fleet.turnout", concurrency=1, rest_seconds=100.0) as scheduler:
+    with open_fleet(tmp_path / "fleet.turnout", concurrency=1, min_turn_interval=100.0) as scheduler:
         scheduler.fill(["a"])
         scheduler.report(1, 3.0)
         clock.now += 40.0
         scheduler.fill(["a", "b"])
         scheduler.report(2, 3.0)
-        assert scheduler.amend(rest_seconds=None) == ["rest_seconds"]
+        assert scheduler.amend(min_turn_interval=None) == ["min_turn_interval"]
         explanation = scheduler.explain("a", 2)
-        assert explanation.standing == "resting"
+        assert explanation.outcome == "resting"
         assert explanation.sentence == (
             "a rested in decision 2: its last turn began 40 s before, and it is given at most one in 100 s."
         )
-        assert scheduler.explain("b", 2).standing == "chosen"
+        assert scheduler.explain("b", 2).outcome == "chosen"
         assert [turn.client for turn in scheduler.fill(["a"])] == ["a"]
-        assert scheduler.explain("a", 3).standing == "chosen"
+        assert scheduler.explain("a", 3).outcome == "chosen"
 
 
 def test_a_rest_that_is_amended_counts_from_turns_that_were_given_before(tmp_path: Path, clock: Clock) -> None:
@@ -263,15 +263,15 @@ def test_a_rest_that_is_amended_counts_from_turns_that_were_given_before(tmp_pat
         scheduler.fill(["a"])
         scheduler.report(1, 3.0)
         clock.now += 40.0
-        assert scheduler.amend(rest_seconds=50.0) == ["rest_seconds"]
-        assert amendments_of(scheduler)[-1].sentence() == "amended after turn 1: rest_seconds from none to 50.0"
+        assert scheduler.amend(min_turn_interval=50.0) == ["min_turn_interval"]
+        assert amendments_of(scheduler)[-1].sentence() == "amended after turn 1: min_turn_interval from none to 50.0"
         assert scheduler.fill(["a"]) == []
         clock.now += 10.0
         assert len(scheduler.fill(["a"])) == 1
 
 
 def test_a_clock_that_is_set_back_ends_no_rest_and_makes_none_endless(tmp_path: Path, clock: Clock) -> None:
-    with open_fleet(tmp_path / "fleet.turnout", rest_seconds=100.0) as scheduler:
+    with open_fleet(tmp_path / "fleet.turnout", min_turn_interval=100.0) as scheduler:
         clock.now = 1000.0
         scheduler.fill(["a"])
         scheduler.report(1, 3.0)
@@ -283,7 +283,7 @@ def test_a_clock_that_is_set_back_ends_no_rest_and_makes_none_endless(tmp_path: 
 
 
 def test_backing_off_and_resting_wait_for_the_longer_of_both(tmp_path: Path, clock: Clock) -> None:
-    with open_fleet(tmp_path / "fleet.turnout", rest_seconds=500.0, backoff_after=1) as scheduler:
+    with open_fleet(tmp_path / "fleet.turnout", min_turn_interval=500.0, backoff_after=1) as scheduler:
         scheduler.fill(["a"])
         scheduler.report_failure(1, "battery")
         wait = wait_of(scheduler.check_in("a"))
@@ -292,12 +292,12 @@ def test_backing_off_and_resting_wait_for_the_longer_of_both(tmp_path: Path, clo
         assert "rests for 500 s more" in wait.why
         clock.now += 500.0
         # Back-off ends if nobody else is there.
-        assert isinstance(scheduler.check_in("a"), GivenTurn)
+        assert isinstance(scheduler.check_in("a"), RunningTurn)
 
 
 def test_a_forgotten_client_leaves_no_time_of_its_last_turn(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "fleet.turnout"
-    with open_fleet(path, rest_seconds=500.0) as scheduler:
+    with open_fleet(path, min_turn_interval=500.0) as scheduler:
         scheduler.fill(["a", "b"])
         for turn in (1, 2):
             scheduler.report(turn, 3.0)
@@ -311,7 +311,7 @@ def test_a_forgotten_client_leaves_no_time_of_its_last_turn(tmp_path: Path, cloc
 
 
 def test_a_notice_states_that_rests_leave_slots_empty(tmp_path: Path, clock: Clock) -> None:
-    with open_fleet(tmp_path / "fleet.turnout", rest_seconds=100.0, deadline=10.0) as scheduler:
+    with open_fleet(tmp_path / "fleet.turnout", min_turn_interval=100.0, deadline=10.0) as scheduler:
         for _ in range(2):
             for turn in scheduler.fill(named(4)):
                 scheduler.report(turn.id, 10.0)
@@ -319,9 +319,9 @@ def test_a_notice_states_that_rests_leave_slots_empty(tmp_path: Path, clock: Clo
         (notice,) = [notice for notice in scheduler.status().notices if "slots stay empty" in notice]
         assert notice == (
             "slots stay empty, because each client has at most one turn in 100 s: about 0.4 of 2 slots can be in use. "
-            "Amend the fleet to a rest_seconds of at most 20 to use all of them"
+            "Amend the fleet to a min_turn_interval of at most 20 to use all of them"
         )
-        scheduler.amend(rest_seconds=20.0)
+        scheduler.amend(min_turn_interval=20.0)
         assert not any("slots stay empty" in notice for notice in scheduler.status().notices)
         assert clock.now == 0
 
@@ -336,7 +336,10 @@ def test_a_rest_longer_than_all_turns_makes_equal_shares_feasible(tmp_path: Path
         scheduler.fill([])
         with pytest.raises(InfeasiblePromise):
             scheduler.amend(guaranteed_rate="1/5")
-        assert scheduler.amend(guaranteed_rate="1/5", rest_seconds=60.0) == ["guaranteed_rate", "rest_seconds"]
+        assert scheduler.amend(guaranteed_rate="1/5", min_turn_interval=60.0) == [
+            "guaranteed_rate",
+            "min_turn_interval",
+        ]
         assert clock.now == 0
 
 
@@ -350,30 +353,30 @@ def test_settings_of_the_rules_are_checked(tmp_path: Path) -> None:
         ("window_goal must be at least 1", {"window_goal": 0, "window_seconds": 5.0}),
         ("window_seconds must be above 0", {"window_seconds": 0.0}),
         (r"window_seconds must be at most status_ttl, 60, got 61: a check-in is kept", {"window_seconds": 61.0}),
-        ("min_available must be at least 1", {"min_available": 0}),
-        ("rest_seconds must be above 0", {"rest_seconds": 0}),
+        ("min_present must be at least 1", {"min_present": 0}),
+        ("min_turn_interval must be above 0", {"min_turn_interval": 0}),
     ]
     for message, options in refused:
         with pytest.raises(SettingError, match=message):
             open_fleet(path, **options)
-    for name in ("window_seconds", "rest_seconds"):
+    for name in ("window_seconds", "min_turn_interval"):
         with pytest.raises(SettingError, match=f"{name} needs a concurrency"):
             Scheduler.open(path, **{name: 5.0})  # type: ignore[arg-type]
-    with pytest.raises(SettingError, match="min_available needs a concurrency"):
-        Scheduler.open(path, min_available=5)
-    rules = {"window_goal": 3, "window_seconds": 5.0, "min_available": 2, "rest_seconds": 60.0}
+    with pytest.raises(SettingError, match="min_present needs a concurrency"):
+        Scheduler.open(path, min_present=5)
+    rules = {"window_goal": 3, "window_seconds": 5.0, "min_present": 2, "min_turn_interval": 60.0}
     with open_fleet(path, **rules) as scheduler:
         with pytest.raises(SettingError, match="window_seconds must be at most status_ttl, 4, got 5"):
             scheduler.amend(status_ttl=4.0)
-        assert scheduler.amend(window_goal=None, min_available=1) == ["window_goal", "min_available"]
-    with open_fleet(path, window_seconds=5.0, rest_seconds=60) as scheduler:
-        assert (scheduler.settings.window_goal, scheduler.settings.min_available) == (None, 1)
+        assert scheduler.amend(window_goal=None, min_present=1) == ["window_goal", "min_present"]
+    with open_fleet(path, window_seconds=5.0, min_turn_interval=60) as scheduler:
+        assert (scheduler.settings.window_goal, scheduler.settings.min_present) == (None, 1)
 
 
 def test_clients_that_rest_do_not_ask_for_turns(tmp_path: Path, clock: Clock) -> None:
-    with open_fleet(tmp_path / "fleet.turnout", rest_seconds=100.0) as scheduler:
+    with open_fleet(tmp_path / "fleet.turnout", min_turn_interval=100.0) as scheduler:
         first = scheduler.check_in("a")
-        assert isinstance(first, GivenTurn)
+        assert isinstance(first, RunningTurn)
         scheduler.check_in("b")
         for client in ("c", "d", "e"):
             wait_of(scheduler.check_in(client))

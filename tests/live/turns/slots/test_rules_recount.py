@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.check_ins import simulated_clock
-from turnout import GivenTurn, Scheduler
+from turnout import RunningTurn, Scheduler
 from turnout.live import certify
 from turnout.live._internals import examine
 from turnout.live._internals import verify as verifier
@@ -35,7 +35,7 @@ class Recount:
     decision: int = 0
     visits: dict[str, float] = field(default_factory=dict)  # when each visit began
     asked: dict[str, float] = field(default_factory=dict)  # until when each client was asked to wait
-    under_way: dict[int, str] = field(default_factory=dict)
+    running: dict[int, str] = field(default_factory=dict)
     reported: set[int] = field(default_factory=set)
     starts: dict[str, float] = field(default_factory=dict)  # of the last turn
     started: dict[str, int] = field(default_factory=dict)  # the decision of it
@@ -44,23 +44,23 @@ class Recount:
     turns: dict[str, int] = field(default_factory=dict)
 
     def is_resting(self, client: str) -> bool:
-        rest = self.rules["rest_seconds"]
+        rest = self.rules["min_turn_interval"]
         return rest is not None and client in self.starts and self.now < self.starts[client] + rest
 
     def end_turns(self) -> None:
         for turn in self.reported:
-            client = self.under_way.pop(turn)
-            self.turns[client] += self.rules["settings"]["paid"] == "contributed"
+            client = self.running.pop(turn)
+            self.turns[client] += self.rules["settings"]["counts"] == "completed"
         self.reported.clear()
 
     def can_be_given(self, offered: set[str], *, checks_in: bool) -> tuple[set[str], set[str], int]:
         """Returns who can be given a turn, who earns with a decision, and how many turns must be given now."""
-        training = set(self.under_way.values())
+        training = set(self.running.values())
         idle = {client for client in offered if client not in training and not self.is_resting(client)}
         waiting = {client for client, until in self.asked.items() if until >= self.now and not self.is_resting(client)}
         present = idle | waiting | training
         free = min(self.rules["concurrency"] - len(training), len(idle))
-        if len(present) < self.rules["min_available"]:
+        if len(present) < self.rules["min_present"]:
             return idle, present, 0
         window, goal = self.rules["window_seconds"], self.rules["window_goal"]
         if checks_in and window is not None and idle and (goal is None or len(idle) < goal):
@@ -69,20 +69,20 @@ class Recount:
                 return idle, present, 0
         return idle, present, free
 
-    def give(self, turn: GivenTurn, present: set[str]) -> None:
+    def give(self, turn: RunningTurn, present: set[str]) -> None:
         """Counts a decision."""
         self.decision += 1
         assert turn.id == self.decision
-        training = set(self.under_way.values())
+        training = set(self.running.values())
         for client in self.known:
             if self.rules["settings"]["accrual"] == "available" and client not in present:
                 continue
             if client in training and (self.decision - self.started[client]) * RATE > 1:
                 continue  # it has earned a whole turn since this one began
             self.earned[client] += RATE
-        self.under_way[turn.id] = turn.client
+        self.running[turn.id] = turn.client
         self.starts[turn.client], self.started[turn.client] = self.now, turn.id
-        self.turns[turn.client] += self.rules["settings"]["paid"] == "chosen"
+        self.turns[turn.client] += self.rules["settings"]["counts"] == "selected"
         self.visits.pop(turn.client, None)
         self.asked.pop(turn.client, None)
 
@@ -100,13 +100,13 @@ def all_rules(draw: st.DrawFn) -> dict[str, Any]:
         "status_ttl": TTL,
         "window_seconds": window,
         "window_goal": None if window is None else draw(st.sampled_from([None, 1, 2, 3, 5])),
-        "min_available": draw(st.sampled_from([1, 1, 2, 3, 4])),
-        "rest_seconds": draw(st.sampled_from([None, 4.0, 30.0, 200.0])),
+        "min_present": draw(st.sampled_from([1, 1, 2, 3, 4])),
+        "min_turn_interval": draw(st.sampled_from([None, 4.0, 30.0, 200.0])),
         "persist_statuses": draw(st.booleans()),
         "settings": {
             "guaranteed_rate": str(RATE),
             "tolerance": 1.0,
-            "paid": draw(st.sampled_from(["chosen", "contributed"])),
+            "counts": draw(st.sampled_from(["selected", "completed"])),
             "accrual": draw(st.sampled_from(["available", "available", "always"])),
         },
     }
@@ -151,7 +151,7 @@ def check_steps(rules: dict[str, Any], steps: list[Any]) -> None:
                 clock.now += value
                 recount.now = clock.now
             elif kind == "report":
-                open_turns = sorted(set(recount.under_way) - recount.reported)
+                open_turns = sorted(set(recount.running) - recount.reported)
                 for turn in open_turns[value : value + 1]:
                     scheduler.report(turn, 3.0)
                     recount.reported.add(turn)
@@ -179,18 +179,18 @@ def check_in(scheduler: Scheduler, recount: Recount, client: str) -> None:
     recount.asked[client] = recount.now
     recount.end_turns()
     offered = {one for one, begun in recount.visits.items() if begun + TTL > recount.now or one == client}
-    given = [turn for turn in scheduler.in_flight() if turn.id > before]
+    given = [turn for turn in scheduler.running() if turn.id > before]
     count_turns(recount, given, offered, checks_in=True)
-    if client in recount.under_way.values():
-        assert isinstance(answer, GivenTurn)
+    if client in recount.running.values():
+        assert isinstance(answer, RunningTurn)
         recount.visits.pop(client, None)
         recount.asked.pop(client, None)
         return
-    assert not isinstance(answer, GivenTurn)
+    assert not isinstance(answer, RunningTurn)
     assert answer.seconds > 0
     if recount.is_resting(client):
         assert "rests" in answer.why
-        assert answer.seconds == recount.starts[client] + recount.rules["rest_seconds"] - recount.now
+        assert answer.seconds == recount.starts[client] + recount.rules["min_turn_interval"] - recount.now
         recount.visits.pop(client)
     elif recount.visits[client] + TTL <= recount.now:
         recount.visits.pop(client)
@@ -206,7 +206,7 @@ def fill(scheduler: Scheduler, recount: Recount, clients: list[str]) -> None:
     count_turns(recount, given, kept | set(clients), checks_in=False)
 
 
-def count_turns(recount: Recount, given: list[GivenTurn], offered: set[str], *, checks_in: bool) -> None:
+def count_turns(recount: Recount, given: list[RunningTurn], offered: set[str], *, checks_in: bool) -> None:
     idle, present, count = recount.can_be_given(offered, checks_in=checks_in)
     assert len(given) == count
     assert {turn.client for turn in given} <= idle
@@ -216,7 +216,7 @@ def count_turns(recount: Recount, given: list[GivenTurn], offered: set[str], *, 
 
 def agree(scheduler: Scheduler, recount: Recount) -> None:
     assert scheduler.clients == recount.known
-    assert {turn.id for turn in scheduler.in_flight()} == set(recount.under_way) - recount.reported
+    assert {turn.id for turn in scheduler.running()} == set(recount.running) - recount.reported
     if not recount.known:
         return
     certificate = scheduler.certificate()

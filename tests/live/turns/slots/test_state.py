@@ -80,8 +80,8 @@ def test_a_late_time_that_no_turn_waits_for_is_refused() -> None:
 
 
 def add_a_context(state: dict[str, Any]) -> None:
-    state["flights.decisions"] = np.array([1, 2, 3])
-    state["flights.contexts"] = np.ones((3, 3))
+    state["running_turns.decisions"] = np.array([1, 2, 3])
+    state["running_turns.contexts"] = np.ones((3, 3))
 
 
 @pytest.mark.parametrize(
@@ -93,10 +93,10 @@ def add_a_context(state: dict[str, Any]) -> None:
             "the saved state has 3 times of turns, but 4 ids were given",
         ),
         (
-            lambda state: state.update({"flights.decisions": np.array([1, 3])}),
-            "the saved state has other contexts than turns under way",
+            lambda state: state.update({"running_turns.decisions": np.array([1, 3])}),
+            "the saved state has other contexts than running turns",
         ),
-        (add_a_context, "the saved state has other contexts than turns under way"),
+        (add_a_context, "the saved state has other contexts than running turns"),
     ],
 )
 def test_a_state_whose_parts_contradict_each_other_is_refused(

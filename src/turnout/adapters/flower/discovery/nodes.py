@@ -14,7 +14,7 @@ from turnout.adapters.flower.discovery.identity import UNKNOWN, KeyBook, NodeDes
 from turnout.adapters.flower.discovery.statuses import StatusTable
 from turnout.adapters.flower.grid import POLL, TimedGrid
 from turnout.adapters.flower.wire import QUERY, ClientInfo, pop_client_info
-from turnout.counting import counted
+from turnout.counting import pluralize
 from turnout.kernel.arrays import IntArray
 from turnout.live import PAPER_FEATURES, Features, FleetStatus
 from turnout.log import get_log
@@ -23,7 +23,7 @@ log = get_log("flwr")
 APP_ERROR = 2  # Flower's error code for an exception in the client app
 PATIENCE = 30.0  # seconds
 STATUS_TIMEOUT = 10.0  # seconds
-LONGEST_WAVE = 3600.0  # seconds for all nodes to tell their ids
+MAX_WAVE = 3600.0  # seconds for all nodes to tell their ids
 Duplicates = Literal["replace", "refuse"]
 
 
@@ -100,7 +100,7 @@ class NodeDirectory:
         unknown += [node for node in identified if self._groups.must_query(node)]
         known = [node for node in identified if query_all or self._clients[node] in self._invalid]
         # Many virtual nodes share a machine and answer one after the other: as long as they do, none of them is silent.
-        longest = max(self._patience, min(self._patience * len(unknown), LONGEST_WAVE))
+        longest = max(self._patience, min(self._patience * len(unknown), MAX_WAVE))
         limits = dict.fromkeys(known, self._status_timeout) | dict.fromkeys(unknown, longest)
         due = {
             node: limit
@@ -143,7 +143,7 @@ class NodeDirectory:
             log.warning(
                 "turnout: %s not report an id (nodes %s, …) and the node id is used instead, which "
                 "changes when a SuperNode restarts: end client_app.py with app = with_status(app)",
-                counted(len(anonymous), "client", "do"),
+                pluralize(len(anonymous), "client", "do"),
                 anonymous[0],
             )
         return answered

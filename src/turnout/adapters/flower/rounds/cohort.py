@@ -11,7 +11,7 @@ from turnout.adapters.flower.grid import TimedGrid
 from turnout.adapters.flower.rounds.live_round import LiveRound
 from turnout.adapters.flower.simulated import SimulatedFleet
 from turnout.errors import SettingError, StateError
-from turnout.live import GivenTurn, Scheduler, Statuses
+from turnout.live import RunningTurn, Scheduler, Statuses
 from turnout.live._internals import session_of
 from turnout.log import get_log
 
@@ -75,7 +75,7 @@ class CohortSelector:
         nodes = {client: connected[client] for client in cohort if client in connected and client not in failed}
         return LiveRound(opened, nodes, session_of(self._scheduler).predicted_seconds(), recorded)
 
-    def fill(self, grid: TimedGrid, *, may_wait: bool) -> tuple[list[GivenTurn], dict[str, int]]:
+    def fill(self, grid: TimedGrid, *, may_wait: bool) -> tuple[list[RunningTurn], dict[str, int]]:
         """Gives turns for the free slots of a fleet without rounds; returns them, and the node of each client.
 
         Args:

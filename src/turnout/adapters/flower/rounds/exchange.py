@@ -64,7 +64,7 @@ class Exchange:
         self._drop_expired(grid, current.opened.round - 1)
         start, limit = time.monotonic(), self.limit(current.opened, timeout)
         clients = {node: client for client, node in current.nodes.items()}
-        judge = ReplyJudge(current.opened.wanted, self._weight_key, self._usual_form)
+        judge = ReplyJudge(current.opened.target_size, self._weight_key, self._usual_form)
         pending: dict[str, tuple[str, Message]] = {}
         for message, message_id in zip(messages, grid.push(messages), strict=True):
             client = clients[message.metadata.dst_node_id]
@@ -194,7 +194,7 @@ def _simulated_wait(current: LiveRound, times: Mapping[str, float | None]) -> fl
     """Returns how long a server would have waited in the simulated world; None if no client has a time there."""
     arrived = sorted(seconds for seconds, _ in current.arrived.values())
     if arrived and current.enough:
-        return arrived[current.opened.wanted - 1]
+        return arrived[current.opened.target_size - 1]
     longest = max((seconds for seconds in times.values() if seconds is not None), default=None)
     deadline = current.opened.deadline
     return longest if longest is None or deadline is None else min(longest, deadline)

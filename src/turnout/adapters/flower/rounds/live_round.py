@@ -36,10 +36,10 @@ class LiveRound:
     @property
     def enough(self) -> bool:
         """Whether the target number of replies has arrived."""
-        return len(self.arrived) >= self.opened.wanted
+        return len(self.arrived) >= self.opened.target_size
 
     def replies_to_aggregate(self) -> list[Message]:
         """Returns the earliest replies up to the target number, ties by row, followed by all error replies."""
         order = {client: index for index, client in enumerate(self.nodes)}
         earliest = sorted(self.arrived, key=lambda client: (self.arrived[client][0], order[client]))
-        return [self.arrived[client][1] for client in earliest[: self.opened.wanted]] + self.errors
+        return [self.arrived[client][1] for client in earliest[: self.opened.target_size]] + self.errors

@@ -22,11 +22,11 @@ from turnout.adapters.flower.slots.turns import Reply, SentTurn
 from turnout.adapters.flower.slots.updates import rebase
 from turnout.adapters.flower.slots.version import Version
 from turnout.adapters.flower.wire import pop_client_info
-from turnout.live import GivenTurn, Scheduler
+from turnout.live import RunningTurn, Scheduler
 from turnout.log import get_log
 
 log = get_log("flwr")
-LEAST_FAILURES = 10  # turns that fail in a row before a version ends without enough updates
+MIN_FAILURES = 10  # turns that fail in a row before a version ends without enough updates
 FILL_INTERVAL = 1.0  # seconds between two looks for clients, while slots are free and no turn ends
 
 
@@ -79,7 +79,7 @@ class SlotExchange:
         self._arrays, self._config = ArrayRecord(), ConfigRecord()
         self._is_configured = False  # whether the strategy was configured with the current model
         self._pending: dict[str, SentTurn] = {}  # by message
-        self._late: dict[str, GivenTurn] = {}  # by message
+        self._late: dict[str, RunningTurn] = {}  # by message
         self._answered: dict[int, Reply] = {}  # in a simulation, by turn: replies whose time has not come
         self._received: dict[str, Reply] = {}  # by turn: replies that are not judged yet
         self._buffer: list[tuple[SentTurn, Message]] = []
@@ -110,8 +110,11 @@ class SlotExchange:
 
         Each update is moved to the current model, and discounted by its staleness.
         """
-        start, most = time.monotonic(), max(self._settings.buffer, self._settings.concurrency, LEAST_FAILURES)
-        while len(self._buffer) < self._settings.buffer and self._failed_in_a_row < most:
+        start, most = (
+            time.monotonic(),
+            max(self._settings.updates_per_version, self._settings.concurrency, MIN_FAILURES),
+        )
+        while len(self._buffer) < self._settings.updates_per_version and self._failed_in_a_row < most:
             self._fill()
             if self._collect():
                 continue  # its slot is filled at once
@@ -196,7 +199,7 @@ class SlotExchange:
         if not self._is_checked:
             accepted, refused = list(self._received), {}
         if self._judge.usual is not None:  # from now on, another form needs a majority
-            self._judge.needed = max(min(self._settings.buffer, self._settings.concurrency), 2)
+            self._judge.needed = max(min(self._settings.updates_per_version, self._settings.concurrency), 2)
         for key, problem in refused.items():
             self._refuse(key, problem)
         for key in accepted:
@@ -210,16 +213,16 @@ class SlotExchange:
         log.warning("turnout: the reply of %s is not used: %s", turn.client, problem)
         self._fail(turn, f"its reply cannot be used: {problem}")
 
-    def _fail(self, turn: GivenTurn, why: str) -> None:
+    def _fail(self, turn: RunningTurn, why: str) -> None:
         self._scheduler.report_failure(turn.id, why)
         self._count_failure(turn, why)
 
-    def _count_failure(self, turn: GivenTurn, why: str) -> None:
+    def _count_failure(self, turn: RunningTurn, why: str) -> None:
         self._version.failures.append((turn.client, why))
         self._failed_in_a_row += 1
         self._has_ended = True
 
-    def _report_late(self, turn: GivenTurn, reply: Message, seconds: float) -> None:
+    def _report_late(self, turn: RunningTurn, reply: Message, seconds: float) -> None:
         """Reports the time of a reply that arrived after the deadline of its turn, and is not aggregated."""
         if reply.has_error():
             log.info("turnout: %s, late, did not come back: %s", turn.client, error_text(plain_error(reply.error)))
@@ -228,8 +231,11 @@ class SlotExchange:
         log.info("turnout: %s, late, was back after %.1f s", turn.client, seconds)
 
     def _take_updates(self) -> list[Message]:
-        """Takes the updates of a version from the buffer, and returns them with all error replies."""
-        taken, self._buffer = self._buffer[: self._settings.buffer], self._buffer[self._settings.buffer :]
+        """Takes the updates of a version from the updates_per_version, and returns them with all error replies."""
+        taken, self._buffer = (
+            self._buffer[: self._settings.updates_per_version],
+            self._buffer[self._settings.updates_per_version :],
+        )
         if taken and not self._is_configured:  # it compares updates with the model with which it was configured last
             self._messages([taken[0][0].node])
         for sent, reply in taken:
@@ -249,16 +255,16 @@ class SlotExchange:
         grid, now, may_wait = self._need_grid(), time.monotonic(), not self._is_filling
         if self._number > self._versions or not (may_wait or self._is_resumed):
             return
-        under_way = len(self._pending) + len(self._answered) + len(self._received)
-        is_due = self._has_ended or now - self._filled_at >= FILL_INTERVAL or not (self._simulated is None or under_way)
-        if not is_due or (under_way and not grid.get_node_ids()):
+        running = len(self._pending) + len(self._answered) + len(self._received)
+        is_due = self._has_ended or now - self._filled_at >= FILL_INTERVAL or not (self._simulated is None or running)
+        if not is_due or (running and not grid.get_node_ids()):
             return
         self._is_filling, self._has_ended, self._filled_at = True, False, now
         try:
             turns, nodes = self._selector.fill(grid, may_wait=may_wait)
         finally:
             self._is_filling = not may_wait
-        alive = {turn.id: turn for turn in self._scheduler.in_flight()}
+        alive = {turn.id: turn for turn in self._scheduler.running()}
         self._drop_late(grid, alive)
         if not self._is_resumed:
             self._is_resumed, turns = True, self._resumed(list(alive.values()), nodes)
@@ -266,14 +272,14 @@ class SlotExchange:
             self._simulated.give({turn.id: turn.client for turn in turns})
         self._send(grid, turns, nodes)
 
-    def _resumed(self, turns: Sequence[GivenTurn], nodes: Mapping[str, int]) -> list[GivenTurn]:
-        """Returns the turns under way whose clients are connected: those that an earlier server gave train again."""
+    def _resumed(self, turns: Sequence[RunningTurn], nodes: Mapping[str, int]) -> list[RunningTurn]:
+        """Returns the running turns whose clients are connected: those that an earlier server gave train again."""
         for turn in turns:
             if turn.client not in nodes:
                 self._fail(turn, "was not connected when the server restarted")
         return [turn for turn in turns if turn.client in nodes]
 
-    def _send(self, grid: TimedGrid, turns: Sequence[GivenTurn], nodes: Mapping[str, int]) -> None:
+    def _send(self, grid: TimedGrid, turns: Sequence[RunningTurn], nodes: Mapping[str, int]) -> None:
         if not turns:
             return
         by_node = {nodes[turn.client]: turn for turn in turns}
@@ -302,10 +308,10 @@ class SlotExchange:
         self._is_configured = True
         return messages
 
-    def _limit(self, turn: GivenTurn) -> float:
+    def _limit(self, turn: RunningTurn) -> float:
         return min(self._timeout, self._timeout if turn.deadline is None else turn.deadline)
 
-    def _drop_late(self, grid: TimedGrid, alive: Mapping[int, GivenTurn]) -> None:
+    def _drop_late(self, grid: TimedGrid, alive: Mapping[int, RunningTurn]) -> None:
         """Sets turns that have ended without a reply aside, and forgets those whose times are not learned any more."""
         for message_id, sent in list(self._pending.items()):
             if sent.turn.id not in alive:

@@ -46,12 +46,12 @@ class SlotSettings:
 
     Attributes:
         concurrency: The number of slots.
-        buffer: The number of updates that make a version.
+        updates_per_version: The number of updates that make a version.
         discount: The exponent of the discount of an update by its staleness.
     """
 
     concurrency: int
-    buffer: int
+    updates_per_version: int
     discount: float
 
 
@@ -77,7 +77,7 @@ def check_slots(
     strategy: Strategy,
     scheduler: Scheduler,
     concurrency: int | None,
-    buffer: int | None,
+    updates_per_version: int | None,
     discount: float,
     *,
     is_queried: bool,
@@ -91,15 +91,15 @@ def check_slots(
         strategy: The strategy.
         scheduler: The fleet.
         concurrency: The number of slots that the app expects.
-        buffer: The number of updates that make a version.
+        updates_per_version: The number of updates that make a version.
         discount: The exponent of the discount by staleness.
         is_queried: Whether all clients are asked for their status before each selection.
         is_simulated: Whether a world determines the exchange times.
     """
     slots = scheduler.settings.concurrency
     if slots is None:
-        given = "concurrency" if concurrency is not None else "buffer"
-        if concurrency is not None or buffer is not None:
+        given = "concurrency" if concurrency is not None else "updates_per_version"
+        if concurrency is not None or updates_per_version is not None:
             raise SettingError(
                 f"{given} needs a fleet without rounds, and {scheduler.path} has rounds: create another fleet with "
                 f"Scheduler.open(…, concurrency={concurrency or 8})"
@@ -119,7 +119,7 @@ def check_slots(
     check_slot_strategy(strategy)
     return SlotSettings(
         slots,
-        as_count("buffer", slots if buffer is None else buffer, SettingError),
+        as_count("updates_per_version", slots if updates_per_version is None else updates_per_version, SettingError),
         as_number("discount", discount, SettingError, least=0),
     )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from flwr.app import ArrayRecord, Message
 
-from turnout.live import GivenTurn
+from turnout.live import RunningTurn
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class SentTurn:
         limit: The moment, by the monotonic clock, after which nothing is expected any more.
     """
 
-    turn: GivenTurn
+    turn: RunningTurn
     node: int
     message: Message
     arrays: ArrayRecord

@@ -11,7 +11,7 @@ from turnout.errors import SettingError, StoreError
 from turnout.kernel.fairness import DEFAULT_RATE
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.rounds import RoundReport
-from turnout.kernel.slots.turns import StartedTurn
+from turnout.kernel.slots.turns import TurnStart
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.plans import RunPlan, slot_defaults
 from turnout.lab.runs.store import RunStore
@@ -22,7 +22,7 @@ from turnout.policies.registry import build_policy, setting_names, with_defaults
 from turnout.policies.wrappers.base import Wrapper
 
 #: The settings that another policy inherits from the recorded one: the cohort, and what is promised.
-SHARED = ("cohort_size", "guaranteed_rate", "tolerance", "accrual", "paid")
+SHARED = ("cohort_size", "guaranteed_rate", "tolerance", "accrual", "counts")
 COLD_START = 1  # the index of the cold start among the paper's features
 
 
@@ -117,7 +117,7 @@ class Recording:
                 stage.after,
                 self._build_in(stage, policy, given).guarantee
                 or stage.build(self.policy, stage.settings).guarantee
-                or Guarantee(fallback, accrual="always", paid="chosen"),
+                or Guarantee(fallback, accrual="always", counts="selected"),
             )
             for stage in self.stages
         ]
@@ -153,7 +153,7 @@ class StagedPolicy(Wrapper):
         super().tell(report)
         self._advance(report.round)
 
-    def tell_started(self, turn: StartedTurn) -> None:
+    def tell_started(self, turn: TurnStart) -> None:
         """Passes the decision on, and changes the settings if the next stage begins."""
         super().tell_started(turn)
         self._advance(turn.decision)

@@ -25,7 +25,7 @@ from turnout.lab.analysis.promise import (
 )
 from turnout.lab.analysis.replay.recording import Recording
 from turnout.lab.analysis.replay.slots import RecordedTurnWorld, play_turns
-from turnout.lab.analysis.slots import slot_figures
+from turnout.lab.analysis.slots import slot_metrics
 from turnout.lab.analysis.statistics import UNIT_RANGE, prediction_half_width
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.plans import RunPlan
@@ -308,18 +308,18 @@ def _sentence(outcome: JudgedRounds, record: Recording) -> str:
 def _describe_promises(promises: Sequence[tuple[int, Guarantee]], slots: int | None) -> str:
     """Returns the promises as a phrase; each of them once, if amendments left it as it was."""
     text = last = describe_promise(promises[0][1], slots)
-    noun = TimeUnit.of(slots).turn
+    unit = TimeUnit.of(slots).turn
     for after, promise in promises[1:]:
         phrase = describe_promise(promise, slots)
         if phrase != last:
-            text, last = f"{text}; from {noun} {after + 1} of these on, {phrase}", phrase
+            text, last = f"{text}; from {unit} {after + 1} of these on, {phrase}", phrase
     return text
 
 
 def _outcome(columns: RoundColumns, record: RoundColumns, promises: Sequence[tuple[int, Guarantee]]) -> JudgedRounds:
     """Returns the figures of some rounds, compared with the record, under promises that may have been amended."""
     promise = promises[0][1]
-    terms: dict[str, Any] = {"accrual": promise.accrual, "paid": promise.paid}
+    terms: dict[str, Any] = {"accrual": promise.accrual, "counts": promise.counts}
     amended = [AmendedTerms(after, later.rate, later.tolerance) for after, later in promises[1:]]
     shortfall = shortfalls(columns, promise.rate, tolerance=promise.tolerance, amended=amended, **terms)
     summary = summarise_shortfall(columns, shortfall, promise.accrual)
@@ -329,7 +329,7 @@ def _outcome(columns: RoundColumns, record: RoundColumns, promises: Sequence[tup
     figures["other_rounds"] = float(differs.any(axis=1).sum())
     if STARTED in columns.metrics:
         del figures["other_rounds"]  # equals other_choices: a turn has one client
-        figures = {RATE: slot_figures(columns).updates_per_second, **figures}
+        figures = {RATE: slot_metrics(columns).updates_per_second, **figures}
     return JudgedRounds(figures, shortfall)
 
 

@@ -114,7 +114,7 @@ def draw_figures(table: Table, measure: str, suite: Suite) -> Figure:
             axes.grid(axis="y", color="#eeeeee")
             axes.set_axisbelow(True)
         panels[0].set_yticks(heights, [f"{number + 1}  {label}" for number, label in enumerate(labels)], fontsize=9)
-        note = f"Filled: on the Pareto front of {HEADINGS[measure]} and largest shortfall."
+        note = f"FillResult: on the Pareto front of {HEADINGS[measure]} and largest shortfall."
         if suite.trains:
             note += " Runs that never reach the target count with their whole time."
         if "microseconds" in table:

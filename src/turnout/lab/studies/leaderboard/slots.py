@@ -19,7 +19,7 @@ from turnout.kernel.slots.turns import STARTED
 from turnout.lab.analysis.judging import worst_status
 from turnout.lab.analysis.metrics import available_rates
 from turnout.lab.analysis.promise import shortfalls
-from turnout.lab.analysis.slots import slot_figures
+from turnout.lab.analysis.slots import slot_metrics
 from turnout.lab.analysis.statistics import with_bands
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.plans import RunPlan
@@ -133,7 +133,7 @@ class SlotSuite(BaseSuite):
         if contender.share is not None:
             settings["guaranteed_rate"] = str(self.rate(contender))
         if contender.in_rounds:
-            world_settings.pop("buffer", None)
+            world_settings.pop("updates_per_version", None)
             if self.world == "traces":
                 world_settings["clock"] = "rounds"  # as without rounds: time passes as turns do
             return RunPlan(
@@ -220,7 +220,7 @@ def _measure(suite: SlotSuite, contender: SlotContender, columns: RoundColumns) 
     rates = available_rates(columns, least=MIN_PRESENCE)
     arrived = len(columns.chosen) if columns.outcomes is None else int((columns.outcomes == 0).sum())
     if STARTED in columns.metrics:
-        figures = slot_figures(columns, int(suite.world_settings.get("buffer", 1)))
+        figures = slot_metrics(columns, int(suite.world_settings.get("updates_per_version", 1)))
         updates_per_second, staleness = figures.updates_per_second, figures.mean_staleness
     else:
         updates_per_second, staleness = arrived / float(columns.durations.sum()), 0.0
@@ -253,7 +253,9 @@ def _contenders(*, losses: bool) -> tuple[SlotContender, ...]:
         SlotContender("random, in rounds", "random", in_rounds=True),
     ]
     if losses:
-        contenders.append(SlotContender("random (FedAsync)", "random", world_settings={"buffer": 1, "mixing": 0.6}))
+        contenders.append(
+            SlotContender("random (FedAsync)", "random", world_settings={"updates_per_version": 1, "mixing": 0.6})
+        )
     return tuple(contenders)
 
 
@@ -278,7 +280,13 @@ SLOT_SUITES: Mapping[str, SlotSuite] = MappingProxyType(
                 "async-training",
                 "the digits in the paper's world",
                 "training",
-                {"dataset": "digits", "gamma": 1.0, **TASKS["digits"].settings, "evaluate_every": 1, "buffer": 8},
+                {
+                    "dataset": "digits",
+                    "gamma": 1.0,
+                    **TASKS["digits"].settings,
+                    "evaluate_every": 1,
+                    "updates_per_version": 8,
+                },
                 40,
                 40,
                 8,
@@ -290,7 +298,7 @@ SLOT_SUITES: Mapping[str, SlotSuite] = MappingProxyType(
                 "async-cifar-10",
                 "CIFAR-10 in the paper's world",
                 "training",
-                {"dataset": "cifar-10", "gamma": 1.0, **TASKS["cifar-10"].settings, "buffer": 8},
+                {"dataset": "cifar-10", "gamma": 1.0, **TASKS["cifar-10"].settings, "updates_per_version": 8},
                 40,
                 40,
                 8,

@@ -31,7 +31,7 @@ from turnout.lab.training.learners.devices import usable_device
 from turnout.lab.training.learners.networks import Network
 
 Precision = Literal["float64", "float32", "bfloat16"]
-SMALLEST_STACK = 8
+MIN_STACK = 8
 TEST_ITEMS = 1000  # test images per model in one computation
 
 
@@ -76,7 +76,7 @@ class StackedLearner(Learner):
             raise SettingError(f"precision must be float64, float32 or bfloat16, not {precision!r}")
         self._product_dtype: torch.dtype = getattr(torch, product_type)
         self.weight_dtype = torch.float64 if product_type == "float64" else torch.float32
-        self.stack = as_count("stack", stack, SettingError, least=SMALLEST_STACK)
+        self.stack = as_count("stack", stack, SettingError, least=MIN_STACK)
         self._pixel_mean, self._pixel_std = dataset.brightness
         self._train_images = self._on_device(dataset.train_images)
         self._train_labels = self._on_device(dataset.train_labels).long()
@@ -321,7 +321,7 @@ def _stack_sizes(clients: int, stack: int) -> Iterator[tuple[int, int]]:
     All stacks but the last have `stack` slots; the last has the smallest sufficient power of two.
     """
     for first in range(0, clients, stack):
-        slots = SMALLEST_STACK
+        slots = MIN_STACK
         while slots < min(clients - first, stack):
             slots *= 2
         yield first, min(slots, stack)

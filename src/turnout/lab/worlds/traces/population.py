@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import SettingError, suggestion
-from turnout.kernel.arrays import MOST_CLIENTS, as_count
+from turnout.kernel.arrays import MAX_CLIENTS, as_count
 from turnout.kernel.randomness import round_rng
 from turnout.lab.worlds.traces.data import Traces
 from turnout.lab.worlds.traces.generator import Generator
@@ -42,7 +42,7 @@ def build_population(
         join: "auto", "ids" or "draw".
         generator: The generator of missing parts.
     """
-    requested = None if clients is None else as_count("clients", clients, SettingError, most=MOST_CLIENTS)
+    requested = None if clients is None else as_count("clients", clients, SettingError, most=MAX_CLIENTS)
     trace = recorded.availability
     if trace is None:
         trace = generator.availability_trace(requested or 40, seed)

@@ -10,7 +10,7 @@ import numpy as np
 
 from turnout.errors import SelectionError, SettingError, StateError
 from turnout.kernel.arrays import (
-    LARGEST_TIME,
+    MAX_TIME,
     BoolArray,
     FloatArray,
     IntArray,
@@ -117,8 +117,8 @@ class TraceWorld(World):
                 raise SettingError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
         self._clock_follows_rounds = clock == "rounds"
         self._link_clock, self._offline_outcome, self._truth = link_clock, offline, truth
-        self._start = as_number("start", start, SettingError, least=0, most=LARGEST_TIME)
-        self._period = as_number("period", period, SettingError, above=0, most=LARGEST_TIME)
+        self._start = as_number("start", start, SettingError, least=0, most=MAX_TIME)
+        self._period = as_number("period", period, SettingError, above=0, most=MAX_TIME)
         self._model_size = as_number("model_size", model_size, SettingError, above=0)
         self._cold_start = as_number("cold_start", cold_start, SettingError, least=0)
         self._noise_spread = as_number("noise_spread", noise_spread, SettingError, least=0, most=5)
@@ -298,7 +298,7 @@ class TraceWorld(World):
             downloaded + self._cold_start * contexts[:, 1] + self._computing_seconds[rows] * contexts[:, 0] * noise
         )
         uploaded = computed + self._up.transfer_seconds(rows, positions + computed, self._model_size * slowdown_up)
-        return np.minimum(uploaded, LARGEST_TIME)
+        return np.minimum(uploaded, MAX_TIME)
 
     def _outcomes(self, times: FloatArray, remaining_seconds: FloatArray) -> tuple[FloatArray, Any]:
         went_offline = remaining_seconds < times

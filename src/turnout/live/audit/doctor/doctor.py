@@ -44,8 +44,8 @@ ACCEPT_OLDER = (
     f"{RESTORE}; if none is newer than the file, open the file with accept_older=True to continue without the rest"
 )
 DELETE_OFFER = (
-    "stop the scheduler and run `sqlite3 FILE 'DELETE FROM offers WHERE round = N'` for each damaged {noun} N: only "
-    "the explanation of that {noun} is lost"
+    "stop the scheduler and run `sqlite3 FILE 'DELETE FROM offers WHERE round = N'` for each damaged {unit} N: only "
+    "the explanation of that {unit} is lost"
 )
 
 
@@ -80,7 +80,7 @@ def examine(path: Path) -> list[Finding]:
         findings = [readable, pages, log, *(run_check(part, check) for part, check in checks.items())]
         can_replay = _is_intact(findings) and not snapshot_required(db)
         findings.extend(check_state(path, db, DELETE_SNAPSHOT if can_replay else RESTORE))
-        remedy = DELETE_OFFER.format(noun=unit) if _is_intact(findings) else RESTORE
+        remedy = DELETE_OFFER.format(unit=unit) if _is_intact(findings) else RESTORE
         findings.append(run_check("offers", lambda: tables.check_offers(db, unit), remedy))
         information = (
             run_check("writer", lambda: _describe_writer(db, path)),
@@ -116,7 +116,7 @@ def _checks_without_rounds(db: sqlite3.Connection) -> dict[str, Callable[[], Che
     return {
         "presence": lambda: tables.check_availability(db, "decision"),
         "decisions": lambda: slots.check_decisions(db),
-        "turns under way": lambda: slots.check_flights(db),
+        "running turns": lambda: slots.check_running_turns(db),
     }
 
 

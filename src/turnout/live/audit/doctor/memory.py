@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from turnout.counting import counted
+from turnout.counting import pluralize
 from turnout.errors import PluginError, TurnoutError
 from turnout.kernel.arrays import IntArray
 from turnout.live.audit.doctor.findings import (
@@ -107,18 +107,18 @@ def _check_counters(db: sqlite3.Connection, fleet: Fleet) -> CheckResult:
     counts = {kind: count + dropped.counts[kind] for kind, count in counts.items()}
     known = np.ones(len(fleet.ids), np.int64)
     known[list(forgotten_rows(db))] = 0
-    arrived, lost = counts["arrived"] + counts["surplus"], counts["late"] + counts["failed"]
+    arrived, lost = counts["arrived"] + counts["redundant"], counts["late"] + counts["failed"]
     result.problems.extend(_count_differences(fleet, "returned", fleet.history.arrived, arrived * known))
     result.problems.extend(_count_differences(fleet, "was late or failed", fleet.history.lost, lost * known))
     guarantee = fleet.policy.guarantee if fleet.ids else None
     certificate = fleet.policy.certificate() if fleet.ids else None
     if guarantee is not None and certificate is not None:
-        paid = counts["arrived"] if guarantee.paid == "contributed" else np.sum(list(counts.values()), axis=0)
-        if isinstance(fleet, SlotFleet) and guarantee.paid == "chosen":
-            paid[fleet.in_flight.rows] += 1  # turns count when they are given
+        paid = counts["arrived"] if guarantee.counts == "completed" else np.sum(list(counts.values()), axis=0)
+        if isinstance(fleet, SlotFleet) and guarantee.counts == "selected":
+            paid[fleet.running.rows] += 1  # turns count when they are given
         result.problems.extend(_count_differences(fleet, "was paid a turn", certificate.turns, paid))
         if not certificate.books_balance:
-            unbalanced = counted(int((~certificate.balanced).sum()), "client")
+            unbalanced = pluralize(int((~certificate.balanced).sum()), "client")
             result.problems.append(f"the books of {unbalanced} do not balance")
         result.summary = f"the books balance for {len(fleet.ids):,} clients and agree with the recorded turns"
     return result

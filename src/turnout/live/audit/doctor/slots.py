@@ -5,13 +5,13 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 
-from turnout.counting import counted
+from turnout.counting import pluralize
 from turnout.live.audit.doctor.findings import CheckResult, event_data, outcome_problems, turns_by_row
 from turnout.live.journal.redaction import pending_redactions
 from turnout.live.journal.schema import meta_value
 from turnout.live.journal.summary import read_summary
 from turnout.live.turns.records import digest_of
-from turnout.live.turns.slots.records import FILL, EndedTurns, unpack_fill, unpack_flight
+from turnout.live.turns.slots.records import FILL, EndedTurns, unpack_fill, unpack_running_turn
 
 
 def check_decisions(db: sqlite3.Connection) -> CheckResult:
@@ -20,7 +20,7 @@ def check_decisions(db: sqlite3.Connection) -> CheckResult:
     result, last = CheckResult(), summary.round
     ids = [client for (client,) in db.execute("SELECT id FROM clients ORDER BY row")]
     unredacted = {redaction.row for redaction in pending_redactions(db)}
-    under_way = {int(number) for (number,) in db.execute("SELECT round FROM open_round")}
+    running = {int(number) for (number,) in db.execute("SELECT round FROM open_round")}
     open_turns: dict[int, int] = {}
     ended = 0
     for data in event_data(db, FILL):
@@ -29,7 +29,7 @@ def check_decisions(db: sqlite3.Connection) -> CheckResult:
             result.problems.append(f"decision {filled.first} follows decision {last}")
         for decision, row in zip(filled.ended.decisions.tolist(), filled.ended.rows.tolist(), strict=True):
             if decision > summary.round and open_turns.pop(decision, None) != row:
-                result.problems.append(f"turn {decision} ended, but was not under way")
+                result.problems.append(f"turn {decision} ended, but was not running")
         result.problems.extend(_ended_problems(db, filled.ended, unredacted, summary.round))
         ended += len(filled.ended)
         for index, row in enumerate(filled.rows.tolist()):
@@ -41,9 +41,9 @@ def check_decisions(db: sqlite3.Connection) -> CheckResult:
             elif turns[row].id != ids[row]:
                 result.problems.append(f"turn {decision} has the id {turns[row].id!r} instead of {ids[row]!r}")
         last = filled.last
-    missing = set(open_turns) ^ {number for number in under_way if number > summary.round}
+    missing = set(open_turns) ^ {number for number in running if number > summary.round}
     result.problems.extend(
-        f"turn {number} is under way in the events or in the file, but not in both" for number in missing
+        f"turn {number} is running in the events or in the file, but not in both" for number in missing
     )
     if str(last) != meta_value(db, "round"):
         result.problems.append(
@@ -55,17 +55,17 @@ def check_decisions(db: sqlite3.Connection) -> CheckResult:
     return result
 
 
-def check_flights(db: sqlite3.Connection) -> CheckResult:
-    """Checks the turns under way against their digests."""
+def check_running_turns(db: sqlite3.Connection) -> CheckResult:
+    """Checks the running turns against their digests."""
     result = CheckResult()
     count = 0
     for number, data, digest in db.execute("SELECT round, data, digest FROM open_round ORDER BY round"):
         count += 1
         if digest != digest_of(b"", str(number), data):
-            result.problems.append(f"the turn {number}, which is under way, does not match its digest")
-        elif unpack_flight(data).decision != number:
+            result.problems.append(f"the turn {number}, which is running, does not match its digest")
+        elif unpack_running_turn(data).decision != number:
             result.problems.append(f"the turn {number} is stored as another one")
-    result.summary = f"{counted(count, 'turn', 'are')} under way"
+    result.summary = f"{pluralize(count, 'turn', 'are')} running"
     return result
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from turnout.counting import counted
+from turnout.counting import pluralize
 from turnout.live.audit.doctor.findings import (
     CheckResult,
     close_events,
@@ -65,30 +65,30 @@ def check_events(db: sqlite3.Connection) -> CheckResult:
     return result
 
 
-def check_summary(db: sqlite3.Connection, noun: str) -> CheckResult:
+def check_summary(db: sqlite3.Connection, unit: str) -> CheckResult:
     """Checks what takes the place of events and turns that are no longer kept against its digests.
 
     Args:
         db: A connection to the file.
-        noun: What the numbers of turns count: "round", or "decision" in a fleet without rounds.
+        unit: What the numbers of turns count: "round", or "decision" in a fleet without rounds.
     """
     summary = read_summary(db)
     if not summary.event:
-        return CheckResult(f"all {noun}s are kept")
+        return CheckResult(f"all {unit}s are kept")
     state = read_summary_state(db)
-    result = CheckResult(f"{noun}s up to {summary.round:,} are no longer kept; their summary matches its digest")
+    result = CheckResult(f"{unit}s up to {summary.round:,} are no longer kept; their summary matches its digest")
     if int(state["round"]) != summary.round or int(state["clients"]) != summary.clients:
-        result.problems.append(f"the state in the summary is not that of its last {noun}")
+        result.problems.append(f"the state in the summary is not that of its last {unit}")
     read_totals(db)  # raises an error for totals that do not match their checksums
     return result
 
 
-def check_availability(db: sqlite3.Connection, noun: str) -> CheckResult:
+def check_availability(db: sqlite3.Connection, unit: str) -> CheckResult:
     """Checks the stored availability of the clients against the events that closed rounds or filled slots.
 
-    Without rounds, it is the presence of clients at the decisions of one call; `noun` as for `check_summary`.
+    Without rounds, it is the presence of clients at the decisions of one call; `unit` as for `check_summary`.
     """
-    what = "the availability of clients in" if noun == "round" else "the presence of clients at"
+    what = "the availability of clients in" if unit == "round" else "the presence of clients at"
     result, count, dropped, events = CheckResult(), 0, 0, set()
     last, (clients,) = snapshot_event(db), db.execute("SELECT COUNT(*) FROM clients").fetchone()
     query = (
@@ -98,20 +98,20 @@ def check_availability(db: sqlite3.Connection, noun: str) -> CheckResult:
     for seq, data, mask in db.execute(query, (read_summary(db).event,)):
         events.add(seq)
         header = unpack(data)[0]
-        number = header["round" if noun == "round" else "first"]
+        number = header["round" if unit == "round" else "first"]
         if mask is None and seq <= last and clients > KEEP_AVAILABILITY_UP_TO:
             dropped += 1
         elif mask is None:
-            result.problems.append(f"{what} {noun} {number} is missing")
+            result.problems.append(f"{what} {unit} {number} is missing")
         elif hashlib.sha256(mask).hexdigest() != header["mask"]:
-            result.problems.append(f"{what} {noun} {number} does not match its digest")
+            result.problems.append(f"{what} {unit} {number} does not match its digest")
         count += mask is not None
     for (seq,) in db.execute("SELECT seq FROM masks WHERE seq > ?", (read_summary(db).event,)):
         if seq not in events:
-            record, lacks = ("an availability record", "closes no round") if noun == "round" else PRESENCE
+            record, lacks = ("an availability record", "closes no round") if unit == "round" else PRESENCE
             result.problems.append(f"{record} belongs to event {seq}, which {lacks}")
     result.summary = (
-        f"{what.rpartition(' ')[0]} is stored for {count:,} {'rounds' if noun == 'round' else 'calls of fill'}"
+        f"{what.rpartition(' ')[0]} is stored for {count:,} {'rounds' if unit == 'round' else 'calls of fill'}"
     )
     if dropped:
         result.summary += f"; that of {dropped:,} was dropped with a snapshot, because this fleet is large"
@@ -128,25 +128,25 @@ def check_clients(db: sqlite3.Connection) -> CheckResult:
     if len(stored) != len(joined):
         result.problems.append(f"the table of clients has {len(stored):,} ids, but {len(joined):,} clients joined")
     if repeated := len(stored) - len({client for _, client in stored}):
-        result.problems.append(f"{counted(repeated, 'client', 'have')} the id of another one")
+        result.problems.append(f"{pluralize(repeated, 'client', 'have')} the id of another one")
     unredacted = {redaction.row: redaction.client for redaction in pending_redactions(db)}
     for index, ((row, client), expected) in enumerate(zip(stored, joined, strict=False)):
         if (row, client) != (index, expected) and unredacted.get(row) != expected:
             result.problems.append(f"row {row} has the id {client!r}, but {expected!r} joined as row {index}")
-    result.summary = f"{counted(len(stored), 'client', 'have')} the ids with which they joined"
+    result.summary = f"{pluralize(len(stored), 'client', 'have')} the ids with which they joined"
     if unredacted:
         result.summary += f"; {len(unredacted):,} that were forgotten are removed when the file is opened again"
     return result
 
 
-def check_turns(db: sqlite3.Connection, noun: str) -> CheckResult:
-    """Checks every turn against its checksum; `noun` as for `check_summary`."""
+def check_turns(db: sqlite3.Connection, unit: str) -> CheckResult:
+    """Checks every turn against its checksum; `unit` as for `check_summary`."""
     result, count = CheckResult(), 0
     for turn, checksum in map(turn_from_row, db.execute("SELECT * FROM turns ORDER BY round, row")):
         count += 1
         if turn.checksum != checksum:
-            result.problems.append(f"the turn of {turn.id!r} in {noun} {turn.round} does not match its checksum")
-    result.summary = f"{counted(count, 'turn')} {'matches its checksum' if count == 1 else 'match their checksums'}"
+            result.problems.append(f"the turn of {turn.id!r} in {unit} {turn.round} does not match its checksum")
+    result.summary = f"{pluralize(count, 'turn')} {'matches its checksum' if count == 1 else 'match their checksums'}"
     return result
 
 
@@ -235,31 +235,31 @@ def check_open_round(db: sqlite3.Connection) -> CheckResult:
         result.problems.append(f"round {opened.round} is open, but the last closed round is {last_closed}")
     if sorted(turns_by_row(db, opened.round)) != sorted(opened.rows.tolist()):
         result.problems.append(f"the cohort of the open round {opened.round} is not the clients that have turns in it")
-    result.summary = f"round {opened.round} is open with {counted(len(opened.rows), 'client')}"
+    result.summary = f"round {opened.round} is open with {pluralize(len(opened.rows), 'client')}"
     return result
 
 
-def check_offers(db: sqlite3.Connection, noun: str) -> CheckResult:
-    """Checks the recorded offers against their digests and the turns of their rounds; `noun` as for `check_summary`."""
+def check_offers(db: sqlite3.Connection, unit: str) -> CheckResult:
+    """Checks the recorded offers against their digests and the turns of their rounds; `unit` as for `check_summary`."""
     result, count, newest = CheckResult(), 0, _newest_round(db)
-    for round_, volunteers, data, digest in db.execute(
-        "SELECT round, volunteers, data, digest FROM offers ORDER BY round"
+    for round_, available, data, digest in db.execute(
+        "SELECT round, available, data, digest FROM offers ORDER BY round"
     ):
         count += 1
-        if digest != offer_digest(round_, volunteers, data):
-            result.problems.append(f"the offer of {noun} {round_} does not match its digest")
+        if digest != offer_digest(round_, available, data):
+            result.problems.append(f"the offer of {unit} {round_} does not match its digest")
             continue
         try:
-            offer = unpack_offer(data, volunteers)
+            offer = unpack_offer(data, available)
         except Exception as error:  # the other offers can still be checked
-            result.problems.append(f"the offer of {noun} {round_} cannot be unpacked ({error})")
+            result.problems.append(f"the offer of {unit} {round_} cannot be unpacked ({error})")
             continue
-        result.problems.extend(_offer_problems(offer, round_, newest, set(turns_by_row(db, round_)), noun))
-    result.summary = f"offers are recorded for {count:,} {noun}s and agree with the turns"
+        result.problems.extend(_offer_problems(offer, round_, newest, set(turns_by_row(db, round_)), unit))
+    result.summary = f"offers are recorded for {count:,} {unit}s and agree with the turns"
     return result
 
 
-def _offer_problems(offer: RecordedOffer, round: int, newest: int, invited: set[int], noun: str) -> Iterator[str]:
+def _offer_problems(offer: RecordedOffer, round: int, newest: int, invited: set[int], unit: str) -> Iterator[str]:
     """Yields the problems of an offer that could be read.
 
     Args:
@@ -267,20 +267,20 @@ def _offer_problems(offer: RecordedOffer, round: int, newest: int, invited: set[
         round: The round under which it is stored.
         newest: The newest round.
         invited: The rows that have turns in the round.
-        noun: As for `check_summary`.
+        unit: As for `check_summary`.
     """
     selected, available = offer.rows.tolist(), np.flatnonzero(offer.available).tolist()
     if offer.round != round:
-        yield f"the offer of {noun} {offer.round} is stored under {noun} {round}"
+        yield f"the offer of {unit} {offer.round} is stored under {unit} {round}"
     if not 1 <= round <= newest:
-        missing = "is neither closed nor open" if noun == "round" else "was not made"
-        yield f"there is an offer of {noun} {round}, which {missing}"
+        missing = "is neither closed nor open" if unit == "round" else "was not made"
+        yield f"there is an offer of {unit} {round}, which {missing}"
     elif len(selected) != len(invited) or set(selected) != invited:
-        yield f"the clients selected from the offer of {noun} {round} are not those that have turns in it"
+        yield f"the clients selected from the offer of {unit} {round} are not those that have turns in it"
     if not set(selected) <= set(available):
-        yield f"in {noun} {round} clients were selected that were not available"
+        yield f"in {unit} {round} clients were selected that were not available"
     if offer.contexts is not None and len(offer.contexts) != len(available):
-        yield f"in {noun} {round} {len(available):,} clients were available, but {len(offer.contexts):,} have contexts"
+        yield f"in {unit} {round} {len(available):,} clients were available, but {len(offer.contexts):,} have contexts"
 
 
 def _newest_round(db: sqlite3.Connection) -> int:

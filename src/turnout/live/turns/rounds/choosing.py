@@ -49,7 +49,7 @@ def build_open_round(
     cohort_contexts = np.ascontiguousarray(contexts[rows])
     opened = OpenRound(
         round=number,
-        wanted=len(rows) if target is None else min(target, len(rows)),
+        target_size=len(rows) if target is None else min(target, len(rows)),
         deadline=deadline_of(fleet, settings, rows, cohort_contexts),
         opened=now(),
         monotonic=clock.monotonic_seconds(),

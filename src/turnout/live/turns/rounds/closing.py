@@ -18,10 +18,10 @@ UNKNOWN_TIME = "it did not report, and the time since the selection is unknown"
 def build_closed_round(
     opened: OpenRound, turns: Sequence[Turn], late_turns: Sequence[Turn], after: float | None
 ) -> tuple[ClosedRound, list[Turn]]:
-    """Returns the closed round, and the turns that it changes: those of clients that are missing or surplus.
+    """Returns the closed round, and the turns that it changes: those of clients that are missing or redundant.
 
-    The first `opened.wanted` clients that returned are kept, ties broken by the lower row. If enough returned, a
-    missing client is outrun by the last of them. Otherwise it is late.
+    The first `opened.target_size` clients that returned are kept, ties broken by the lower row. If enough returned, a
+    missing client is cut off by the last of them. Otherwise it is late.
 
     Args:
         opened: The open round.
@@ -31,17 +31,17 @@ def build_closed_round(
             since the round was opened. If that is unknown, missing clients have failed.
     """
     arrived = sorted((turn for turn in turns if turn.kind == "arrived"), key=lambda turn: (turn.seconds, turn.row))
-    kept, surplus = arrived[: opened.wanted], {turn.row for turn in arrived[opened.wanted :]}
+    kept, redundant = arrived[: opened.target_size], {turn.row for turn in arrived[opened.target_size :]}
     duration = max((turn.seconds or 0.0 for turn in kept), default=0.0)
     # If everybody who has not returned has failed, the server did not wait for the deadline.
     is_waiting = not kept or any(turn.kind is None for turn in turns)
-    missing = "late" if len(kept) < opened.wanted else "outrun"
-    if len(kept) < opened.wanted and is_waiting:
+    missing = "late" if len(kept) < opened.target_size else "cut_off"
+    if len(kept) < opened.target_size and is_waiting:
         limit = float(opened.deadline or after or opened.elapsed)  # the checksum of a turn is that of a float
         if math.isnan(limit):  # nothing can be learned from how long the missing clients took
             limit, missing = 0.0, "failed"
         duration = max(duration, limit)
-    finished = {turn.row: _finish_turn(turn, duration, missing, turn.row in surplus) for turn in turns}
+    finished = {turn.row: _finish_turn(turn, duration, missing, turn.row in redundant) for turn in turns}
     in_order = [finished[row] for row in opened.rows.tolist()]
     losses = np.array([np.nan if turn.loss is None else turn.loss for turn in in_order], dtype=np.float64)
     closed = ClosedRound(
@@ -70,9 +70,9 @@ def _seconds(turn: Turn, duration: float, is_waiting: bool) -> float:
     return duration if is_waiting or turn.kind != "failed" else 0.0
 
 
-def _finish_turn(turn: Turn, duration: float, missing: str, surplus: bool) -> Turn:
+def _finish_turn(turn: Turn, duration: float, missing: str, redundant: bool) -> Turn:
     if turn.kind is None and missing == "failed":
         return replace(turn, kind=missing, why=UNKNOWN_TIME)
     if turn.kind is None:
         return replace(turn, kind=missing, seconds=duration)
-    return replace(turn, kind="surplus") if surplus else turn
+    return replace(turn, kind="redundant") if redundant else turn

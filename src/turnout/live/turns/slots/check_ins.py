@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from turnout.counting import counted
+from turnout.counting import pluralize
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.cohort_problem import PriceTerms
 from turnout.kernel.slots.waiting import ClientPace, ServerPace, paced_wait
 from turnout.live import clock
 from turnout.live.turns.slots.offering import Hold, price_terms
-from turnout.live.turns.slots.records import EndedTurns, Flight
+from turnout.live.turns.slots.records import EndedTurns, RunningTurnRecord
 from turnout.live.turns.slots.state import SlotFleet
 from turnout.live.turns.slots.turns import Wait
 
@@ -32,7 +32,7 @@ NEWEST_WEIGHT = 0.3
 #: During a visit, a client checks in this many times while a turn lasts, or while its check-in is kept.
 POLLS = 4
 #: The longest wait in seconds: a client comes back within an hour, because the fleet may be amended meanwhile.
-LONGEST_WAIT = 3600.0
+MAX_WAIT = 3600.0
 
 
 class CheckIns:
@@ -170,13 +170,13 @@ class CheckIns:
 
     # The pace of the server
 
-    def count(self, flights: Sequence[Flight], ended: EndedTurns) -> None:
+    def count(self, running_turns: Sequence[RunningTurnRecord], ended: EndedTurns) -> None:
         """Counts what a call of `fill` decided, and the turns that had ended."""
         now = clock.monotonic_seconds()
-        for flight in flights:
+        for running_turn in running_turns:
             self._decided.append(now)
-            if "objective" in flight.reasons and not flight.reasons.get("urgent"):
-                self._scores.append(flight.reasons["objective"])
+            if "objective" in running_turn.reasons and not running_turn.reasons.get("urgent"):
+                self._scores.append(running_turn.reasons["objective"])
         self._seconds.extend(ended.seconds.tolist())
 
     @property
@@ -210,24 +210,24 @@ class CheckIns:
         row, pace = fleet.rows[client], self.pace(fleet)
         if fleet.counters.retired[row]:
             self.remove(client, row)
-            return Wait(LONGEST_WAIT, "the client has retired")
-        rest = 0.0 if fleet.rest_seconds is None else float(_rest_left(fleet)[row])
+            return Wait(MAX_WAIT, "the client has retired")
+        rest = 0.0 if fleet.min_turn_interval is None else float(_rest_left(fleet)[row])
         left = int(fleet.counters.backoff_until[row]) - fleet.round
         if left > 0:
             self.remove(client, row)
             misses = int(fleet.counters.misses[row])
             seconds = self.ttl if pace is None else left / pace.decisions_per_second
             missed = "turn of the client failed or was late" if misses == 1 else f"{misses} turns failed or were late"
-            why = f"the last {missed}: it is backed off for {counted(left, 'more turn')}"
+            why = f"the last {missed}: it is backed off for {pluralize(left, 'more turn')}"
             also = f"; {_why_rest(fleet, rest)}" if rest else ""
-            return Wait(min(max(seconds, rest), LONGEST_WAIT), f"{why}{also}")
+            return Wait(min(max(seconds, rest), MAX_WAIT), f"{why}{also}")
         if rest:  # its next check-in starts a new visit; only then does the wait depend on what it is owed
-            dismissed = self.dismiss(client, row, min(rest, LONGEST_WAIT))
+            dismissed = self.dismiss(client, row, min(rest, MAX_WAIT))
             return Wait(dismissed, _why_rest(fleet, rest))
         seconds = self.ttl if pace is None else self._wait_seconds(fleet, row, pace)
         mean_turn = None if pace is None else pace.mean_turn
         held = None if hold is None else hold.seconds
-        postponed = self.postpone(client, row, min(seconds, LONGEST_WAIT), mean_turn, held)
+        postponed = self.postpone(client, row, min(seconds, MAX_WAIT), mean_turn, held)
         return Wait(postponed, self._why(fleet, row) if hold is None else hold.why)
 
     def pace(self, fleet: SlotFleet) -> ServerPace | None:
@@ -238,11 +238,11 @@ class CheckIns:
         if not mean_turn:
             return None
         pace = self.decisions_per_second or fleet.slots / mean_turn
-        if fleet.rest_seconds is None:
+        if fleet.min_turn_interval is None:
             waiting = self.count_awaited()
         else:
             waiting = int(np.count_nonzero(self.awaited(len(fleet.ids)) & (_rest_left(fleet) == 0)))
-        asking = waiting + len(fleet.in_flight)
+        asking = waiting + len(fleet.running)
         return ServerPace(pace, mean_turn, fleet.slots, max(asking, 1))
 
     def _learned_mean(self, fleet: SlotFleet) -> float | None:
@@ -294,4 +294,4 @@ def _rest_left(fleet: SlotFleet) -> FloatArray:
 
 
 def _why_rest(fleet: SlotFleet, left: float) -> str:
-    return f"the client is given at most one turn in {fleet.rest_seconds:g} s, and rests for {left:.3g} s more"
+    return f"the client is given at most one turn in {fleet.min_turn_interval:g} s, and rests for {left:.3g} s more"

@@ -16,7 +16,7 @@ from turnout.live.turns.offering import deadline_of, record_offer
 from turnout.live.turns.outcomes import KINDS, LATE
 from turnout.live.turns.records import RecordedOffer, Turn
 from turnout.live.turns.slots.offering import Hold, SlotOffer
-from turnout.live.turns.slots.records import EndedTurns, FilledSlots, Flight
+from turnout.live.turns.slots.records import EndedTurns, FilledSlots, RunningTurnRecord
 from turnout.live.turns.slots.state import SlotFleet
 
 
@@ -25,38 +25,40 @@ class FillResult(NamedTuple):
 
     Attributes:
         event: What it changes.
-        flights: The turns that were given.
+        running_turns: The turns that were given.
         late: The turns of clients that are late since this call.
         offer: What the first decision was made from; None if no turn was given.
         hold: Why nobody was given a turn, if a rule of the fleet held all turns back.
     """
 
     event: FilledSlots
-    flights: list[Flight]
+    running_turns: list[RunningTurnRecord]
     late: list[Turn]
     offer: RecordedOffer | None
     hold: Hold | None
 
 
-def ended_turns(flights: Mapping[int, Flight], turns: Sequence[Turn]) -> tuple[EndedTurns, list[Turn]]:
-    """Returns the turns under way that have ended, and those among them whose clients are late since now.
+def ended_turns(running_turns: Mapping[int, RunningTurnRecord], turns: Sequence[Turn]) -> tuple[EndedTurns, list[Turn]]:
+    """Returns the running turns that have ended, and those among them whose clients are late since now.
 
     A turn has ended if an outcome was reported, or if its deadline has passed.
 
     Args:
-        flights: The turns under way, by decision.
+        running_turns: The running turns, by decision.
         turns: The same with the outcomes that were reported.
     """
     ended, late = [], []
     for turn in turns:
-        flight = flights[turn.round]
+        running_turn = running_turns[turn.round]
         if turn.kind is None:
-            if flight.deadline is None or flight.elapsed < flight.deadline:
+            if running_turn.deadline is None or running_turn.elapsed < running_turn.deadline:
                 continue
-            turn = Turn(turn.round, turn.row, turn.id, KINDS[LATE], float(flight.deadline))
+            turn = Turn(turn.round, turn.row, turn.id, KINDS[LATE], float(running_turn.deadline))
             late.append(turn)
         ended.append(turn)
-    waited = [0.0 if math.isnan(flights[turn.round].elapsed) else flights[turn.round].elapsed for turn in ended]
+    waited = [
+        0.0 if math.isnan(running_turns[turn.round].elapsed) else running_turns[turn.round].elapsed for turn in ended
+    ]
     return (
         EndedTurns(
             decisions=np.array([turn.round for turn in ended], dtype=np.int64),
@@ -104,9 +106,9 @@ def fill_slots(
     )
     fleet.end_turns(end_only)
     available, contexts, awaited, hold = offered()
-    idle = available & fleet.in_flight.idle
-    present = available | awaited | ~fleet.in_flight.idle
-    flights, offer = list[Flight](), None
+    idle = available & fleet.running.idle
+    present = available | awaited | ~fleet.running.idle
+    running_turns, offer = list[RunningTurnRecord](), None
     checked: RoundOffer | None = None
     for _ in range(fleet.free_slots):
         if not idle.any():
@@ -121,8 +123,8 @@ def fill_slots(
         if offer is None:
             offer = record_offer(settings, decision, selection.clients, selection.reasons, idle, contexts)
         context = np.ascontiguousarray(contexts[row])
-        flights.append(
-            Flight(
+        running_turns.append(
+            RunningTurnRecord(
                 decision,
                 row,
                 context,
@@ -135,7 +137,7 @@ def fill_slots(
         )
         fleet.give_turn(row, present, context)
         idle[row] = False
-    rows = np.array([flight.row for flight in flights], dtype=np.int64)
+    rows = np.array([running_turn.row for running_turn in running_turns], dtype=np.int64)
     event = FilledSlots(
         first=first,
         rows=rows,
@@ -147,4 +149,4 @@ def fill_slots(
         late_seconds=end_only.late_seconds,
         at=end_only.at,
     )
-    return FillResult(event, flights, late, offer, hold)
+    return FillResult(event, running_turns, late, offer, hold)

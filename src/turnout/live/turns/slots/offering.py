@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from turnout.counting import counted
+from turnout.counting import pluralize
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.cohort_problem import PriceTerms
 from turnout.kernel.rounds import RoundOffer
@@ -77,7 +77,7 @@ def build_slot_offer(
     is_there, contexts = _merge(fleet, features, settings, candidates)
     resting = fleet.rest_left(fleet.called) > 0
     excluded = fleet.unavailable | resting
-    is_backed_off = not (is_there & ~excluded).any() and not len(fleet.in_flight)
+    is_backed_off = not (is_there & ~excluded).any() and not len(fleet.running)
     if is_backed_off:
         excluded = (fleet.counters.retired > 0) | resting
     available, awaited = is_there & ~excluded, np.zeros_like(is_there)
@@ -87,7 +87,7 @@ def build_slot_offer(
     if hold is not None:
         return SlotOffer(np.zeros_like(available), contexts, awaited | available, hold)
     stale = available & too_stale(fleet, settings)
-    if is_backed_off or not stale.any() or not (available & ~stale & fleet.in_flight.idle).any():
+    if is_backed_off or not stale.any() or not (available & ~stale & fleet.running.idle).any():
         return SlotOffer(available, contexts, awaited)
     return SlotOffer(available & ~stale, contexts, awaited | stale)
 
@@ -118,26 +118,26 @@ def _find_hold(
     """Returns why nobody is given a turn now; None if no rule holds turns back, or if no slot is free."""
     if not fleet.free_slots:
         return None
-    hold = too_few_clients(settings, available | awaited | ~fleet.in_flight.idle)
+    hold = too_few_clients(settings, available | awaited | ~fleet.running.idle)
     if hold is not None or candidates.waited is None or settings.window_seconds is None:
         return hold
-    return open_window(settings, candidates.waited(np.flatnonzero(available & fleet.in_flight.idle)))
+    return open_window(settings, candidates.waited(np.flatnonzero(available & fleet.running.idle)))
 
 
 def too_few_clients(settings: SchedulerSettings, present: BoolArray) -> Hold | None:
-    """Returns that fewer clients are there than `min_available`; None if there are enough.
+    """Returns that fewer clients are there than `min_present`; None if there are enough.
 
     Args:
         settings: The settings of the fleet.
         present: Which clients are available, wait as they were asked, or train.
     """
     count = int(np.count_nonzero(present))
-    if count >= settings.min_available:
+    if count >= settings.min_present:
         return None
     return Hold(
         None,
-        f"{counted(count, 'client', 'are')} available or training, and turns are given from "
-        f"{settings.min_available:,} on",
+        f"{pluralize(count, 'client', 'are')} available or training, and turns are given from "
+        f"{settings.min_present:,} on",
     )
 
 
@@ -156,7 +156,7 @@ def open_window(settings: SchedulerSettings, waited: FloatArray) -> Hold | None:
         return None
     until = "" if goal is None else f" or until {goal:,} wait"
     return Hold(
-        left, f"check-ins are gathered for {left:.3g} s more{until}: {counted(len(waited), 'device', 'are')} waiting"
+        left, f"check-ins are gathered for {left:.3g} s more{until}: {pluralize(len(waited), 'device', 'are')} waiting"
     )
 
 
@@ -184,28 +184,30 @@ def pressing_clients(fleet: Fleet) -> BoolArray:
     return behind >= float(fleet.policy.guarantee.tolerance) / 2
 
 
-def expected_staleness(fleet: Fleet, buffer: int) -> FloatArray:
+def expected_staleness(fleet: Fleet, updates_per_version: int) -> FloatArray:
     """Returns how many versions of the model the server is expected to make during a turn of each client.
 
-    While a client trains for its usual time, each of the other slots ends one turn per mean turn, and `buffer` updates
+    While a client trains for its usual time, each of the other slots ends one turn per mean turn, and `updates_per_version` updates
     make a version. It is 0 for a client whose time is not known.
 
     Args:
         fleet: The state of the fleet.
-        buffer: The number of updates that make a version.
+        updates_per_version: The number of updates that make a version.
     """
     arrived, seconds = fleet.history.arrived, fleet.history.typical_seconds
     total = float((arrived * seconds).sum())
     if not total:
         return np.zeros(len(fleet.ids))
     mean_turn = total / float(arrived.sum())
-    staleness: FloatArray = np.where(arrived > 0, seconds, 0.0) * ((fleet.slots or 1) - 1) / (mean_turn * buffer)
+    staleness: FloatArray = (
+        np.where(arrived > 0, seconds, 0.0) * ((fleet.slots or 1) - 1) / (mean_turn * updates_per_version)
+    )
     return staleness
 
 
 def too_stale(fleet: Fleet, settings: SchedulerSettings) -> BoolArray:
     """Returns which clients are not given a turn because of `max_staleness`; pressing clients are given theirs."""
-    if settings.max_staleness is None or settings.buffer is None:
+    if settings.max_staleness is None or settings.updates_per_version is None:
         return np.zeros(len(fleet.ids), dtype=np.bool_)
-    stale: BoolArray = expected_staleness(fleet, settings.buffer) > settings.max_staleness
+    stale: BoolArray = expected_staleness(fleet, settings.updates_per_version) > settings.max_staleness
     return stale & ~pressing_clients(fleet) if stale.any() else stale

@@ -1,4 +1,4 @@
-"""Records of turns without rounds: what one call of `fill` changes, and the turns that are under way."""
+"""Records of turns without rounds: what one call of `fill` changes, and the turns that are running."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ class FilledSlots:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Flight:
-    """A turn that is under way.
+class RunningTurnRecord:
+    """A turn that is running.
 
     Attributes:
         decision: The number of the decision that gave it, which is the id of the turn.
@@ -117,7 +117,7 @@ class Flight:
     boot: str
     reasons: Mapping[str, float] = field(default_factory=dict)
 
-    def without_context(self) -> Flight:
+    def without_context(self) -> RunningTurnRecord:
         """Returns the same with an unknown context."""
         return replace(self, context=np.full_like(self.context, np.nan))
 
@@ -178,22 +178,22 @@ def unpack_fill(data: bytes, presence: bytes | None) -> FilledSlots:
         )
 
 
-def pack_flight(flight: Flight) -> bytes:
-    """Returns the data of a turn that is under way."""
+def pack_running_turn(running_turn: RunningTurnRecord) -> bytes:
+    """Returns the data of a turn that is running."""
     header = {
-        "decision": flight.decision,
-        "row": flight.row,
-        "deadline": flight.deadline,
-        "given": flight.given,
-        "monotonic": flight.monotonic,
-        "boot": flight.boot,
-        "reasons": dict(flight.reasons),
+        "decision": running_turn.decision,
+        "row": running_turn.row,
+        "deadline": running_turn.deadline,
+        "given": running_turn.given,
+        "monotonic": running_turn.monotonic,
+        "boot": running_turn.boot,
+        "reasons": dict(running_turn.reasons),
     }
-    return pack(header, {"context": flight.context})
+    return pack(header, {"context": running_turn.context})
 
 
-def unpack_flight(data: bytes) -> Flight:
-    """Returns what `pack_flight` packed."""
+def unpack_running_turn(data: bytes) -> RunningTurnRecord:
+    """Returns what `pack_running_turn` packed."""
     header, arrays = unpack(data)
     with corruption_as_store_error():
-        return Flight(**header, context=arrays["context"])
+        return RunningTurnRecord(**header, context=arrays["context"])

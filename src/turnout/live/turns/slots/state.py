@@ -12,13 +12,13 @@ from turnout.errors import ReportError, StateError, StoreError
 from turnout.kernel.arrays import BoolArray, FloatArray, saved_value
 from turnout.kernel.certificate import TimeUnit
 from turnout.kernel.rounds import RoundReport
-from turnout.kernel.slots.turns import InFlight, StartedTurn
+from turnout.kernel.slots.turns import RunningTurns, TurnStart
 from turnout.live.clock import wall_seconds
 from turnout.live.turns.outcomes import OUTCOME_OF_KIND
 from turnout.live.turns.slots.records import FILL, FilledSlots, unpack_fill
 from turnout.live.turns.state import Fleet
 from turnout.policies.base import SelectionPolicy, prefixed, subset
-from turnout.policies.explain.explanation import Standing
+from turnout.policies.explain.explanation import SelectionOutcome
 
 
 class SlotFleet(Fleet):
@@ -32,7 +32,7 @@ class SlotFleet(Fleet):
         backoff_after: The number of consecutive misses after which a client is backed off.
         late_window: The number of rounds in which the true time of a late client is still learned.
         slots: The number of slots.
-        rest_seconds: The seconds in which a client is given at most one turn; None for no limit.
+        min_turn_interval: The seconds in which a client is given at most one turn; None for no limit.
     """
 
     unit: ClassVar[TimeUnit] = TimeUnit.DECISION
@@ -45,20 +45,20 @@ class SlotFleet(Fleet):
         backoff_after: int,
         late_window: int,
         slots: int,
-        rest_seconds: float | None = None,
+        min_turn_interval: float | None = None,
     ) -> None:
         self.slots: int = slots
         super().__init__(build, backoff_after=backoff_after, late_window=late_window)
-        self.rest_seconds = rest_seconds
+        self.min_turn_interval = min_turn_interval
         self.given: FloatArray = np.empty(0)  # when each client was given its last turn, since 1970; NaN before
         self.called = math.nan  # when the slots were filled last, since 1970; not part of the saved state
-        self.in_flight = InFlight(0)
-        self.contexts: dict[int, tuple[int, FloatArray]] = {}  # the client and the context of each turn under way
+        self.running = RunningTurns(0)
+        self.contexts: dict[int, tuple[int, FloatArray]] = {}  # the client and the context of each running turn
 
     @property
     def free_slots(self) -> int:
         """The number of slots in which no client trains."""
-        return max(self.slots - len(self.in_flight), 0)
+        return max(self.slots - len(self.running), 0)
 
     def apply(self, kind: str, data: bytes, availability: bytes | None) -> None:
         """Applies the stored event of a call of `fill`."""
@@ -79,7 +79,7 @@ class SlotFleet(Fleet):
     def join(self, ids: Sequence[str]) -> None:
         """Adds new clients, in this order."""
         super().join(ids)
-        self.in_flight.add(len(ids))
+        self.running.add(len(ids))
         self.given = np.concatenate([self.given, np.full(len(ids), np.nan)])
 
     def erase(self, row: int, name: str) -> None:
@@ -99,21 +99,21 @@ class SlotFleet(Fleet):
         Args:
             at: The time, in seconds since 1970.
         """
-        if self.rest_seconds is None:
+        if self.min_turn_interval is None:
             return np.zeros(len(self.ids))
         elapsed = at - self.given
-        left: FloatArray = np.where(np.abs(elapsed) < self.rest_seconds, self.rest_seconds - elapsed, 0.0)
+        left: FloatArray = np.where(np.abs(elapsed) < self.min_turn_interval, self.min_turn_interval - elapsed, 0.0)
         return left
 
-    def exclusion(self, row: int, number: int, *, is_selected: bool) -> tuple[Standing, str] | None:
+    def exclusion(self, row: int, number: int, *, is_selected: bool) -> tuple[SelectionOutcome, str] | None:
         """Returns why a client could not be given a turn: it was retired, training, resting or backed off."""
         is_retired = bool(self.counters.retired[row])
-        if not is_retired and (since := self.in_flight.decision_of(row)):
+        if not is_retired and (since := self.running.decision_of(row)):
             return "training", f"was training, in its turn of {self.unit} {since}"
         if is_retired or is_selected or not self.rest_left(self.called)[row]:
             return super().exclusion(row, number, is_selected=is_selected)
         ago = self.called - float(self.given[row])
-        why = f"its last turn began {ago:.3g} s before, and it is given at most one in {self.rest_seconds:g} s"
+        why = f"its last turn began {ago:.3g} s before, and it is given at most one in {self.min_turn_interval:g} s"
         return "resting", f"rested in {self.unit} {number}: {why}"
 
     def training(self) -> dict[int, int]:
@@ -149,9 +149,9 @@ class SlotFleet(Fleet):
             context: The context of the client.
         """
         decision = self.round + 1
-        turn = StartedTurn.trusted(decision, row, present, self.in_flight.capped(decision, self.queues))
+        turn = TurnStart.trusted(decision, row, present, self.running.capped(decision, self.queues))
         self.policy.tell_started(turn)
-        self.in_flight.start(turn)
+        self.running.start(turn)
         self.contexts[turn.decision] = (turn.client, context)
         self.given[row] = self.called
         self.counters.offered += 1 if turn.present.all() else turn.present
@@ -165,9 +165,9 @@ class SlotFleet(Fleet):
         contexts = np.array([self.contexts[decision][1] for decision in decisions], dtype=np.float64)
         return {
             **super().state(),
-            **prefixed("in_flight", self.in_flight.state()),
-            "flights.decisions": np.array(decisions, dtype=np.int64),
-            "flights.contexts": contexts.reshape(len(decisions), -1 if decisions else 0),
+            **prefixed("running", self.running.state()),
+            "running_turns.decisions": np.array(decisions, dtype=np.int64),
+            "running_turns.contexts": contexts.reshape(len(decisions), -1 if decisions else 0),
             "given": self.given.copy(),
         }
 
@@ -177,18 +177,22 @@ class SlotFleet(Fleet):
         self.given = np.array(saved_value(state, "given"), dtype=np.float64)
         if len(self.given) != len(ids):
             raise StateError(f"the saved state has {len(self.given)} times of turns, but {len(ids)} ids were given")
-        self.in_flight = InFlight(len(ids))
-        self.in_flight.restore(subset(state, "in_flight"))
+        self.running = RunningTurns(len(ids))
+        self.running.restore(subset(state, "running"))
         contexts = dict(
-            zip(saved_value(state, "flights.decisions").tolist(), saved_value(state, "flights.contexts"), strict=True)
+            zip(
+                saved_value(state, "running_turns.decisions").tolist(),
+                saved_value(state, "running_turns.contexts"),
+                strict=True,
+            )
         )
-        started = {self.in_flight.decision_of(row): row for row in self.in_flight.rows.tolist()}
+        started = {self.running.decision_of(row): row for row in self.running.rows.tolist()}
         if contexts.keys() != started.keys():
-            raise StateError("the saved state has other contexts than turns under way")
+            raise StateError("the saved state has other contexts than running turns")
         self.contexts = {decision: (row, np.array(contexts[decision])) for decision, row in started.items()}
 
     def _restart_learning(self, features: int) -> None:
-        """Resets what was learned from contexts, and those of the turns under way, which have the former features."""
+        """Resets what was learned from contexts, and those of the running turns, which have the former features."""
         super()._restart_learning(features)
         self.contexts = {decision: (row, np.full(features, np.nan)) for decision, (row, _) in self.contexts.items()}
 
@@ -216,7 +220,7 @@ class SlotFleet(Fleet):
         )
         predicted = self._predict(rows, kinds, contexts)  # typical times are learned under any policy
         self.policy.tell_finished(report)
-        self.in_flight.finish(row)
+        self.running.finish(row)
         self.history.record(rows, kinds, seconds, predicted)
         self._count_ended(decision, rows, kinds, contexts, seconds)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class GivenTurn:
+class RunningTurn:
     """A turn that a client was given.
 
     Attributes:

@@ -9,7 +9,7 @@ from turnout.storage.encoding.packing import parse_stored
 from turnout.storage.files.database import single_value
 
 
-class JournalFigures(NamedTuple):
+class JournalMetrics(NamedTuple):
     """Figures about the file of a fleet.
 
     Attributes:
@@ -25,7 +25,7 @@ class JournalFigures(NamedTuple):
     file_bytes: int
 
 
-class WriterFigures(NamedTuple):
+class WriterMetrics(NamedTuple):
     """Figures about the process that writes a fleet, as it stores them with each closed round.
 
     Attributes:
@@ -41,10 +41,10 @@ class WriterFigures(NamedTuple):
     snapshot_age: int = 0
 
 
-def read_writer_figures(db: sqlite3.Connection) -> WriterFigures:
+def read_writer_metrics(db: sqlite3.Connection) -> WriterMetrics:
     """Returns what the writer stored about itself when it closed the last round, and the age of its snapshot."""
     newest = "(SELECT COALESCE(MAX(seq), 0) FROM snapshot)"
     age = single_value(db, f"SELECT COUNT(*) FROM events WHERE kind IN ('close', 'fill') AND seq > {newest}")
     stored = db.execute("SELECT value FROM meta WHERE key = 'figures'").fetchone()
-    figures = WriterFigures() if stored is None else WriterFigures(**parse_stored(stored[0]))
+    figures = WriterMetrics() if stored is None else WriterMetrics(**parse_stored(stored[0]))
     return figures._replace(snapshot_age=int(age))
