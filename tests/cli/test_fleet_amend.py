@@ -143,13 +143,13 @@ def test_settings_of_a_fleet_without_rounds_are_amended_and_switched_off(tmp_pat
     options = [part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", f"{value:g}")]
     printed = amend(path, *options)
     assert printed == (
-        f"{path}: amended after turn 1: updates_per_version from none to 8, max_staleness from none to 4.0, min_present from 1 to "
-        "3, min_turn_interval from none to 3600.0, status_ttl from 60.0 to 120.0, window_goal from none to 20, "
-        "window_seconds from none to 30.0.\n"
+        f"{path}: amended after turn 1: max_staleness from none to 4.0, min_present from 1 to 3, "
+        "min_turn_interval from none to 3600.0, status_ttl from 60.0 to 120.0, updates_per_version from none to 8, "
+        "window_goal from none to 20, window_seconds from none to 30.0.\n"
     )
     amended = settings_of(path)
     assert {name: getattr(amended, name) for name in given} == given
-    assert (type(amended.buffer), type(amended.window_goal)) == (int, int)
+    assert (type(amended.updates_per_version), type(amended.window_goal)) == (int, int)
     switched_off = ("max_staleness", "updates_per_version", "window_goal", "window_seconds", "min_turn_interval")
     amend(path, *(part for name in switched_off for part in (f"--{name.replace('_', '-')}", "none")))
     amended = settings_of(path)

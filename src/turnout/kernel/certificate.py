@@ -63,7 +63,7 @@ class TimeUnit(StrEnum):
         """What is selected."""
         return "cohort" if self is TimeUnit.ROUND else "choice"
 
-    def counted(self, number: int) -> str:
+    def pluralize(self, number: int) -> str:
         """Returns a number of rounds or decisions."""
         return f"{number:,} {self if number == 1 else self.plural}"
 

@@ -115,8 +115,8 @@ class Guarantee:
     def proved_bound(self, clients: int, cohort_size: int) -> float:
         """Returns how far FairPace is proved to keep every client from its promise, in turns; infinite if it is not.
 
-        The bound tolerance − rate + rate · (N − 1)/m holds with accrual="available", counts="selected", one rate for all
-        clients, and N · rate ≤ m. The docstring of `turnout.policies.fair_pace` has the proof.
+        The bound tolerance − rate + rate · (N − 1)/m holds with accrual="available", counts="selected", one rate for
+        all clients, and N · rate ≤ m. The docstring of `turnout.policies.fair_pace` has the proof.
         """
         units, units_per_turn = exact_rates(self.rate, None)
         if not isinstance(units, int):

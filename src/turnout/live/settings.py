@@ -113,7 +113,7 @@ class SchedulerSettings:
         max_staleness: Clients during whose turns the server is expected to make more versions of the model than this
             are given no turn, unless they are half as far behind their guarantee as they may be, or nobody else is
             there. None: no limit. Only with a `concurrency` and a `updates_per_version`.
-        updates_per_version: The number of updates from which your server makes a version of the model, for `max_staleness`.
+        updates_per_version: The number of updates of a version of the model, for `max_staleness`.
         window_goal: With `window_seconds`: the number of waiting devices from which `check_in` gives turns at once.
             None: it gives none before the time is over.
         window_seconds: How long `check_in` gathers devices, from the first that waits, before it fills slots from

@@ -17,8 +17,8 @@ With accrual="available", a_i = tolerance − rate_i. With accrual="always" a cl
 absent, so a_i = tolerance − rate_i · (1 + g_i) with g_i = ln 0.001 / ln(1 − p_i), the longest absence to expect if the
 client is available with probability p_i = (rounds available + 1) / (rounds + 2), this round included.
 
-*Bound.* With N clients of one rate, cohorts of m, N · rate ≤ m, accrual="available" and counts="selected", every client is
-at the end of every round less than
+*Bound.* With N clients of one rate, cohorts of m, N · rate ≤ m, accrual="available" and counts="selected", every
+client is at the end of every round less than
 
     tolerance − rate + rate · (N − 1)/m
 

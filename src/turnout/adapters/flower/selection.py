@@ -84,7 +84,7 @@ class FairSelection(Strategy):
             used, training ends with an error; None: never.
         poll: seconds between two polls for replies.
         concurrency: in a fleet without rounds, its number of slots; by default that of the scheduler.
-        updates_per_version: in such a fleet, the number of updates that make a version of the model; by default the concurrency.
+        updates_per_version: in such a fleet, the number of updates of a version of the model; default: the concurrency.
         discount: an update is multiplied by (1 + staleness)^−discount, where staleness is the number of versions since
             the one that the client was sent; 0: not at all.
         evaluate_every: clients evaluate the model after every so many rounds, or versions, and after the last one.

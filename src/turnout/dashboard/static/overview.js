@@ -5,7 +5,7 @@ import {
   badge, box, card, cards, certificate, charts, clientLink, muted, navigation, renderSlot, roundLink, statusBadge,
   table,
 } from './parts.js';
-import { rateChart, slotCards, underWay } from './slots.js';
+import { rateChart, slotCards, runningTurns } from './slots.js';
 import { OUTCOMES, behind, count, number, percent, ratio, seconds, share, turns, words } from './format.js';
 
 function openRound(open) {
@@ -110,7 +110,7 @@ function view(data) {
             ...rule(c, 'y', shortfall.tolerance, 'tolerance', { color: c.bad }),
           }),
         })),
-    data.slots && data.about.run == null && underWay(data),
+    data.slots && data.about.run == null && runningTurns(data),
     h('div', { class: 'charts' },
       box('Warnings',
         data.warnings.length

@@ -50,8 +50,8 @@ export const rateChart = (data) => {
   });
 };
 
-export const underWay = ({ running: rows, slots }) =>
-  box('Turns running',
+export const runningTurns = ({ running: rows, slots }) =>
+  box('Running turns',
     table({
       caption: `Turns that have not ended, the oldest first (${plural(slots.of, 'slot')})`, rows,
       none: 'No client is training.',

@@ -63,7 +63,8 @@ class SlotRun:
             )
         if world.combines_cohorts:
             raise SettingError(
-                "this world averages the models of a cohort, so it needs rounds: for training, set updates_per_version, such as 8"
+                "this world averages the models of a cohort, so it needs rounds: for training, "
+                "set updates_per_version, such as 8"
             )
         self.policy, self.world = policy, world
         self.running = RunningTurns(policy.clients)

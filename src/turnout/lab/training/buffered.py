@@ -38,10 +38,10 @@ class BufferedTraining(WorldWrapper):
     The model has versions, from 0. A client trains on the version at the start of its turn. Its update is discounted by
     (1 + staleness)^−`discount`, where the staleness is the number of versions since then.
 
-    *FedBuff* (Nguyen et al. 2022): when `updates_per_version` updates have arrived, the next version is the last one plus
-    `server_rate` times the mean of the discounted differences between trained and received weights. *FedAsync* (Xie et
-    al. 2019), with `mixing`: every update makes a version, (1 − a) · model + a · trained weights, where a is `mixing`
-    times the discount.
+    *FedBuff* (Nguyen et al. 2022): when `updates_per_version` updates have arrived, the next version is the last one
+    plus `server_rate` times the mean of the discounted differences between trained and received weights. *FedAsync*
+    (Xie et al. 2019), with `mixing`: every update makes a version, (1 − a) · model + a · trained weights, where a is
+    `mixing` times the discount.
 
     The report of a turn gains its training loss, the metrics `staleness` and `version` (after its update), and the test
     `accuracy` if its update made a version that is evaluated. Updates that fail, are late or are not finite do not
@@ -78,7 +78,7 @@ class BufferedTraining(WorldWrapper):
         self.mixing = None if mixing is None else as_number("mixing", mixing, SettingError, above=0, most=1)
         if mixing is not None and self.updates_per_version != 1:
             raise SettingError(
-                f"mixing makes a version of every update, but updates_per_version is {updates_per_version}: set updates_per_version to 1"
+                f"mixing makes a version of every update, but updates_per_version is {updates_per_version}: set it to 1"
             )
         self.federation = federation
         self.weights = federation.learner.initial_weights(federation.seed)
@@ -103,7 +103,7 @@ class BufferedTraining(WorldWrapper):
         return finish_batched([self], [report])[0]
 
     def state(self) -> dict[str, Any]:
-        """Returns the model, the versions that clients train on, the updates_per_version, and the state of the inner world."""
+        """Returns the model, the versions that clients train on, the sum of the updates, and the inner state."""
         saved = self.federation.learner.saved
         numbers = sorted(self._versions)
         return {

@@ -144,8 +144,10 @@ def rest_notice(fleet: Fleet) -> str:
         return ""
     used = fleet.slots * longest / fleet.min_turn_interval
     return (
-        f"slots stay empty, because each client has at most one turn in {fleet.min_turn_interval:g} s: about {used:.2g} of "
-        f"{fleet.slots} slots can be in use. Amend the fleet to a min_turn_interval of at most {_round_down(longest)} to "
+        f"slots stay empty, because each client has at most one turn in "
+        f"{fleet.min_turn_interval:g} s: about {used:.2g} of "
+        f"{fleet.slots} slots can be in use. Amend the fleet to a "
+        f"min_turn_interval of at most {_round_down(longest)} to "
         "use all of them"
     )
 

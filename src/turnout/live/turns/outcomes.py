@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-#: "arrived": the update arrived in time. "redundant": it arrived after enough others. "cut_off": it had not arrived when
+#: "arrived": the update came in time. "redundant": it arrived after enough others. "cut_off": it had not arrived when
 #: enough others had, which does not count as a miss. "late": it had not arrived when the round was closed without
 #: enough updates. "failed": the client reported a failure.
 KINDS = ("arrived", "redundant", "cut_off", "late", "failed")

@@ -1,7 +1,7 @@
 """A guaranteed share of the rounds for every client, around any policy.
 
-*Bound.* With N clients of one rate, cohorts of k, N · rate ≤ k, accrual="available" and counts="selected", every debt is
-at any time below
+*Bound.* With N clients of one rate, cohorts of k, N · rate ≤ k, accrual="available" and counts="selected", every debt
+is at any time below
 
     urgency + rate · (1 + (N − 1)/k)   <   urgency + 1 + rate,
 

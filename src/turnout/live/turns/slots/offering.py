@@ -187,8 +187,8 @@ def pressing_clients(fleet: Fleet) -> BoolArray:
 def expected_staleness(fleet: Fleet, updates_per_version: int) -> FloatArray:
     """Returns how many versions of the model the server is expected to make during a turn of each client.
 
-    While a client trains for its usual time, each of the other slots ends one turn per mean turn, and `updates_per_version` updates
-    make a version. It is 0 for a client whose time is not known.
+    While a client trains for its usual time, each of the other slots ends one turn per mean turn, and
+    `updates_per_version` updates make a version. It is 0 for a client whose time is not known.
 
     Args:
         fleet: The state of the fleet.
