@@ -338,7 +338,7 @@ SHAPES: dict[str, Any] = {
     "explain": {
         "round": COUNT,
         "client": str,
-        "standing": str,
+        "outcome": str,
         "exact": bool,
         "sentence": str,
         "seconds": NUMBER,

@@ -153,7 +153,7 @@ def fleet_without_rounds_and_turns(path: Path) -> None:
 
 def runs_without_rounds(path: Path) -> None:
     small: dict[str, Any] = {"world_settings": {"clients": 12}, "concurrency": 3}
-    training = {"items": 20, "hidden": 8, "world": {"clients": 12}, "buffer": 3}
+    training = {"items": 20, "hidden": 8, "world": {"clients": 12}, "updates_per_version": 3}
     with RunStore(path) as store:
         for policy in ("fair-pace", "random"):
             play_into(store, RunPlan(policy, 30, **small))

@@ -279,7 +279,7 @@ def test_debts_of_any_run(
         "guaranteed_rate": str(rate),
         "accrual": accrual,
         "max_owed": most,
-        "counts": "completed" if contributed else "chosen",
+        "counts": "completed" if contributed else "selected",
     }
     path = tmp_path / f"{seed}-{rounds}-{clients}-{rate.numerator}-{rate.denominator}-{accrual}-{contributed}-{most}"
     with RunStore(path.with_suffix(".turnout")) as store:

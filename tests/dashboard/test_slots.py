@@ -241,7 +241,7 @@ def test_the_stream_follows_a_live_fleet_without_rounds(tmp_path: Path) -> None:
             assert "round" not in f"{explained['sentence']}{explained['next']}"
             earlier, later = server.json("/api/overview")["running"][:2]
             training = server.json(f"/api/explain?id={earlier['id']}&round={later['turn']}")
-            assert training["standing"] == "training"
+            assert training["outcome"] == "training"
             assert training["sentence"] == f"{earlier['id']} was training, in its turn of decision {earlier['turn']}."
 
 
