@@ -201,7 +201,7 @@ def test_the_package_has_no_module_that_only_developers_need() -> None:
     """Benchmarks, reference implementations and the browser driver are in `benchmarks/`, outside of the wheel."""
     names = {path.stem for path in SOURCES}
     references = {path.stem for path in (ROOT / "benchmarks").glob("*.py")}
-    assert {"browser", "harness", "literal_oort", "plain_training"} <= references
+    assert {"browser", "harness", "plain_training"} <= references
     assert not [name for name in names if name in ("browser", "plain_training") or "literal" in name]
     imported = re.compile(r"^\s*(import|from) (benchmarks|tests)\b", flags=re.MULTILINE)
     assert [path.name for path in SOURCES if imported.search(path.read_text())] == []

@@ -201,7 +201,7 @@ def test_a_stored_run_without_rounds_is_judged_by_the_rate_that_it_was_played_wi
     (row,) = csv.DictReader(io.StringIO(run("runs", "export", store, "--table", "runs")))
     assert float(row["largest_shortfall"]) == played["largest_shortfall"]
     compared = json.loads(run("runs", "compare", store, "--json"))
-    assert compared["guaranteed_rate"] == pytest.approx(3 / 160)
+    assert compared["promise"]["guaranteed_rate"] == pytest.approx(3 / 160)
     assert compared["policies"][0]["largest_shortfall"] == played["largest_shortfall"]
     assert compared["policies"][0]["jain"]["half_width"] is None
 
@@ -362,8 +362,7 @@ def test_a_promise_that_refers_to_an_unknown_availability_is_not_tracked() -> No
     unknown = RoundColumns(**{**fields, "available": None})
     for columns, accrual, rounds in ((played, "available", 12), (unknown, "available", 0), (unknown, "always", 12)):
         recording = Recording()
-        guarantee = Guarantee(0.15, accrual=accrual, paid="chosen")  # type: ignore[arg-type]
-        TrackedRun(recording, columns.clients, guarantee).log(columns)
+        TrackedRun([recording], RunPlan("fair-pace", 12, settings={"accrual": accrual}).as_dict()).log(columns)
         assert len(recording.steps) == 12
         assert len(recording.values("promise/turns_behind")) == rounds
 

@@ -104,7 +104,7 @@ def test_it_warns_if_other_machines_can_reach_it(folder: Path) -> None:
         lines,
     ):
         assert re.search(r" at http://0\.0\.0\.0:\d+/\n", lines[0])
-        assert "Other machines can reach this page" in lines[1]
+        assert "Other machines can reach this address" in lines[1]
         assert lines[2] == "To open the page, add ?token= and your token to the address.\n"
         assert "from the environment" not in "".join(lines)
         address = port_of(lines)

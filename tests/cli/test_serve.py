@@ -204,7 +204,7 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
         assert "is being written by" in error_of("fleet", "serve", path, "--no-tokens")
 
 
-@pytest.mark.parametrize(("missing", "advice"), [("fastapi", "turnout[service]"), ("plotly", "or pass --no-page")])
+@pytest.mark.parametrize(("missing", "advice"), [("fastapi", "turnout[service]"), ("plotly", "without it: --no-page")])
 def test_a_missing_extra_says_how_to_install_it(tmp_path: Path, missing: str, advice: str) -> None:
     find = importlib.util.find_spec
     with patch.object(importlib.util, "find_spec", lambda name: None if name == missing else find(name)):
@@ -225,4 +225,4 @@ def test_it_warns_if_other_machines_can_reach_it_without_tls(
     monkeypatch.setattr(serving_module, "serve", announce_only)
     shown = run("fleet", "serve", path, "--host", host).stdout
     assert f"{path} at http://{host}:8080/v1/fleets/fleet\n" in shown
-    assert ("Other machines can reach this service, and the connection is not encrypted." in shown) == is_warned
+    assert ("Other machines can reach this address, and the connection is not encrypted." in shown) == is_warned

@@ -82,7 +82,7 @@ def test_every_policy_is_judged_by_one_promise_and_its_own_tolerance() -> None:
 
 
 def test_settings_apply_to_the_policies_that_have_them() -> None:
-    settings = ("--set", "cohort_size=10", "--set", "rbcsf.speed_weight=0")
+    settings = ("--set", "cohort_size=10", "--set", "speed_weight=0")
     result = simulated("rbcsf", "random", "--rounds", "30", *settings)
     assert [row["mean_cohort"] for row in result] == [10.0, 10.0]
     assert "speed_weight 0" in result[0]["policy"]
@@ -262,14 +262,22 @@ def test_the_settings_of_the_study_of_a_dataset_apply_only_to_its_model() -> Non
     }
 
 
+class Terminal(io.StringIO):
+    """A terminal at which somebody types an answer."""
+
+    def isatty(self) -> bool:
+        return True
+
+
 def test_a_deletion_is_confirmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = _saved(tmp_path)
-    monkeypatch.setattr(sys, "stdin", io.StringIO("n\n"))
+    assert "answer yes, or pass --yes" in error_of("runs", "delete", store, "1")
+    monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
     refused = run("runs", "delete", store, "1")
     assert refused.returncode != 0
     assert "Delete run 1 (random, 5 rounds)? [y/N]" in refused.stdout
     assert len(json.loads(run("runs", "show", store, "--json").stdout)) == 1
-    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
     assert run("runs", "delete", store, "1").stdout.endswith("deleted run 1\n")
     assert json.loads(run("runs", "show", store, "--json").stdout) == []
 
@@ -383,7 +391,7 @@ def test_errors_are_reported_in_one_line(tmp_path: Path) -> None:
     assert "(did you mean 'speed_weight'?)" in error_of("simulate", "rbcsf", "--set", "speed_wait=3")
     unused = error_of("simulate", "fair-pace", "random", "--set", "speed_weight=3")
     assert "--set speed_weight=3 has no effect: it is no setting of fair-pace, random" in unused
-    assert "no setting of random" in error_of("simulate", "random", "--set", "rbcsf.speed_weight=3")
+    assert "as rbcsf:NAME=VALUE" in error_of("simulate", "random", "--set", "rbcsf.speed_weight=3")
     assert "write a setting as NAME=VALUE" in error_of("simulate", "rbcsf", "--set", "speed_weight")
     assert "(did you mean 'availability'?)" in error_of("simulate", "--world", "availabilty=0.3")
     assert "largest feasible rate is 0.2" in error_of("simulate", "rbcsf", "--set", "guaranteed_rate=0.3")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
 
 from turnout.cli.advice import describe
@@ -110,36 +109,25 @@ STYLE: Mapping[str, Any] = {
 }
 
 
-class LazyCommands(Mapping[str, Any]):
-    """Commands by name. The module of a command is imported when it is looked up, so that each starts fast."""
-
-    def __init__(self, commands: Mapping[str, str | Group]) -> None:
-        self._commands = commands
-
-    def __getitem__(self, name: str) -> Any:
-        """Imports a command and returns it as typer represents it."""
-        command = self._commands[name]
-        return _load(command, name) if isinstance(command, str) else _build_group(command, name)
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterates over the names."""
-        return iter(self._commands)
-
-    def __len__(self) -> int:
-        """Returns the number of commands."""
-        return len(self._commands)
-
-
 class LazyGroup(TyperGroup):
-    """A group of commands. Only its help, which shows a line about each of them, imports all."""
+    """A group of commands. The module of a command is imported when it is looked up, so that each starts fast.
+
+    Only the help, which shows a line about each command, imports all.
+    """
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = LazyCommands(COMMANDS)  # type: ignore[assignment]  # nothing is ever added to it
+        self.use(COMMANDS)
 
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
-        """Returns the names of the commands."""
-        return list(self.commands)
+    def use(self, commands: Mapping[str, str | Group]) -> None:
+        """Sets the commands of the group; typer reads their names only."""
+        self._places = commands
+        self.commands = dict.fromkeys(commands)  # type: ignore[assignment]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        """Imports a command and returns it as typer represents it; None if there is none."""
+        place = self._places.get(cmd_name)
+        return place if place is None else _build(place, cmd_name)
 
 
 @cache
@@ -151,12 +139,15 @@ def _load(function: str, name: str) -> Any:
     return typer.main.get_group(parent).commands[name]
 
 
-def _build_group(group: Group, name: str) -> TyperGroup:
-    parent = typer.Typer(name=name, cls=LazyGroup, help=group.help, **STYLE)
+def _build(place: str | Group, name: str) -> Any:
+    if isinstance(place, str):
+        return _load(place, name)
+    parent = typer.Typer(name=name, cls=LazyGroup, help=place.help, **STYLE)
     parent.callback()(lambda: None)
-    built = typer.main.get_group(parent)
-    built.commands = LazyCommands(group.commands)  # type: ignore[assignment]
-    return built
+    group = typer.main.get_group(parent)
+    assert isinstance(group, LazyGroup)
+    group.use(place.commands)
+    return group
 
 
 app = typer.Typer(
@@ -217,5 +208,7 @@ def main() -> None:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    Console(stderr=True, soft_wrap=True, highlight=False).print(message, markup=False)
+    from turnout.cli.options import say  # most commands do not fail, and --version and completion start faster without
+
+    say(*message.splitlines(), err=True)
     sys.exit(code)

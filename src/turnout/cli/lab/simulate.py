@@ -8,9 +8,15 @@ from typing import Annotated
 
 import typer
 
-from turnout.cli.completion import complete_policies
-from turnout.cli.lab.comparing import ContenderRuns, TargetOption, baseline_index, show_comparison
-from turnout.cli.lab.judging import PromiseOption, ToleranceOption
+from turnout.cli.lab.comparing import (
+    BaselineOption,
+    ContenderRuns,
+    PromiseOption,
+    TargetOption,
+    ToleranceOption,
+    baseline_index,
+    show_comparison,
+)
 from turnout.cli.lab.measuring import Contender
 from turnout.cli.lab.plans import (
     AddressOption,
@@ -46,10 +52,7 @@ def simulate(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="First seed.")] = 0,
     concurrency: ConcurrencyOption = None,
-    baseline: Annotated[
-        str | None,
-        typer.Option(help="Policy to compare with; by default random, or the first.", autocompletion=complete_policies),
-    ] = None,
+    baseline: BaselineOption = None,
     promise: PromiseOption = None,
     tolerance: ToleranceOption = None,
     target: TargetOption = None,
