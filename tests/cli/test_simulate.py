@@ -323,25 +323,6 @@ def test_the_check_states_what_is_proved_about_the_tolerance() -> None:
     assert "tolerance must be above 0" in error_of("check", "--tolerance", "0")
 
 
-def test_a_guaranteed_rate_in_a_file_is_checked(tmp_path: Path) -> None:
-    config = tmp_path / "study.toml"
-    config.write_text(CONFIG.replace("speed_weight = 5.0", "guaranteed_rate = 0.3"))
-    assert run("check", "--config", str(config)).returncode == 1
-
-
-def test_a_guaranteed_rate_in_a_file_may_be_a_fraction_but_not_one_per_client(tmp_path: Path) -> None:
-    config = tmp_path / "study.toml"
-    for value, rate in (('"3/20"', 0.15), ("0.15", 0.15), ('"1/3"', 1 / 3)):
-        config.write_text(CONFIG.replace("speed_weight = 5.0", f"guaranteed_rate = {value}"))
-        assert json.loads(run("check", "--config", str(config), "--json").stdout)["rate"] == pytest.approx(rate)
-    config.write_text(CONFIG.replace("speed_weight = 5.0", "guaranteed_rate = [0.1, 0.2]"))
-    assert "guaranteed_rate must be one number here" in error_of("check", "--config", str(config))
-    config.write_text(CONFIG.replace("speed_weight = 5.0", 'guaranteed_rate = "often"'))
-    assert "guaranteed_rate must be a number or a fraction such as '3/20', not 'often'" in error_of(
-        "check", "--config", str(config)
-    )
-
-
 def test_the_check_names_the_clients_that_are_rarely_available() -> None:
     shares = ",".join(["0.1"] * 12 + ["0.9"] * 3)
     shown = run("check", "--availability", shares, "--rate", "0.09").stdout
@@ -362,16 +343,6 @@ def test_a_tolerance_that_no_smaller_one_could_prove_is_not_advised() -> None:
     assert answer["proved_bound"] == pytest.approx(0.4 - 0.15 + 0.15 * 39 / 8)
     assert answer["tolerance_for_proof"] is None
     assert run("check", "--tolerance", "0.4").stdout.endswith("nobody is ever 0.9812 turns behind.\n")
-
-
-def test_the_check_uses_the_cohort_size_of_the_policy_with_a_guarantee_in_the_file(tmp_path: Path) -> None:
-    config = tmp_path / "study.toml"
-    policies = [("random", 3), ("rbcsf", 20)]
-    text = "".join(f'[[policy]]\nname = "{name}"\ncohort_size = {size}\n' for name, size in policies)
-    config.write_text(f"[world]\nclients = 100\n{text}")
-    done = run("check", "--config", str(config), "--json")
-    assert done.returncode == 0
-    assert json.loads(done.stdout)["cohort_size"] == 20
 
 
 def test_errors_are_reported_in_one_line(tmp_path: Path) -> None:

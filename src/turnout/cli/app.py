@@ -26,78 +26,62 @@ class Group(NamedTuple):
     commands: Mapping[str, str | Group]
 
 
+def _in(module: str, *functions: str) -> dict[str, str]:
+    """Returns the commands that are functions of a module, under their own names."""
+    return {function.strip("_").replace("_", "-"): f"{module}:{function}" for function in functions}
+
+
+TOKENS = Group(
+    "Create, list and revoke the tokens of a fleet's HTTP service.\n\n"
+    "Example: turnout fleet tokens create fleet.turnout --role server",
+    _in("fleet.tokens", "create", "list_", "revoke"),
+)
 FLEET = Group(
     "Create, inspect and operate the file of a live fleet, and serve it.\n\n"
     "Example: turnout fleet status fleet.turnout",
     {
-        "create": "fleet.create:create",
-        "amend": "fleet.amend:amend",
-        "status": "fleet.status:status",
-        "history": "fleet.status:history",
-        "explain": "fleet.explain:explain",
-        "certify": "fleet.certify:certify",
-        "dashboard": "fleet.dashboard:dashboard",
-        "serve": "fleet.serve:serve",
-        "tokens": Group(
-            "Create, list and revoke the tokens of a fleet's HTTP service.\n\n"
-            "Example: turnout fleet tokens create fleet.turnout --role server",
-            {
-                "create": "fleet.tokens:create",
-                "list": "fleet.tokens:list_",
-                "revoke": "fleet.tokens:revoke",
-            },
-        ),
-        "replay": "fleet.replay:replay",
-        "export": "fleet.status:export",
-        "doctor": "fleet.operate:doctor",
-        "backup": "fleet.operate:backup",
-        "compact": "fleet.operate:compact",
-        "retire": "fleet.operate:retire",
-        "forget": "fleet.operate:forget",
-        "abandon-round": "fleet.operate:abandon_round",
+        **_in("fleet.create", "create"),
+        **_in("fleet.amend", "amend"),
+        **_in("fleet.status", "status", "history", "export"),
+        **_in("fleet.explain", "explain"),
+        **_in("fleet.certify", "certify"),
+        **_in("fleet.replay", "replay"),
+        **_in("fleet.dashboard", "dashboard"),
+        **_in("fleet.serve", "serve"),
+        "tokens": TOKENS,
+        **_in("fleet.operate", "doctor", "backup", "compact", "retire", "forget", "abandon_round"),
     },
 )
 RUNS = Group(
     "Show, compare, export and delete the runs of a store.\n\nExample: turnout runs show results/runs.turnout",
-    {
-        "show": "lab.runs:show",
-        "compare": "lab.runs:compare",
-        "export": "lab.runs:export",
-        "delete": "lab.runs:delete",
-    },
+    _in("lab.runs", "show", "compare", "export", "delete"),
 )
 STUDY = Group(
     "Repeat the studies of this project, rank policies, train models and tune settings.\n\n"
     "Example: turnout study reproduce queues --seeds 5 --out results",
-    {
-        "leaderboard": "studies.leaderboard:leaderboard",
-        "reproduce": "studies.reproduce:reproduce",
-        "train": "studies.train:train",
-        "tune": "studies.tune:tune",
-    },
+    {name: f"studies.{name}:{name}" for name in ("leaderboard", "reproduce", "train", "tune")},
 )
 DATA = Group(
     "List, download and verify datasets, and split them over clients.\n\nExample: turnout data list",
-    {"list": "lab.data:list_datasets", "fetch": "lab.data:fetch", "partition": "lab.data:partition"},
+    _in("lab.data", "list_", "fetch", "partition"),
 )
 TRACES = Group(
     "Describe, check and convert traces of real devices: availability, speed and bandwidth (docs/traces.md).\n\n"
     "To simulate them: turnout simulate --world name=traces --world traces=FILE\n\n"
     "Example: turnout traces describe traces.csv",
-    {"describe": "lab.traces:describe", "convert": "lab.traces:convert"},
+    _in("lab.traces", "describe", "convert"),
 )
 #: All commands, in the order of the help.
 COMMANDS: Mapping[str, str | Group] = {
-    "demo": "studies.demo:demo",
+    **_in("studies.demo", "demo"),
     "fleet": FLEET,
-    "verify": "fleet.certify:verify",
-    "check": "lab.check:check",
-    "simulate": "lab.simulate:simulate",
+    **_in("fleet.certify", "verify"),
+    **_in("lab.check", "check"),
+    **_in("lab.simulate", "simulate"),
     "runs": RUNS,
     "study": STUDY,
-    "policies": "plugins.catalogue:policies",
-    "worlds": "plugins.catalogue:worlds",
-    "new": "plugins.new:new",
+    **_in("plugins.catalogue", "policies", "worlds"),
+    **_in("plugins.new", "new"),
     "traces": TRACES,
     "data": DATA,
 }

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 from rich.console import Console
 
-from turnout.cli.lab.plans import ConfigOption, read_config
-from turnout.cli.naming import load_here
 from turnout.cli.options import JsonOption, print_json
 from turnout.counting import counted
 from turnout.errors import InfeasiblePromise, SettingError
-from turnout.kernel.arrays import FloatArray, exact_rate
+from turnout.kernel.arrays import FloatArray
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, as_tolerance
 from turnout.kernel.fairness import DEFAULT_RATE
 from turnout.kernel.feasibility import largest_feasible_rate, require_feasible
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.slots.limits import slot_limits
-from turnout.lab.worlds.registry import make_world
-from turnout.policies.registry import load_policies, setting_names
 
 #: Above this share of the largest rate at full speed, hardly any slot is free for fast clients.
 SAFE = 0.9
@@ -52,7 +48,6 @@ def check(
         str | None,
         typer.Option(help="With --concurrency, seconds of a turn: one number for all, or one per client: 60,60,480."),
     ] = None,
-    config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Check whether a promise is feasible, how much slack it has, which clients are at risk, and what is proved.
@@ -65,14 +60,18 @@ def check(
     """
     if concurrency is not None:
         unused = {"--cohort-size": cohort_size, "--availability": availability, "--tolerance": tolerance}
-        for name, value in {**unused, "--config": config}.items():
+        for name, value in unused.items():
             if value is not None:
                 raise SettingError(f"{name} cannot be used with --concurrency: omit it")
-        answer = _slot_answer(_seconds(times, clients), concurrency, rate)
+        if times is None:
+            raise SettingError("--concurrency needs --times, the seconds of a turn: one number, or one per client")
+        answer = _slot_answer(_per_client("times", times, "60 or 60,60,480", clients), concurrency, rate)
     elif times is not None:
         raise SettingError("--times needs --concurrency: rounds wait for the slowest client, whatever it takes")
     else:
-        answer = _answer(_question(clients, cohort_size, rate, availability, tolerance, config))
+        shares = _per_client("availability", availability or "0.8", "0.8 or 0.8,0.5,0.9", clients)
+        promise = DEFAULT_RATE if rate is None else rate, DEFAULT_TOLERANCE if tolerance is None else tolerance
+        answer = _answer(shares, cohort_size or 8, *promise)
     if json:
         print_json(answer)
     else:
@@ -83,17 +82,7 @@ def check(
         raise typer.Exit(1)
 
 
-class Question(NamedTuple):
-    """What is checked: the availability of each client, the size of a cohort, and the promise."""
-
-    availability: FloatArray
-    cohort_size: int
-    rate: float
-    tolerance: float
-
-
-def _answer(question: Question) -> dict[str, Any]:
-    shares, size, rate, tolerance = question
+def _answer(shares: FloatArray, size: int, rate: float, tolerance: float) -> dict[str, Any]:
     rates, largest = np.full(len(shares), rate), float(largest_feasible_rate(shares, size))
     remedy = None
     try:
@@ -109,52 +98,9 @@ def _answer(question: Question) -> dict[str, Any]:
         "slack": largest - rate,
         "clients_at_risk": np.flatnonzero(shares < 1.25 * rate).tolist(),
         "remedy": remedy,
-        "tolerance": tolerance,
+        "tolerance": float(as_tolerance(tolerance)),
         **_proved(len(shares), size, rate, tolerance),
     }
-
-
-def _question(
-    clients: int | None,
-    cohort_size: int | None,
-    rate: float | None,
-    availability: str | None,
-    tolerance: float | None,
-    config: Any,
-) -> Question:
-    """Returns the values of the command line, else those of the file, else the defaults.
-
-    Args:
-        clients: The number of clients.
-        cohort_size: The number of clients per round.
-        rate: The guaranteed rate.
-        availability: One probability, or one per client, as text.
-        tolerance: The tolerance in turns.
-        config: The file.
-    """
-    file = {} if config is None else read_config(config)
-    for table in file.get("policy", []):
-        load_policies(load_here(table["name"]), table)
-    world = dict(file.get("world", {}))
-    policy = _policy_with_guarantee(file.get("policy", []))
-    if clients is not None:
-        world["clients"] = clients
-    if availability is not None:
-        numbers = _parse_numbers("availability", availability, "0.8 or 0.8,0.5,0.9")
-        world["availability"] = numbers[0] if len(numbers) == 1 else numbers
-        if len(numbers) > 1:
-            world["clients"] = len(numbers) if clients is None else clients
-    name = world.pop("name", "paper")
-    promised = rate if rate is not None else policy.get("guaranteed_rate", DEFAULT_RATE)
-    if isinstance(promised, list):
-        raise SettingError("guaranteed_rate must be one number here; the policy checks rates per client")
-    allowed = policy.get("tolerance", DEFAULT_TOLERANCE) if tolerance is None else tolerance
-    return Question(
-        availability=np.array(make_world(load_here(name), 0, **world).availability),
-        cohort_size=cohort_size or policy.get("cohort_size", 8),
-        rate=float(exact_rate(promised)),
-        tolerance=float(as_tolerance(allowed)),
-    )
 
 
 def _proved(clients: int, cohort_size: int, rate: float, tolerance: float) -> dict[str, float | None]:
@@ -167,18 +113,15 @@ def _proved(clients: int, cohort_size: int, rate: float, tolerance: float) -> di
     return {"proved_bound": bound, "tolerance_for_proof": needed if needed > rate else None}
 
 
-def _policy_with_guarantee(policies: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the first policy with a guaranteed rate, stated or by default; an empty dict if there is none."""
-    stated = [policy for policy in policies if "guaranteed_rate" in policy]
-    by_default = [policy for policy in policies if "guaranteed_rate" in setting_names(policy["name"])]
-    return next(iter(stated + by_default), {})
-
-
-def _parse_numbers(name: str, text: str, example: str) -> list[float]:
+def _per_client(name: str, text: str, example: str, clients: int | None) -> FloatArray:
+    """Returns one number for each client, from one number for all or one per client, as text."""
     try:
-        return [float(number) for number in text.split(",")]
+        numbers = [float(number) for number in text.split(",")]
     except ValueError:
         raise SettingError(f"{name} must be numbers, such as {example}, not {text!r}") from None
+    if len(numbers) > 1 and clients not in (None, len(numbers)):
+        raise SettingError(f"{name} has {len(numbers)} numbers, but there are {clients} clients: give one per client")
+    return np.array(numbers * (clients or 40) if len(numbers) == 1 else numbers)
 
 
 def _lines(answer: dict[str, Any]) -> Iterator[str]:
@@ -240,12 +183,3 @@ def _slot_lines(answer: dict[str, Any]) -> Iterator[str]:
     best = answer["largest_rate_of_any_server"]
     if best > largest * (1 + 1e-6):
         yield f"A server that gave spare slots to slow clients on purpose could guarantee {best:.6g}."
-
-
-def _seconds(times: str | None, clients: int | None) -> FloatArray:
-    if times is None:
-        raise SettingError("--concurrency needs --times, the seconds of a turn: one number, or one per client")
-    numbers = _parse_numbers("times", times, "60 or 60,60,480")
-    if len(numbers) > 1 and clients not in (None, len(numbers)):
-        raise SettingError(f"times has {len(numbers)} numbers, but there are {clients} clients: give one per client")
-    return np.array(numbers * (clients or 40) if len(numbers) == 1 else numbers)

@@ -6,7 +6,7 @@ import json as json_module
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from rich import box
@@ -66,13 +66,6 @@ LEFT = ("policy", "status")
 WIDE = 100
 
 
-class ContenderRuns(NamedTuple):
-    """A policy and its runs in a store, one per seed."""
-
-    contender: Contender
-    runs: Sequence[int]
-
-
 def status_cell(status: PromiseStatus, tolerance: float) -> str:
     """Returns a status for a table; "behind" says that it is within the tolerance.
 
@@ -122,7 +115,7 @@ def baseline_index(contenders: Sequence[Contender], baseline: str | None) -> int
 
 def show_comparison(
     store: RunStore,
-    contenders: Sequence[ContenderRuns],
+    contenders: Sequence[Contender],
     reference: int,
     promise: JudgedPromise,
     target: float | None,
@@ -141,23 +134,20 @@ def show_comparison(
         folder: The folder for figures, data and table, or None.
         json: Print JSON instead of a table.
     """
-    lengths = [store.info(run).rounds for _, runs in contenders for run in runs]
+    lengths = [store.info(run).rounds for contender in contenders for run in contender.runs]
     rounds = common_length(lengths)
-
-    def runs_of(entry: ContenderRuns) -> list[RoundColumns]:
-        return [first_rounds(store.columns(run), rounds) for run in entry.runs]
-
+    runs = [[first_rounds(store.columns(run), rounds) for run in contender.runs] for contender in contenders]
     comparison = Comparison(
-        measured=[measure(entry.contender, runs_of(entry), promise, target) for entry in contenders],
+        measured=[measure(*pair, promise, target) for pair in zip(contenders, runs, strict=True)],
         reference=reference,
         promise=promise,
         rounds=rounds,
         lengths=(min(lengths), max(lengths)),
         target=target,
-        concurrency=contenders[0].contender.plan.get("concurrency"),
     )
     if folder is not None:
-        write_comparison(comparison, {entry.contender.name: runs_of(entry) for entry in contenders}, folder)
+        names = (contender.name for contender in contenders)
+        write_comparison(comparison, dict(zip(names, runs, strict=True)), folder)
     if json:
         print_json(comparison.as_dict())
         return

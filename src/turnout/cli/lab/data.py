@@ -22,7 +22,7 @@ from turnout.lab.training.partition import partition as partition_labels
 NameArgument = Annotated[str, typer.Argument(help=f"Dataset: {', '.join(SOURCES)}.", autocompletion=complete_datasets)]
 
 
-def list_datasets(json: JsonOption = False) -> None:
+def list_(json: JsonOption = False) -> None:
     """List the datasets, their licences and their folders.
 
     Example: turnout data list

@@ -32,12 +32,13 @@ MEANS = (
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A policy of a comparison: its name, its settings as a plan holds them, its seeds, and its tolerance."""
+    """A policy of a comparison: its name, its plan, its seeds, its tolerance, and its runs in a store, one per seed."""
 
     name: str
     plan: Mapping[str, Any]
     seeds: Sequence[int]
     tolerance: Tolerance
+    runs: Sequence[int] = ()
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -71,7 +72,6 @@ class Comparison:
         rounds: The number of rounds that are compared.
         lengths: The smallest and the largest number of rounds of a run.
         target: The accuracy whose time is measured, or None.
-        concurrency: The number of slots without rounds, or None.
     """
 
     measured: Sequence[Measurement]
@@ -79,8 +79,13 @@ class Comparison:
     promise: JudgedPromise
     rounds: int
     lengths: tuple[int, int]
-    target: float | None
-    concurrency: int | None
+    target: float | None = None
+
+    @property
+    def concurrency(self) -> int | None:
+        """The number of slots without rounds, or None."""
+        slots: int | None = self.measured[0].contender.plan.get("concurrency")
+        return slots
 
     @property
     def baseline(self) -> str:

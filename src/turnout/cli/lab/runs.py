@@ -14,7 +14,6 @@ from turnout.cli.advice import describe
 from turnout.cli.completion import completing
 from turnout.cli.lab.comparing import (
     BaselineOption,
-    ContenderRuns,
     PromiseOption,
     TargetOption,
     ToleranceOption,
@@ -169,7 +168,7 @@ def compare(
     with RunStore(store, read_only=True) as opened:
         infos = [opened.info(run) for run in chosen] if chosen else opened.runs()
         entries = _group_runs([info for info in infos if info.rounds], tolerance)
-        reference = baseline_index([entry.contender for entry in entries], baseline)
+        reference = baseline_index(entries, baseline)
         guarantees = [guarantee_of_run(opened.info(entry.runs[0])) for entry in entries]
         judged_by = first_promise(guarantees, promise)
         show_comparison(opened, entries, reference, judged_by, target, out, json=json)
@@ -233,7 +232,7 @@ def _as_dict(info: RunInfo) -> dict[str, Any]:
     }
 
 
-def _group_runs(infos: Sequence[RunInfo], tolerance: float | None) -> list[ContenderRuns]:
+def _group_runs(infos: Sequence[RunInfo], tolerance: float | None) -> list[Contender]:
     """Returns one contender per policy, with the seeds that all of them have; says if some are left out.
 
     Args:
@@ -265,13 +264,12 @@ def _group_runs(infos: Sequence[RunInfo], tolerance: float | None) -> list[Conte
     if left_out:
         common = f"only seeds that all policies have are compared, {', '.join(map(str, seeds))}"
         say(f"{counted(left_out, 'run', 'are')} left out: {common}", err=True)
-    return [_contender([by_seed[seed] for seed in seeds], seeds, tolerance) for by_seed in groups.values()]
-
-
-def _contender(infos: Sequence[RunInfo], seeds: Sequence[int], tolerance: float | None) -> ContenderRuns:
-    plan = infos[0].plan
-    allowed = judged_tolerance(guarantee_of_run(infos[0]), tolerance)
-    return ContenderRuns(Contender(RunPlan.from_dict(plan).name, plan, seeds, allowed), [info.id for info in infos])
+    contenders = []
+    for by_seed in groups.values():
+        first = by_seed[seeds[0]]
+        allowed, runs = judged_tolerance(guarantee_of_run(first), tolerance), [by_seed[seed].id for seed in seeds]
+        contenders.append(Contender(RunPlan.from_dict(first.plan).name, first.plan, seeds, allowed, runs))
+    return contenders
 
 
 def _key(info: RunInfo, names: Sequence[str]) -> str:

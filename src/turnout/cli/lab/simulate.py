@@ -10,7 +10,6 @@ import typer
 
 from turnout.cli.lab.comparing import (
     BaselineOption,
-    ContenderRuns,
     PromiseOption,
     TargetOption,
     ToleranceOption,
@@ -98,8 +97,8 @@ def simulate(
         named.setdefault(plan.name, []).extend(runs)  # labels of a configuration file may be equal
     machines = Machines(workers, device, backend, address)
     with played(named, store, machines, Tracks(track), out=out) as opened:
-        contended = [
-            ContenderRuns(entry, [run_id(opened, plan) for plan in runs])
+        entries = [
+            replace(entry, runs=[run_id(opened, plan) for plan in runs])
             for entry, runs in zip(entries, by_policy, strict=True)
         ]
-        show_comparison(opened, contended, reference, judged_by, target, out, json=json)
+        show_comparison(opened, entries, reference, judged_by, target, out, json=json)

@@ -70,8 +70,6 @@ def demo(
             promise=PROMISE,
             rounds=rounds,
             lengths=(rounds, rounds),
-            target=None,
-            concurrency=None,
         )
         drawn = importlib.util.find_spec("matplotlib") is not None
         if drawn:
