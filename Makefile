@@ -76,7 +76,7 @@ coverage: setup  ## measure which lines and branches the tests execute; details 
 	$(BIN)/coverage run -m pytest -q -n $(WORKERS) --dist worksteal -m 'not framework and not thorough' $(COVERED)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage html --quiet
-	$(BIN)/coverage json --quiet -o - | $(BIN)/python tests/coverage_summary.py
+	$(BIN)/coverage report --skip-covered
 
 # pfl and OpenFL do not install with newer versions of Python; their tests are skipped then.
 OTHERS = $(shell $(PYTHON) -c 'import sys; print("" if sys.version_info >= (3, 13) else "$(FRAMEWORKS)/.installed")')

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,6 +53,14 @@ def progress_bar() -> Progress:
     """Returns a progress bar on standard error, which is disabled unless standard error is a terminal."""
     console = Console(stderr=True)
     return Progress(transient=True, console=console, disable=not console.is_terminal)
+
+
+@contextmanager
+def showing_progress(description: str) -> Iterator[Callable[[int, int | None], None]]:
+    """Yields a callback that shows how much is done, of how much."""
+    with progress_bar() as progress:
+        task = progress.add_task(description, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
 def make_table(*headings: str, title: str | Text | None = None) -> Table:

@@ -16,8 +16,8 @@ from turnout.cli.options import (
     confirm,
     print_json,
     print_table,
-    progress_bar,
     say,
+    showing_progress,
 )
 from turnout.counting import counted
 from turnout.errors import SettingError
@@ -88,9 +88,8 @@ def backup(
 
     Example: turnout fleet backup fleet.turnout backup-monday.turnout
     """
-    with progress_bar() as progress:
-        task = progress.add_task("pages", total=None)
-        back_up_fleet(file, copy, lambda done, total: progress.update(task, completed=done, total=total))
+    with showing_progress("pages") as watch:
+        back_up_fleet(file, copy, watch)
     with FleetReader(copy) as reader:
         rounds = "closed rounds" if reader.settings.has_rounds else "turns"
         say(f"{copy} has all {reader.round:,} {rounds} of {counted(len(reader.clients), 'client')}.")

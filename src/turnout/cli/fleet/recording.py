@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from turnout.kernel.slots.turns import FINISHED, STARTED, InFlight, StartedTurn
 from turnout.lab.analysis.replay.recording import COLD_START, Recording, Stage, record_run
 from turnout.lab.columns import RoundColumns
 from turnout.lab.worlds.recorded import RecordedHistory
-from turnout.live import PAPER_FEATURES, Amendment, FleetReader, SchedulerSettings
+from turnout.live import PAPER_FEATURES, FleetReader, SchedulerSettings
 from turnout.live._internals import SURPLUS, RecordedRound, RecordedTurn, is_fleet, live_policy
 from turnout.policies.base import SelectionPolicy
 
@@ -31,13 +32,6 @@ SLOT_NOTES = (
     "clients that were training at a decision of the record count as available at this decision of the replay",
     "late clients teach that they were late, not their actual times",
 )
-
-
-class AmendedSettings(NamedTuple):
-    """The settings of a fleet from one amendment to the next; `after` is the number of recorded rounds before them."""
-
-    after: int
-    settings: SchedulerSettings
 
 
 def read_recording(path: Path, run: int | None = None) -> Recording:
@@ -117,14 +111,14 @@ def _recording(
         notes: What to know about them; notes about amended settings are added.
     """
     settings, features, width = reader.settings, reader.features, known.contexts.shape[1]
-    amended = _amended_settings(reader.stored_settings(0), reader.amendments, numbers)
+    amended = _amended_settings(reader, numbers)
     unit = TimeUnit.of(settings.concurrency)
     if len(amended) > 1:
-        changes = ", ".join(str(numbers[stage.after - 1]) for stage in amended[1:])
+        changes = ", ".join(str(numbers[after - 1]) for after, _ in amended[1:])
         notes.append(f"the settings were amended after {unit} {changes}: each {unit} has the settings of its time")
-    if len({stage.settings.deadline for stage in amended}) > 1:
+    if len({stage.deadline for _, stage in amended}) > 1:
         notes.append(f"resampled times meet the present deadline, {settings.deadline}, in all {unit.plural}")
-    over_selects = any(stage.settings.overcommit != 1 for stage in amended)
+    over_selects = any(stage.overcommit != 1 for _, stage in amended)
     if over_selects:
         notes.append("over-selection is not replayed: the cohort has the requested size, and the server waits for all")
     # A cold start is a flag; the same feature with other values is not one.
@@ -137,7 +131,7 @@ def _recording(
         columns=columns,
         past=RecordedHistory(known, COLD_START if is_flag else None, deadline, offers),
         policy=settings.policy,
-        stages=_stages(amended, width, known.clients),
+        stages=tuple(_stage(*stage, width, known.clients) for stage in amended),
         slots=settings.concurrency,
         over_selects=over_selects,
         notes=tuple(notes),
@@ -150,26 +144,21 @@ def _features_since(reader: FleetReader) -> int:
     return max((amendment.round for amendment in reader.amendments if amendment.has_new_features), default=0)
 
 
-def _amended_settings(
-    created: Mapping[str, Any], amendments: Sequence[Amendment], kept: Sequence[int]
-) -> list[AmendedSettings]:
-    """Returns the settings in force between the kept rounds; the first for those before any amendment."""
-    stages = [AmendedSettings(0, SchedulerSettings.from_dict(created))]
-    for amendment in amendments:
-        after = sum(number <= amendment.round for number in kept)
-        stage = AmendedSettings(after, SchedulerSettings.from_dict(amendment.settings))
-        stages = [*(earlier for earlier in stages if earlier.after < after), stage]
+def _amended_settings(reader: FleetReader, numbers: Sequence[int]) -> list[tuple[int, SchedulerSettings]]:
+    """Returns the settings from one amendment to the next, each with the number of used rounds before them."""
+    stages = [(0, SchedulerSettings.from_dict(reader.stored_settings(0)))]
+    for amendment in reader.amendments:
+        after = bisect_right(numbers, amendment.round)
+        stages = [*(earlier for earlier in stages if earlier[0] < after)]
+        stages.append((after, SchedulerSettings.from_dict(amendment.settings)))
     return stages
 
 
-def _stages(amended: Sequence[AmendedSettings], width: int, clients: int) -> tuple[Stage, ...]:
-    def stage(after: int, settings: SchedulerSettings) -> Stage:
-        def build(policy: str, own: Mapping[str, Any]) -> SelectionPolicy:
-            return live_policy(replace(settings, policy=policy, settings=own), width, clients)
+def _stage(after: int, settings: SchedulerSettings, width: int, clients: int) -> Stage:
+    def build(policy: str, own: Mapping[str, Any]) -> SelectionPolicy:
+        return live_policy(replace(settings, policy=policy, settings=own), width, clients)
 
-        return Stage(after, settings.settings, build)
-
-    return tuple(stage(after, settings) for after, settings in amended)
+    return Stage(after, settings.settings, build)
 
 
 def _offers(reader: FleetReader, rounds: Sequence[int], clients: int, width: int) -> FloatArray | None:
@@ -226,7 +215,7 @@ def _round_records(rounds: Sequence[RecordedRound], clients: int, *, wait_for_al
             available=_mask(closed.available, clients),
             outcomes=np.where(surplus, "arrived", closed.outcomes) if wait_for_all else closed.outcomes,
             losses=closed.losses,
-            late_arrivals=_late(late),
+            late_arrivals=_late(late) if late else None,
         )
         records.append(RoundRecord(Selection(number, closed.rows), report))
         for at, row in enumerate(closed.rows.tolist()):
@@ -234,13 +223,9 @@ def _round_records(rounds: Sequence[RecordedRound], clients: int, *, wait_for_al
     return records
 
 
-def _late(arrivals: Sequence[tuple[int, int, FloatArray, float, float]]) -> LateArrivals | None:
-    if not arrivals:
-        return None
-    rounds, rows, contexts, deadlines, seconds = zip(*arrivals, strict=True)
-    return LateArrivals(
-        np.array(rounds), np.array(rows), np.array(contexts), np.array(deadlines), np.maximum(seconds, deadlines)
-    )
+def _late(arrivals: Sequence[tuple[int, int, FloatArray, float, float]]) -> LateArrivals:
+    rounds, rows, contexts, deadlines, seconds = map(np.array, zip(*arrivals, strict=True))
+    return LateArrivals(rounds, rows, contexts, deadlines, np.maximum(seconds, deadlines))
 
 
 def _judged_columns(

@@ -14,7 +14,7 @@ from turnout.cli.completion import complete_policies
 from turnout.cli.fleet.recording import read_recording
 from turnout.cli.lab.plans import contenders
 from turnout.cli.naming import apply_settings
-from turnout.cli.options import JsonOption, SettingOption, print_json, print_table, progress_bar, say
+from turnout.cli.options import JsonOption, SettingOption, print_json, print_table, say, showing_progress
 from turnout.counting import counted
 from turnout.lab.analysis.replay.recording import Recording
 from turnout.lab.analysis.replay.replay import ReplayFigure, ReplayResult
@@ -64,15 +64,8 @@ def replay(
     if policy is not None:
         plan = contenders([policy], None, settings, None, None, ())[0]
         name, given = plan.policy, dict(plan.settings)
-    with progress_bar() as progress:
-        task = progress.add_task("Replaying", total=None)
-        result = replay_rounds(
-            record,
-            name,
-            given,
-            draws=draws,
-            watch=lambda done, total: progress.update(task, completed=done, total=total),
-        )
+    with showing_progress("Replaying") as watch:
+        result = replay_rounds(record, name, given, draws=draws, watch=watch)
     if json:
         figures = {figure.name: figure._asdict() for figure in result.figures}
         recorded = {"policy": record.policy, "settings": dict(record.settings)}
