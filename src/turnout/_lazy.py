@@ -13,8 +13,8 @@ def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[
     """Returns `__getattr__` and `__dir__` of a package (PEP 562).
 
     The package lists its public names once, for type checkers, in a block `if TYPE_CHECKING:` as
-    `from module import Name as Name`. The block is read from the source when the first name is looked up; `__all__` has
-    the same names.
+    `from module import Name as Name`. The block is read from the source, which every distribution contains, when the
+    first name is looked up; `__all__` has the same names.
     """
 
     @cache

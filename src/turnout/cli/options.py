@@ -23,6 +23,8 @@ from turnout.log import printable as escaped
 #: The columns that never wrap: names, which users copy.
 NAMES = ("name", "setting")
 FleetArgument = Annotated[Path, typer.Argument(metavar="FILE", help="File of the fleet, such as fleet.turnout.")]
+ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT", help="Id of the client.")]
+RunOption = Annotated[int | None, typer.Option(min=1, help="Number of the run in a store; by default the only one.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 OutOption = Annotated[Path | None, typer.Option(help="File to write; by default standard output.")]

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from turnout.cli.options import JsonOption, print_json, print_table, say
+from turnout.cli.options import JsonOption, RunOption, print_json, print_table, say
 from turnout.errors import SettingError
 from turnout.kernel.certificate import TimeUnit
 from turnout.lab.analysis.explain import explain_run
@@ -52,9 +52,7 @@ def explain(
     round_: Annotated[
         int | None, typer.Option("--round", min=1, help="Round, or turn without rounds; by default the newest.")
     ] = None,
-    run: Annotated[
-        int | None, typer.Option(min=1, help="Number of the run in a store; by default the only one.")
-    ] = None,
+    run: RunOption = None,
     json: JsonOption = False,
 ) -> None:
     """Explain why a client was selected in a round and by what margin, or what it lacked.

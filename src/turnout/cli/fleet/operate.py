@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from turnout.cli.options import (
+    ClientArgument,
     FleetArgument,
     JsonOption,
     YesOption,
@@ -23,8 +24,6 @@ from turnout.counting import counted
 from turnout.errors import SettingError
 from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import Finding, back_up_fleet, examine
-
-ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT", help="Id of the client.")]
 
 
 def doctor(

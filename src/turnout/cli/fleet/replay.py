@@ -14,7 +14,7 @@ from turnout.cli.completion import complete_policies
 from turnout.cli.fleet.recording import read_recording
 from turnout.cli.lab.plans import contenders
 from turnout.cli.naming import apply_settings
-from turnout.cli.options import JsonOption, SettingOption, print_json, print_table, say, showing_progress
+from turnout.cli.options import JsonOption, RunOption, SettingOption, print_json, print_table, say, showing_progress
 from turnout.counting import counted
 from turnout.lab.analysis.replay.recording import Recording
 from turnout.lab.analysis.replay.replay import ReplayFigure, ReplayResult
@@ -47,9 +47,7 @@ def replay(
         typer.Option(help="Name of the policy; by default the recorded one.", autocompletion=complete_policies),
     ] = None,
     settings: SettingOption = None,
-    run: Annotated[
-        int | None, typer.Option(help="Number of the run in a store, as `turnout runs show` shows it.")
-    ] = None,
+    run: RunOption = None,
     draws: Annotated[int, typer.Option(min=2, help="Number of samples of times that were not recorded.")] = 20,
     json: JsonOption = False,
 ) -> None:

@@ -6,11 +6,10 @@ import json as json_module
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
-from typing import Annotated
 
 import typer
 
-from turnout.cli.options import FleetArgument, JsonOption, OutOption, print_json, print_table, say
+from turnout.cli.options import ClientArgument, FleetArgument, JsonOption, OutOption, print_json, print_table, say
 from turnout.counting import counted
 from turnout.errors import SettingError
 from turnout.kernel.certificate import Certificate, TimeUnit
@@ -37,11 +36,7 @@ def status(file: FleetArgument, json: JsonOption = False) -> None:
     print_table((), _status_rows(now, training), title=str(file))
 
 
-def history(
-    file: FleetArgument,
-    client: Annotated[str, typer.Argument(metavar="CLIENT", help="Id of the client.")],
-    json: JsonOption = False,
-) -> None:
+def history(file: FleetArgument, client: ClientArgument, json: JsonOption = False) -> None:
     """Show all turns of a client (times in seconds), its reliability, and how far it is behind its promise.
 
     Example: turnout fleet history fleet.turnout phone-17
