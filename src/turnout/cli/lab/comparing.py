@@ -171,7 +171,6 @@ def write_comparison(comparison: Comparison, runs: dict[str, list[RoundColumns]]
     data = comparison.as_dict()
     text = json_module.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     write_text(folder / "comparison.json", text)
-    write_text(folder / "comparison.csv", comparison.policies_table().to_csv())
     write_text(folder / "seeds.csv", comparison.seeds_table().to_csv())
     write_text(folder / "comparison.md", _markdown(comparison, data["policies"]))
     names = list(runs)

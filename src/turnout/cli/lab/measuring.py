@@ -155,15 +155,6 @@ class Comparison:
             parts.append(TablePart(constants, columns))
         return RunTable(parts)
 
-    def policies_table(self) -> RunTable:
-        """Returns one row per policy: means, half-widths, and the worst seed."""
-        rows = []
-        for measured, row in zip(self.measured, self.as_dict()["policies"], strict=True):
-            settings = flat_settings({"setting": measured.contender.settings})
-            figures = {name: value for name, value in row.items() if name not in ("settings", "per_seed")}
-            rows.append(TablePart({**flat_settings(figures), **settings}, {}))
-        return RunTable(rows)
-
     def _row(self, measured: Measurement) -> dict[str, Any]:
         values, baseline = measured.values, self.measured[self.reference].values
         relative = "total_time" if self.concurrency is None else "updates_per_second"
