@@ -76,11 +76,11 @@ coverage: setup  ## measure which lines and branches the tests execute; details 
 	$(BIN)/coverage run -m pytest -q -n $(WORKERS) --dist worksteal -m 'not framework and not thorough' $(COVERED)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage html --quiet
-	$(BIN)/coverage json --quiet -o - | $(BIN)/python tests/coverage_summary.py
+	$(BIN)/coverage report --skip-covered
 
 # pfl and OpenFL do not install with newer versions of Python; their tests are skipped then.
 OTHERS = $(shell $(PYTHON) -c 'import sys; print("" if sys.version_info >= (3, 13) else "$(FRAMEWORKS)/.installed")')
-test-frameworks: setup oldest nvflare-oldest $(OTHERS)  ## run complete applications of all frameworks, and the adapters with the oldest supported versions (15 min)
+test-frameworks: setup oldest $(OTHERS)  ## run complete applications of all frameworks, and the adapters with the oldest supported versions (15 min)
 	$(BIN)/python -m pytest -q -m framework tests
 
 torture: setup  ## kill the scheduler and the service many more times than the tests do, and try other examples of every property (20 min)
@@ -93,11 +93,6 @@ $(OLDEST)/.installed: tests/adapters/flower/oldest.txt
 	$(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
-
-oldest: oldest-flower lowest  ## test with the oldest supported versions of Flower and of all other dependencies
-
-oldest-flower: setup $(OLDEST)/.installed
-	PYTHONPATH=src $(OLDEST)/bin/python -m pytest -q tests/adapters/flower -p no:cacheprovider
 
 # The lowest versions that pyproject.toml allows, of what has no environment of its own. Some have no wheels for Python 3.12.
 LOWEST := .venv-lowest
@@ -117,7 +112,7 @@ ifeq ($(LOWEST_PYTHON),)
 lowest:
 	@echo "The lowest versions are tested with Python 3.11 only, which was not found: make lowest LOWEST_PYTHON=…"
 else
-lowest: setup $(LOWEST)/.installed
+lowest: setup $(LOWEST)/.installed  ## test with the lowest versions of the dependencies that pyproject.toml allows
 	PYTHONPATH=$(CURDIR)/src $(LOWEST)/bin/python -m pytest -q -n $(WORKERS) -p no:cacheprovider -o filterwarnings=default -m 'not framework' $(LOWEST_TESTS)
 endif
 
@@ -127,7 +122,8 @@ $(NVFLARE_OLDEST)/.installed: tests/adapters/nvflare/oldest.txt
 	$(NVFLARE_OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-nvflare-oldest: setup $(NVFLARE_OLDEST)/.installed  ## test the NVFlare adapter with the oldest supported NVFlare, also in its simulator
+oldest: setup $(OLDEST)/.installed $(NVFLARE_OLDEST)/.installed lowest  ## test with the oldest supported versions of Flower, NVFlare and all other dependencies
+	PYTHONPATH=src $(OLDEST)/bin/python -m pytest -q tests/adapters/flower -p no:cacheprovider
 	PYTHONPATH=$(CURDIR)/src $(NVFLARE_OLDEST)/bin/python -m pytest -q tests/adapters/nvflare -p no:cacheprovider
 
 # In an environment of their own: vantage6 needs an older click, OpenFL an older NumPy than .venv has.
@@ -143,29 +139,8 @@ other-frameworks: setup $(FRAMEWORKS)/.installed  ## run fair selection in pfl-r
 	PYTHONPATH=src $(FRAMEWORKS)/bin/python examples/other_frameworks/vantage6_organizations.py
 	PYTHONPATH=src $(FRAMEWORKS)/bin/python examples/other_frameworks/openfl_collaborators.py
 
-flower-simulation: setup  ## compare fair selection with Flower's random selection on 40 simulated phones (2 min)
-	$(BIN)/python examples/run_flower.py simulation --rounds 45
-
-flower-async: setup  ## the same phones without rounds: FedBuff with random and with fair selection (1 min)
-	$(BIN)/python examples/run_flower.py async --rounds 30
-
-flower-deployment: setup  ## run SuperLink and SuperNodes on this machine; one is killed, one joins (2 min)
-	$(BIN)/python examples/run_flower.py deployment
-
-flower-existing-app: setup  ## run a Flower app, and the same app with fair selection
-	$(BIN)/python examples/run_flower.py existing-app
-
-nvflare-simulation: setup  ## run fair selection in NVFlare's simulator; one client fails, one is too slow (1 min)
-	$(BIN)/python examples/nvflare/simulation.py
-
-nvflare-poc: setup  ## run an NVFlare server and clients as processes with TLS on this machine (2 min)
-	$(BIN)/python examples/nvflare/poc.py
-
-service-demo: setup  ## run the HTTP service, a server and twenty devices on this machine; one is killed, one lies (1 min)
-	$(BIN)/python examples/service/demo.py
-
 bench: setup  ## measure rounds, turns and the service, and compare with reference implementations (20 min, needs 3 GB)
-	for name in choose imports live slots service sweep oort training; do $(BIN)/python -m benchmarks $$name || exit 1; done
+	for name in choose imports live slots service sweep training; do $(BIN)/python -m benchmarks $$name || exit 1; done
 
 results: setup  ## reproduce the numerical study and the digits (9 min of CPU time; the runs are stored in build/)
 	$(BIN)/turnout study reproduce numerical --out docs/results/numerical --store build/study.turnout
@@ -173,9 +148,6 @@ results: setup  ## reproduce the numerical study and the digits (9 min of CPU ti
 
 figures: setup  ## draw the figures in docs/results again from their stored tables (1 min)
 	PYTHONPATH=tests $(BIN)/python tests/lab/studies/stored.py
-
-release-files: setup  ## write files of the present formats to tests/releases/stored
-	$(BIN)/python tests/releases/write.py
 
 # In a copy of the checkout, because cosmic-ray changes files. PACKAGE may be any folder or module of src/turnout.
 PACKAGE ?= kernel

@@ -14,7 +14,6 @@ from benchmarks.dashboard import dashboard
 from benchmarks.flower import flower
 from benchmarks.harness import Result, print_result
 from benchmarks.live import live, year
-from benchmarks.oort import oort
 from benchmarks.service import service
 from benchmarks.slots import slots
 from benchmarks.sweep import sweep
@@ -33,7 +32,6 @@ BENCHMARKS: tuple[Callable[..., Result], ...] = (
     dashboard,
     flower,
     sweep,
-    oort,
     training,
     own_models,
 )

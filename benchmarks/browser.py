@@ -9,7 +9,6 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from playwright.async_api import Browser as Chromium
 from playwright.async_api import Error, async_playwright
 from playwright.async_api import Page as Tab
 
@@ -34,7 +33,7 @@ class Browser:
         self._thread = threading.Thread(target=self._loop.run_forever, name="browser", daemon=True)
         self._thread.start()
         self._driver = self.run(async_playwright().start())
-        self._chromium = self.run(self._driver.chromium.launch(executable_path=program, args=FLAGS.split()))
+        self.chromium = self.run(self._driver.chromium.launch(executable_path=program, args=FLAGS.split()))
 
     def run(self, step: Coroutine[Any, Any, Result]) -> Result:
         """Returns the result of a step of Playwright."""
@@ -42,11 +41,11 @@ class Browser:
 
     def page(self, **kind: Any) -> Page:
         """Returns an empty page; the arguments are those of `Page.reset`."""
-        return Page(self, self._chromium, **kind)
+        return Page(self, **kind)
 
     def close(self) -> None:
         """Ends the browser."""
-        self.run(self._chromium.close())
+        self.run(self.chromium.close())
         self.run(self._driver.stop())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -62,8 +61,8 @@ class Browser:
 class Page:
     """A page with its own cookies and storage, its console messages and its requests; made by `Browser.page`."""
 
-    def __init__(self, browser: Browser, chromium: Chromium, **kind: Any) -> None:
-        self._run, self._chromium, self._kind = browser.run, chromium, kind
+    def __init__(self, browser: Browser, **kind: Any) -> None:
+        self._run, self._chromium, self._kind = browser.run, browser.chromium, kind
         self.console: list[str] = []  # warnings, errors and uncaught exceptions
         self.requests: list[str] = []
         self.failures: list[str] = []  # requests without an answer, or with an error as the answer
@@ -113,10 +112,10 @@ class Page:
         """Waits until an expression is true, and returns its value; until then it may raise errors."""
         caught = f"() => {{ try {{ return {script} }} catch {{ return null }} }}"
         try:
-            found = self._run(self._tab.wait_for_function(caught, polling=50, timeout=seconds * 1e3))
+            value = self._run(self._tab.wait_for_function(caught, polling=50, timeout=seconds * 1e3))
         except Error as error:
             raise TimeoutError(f"not true within {seconds:g} s: {script}\nconsole: {self.console}") from error
-        return self._run(found.json_value())
+        return self._run(value.json_value())
 
     def press(self, key: str) -> None:
         """Presses and releases a key, such as "t", "?", "Enter" or "ArrowRight"."""

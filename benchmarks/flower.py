@@ -6,9 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.harness import Cohort, Result, Target, announce
+from benchmarks.harness import Cohort, Result, Target, announce, silenced
 from turnout.errors import SettingError
-from turnout.log import silenced
 
 #: Targets: a round, and the first round, in units of a round of plain FedAvg with its default settings.
 MAX_ROUND, MAX_FIRST = 1.5, 5.0

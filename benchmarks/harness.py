@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import statistics
 import subprocess
@@ -154,3 +155,15 @@ def served(command: str, *arguments: str | Path) -> Iterator[str]:
         process.terminate()
         process.wait()
         process.stdout.close()
+
+
+@contextmanager
+def silenced(name: str) -> Iterator[None]:
+    """Silences a logger, whose lines are not what is measured."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -13,10 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks.harness import MILLION, Clients, Repeats, Result, Target, announce, served
+from benchmarks.harness import MILLION, Clients, Repeats, Result, Target, announce, served, silenced
 from benchmarks.load import Load, http_request, send_load
 from turnout.live import Scheduler
-from turnout.log import silenced
 from turnout.service.access.tokens import FleetTokens
 from turnout.web.access import Role
 

@@ -12,11 +12,10 @@ import typer
 
 from benchmarks.choose import reader_of
 from benchmarks.fleets import PACED_CONDITIONS, FairPaceFleet
-from benchmarks.harness import MILLION, Clients, Repeats, Result, Target, alternate, announce, memory_folder
+from benchmarks.harness import MILLION, Clients, Repeats, Result, Target, alternate, announce, memory_folder, silenced
 from turnout.kernel.rounds import RoundOffer
 from turnout.kernel.slots.turns import RunningTurns, TurnStart
 from turnout.live import Scheduler
-from turnout.log import silenced
 
 #: The log of live fleets, which would repeat that the promise is broken.
 SCHEDULER_LOG = "turnout.live"

@@ -66,7 +66,9 @@ def public_names() -> dict[str, list[str]]:
     rows = ROW.findall((DOCS / "api.md").read_text(encoding="utf-8"))
     every = {module: re.findall(r"`(\w+)`", names) for module, _, names in rows}
     errors = importlib.import_module("turnout.errors")
-    every["turnout.errors"] = [name for name in errors.__all__ if inspect.isclass(getattr(errors, name))]
+    every["turnout.errors"] = [
+        name for name, value in vars(errors).items() if inspect.isclass(value) and value.__module__ == errors.__name__
+    ]
     return every
 
 

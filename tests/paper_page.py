@@ -109,6 +109,8 @@ def items_of(label: str) -> list[str]:
 
     >>> items_of("Eqs. 9 to 11, Theorem 2: a bound on drift plus cost")
     ['Eq 9', 'Eq 10', 'Eq 11', 'Theorem 2']
+    >>> items_of("Table 2, parameters m and V"), items_of("C²MAB and UCB")
+    (['Table 2', 'Parameter m', 'Parameter V'], ['C²MAB and UCB'])
     """
     name = label.partition(":")[0]
     if not KIND.match(name):

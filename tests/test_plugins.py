@@ -6,6 +6,7 @@ import json
 import pickle
 import sqlite3
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,13 @@ from turnout.policies.registry import REGISTRY, is_wrapper, setting_names
 
 __all__ = ["importable", "installed"]
 LOOSE = "loose_module:First"
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    """Forgets what a test has registered or loaded."""
+    yield
+    forget()
 
 
 class TopLevel(UniformRandom):
@@ -124,32 +132,26 @@ def test_a_name_of_turnout_cannot_be_taken(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_policy_can_be_registered_under_a_name() -> None:
-    try:
-        assert register_policy(TopLevel) is TopLevel
-        register_policy(lambda clients, *, cohort_size=4: UniformRandom(clients, cohort_size=cohort_size), "four")
-        assert {"top-level", "four"} <= set(policy_names())
-        assert make_policy("four", 40).cohort_size == 4
-        assert RunPlan("four", 3, settings={"cohort_size": 2}).build()[0].cohort_size == 2
-        for name in ("", "a b", "a:b", "a=b", "a,b"):
-            with pytest.raises(SettingError, match=r"the name of a policy must be letters|has no name"):
-                register_policy(lambda clients: UniformRandom(clients), name)
-    finally:
-        forget()
+    assert register_policy(TopLevel) is TopLevel
+    register_policy(lambda clients, *, cohort_size=4: UniformRandom(clients, cohort_size=cohort_size), "four")
+    assert {"top-level", "four"} <= set(policy_names())
+    assert make_policy("four", 40).cohort_size == 4
+    assert RunPlan("four", 3, settings={"cohort_size": 2}).build()[0].cohort_size == 2
+    for name in ("", "a b", "a:b", "a=b", "a,b"):
+        with pytest.raises(SettingError, match=r"the name of a policy must be letters|has no name"):
+            register_policy(lambda clients: UniformRandom(clients), name)
 
 
 def test_a_policy_without_a_name_is_registered_only_under_a_given_one() -> None:
     def build(clients: int) -> Unnamed:
         return Unnamed(clients)
 
-    try:
-        for builder in (Unnamed, build):
-            with pytest.raises(SettingError, match=r"Unnamed.* has no name: pass name|build.* has no name: pass name"):
-                register_policy(builder)
-        assert "unnamed" not in policy_names()
-        assert register_policy(Unnamed, "unnamed") is Unnamed
-        assert isinstance(make_policy("unnamed", 40), Unnamed)
-    finally:
-        forget()
+    for builder in (Unnamed, build):
+        with pytest.raises(SettingError, match=r"Unnamed.* has no name: pass name|build.* has no name: pass name"):
+            register_policy(builder)
+    assert "unnamed" not in policy_names()
+    assert register_policy(Unnamed, "unnamed") is Unnamed
+    assert isinstance(make_policy("unnamed", 40), Unnamed)
     with pytest.raises(PolicyCheckError, match="it has a name: a policy needs a class attribute `name`"):
         check_policy(Unnamed)
 
@@ -158,13 +160,10 @@ def test_a_setting_without_a_default_is_required() -> None:
     def first(clients: int, *, cohort_size: int) -> UniformRandom:
         return UniformRandom(clients, cohort_size=cohort_size)
 
-    try:
-        register_policy(first, "first")
-        with pytest.raises(SettingError, match="first needs the setting 'cohort_size'"):
-            make_policy("first", 40)
-        assert make_policy("first", 40, cohort_size=3).cohort_size == 3
-    finally:
-        forget()
+    register_policy(first, "first")
+    with pytest.raises(SettingError, match="first needs the setting 'cohort_size'"):
+        make_policy("first", 40)
+    assert make_policy("first", 40, cohort_size=3).cohort_size == 3
 
 
 def test_a_class_is_accepted_where_a_name_is() -> None:
@@ -176,7 +175,6 @@ def test_a_class_is_accepted_where_a_name_is() -> None:
     assert wrapped.settings["policy"] == plan.policy
     assert wrapped.build()[0].cohort_size == 2
     assert make_policy(TopLevel, 40).name == "top-level"
-    forget()
 
 
 def test_a_class_with_an_entry_point_has_its_name(installed: Path) -> None:
@@ -195,7 +193,6 @@ def test_what_cannot_be_found_again_is_refused() -> None:
     with pytest.raises(SettingError, match="built already"):
         RunPlan(UniformRandom(40), 3)  # type: ignore[arg-type]
     assert RunPlan(register_policy(Local), 3).policy == "local"
-    forget()
 
 
 # Worlds
@@ -237,21 +234,17 @@ def test_a_world_can_be_registered() -> None:
     register_world(tiny, "tiny")
     assert RunPlan("random", 2, world="tiny", settings={"cohort_size": 2}).build()[1].clients == 5
     assert make_world("tiny", 0, clients=7).clients == 7
-    forget()
 
 
 def test_a_world_may_have_required_settings_and_no_seed() -> None:
     def quiet(*, clients: int) -> PaperWorld:
         return PaperWorld(5, clients=clients, noise="none")
 
-    try:
-        register_world(quiet, "quiet")
-        with pytest.raises(SettingError, match="the world quiet needs the setting 'clients'"):
-            make_world("quiet", 3)
-        one, other = make_world("quiet", 3, clients=7), make_world("quiet", 4, clients=7)
-        assert (one.clients, one.offer(1)) == (7, other.offer(1))
-    finally:
-        forget()
+    register_world(quiet, "quiet")
+    with pytest.raises(SettingError, match="the world quiet needs the setting 'clients'"):
+        make_world("quiet", 3)
+    one, other = make_world("quiet", 3, clients=7), make_world("quiet", 4, clients=7)
+    assert (one.clients, one.offer(1)) == (7, other.offer(1))
 
 
 @pytest.mark.parametrize(("value", "advice"), [(PaperWorld(), ": use its class$"), (3, "got 3$"), (None, "got None$")])
@@ -404,7 +397,6 @@ def test_a_fleet_accepts_a_class(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "plain.turnout") as database:
         assert "packages" not in "".join(map(str, database.execute("SELECT * FROM meta").fetchall()))
     database.close()
-    forget()
 
 
 def test_workers_get_what_was_registered_in_this_process(

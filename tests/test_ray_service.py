@@ -26,14 +26,6 @@ def test_a_start_is_repeated_until_ray_is_up() -> None:
         assert (output, process.returncode) == ("then\n", 0)
 
 
-def test_a_program_without_standard_input_is_read_to_its_end() -> None:
-    def start() -> subprocess.Popen[str]:
-        return subprocess.Popen(["sh", "-c", "echo Ray is up:; echo then"], stdout=subprocess.PIPE, text=True)
-
-    with started(start) as (process, printed):
-        assert (printed, process.communicate()[0]) == ("", "then\n")
-
-
 def test_a_failure_after_the_start_is_not_repeated() -> None:
     with started(starting(["echo Ray is up: here; exit 3"])) as (process, _):
         assert process.wait() == 3

@@ -91,6 +91,11 @@ def test_filters_match_files_of_the_repository(path: Path) -> None:
             assert list(ROOT.glob(pattern)), pattern
 
 
+def test_every_target_of_make_has_a_help_sentence() -> None:
+    described = re.findall(r"^([a-z-]+):.* ## \S", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    assert set(described) == set(TARGETS)
+
+
 def test_every_supported_version_of_python_is_tested() -> None:
     tests = jobs_of(ROOT / ".github/workflows/tests.yml")
     for name in ("linux", "macos", "windows"):

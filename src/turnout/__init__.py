@@ -9,206 +9,69 @@ from turnout._lazy import lazy_exports
 from turnout.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from turnout.errors import (
-        CheckError,
-        ClusterError,
-        DatasetError,
-        InfeasiblePromise,
-        InterruptedGroupError,
-        KernelError,
-        OfferError,
-        PluginError,
-        PolicyCheckError,
-        ReportError,
-        SelectionError,
-        SettingError,
-        StateError,
-        StoreError,
-        TrainingError,
-        TurnoutError,
-    )
-    from turnout.kernel.certificate import Certificate
-    from turnout.kernel.cohort_problem import CohortProblem
-    from turnout.kernel.guarantee import Guarantee
-    from turnout.kernel.rounds import LateArrivals, RoundOffer, RoundRecord, RoundReport, Selection
-    from turnout.live import ClientStatus, FleetReader, FleetStatus, Reporter, RunningTurn, Scheduler, Wait
-    from turnout.policies import (
-        CSUCB,
-        CSUCBQ,
-        E3CS,
-        POLICIES,
-        RBCSF,
-        REFL,
-        UCBCS,
-        WRAPPERS,
-        ActiveFL,
-        CoolDown,
-        DataSize,
-        Eligible,
-        ExcludeBusy,
-        FairOracle,
-        FairPace,
-        Fastest,
-        FedCS,
-        Oort,
-        Overcommit,
-        PowerOfChoice,
-        Quota,
-        RoundRobin,
-        SelectionPolicy,
-        SkewedRandom,
-        TiFL,
-        UniformRandom,
-        WarmUp,
-        WithGuarantee,
-        check_policy,
-        make_policy,
-        policy_names,
-        register_policy,
-    )
-    from turnout.policies.explain.explanation import Explanation
+    from turnout.errors import CheckError as CheckError
+    from turnout.errors import ClusterError as ClusterError
+    from turnout.errors import DatasetError as DatasetError
+    from turnout.errors import InfeasiblePromise as InfeasiblePromise
+    from turnout.errors import InterruptedGroupError as InterruptedGroupError
+    from turnout.errors import KernelError as KernelError
+    from turnout.errors import OfferError as OfferError
+    from turnout.errors import PluginError as PluginError
+    from turnout.errors import PolicyCheckError as PolicyCheckError
+    from turnout.errors import ReportError as ReportError
+    from turnout.errors import SelectionError as SelectionError
+    from turnout.errors import SettingError as SettingError
+    from turnout.errors import StateError as StateError
+    from turnout.errors import StoreError as StoreError
+    from turnout.errors import TrainingError as TrainingError
+    from turnout.errors import TurnoutError as TurnoutError
+    from turnout.kernel.certificate import Certificate as Certificate
+    from turnout.kernel.cohort_problem import CohortProblem as CohortProblem
+    from turnout.kernel.guarantee import Guarantee as Guarantee
+    from turnout.kernel.rounds import LateArrivals as LateArrivals
+    from turnout.kernel.rounds import RoundOffer as RoundOffer
+    from turnout.kernel.rounds import RoundRecord as RoundRecord
+    from turnout.kernel.rounds import RoundReport as RoundReport
+    from turnout.kernel.rounds import Selection as Selection
+    from turnout.live import ClientStatus as ClientStatus
+    from turnout.live import FleetReader as FleetReader
+    from turnout.live import FleetStatus as FleetStatus
+    from turnout.live import Reporter as Reporter
+    from turnout.live import RunningTurn as RunningTurn
+    from turnout.live import Scheduler as Scheduler
+    from turnout.live import Wait as Wait
+    from turnout.policies import CSUCB as CSUCB
+    from turnout.policies import CSUCBQ as CSUCBQ
+    from turnout.policies import E3CS as E3CS
+    from turnout.policies import POLICIES as POLICIES
+    from turnout.policies import RBCSF as RBCSF
+    from turnout.policies import REFL as REFL
+    from turnout.policies import UCBCS as UCBCS
+    from turnout.policies import WRAPPERS as WRAPPERS
+    from turnout.policies import ActiveFL as ActiveFL
+    from turnout.policies import CoolDown as CoolDown
+    from turnout.policies import DataSize as DataSize
+    from turnout.policies import Eligible as Eligible
+    from turnout.policies import ExcludeBusy as ExcludeBusy
+    from turnout.policies import FairOracle as FairOracle
+    from turnout.policies import FairPace as FairPace
+    from turnout.policies import Fastest as Fastest
+    from turnout.policies import FedCS as FedCS
+    from turnout.policies import Oort as Oort
+    from turnout.policies import Overcommit as Overcommit
+    from turnout.policies import PowerOfChoice as PowerOfChoice
+    from turnout.policies import Quota as Quota
+    from turnout.policies import RoundRobin as RoundRobin
+    from turnout.policies import SelectionPolicy as SelectionPolicy
+    from turnout.policies import SkewedRandom as SkewedRandom
+    from turnout.policies import TiFL as TiFL
+    from turnout.policies import UniformRandom as UniformRandom
+    from turnout.policies import WarmUp as WarmUp
+    from turnout.policies import WithGuarantee as WithGuarantee
+    from turnout.policies import check_policy as check_policy
+    from turnout.policies import make_policy as make_policy
+    from turnout.policies import policy_names as policy_names
+    from turnout.policies import register_policy as register_policy
+    from turnout.policies.explain.explanation import Explanation as Explanation
 else:
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        {
-            "errors": (
-                "CheckError",
-                "ClusterError",
-                "DatasetError",
-                "InfeasiblePromise",
-                "InterruptedGroupError",
-                "KernelError",
-                "OfferError",
-                "PluginError",
-                "PolicyCheckError",
-                "ReportError",
-                "SelectionError",
-                "SettingError",
-                "StateError",
-                "StoreError",
-                "TrainingError",
-                "TurnoutError",
-            ),
-            "kernel.certificate": ("Certificate",),
-            "kernel.cohort_problem": ("CohortProblem",),
-            "kernel.guarantee": ("Guarantee",),
-            "kernel.rounds": (
-                "LateArrivals",
-                "RoundOffer",
-                "RoundRecord",
-                "RoundReport",
-                "Selection",
-            ),
-            "live": (
-                "ClientStatus",
-                "FleetReader",
-                "FleetStatus",
-                "RunningTurn",
-                "Reporter",
-                "Scheduler",
-                "Wait",
-            ),
-            "policies": (
-                "ActiveFL",
-                "CSUCB",
-                "CSUCBQ",
-                "CoolDown",
-                "DataSize",
-                "E3CS",
-                "Eligible",
-                "ExcludeBusy",
-                "FairOracle",
-                "FairPace",
-                "Fastest",
-                "FedCS",
-                "Oort",
-                "Overcommit",
-                "POLICIES",
-                "PowerOfChoice",
-                "Quota",
-                "RBCSF",
-                "REFL",
-                "RoundRobin",
-                "SelectionPolicy",
-                "SkewedRandom",
-                "TiFL",
-                "UCBCS",
-                "UniformRandom",
-                "WRAPPERS",
-                "WarmUp",
-                "WithGuarantee",
-                "check_policy",
-                "make_policy",
-                "policy_names",
-                "register_policy",
-            ),
-            "policies.explain.explanation": ("Explanation",),
-        },
-    )
-
-__all__ = [
-    "CSUCB",
-    "CSUCBQ",
-    "E3CS",
-    "POLICIES",
-    "RBCSF",
-    "REFL",
-    "UCBCS",
-    "WRAPPERS",
-    "ActiveFL",
-    "Certificate",
-    "CheckError",
-    "ClientStatus",
-    "ClusterError",
-    "CohortProblem",
-    "CoolDown",
-    "DataSize",
-    "DatasetError",
-    "Eligible",
-    "ExcludeBusy",
-    "Explanation",
-    "FairOracle",
-    "FairPace",
-    "Fastest",
-    "FedCS",
-    "FleetReader",
-    "FleetStatus",
-    "Guarantee",
-    "InfeasiblePromise",
-    "InterruptedGroupError",
-    "KernelError",
-    "LateArrivals",
-    "OfferError",
-    "Oort",
-    "Overcommit",
-    "PluginError",
-    "PolicyCheckError",
-    "PowerOfChoice",
-    "Quota",
-    "ReportError",
-    "Reporter",
-    "RoundOffer",
-    "RoundRecord",
-    "RoundReport",
-    "RoundRobin",
-    "RunningTurn",
-    "Scheduler",
-    "Selection",
-    "SelectionError",
-    "SelectionPolicy",
-    "SettingError",
-    "SkewedRandom",
-    "StateError",
-    "StoreError",
-    "TiFL",
-    "TrainingError",
-    "TurnoutError",
-    "UniformRandom",
-    "Wait",
-    "WarmUp",
-    "WithGuarantee",
-    "check_policy",
-    "make_policy",
-    "policy_names",
-    "register_policy",
-]
+    __getattr__, __dir__ = lazy_exports(__name__)

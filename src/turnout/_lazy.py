@@ -3,26 +3,38 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
+from typing import Any
 
 
-def lazy_exports(
-    package: str, modules: Mapping[str, tuple[str, ...]]
-) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Returns `__getattr__` and `__dir__` of a package (PEP 562).
 
-    Args:
-        package: The name of the package.
-        modules: The names that each module exports; the modules are named relative to the package.
+    The package lists its public names once, for type checkers, in a block `if TYPE_CHECKING:` as
+    `from module import Name as Name`. The block is read from the source, which every distribution contains, when the
+    first name is looked up; `__all__` has the same names.
     """
-    homes = {name: module for module, names in modules.items() for name in names}
 
-    def get(name: str) -> object:
-        if name not in homes:
+    @cache
+    def homes() -> dict[str, str]:
+        import ast  # `turnout.client` looks up no name, and starts faster without
+
+        loader: Any = sys.modules[package].__loader__
+        blocks = [node for node in ast.parse(loader.get_source(package)).body if isinstance(node, ast.If)]
+        imports = [node for block in blocks for node in block.body if isinstance(node, ast.ImportFrom)]
+        public = {alias.name: str(node.module) for node in imports for alias in node.names}
+        return {name: public[name] for name in sorted(public, key=lambda name: (not name.isupper(), name))}
+
+    def get(name: str) -> Any:
+        if name == "__all__":
+            value: Any = list(homes())
+        elif name.startswith("__") or name not in homes():
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(f"{package}.{homes[name]}"), name)
+        else:
+            value = getattr(import_module(homes()[name]), name)
         setattr(sys.modules[package], name, value)
         return value
 
-    return get, lambda: sorted({*vars(sys.modules[package]), *homes})
+    return get, lambda: sorted({*vars(sys.modules[package]), *homes()})

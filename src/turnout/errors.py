@@ -22,37 +22,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fractions import Fraction
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # it is needed for annotations only, and importing it takes milliseconds
     from pathlib import Path
-
-__all__ = [
-    "CheckError",
-    "ClusterError",
-    "DatasetError",
-    "InfeasiblePromise",
-    "InterruptedGroupError",
-    "KernelError",
-    "OfferError",
-    "PluginError",
-    "PolicyCheckError",
-    "ReportError",
-    "SelectionError",
-    "SettingError",
-    "StateError",
-    "StoreError",
-    "TrainingError",
-    "TurnoutError",
-    "suggestion",
-]
 
 
 class TurnoutError(Exception):
     """Base class of all errors that turnout raises on purpose.
 
-    Messages name Python arguments. The attributes let a user interface add advice in its own terms.
+    Messages name Python arguments. The attributes let a user interface add advice in its own terms. Every attribute has
+    a default, so that an error can be pickled: it is rebuilt from its message, and its attributes are copied.
 
     Attributes:
         argument: The name of the argument to change, or None if the error is not about one argument.
@@ -90,10 +70,10 @@ class InfeasiblePromise(SettingError):
         self,
         message: str,
         *,
-        largest_rate: Fraction | None,
-        scale: float,
-        cohort_size: int | None,
-        clients: tuple[int, ...],
+        largest_rate: Fraction | None = None,
+        scale: float = 1.0,
+        cohort_size: int | None = None,
+        clients: tuple[int, ...] = (),
         slots: int | None = None,
     ) -> None:
         super().__init__(message)
@@ -102,18 +82,6 @@ class InfeasiblePromise(SettingError):
         self.scale = scale
         self.cohort_size = cohort_size
         self.clients = clients
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Keeps the attributes when the error is sent to another process."""
-        build = partial(
-            InfeasiblePromise,
-            largest_rate=self.largest_rate,
-            scale=self.scale,
-            cohort_size=self.cohort_size,
-            clients=self.clients,
-            slots=self.slots,
-        )
-        return build, (str(self),)
 
 
 class KernelError(SettingError):
@@ -127,13 +95,9 @@ class PluginError(SettingError):
         name: Its name.
     """
 
-    def __init__(self, message: str, *, name: str, argument: str | None = None) -> None:
+    def __init__(self, message: str, *, name: str = "", argument: str | None = None) -> None:
         super().__init__(message, argument=argument)
         self.name = name
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Keeps the attributes when the error is sent to another process."""
-        return partial(PluginError, name=self.name, argument=self.argument), (str(self),)
 
 
 class OfferError(TurnoutError, ValueError):

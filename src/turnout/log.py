@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -59,15 +58,3 @@ def _quoted(value: object) -> str:
         return repr(dict(value))
     text = str(value)
     return repr(text) if isinstance(value, str) and (not text or any(mark in text for mark in " '\"=")) else text
-
-
-@contextmanager
-def silenced(name: str) -> Iterator[None]:
-    """Silences a logger, whose lines are not what is measured."""
-    logger = logging.getLogger(name)
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

@@ -63,14 +63,14 @@ class Registry(Generic[T]):
 
     def __init__(self, kind: Kind[T], own: Mapping[str, T]) -> None:
         self.kind, self.own = kind, own
-        self._registered: dict[str, T] = {}
+        self._here: dict[str, T] = {}  # registered in this process, or loaded from a module that a user named
         self._installed: dict[str, T] = {}
-        self._loaded: dict[str, T] = {}
         self._packages: dict[str, str | None] = {}
 
     def names(self) -> list[str]:
         """Returns all names except those of the form `package.module:Name`; imports nothing."""
-        return list(dict.fromkeys([*self.own, *self._registered, *(entry.name for entry in self._entries())]))
+        registered = [name for name in self._here if not is_module_name(name)]
+        return list(dict.fromkeys([*self.own, *registered, *(entry.name for entry in self._entries())]))
 
     def register(self, name: str, value: T) -> None:
         """Adds something under a name of its own, for this process."""
@@ -81,12 +81,12 @@ class Registry(Generic[T]):
             )
         if name in self.own:
             raise SettingError(f"{name!r} is a {noun} of turnout: choose another name")
-        self._registered[name] = self.kind.check(name, value)
+        self._here[name] = self.kind.check(name, value)
         self._packages.pop(name, None)
 
     def clear(self) -> None:
         """Forgets everything that was registered or loaded; tests use this."""
-        for known in (self._registered, self._installed, self._loaded, self._packages):
+        for known in (self._here, self._installed, self._packages):
             known.clear()
 
     def get(self, name: str) -> T:
@@ -95,7 +95,7 @@ class Registry(Generic[T]):
         Raises:
             PluginError: If the name is unknown, or was not loaded.
         """
-        for known in (self.own, self._registered, self._installed, self._loaded):
+        for known in (self.own, self._here, self._installed):
             if name in known:
                 return known[name]
         if isinstance(name, str) and is_module_name(name):
@@ -115,10 +115,10 @@ class Registry(Generic[T]):
 
     def load(self, name: str) -> T:
         """Returns what has this name, which a user wrote: `package.module:Name` imports the module."""
-        if not isinstance(name, str) or not is_module_name(name) or name in self._loaded:
+        if not isinstance(name, str) or not is_module_name(name) or name in self._here:
             return self.get(name)
-        self._loaded[name] = self._load(name, lambda: _resolve(name, importlib.import_module), None)
-        return self._loaded[name]
+        self._here[name] = self._load(name, lambda: _resolve(name, importlib.import_module), None)
+        return self._here[name]
 
     def name_of(self, value: Any) -> str:
         """Returns the name of a class or a function, under which it can be found from now on.
@@ -126,10 +126,9 @@ class Registry(Generic[T]):
         Raises:
             SettingError: If it has none, because it was defined inside a function.
         """
-        for known in (self.own, self._registered, self._installed):
-            for name, other in known.items():
-                if other is value:
-                    return name
+        for name, other in [*self.own.items(), *self._here.items(), *self._installed.items()]:
+            if other is value and not is_module_name(name):
+                return name
         checked = self.kind.check(repr(value), value)
         module, qualified = str(getattr(value, "__module__", "")), getattr(value, "__qualname__", "")
         for entry in self._entries():  # files may use the name of an entry point without further ado
@@ -141,7 +140,7 @@ class Registry(Generic[T]):
                 f"{value!r} has no name that can be stored: define it at the top of a module, or register it under a "
                 f"name with {self.kind.register or f'register_{self.kind.noun}'}"
             )
-        self._loaded[name] = checked
+        self._here[name] = checked
         return name
 
     def package_of(self, name: str) -> str | None:
@@ -153,7 +152,7 @@ class Registry(Generic[T]):
         return self._packages[name]
 
     def _find_package(self, name: str) -> str | None:
-        value = self._registered.get(name) or self._loaded.get(name)
+        value = self._here.get(name)
         if is_module_name(name):
             package = package_of_module(name.partition(":")[0])
         elif value is not None:
@@ -164,11 +163,11 @@ class Registry(Generic[T]):
 
     def registered_here(self, name: str) -> T | None:
         """Returns what another process could not find by this name: what was registered or loaded in this one."""
-        return self._registered.get(name) or self._loaded.get(name)
+        return self._here.get(name)
 
     def register_received(self, name: str, value: T) -> None:
         """Makes what another process sent known under its name."""
-        self._loaded[name] = self.kind.check(name, value)
+        self._here[name] = self.kind.check(name, value)
 
     def _imported(self, name: str) -> T:
         """Returns a class of a module that was imported already."""
@@ -204,15 +203,15 @@ class Registry(Generic[T]):
         module, _, attribute = name.partition(":")
         own = vars(sys.modules.get(module, object)).items()
         content = [(key, value) for key, value in own if getattr(value, "__module__", None) == module]
-        found = [key for key, value in content if self.kind.is_class(value)]
-        found = found or [key for key, value in content if inspect.isfunction(value) and not key.startswith("_")]
-        return f"{suggestion(attribute, found)}; it has {', '.join(found) or f'no {self.kind.noun}'}"
+        names = [key for key, value in content if self.kind.is_class(value)]
+        names = names or [key for key, value in content if inspect.isfunction(value) and not key.startswith("_")]
+        return f"{suggestion(attribute, names)}; it has {', '.join(names) or f'no {self.kind.noun}'}"
 
     def _entries(self) -> list[EntryPoint]:
         from importlib.metadata import entry_points
 
-        found = {(entry.name, entry.value): entry for entry in entry_points(group=self.kind.group)}
-        return [found[key] for key in sorted(found)]
+        entries = {(entry.name, entry.value): entry for entry in entry_points(group=self.kind.group)}
+        return [entries[key] for key in sorted(entries)]
 
     def _unknown(self, name: object) -> PluginError:
         known = self.names()
@@ -255,9 +254,9 @@ def naming_packages(packages: Mapping[str, str] | None) -> Iterator[None]:
         ) from error
 
 
-def packages_of(found: Iterable[tuple[Registry[Any], str]]) -> dict[str, str]:
+def packages_of(plugins: Iterable[tuple[Registry[Any], str]]) -> dict[str, str]:
     """Returns the package of each name that is not built in."""
-    packages = {name: registry.package_of(name) for registry, name in found}
+    packages = {name: registry.package_of(name) for registry, name in plugins}
     return {name: package for name, package in packages.items() if package is not None}
 
 

@@ -1,3 +1,3 @@
-"""Which turnout this is; on the lowest floor, so that every floor can say it."""
+"""The version; a module without imports."""
 
 __version__ = "0.2.0"

@@ -58,7 +58,6 @@ SMALL: Mapping[str, tuple[dict[str, Any], int, list[str], list[str]]] = {
     ),
     "flower": ({"nodes": 12, "cohort": 3, "repeats": 1}, 2, [], ["later round /", "first round /"]),
     "sweep": ({"seeds": 1, "workers": 1, "rounds": 20}, 0, ["runs"], ["the whole sweep"]),
-    "oort": ({"clients": 1000, "cohort": 10, "repeats": 1}, 3, [], ["one dict per client / Oort"]),
     "training": ({"datasets": ["digits"], "repeats": 1}, 1, [], ["digits: plain loop / round"]),
     "own-models": ({"models": ["MLP"], "items": 12, "clients": [2], "repeats": 1}, 1, [], []),
 }

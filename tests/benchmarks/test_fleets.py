@@ -8,11 +8,8 @@ import numpy as np
 import pytest
 
 from benchmarks.fleets import CONDITIONS, PACED_CONDITIONS, RBCSFFleet
-from benchmarks.literal_oort import LiteralOort, outcomes_of
-from benchmarks.oort import HISTORY, OortFleet, oort
 from benchmarks.slots import decisions_of
-from turnout.kernel.rounds import RoundOffer, RoundReport
-from turnout.policies import Oort
+from turnout.kernel.rounds import RoundOffer
 
 
 @pytest.mark.parametrize("condition", CONDITIONS["rbcsf"])
@@ -87,45 +84,3 @@ def test_a_decision_gives_one_turn_and_everybody_earns(condition: str) -> None:
         decide()
     assert int((fleet.policy.turns - turns).sum()) == 3
     assert (np.asarray(fleet.policy.debts.accounts().rounds) - rounds == 3).all()
-
-
-# Oort, and the same rules with one dict per client
-
-
-def test_half_of_the_fleet_takes_part_once_before_oort_is_measured() -> None:
-    reports = OortFleet(400).history()
-    assert [report.round for report in reports] == list(range(1, HISTORY + 1))
-    rows = np.concatenate([report.clients for report in reports])
-    assert len(rows) == len(set(rows.tolist())) == 200
-
-
-def test_a_played_round_selects_available_clients_and_teaches_the_policy() -> None:
-    fleet, policy = OortFleet(400), Oort(400, cohort_size=10)
-    cohort = fleet.play_round(policy, 1)
-    assert len(cohort) == 10
-    assert fleet.available[cohort].all()
-    assert np.flatnonzero(policy.turns).tolist() == cohort
-
-
-class IgnoresFailures(LiteralOort):
-    """Does not remember which clients failed."""
-
-    def gain(self, row: int, typical: float) -> float:
-        self.clients[row]["failed"] = False
-        return super().gain(row, typical)
-
-
-def test_a_literal_oort_with_other_rules_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("benchmarks.oort.LiteralOort", IgnoresFailures)
-    with pytest.raises(RuntimeError, match="selected other cohorts"):
-        oort(clients=400, cohort=40, repeats=20)
-
-
-def test_the_outcomes_of_a_report_have_the_time_and_loss_of_each_client() -> None:
-    times, losses = np.array([2.0, 5.0]), np.array([0.5, np.nan])
-    report = RoundReport(3, np.array([4, 9]), np.ones((2, 3)), times, outcomes=["arrived", "failed"], losses=losses)
-    assert outcomes_of(report) == {
-        4: {"outcome": "arrived", "time": 2.0, "loss": 0.5},
-        9: {"outcome": "failed", "time": 5.0, "loss": None},
-    }
-    assert outcomes_of(RoundReport(1, np.array([0]), np.ones((1, 3)), np.array([1.0])))[0]["outcome"] == "arrived"

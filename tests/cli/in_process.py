@@ -6,14 +6,16 @@ import io
 import json
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
+import typer
 
-from turnout.cli.app import main
+from turnout.cli.app import app, main
 
 
 class Done(NamedTuple):
@@ -36,6 +38,14 @@ def run(*arguments: str | Path, **environment: str) -> Done:
     ):
         main()
     return Done(output.getvalue(), errors.getvalue(), ended.value.code)
+
+
+def all_commands(group: Any = None, path: str = "turnout") -> Iterator[tuple[str, Any]]:
+    """Yields every group and command with its path, such as "turnout fleet status"."""
+    group = typer.main.get_command(app) if group is None else group
+    yield path, group
+    for name in getattr(group, "commands", ()):
+        yield from all_commands(group.get_command(None, name), f"{path} {name}")
 
 
 def output_of(*arguments: str | Path, **environment: str) -> str:

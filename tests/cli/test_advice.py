@@ -11,28 +11,17 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-import click
 import pytest
-import typer
 
+from cli.in_process import all_commands
 from cli.in_process import error_of as complaint
 from turnout.cli.advice import advice_for, describe
-from turnout.cli.app import COMMANDS, app
+from turnout.cli.app import COMMANDS
 from turnout.errors import DatasetError, SettingError, StoreError, TurnoutError
 from turnout.lab import RunPlan, RunStore, sweep
 from turnout.live import ClientStatus, Scheduler
 
 LIBRARY = Path(__file__).parents[2] / "src" / "turnout"
-
-
-def commands(group: click.Group) -> Iterator[click.Command]:
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        yield command
-        if isinstance(command, click.Group):
-            yield from commands(command)
 
 
 def messages(path: Path) -> Iterator[str]:
@@ -52,12 +41,8 @@ def messages(path: Path) -> Iterator[str]:
 
 
 def test_no_message_of_the_library_names_an_option_or_a_command() -> None:
-    group = typer.main.get_command(app)
-    assert isinstance(group, click.Group)
-    every = [group, *commands(group)]
-    options = sorted(
-        {option for command in every for param in command.params for option in param.opts if "--" in option}
-    )
+    params = [param for _, command in all_commands() for param in command.params]
+    options = sorted({option for param in params for option in param.opts if "--" in option})
     assert {"--run", "--seed", "--within"} <= set(options)
     # CSS has custom properties that look like options: `--open: #6b5900` and `var(--open)`.
     option = rf"(?<!var\()(?<![\w-])(?:{'|'.join(options)})(?![\w:-])"

@@ -31,7 +31,7 @@ def complete(*words: str) -> list[str]:
         (("study", "leaderboard", "trac"), ["traces"]),
         (("simulate", "--world", "name="), ["name=paper", "name=traces", "name=training"]),
         (("simulate", "--world", "avail"), ["availability="]),
-        (("simulate", "--set", "rbcsf.speed"), ["rbcsf.speed_weight="]),
+        (("runs", "export", "runs.turnout", "--table", "cl"), ["clients"]),
         (("simulate", "--set", "speed_w"), ["speed_weight="]),
         (("study", "reproduce", "que"), ["queues"]),
         (("study", "train", "--dataset", "cifar"), ["cifar-10"]),

@@ -1,28 +1,20 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import json
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import webbrowser
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
 from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
 
 import pytest
 
 from cli import in_process
+from cli.processes import running, send, status_of
 from dashboard.served import small_fleet
-from turnout.cli import main
 from turnout.dashboard import serving
 from turnout.lab import RunStore
 from waiting import MAX_WAIT
@@ -30,58 +22,25 @@ from waiting import MAX_WAIT
 error_of = partial(in_process.error_of, "fleet", "dashboard")
 
 
-@contextmanager
-def running(*arguments: str, **environment: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """Runs the command as a process, and yields it with the lines that it prints when it starts."""
-    program = [sys.executable, "-W", "error::ResourceWarning", "-m", "turnout", "fleet", "dashboard", *arguments]
-    env = {**os.environ, "NO_COLOR": "1", "COLUMNS": "300", **environment}
-    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
-        try:
-            assert process.stdout is not None
-            lines = [process.stdout.readline()]
-            while lines[-1] and not lines[-1].startswith("Press Ctrl-C"):
-                lines.append(process.stdout.readline())
-            yield process, lines
-        finally:
-            if process.poll() is None:
-                process.kill()
+dashboard = partial(running, "dashboard")
 
 
-def port_of(lines: list[str]) -> int:
-    match = re.search(r":(\d+)/", lines[0])
-    assert match, lines
-    return int(match[1])
-
-
-def get_json(port: int, path: str) -> Any:
-    connection = HTTPConnection("127.0.0.1", port, timeout=MAX_WAIT)
-    try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        assert answer.status == 200
-        return json.loads(answer.read())
-    finally:
-        connection.close()
-
-
-def status_of(port: int, path: str, headers: dict[str, str] | None = None) -> int:
-    connection = HTTPConnection("127.0.0.1", port, timeout=MAX_WAIT)
-    try:
-        connection.request("GET", path, headers=headers or {})
-        return connection.getresponse().status
-    finally:
-        connection.close()
+@pytest.fixture
+def runs(folder: Path) -> Path:
+    """An empty store of runs."""
+    path = folder / "runs.turnout"
+    RunStore(path).close()
+    return path
 
 
 def test_it_prints_its_address_answers_and_stops_with_ctrl_c(folder: Path) -> None:
     """Ctrl-C ends it with exit code 0 and without output, also while a page is connected."""
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=5)
-    with running(str(path), "--port", "0") as (process, lines):
+    with dashboard(path) as (process, port, lines):
         assert re.fullmatch(rf"{re.escape(str(path))} at http://127\.0\.0\.1:\d+/\n", lines[0])
         assert lines[1:] == ["Press Ctrl-C to stop.\n"]
-        port = port_of(lines)
-        assert get_json(port, "/api/store")["name"] == "fleet.turnout"
+        assert json.loads(send(port, "GET", "/api/store")[2])["name"] == "fleet.turnout"
         listener = HTTPConnection("127.0.0.1", port, timeout=MAX_WAIT)
         try:
             listener.request("GET", "/api/live")
@@ -96,18 +55,12 @@ def test_it_prints_its_address_answers_and_stops_with_ctrl_c(folder: Path) -> No
         assert (process.returncode, out, err) == (0, "", "")
 
 
-def test_it_warns_if_other_machines_can_reach_it(folder: Path) -> None:
-    path = folder / "runs.turnout"
-    RunStore(path).close()
-    with running(str(path), "--port", "0", "--host", "0.0.0.0", TURNOUT_TOKEN="from the environment") as (
-        process,
-        lines,
-    ):
+def test_it_warns_if_other_machines_can_reach_it(runs: Path) -> None:
+    with dashboard(runs, "--host", "0.0.0.0", TURNOUT_TOKEN="from the environment") as (process, address, lines):
         assert re.search(r" at http://0\.0\.0\.0:\d+/\n", lines[0])
-        assert "Other machines can reach this page" in lines[1]
+        assert "Other machines can reach this address" in lines[1]
         assert lines[2] == "To open the page, add ?token= and your token to the address.\n"
         assert "from the environment" not in "".join(lines)
-        address = port_of(lines)
         assert status_of(address, "/api/store") == 401
         assert status_of(address, "/api/store", {"Authorization": "Bearer from the environment"}) == 200
         process.send_signal(signal.SIGTERM)
@@ -117,14 +70,12 @@ def test_it_warns_if_other_machines_can_reach_it(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["option", pytest.param("environment", marks=pytest.mark.thorough), "file"])
-def test_a_token_of_the_user_is_never_printed(folder: Path, given: str) -> None:
-    path, token, file = folder / "runs.turnout", "my-own-secret-token", folder / "token"
-    RunStore(path).close()
+def test_a_token_of_the_user_is_never_printed(runs: Path, folder: Path, given: str) -> None:
+    token, file = "my-own-secret-token", folder / "token"
     file.write_text(f"{token}\n")
     options = {"option": ["--token", token], "file": ["--token-file", str(file)], "environment": []}[given]
     environment = {"TURNOUT_TOKEN": token} if given == "environment" else {}
-    with running(str(path), "--port", "0", *options, **environment) as (process, lines):
-        port = port_of(lines)
+    with dashboard(runs, *options, **environment) as (process, port, lines):
         statuses = [
             status_of(port, f"/?token={token}"),
             status_of(port, "/api/store"),
@@ -140,72 +91,43 @@ def test_a_token_of_the_user_is_never_printed(folder: Path, given: str) -> None:
     assert token not in "".join([*lines, out, err])
 
 
-def test_a_generated_token_is_printed_once(folder: Path) -> None:
-    path = folder / "runs.turnout"
-    RunStore(path).close()
-    with running(str(path), "--port", "0", "--host", "0.0.0.0") as (process, lines):
+def test_a_generated_token_is_printed_once(runs: Path) -> None:
+    with dashboard(runs, "--host", "0.0.0.0") as (process, port, lines):
         found = re.search(r"\?token=(\S+)", lines[0])
         assert found
-        assert status_of(port_of(lines), "/api/store", {"Authorization": f"Bearer {found[1]}"}) == 200
+        assert status_of(port, "/api/store", {"Authorization": f"Bearer {found[1]}"}) == 200
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=MAX_WAIT)
     assert "".join([*lines, out, err]).count(found[1]) == 1
     assert "Keep the address secret: it contains the token.\n" in lines
 
 
-def test_a_token_file_must_hold_a_token(folder: Path) -> None:
-    path, file = folder / "runs.turnout", folder / "token"
-    RunStore(path).close()
-    assert "cannot read a token from" in error_of(str(path), "--token-file", str(file))
-    file.write_text("\n")
-    assert "at least 12 printable ASCII characters" in error_of(str(path), "--token-file", str(file))
+def test_a_token_must_be_long_and_its_file_must_hold_one(runs: Path, folder: Path) -> None:
+    assert "cannot read a token from" in error_of(runs, "--token-file", folder / "token")
+    (folder / "token").write_text("\n")
+    for option, value in (("--token-file", folder / "token"), ("--token", "short")):
+        assert "at least 12 printable ASCII characters" in error_of(runs, option, value)
 
 
 def test_a_file_that_is_no_store_is_reported_in_one_line(folder: Path) -> None:
-    assert "there is no file" in error_of(str(folder / "nothing.turnout"))
-    (folder / "text.turnout").write_text("no store at all, but a text that is long enough to look into " * 3)
-    assert str(folder / "text.turnout") in error_of(str(folder / "text.turnout"))
-    assert error_of(str(folder))
+    assert "there is no file" in error_of(folder / "nothing.turnout")
     (folder / "empty.turnout").touch()
-    assert "empty.turnout" in error_of(str(folder / "empty.turnout"))
-
-
-def test_an_occupied_port_is_reported_in_one_line(folder: Path) -> None:
-    path = folder / "runs.turnout"
-    RunStore(path).close()
-    with socket.create_server(("127.0.0.1", 0)) as occupied:
-        error = error_of(str(path), "--port", str(occupied.getsockname()[1]))
-    assert "--host ADDRESS and --port NUMBER select another address" in error
-
-
-def test_a_short_token_is_an_error(folder: Path) -> None:
-    path = folder / "runs.turnout"
-    RunStore(path).close()
-    assert "at least 12 printable ASCII characters" in error_of(str(path), "--token", "short")
+    assert "empty.turnout" in error_of(folder / "empty.turnout")
 
 
 @pytest.mark.parametrize("missing", ["fastapi", "uvicorn", "h11", "plotly"])
 def test_a_missing_extra_is_named_with_its_installation(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+    runs: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
-    path, real = folder / "runs.turnout", importlib.util.find_spec
-    RunStore(path).close()
+    real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == missing else real(name, *rest))
-    assert f"the dashboard needs {missing}: pip install 'turnout[dashboard]'" in error_of(str(path))
+    assert f"the dashboard needs {missing}: pip install 'turnout[dashboard]'" in error_of(runs)
 
 
-def test_a_browser_is_opened_only_with_the_option(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, opened = folder / "runs.turnout", list[str]()
-    RunStore(path).close()
+def test_a_browser_is_opened_only_with_the_option(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = list[str]()
     monkeypatch.setattr(webbrowser, "open", opened.append)
     monkeypatch.setattr(serving, "serve", lambda _, **given: given["announce"]("http://127.0.0.1:1/"))
     for arguments, expected in (([], []), (["--open"], ["http://127.0.0.1:1/"])):
-        with (
-            patch.object(sys, "argv", ["turnout", "fleet", "dashboard", str(path), *arguments]),
-            redirect_stdout(io.StringIO()) as result,
-            pytest.raises(SystemExit) as ended,
-        ):
-            main()
-        assert ended.value.code == 0
-        assert "http://127.0.0.1:1/" in result.getvalue()
+        assert "http://127.0.0.1:1/" in in_process.output_of("fleet", "dashboard", runs, *arguments)
         assert opened == expected

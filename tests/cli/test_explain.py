@@ -124,12 +124,6 @@ def test_a_run_is_explained_by_its_row(runs: Path) -> None:
     assert "identified by their rows" in error_of("fleet", "explain", runs, "phone", "--run", "1")
 
 
-def test_files_of_other_formats_are_reported(tmp_path: Path) -> None:
-    assert "there is no file" in error_of("fleet", "explain", tmp_path / "none", "1")
-    (tmp_path / "words").write_text("no store" * 200)
-    assert "is not a SQLite file" in error_of("fleet", "explain", tmp_path / "words", "1")
-
-
 def test_a_run_that_replays_differently_is_not_explained(tmp_path: Path) -> None:
     plan = RunPlan("rbcsf", 10)
     with RunStore(tmp_path / "runs.turnout") as store:

@@ -6,11 +6,10 @@ import importlib.util
 import socket
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cli.in_process import Done, run
+from cli.in_process import Done, error_of, run
 from turnout.cli.lab import playing
 from turnout.lab import RunPlan, RunStore, play_plan
 
@@ -73,28 +72,6 @@ def test_no_run_that_the_store_holds_is_repeated(folder: Path) -> None:
     assert started(folder / "runs.turnout") == both
 
 
-def test_ctrl_c_prints_the_command_that_continues(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, written = RunStore.write_run, []
-
-    def write_run(*arguments: Any, **more: Any) -> int:
-        written.append(plain(*arguments, **more))
-        if len(written) == 2:
-            raise KeyboardInterrupt
-        return written[-1]
-
-    monkeypatch.setattr(RunStore, "write_run", write_run)
-    done = simulate("--store", "my runs.turnout")
-    assert done.returncode == 130
-    command = "turnout simulate --config study.toml --workers 1 --store 'my runs.turnout'"
-    assert done.stderr.splitlines()[-1] == f"interrupted: finished runs are saved. To continue: {command}"
-    monkeypatch.undo()
-    monkeypatch.chdir(folder)
-    before = started(folder / "my runs.turnout")
-    assert simulate("--store", "my runs.turnout").returncode == 0
-    after = started(folder / "my runs.turnout")
-    assert (len(before), len(after), after[:2]) == (2, 4, before)
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -113,25 +90,21 @@ def test_a_wrong_plan_is_refused_before_the_first_run(folder: Path, text: str, m
     assert not (folder / "runs.turnout").exists()
 
 
-def test_an_unknown_backend_is_refused(folder: Path) -> None:  # noqa: ARG001
-    done = simulate("--backend", "rai")
-    assert done.returncode == 2
-    assert "unknown backend 'rai' (did you mean 'ray'?); there are local, joblib, ray, dask" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--backend", "local", "--address", "auto"), "the backend local has no address"),
-        (("--backend", "ray", "--address", "head"), "must be 'auto' or HOST:PORT, not 'head'"),
-        (("--backend", "dask", "--address", "head:0"), "must be 'auto' or HOST:PORT, not 'head:0'"),
-        (("--backend", "ray", "--address", "auto", "--workers", "2"), "the number of workers is that of the cluster"),
+        ("--backend rai", "unknown backend 'rai' (did you mean 'ray'?); there are local, joblib, ray, dask"),
+        ("--backend local --address auto", "the backend local has no address"),
+        ("--backend ray --address head", "must be 'auto' or HOST:PORT, not 'head'"),
+        ("--backend dask --address head:0", "must be 'auto' or HOST:PORT, not 'head:0'"),
+        ("--backend ray --address auto --workers 2", "the number of workers is that of the cluster"),
+        ("--backend dask --address auto", "set DASK_SCHEDULER_ADDRESS, or give HOST:PORT"),
     ],
 )
-def test_a_wrong_address_is_refused(folder: Path, options: tuple[str, ...], message: str) -> None:  # noqa: ARG001
-    done = run("simulate", "--config", "study.toml", *options)
-    assert done.returncode == 2
-    assert message in done.stderr
+@pytest.mark.usefixtures("folder")
+def test_a_wrong_backend_or_address_is_refused(options: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DASK_SCHEDULER_ADDRESS", raising=False)
+    assert message in error_of("simulate", "--config", "study.toml", *options.split())
 
 
 @pytest.mark.parametrize(("backend", "start"), [("ray", "`ray start --head`"), ("dask", "`dask scheduler`")])
@@ -142,13 +115,6 @@ def test_a_cluster_that_cannot_be_reached_is_named(folder: Path, backend: str, s
         done = run("simulate", "--config", "study.toml", "--backend", backend, "--address", address)
     assert done.returncode == 2
     assert f"no {backend.capitalize()} cluster answers at {address} (Connection refused): {start}" in done.stderr
-
-
-def test_dask_needs_an_address(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
-    monkeypatch.delenv("DASK_SCHEDULER_ADDRESS", raising=False)
-    done = run("simulate", "--config", "study.toml", "--backend", "dask", "--address", "auto")
-    assert done.returncode == 2
-    assert "set DASK_SCHEDULER_ADDRESS, or give HOST:PORT" in done.stderr
 
 
 @pytest.mark.parametrize(("backend", "package"), [("joblib", "joblib"), ("ray", "ray"), ("dask", "distributed")])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import runpy
 import subprocess
@@ -15,11 +14,10 @@ from typing import Any
 import pytest
 
 from cli import in_process
-from cli.in_process import error_of
+from cli.in_process import error_of, json_of
 from documents import check_command
-from plugin_packages import SOURCE, forget, importable, installed, write_module, write_package
+from plugin_packages import SOURCE, forget, forgotten_modules, importable, installed, write_module, write_package
 from turnout.cli.naming import Named, apply_settings, parse_policy
-from turnout.cli.plugins.new import TEMPLATES
 from turnout.errors import SettingError
 from turnout.lab import world_names
 from turnout.lab.studies.leaderboard import suites
@@ -72,17 +70,17 @@ def test_a_malformed_policy_is_refused(text: str) -> None:
 
 def test_set_reaches_the_policies_inside_wrappers() -> None:
     found: list[Named] = [("with-guarantee", {"policy": "oort"}), ("random", {"seed": 4}), ("rbcsf", {})]
-    texts = ["cohort_size=3", "oort.clip=0.5", "seed=9", "with-guarantee.urgency=1"]
+    texts = ["cohort_size=3", "clip=0.5", "seed=9", "urgency=1"]
     assert apply_settings(found, texts, overwrite=False) == [
         ("with-guarantee", {"policy": "oort", "urgency": 1, "settings": {"cohort_size": 3, "clip": 0.5, "seed": 9}}),
         ("random", {"seed": 4, "cohort_size": 3}),
         ("rbcsf", {"cohort_size": 3}),
     ]
     assert apply_settings(found, ["seed=9"], overwrite=True)[1] == ("random", {"seed": 9})
-    chosen = apply_settings([("with-guarantee", {})], ["cohort_size=3", "with-guarantee.policy=oort"], overwrite=True)
+    chosen = apply_settings([("with-guarantee", {})], ["policy=oort", "settings.cohort_size=3"], overwrite=True)
     assert chosen == [("with-guarantee", {"policy": "oort", "settings": {"cohort_size": 3}})]
-    with pytest.raises(SettingError, match=r"unknown policy 'oart' in --set oart.clip=1 \(did you mean 'oort'"):
-        apply_settings(found, ["oart.clip=1"], overwrite=True)
+    with pytest.raises(SettingError, match="names a policy: write its settings after its name, as oort:NAME=VALUE"):
+        apply_settings(found, ["oort.clip=1"], overwrite=True)
     with pytest.raises(SettingError, match="--set clip=1 has no effect: it is no setting of random"):
         apply_settings([("random", {})], ["clip=1"], overwrite=True)
     with pytest.raises(SettingError, match=r"no policy has a setting 'clib' \(did you mean 'clip'\?\)"):
@@ -91,7 +89,7 @@ def test_set_reaches_the_policies_inside_wrappers() -> None:
 
 def test_two_settings_of_one_policy_are_compared() -> None:
     names = ("rbcsf:speed_weight=5", "rbcsf:speed_weight=50", "with-guarantee:policy=oort,settings.cohort_size=7")
-    result = json.loads(run("simulate", *names, *FEW, "--json", "--baseline", "rbcsf:speed_weight=50").stdout)
+    result = json_of("simulate", *names, *FEW, "--baseline", "rbcsf:speed_weight=50")
     labels = [row["policy"] for row in result["policies"]]
     assert labels == [
         "rbcsf (speed_weight 5)",
@@ -99,16 +97,13 @@ def test_two_settings_of_one_policy_are_compared() -> None:
         "with-guarantee (policy oort (cohort_size 7))",
     ]
     assert result["baseline"] == "rbcsf (speed_weight 50)"
-    assert (
-        json.loads(run("simulate", *names, *FEW, "--json", "--baseline", "with-guarantee").stdout)["baseline"]
-        == labels[2]
-    )
+    assert json_of("simulate", *names, *FEW, "--baseline", "with-guarantee")["baseline"] == labels[2]
     assert "there is no 'rbcsf' to compare with" in error_of("simulate", *names, *FEW, "--baseline", "rbcsf")
 
 
 def test_policies_and_worlds_of_other_packages_are_played(installed: Path, tmp_path: Path) -> None:
     world = ("--world", "name=small", "--set", "cohort_size=2")
-    result = json.loads(run("simulate", "random", "first:offset=2", *world, *FEW, "--json").stdout)
+    result = json_of("simulate", "random", "first:offset=2", *world, *FEW)
     assert [row["policy"] for row in result["policies"]] == [
         "random (cohort_size 2)",
         "first (offset 2, cohort_size 2)",
@@ -118,7 +113,7 @@ def test_policies_and_worlds_of_other_packages_are_played(installed: Path, tmp_p
         'rounds = 5\n[world]\nname = "quick_module:small_world"\npeople = 9\n[[policy]]\nname = "around"\n'
         'policy = "quick_module:First"\nsettings = { cohort_size = 2 }\nlabel = "mine"\n'
     )
-    result = json.loads(run("simulate", "--config", config, "--json").stdout)
+    result = json_of("simulate", "--config", config)
     assert [row["policy"] for row in result["policies"]] == ["mine"]
     assert installed.exists()
 
@@ -167,7 +162,7 @@ def test_a_policy_of_another_package_is_in_the_leaderboard(installed: Path, monk
     suite = suites.SUITES["numerical"]
     few = [each for each in suite.contenders if each.label in ("random", "FairPace, tolerance 2", "fastest, learned")]
     monkeypatch.setattr("turnout.cli.studies.leaderboard.SUITES", {"numerical": replace(suite, contenders=tuple(few))})
-    result = json.loads(run("study", "leaderboard", "numerical", "first:offset=1", *FEW, "--json").stdout)
+    result = json_of("study", "leaderboard", "numerical", "first:offset=1", *FEW)
     assert {row["contender"] for row in result["policies"]} == {*(each.label for each in few), "first (offset 1)"}
     assert installed.exists()
 
@@ -179,16 +174,16 @@ def test_every_policy_and_world_is_listed_with_its_settings(installed: Path, tmp
     write_package(
         tmp_path, "broken-package", "broken_module", {"turnout.policies": {"broken": "broken_module:Nothing"}}
     )
-    listed = {entry["name"]: entry for entry in json.loads(run("policies", "--json").stdout)}
+    listed = {entry["name"]: entry for entry in json_of("policies")}
     assert list(listed) == policy_names()
     assert listed["first"]["package"] == "quick-package 1.2"
     assert listed["first"]["summary"] == "Selects the first available clients."
     assert listed["oort"]["package"] == "turnout"
-    assert "has no attribute 'Nothing'" in listed["broken"]["error"]
+    assert "has no attribute 'Nothing'" in listed["broken"]["summary"]
     table = run("policies").stdout
     assert "speed_weight" in table
     assert "(quick-package 1.2)" in table
-    worlds = {entry["name"]: entry for entry in json.loads(run("worlds", "--json").stdout)}
+    worlds = {entry["name"]: entry for entry in json_of("worlds")}
     assert list(worlds) == world_names()
     assert worlds["small"]["settings"] == [{"name": "people", "default": 12, "meaning": ""}]
     assert installed.exists()
@@ -197,7 +192,7 @@ def test_every_policy_and_world_is_listed_with_its_settings(installed: Path, tmp
 
 def test_every_setting_of_our_own_policies_and_worlds_has_a_meaning() -> None:
     for command in ("policies", "worlds"):
-        for entry in json.loads(run(command, "--json").stdout):
+        for entry in json_of(command):
             assert entry["summary"].endswith("."), entry["name"]
             for setting in entry["settings"]:
                 assert setting["meaning"].endswith("."), (entry["name"], setting["name"])
@@ -214,7 +209,7 @@ def test_one_policy_is_shown_with_defaults_and_units() -> None:
         "turnout simulate rbcsf:",
     ):
         assert text in shown
-    settings = {each["name"]: each for each in json.loads(run("policies", "eligible", "--json").stdout)["settings"]}
+    settings = {each["name"]: each for each in json_of("policies", "eligible")["settings"]}
     assert settings["policy"]["required"]
     assert settings["allowed"]["required"]
     assert "model_size" in run("worlds", "paper").stdout
@@ -241,7 +236,7 @@ def test_what_has_no_settings_or_no_number_among_them_is_shown_without_an_exampl
     write_module(tmp_path, "plain_module", SOURCE.replace("cohort_size=8, offset=0", "cohort_size=None, offset=None"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    try:
+    with forgotten_modules("bare_module", "plain_module"):
         shown = run("policies", "bare_module:First").stdout
         assert shown.splitlines() == [
             "bare_module:First (policy, of module bare_module): Selects the first available clients.",
@@ -250,8 +245,6 @@ def test_what_has_no_settings_or_no_number_among_them_is_shown_without_an_exampl
         shown = run("policies", "plain_module:First").stdout
         assert "offset" in shown
         assert "Example" not in shown
-    finally:
-        forget("bare_module", "plain_module")
 
 
 def test_what_is_neither_a_policy_nor_a_world_nor_a_learner_cannot_be_loaded(tmp_path: Path) -> None:
@@ -268,19 +261,12 @@ def test_what_is_neither_a_policy_nor_a_world_nor_a_learner_cannot_be_loaded(tmp
 def run_tests(folder: Path, module: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs the two tests of a package."""
     monkeypatch.syspath_prepend(folder / "src")
-    try:
+    with forgotten_modules(module, f"{module}.{kind}"):
         content = runpy.run_path(str(folder / "tests" / f"test_{module}.py"))
         tests = [value for name, value in content.items() if name.startswith("test_")]
         assert len(tests) == 2
         for test in tests:
             test()
-    finally:
-        forget(module, f"{module}.{kind}")
-
-
-@pytest.mark.parametrize("kind", ["policy", "world"])
-def test_a_template_is_a_package_whose_tests_pass(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_tests(TEMPLATES / kind, f"own_{kind}", kind, monkeypatch)
 
 
 @pytest.mark.parametrize("kind", ["policy", "world", "learner"])

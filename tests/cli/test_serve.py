@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import re
 import signal
-import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -19,6 +15,7 @@ from unittest.mock import patch
 import pytest
 
 from cli.in_process import error_of, run
+from cli.processes import running, send, status_of
 from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import examine
 from turnout.service import serving as serving_module
@@ -29,36 +26,7 @@ from waiting import MAX_WAIT
 SLOTS = ("--set", "concurrency=2", "--set", "guaranteed_rate=1/20", "--set", "deadline=300")
 
 
-@contextmanager
-def serving(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], int, list[str]]]:
-    """Runs the command as a process; yields it with its port and the lines that it prints when it starts."""
-    program = [sys.executable, "-u", "-W", "error::ResourceWarning", "-m", "turnout", "fleet", "serve"]
-    program += [*map(str, arguments), "--port", "0"]
-    env = {**os.environ, "NO_COLOR": "1", "COLUMNS": "300"}
-    with subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
-        try:
-            assert process.stdout is not None
-            lines = [process.stdout.readline()]
-            while lines[-1] and not lines[-1].startswith("Press Ctrl-C"):
-                lines.append(process.stdout.readline())
-            port = re.search(r":(\d+)/v1/", lines[0])
-            assert port, (lines, process.stderr and process.stderr.read())
-            yield process, int(port[1]), lines
-        finally:
-            if process.poll() is None:
-                process.kill()
-
-
-def send(port: int, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> Any:
-    """Returns the status, the headers and the body of a response."""
-    sent = {"content-type": "application/json", **(headers or {})}
-    connection = HTTPConnection("127.0.0.1", port, timeout=MAX_WAIT)
-    try:
-        connection.request(method, path, None if body is None else json.dumps(body), sent)
-        response = connection.getresponse()
-        return response.status, dict(response.getheaders()), response.read()
-    finally:
-        connection.close()
+serving = partial(running, "serve")
 
 
 def bearer(fleet: Path, role: Role, client: str | None = None) -> dict[str, str]:
@@ -104,9 +72,9 @@ def test_a_service_from_start_to_a_graceful_end(tmp_path: Path, end: signal.Sign
         status, _, body = send(port, "GET", "/v1/fleets/fleet/turns", headers=server)
         assert (status, len(json.loads(body)["turns"])) == (200, 1)
         # The dashboard
-        assert send(port, "GET", "/")[0] == 401
-        assert send(port, "GET", "/", headers=device)[0] == 401
-        assert send(port, "GET", "/", headers=viewer)[0] == 200
+        assert status_of(port, "/") == 401
+        assert status_of(port, "/", device) == 401
+        assert status_of(port, "/", viewer) == 200
         assert send(port, "POST", "/", {}, server)[0] == 405
         status, _, body = send(port, "GET", "/api/store", headers=viewer)
         assert (status, json.loads(body)["name"]) == (200, "fleet.turnout")
@@ -115,8 +83,8 @@ def test_a_service_from_start_to_a_graceful_end(tmp_path: Path, end: signal.Sign
         status, headers, _ = send(port, "GET", f"/?token={token}")
         assert status == 303
         cookie = {"cookie": headers["set-cookie"].partition(";")[0]}
-        assert send(port, "GET", "/api/overview", headers=cookie)[0] == 200
-        assert send(port, "GET", "/v1/fleets/fleet", headers=cookie)[0] == 401  # no cookies: no forged requests
+        assert status_of(port, "/api/overview", cookie) == 200
+        assert status_of(port, "/v1/fleets/fleet", cookie) == 401  # no cookies: no forged requests
         stream = HTTPConnection("127.0.0.1", port, timeout=MAX_WAIT)  # it must not delay the end
         stream.request("GET", "/api/live", headers=viewer)
         assert stream.getresponse().readline().startswith(b"event: change")
@@ -144,7 +112,7 @@ def test_a_killed_service_has_kept_what_it_answered(tmp_path: Path) -> None:
         again = send(port, "POST", "/v1/fleets/fleet/turns", {"clients": ["a", "b"]}, once)
         assert (again[0], again[2]) == (200, first[2])  # the answer, not two more turns
         assert len(json.loads(send(port, "GET", "/v1/fleets/fleet/turns", headers=server)[2])["turns"]) == 2
-        assert send(port, "GET", "/", headers=server)[0] == 404
+        assert status_of(port, "/", server) == 404
 
 
 def test_several_fleets_and_no_tokens(tmp_path: Path) -> None:
@@ -180,7 +148,7 @@ def test_a_backup_of_a_fleet_that_is_served_has_its_tokens_and_can_be_served(tmp
         process.send_signal(signal.SIGTERM)
         assert process.wait(MAX_WAIT) == 0
     with serving(copy, "--no-page") as (_, port, _):
-        assert send(port, "GET", "/v1/fleets/copy", headers=later)[0] == 200
+        assert status_of(port, "/v1/fleets/copy", later) == 200
         turns = send(port, "GET", "/v1/fleets/copy/turns", headers=later)[2]
         assert json.loads(turns)["turns"] == json.loads(first[2])["turns"]
 
@@ -204,7 +172,7 @@ def test_errors_are_one_line(tmp_path: Path) -> None:
         assert "is being written by" in error_of("fleet", "serve", path, "--no-tokens")
 
 
-@pytest.mark.parametrize(("missing", "advice"), [("fastapi", "turnout[service]"), ("plotly", "or pass --no-page")])
+@pytest.mark.parametrize(("missing", "advice"), [("fastapi", "turnout[service]"), ("plotly", "without it: --no-page")])
 def test_a_missing_extra_says_how_to_install_it(tmp_path: Path, missing: str, advice: str) -> None:
     find = importlib.util.find_spec
     with patch.object(importlib.util, "find_spec", lambda name: None if name == missing else find(name)):
@@ -225,4 +193,4 @@ def test_it_warns_if_other_machines_can_reach_it_without_tls(
     monkeypatch.setattr(serving_module, "serve", announce_only)
     shown = run("fleet", "serve", path, "--host", host).stdout
     assert f"{path} at http://{host}:8080/v1/fleets/fleet\n" in shown
-    assert ("Other machines can reach this service, and the connection is not encrypted." in shown) == is_warned
+    assert ("Other machines can reach this address, and the connection is not encrypted." in shown) == is_warned

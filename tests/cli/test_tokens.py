@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from cli import in_process
-from cli.in_process import run
+from cli.in_process import json_of, run
 from turnout.live import Scheduler
 from turnout.service.access.tokens import FleetTokens
 
@@ -66,8 +65,8 @@ def test_every_device_gets_its_own_token(fleet: Path, tmp_path: Path) -> None:
 
 
 def test_tokens_as_json(fleet: Path) -> None:
-    (made,) = json.loads(run("fleet", "tokens", "create", fleet, "--role", "viewer", "--json").stdout)
-    (listed,) = json.loads(run("fleet", "tokens", "list", fleet, "--json").stdout)
+    (made,) = json_of("fleet", "tokens", "create", fleet, "--role", "viewer")
+    (listed,) = json_of("fleet", "tokens", "list", fleet)
     assert {**made, "state": "valid"} == {**listed, "token": made["token"]}
     assert "token" not in listed
 
@@ -90,6 +89,4 @@ def test_the_tokens_of_a_forgotten_client_are_removed(fleet: Path) -> None:
         scheduler.register(["phone-1", "phone-2"])
     run("fleet", "tokens", "create", fleet, "--role", "device", "--client", "phone-1", "--client", "phone-2")
     assert run("fleet", "forget", fleet, "phone-1", "--yes").returncode == 0
-    assert [token["client"] for token in json.loads(run("fleet", "tokens", "list", fleet, "--json").stdout)] == [
-        "phone-2"
-    ]
+    assert [token["client"] for token in json_of("fleet", "tokens", "list", fleet)] == ["phone-2"]

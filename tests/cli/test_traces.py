@@ -135,13 +135,6 @@ def test_every_problem_is_listed_with_its_file_and_line_instead_of_the_summary(t
     assert json.loads(run("traces", "describe", generated, "--json").stdout)["problems"] == []
 
 
-@pytest.mark.parametrize("command", ["describe", "convert"])
-def test_help_lists_the_options_of_each_command(command: str) -> None:
-    shown = run("traces", command, "--help").stdout
-    for text in ("FILE...", "--column", "OURS=THEIRS", "--on", "--drop-before", "--end", "--json"):
-        assert text in shown
-
-
 def test_recorded_clients_are_simulated(generated: Path) -> None:
     world = ("--world", "name=traces", "--world", f"traces={generated}", "--world", "deadline=500")
     done = run("simulate", "rbcsf", "random", *world, "--set", "accrual=available", "--rounds", "15", "--json")

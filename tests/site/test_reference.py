@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import doctest
+import importlib
 import re
 from pathlib import Path
 
@@ -105,13 +106,14 @@ def test_the_list_of_public_names_is_that_of_the_modules() -> None:
     listed = public_names()
     declared = {module: names for module in listed if (names := declared_by(module)) is not None}
     assert {"turnout", "turnout.client", "turnout.adapters.nvflare"} <= set(declared)
-    for module in ("turnout.errors", "turnout.lab.analysis.tuning"):  # they export names for other modules too
-        declared.pop(module, None)
+    declared.pop("turnout.lab.analysis.tuning", None)  # it exports names for other modules too
     assert {module: listed[module] for module in declared} == declared
 
 
 def declared_by(module: str) -> list[str] | None:
-    """Returns `__all__` of a module, read from its source, if it has one."""
+    """Returns `__all__` of a module, read from its source unless it is lazy, if it has one."""
+    if module in ("turnout", "turnout.live", "turnout.lab"):
+        return list(importlib.import_module(module).__all__)
     base = ROOT / "src" / module.replace(".", "/")
     path = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
     for node in ast.parse(path.read_text()).body:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
-from rich.console import Console
 from typer.core import TyperGroup
 
 from turnout.cli.advice import describe
@@ -27,78 +26,62 @@ class Group(NamedTuple):
     commands: Mapping[str, str | Group]
 
 
+def _in(module: str, *functions: str) -> dict[str, str]:
+    """Returns the commands that are functions of a module, under their own names."""
+    return {function.strip("_").replace("_", "-"): f"{module}:{function}" for function in functions}
+
+
+TOKENS = Group(
+    "Create, list and revoke the tokens of a fleet's HTTP service.\n\n"
+    "Example: turnout fleet tokens create fleet.turnout --role server",
+    _in("fleet.tokens", "create", "list_", "revoke"),
+)
 FLEET = Group(
     "Create, inspect and operate the file of a live fleet, and serve it.\n\n"
     "Example: turnout fleet status fleet.turnout",
     {
-        "create": "fleet.create:create",
-        "amend": "fleet.amend:amend",
-        "status": "fleet.status:status",
-        "history": "fleet.status:history",
-        "explain": "fleet.explain:explain",
-        "certify": "fleet.certify:certify",
-        "dashboard": "fleet.dashboard:dashboard",
-        "serve": "fleet.serve:serve",
-        "tokens": Group(
-            "Create, list and revoke the tokens of a fleet's HTTP service.\n\n"
-            "Example: turnout fleet tokens create fleet.turnout --role server",
-            {
-                "create": "fleet.tokens:create",
-                "list": "fleet.tokens:list_",
-                "revoke": "fleet.tokens:revoke",
-            },
-        ),
-        "replay": "fleet.replay:replay",
-        "export": "fleet.status:export",
-        "doctor": "fleet.operate:doctor",
-        "backup": "fleet.operate:backup",
-        "compact": "fleet.operate:compact",
-        "retire": "fleet.operate:retire",
-        "forget": "fleet.operate:forget",
-        "abandon-round": "fleet.operate:abandon_round",
+        **_in("fleet.create", "create"),
+        **_in("fleet.amend", "amend"),
+        **_in("fleet.status", "status", "history", "export"),
+        **_in("fleet.explain", "explain"),
+        **_in("fleet.certify", "certify"),
+        **_in("fleet.replay", "replay"),
+        **_in("fleet.dashboard", "dashboard"),
+        **_in("fleet.serve", "serve"),
+        "tokens": TOKENS,
+        **_in("fleet.operate", "doctor", "backup", "compact", "retire", "forget", "abandon_round"),
     },
 )
 RUNS = Group(
     "Show, compare, export and delete the runs of a store.\n\nExample: turnout runs show results/runs.turnout",
-    {
-        "show": "lab.runs:show",
-        "compare": "lab.runs:compare",
-        "export": "lab.runs:export",
-        "delete": "lab.runs:delete",
-    },
+    _in("lab.runs", "show", "compare", "export", "delete"),
 )
 STUDY = Group(
     "Repeat the studies of this project, rank policies, train models and tune settings.\n\n"
     "Example: turnout study reproduce queues --seeds 5 --out results",
-    {
-        "leaderboard": "studies.leaderboard:leaderboard",
-        "reproduce": "studies.reproduce:reproduce",
-        "train": "studies.train:train",
-        "tune": "studies.tune:tune",
-    },
+    {name: f"studies.{name}:{name}" for name in ("leaderboard", "reproduce", "train", "tune")},
 )
 DATA = Group(
     "List, download and verify datasets, and split them over clients.\n\nExample: turnout data list",
-    {"list": "lab.data:list_datasets", "fetch": "lab.data:fetch", "partition": "lab.data:partition"},
+    _in("lab.data", "list_", "fetch", "partition"),
 )
 TRACES = Group(
     "Describe, check and convert traces of real devices: availability, speed and bandwidth (docs/traces.md).\n\n"
     "To simulate them: turnout simulate --world name=traces --world traces=FILE\n\n"
     "Example: turnout traces describe traces.csv",
-    {"describe": "lab.traces:describe", "convert": "lab.traces:convert"},
+    _in("lab.traces", "describe", "convert"),
 )
 #: All commands, in the order of the help.
 COMMANDS: Mapping[str, str | Group] = {
-    "demo": "studies.demo:demo",
+    **_in("studies.demo", "demo"),
     "fleet": FLEET,
-    "verify": "fleet.certify:verify",
-    "check": "lab.check:check",
-    "simulate": "lab.simulate:simulate",
+    **_in("fleet.certify", "verify"),
+    **_in("lab.check", "check"),
+    **_in("lab.simulate", "simulate"),
     "runs": RUNS,
     "study": STUDY,
-    "policies": "plugins.catalogue:policies",
-    "worlds": "plugins.catalogue:worlds",
-    "new": "plugins.new:new",
+    **_in("plugins.catalogue", "policies", "worlds"),
+    **_in("plugins.new", "new"),
     "traces": TRACES,
     "data": DATA,
 }
@@ -110,36 +93,25 @@ STYLE: Mapping[str, Any] = {
 }
 
 
-class LazyCommands(Mapping[str, Any]):
-    """Commands by name. The module of a command is imported when it is looked up, so that each starts fast."""
-
-    def __init__(self, commands: Mapping[str, str | Group]) -> None:
-        self._commands = commands
-
-    def __getitem__(self, name: str) -> Any:
-        """Imports a command and returns it as typer represents it."""
-        command = self._commands[name]
-        return _load(command, name) if isinstance(command, str) else _build_group(command, name)
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterates over the names."""
-        return iter(self._commands)
-
-    def __len__(self) -> int:
-        """Returns the number of commands."""
-        return len(self._commands)
-
-
 class LazyGroup(TyperGroup):
-    """A group of commands. Only its help, which shows a line about each of them, imports all."""
+    """A group of commands. The module of a command is imported when it is looked up, so that each starts fast.
+
+    Only the help, which shows a line about each command, imports all.
+    """
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = LazyCommands(COMMANDS)  # type: ignore[assignment]  # nothing is ever added to it
+        self.use(COMMANDS)
 
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
-        """Returns the names of the commands."""
-        return list(self.commands)
+    def use(self, commands: Mapping[str, str | Group]) -> None:
+        """Sets the commands of the group; typer reads their names only."""
+        self._places = commands
+        self.commands = dict.fromkeys(commands)  # type: ignore[assignment]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        """Imports a command and returns it as typer represents it; None if there is none."""
+        place = self._places.get(cmd_name)
+        return place if place is None else _build(place, cmd_name)
 
 
 @cache
@@ -151,12 +123,15 @@ def _load(function: str, name: str) -> Any:
     return typer.main.get_group(parent).commands[name]
 
 
-def _build_group(group: Group, name: str) -> TyperGroup:
-    parent = typer.Typer(name=name, cls=LazyGroup, help=group.help, **STYLE)
+def _build(place: str | Group, name: str) -> Any:
+    if isinstance(place, str):
+        return _load(place, name)
+    parent = typer.Typer(name=name, cls=LazyGroup, help=place.help, **STYLE)
     parent.callback()(lambda: None)
-    built = typer.main.get_group(parent)
-    built.commands = LazyCommands(group.commands)  # type: ignore[assignment]
-    return built
+    group = typer.main.get_group(parent)
+    assert isinstance(group, LazyGroup)
+    group.use(place.commands)
+    return group
 
 
 app = typer.Typer(
@@ -217,5 +192,7 @@ def main() -> None:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    Console(stderr=True, soft_wrap=True, highlight=False).print(message, markup=False)
+    from turnout.cli.options import say  # most commands do not fail, and --version and completion start faster without
+
+    say(*message.splitlines(), err=True)
     sys.exit(code)

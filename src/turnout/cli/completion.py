@@ -6,8 +6,7 @@ The modules that know the names are imported when the shell asks for them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-
-Complete = Callable[[str], list[str]]
+from importlib import import_module
 
 
 def starting(names: Iterable[str], incomplete: str) -> list[str]:
@@ -15,25 +14,32 @@ def starting(names: Iterable[str], incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-def complete_policies(incomplete: str) -> list[str]:
-    """Completes the name of a policy."""
-    from turnout.policies.registry import policy_names
+def completing(*sources: str) -> Callable[[str], list[str]]:
+    """Returns a callback that completes names; each source is module:attribute, a collection or a function."""
 
-    return starting(policy_names(), incomplete)
+    def complete(incomplete: str) -> list[str]:
+        names: list[str] = []
+        for source in sources:
+            module, _, attribute = source.partition(":")
+            known = getattr(import_module(f"turnout.{module}"), attribute)
+            names += known() if callable(known) else known
+        return starting(names, incomplete)
+
+    return complete
+
+
+complete_policies = completing("policies.registry:policy_names")
+complete_suites = completing("lab.studies.leaderboard.suites:SUITES", "lab.studies.leaderboard.slots:SLOT_SUITES")
+complete_experiments = completing("lab.studies.catalogue:EXPERIMENTS", "lab.studies.catalogue:GROUPS")
+complete_datasets = completing("lab.training.datasets:SOURCES")
+complete_backends = completing("lab.clusters:BACKENDS")
 
 
 def complete_worlds(incomplete: str) -> list[str]:
     """Completes a setting of the world: its name, or a setting of the paper's world."""
-    import inspect
+    from turnout.lab.worlds.registry import REGISTRY, world_names, world_settings
 
-    from turnout.lab.worlds.paper import PaperWorld
-    from turnout.lab.worlds.registry import world_names
-
-    settings = [
-        f"{parameter.name}="
-        for parameter in inspect.signature(PaperWorld).parameters.values()
-        if parameter.kind is parameter.KEYWORD_ONLY
-    ]
+    settings = [f"{name}=" for name in world_settings(REGISTRY.get("paper"))[0]]
     return starting([*(f"name={name}" for name in world_names()), *settings], incomplete)
 
 
@@ -41,37 +47,5 @@ def complete_settings(incomplete: str) -> list[str]:
     """Completes the name of a setting of a policy."""
     from turnout.policies.registry import POLICIES, setting_names
 
-    policy, dot, _ = incomplete.rpartition(".")
-    if dot:
-        return starting((f"{policy}.{name}=" for name in setting_names(policy)), incomplete)
     every = dict.fromkeys(name for policy in POLICIES for name in setting_names(policy))
     return starting((f"{name}=" for name in every), incomplete)
-
-
-def complete_suites(incomplete: str) -> list[str]:
-    """Completes the name of a suite."""
-    from turnout.lab.studies.leaderboard.slots import SLOT_SUITES
-    from turnout.lab.studies.leaderboard.suites import SUITES
-
-    return starting([*SUITES, *SLOT_SUITES], incomplete)
-
-
-def complete_experiments(incomplete: str) -> list[str]:
-    """Completes the name of an experiment or a group of them."""
-    from turnout.lab.studies.catalogue import EXPERIMENTS, GROUPS
-
-    return starting([*EXPERIMENTS, *GROUPS], incomplete)
-
-
-def complete_datasets(incomplete: str) -> list[str]:
-    """Completes the name of a dataset."""
-    from turnout.lab.training.datasets import SOURCES
-
-    return starting(SOURCES, incomplete)
-
-
-def complete_backends(incomplete: str) -> list[str]:
-    """Completes the name of a backend of sweeps."""
-    from turnout.lab.clusters import BACKENDS
-
-    return starting(BACKENDS, incomplete)

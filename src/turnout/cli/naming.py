@@ -98,62 +98,46 @@ def put_setting(settings: dict[str, Any], path: Sequence[str], value: Any, *, ov
         settings[path[-1]] = value
 
 
-def apply_settings(found: Iterable[Named], texts: Sequence[str], *, overwrite: bool) -> list[Named]:
+def apply_settings(policies: Iterable[Named], texts: Sequence[str], *, overwrite: bool) -> list[Named]:
     """Applies the values of --set to policies, and to the policies inside them.
 
     Args:
-        found: The policies.
-        texts: Values of --set: NAME=VALUE for every policy that has this setting, or POLICY.NAME=VALUE.
+        policies: The policies.
+        texts: Values of --set: NAME=VALUE, for every policy that has this setting.
         overwrite: Whether they replace settings that the policies have already.
 
     Raises:
         SettingError: If one of them is invalid, or has no effect.
     """
-    named = [(name, dict(settings)) for name, settings in found]
-    names = list(dict.fromkeys(name for name, _ in named))
-    parsed = [(text, *_owned(text, names)) for text in texts]
-    # Those of one policy first: they may say which policy is inside a wrapper.
-    for text, owner, path, value in sorted(parsed, key=lambda one: one[1] is None):
-        effects = [_apply(name, settings, owner, path, value, overwrite) for name, settings in named]
+    named = [(name, dict(settings)) for name, settings in policies]
+    for text in texts:
+        name, value = parse_setting(text)
+        effects = [_apply(policy, settings, name.split("."), value, overwrite) for policy, settings in named]
         if not any(effects):
-            raise _without_effect(text, owner, path[0], names)
+            raise _without_effect(text, name.split(".")[0], [policy for policy, _ in named])
     return named
 
 
-def _apply(
-    name: str, settings: dict[str, Any], owner: str | None, path: Sequence[str], value: Any, overwrite: bool
-) -> bool:
-    applies = owner == name or (owner is None and path[0] in setting_names(name))
+def _apply(name: str, settings: dict[str, Any], path: Sequence[str], value: Any, overwrite: bool) -> bool:
+    applies = path[0] in setting_names(name)
     if applies:
         put_setting(settings, path, value, overwrite=overwrite)
     inner = settings.get("policy")
     if isinstance(inner, str) and is_wrapper(name):
         own = dict(settings.get("settings") or {})
-        if _apply(inner, own, owner, path, value, overwrite):
+        if _apply(inner, own, path, value, overwrite):
             settings["settings"] = own
             return True
     return applies
 
 
-def _owned(text: str, names: Sequence[str]) -> tuple[str | None, list[str], Any]:
-    """Returns the policy that a value of --set is for, or None, the path of the setting, and the value."""
-    name, value = parse_setting(text)
-    owners = [owner for owner in (*names, *policy_names()) if name.startswith(f"{owner}.")]
-    if owners:
-        owner = max(owners, key=len)
-        return owner, name.removeprefix(f"{owner}.").split("."), value
-    owner, dot, _ = name.rpartition(".")
-    if dot and name.split(".")[0] != "settings":
-        known = [*names, *policy_names()]
-        raise SettingError(f"unknown policy {owner!r} in --set {text}{suggestion(owner, known)}")
-    return None, name.split("."), value
-
-
-def _without_effect(text: str, owner: str | None, setting: str, names: Sequence[str]) -> SettingError:
+def _without_effect(text: str, setting: str, names: Sequence[str]) -> SettingError:
+    if setting in policy_names():
+        return SettingError(f"--set {text} names a policy: write its settings after its name, as {setting}:NAME=VALUE")
     known = {name for policy in (*POLICIES, *WRAPPERS, *names) for name in setting_names(policy)}
-    if owner is None and setting not in known:
+    if setting not in known:
         return SettingError(f"no policy has a setting {setting!r}{suggestion(setting, known)}")
-    return SettingError(f"--set {text} has no effect: it is no setting of {', '.join(names)}")
+    return SettingError(f"--set {text} has no effect: it is no setting of {', '.join(dict.fromkeys(names))}")
 
 
 def _split(text: str) -> list[str]:

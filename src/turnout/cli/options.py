@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,8 +20,15 @@ from turnout.cli.completion import complete_settings
 from turnout.errors import SettingError
 from turnout.log import printable as escaped
 
+#: The columns that never wrap: names, which users copy.
+NAMES = ("name", "setting")
 FleetArgument = Annotated[Path, typer.Argument(metavar="FILE", help="File of the fleet, such as fleet.turnout.")]
+ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT", help="Id of the client.")]
+RunOption = Annotated[int | None, typer.Option(min=1, help="Number of the run in a store; by default the only one.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+OutOption = Annotated[Path | None, typer.Option(help="File to write; by default standard output.")]
+FigureOption = Annotated[Path | None, typer.Option(help="File for a figure (.svg or .png).")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")]
 SeedsOption = Annotated[int, typer.Option(min=1, help="Number of seeds: 0, 1, 2, …")]
 WorkersOption = Annotated[
@@ -29,8 +40,7 @@ SettingOption = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="A setting of all policies that have it, such as tolerance=1, or of one: rbcsf.speed_weight=5, "
-        "with-guarantee.policy=oort. Repeatable.",
+        help="A setting of all policies that have it, such as tolerance=1. Repeatable.",
         autocompletion=complete_settings,
     ),
 ]
@@ -47,17 +57,63 @@ def progress_bar() -> Progress:
     return Progress(transient=True, console=console, disable=not console.is_terminal)
 
 
+@contextmanager
+def showing_progress(description: str) -> Iterator[Callable[[int, int | None], None]]:
+    """Yields a callback that shows how much is done, of how much."""
+    with progress_bar() as progress:
+        task = progress.add_task(description, total=None)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
 def make_table(*headings: str, title: str | Text | None = None) -> Table:
     """Returns a table with these columns; that of a heading which ends in `>` is aligned to the right."""
-    table = Table(title=title)
+    table = Table(title=title, show_header=bool(headings))
     for heading in headings:
-        table.add_column(heading.removesuffix(">"), justify="right" if heading.endswith(">") else "left")
+        justify: Any = "right" if heading.endswith(">") else "left"
+        table.add_column(heading.removesuffix(">"), justify=justify, no_wrap=heading in NAMES)
     return table
+
+
+def print_table(
+    headings: Sequence[str], rows: Iterable[Iterable[str | Sequence[str]]], title: str | None = None
+) -> None:
+    """Prints a table, with the columns of `make_table`; what clients and files have written is escaped.
+
+    Args:
+        headings: The headings; without any, the table has no header.
+        rows: The cells of each row: a text, or a list of lines.
+        title: The title.
+    """
+    table = make_table(*headings, title=None if title is None else printable(title))
+    for row in rows:
+        lines = ([cell] if isinstance(cell, str) else cell for cell in row)
+        table.add_row(*(Text("\n").join(map(printable, cell)) for cell in lines))
+    Console().print(table)
+
+
+def say(*lines: str, err: bool = False) -> None:
+    """Prints lines on standard output or standard error; what clients and files have written is escaped."""
+    console = Console(stderr=err, highlight=False, soft_wrap=True)
+    for line in lines:
+        console.print(printable(line))
 
 
 def print_json(value: Any) -> None:
     """Prints one JSON document on standard output."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def confirm(yes: bool, question: str) -> None:
+    """Asks before something is lost; raises SettingError unless the user agrees, or has agreed with --yes."""
+    if not yes and not (sys.stdin.isatty() and typer.confirm(printable(question).plain)):
+        raise SettingError("nothing was changed: answer yes, or pass --yes")
+
+
+def require_packages(purpose: str, extra: str, *packages: str) -> None:
+    """Raises SettingError, which says what to install, if a package is missing."""
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise SettingError(f"{purpose} needs {package}: pip install 'turnout[{extra}]'")
 
 
 def make_folder(path: Path) -> None:

@@ -8,71 +8,25 @@ from typing import TYPE_CHECKING
 from turnout._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from turnout.live.audit.certify import certify
-    from turnout.live.features import PAPER_FEATURES, ClientStatus, Feature, Features, FleetStatus, Statuses
-    from turnout.live.journal.amendments import Amendment
-    from turnout.live.journal.events import FleetEvent
-    from turnout.live.operation.metrics import SchedulerMetrics
-    from turnout.live.reader import FleetReader
-    from turnout.live.reporter import Reporter
-    from turnout.live.scheduler import Scheduler
-    from turnout.live.settings import SchedulerOptions, SchedulerSettings
-    from turnout.live.status import SchedulerStatus
-    from turnout.live.turns.history import ClientHistory
-    from turnout.live.turns.records import Turn
-    from turnout.live.turns.slots.turns import RunningTurn, Wait
+    from turnout.live.audit.certify import certify as certify
+    from turnout.live.features import PAPER_FEATURES as PAPER_FEATURES
+    from turnout.live.features import ClientStatus as ClientStatus
+    from turnout.live.features import Feature as Feature
+    from turnout.live.features import Features as Features
+    from turnout.live.features import FleetStatus as FleetStatus
+    from turnout.live.features import Statuses as Statuses
+    from turnout.live.journal.amendments import Amendment as Amendment
+    from turnout.live.journal.events import FleetEvent as FleetEvent
+    from turnout.live.operation.metrics import SchedulerMetrics as SchedulerMetrics
+    from turnout.live.reader import FleetReader as FleetReader
+    from turnout.live.reporter import Reporter as Reporter
+    from turnout.live.scheduler import Scheduler as Scheduler
+    from turnout.live.settings import SchedulerOptions as SchedulerOptions
+    from turnout.live.settings import SchedulerSettings as SchedulerSettings
+    from turnout.live.status import SchedulerStatus as SchedulerStatus
+    from turnout.live.turns.history import ClientHistory as ClientHistory
+    from turnout.live.turns.records import Turn as Turn
+    from turnout.live.turns.slots.turns import RunningTurn as RunningTurn
+    from turnout.live.turns.slots.turns import Wait as Wait
 else:
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        {
-            "audit.certify": ("certify",),
-            "features": (
-                "ClientStatus",
-                "Feature",
-                "Features",
-                "FleetStatus",
-                "PAPER_FEATURES",
-                "Statuses",
-            ),
-            "journal.amendments": ("Amendment",),
-            "journal.events": ("FleetEvent",),
-            "operation.metrics": ("SchedulerMetrics",),
-            "reader": ("FleetReader",),
-            "reporter": ("Reporter",),
-            "scheduler": ("Scheduler",),
-            "settings": (
-                "SchedulerOptions",
-                "SchedulerSettings",
-            ),
-            "status": ("SchedulerStatus",),
-            "turns.records": ("Turn",),
-            "turns.history": ("ClientHistory",),
-            "turns.slots.turns": (
-                "RunningTurn",
-                "Wait",
-            ),
-        },
-    )
-
-__all__ = [
-    "PAPER_FEATURES",
-    "Amendment",
-    "ClientHistory",
-    "ClientStatus",
-    "Feature",
-    "Features",
-    "FleetEvent",
-    "FleetReader",
-    "FleetStatus",
-    "Reporter",
-    "RunningTurn",
-    "Scheduler",
-    "SchedulerMetrics",
-    "SchedulerOptions",
-    "SchedulerSettings",
-    "SchedulerStatus",
-    "Statuses",
-    "Turn",
-    "Wait",
-    "certify",
-]
+    __getattr__, __dir__ = lazy_exports(__name__)

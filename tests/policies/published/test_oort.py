@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.literal_oort import LiteralOort, outcomes_of
 from policies.examples import Contract
+from policies.literal_oort import LiteralOort, outcomes_of
 from turnout import RoundOffer, RoundReport
 from turnout.errors import SettingError, StateError
 from turnout.kernel.rounds import LateArrivals

@@ -11,10 +11,8 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.console import Console
 
-from turnout.cli.fleet.promise import certificate_table, explain_certificate
-from turnout.cli.options import FleetArgument, JsonOption, print_json, printable
+from turnout.cli.options import FleetArgument, JsonOption, print_json, print_table, say
 from turnout.counting import pluralize
 from turnout.errors import SettingError
 from turnout.kernel.arrays import IntArray
@@ -26,8 +24,12 @@ from turnout.storage.files.identify import not_a
 
 #: The number of differences that are printed, and the number of characters of each.
 MAX_SHOWN, MAX_LENGTH = 10, 1000
+BALANCE = "The books balance: turns ≥ promised − owed − forfeited for every client."
+IMBALANCE = "The books do NOT balance: turns < promised − owed − forfeited for some clients, the accounting is damaged."
 #: The number of clients that are shown by default.
 MAX_CLIENTS = 20
+#: The number of clients that a sentence names.
+MAX_NAMED = 10
 
 
 def certify(
@@ -74,14 +76,48 @@ def _show_certificate(file: Path, every: bool, tolerance: float | None, json: bo
     if json:
         print_json(certificate.to_dict(ids, shown))
         return certificate.holds
-    Console().print(certificate_table(certificate, shown, ids))
-    console = Console(highlight=False, soft_wrap=True)
-    if len(shown) < len(ids):
-        console.print(f"The {len(shown)} of {len(ids):,} clients that are furthest behind; --all shows all.")
-    for line in explain_certificate(certificate, shown, ids):
-        console.print(printable(line))
-    console.print(printable(f"Promise {certificate.summary().sentence(ids.__getitem__)}."))
+    _print_certificate(certificate, shown, ids)
+    say(f"Promise {certificate.summary().sentence(ids.__getitem__)}.")
     return certificate.holds
+
+
+def _print_certificate(certificate: Certificate, rows: Sequence[int], ids: Sequence[str]) -> None:
+    """Prints the table of a certificate, with the queue of owed turns only where it differs from `behind`.
+
+    The lines below it say what owed and forfeited turns are, and who was not served yet.
+    """
+    queued = np.maximum(certificate.behind_units, 0)  # what is owed, unless a client has or had a surplus
+    further = {
+        "owed>": (certificate.owed, certificate.owed_units != queued),
+        "forfeited>": (certificate.forfeited, certificate.forfeited_units > 0),
+    }
+    further = {heading: (values, mask) for heading, (values, mask) in further.items() if mask[rows].any()}
+    cells = (
+        (
+            ids[row],
+            f"{certificate.promised[row]:,.2f}",
+            f"{certificate.turns[row]:,}",
+            f"{certificate.behind[row]:+,.2f}",
+            str(certificate.statuses[row]),
+            *(f"{values[row]:,.2f}" if mask[row] else "" for values, mask in further.values()),
+        )
+        for row in rows
+    )
+    print_table(("client", "promised>", "turns>", "behind>", "status", *further), cells)
+    if len(rows) < len(ids):
+        say(f"The {len(rows)} of {len(ids):,} clients that are furthest behind; --all shows all.")
+    if (certificate.owed_units > queued)[rows].any():
+        say(
+            "owed: the queue of the paper's policy, rbcsf; it never falls below 0, so a client that once had a surplus "
+            "can be owed more than it is behind."
+        )
+    if forfeited := float(certificate.forfeited.sum()):
+        dropped = f"{forfeited:,.2f} turns were dropped from the queue because of max_owed"
+        say(f"forfeited: {dropped}; behind still counts them.")
+    if unserved := np.flatnonzero(certificate.unserved).tolist():
+        more = f" and {len(unserved) - MAX_NAMED:,} more" if len(unserved) > MAX_NAMED else ""
+        names = ", ".join(ids[row] for row in unserved[:MAX_NAMED])
+        say(f"Without a turn, because they were there for too few rounds to be promised one: {names}{more}.")
 
 
 def _write_certificate(file: Path, out: Path, json: bool) -> bool:
@@ -93,13 +129,13 @@ def _write_certificate(file: Path, out: Path, json: bool) -> bool:
     if json:
         print_json({"certificate": str(out), "record": str(record), **content, "clients": clients, "promise": promise})
         return certificate.holds
-    console = Console(highlight=False, soft_wrap=True, markup=False)
-    played = pluralize(content["rounds"], _unit(content).turn)
-    console.print(f"{out}: {pluralize(clients, 'client')}, {played}")
-    console.print(f"{record}: {pluralize(content['events'], 'event')}, SHA-256 {content['record_sha256']}")
-    console.print(printable(f"Promise {promise['sentence']}."))
-    _print_summary(console, content)
-    console.print(f"To verify: turnout verify {out} {record}")
+    say(
+        f"{out}: {pluralize(clients, 'client')}, {pluralize(content['rounds'], _unit(content).turn)}",
+        f"{record}: {pluralize(content['events'], 'event')}, SHA-256 {content['record_sha256']}",
+        f"Promise {promise['sentence']}.",
+        *_summarised(content),
+        f"To verify: turnout verify {out} {record}",
+    )
     return certificate.holds
 
 
@@ -134,40 +170,39 @@ def verify(
         with certificate.open("rb") as file, record.open("rb") as lines:
             text = file.read(verifier.LONGEST + 1)
             differences = verifier.differences(text, verifier.lines_of(lines))
-        known = {} if differences else _verified(json_module.loads(text), record)
+        content = {} if differences else json_module.loads(text)
+        known = {} if differences else _verified(content, record)
     except OSError as error:
         raise SettingError(f"cannot read {error.filename}: {error.strerror or error}") from error
     if json:
         print_json({"verified": not differences, "differences": differences, **known})
     else:
-        console = Console(highlight=False, soft_wrap=True)
         for difference in differences[:MAX_SHOWN]:
-            console.print(printable(difference if len(difference) <= MAX_LENGTH else f"{difference[:MAX_LENGTH]}…"))
+            say(difference if len(difference) <= MAX_LENGTH else f"{difference[:MAX_LENGTH]}…")
         if len(differences) > MAX_SHOWN:
-            console.print(f"and {len(differences) - MAX_SHOWN:,} more")
-        console.print("NOT verified." if differences else "Verified: the certificate matches the record.")
+            say(f"and {len(differences) - MAX_SHOWN:,} more")
+        say("NOT verified." if differences else "Verified: the certificate matches the record.")
         if known:
-            console.print(printable(f"Promise {known['promise']['sentence']}."))
-            console.print(_books(known["books_balance"]))
-            _print_summary(console, json_module.loads(text))
+            books = BALANCE if known["books_balance"] else IMBALANCE
+            say(f"Promise {known['promise']['sentence']}.", books, *_summarised(content))
     if differences:
         raise typer.Exit(1)
 
 
-def _print_summary(console: Console, certificate: Mapping[str, Any]) -> None:
-    """Prints which rounds or turns are not part of the record, if there are any."""
-    if "summary" in certificate:
-        console.print(
-            f"The record begins after {_unit(certificate)} {certificate['summary']['round']:,}: what clients were "
-            "promised and got up to then is stated, and cannot be computed again."
-        )
+def _summarised(certificate: Mapping[str, Any]) -> list[str]:
+    """Returns a line about the rounds or turns that are not part of the record, if there are any."""
+    if "summary" not in certificate:
+        return []
+    first = f"{_unit(certificate)} {certificate['summary']['round']:,}"
+    stated = "what clients were promised and got up to then is stated, and cannot be computed again"
+    return [f"The record begins after {first}: {stated}."]
 
 
 def _verified(content: Mapping[str, Any], record: Path) -> dict[str, Any]:
     """Returns what a verified certificate says about the promise, and whether the books of all clients balance."""
-    found, ids = _judged_certificate(content, record)
+    judged, ids = _judged_certificate(content, record)
     everybody = _certificate_of(content, list(content["clients"]))
-    return {"promise": found.summary().to_dict(ids.__getitem__), "books_balance": everybody.books_balance}
+    return {"promise": judged.summary().to_dict(ids.__getitem__), "books_balance": everybody.books_balance}
 
 
 def _judged_certificate(content: Mapping[str, Any], record: Path) -> tuple[Certificate, list[str]]:
@@ -207,9 +242,3 @@ def _certificate_of(content: Mapping[str, Any], ids: Sequence[str]) -> Certifica
 def _unit(certificate: Mapping[str, Any]) -> TimeUnit:
     """Returns what a certificate counts."""
     return TimeUnit.of(certificate["settings"].get("concurrency"))
-
-
-def _books(balance: bool) -> str:
-    if balance:
-        return "The books balance: turns ≥ promised − owed − forfeited for every client."
-    return "The books do NOT balance: turns < promised − owed − forfeited for some clients, the accounting is damaged."

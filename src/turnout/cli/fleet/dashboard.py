@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import webbrowser
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from turnout.cli.options import require_packages, say
 from turnout.errors import SettingError
 
+#: What to know about an address that is not loopback.
+EXPOSED = (
+    "Other machines can reach this address, and the connection is not encrypted. Run a TLS proxy (nginx, Caddy) in "
+    "front of it"
+)
 #: More than enough for a token, and little enough for any file.
 MAX_TOKEN_CHARACTERS = 10_000
 
@@ -48,28 +52,22 @@ def dashboard(
 
     Example: turnout fleet dashboard results/runs.turnout --open
     """
-    for package in ("fastapi", "uvicorn", "h11", "plotly"):
-        if importlib.util.find_spec(package) is None:
-            raise SettingError(f"the dashboard needs {package}: pip install 'turnout[dashboard]'")
+    require_packages("the dashboard", "dashboard", "fastapi", "uvicorn", "h11", "plotly")
     from turnout.dashboard.serving import serve
     from turnout.web.hosts import is_loopback
 
     if token_file is not None:
         token = _read_token(token_file)
-    console = Console(highlight=False, soft_wrap=True)
 
     def announce(address: str) -> None:
-        console.print(f"{store} at {address}", markup=False)
+        say(f"{store} at {address}")
         if not is_loopback(host):
-            console.print(
-                "Other machines can reach this page, and the connection is not encrypted. Run a TLS proxy (nginx, "
-                "Caddy) in front of it that forwards to 127.0.0.1, omit --host and pass a token."
-            )
+            say(f"{EXPOSED} that forwards to 127.0.0.1, omit --host and pass a token.")
         if "?token=" in address:
-            console.print("Keep the address secret: it contains the token.")
+            say("Keep the address secret: it contains the token.")
         elif token is not None:
-            console.print("To open the page, add ?token= and your token to the address.")
-        console.print("Press Ctrl-C to stop.")
+            say("To open the page, add ?token= and your token to the address.")
+        say("Press Ctrl-C to stop.")
         if open_:
             webbrowser.open(address)
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from turnout.cli.options import JsonOption, print_json, printable
+from turnout.cli.options import JsonOption, RunOption, print_json, print_table, say
 from turnout.errors import SettingError
 from turnout.kernel.certificate import TimeUnit
 from turnout.lab.analysis.explain import explain_run
@@ -19,41 +18,30 @@ from turnout.live import FleetReader
 from turnout.live._internals import is_fleet
 from turnout.policies.explain.explanation import Explanation
 
-#: Row headings and units of the fields of an `Explanation`, for policies that weigh seconds against owed turns.
-ROWS = {
-    "seconds": ("exchange time that the policy expected", "s"),
-    "owed": ("owed", "turns"),
-    "threshold": ("slowest time allowed", "s"),
-    "objective": ("objective of the cohort", "turns"),
-    "margin": ("margin", "turns"),
-    "longer": ("the round would take longer by", "s"),
-    "worth": ("which is worth", "turns"),
-    "missing_turns": ("missing turns", "turns"),
-    "rounds_until": ("rounds until it has accrued them", ""),
-}
-#: The same for policies that give turns a price in seconds.
-PRICE_ROWS = {
+#: Row headings and units of the fields of an `Explanation`; None is the unit of its values.
+ROWS: dict[str, tuple[str, str | None]] = {
     "seconds": ("exchange time that the policy expected", "s"),
     "usual": ("its usual exchange time", "s"),
-    "behind": ("turns behind, this round included", ""),
+    "behind": ("turns behind, this {unit} included", ""),
     "allowed": ("turns that it may be behind", ""),
-    "owed": ("price of its turn", "s"),
-    "threshold": ("slowest time of the cohort", "s"),
-    "objective": ("objective of the cohort", "s"),
-    "margin": ("margin", "s"),
-    "longer": ("the round would take longer by", "s"),
-    "missing_turns": ("missing in its price", "s"),
-    "rounds_until": ("rounds until its price is high enough", ""),
+    "owed": ("owed", None),
+    "threshold": ("slowest time allowed", "s"),
+    "objective": ("objective of the cohort", None),
+    "margin": ("margin", None),
+    "longer": ("the {turn} would take longer by", "s"),
+    "worth": ("which is worth", None),
+    "missing_turns": ("missing turns", None),
+    "rounds_until": ("{unit}s until it has accrued them", ""),
 }
-
-
+#: The headings that differ for policies that give turns a price in seconds.
+PRICE_HEADINGS = {
+    "owed": "price of its turn",
+    "threshold": "slowest time of the cohort",
+    "missing_turns": "missing in its price",
+    "rounds_until": "{unit}s until its price is high enough",
+}
 #: The headings that differ without rounds.
-SLOT_HEADINGS = {
-    "threshold": "expected time of the selected client",
-    "objective": "objective of the selected client",
-    "behind": "turns behind, this decision included",
-    "longer": "the turn would take longer by",
-}
+SLOT_HEADINGS = {"threshold": "expected time of the selected client", "objective": "objective of the selected client"}
 
 
 def explain(
@@ -64,9 +52,7 @@ def explain(
     round_: Annotated[
         int | None, typer.Option("--round", min=1, help="Round, or turn without rounds; by default the newest.")
     ] = None,
-    run: Annotated[
-        int | None, typer.Option(min=1, help="Number of the run in a store; by default the only one.")
-    ] = None,
+    run: RunOption = None,
     json: JsonOption = False,
 ) -> None:
     """Explain why a client was selected in a round and by what margin, or what it lacked.
@@ -75,24 +61,28 @@ def explain(
 
     Example: turnout fleet explain fleet.turnout phone-17 --round 120
     """
-    found = _explain_fleet(file, client, round_, run) if is_fleet(file) else _explain_run(file, client, round_, run)
+    explained = _explain_fleet(file, client, round_, run) if is_fleet(file) else _explain_run(file, client, round_, run)
     if json:
-        print_json(asdict(found))
+        print_json(asdict(explained))
         return
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(printable(found.sentence))
-    table = Table(show_header=False)
-    for name, (heading, unit) in (PRICE_ROWS if found.unit == "seconds" else ROWS).items():
-        value = getattr(found, name)
-        if found.time_unit is not TimeUnit.ROUND:
-            heading = SLOT_HEADINGS.get(name, heading.replace("rounds until", f"{found.time_unit.plural} until"))
-        if value is not None:
-            table.add_row(heading, f"{value:,.4g} {unit}".rstrip() if isinstance(value, float) else f"{value:,}")
-    if found.instead:
-        heading = "would be selected instead" if found.outcome == "chosen" else "would not be selected"
-        table.add_row(heading, printable(", ".join(found.instead)))
-    if table.row_count:
-        Console().print(table)
+    say(explained.sentence)
+    if rows := list(_rows(explained)):
+        print_table((), rows)
+
+
+def _rows(explained: Explanation) -> Iterator[tuple[str, str]]:
+    has_price, unit = explained.unit == "seconds", explained.time_unit
+    other = (PRICE_HEADINGS if has_price else {}) | ({} if unit is TimeUnit.ROUND else SLOT_HEADINGS)
+    for name, (heading, symbol) in ROWS.items():
+        value = getattr(explained, name)
+        if value is None or (has_price and name == "worth"):  # seconds are worth themselves
+            continue
+        symbol = ("s" if has_price else "turns") if symbol is None else symbol
+        number = f"{value:,.4g} {symbol}".rstrip() if isinstance(value, float) else f"{value:,}"
+        yield other.get(name, heading).format(unit=unit, turn=unit.turn), number
+    if explained.instead:
+        heading = "would be selected instead" if explained.outcome == "chosen" else "would not be selected"
+        yield heading, ", ".join(explained.instead)
 
 
 def _explain_fleet(file: Path, client: str, round_: int | None, run: int | None) -> Explanation:

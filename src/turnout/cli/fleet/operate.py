@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
-from turnout.cli.options import FleetArgument, JsonOption, print_json, printable, progress_bar
+from turnout.cli.options import (
+    ClientArgument,
+    FleetArgument,
+    JsonOption,
+    YesOption,
+    confirm,
+    print_json,
+    print_table,
+    say,
+    showing_progress,
+)
 from turnout.counting import pluralize
 from turnout.errors import SettingError
 from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import Finding, back_up_fleet, examine
-
-ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT", help="Id of the client.")]
-YesOption = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 
 
 def doctor(
@@ -54,25 +59,21 @@ def _accept_older_state(file: Path, *, yes: bool) -> None:
     """Continues with a file that has lost commits, after asking, from the state that is left."""
     if not any(finding.part == "log" and finding.ok is False for finding in examine(file)):
         raise SettingError(f"{file} has lost no commits: open it without --accept-older")
-    _confirm(yes, f"Continue with {file} in its older state? The lost commits cannot be restored afterwards.")
-    with FleetReader(file, accept_older=True) as reader:
-        features = reader.features
-    with Scheduler.open(file, features=features, accept_older=True) as scheduler:
-        console = Console(stderr=True, highlight=False, soft_wrap=True)  # standard output may be JSON
-        console.print(printable(f"{file} continues after {scheduler.settings.unit.turn} {scheduler.round:,}."))
+    confirm(yes, f"Continue with {file} in its older state? The lost commits cannot be restored afterwards.")
+    with _opened(file, accept_older=True) as scheduler:
+        after = f"{scheduler.settings.unit.turn} {scheduler.round:,}"
+        say(f"{file} continues after {after}.", err=True)  # standard output may be JSON
 
 
 def _print_findings(findings: list[Finding], file: Path, intact: bool) -> None:
     marks = {True: "intact", False: "DAMAGED", None: ""}
-    table = Table("part", "", "finding", title=str(file))
-    for finding in findings:
-        table.add_row(finding.part, marks[finding.ok], printable(finding.message))
-    Console().print(table)
+    rows = ((finding.part, marks[finding.ok], finding.message) for finding in findings)
+    print_table(("part", "", "finding"), rows, title=str(file))
     remedies = dict.fromkeys(finding.remedy for finding in findings if finding.ok is False and finding.remedy)
     command = f"run `turnout fleet doctor {shlex.quote(str(file))} --accept-older`"
     for remedy in remedies:
-        _say(f"To do: {remedy.replace('open the file with accept_older=True', command)}.")
-    _say("The file is intact." if intact else "The file is damaged.")
+        say(f"To do: {remedy.replace('open the file with accept_older=True', command)}.")
+    say("The file is intact." if intact else "The file is damaged.")
 
 
 def backup(
@@ -86,12 +87,11 @@ def backup(
 
     Example: turnout fleet backup fleet.turnout backup-monday.turnout
     """
-    with progress_bar() as progress:
-        task = progress.add_task("pages", total=None)
-        back_up_fleet(file, copy, lambda done, total: progress.update(task, completed=done, total=total))
+    with showing_progress("pages") as watch:
+        back_up_fleet(file, copy, watch)
     with FleetReader(copy) as reader:
         rounds = "closed rounds" if reader.settings.has_rounds else "turns"
-        _say(f"{copy} has all {reader.round:,} {rounds} of {pluralize(len(reader.clients), 'client')}.")
+        say(f"{copy} has all {reader.round:,} {rounds} of {pluralize(len(reader.clients), 'client')}.")
 
 
 def compact(file: FleetArgument) -> None:
@@ -114,9 +114,9 @@ def compact(file: FleetArgument) -> None:
         summary = reader.summary()
     rounds = f"{settings.unit.turn}s"
     kept = f"{rounds} after {summary.round:,} are kept" if summary.round else f"all {rounds} are kept"
-    _say(f"{file} has {file.stat().st_size / 1e6:,.1f} MB now, {before / 1e6:,.1f} MB before; {kept}.")
+    say(f"{file} has {file.stat().st_size / 1e6:,.1f} MB now, {before / 1e6:,.1f} MB before; {kept}.")
     if settings.keep_rounds is None and settings.keep_offers is None:
-        _say("To keep less, set a limit first: turnout fleet amend FILE --keep-rounds 5000 --keep-offers 1000")
+        say("To keep less, set a limit first: turnout fleet amend FILE --keep-rounds 5000 --keep-offers 1000")
 
 
 def retire(file: FleetArgument, client: ClientArgument) -> None:
@@ -128,7 +128,7 @@ def retire(file: FleetArgument, client: ClientArgument) -> None:
     """
     with _opened(file) as scheduler:
         scheduler.retire(client)
-    _say(f"{client} is retired.")
+    say(f"{client} is retired.")
 
 
 def forget(file: FleetArgument, client: ClientArgument, yes: YesOption = False) -> None:
@@ -139,12 +139,12 @@ def forget(file: FleetArgument, client: ClientArgument, yes: YesOption = False) 
 
     Example: turnout fleet forget fleet.turnout phone-7 --yes
     """
-    _confirm(yes, f"Remove everything that {client} has reported from {file}? This cannot be undone.")
+    confirm(yes, f"Remove everything that {client} has reported from {file}? This cannot be undone.")
     with _opened(file) as scheduler:
         before = scheduler.clients
         scheduler.forget(client)
         name = scheduler.clients[before.index(client)]
-    _say(f"The client is forgotten; its turns are counted as those of {name}.")
+    say(f"The client is forgotten; its turns are counted as those of {name}.")
 
 
 def abandon_round(file: FleetArgument) -> None:
@@ -157,20 +157,11 @@ def abandon_round(file: FleetArgument) -> None:
             raise SettingError(f"no round of {file} is open")
         number = scheduler.round
         scheduler.abandon_round()
-    _say(f"Round {number:,} is abandoned, as if its cohort had never been selected.")
+    say(f"Round {number:,} is abandoned, as if its cohort had never been selected.")
 
 
-def _opened(file: Path) -> Scheduler:
+def _opened(file: Path, *, accept_older: bool = False) -> Scheduler:
     """Opens an existing fleet; nothing is selected, so the function that computes features is not needed."""
-    with FleetReader(file) as reader:
+    with FleetReader(file, accept_older=accept_older) as reader:
         features = reader.features
-    return Scheduler.open(file, features=features)
-
-
-def _confirm(yes: bool, question: str) -> None:
-    if not yes and not (sys.stdin.isatty() and typer.confirm(printable(question).plain)):
-        raise SettingError("nothing was changed: answer yes, or pass --yes")
-
-
-def _say(text: str) -> None:
-    Console(highlight=False, soft_wrap=True).print(printable(text))
+    return Scheduler.open(file, features=features, accept_older=accept_older)

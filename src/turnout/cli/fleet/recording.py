@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import heapq
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray
+from turnout.kernel.certificate import TimeUnit
 from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.rounds import LateArrivals, RoundRecord, RoundReport, Selection
 from turnout.kernel.slots.turns import FINISHED, STARTED, RunningTurns, TurnStart
 from turnout.lab.analysis.replay.recording import COLD_START, Recording, Stage, record_run
 from turnout.lab.columns import RoundColumns
 from turnout.lab.worlds.recorded import RecordedHistory
-from turnout.live import PAPER_FEATURES, Amendment, FleetReader, SchedulerSettings
+from turnout.live import PAPER_FEATURES, FleetReader, SchedulerSettings
 from turnout.live._internals import REDUNDANT, RecordedRound, RecordedTurn, is_fleet, live_policy
 from turnout.policies.base import SelectionPolicy
 
@@ -30,13 +32,6 @@ SLOT_NOTES = (
     "clients that were training at a decision of the record count as available at this decision of the replay",
     "late clients teach that they were late, not their actual times",
 )
-
-
-class AmendedSettings(NamedTuple):
-    """The settings of a fleet from one amendment to the next; `after` is the number of recorded rounds before them."""
-
-    after: int
-    settings: SchedulerSettings
 
 
 def read_recording(path: Path, run: int | None = None) -> Recording:
@@ -51,10 +46,10 @@ def read_recording(path: Path, run: int | None = None) -> Recording:
 
 
 def _record_rounds(reader: FleetReader, path: Path) -> Recording:
-    settings, features, ids = reader.settings, reader.features, tuple(reader.clients)
-    rounds, learned_after = list(reader.closed_rounds()), _features_since(reader)
-    kept = [closed for closed in rounds if _is_complete(closed) and closed.round > learned_after]
-    if not kept and rounds and not settings.persist_statuses:
+    settings, clients, rounds, after = reader.settings, len(reader.clients), reader.round, _features_since(reader)
+    closed_rounds = list(reader.closed_rounds())
+    kept = [closed for closed in closed_rounds if _is_complete(closed) and closed.round > after]
+    if not kept and closed_rounds and not settings.persist_statuses:
         raise SettingError(
             f"{path} does not persist the statuses of its clients (persist_statuses=False): it cannot be replayed"
         )
@@ -62,63 +57,85 @@ def _record_rounds(reader: FleetReader, path: Path) -> Recording:
         raise SettingError(
             f"{path} holds no closed round with its available clients: close at least one round before a replay"
         )
-    numbers = [closed.round for closed in kept]
-    clients, width = len(ids), kept[0].contexts.shape[1]
-    amended = _amended_settings(reader.stored_settings(0), reader.amendments, numbers)
-    columns = RoundColumns.from_records(_round_records(kept, clients), clients=clients)
-    known = columns
+    columns = known = RoundColumns.from_records(_round_records(kept, clients), clients=clients)
     if any((closed.kinds == REDUNDANT).any() for closed in kept):
         known = RoundColumns.from_records(_round_records(kept, clients, wait_for_all=True), clients=clients)
-    # A cold start is a flag; the same feature with other values is not one.
-    is_flag = features.outputs == PAPER_FEATURES.outputs and np.isin(columns.contexts[:, COLD_START], (0.0, 1.0)).all()
-    cold_start = COLD_START if features.compute is not None and is_flag else None
-    return Recording(
-        where=str(path),
-        columns=columns,
-        past=RecordedHistory(known, cold_start, _deadline(settings), _offers(reader, numbers, clients, width)),
-        policy=settings.policy,
-        stages=_stages(amended, width, clients),
-        over_selects=any(stage.settings.overcommit != 1 for stage in amended),
-        notes=_notes(settings, kept, reader.round, amended, learned_after),
-        ids=ids,
-    )
+    notes = ["as recorded: clients in back-off after misses count as unavailable"]
+    if len(kept) < rounds:
+        why = "the features were amended before them" if after else "the others are not stored any more"
+        notes.append(f"only the last {len(kept)} of {rounds} rounds are used: {why}")
+    joined = [0 if closed.available is None else len(closed.available) for closed in (kept[0], kept[-1])]
+    if settings.settings.get("accrual") == "always" and joined[0] < joined[1]:
+        notes.append("clients that joined later are promised turns from the first round on, because accrual is always")
+    return _recording(reader, path, [closed.round for closed in kept], columns, known, notes)
 
 
 def _record_turns(reader: FleetReader, path: Path) -> Recording:
     """Returns the recording of a fleet without rounds: every turn that has ended is a round with one client."""
-    settings, ids = reader.settings, tuple(reader.clients)
-    after, slots, clients = _features_since(reader), settings.concurrency, len(ids)
-    assert slots is not None
+    settings, after, clients = reader.settings, _features_since(reader), len(reader.clients)
+    assert settings.concurrency is not None
     ended = sorted(reader.ended_turns(), key=lambda turn: turn.id)
     turns = [turn for turn in ended if turn.id > after and _is_complete_turn(turn)]
     if not turns:
         raise SettingError(
             f"{path} holds no turn that has ended, with its context and the clients that were there: a replay needs one"
         )
-    numbers = [turn.id for turn in turns]
-    width = 0 if turns[0].context is None else len(turns[0].context)
-    amended = _amended_settings(reader.stored_settings(0), reader.amendments, numbers)
     notes, running = list(SLOT_NOTES), len(reader.running())
     if running:
         notes.append(f"running turns are left out: {running}")
     if dropped := reader.round - len(turns) - running:
         notes.append(f"only {len(turns)} turns are used: the others, {dropped}, are not stored completely")
-    if len(amended) > 1:
-        changes = ", ".join(str(numbers[stage.after - 1]) for stage in amended[1:])
-        notes.append(f"the settings were amended after decision {changes}: each decision has the settings of its time")
-    debts = live_policy(settings, width, clients).debts
     masks = [_mask(turn.present, clients) for turn in turns]
     present = RoundColumns.from_records(_turn_records(turns, masks, [{} for _ in turns]), clients=clients)
+    debts = live_policy(settings, present.contexts.shape[1], clients).debts
+    columns = _judged_columns(turns, masks, settings.concurrency, debts)
+    return _recording(reader, path, [turn.id for turn in turns], columns, present, notes)
+
+
+def _recording(
+    reader: FleetReader,
+    path: Path,
+    numbers: Sequence[int],
+    columns: RoundColumns,
+    known: RoundColumns,
+    notes: list[str],
+) -> Recording:
+    """Returns the recording of a fleet, with the settings of each round or turn.
+
+    Args:
+        reader: The reader of the fleet.
+        path: Its file.
+        numbers: The numbers of the rounds, or turns, that are used.
+        columns: These rounds as they happened.
+        known: What the worlds know that are built from them.
+        notes: What to know about them; notes about amended settings are added.
+    """
+    settings, features, width = reader.settings, reader.features, known.contexts.shape[1]
+    amended = _amended_settings(reader, numbers)
+    unit = TimeUnit.of(settings.concurrency)
+    if len(amended) > 1:
+        changes = ", ".join(str(numbers[after - 1]) for after, _ in amended[1:])
+        notes.append(f"the settings were amended after {unit} {changes}: each {unit} has the settings of its time")
+    if len({stage.deadline for _, stage in amended}) > 1:
+        notes.append(f"resampled times meet the present deadline, {settings.deadline}, in all {unit.plural}")
+    over_selects = any(stage.overcommit != 1 for _, stage in amended)
+    if over_selects:
+        notes.append("over-selection is not replayed: the cohort has the requested size, and the server waits for all")
+    # A cold start is a flag; the same feature with other values is not one.
+    is_paper = features.compute is not None and features.outputs == PAPER_FEATURES.outputs
+    is_flag = settings.has_rounds and is_paper and np.isin(columns.contexts[:, COLD_START], (0.0, 1.0)).all()
+    deadline = settings.deadline if isinstance(settings.deadline, int | float) else None
+    offers = _offers(reader, numbers, known.clients, width)
     return Recording(
         where=str(path),
-        columns=_judged_columns(turns, masks, slots, debts),
-        past=RecordedHistory(present, None, _deadline(settings), _offers(reader, numbers, clients, width)),
+        columns=columns,
+        past=RecordedHistory(known, COLD_START if is_flag else None, deadline, offers),
         policy=settings.policy,
-        stages=_stages(amended, width, clients),
-        slots=slots,
-        over_selects=any(stage.settings.overcommit != 1 for stage in amended),
+        stages=tuple(_stage(*stage, width, known.clients) for stage in amended),
+        slots=settings.concurrency,
+        over_selects=over_selects,
         notes=tuple(notes),
-        ids=ids,
+        ids=tuple(reader.clients),
     )
 
 
@@ -127,63 +144,21 @@ def _features_since(reader: FleetReader) -> int:
     return max((amendment.round for amendment in reader.amendments if amendment.has_new_features), default=0)
 
 
-def _deadline(settings: SchedulerSettings) -> float | None:
-    return settings.deadline if isinstance(settings.deadline, int | float) else None
-
-
-def _amended_settings(
-    created: Mapping[str, Any], amendments: Sequence[Amendment], kept: Sequence[int]
-) -> list[AmendedSettings]:
-    """Returns the settings in force between the kept rounds; the first for those before any amendment."""
-    stages = [AmendedSettings(0, SchedulerSettings.from_dict(created))]
-    for amendment in amendments:
-        after = sum(number <= amendment.round for number in kept)
-        stage = AmendedSettings(after, SchedulerSettings.from_dict(amendment.settings))
-        stages = [*(earlier for earlier in stages if earlier.after < after), stage]
+def _amended_settings(reader: FleetReader, numbers: Sequence[int]) -> list[tuple[int, SchedulerSettings]]:
+    """Returns the settings from one amendment to the next, each with the number of used rounds before them."""
+    stages = [(0, SchedulerSettings.from_dict(reader.stored_settings(0)))]
+    for amendment in reader.amendments:
+        after = bisect_right(numbers, amendment.round)
+        stages = [*(earlier for earlier in stages if earlier[0] < after)]
+        stages.append((after, SchedulerSettings.from_dict(amendment.settings)))
     return stages
 
 
-def _stages(amended: Sequence[AmendedSettings], width: int, clients: int) -> tuple[Stage, ...]:
-    def stage(after: int, settings: SchedulerSettings) -> Stage:
-        def build(policy: str, own: Mapping[str, Any]) -> SelectionPolicy:
-            return live_policy(replace(settings, policy=policy, settings=own), width, clients)
+def _stage(after: int, settings: SchedulerSettings, width: int, clients: int) -> Stage:
+    def build(policy: str, own: Mapping[str, Any]) -> SelectionPolicy:
+        return live_policy(replace(settings, policy=policy, settings=own), width, clients)
 
-        return Stage(after, settings.settings, build)
-
-    return tuple(stage(after, settings) for after, settings in amended)
-
-
-def _notes(
-    settings: SchedulerSettings,
-    kept: Sequence[RecordedRound],
-    rounds: int,
-    amended: Sequence[AmendedSettings],
-    learned_after: int,
-) -> tuple[str, ...]:
-    """Returns what to know about the recording of a fleet.
-
-    Args:
-        settings: The present settings.
-        kept: The rounds that are used.
-        rounds: The number of all closed rounds.
-        amended: The settings in force.
-        learned_after: The round after which the features were amended; 0 if they never were.
-    """
-    notes = ["as recorded: clients in back-off after misses count as unavailable"]
-    if len(amended) > 1:
-        changes = ", ".join(str(kept[stage.after - 1].round) for stage in amended[1:])
-        notes.append(f"the settings were amended after round {changes}: each round has the settings of its time")
-        if len({stage.settings.deadline for stage in amended}) > 1:
-            notes.append(f"resampled times meet the present deadline, {settings.deadline}, in all rounds")
-    if len(kept) < rounds:
-        why = "the features were amended before them" if learned_after else "the others are not stored any more"
-        notes.append(f"only the last {len(kept)} of {rounds} rounds are used: {why}")
-    if any(stage.settings.overcommit != 1 for stage in amended):
-        notes.append("over-selection is not replayed: the cohort has the requested size, and the server waits for all")
-    joined = [0 if closed.available is None else len(closed.available) for closed in (kept[0], kept[-1])]
-    if settings.settings.get("accrual") == "always" and joined[0] < joined[1]:
-        notes.append("clients that joined later are promised turns from the first round on, because accrual is always")
-    return tuple(notes)
+    return Stage(after, settings.settings, build)
 
 
 def _offers(reader: FleetReader, rounds: Sequence[int], clients: int, width: int) -> FloatArray | None:
@@ -240,7 +215,7 @@ def _round_records(rounds: Sequence[RecordedRound], clients: int, *, wait_for_al
             available=_mask(closed.available, clients),
             outcomes=np.where(redundant, "arrived", closed.outcomes) if wait_for_all else closed.outcomes,
             losses=closed.losses,
-            late_arrivals=_late(late),
+            late_arrivals=_late(late) if late else None,
         )
         records.append(RoundRecord(Selection(number, closed.rows), report))
         for at, row in enumerate(closed.rows.tolist()):
@@ -248,13 +223,9 @@ def _round_records(rounds: Sequence[RecordedRound], clients: int, *, wait_for_al
     return records
 
 
-def _late(arrivals: Sequence[tuple[int, int, FloatArray, float, float]]) -> LateArrivals | None:
-    if not arrivals:
-        return None
-    rounds, rows, contexts, deadlines, seconds = zip(*arrivals, strict=True)
-    return LateArrivals(
-        np.array(rounds), np.array(rows), np.array(contexts), np.array(deadlines), np.maximum(seconds, deadlines)
-    )
+def _late(arrivals: Sequence[tuple[int, int, FloatArray, float, float]]) -> LateArrivals:
+    rounds, rows, contexts, deadlines, seconds = map(np.array, zip(*arrivals, strict=True))
+    return LateArrivals(rounds, rows, contexts, deadlines, np.maximum(seconds, deadlines))
 
 
 def _judged_columns(

@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from turnout.cli.completion import complete_policies
 from turnout.cli.fleet.recording import read_recording
 from turnout.cli.lab.plans import contenders
 from turnout.cli.naming import apply_settings
-from turnout.cli.options import JsonOption, SettingOption, print_json, progress_bar
+from turnout.cli.options import JsonOption, RunOption, SettingOption, print_json, print_table, say, showing_progress
 from turnout.counting import pluralize
 from turnout.lab.analysis.replay.recording import Recording
 from turnout.lab.analysis.replay.replay import ReplayFigure, ReplayResult
@@ -49,9 +47,7 @@ def replay(
         typer.Option(help="Name of the policy; by default the recorded one.", autocompletion=complete_policies),
     ] = None,
     settings: SettingOption = None,
-    run: Annotated[
-        int | None, typer.Option(help="Number of the run in a store, as `turnout runs show` shows it.")
-    ] = None,
+    run: RunOption = None,
     draws: Annotated[int, typer.Option(min=2, help="Number of samples of times that were not recorded.")] = 20,
     json: JsonOption = False,
 ) -> None:
@@ -66,15 +62,8 @@ def replay(
     if policy is not None:
         plan = contenders([policy], None, settings, None, None, ())[0]
         name, given = plan.policy, dict(plan.settings)
-    with progress_bar() as progress:
-        task = progress.add_task("Replaying", total=None)
-        result = replay_rounds(
-            record,
-            name,
-            given,
-            draws=draws,
-            watch=lambda done, total: progress.update(task, completed=done, total=total),
-        )
+    with showing_progress("Replaying") as watch:
+        result = replay_rounds(record, name, given, draws=draws, watch=watch)
     if json:
         figures = {figure.name: figure._asdict() for figure in result.figures}
         recorded = {"policy": record.policy, "settings": dict(record.settings)}
@@ -85,44 +74,34 @@ def replay(
 
 def _recorded_with(record: Recording, settings: Sequence[str]) -> dict[str, Any]:
     """Returns what --set changes in the settings of the recorded policy, whose name comes from a file."""
-    ((_, changed),) = apply_settings([(record.policy, dict(record.settings))], settings, overwrite=True)
-    recorded_settings = dict(record.settings)
-    return {
-        name: value
-        for name, value in changed.items()
-        if name not in recorded_settings or recorded_settings[name] != value
-    }
+    known = dict(record.settings)
+    ((_, changed),) = apply_settings([(record.policy, known)], settings, overwrite=True)
+    return {name: value for name, value in changed.items() if name not in known or known[name] != value}
 
 
 def _print(result: ReplayResult, where: str, policy: str) -> None:
-    console = Console(highlight=False, soft_wrap=True, markup=False)
     settings = ", ".join(f"{name}={value}" for name, value in result.settings.items())
     other = f"{result.policy} ({settings})" if settings else result.policy
     given = f"{pluralize(result.rounds, 'round')}, {pluralize(result.choices, 'selection')}"
     if result.slots is not None:
         given = f"{pluralize(result.rounds, 'turn')} in {pluralize(result.slots, 'slot')}, given"
-    console.print(f"{where}: {given} by {policy}; replayed by {other}")
-    console.print(f"promise: {result.promise}")
-    table = Table()
-    for heading in ("", "recorded", "replayed", ""):
-        table.add_column(heading, justify="right" if heading else "left")
-    for figure in result.figures:
-        heading, digits = ROWS[figure.name]
-        heading = heading if result.slots is None else SLOT_HEADINGS.get(figure.name, heading)
-        if figure.name == "least_share":
-            heading = f"{heading} {result.share_of}"
-        value = "" if figure.name.startswith("other") else format_interval(figure.recorded, math.nan, digits)
-        table.add_row(heading, value, format_interval(figure.replayed, math.nan, digits), _accuracy(figure, digits))
-    table.add_row("promise, at the end", result.recorded_status, result.status, _certainty(result))
-    Console().print(table)
-    console.print(f"recorded, {result.recorded_promise}")
-    console.print(f"replayed, {result.replayed_promise}")
+    say(f"{where}: {given} by {policy}; replayed by {other}", f"promise: {result.promise}")
+    rows = [_row(figure, result) for figure in result.figures]
+    rows.append(("promise, at the end", result.recorded_status, result.status, _certainty(result)))
+    print_table(("", "recorded>", "replayed>", ""), rows)
+    say(f"recorded, {result.recorded_promise}", f"replayed, {result.replayed_promise}")
     if result.known_times < 1:
-        console.print(
-            f"{result.known_times:.0%} of the exchange times in the replay were recorded, the others sampled:"
-        )
-    for note in result.notes:
-        console.print(f"  {note}")
+        say(f"{result.known_times:.0%} of the exchange times in the replay were recorded, the others sampled:")
+    say(*(f"  {note}" for note in result.notes))
+
+
+def _row(figure: ReplayFigure, result: ReplayResult) -> tuple[str, str, str, str]:
+    heading, digits = ROWS[figure.name]
+    heading = heading if result.slots is None else SLOT_HEADINGS.get(figure.name, heading)
+    if figure.name == "least_share":
+        heading = f"{heading} {result.share_of}"
+    recorded = "" if figure.name.startswith("other") else format_interval(figure.recorded, math.nan, digits)
+    return heading, recorded, format_interval(figure.replayed, math.nan, digits), _accuracy(figure, digits)
 
 
 def _accuracy(figure: ReplayFigure, digits: int) -> str:

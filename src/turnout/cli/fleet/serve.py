@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from turnout.errors import SettingError
+from turnout.cli.fleet.dashboard import EXPOSED
+from turnout.cli.options import require_packages, say
 
 
 def serve(
@@ -43,11 +43,9 @@ def serve(
 
     Example: turnout fleet serve fleet.turnout --port 8080
     """
-    for package in ("fastapi", "uvicorn", "h11"):
-        if importlib.util.find_spec(package) is None:
-            raise SettingError(f"the service needs {package}: pip install 'turnout[service]'")
-    if page and importlib.util.find_spec("plotly") is None:
-        raise SettingError("the page needs plotly: pip install 'turnout[dashboard]', or pass --no-page")
+    require_packages("the service", "service", "fastapi", "uvicorn", "h11")
+    if page:
+        require_packages("the page (without it: --no-page)", "dashboard", "plotly")
     from turnout.service.access.rates import Rates
     from turnout.service.serving import Options, fleet_names
     from turnout.service.serving import serve as serve_fleets
@@ -55,28 +53,20 @@ def serve(
 
     rates = Rates(device_rate or None, rate or None)
     options = Options(host, port, tokens, certificate, key, most_waiting, rates=rates)
-    console = Console(highlight=False, soft_wrap=True)
     names = fleet_names(fleets)
 
     def announce(address: str) -> None:
         for name, path in names.items():
-            console.print(f"{path} at {address}/v1/fleets/{name}", markup=False)
+            say(f"{path} at {address}/v1/fleets/{name}")
         if page:
             once = "; open it once with ?token= and a token of a server, a viewer or an operator" if tokens else ""
             which = f"Dashboard of {next(iter(names))}" if len(names) == 1 else "Dashboards of all fleets"
-            console.print(f"{which} at {address}/{once}", markup=False)
+            say(f"{which} at {address}/{once}")
         if not is_loopback(host) and certificate is None:
-            console.print(
-                "Other machines can reach this service, and the connection is not encrypted. Run a TLS proxy (nginx, "
-                "Caddy) in front of it, or pass --certificate and --key."
-            )
+            say(f"{EXPOSED}, or pass --certificate and --key.")
         if not tokens:
-            console.print("Every program on this machine may do everything: no token is needed.")
-        console.print("Press Ctrl-C to stop.")
+            say("Every program on this machine may do everything: no token is needed.")
+        say("Press Ctrl-C to stop.")
 
-    if not page:
-        serve_fleets(fleets, options, announce=announce)
-        return
-    from turnout.dashboard.choice import make_page
-
+    make_page = import_module("turnout.dashboard.choice").make_page if page else None
     serve_fleets(fleets, options, make_page=make_page, announce=announce)

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import json as json_module
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
-from turnout.cli.fleet.promise import behind_words
-from turnout.cli.options import FleetArgument, JsonOption, make_table, print_json, printable
+from turnout.cli.options import ClientArgument, FleetArgument, JsonOption, OutOption, print_json, print_table, say
 from turnout.counting import pluralize
 from turnout.errors import SettingError
 from turnout.kernel.certificate import Certificate, TimeUnit
@@ -33,24 +27,16 @@ def status(file: FleetArgument, json: JsonOption = False) -> None:
     Example: turnout fleet status fleet.turnout
     """
     with FleetReader(file) as reader, reader.reading():
-        found, ids = reader.status(), reader.state().fleet.ids
-        training = [] if found.slots is None else _training(reader)
-        promise = None if found.promise is None else reader.certificate()
+        now = reader.status()
+        training = [] if now.slots is None else _training(reader)
     if json:
-        known = None if found.promise is None else found.promise.to_dict(ids.__getitem__)
-        print_json({**asdict(found), "promise": known})
+        promise = None if now.promise is None else now.promise.to_dict(lambda _: str(now.worst))
+        print_json({**asdict(now), "promise": promise})
         return
-    table = Table(title=str(file), show_header=False)
-    for heading, lines in _status_rows(found, promise, ids, training):
-        table.add_row(heading, Text("\n").join(printable(line) for line in lines))
-    Console().print(table)
+    print_table((), _status_rows(now, training), title=str(file))
 
 
-def history(
-    file: FleetArgument,
-    client: Annotated[str, typer.Argument(metavar="CLIENT", help="Id of the client.")],
-    json: JsonOption = False,
-) -> None:
+def history(file: FleetArgument, client: ClientArgument, json: JsonOption = False) -> None:
     """Show all turns of a client (times in seconds), its reliability, and how far it is behind its promise.
 
     Example: turnout fleet history fleet.turnout phone-17
@@ -62,23 +48,19 @@ def history(
         guarantee, unit = fleet_.policy.guarantee, fleet_.unit.turn
     is_chosen = guarantee is not None and guarantee.counts == "selected"
     paid = sum(turn.kind == "arrived" or (is_chosen and turn.kind is not None) for turn in turns)
-    behind, owed = (None, None) if promise is None else (float(promise.behind[row]), float(promise.owed[row]))
     if json:
-        rows = [turn.to_dict() for turn in turns]
+        behind, owed = (None, None) if promise is None else (float(promise.behind[row]), float(promise.owed[row]))
         known = {"client": client, "reliability": reliability, "counted": paid, "behind": behind, "owed": owed}
-        print_json({**known, "turns": rows})
+        print_json({**known, "turns": [turn.to_dict() for turn in turns]})
         return
+    _print_turns(turns, client, unit)
     suffix = "" if promise is None else f"; {_standing(promise, int(row))}"
-    Console().print(_turns_table(turns, client, unit))
     count_as = "counts as a turn" if paid == 1 else "count as turns"
     selections = f"selected {pluralize(len(turns), 'time')}, of which {paid:,} {count_as}"
-    Console(highlight=False, soft_wrap=True).print(f"{selections}, reliability {reliability:.2f}{suffix}")
+    say(f"{selections}, reliability {reliability:.2f}{suffix}")
 
 
-def export(
-    file: FleetArgument,
-    out: Annotated[Path | None, typer.Option(help="File to write; by default standard output.")] = None,
-) -> None:
+def export(file: FleetArgument, out: OutOption = None) -> None:
     """Write all events of the fleet as JSON lines, one event per line.
 
     Example: turnout fleet export fleet.turnout --out events.jsonl
@@ -104,35 +86,28 @@ def _training(reader: FleetReader) -> list[str]:
     ]
 
 
-def _status_rows(
-    found: SchedulerStatus, promise: Certificate | None, ids: list[str], training: list[str]
-) -> Iterator[tuple[str, list[str]]]:
-    yield "clients", [f"{found.clients:,}, {found.retired:,} of them retired"]
-    if found.is_open:
-        yield "round", [f"{found.round}, open {_age(found.deadline, found.elapsed)}"]
-        yield "reported", [f"{len(found.arrived)} of {found.target_size} required", *_shorten(found.arrived)]
-        pending = f"{len(found.out)} since {found.elapsed:.1f} s" if found.out else "none"
-        yield "pending", [pending, *_shorten(found.out)]
-    elif found.slots is not None:
-        yield (
-            "turns",
-            [f"{found.round:,} were given; {pluralize(len(found.out), 'slot', 'are', of=found.slots)} in use"],
-        )
-        if training:
-            yield "training", _shorten(training)
+def _status_rows(now: SchedulerStatus, training: list[str]) -> Iterator[tuple[str, str | Sequence[str]]]:
+    yield "clients", f"{now.clients:,}, {now.retired:,} of them retired"
+    if now.is_open:
+        yield "round", f"{now.round}, open {_age(now.deadline, now.elapsed)}"
+        yield "reported", [f"{len(now.arrived)} of {now.target_size} required", *_shorten(now.arrived)]
+        pending = f"{len(now.out)} since {now.elapsed:.1f} s" if now.out else "none"
+        yield "pending", [pending, *_shorten(now.out)]
+    elif now.slots is not None:
+        yield "turns", f"{now.round:,} were given; {pluralize(len(now.out), 'slot', 'are', of=now.slots)} in use"
     else:
-        yield "round", [f"{found.round} is closed, no round is open" if found.round else "no round was opened yet"]
-    unit = TimeUnit.of(found.slots).turn
+        yield "round", f"{now.round} is closed, no round is open" if now.round else "no round was opened yet"
+    unit = TimeUnit.of(now.slots).turn
     lists = {
-        "failed": [f"{client}: {why}" for client, why in found.failed.items()],
-        "behind": [f"{client} by {turns:.2f} turns" for client, turns in found.behind.items()],
-        "backing off": [f"{client} until {unit} {last}, inclusive" for client, last in found.backing_off.items()],
+        "training": training,
+        "failed": [f"{client}: {why}" for client, why in now.failed.items()],
+        "behind": [f"{client} by {turns:.2f} turns" for client, turns in now.behind.items()],
+        "backing off": [f"{client} until {unit} {last}, inclusive" for client, last in now.backing_off.items()],
+        "promise": [] if now.promise_sentence is None else [now.promise_sentence],
     }
     yield from ((heading, _shorten(lines)) for heading, lines in lists.items() if lines)
-    if promise is not None:
-        yield "promise", [promise.summary().sentence(ids.__getitem__)]
-    if found.notices:
-        yield "notes", found.notices
+    if now.notices:
+        yield "notes", now.notices
 
 
 def _age(deadline: float | None, elapsed: float) -> str:
@@ -150,31 +125,32 @@ def _shorten(lines: list[str]) -> list[str]:
 
 def _standing(promise: Certificate, row: int) -> str:
     """Says how many turns a client was promised and got, and the status of its promise."""
+    behind = float(promise.behind[row])
+    distance = f"{behind:.2f} turns behind" if behind >= 0 else f"{-behind:.2f} turns ahead"
     return (
-        f"promised {promise.promised[row]:,.2f} turns, got {promise.turns[row]:,}, "
-        f"{behind_words(float(promise.behind[row]))}: {promise.statuses[row]}"
+        f"promised {promise.promised[row]:,.2f} turns, got {promise.turns[row]:,}, {distance}: {promise.statuses[row]}"
     )
 
 
-def _turns_table(turns: list[Turn], client: str, unit: str) -> Table:
-    """Returns the table of a client's turns, with a column for losses if the client reported any."""
+def _print_turns(turns: list[Turn], client: str, unit: str) -> None:
+    """Prints the table of a client's turns, with a column for losses if the client reported any."""
     has_losses = any(turn.loss is not None for turn in turns)
-    heading = ["loss>"] if has_losses else []
-    headings = (f"{unit}>", "outcome", "seconds>", *heading, "why", "late after>", "reported (UTC)")
-    table = make_table(*headings, title=printable(client))
-    for turn in turns:
-        loss = ["" if turn.loss is None else f"{turn.loss:.4g}"] if has_losses else []
-        table.add_row(
+    losses = ["loss>"] if has_losses else []
+    headings = (f"{unit}>", "outcome", "seconds>", *losses, "why", "late after>", "reported (UTC)")
+    rows = (
+        (
             str(turn.round),
             turn.kind or "pending",
             _number(turn.seconds),
-            *loss,
-            printable(turn.why or ""),
+            *([_number(turn.loss, ".4g")] if has_losses else []),
+            turn.why or "",
             _number(turn.late_seconds),
             (turn.late_at or turn.at or "")[:19].replace("T", " "),
         )
-    return table
+        for turn in turns
+    )
+    print_table(headings, rows, title=client)
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:,.2f}"
+def _number(value: float | None, form: str = ",.2f") -> str:
+    return "" if value is None else f"{value:{form}}"

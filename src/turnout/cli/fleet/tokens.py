@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Annotated, cast
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from turnout.cli.options import FleetArgument, JsonOption, print_json, printable
+from turnout.cli.options import FleetArgument, JsonOption, print_json, print_table, say
 from turnout.errors import SettingError
 from turnout.log import printable as escaped
 from turnout.service.access.tokens import FleetTokens, as_date
@@ -59,15 +57,15 @@ def list_(fleet: FleetArgument, json: JsonOption = False) -> None:
     Example: turnout fleet tokens list fleet.turnout
     """
     with FleetTokens(fleet, read_only=True) as file:
-        found = file.list()
+        tokens = file.list()
     if json:
-        print_json([{**asdict(token), "state": token.state} for token in found])
+        print_json([{**asdict(token), "state": token.state} for token in tokens])
         return
-    table = Table("id", "role", "client", "state", "created", "expires", "label", title=printable(str(fleet)))
-    for token in found:
-        shown = (token.id, token.role, token.client or "", token.state, as_date(token.created), as_date(token.expires))
-        table.add_row(*map(printable, (*shown, token.label)))
-    Console().print(table)
+    rows = (
+        (each.id, each.role, each.client or "", each.state, as_date(each.created), as_date(each.expires), each.label)
+        for each in tokens
+    )
+    print_table(("id", "role", "client", "state", "created", "expires", "label"), rows, title=str(fleet))
 
 
 def revoke(
@@ -80,9 +78,7 @@ def revoke(
     """
     with FleetTokens(fleet) as file:
         revoked = file.revoke(token)
-    Console(soft_wrap=True, highlight=False).print(
-        printable(f"Token {revoked.id} ({revoked.role}) was revoked at {as_date(revoked.revoked)} UTC.")
-    )
+    say(f"Token {revoked.id} ({revoked.role}) was revoked at {as_date(revoked.revoked)} UTC.")
 
 
 def _read_ids(path: Path) -> list[str]:

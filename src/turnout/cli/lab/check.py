@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Annotated, Any
 
 import numpy as np
 import typer
 from rich.console import Console
 
-from turnout.cli.lab.plans import ConfigOption, read_config
-from turnout.cli.naming import load_here
 from turnout.cli.options import JsonOption, print_json
 from turnout.counting import pluralize
 from turnout.errors import InfeasiblePromise, SettingError
-from turnout.kernel.arrays import FloatArray, exact_rate
+from turnout.kernel.arrays import FloatArray
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, as_tolerance
 from turnout.kernel.fairness import DEFAULT_RATE
-from turnout.kernel.feasibility import feasibility, largest_feasible_rate, require_feasible
+from turnout.kernel.feasibility import largest_feasible_rate, require_feasible
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.slots.limits import slot_limits
-from turnout.lab.worlds.registry import make_world
-from turnout.policies.registry import load_policies, setting_names
 
 #: Above this share of the largest rate at full speed, hardly any slot is free for fast clients.
 SAFE = 0.9
@@ -51,7 +48,6 @@ def check(
         str | None,
         typer.Option(help="With --concurrency, seconds of a turn: one number for all, or one per client: 60,60,480."),
     ] = None,
-    config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
     """Check whether a promise is feasible, how much slack it has, which clients are at risk, and what is proved.
@@ -64,84 +60,46 @@ def check(
     """
     if concurrency is not None:
         unused = {"--cohort-size": cohort_size, "--availability": availability, "--tolerance": tolerance}
-        for name, value in {**unused, "--config": config}.items():
+        for name, value in unused.items():
             if value is not None:
                 raise SettingError(f"{name} cannot be used with --concurrency: omit it")
-        _check_slots(times, clients, concurrency, rate, json=json)
-        return
-    if times is not None:
+        if times is None:
+            raise SettingError("--concurrency needs --times, the seconds of a turn: one number, or one per client")
+        answer = _slot_answer(_per_client("times", times, "60 or 60,60,480", clients), concurrency, rate)
+    elif times is not None:
         raise SettingError("--times needs --concurrency: rounds wait for the slowest client, whatever it takes")
-    question = _question(clients, cohort_size, rate, availability, tolerance, config)
-    shares: FloatArray = question["availability"]
-    size, promised = question["cohort_size"], question["rate"]
-    largest = largest_feasible_rate(shares, size)
-    found = feasibility(np.full(len(shares), promised), shares, size)
-    at_risk = np.flatnonzero(shares < 1.25 * promised).tolist()
-    answer: dict[str, Any] = {
-        "feasible": found.holds,
-        "clients": len(shares),
-        "cohort_size": size,
-        "rate": promised,
-        "largest_feasible_rate": float(largest),
-        "slack": float(largest) - promised,
-        "clients_at_risk": at_risk,
-        "remedy": None,
-        "tolerance": question["tolerance"],
-        **_proved(len(shares), size, promised, question["tolerance"]),
-    }
-    try:
-        require_feasible(np.full(len(shares), promised), shares, size)
-    except InfeasiblePromise as error:
-        answer["remedy"] = str(error).removesuffix(", or pass allow_infeasible=True to go on without a guarantee")
+    else:
+        shares = _per_client("availability", availability or "0.8", "0.8 or 0.8,0.5,0.9", clients)
+        promise = DEFAULT_RATE if rate is None else rate, DEFAULT_TOLERANCE if tolerance is None else tolerance
+        answer = _answer(shares, cohort_size or 8, *promise)
     if json:
         print_json(answer)
     else:
-        _print(answer)
-    if not found.holds:
+        console = Console(highlight=False, soft_wrap=True)
+        for line in _lines(answer) if concurrency is None else _slot_lines(answer):
+            console.print(line)
+    if not answer["feasible"]:
         raise typer.Exit(1)
 
 
-def _question(
-    clients: int | None,
-    cohort_size: int | None,
-    rate: float | None,
-    availability: str | None,
-    tolerance: float | None,
-    config: Any,
-) -> dict[str, Any]:
-    """Returns the values of the command line, else those of the file, else the defaults.
-
-    Args:
-        clients: The number of clients.
-        cohort_size: The number of clients per round.
-        rate: The guaranteed rate.
-        availability: One probability, or one per client, as text.
-        tolerance: The tolerance in turns.
-        config: The file.
-    """
-    file = {} if config is None else read_config(config)
-    for table in file.get("policy", []):
-        load_policies(load_here(table["name"]), table)
-    world = dict(file.get("world", {}))
-    policy = _policy_with_guarantee(file.get("policy", []))
-    if clients is not None:
-        world["clients"] = clients
-    if availability is not None:
-        numbers = _parse_numbers("availability", availability, "0.8 or 0.8,0.5,0.9")
-        world["availability"] = numbers[0] if len(numbers) == 1 else numbers
-        if len(numbers) > 1:
-            world["clients"] = len(numbers) if clients is None else clients
-    name = world.pop("name", "paper")
-    promised = rate if rate is not None else policy.get("guaranteed_rate", DEFAULT_RATE)
-    if isinstance(promised, list):
-        raise SettingError("guaranteed_rate must be one number here; the policy checks rates per client")
+def _answer(shares: FloatArray, size: int, rate: float, tolerance: float) -> dict[str, Any]:
+    rates, largest = np.full(len(shares), rate), float(largest_feasible_rate(shares, size))
+    remedy = None
+    try:
+        require_feasible(rates, shares, size)
+    except InfeasiblePromise as error:
+        remedy = str(error).removesuffix(", or pass allow_infeasible=True to go on without a guarantee")
     return {
-        "availability": np.array(make_world(load_here(name), 0, **world).availability),
-        "cohort_size": cohort_size or policy.get("cohort_size", 8),
-        "rate": float(exact_rate(promised)),
-        "tolerance": float(
-            as_tolerance(policy.get("tolerance", DEFAULT_TOLERANCE) if tolerance is None else tolerance)
-        ),
+        "feasible": remedy is None,
+        "clients": len(shares),
+        "cohort_size": size,
+        "rate": rate,
+        "largest_feasible_rate": largest,
+        "slack": largest - rate,
+        "clients_at_risk": np.flatnonzero(shares < 1.25 * rate).tolist(),
+        "remedy": remedy,
+        "tolerance": float(as_tolerance(tolerance)),
+        **_proved(len(shares), size, rate, tolerance),
     }
 
 
@@ -155,65 +113,45 @@ def _proved(clients: int, cohort_size: int, rate: float, tolerance: float) -> di
     return {"proved_bound": bound, "tolerance_for_proof": needed if needed > rate else None}
 
 
-def _policy_with_guarantee(policies: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns the first policy with a guaranteed rate, stated or by default; an empty dict if there is none."""
-    stated = [policy for policy in policies if "guaranteed_rate" in policy]
-    by_default = [policy for policy in policies if "guaranteed_rate" in setting_names(policy["name"])]
-    return next(iter(stated + by_default), {})
-
-
-def _parse_numbers(name: str, text: str, example: str) -> list[float]:
+def _per_client(name: str, text: str, example: str, clients: int | None) -> FloatArray:
+    """Returns one number for each client, from one number for all or one per client, as text."""
     try:
-        return [float(number) for number in text.split(",")]
+        numbers = [float(number) for number in text.split(",")]
     except ValueError:
         raise SettingError(f"{name} must be numbers, such as {example}, not {text!r}") from None
+    if len(numbers) > 1 and clients not in (None, len(numbers)):
+        raise SettingError(f"{name} has {len(numbers)} numbers, but there are {clients} clients: give one per client")
+    return np.array(numbers * (clients or 40) if len(numbers) == 1 else numbers)
 
 
-def _print(answer: dict[str, Any]) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-    largest, rate = answer["largest_feasible_rate"], answer["rate"]
+def _lines(answer: dict[str, Any]) -> Iterator[str]:
+    largest, rate, tolerance = answer["largest_feasible_rate"], answer["rate"], answer["tolerance"]
     if answer["feasible"]:
-        clients = pluralize(answer["clients"], "client")
-        console.print(
-            f"[green]feasible[/]: {clients}, {answer['cohort_size']} per round, a guaranteed rate of "
-            f"{rate:g} for each.\nThe largest feasible rate is {largest:.6g}: a slack of {answer['slack']:.6g}."
+        yield (
+            f"[green]feasible[/]: {pluralize(answer['clients'], 'client')}, {answer['cohort_size']} per round, a "
+            f"guaranteed rate of {rate:g} for each."
         )
+        yield f"The largest feasible rate is {largest:.6g}: a slack of {answer['slack']:.6g}."
     else:
-        console.print(f"[red]not feasible[/]: {answer['remedy']}.")
-    at_risk = answer["clients_at_risk"]
-    if at_risk:
+        yield f"[red]not feasible[/]: {answer['remedy']}."
+    if at_risk := answer["clients_at_risk"]:
         shown = ", ".join(map(str, at_risk[:10])) + (f" and {len(at_risk) - 10} more" if len(at_risk) > 10 else "")
-        console.print(f"At risk because available in less than 1.25 × {rate:g} of the rounds: clients {shown}.")
+        yield f"At risk because available in less than 1.25 × {rate:g} of the rounds: clients {shown}."
     if answer["proved_bound"] is not None:
-        console.print(_proof(answer))
+        needed = answer["tolerance_for_proof"]
+        smaller = "" if needed is None else f"; a tolerance of {needed:.4g} keeps everybody less than {tolerance:g}"
+        yield (
+            f"Proved for fair-pace, if turns are earned by being available and count when a client is selected: with a "
+            f"tolerance of {tolerance:g}, nobody is ever {answer['proved_bound']:.4g} turns behind"
+            f"{smaller}{' turns behind' if smaller else ''}."
+        )
 
 
-def _proof(answer: dict[str, Any]) -> str:
-    """Says what is proved about fair-pace with this promise, if it refers to the rounds a client is available for."""
-    tolerance, needed = answer["tolerance"], answer["tolerance_for_proof"]
-    text = (
-        f"Proved for fair-pace, if turns are earned by being available and count when a client is selected: with a "
-        f"tolerance of {tolerance:g}, nobody is ever {answer['proved_bound']:.4g} turns behind"
-    )
-    if needed is None:
-        return f"{text}."
-    return f"{text}; a tolerance of {needed:.4g} keeps everybody less than {tolerance:g} turns behind."
-
-
-def _check_slots(times: str | None, clients: int | None, slots: int, rate: float | None, *, json: bool) -> None:
-    """Prints which rates can be guaranteed without rounds; exits with 1 if the promised one cannot.
-
-    Args:
-        times: The seconds of a turn: one number for all clients, or one per client, as text.
-        clients: The number of clients, if the times are one number.
-        slots: The number of slots.
-        rate: The guaranteed rate; by default the largest that is safe.
-        json: Print JSON instead of text.
-    """
-    seconds = _seconds(times, clients)
+def _slot_answer(seconds: FloatArray, slots: int, rate: float | None) -> dict[str, Any]:
+    """Returns which rates can be guaranteed without rounds; the rate is by default the largest that is safe."""
     limits = slot_limits(seconds, slots)
     promised = SAFE * limits.full_speed_rate if rate is None else rate
-    answer: dict[str, Any] = {
+    return {
         "feasible": promised <= limits.full_speed_rate * (1 + 1e-9),
         "clients": len(seconds),
         "concurrency": slots,
@@ -223,42 +161,25 @@ def _check_slots(times: str | None, clients: int | None, slots: int, rate: float
         "largest_concurrency_for_equal_shares": limits.sufficient_slots,
         "longest_turn_seconds": float(seconds.max()),
     }
-    if json:
-        print_json(answer)
-    else:
-        _print_slots(answer)
-    if not answer["feasible"]:
-        raise typer.Exit(1)
 
 
-def _print_slots(answer: dict[str, Any]) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+def _slot_lines(answer: dict[str, Any]) -> Iterator[str]:
     largest, rate = answer["largest_feasible_rate"], answer["rate"]
     sizes = f"{pluralize(answer['clients'], 'client')}, {pluralize(answer['concurrency'], 'slot')}"
     setting = f"{sizes}, a guaranteed rate of {rate:.6g} of the turns"
-    equal = answer["largest_concurrency_for_equal_shares"]
     if answer["feasible"]:
-        console.print(f"[green]feasible[/]: {setting} for each.\nThe largest feasible rate is {largest:.6g}.")
+        yield f"[green]feasible[/]: {setting} for each."
+        yield f"The largest feasible rate is {largest:.6g}."
         if rate > SAFE * largest * (1 + 1e-9):
-            console.print(f"Above {SAFE:g} of it, {SAFE * largest:.6g}, hardly any slot is left for fast clients.")
+            yield f"Above {SAFE:g} of it, {SAFE * largest:.6g}, hardly any slot is left for fast clients."
     else:
-        fewer = f", or use at most {pluralize(equal, 'slot')}" if rate <= 1 / answer["clients"] else ""
-        console.print(
+        equal = pluralize(answer["largest_concurrency_for_equal_shares"], "slot")
+        fewer = f", or use at most {equal}" if rate <= 1 / answer["clients"] else ""
+        yield (
             f"[red]not feasible[/]: {setting}. Nobody is in two slots, so a client whose turns last "
             f"{answer['longest_turn_seconds']:g} s cannot have more. Use a guaranteed_rate of at most "
             f"{largest:.6g}{fewer}."
         )
-    if answer["largest_rate_of_any_server"] > largest * (1 + 1e-6):
-        console.print(
-            f"A server that gave spare slots to slow clients on purpose could guarantee "
-            f"{answer['largest_rate_of_any_server']:.6g}."
-        )
-
-
-def _seconds(times: str | None, clients: int | None) -> FloatArray:
-    if times is None:
-        raise SettingError("--concurrency needs --times, the seconds of a turn: one number, or one per client")
-    numbers = _parse_numbers("times", times, "60 or 60,60,480")
-    if len(numbers) > 1 and clients not in (None, len(numbers)):
-        raise SettingError(f"times has {len(numbers)} numbers, but there are {clients} clients: give one per client")
-    return np.array(numbers * (clients or 40) if len(numbers) == 1 else numbers)
+    best = answer["largest_rate_of_any_server"]
+    if best > largest * (1 + 1e-6):
+        yield f"A server that gave spare slots to slow clients on purpose could guarantee {best:.6g}."

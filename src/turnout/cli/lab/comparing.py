@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import json as json_module
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from turnout.cli.lab.judging import status_cell
+from turnout.cli.completion import complete_policies
 from turnout.cli.lab.measuring import Comparison, Contender, measure
 from turnout.cli.naming import parse_policy
-from turnout.cli.options import print_json
+from turnout.cli.options import print_json, say
 from turnout.counting import pluralize
 from turnout.errors import SettingError, suggestion
-from turnout.kernel.certificate import TimeUnit
+from turnout.kernel.certificate import DEFAULT_TOLERANCE, PromiseStatus, TimeUnit
 from turnout.kernel.guarantee import Guarantee
 from turnout.lab.analysis.comparison import common_length, first_rounds
 from turnout.lab.analysis.judging import JudgedPromise
@@ -39,6 +39,23 @@ from turnout.lab.drawing.style import save
 from turnout.lab.runs.store import RunStore
 from turnout.lab.tables import as_csv, write_text
 
+BaselineOption = Annotated[
+    str | None,
+    typer.Option(help="Policy to compare with; by default random, or the first.", autocompletion=complete_policies),
+]
+PromiseOption = Annotated[
+    float | None,
+    typer.Option(
+        min=0, max=1, help="Guaranteed rate by which all policies are judged; by default that of the first with one."
+    ),
+]
+ToleranceOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Tolerance in turns by which all policies are judged; by default that of each policy, or "
+        f"{DEFAULT_TOLERANCE:g}."
+    ),
+]
 TargetOption = Annotated[
     float | None,
     typer.Option(min=0, max=1, help="Accuracy, such as 0.9: the time to reach it is compared, in a world that trains."),
@@ -49,11 +66,26 @@ LEFT = ("policy", "status")
 WIDE = 100
 
 
-class ContenderRuns(NamedTuple):
-    """A policy and its runs in a store, one per seed."""
+def status_cell(status: PromiseStatus, tolerance: float) -> str:
+    """Returns a status for a table; "behind" says that it is within the tolerance.
 
-    contender: Contender
-    runs: Sequence[int]
+    >>> status_cell("behind", 2.0), status_cell("broken", 2.0)
+    ('behind ≤ 2', 'broken')
+    """
+    return f"behind ≤ {tolerance:g}" if status == "behind" else status
+
+
+def format_mean(
+    interval: Mapping[str, float | None],
+    digits: int,
+    *,
+    scale: float = 1.0,
+    unit: str = "",
+    limits: tuple[float, float] = ANY,
+) -> str:
+    """Returns a mean with its confidence interval, as `Comparison.as_dict` has it, for a table."""
+    mean, half_width = (math.nan if value is None else value * scale for value in interval.values())
+    return format_interval(mean, half_width, digits, unit=unit, limits=limits)
 
 
 def baseline_index(contenders: Sequence[Contender], baseline: str | None) -> int:
@@ -83,7 +115,7 @@ def baseline_index(contenders: Sequence[Contender], baseline: str | None) -> int
 
 def show_comparison(
     store: RunStore,
-    contenders: Sequence[ContenderRuns],
+    contenders: Sequence[Contender],
     reference: int,
     promise: JudgedPromise,
     target: float | None,
@@ -102,38 +134,30 @@ def show_comparison(
         folder: The folder for figures, data and table, or None.
         json: Print JSON instead of a table.
     """
-    lengths = [store.info(run).rounds for _, runs in contenders for run in runs]
+    lengths = [store.info(run).rounds for contender in contenders for run in contender.runs]
     rounds = common_length(lengths)
-
-    def runs_of(entry: ContenderRuns) -> list[RoundColumns]:
-        return [first_rounds(store.columns(run), rounds) for run in entry.runs]
-
+    runs = [[first_rounds(store.columns(run), rounds) for run in contender.runs] for contender in contenders]
     comparison = Comparison(
-        measured=[measure(entry.contender, runs_of(entry), promise, target) for entry in contenders],
+        measured=[measure(*pair, promise, target) for pair in zip(contenders, runs, strict=True)],
         reference=reference,
         promise=promise,
         rounds=rounds,
         lengths=(min(lengths), max(lengths)),
         target=target,
-        concurrency=contenders[0].contender.plan.get("concurrency"),
     )
     if folder is not None:
-        write_comparison(comparison, {entry.contender.name: runs_of(entry) for entry in contenders}, folder)
+        names = (contender.name for contender in contenders)
+        write_comparison(comparison, dict(zip(names, runs, strict=True)), folder)
     if json:
         print_json(comparison.as_dict())
         return
-    print_comparison(comparison)
-    if folder is not None:
-        Console(highlight=False, soft_wrap=True).print(f"Written: {folder}", markup=False)
-
-
-def print_comparison(comparison: Comparison) -> None:
-    """Prints the table of a comparison, and what its columns mean."""
     console = Console(highlight=False)
     console.print(_table(comparison, comparison.as_dict()["policies"], console.width))
     if (note := comparison.note()) is not None:
         console.print(f"[yellow]{note}[/]")
     console.print(_explanation(comparison), markup=False)
+    if folder is not None:
+        say(f"Written: {folder}")
 
 
 def write_comparison(comparison: Comparison, runs: dict[str, list[RoundColumns]], folder: Path) -> None:
@@ -147,7 +171,6 @@ def write_comparison(comparison: Comparison, runs: dict[str, list[RoundColumns]]
     data = comparison.as_dict()
     text = json_module.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     write_text(folder / "comparison.json", text)
-    write_text(folder / "comparison.csv", comparison.policies_table().to_csv())
     write_text(folder / "seeds.csv", comparison.seeds_table().to_csv())
     write_text(folder / "comparison.md", _markdown(comparison, data["policies"]))
     names = list(runs)
@@ -219,19 +242,19 @@ def _explanation(comparison: Comparison) -> str:
 
 def _cells(comparison: Comparison, row: dict[str, Any]) -> list[str]:
     if comparison.concurrency is None:
-        cells = [row["policy"], _cell(row["mean_round"], 2), _cell(row["time_saved"], 1, 100)]
+        cells = [row["policy"], format_mean(row["mean_round"], 2), format_mean(row["time_saved"], 1, scale=100)]
     else:
-        cells = [row["policy"], _cell(row["updates_per_second"], 3), _cell(row["speedup"], 2)]
-        cells.append(_cell(row["mean_staleness"], 1))
+        cells = [row["policy"], format_mean(row["updates_per_second"], 3), format_mean(row["speedup"], 2)]
+        cells.append(format_mean(row["mean_staleness"], 1))
     if comparison.trains:
-        cells.append(_cell(row["final_accuracy"], 3, limits=UNIT_RANGE))
+        cells.append(format_mean(row["final_accuracy"], 3, limits=UNIT_RANGE))
     if comparison.target is not None:
         never = row["never_reached_target"]
-        text = _cell(row["minutes_to_target"], 1)
+        text = format_mean(row["minutes_to_target"], 1)
         cells.append(f"≥ {text} ({never} never)" if never else text)
-    cells.append(_cell(row["least_share"], 3 if comparison.concurrency is None else 4, limits=UNIT_RANGE))
+    cells.append(format_mean(row["least_share"], 3 if comparison.concurrency is None else 4, limits=UNIT_RANGE))
     cells += [f"{row['largest_shortfall']:.2f}", status_cell(row["status"], row["tolerance"])]
-    return cells if comparison.trains else [*cells, _cell(row["jain"], 3, limits=UNIT_RANGE)]
+    return cells if comparison.trains else [*cells, format_mean(row["jain"], 3, limits=UNIT_RANGE)]
 
 
 def _table(comparison: Comparison, rows: Sequence[dict[str, Any]], width: int) -> Table:
@@ -265,8 +288,3 @@ def _markdown(comparison: Comparison, rows: Sequence[dict[str, Any]]) -> str:
     lines += [f"| {' | '.join(headings)} |", f"|{'|'.join('---' if name in LEFT else '---:' for name in headings)}|"]
     lines += [f"| {' | '.join(cell.replace('|', '/') for cell in _cells(comparison, row))} |" for row in rows]
     return "\n".join(lines) + "\n"
-
-
-def _cell(interval: dict[str, Any], digits: int, scale: float = 1.0, *, limits: tuple[float, float] = ANY) -> str:
-    mean, half_width = (math.nan if value is None else value * scale for value in interval.values())
-    return format_interval(mean, half_width, digits, limits=limits)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from turnout.cli.completion import complete_datasets
-from turnout.cli.options import JsonOption, SeedOption, make_table, print_json, progress_bar
+from turnout.cli.options import FigureOption, JsonOption, SeedOption, print_json, print_table, progress_bar, say
 from turnout.counting import pluralize
 from turnout.errors import DatasetError
 from turnout.lab.drawing.partition import draw_partition
@@ -23,23 +22,20 @@ from turnout.lab.training.partition import partition as partition_labels
 NameArgument = Annotated[str, typer.Argument(help=f"Dataset: {', '.join(SOURCES)}.", autocompletion=complete_datasets)]
 
 
-def list_datasets(json: JsonOption = False) -> None:
+def list_(json: JsonOption = False) -> None:
     """List the datasets, their licences and their folders.
 
     Example: turnout data list
     """
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"name": source.name, "title": source.title, "licence": source.licence, "folder": _place(source)}
         for source in SOURCES.values()
     ]
     if json:
         print_json(rows)
         return
-    table = make_table("name", "title", "licence", "folder")
-    for row in rows:
-        folder = row["folder"] or f"missing: turnout data fetch {row['name']}"
-        table.add_row(row["name"], row["title"], row["licence"], folder)
-    Console().print(table)
+    cells = ({**row, "folder": row["folder"] or f"missing: turnout data fetch {row['name']}"} for row in rows)
+    print_table(tuple(rows[0]), (row.values() for row in cells))
 
 
 def fetch(
@@ -70,7 +66,7 @@ def fetch(
         print_json({"name": name, "folder": place, **shapes, "classes": list(loaded.classes)})
     else:
         counts = f"{len(loaded.train_labels):,} training and {len(loaded.test_labels):,} test images"
-        typer.echo(f"{name} is complete, {place if files is None else f'in {place}'}: {counts}")
+        say(f"{name} is complete, {place if files is None else f'in {place}'}: {counts}")
 
 
 def partition(
@@ -81,7 +77,7 @@ def partition(
     clients: Annotated[int, typer.Option(min=1, help="Number of clients.")] = 40,
     items: Annotated[int, typer.Option(min=1, help="Number of items per client.")] = 500,
     seed: SeedOption = 0,
-    figure: Annotated[Path | None, typer.Option(help="File for a figure (.svg or .png).")] = None,
+    figure: FigureOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show the number of items of each class per client, after the paper's Dirichlet split.
@@ -96,11 +92,9 @@ def partition(
     if json:
         print_json({"classes": list(loaded.classes), "counts": split.counts.tolist()})
         return
-    headings = (f"{heading}>" for heading in ("client", *loaded.classes))
-    table = make_table(*headings, title=f"items per class, {pluralize(clients, 'client')}")
-    for client, counts in enumerate(split.counts.tolist()):
-        table.add_row(str(client), *map(str, counts))
-    Console().print(table)
+    headings = [f"{heading}>" for heading in ("client", *loaded.classes)]
+    rows = (map(str, (client, *counts)) for client, counts in enumerate(split.counts.tolist()))
+    print_table(headings, rows, title=f"items per class, {pluralize(clients, 'client')}")
 
 
 def _place(source: Source) -> str | None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from turnout.errors import SettingError
 from turnout.kernel.certificate import Tolerance
-from turnout.lab.analysis.judging import JudgedPromise, Judgement, worst_of
+from turnout.lab.analysis.judging import JudgedPromise, worst_of
 from turnout.lab.analysis.learning_curves import LearningCurve
 from turnout.lab.analysis.statistics import mean_confidence_interval
 from turnout.lab.columns import RoundColumns
@@ -23,18 +23,22 @@ ACCURACY = "accuracy"
 ROUND_MEASURES = ("mean_round", "p95_round", "total_time", "mean_cohort")
 SLOT_MEASURES = ("updates_per_second", "mean_turn", "mean_staleness", "largest_staleness")
 FAIRNESS = ("least_share", "largest_shortfall", "shortfall_at_end", "worst_debt", "jain")
-TRAINING = ("final_accuracy", "best_accuracy")
-TARGET = ("minutes_to_target", "rounds_to_target", "reached_target")
+#: The measures whose means over the seeds are shown.
+MEANS = (
+    *("mean_round", "updates_per_second", "mean_staleness", "final_accuracy", "minutes_to_target", "rounds_to_target"),
+    *("least_share", "worst_debt", "jain"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A policy of a comparison: its name, its settings as a plan holds them, its seeds, and its tolerance."""
+    """A policy of a comparison: its name, its plan, its seeds, its tolerance, and its runs in a store, one per seed."""
 
     name: str
     plan: Mapping[str, Any]
     seeds: Sequence[int]
     tolerance: Tolerance
+    runs: Sequence[int] = ()
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -56,10 +60,6 @@ class Measurement:
         """The tolerance by which the policy is judged."""
         return float(self.contender.tolerance)
 
-    def interval(self, measure: str) -> dict[str, float]:
-        """Returns the mean over the seeds, and half the width of its confidence interval."""
-        return _interval(self.values[measure])
-
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
@@ -72,7 +72,6 @@ class Comparison:
         rounds: The number of rounds that are compared.
         lengths: The smallest and the largest number of rounds of a run.
         target: The accuracy whose time is measured, or None.
-        concurrency: The number of slots without rounds, or None.
     """
 
     measured: Sequence[Measurement]
@@ -80,8 +79,13 @@ class Comparison:
     promise: JudgedPromise
     rounds: int
     lengths: tuple[int, int]
-    target: float | None
-    concurrency: int | None
+    target: float | None = None
+
+    @property
+    def concurrency(self) -> int | None:
+        """The number of slots without rounds, or None."""
+        slots: int | None = self.measured[0].contender.plan.get("concurrency")
+        return slots
 
     @property
     def baseline(self) -> str:
@@ -96,7 +100,7 @@ class Comparison:
     @property
     def trains(self) -> bool:
         """Whether the runs have measured an accuracy."""
-        return TRAINING[0] in self.measured[0].values
+        return "final_accuracy" in self.measured[0].values
 
     def note(self) -> str | None:
         """Returns a sentence if the runs have different lengths."""
@@ -110,21 +114,12 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """Returns everything as plain values, with NaN as None."""
-        promise = {
-            "guaranteed_rate": self.promise.number,
-            "accrual": self.promise.accrual,
-            "counts": self.promise.counts,
-            "share_of": self.measured[0].share_of,
-        }
-        slots = {} if self.concurrency is None else {"concurrency": self.concurrency}
         plan = self.measured[0].contender.plan
         data = {
             "seeds": self.seeds,
             "baseline": self.baseline,
-            **slots,
-            "guaranteed_rate": self.promise.number,
-            "accrual": self.promise.accrual,
-            "promise": promise,
+            "concurrency": self.concurrency,
+            "promise": {**self._promise, "share_of": self.measured[0].share_of},
             "rounds": self.rounds,
             "lengths": list(self.lengths),
             "target": self.target,
@@ -133,19 +128,25 @@ class Comparison:
         }
         return {name: _without_nan(value) for name, value in data.items()}
 
+    @property
+    def _promise(self) -> dict[str, Any]:
+        return {
+            "guaranteed_rate": self.promise.number,
+            "accrual": self.promise.accrual,
+            "counts": self.promise.counts,
+        }
+
     def seeds_table(self) -> RunTable:
         """Returns one row per policy and seed, with the settings as columns."""
         parts = []
         for measured in self.measured:
             contender = measured.contender
+            world = {"world": contender.plan.get("world"), "world_setting": contender.plan.get("world_settings") or {}}
             constants = {
                 "contender": contender.name,
-                **flat_settings({"setting": contender.settings}),
-                **flat_settings({"world": contender.plan.get("world"), "world_setting": _world(contender.plan)}),
+                **flat_settings({"setting": contender.settings, **world}),
                 "rounds": self.rounds,
-                "guaranteed_rate": self.promise.number,
-                "accrual": self.promise.accrual,
-                "counts": self.promise.counts,
+                **self._promise,
                 "tolerance": measured.tolerance,
                 **({} if self.target is None else {"target": self.target}),
             }
@@ -154,50 +155,26 @@ class Comparison:
             parts.append(TablePart(constants, columns))
         return RunTable(parts)
 
-    def policies_table(self) -> RunTable:
-        """Returns one row per policy: means, half-widths, and the worst seed."""
-        rows = []
-        for measured, row in zip(self.measured, self.as_dict()["policies"], strict=True):
-            settings = flat_settings({"setting": measured.contender.settings})
-            figures = {name: value for name, value in row.items() if name not in ("settings", "per_seed")}
-            rows.append(TablePart({**flat_settings(figures), **settings}, {}))
-        return RunTable(rows)
-
     def _row(self, measured: Measurement) -> dict[str, Any]:
         values, baseline = measured.values, self.measured[self.reference].values
-        row: dict[str, Any] = {"policy": measured.contender.name}
-        if self.concurrency is None:
-            row["mean_round"] = measured.interval("mean_round")
-            saved = [1 - own / other for own, other in zip(values["total_time"], baseline["total_time"], strict=True)]
-            row["time_saved"] = _interval(saved)
-        else:
-            rates = zip(values["updates_per_second"], baseline["updates_per_second"], strict=True)
-            row["updates_per_second"] = measured.interval("updates_per_second")
-            row["speedup"] = _interval([own / other for own, other in rates])
-            row["mean_staleness"] = measured.interval("mean_staleness")
-        if self.trains:
-            row["final_accuracy"] = measured.interval("final_accuracy")
-        if self.target is not None:
-            row["minutes_to_target"] = measured.interval("minutes_to_target")
-            row["rounds_to_target"] = measured.interval("rounds_to_target")
-            row["never_reached_target"] = values["reached_target"].count(0.0)
-        per_seed = [
-            {"seed": seed, "status": status, **{name: values[name][index] for name in values}}
-            for index, (seed, status) in enumerate(zip(measured.contender.seeds, measured.statuses, strict=True))
-        ]
+        relative = "total_time" if self.concurrency is None else "updates_per_second"
+        ratios = [own / other for own, other in zip(values[relative], baseline[relative], strict=True)]
+        speed = {"speedup": ratios} if self.concurrency else {"time_saved": [1 - ratio for ratio in ratios]}
+        seeds = zip(measured.contender.seeds, measured.statuses, *values.values(), strict=True)
+        never = {} if self.target is None else {"never_reached_target": values["reached_target"].count(0.0)}
         return {
-            **row,
-            "least_share": measured.interval("least_share"),
+            "policy": measured.contender.name,
+            **{name: _interval(values[name]) for name in MEANS if name in values},
+            **{name: _interval(own) for name, own in speed.items()},
+            **never,
             "share_of": measured.share_of,
-            "worst_debt": measured.interval("worst_debt"),
-            "shortfall": measured.interval("largest_shortfall"),
+            "shortfall": _interval(values["largest_shortfall"]),
             "largest_shortfall": max(values["largest_shortfall"]),
             "shortfall_at_end": max(values["shortfall_at_end"]),
             "tolerance": measured.tolerance,
             "status": worst_of(list(measured.statuses)),
-            "jain": measured.interval("jain"),
             "settings": measured.contender.settings,
-            "per_seed": per_seed,
+            "per_seed": [dict(zip(("seed", "status", *values), row, strict=True)) for row in seeds],
         }
 
 
@@ -219,9 +196,11 @@ def measure(
         SettingError: If there is a target, but the world trains no model.
     """
     judged = [promise.judge(columns, contender.tolerance) for columns in runs]
-    values = {name: [_figure(one, name) for one in judged] for name in FAIRNESS}
-    for name in SLOT_MEASURES if judged[0].slots is not None else ROUND_MEASURES:
-        values[name] = [_figure(one, name) for one in judged]
+    values = {name: [float(getattr(one.summary, name)) for one in judged] for name in FAIRNESS}
+    if judged[0].slots is None:
+        values |= {name: [float(getattr(one.summary, name)) for one in judged] for name in ROUND_MEASURES}
+    else:
+        values |= {name: [float(getattr(one.slots, name)) for one in judged] for name in SLOT_MEASURES}
     if all(ACCURACY in columns.metrics for columns in runs):
         curves = [LearningCurve.of(columns) for columns in runs]
         values["final_accuracy"] = [curve.final for curve in curves]
@@ -235,23 +214,12 @@ def measure(
             f"a target accuracy of {target:g} needs runs that measure accuracy: this world trains no model; use the "
             "world 'training'"
         )
-    statuses = [one.status for one in judged]
-    return Measurement(contender, values, statuses, judged[0].summary.share_of)
-
-
-def _figure(judged: Judgement, name: str) -> float:
-    source: Any = judged.slots if name in SLOT_MEASURES else judged.summary
-    return float(getattr(source, name))
+    return Measurement(contender, values, [one.status for one in judged], judged[0].summary.share_of)
 
 
 def _interval(values: Sequence[float]) -> dict[str, float]:
     mean, half_width = mean_confidence_interval(np.array(values))
     return {"mean": float(mean), "half_width": float(half_width)}
-
-
-def _world(plan: Mapping[str, Any]) -> Mapping[str, Any]:
-    settings: Mapping[str, Any] = plan.get("world_settings") or {}
-    return settings
 
 
 def _without_nan(value: Any) -> Any:

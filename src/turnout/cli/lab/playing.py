@@ -9,17 +9,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from rich.console import Console
-
 from turnout.cli.interruption import resumable
 from turnout.cli.lab.tracking import Tracks
-from turnout.cli.options import make_folder, progress_bar
+from turnout.cli.options import make_folder, progress_bar, say
 from turnout.counting import pluralize
 from turnout.lab.clusters import connect
 from turnout.lab.runs.executors import Executor
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.store import RunStore
-from turnout.lab.runs.sweep import StoredWatcher, missing_plans, play_into
+from turnout.lab.runs.sweep import missing_plans, play_into
 
 #: The seconds between two lines about the progress where standard error is not a terminal.
 LOG_SECONDS = 60.0
@@ -52,7 +50,9 @@ def played(
         tracks: The trackers that receive the metrics of every round.
         out: The folder for the results of the command, which is created.
     """
-    from turnout.lab.training.distributed import check_device, play_plans, trains  # the commands start faster without
+    # The commands start faster without these.
+    from turnout.lab.training.distributed import check_device, play_plans, trains
+    from turnout.lab.training.progress import Watchers
 
     plans = [plan for by_seed in named.values() for plan in by_seed]
     check_device(plans, machines.device)
@@ -71,8 +71,10 @@ def played(
         executor = stack.enter_context(connection) if missing else None
         with tracks.following(named, store, missing) as track, watched(missing, executor) as watch:
             if machines == Machines() and len({plan.seed for plan in plans}) == 1 and not any(map(trains, plans)):
-                for plan in missing:
-                    _play_alone(plan, store, watch, track)
+                for plan in missing:  # in this process, in steps that are stored: an interrupted run continues
+                    info = store.find(plan.key)
+                    watch(0 if info is None else info.rounds)
+                    play_into(store, plan, track=Watchers(watch, track=track).stored)
             else:
                 play_plans(
                     plans,
@@ -87,20 +89,6 @@ def played(
     tracks.warn()
 
 
-def _play_alone(plan: RunPlan, store: RunStore, watch: Callable[[int], None], track: StoredWatcher | None) -> None:
-    """Plays a run in this process, in steps that are stored, so that an interrupted run continues."""
-    info = store.find(plan.key)
-    before = 0 if info is None else info.rounds
-
-    def report(done: int) -> None:
-        nonlocal before
-        watch(done - before)
-        before = done
-
-    watch(before)
-    play_into(store, plan, watch=report, track=track)
-
-
 @contextmanager
 def watched(missing: Sequence[RunPlan], executor: Executor | None) -> Iterator[Callable[[int], None]]:
     """Yields a callback for rounds that were played, which shows the progress of all workers on standard error.
@@ -109,7 +97,6 @@ def watched(missing: Sequence[RunPlan], executor: Executor | None) -> Iterator[C
     """
     where = "" if executor is None else f" on {pluralize(executor.workers, 'worker')}"
     total = sum(plan.rounds for plan in missing)
-    console = Console(stderr=True, highlight=False, soft_wrap=True)
     done, printed = 0, time.monotonic()
 
     def description() -> str:
@@ -123,7 +110,7 @@ def watched(missing: Sequence[RunPlan], executor: Executor | None) -> Iterator[C
             done += rounds
             progress.update(task, completed=done, description=description())
             if progress.disable and time.monotonic() - printed >= LOG_SECONDS:
-                console.print(description())
+                say(description(), err=True)
                 printed = time.monotonic()
 
         yield watch

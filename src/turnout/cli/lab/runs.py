@@ -2,52 +2,52 @@
 
 from __future__ import annotations
 
+import json as json_module
 from collections.abc import Sequence
 from dataclasses import asdict
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from turnout.cli.advice import describe
-from turnout.cli.lab.comparing import TargetOption, baseline_index, show_comparison
-from turnout.cli.lab.grouping import group_runs
-from turnout.cli.lab.judging import PromiseOption, ToleranceOption
+from turnout.cli.completion import completing
+from turnout.cli.lab.comparing import (
+    BaselineOption,
+    PromiseOption,
+    TargetOption,
+    ToleranceOption,
+    baseline_index,
+    show_comparison,
+)
+from turnout.cli.lab.measuring import Contender
 from turnout.cli.lab.tracking import TrackOption, Tracks
-from turnout.cli.options import JsonOption, make_table, print_json
+from turnout.cli.options import JsonOption, OutOption, YesOption, confirm, print_json, print_table, say
 from turnout.counting import pluralize
-from turnout.errors import PluginError, SettingError
+from turnout.errors import PluginError, SettingError, suggestion
 from turnout.kernel.guarantee import Guarantee
-from turnout.lab.analysis.judging import PAPER_PROMISE, JudgedPromise, first_promise, guarantee_of_run
+from turnout.lab.analysis.judging import (
+    PAPER_PROMISE,
+    JudgedPromise,
+    first_promise,
+    guarantee_of_run,
+    judged_tolerance,
+)
 from turnout.lab.analysis.metrics import prediction_error, summarise
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.info import RunInfo
+from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.store import RunStore
-from turnout.lab.runs.tables import as_kind, build_table
+from turnout.lab.runs.tables import KINDS, as_kind, build_table
 from turnout.lab.tables import write_text
 
 StoreArgument = Annotated[Path, typer.Argument(help="Store of runs, such as results/runs.turnout.")]
 RunArgument = Annotated[int, typer.Argument(help="Number of the run, as `turnout runs show` lists it.")]
-
-
-class Format(StrEnum):
-    """File formats for tables."""
-
-    csv = "csv"
-    jsonl = "jsonl"
-    parquet = "parquet"
-
-
-class TableName(StrEnum):
-    """Tables of runs."""
-
-    runs = "runs"
-    rounds = "rounds"
-    clients = "clients"
-    turns = "turns"
+RunsArgument = Annotated[
+    list[int] | None, typer.Argument(metavar="[RUN]...", help="Numbers of runs; by default all runs of the store.")
+]
+FORMATS = ("csv", "jsonl", "parquet")
+YES = {True: "yes", False: "no"}
 
 
 def show(
@@ -77,11 +77,12 @@ def show(
     if json:
         print_json(shown)
         return
-    table = Table(title=f"run {run}: {_name(info)}", show_header=False)
-    for name, value in {**shown, **shown.pop("summary")}.items():
-        if name != "summary":
-            table.add_row(name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
-    Console().print(table)
+    values = shown | shown.pop("summary")
+    rows = (
+        (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
+        for name, value in values.items()
+    )
+    print_table((), rows, title=f"run {run}: {_name(info)}")
 
 
 def _list(store: Path, *, json: bool) -> None:
@@ -90,64 +91,68 @@ def _list(store: Path, *, json: bool) -> None:
     if json:
         print_json([_as_dict(info) for info in infos])
         return
-    table = make_table(
-        "run>", "policy", "seed>", "rounds>", "finished", "started", title=f"{pluralize(len(infos), 'run')} in {store}"
+    rows = (
+        map(str, (info.id, _name(info), info.plan.get("seed", ""), info.rounds, YES[info.finished], info.started))
+        for info in infos
     )
-    for info in infos:
-        seed = str(info.plan.get("seed", ""))
-        table.add_row(str(info.id), _name(info), seed, str(info.rounds), "yes" if info.finished else "no", info.started)
-    Console().print(table)
+    headings = ("run>", "policy", "seed>", "rounds>", "finished", "started")
+    print_table(headings, rows, title=f"{pluralize(len(infos), 'run')} in {store}")
 
 
 def export(
     store: StoreArgument,
-    chosen: Annotated[
-        list[int] | None, typer.Argument(metavar="[RUN]...", help="Numbers of runs; by default all runs of the store.")
-    ] = None,
+    chosen: RunsArgument = None,
     table: Annotated[
-        TableName,
+        str,
         typer.Option(
+            metavar="|".join(KINDS),
             help="What a row is: a run, a round, a client or a turn (a selected client of a round), with the settings "
-            "of the run as columns."
+            "of the run as columns.",
+            autocompletion=completing("lab.runs.tables:KINDS"),
         ),
-    ] = TableName.rounds,
-    as_: Annotated[
-        Format | None,
-        typer.Option("--format", help="By default that of the file's suffix, or csv. parquet needs pyarrow."),
+    ] = "rounds",
+    format_: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="|".join(FORMATS),
+            help="By default that of the file's suffix, or csv. parquet needs pyarrow.",
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="File to write; by default standard output.")] = None,
+    out: OutOption = None,
     track: TrackOption = None,
 ) -> None:
     """Write runs as one tidy table (times in seconds), or send them to a tracker.
 
     Example: turnout runs export results/runs.turnout --table rounds --out rounds.parquet
     """
-    form = as_ or _format_of(out)
-    if form is Format.parquet and out is None:
+    suffix = "" if out is None else out.suffix.removeprefix(".")
+    form = format_ or (suffix if suffix in FORMATS else "csv")
+    if form not in FORMATS:
+        raise SettingError(f"--format must be one of {', '.join(FORMATS)}, not {form!r}{suggestion(form, FORMATS)}")
+    if form == "parquet" and out is None:
         raise SettingError("--format parquet needs --out: it is not text")
     with RunStore(store, read_only=True) as opened:
         infos = [opened.info(run) for run in chosen] if chosen else opened.runs()
         if track:
             _track(opened, infos, track)
-            if out is None and as_ is None:
+            if out is None and format_ is None:
                 return
         rows = build_table(as_kind(table), ((info, opened.columns(info.id)) for info in infos), _promise_figures)
-    if out is None:
-        typer.echo(rows.to_csv() if form is Format.csv else rows.to_jsonl(), nl=False)
-    elif form is Format.parquet:
+    if out is not None and form == "parquet":
         rows.write_parquet(out)
+        return
+    text = rows.to_csv() if form == "csv" else rows.to_jsonl()
+    if out is None:
+        typer.echo(text, nl=False)
     else:
-        write_text(out, rows.to_csv() if form is Format.csv else rows.to_jsonl())
+        write_text(out, text)
 
 
 def compare(
     store: StoreArgument,
-    chosen: Annotated[
-        list[int] | None, typer.Argument(metavar="[RUN]...", help="Numbers of runs; by default all runs of the store.")
-    ] = None,
-    baseline: Annotated[
-        str | None, typer.Option(help="Policy to compare with; by default random, or the first.")
-    ] = None,
+    chosen: RunsArgument = None,
+    baseline: BaselineOption = None,
     promise: PromiseOption = None,
     tolerance: ToleranceOption = None,
     target: TargetOption = None,
@@ -162,16 +167,11 @@ def compare(
     """
     with RunStore(store, read_only=True) as opened:
         infos = [opened.info(run) for run in chosen] if chosen else opened.runs()
-        entries = group_runs([info for info in infos if info.rounds], tolerance)
-        reference = baseline_index([entry.contender for entry in entries], baseline)
+        entries = _group_runs([info for info in infos if info.rounds], tolerance)
+        reference = baseline_index(entries, baseline)
         guarantees = [guarantee_of_run(opened.info(entry.runs[0])) for entry in entries]
         judged_by = first_promise(guarantees, promise)
         show_comparison(opened, entries, reference, judged_by, target, out, json=json)
-
-
-def _format_of(out: Path | None) -> Format:
-    suffix = "" if out is None else out.suffix.removeprefix(".")
-    return Format(suffix) if suffix in list(Format) else Format.csv
 
 
 def _track(store: RunStore, infos: Sequence[RunInfo], specifications: Sequence[str]) -> None:
@@ -179,7 +179,7 @@ def _track(store: RunStore, infos: Sequence[RunInfo], specifications: Sequence[s
     for info in infos:
         tracks.record(store, info)
     tracks.warn()
-    typer.echo(f"tracked {pluralize(len(infos), 'run')}", err=True)
+    say(f"tracked {pluralize(len(infos), 'run')}", err=True)
 
 
 def _promise_figures(info: RunInfo, columns: RoundColumns) -> dict[str, Any]:
@@ -192,7 +192,7 @@ def _promise_figures(info: RunInfo, columns: RoundColumns) -> dict[str, Any]:
 def delete(
     store: StoreArgument,
     run: RunArgument,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Delete a run from its store.
 
@@ -200,10 +200,9 @@ def delete(
     """
     with RunStore(store) as opened:
         info = opened.info(run)
-        if not yes:
-            typer.confirm(f"Delete run {run} ({_name(info)}, {pluralize(info.rounds, 'round')})?", abort=True)
+        confirm(yes, f"Delete run {run} ({_name(info)}, {pluralize(info.rounds, 'round')})?")
         opened.delete(run)
-    typer.echo(f"deleted run {run}")
+    say(f"deleted run {run}")
 
 
 def _summary(columns: RoundColumns, guarantee: Guarantee | None) -> dict[str, Any]:
@@ -231,3 +230,47 @@ def _as_dict(info: RunInfo) -> dict[str, Any]:
         "started": info.started,
         "code_version": info.code_version,
     }
+
+
+def _group_runs(infos: Sequence[RunInfo], tolerance: float | None) -> list[Contender]:
+    """Returns one contender per policy, with the seeds that all of them have; says if some are left out.
+
+    Args:
+        infos: The runs.
+        tolerance: The tolerance by which all are judged; None for that of each policy.
+
+    Raises:
+        SettingError: If the runs cannot be compared: different worlds, two runs of one seed, or no common seed.
+    """
+    groups: dict[str, dict[int, RunInfo]] = {}
+    for info in infos:
+        by_seed = groups.setdefault(_key(info, ("policy", "settings", "label")), {})
+        seed = int(info.plan.get("seed", 0))
+        if seed in by_seed:
+            raise SettingError(
+                f"run {by_seed[seed].id} and run {info.id} are of the same policy and seed: name the runs to compare"
+            )
+        by_seed[seed] = info
+    if not groups:
+        raise SettingError("there is no run with rounds to compare: play one first")
+    if len({_key(info, ("world", "world_settings", "concurrency")) for info in infos}) > 1:
+        raise SettingError(
+            "these runs belong to different worlds, so their times cannot be compared: name runs of one world"
+        )
+    seeds = sorted(set.intersection(*(set(by_seed) for by_seed in groups.values())))
+    if not seeds:
+        raise SettingError("these policies have no seed in common: name other runs")
+    left_out = sum(len(by_seed) for by_seed in groups.values()) - len(seeds) * len(groups)
+    if left_out:
+        common = f"only seeds that all policies have are compared, {', '.join(map(str, seeds))}"
+        say(f"{pluralize(left_out, 'run', 'are')} left out: {common}", err=True)
+    contenders = []
+    for by_seed in groups.values():
+        first = by_seed[seeds[0]]
+        allowed, runs = judged_tolerance(guarantee_of_run(first), tolerance), [by_seed[seed].id for seed in seeds]
+        contenders.append(Contender(RunPlan.from_dict(first.plan).name, first.plan, seeds, allowed, runs))
+    return contenders
+
+
+def _key(info: RunInfo, names: Sequence[str]) -> str:
+    return json_module.dumps([info.plan.get(name) for name in names], sort_keys=True)

@@ -8,9 +8,14 @@ from typing import Annotated
 
 import typer
 
-from turnout.cli.completion import complete_policies
-from turnout.cli.lab.comparing import ContenderRuns, TargetOption, baseline_index, show_comparison
-from turnout.cli.lab.judging import PromiseOption, ToleranceOption
+from turnout.cli.lab.comparing import (
+    BaselineOption,
+    PromiseOption,
+    TargetOption,
+    ToleranceOption,
+    baseline_index,
+    show_comparison,
+)
 from turnout.cli.lab.measuring import Contender
 from turnout.cli.lab.plans import (
     AddressOption,
@@ -46,10 +51,7 @@ def simulate(
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="First seed.")] = 0,
     concurrency: ConcurrencyOption = None,
-    baseline: Annotated[
-        str | None,
-        typer.Option(help="Policy to compare with; by default random, or the first.", autocompletion=complete_policies),
-    ] = None,
+    baseline: BaselineOption = None,
     promise: PromiseOption = None,
     tolerance: ToleranceOption = None,
     target: TargetOption = None,
@@ -95,8 +97,8 @@ def simulate(
         named.setdefault(plan.name, []).extend(runs)  # labels of a configuration file may be equal
     machines = Machines(workers, device, backend, address)
     with played(named, store, machines, Tracks(track), out=out) as opened:
-        contended = [
-            ContenderRuns(entry, [run_id(opened, plan) for plan in runs])
+        entries = [
+            replace(entry, runs=[run_id(opened, plan) for plan in runs])
             for entry, runs in zip(entries, by_policy, strict=True)
         ]
-        show_comparison(opened, contended, reference, judged_by, target, out, json=json)
+        show_comparison(opened, entries, reference, judged_by, target, out, json=json)

@@ -6,11 +6,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from turnout.cli.advice import describe as explained
-from turnout.cli.options import JsonOption, print_json
+from turnout.cli.options import JsonOption, print_json, print_table, say
 from turnout.errors import DatasetError, SettingError
 from turnout.lab.worlds.traces.data import Traces
 from turnout.lab.worlds.traces.formats.files import check_traces, read_traces, write_traces
@@ -115,7 +113,7 @@ def convert(
     if json:
         print_json({"file": str(to), "fingerprint": read.fingerprint, **counts})
     else:
-        typer.echo(f"{to}: {', '.join(f'{name} of {count:,}' for name, count in counts.items())}")
+        say(f"{to}: {', '.join(f'{name} of {count:,}' for name, count in counts.items())}")
 
 
 def _layout(column: list[str] | None, on: list[str] | None, drop_before: float, end: float | None) -> Layout:
@@ -129,53 +127,43 @@ def _layout(column: list[str] | None, on: list[str] | None, drop_before: float, 
 
 
 def _print(description: dict[str, Any]) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-    table = Table()
-    for heading in ("", "min", "5 %", "25 %", "median", "75 %", "95 %", "max"):
-        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+    rows: dict[str, dict[str, float | None]] = {}
     if "availability" in description:
         part = description["availability"]
-        days = f"{part['days']['shortest']:g}"
-        days += f" to {part['days']['longest']:g}" if part["days"]["longest"] > part["days"]["shortest"] else ""
-        console.print(
+        shortest, longest = part["days"]["shortest"], part["days"]["longest"]
+        days = f"{shortest:g} to {longest:g}" if longest > shortest else f"{shortest:g}"
+        say(
             f"availability: {part['clients']:,} clients, {days} days, {part['intervals']:,} intervals, "
             f"{part['sessions_a_day']:.1f} per day and client; available {part['mean']:.1%} of the time; "
-            f"{part['never']:,} never, {part['always']:,} always"
+            f"{part['never']:,} never, {part['always']:,} always",
+            f"  by hour of the day  {_bars(part['by_hour'])}",
         )
-        console.print(f"  by hour of the day  {_bars(part['by_hour'])}")
-        _add(table, "share of time", part["shares"])
-        _add(table, "session, s", part["session_seconds"])
+        rows |= {"share of time": part["shares"], "session, s": part["session_seconds"]}
     if "devices" in description:
         part = description["devices"]
-        console.print(f"devices: {part['devices']:,}, mean {part['unit']} {part['mean']:.4g}")
-        _add(table, "s per sample" if part["unit"] == "seconds_per_sample" else "score", part["values"])
+        say(f"devices: {part['devices']:,}, mean {part['unit']} {part['mean']:.4g}")
+        rows["s per sample" if part["unit"] == "seconds_per_sample" else "score"] = part["values"]
     if "links" in description:
         part = description["links"]
-        console.print(
+        zero = f" of {part['hours_of_series']:.1f} h in total, {part['share_of_time_at_zero']:.2%} of the time at zero"
+        say(
             f"links: {part['links']:,}: {part['constant']:,} constant, {part['mean_and_deviation']:,} mean and "
-            f"deviation, {part['series']:,} series"
-            + (
-                f" of {part['hours_of_series']:.1f} h in total, {part['share_of_time_at_zero']:.2%} of the time at zero"
-                if part["series"]
-                else ""
-            )
+            f"deviation, {part['series']:,} series{zero if part['series'] else ''}"
         )
-        for direction in ("down", "up"):
-            _add(table, f"{direction}, Mbps", part[f"{direction}_mbps"])
-        _add(table, "relative deviation", part["relative_deviation"])
-    console.print(table)
+        rows |= {f"{direction}, Mbps": part[f"{direction}_mbps"] for direction in ("down", "up")}
+        rows["relative deviation"] = part["relative_deviation"]
+    cells = ((name, *map(_short, quantiles.values())) for name, quantiles in rows.items())
+    print_table(("", "min>", "5 %>", "25 %>", "median>", "75 %>", "95 %>", "max>"), cells)
     joined = description["joined"]
-    console.print("A world of these files: " + ", ".join(f"{name} {origin}" for name, origin in joined.items()) + ".")
+    say("A world of these files: " + ", ".join(f"{name} {origin}" for name, origin in joined.items()) + ".")
     if "drawn" in joined.values() or "generated" in joined.values():
-        console.print(f"Note: {description['assumption']}.")
-    console.print(f"fingerprint {description['fingerprint']}")
+        say(f"Note: {description['assumption']}.")
+    say(f"fingerprint {description['fingerprint']}")
 
 
-def _add(table: Table, name: str, quantiles: dict[str, float | None]) -> None:
-    table.add_row(name, *("–" if value is None else _short(value) for value in quantiles.values()))
-
-
-def _short(value: float) -> str:
+def _short(value: float | None) -> str:
+    if value is None:
+        return "–"
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from turnout.cli.naming import load_here
+from turnout.cli.options import say
 from turnout.counting import pluralize
-from turnout.lab.analysis.judging import guarantee_of_plan, guarantee_of_run
 from turnout.lab.analysis.tracked import TrackedRun
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.info import RunInfo
@@ -41,98 +40,62 @@ class Tracks:
         self._opened: list[GuardedTracker] = []
         self._names: dict[str, str] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._specifications)
-
-    def open(self, run: str, settings: Mapping[str, Any]) -> ManyTrackers:
-        """Opens all trackers for a run."""
+    def open(self, key: str, plan: Mapping[str, Any]) -> TrackedRun:
+        """Opens all trackers for the run with this key."""
+        name = self._names.get(key) or (RunPlan.from_dict(plan).name if "policy" in plan else key)
+        run = f"{name}, seed {plan.get('seed', 0)}"
         with ExitStack() as opened:
             trackers = [
-                opened.enter_context(open_tracker(text, run=run, settings=settings)) for text in self._specifications
+                opened.enter_context(open_tracker(text, run=run, settings=plan)) for text in self._specifications
             ]
             opened.pop_all()
         self._opened += trackers
-        return ManyTrackers(trackers)
+        return TrackedRun(trackers, plan)
 
     def record(self, store: RunStore, info: RunInfo) -> None:
         """Sends a stored run to all trackers."""
-        plan = info.plan
-        name = self._names.get(info.key, str(plan.get("label") or ""))
-        name = name or (RunPlan.from_dict(plan).name if "policy" in plan else info.key)
-        with self.open(f"{name}, seed {plan.get('seed', 0)}", plan) as trackers:
-            TrackedRun(trackers, info.clients, guarantee_of_run(info)).log(store.columns(info.id))
+        with closing(self.open(info.key, info.plan)) as run:
+            run.log(store.columns(info.id))
 
     @contextmanager
     def following(
-        self, named: Mapping[str, Sequence[RunPlan]], store: RunStore | None, missing: Sequence[RunPlan]
+        self, named: Mapping[str, Sequence[RunPlan]], store: RunStore, missing: Sequence[RunPlan]
     ) -> Iterator[StoredWatcher | None]:
         """Sends the runs that the store holds to all trackers; yields what receives the others as they are stored.
 
         Args:
             named: The plans of all runs, by the name of their policy.
-            store: The store; None if runs are kept in memory.
+            store: The store.
             missing: The plans that are going to be played.
         """
-        if not self:
+        if not self._specifications:
             yield None
             return
         self._names = {plan.key: name for name, plans in named.items() for plan in plans}
         played = {plan.key for plan in missing}
         for key in self._names:
-            if store is not None and key not in played and (info := store.find(key)) is not None:
+            if key not in played and (info := store.find(key)) is not None:
                 self.record(store, info)
-        with ExitStack() as live:
-            trackers: dict[str, ManyTrackers] = {}
+        with ExitStack() as open_runs:
             runs: dict[str, TrackedRun] = {}
 
-            def follow(plan: RunPlan) -> ManyTrackers:
-                name = self._names.get(plan.key, plan.name)
-                return live.enter_context(self.open(f"{name}, seed {plan.seed}", plan.as_dict()))
+            def follow(plan: RunPlan) -> None:
+                runs[plan.key] = open_runs.enter_context(closing(self.open(plan.key, plan.as_dict())))
 
             def log(plan: RunPlan, columns: RoundColumns) -> None:
-                key, clients = plan.key, columns.clients
-                if key not in runs:
-                    info = None if store is None else store.find(key)
-                    if store is not None and info is not None:
-                        columns = store.columns(info.id)  # with the rounds before an interruption
-                    trackers[key] = trackers.get(key) or follow(plan)
-                    runs[key] = TrackedRun(trackers[key], clients, guarantee_of_plan(plan.as_dict(), clients))
-                runs[key].log(columns)
-                if runs[key].rounds >= plan.rounds:
-                    trackers[key].close()
+                if plan.key not in runs:
+                    follow(plan)
+                run, info = runs[plan.key], store.find(plan.key)
+                run.log(store.columns(info.id) if info is not None and not run.rounds else columns)
+                if run.rounds >= plan.rounds:
+                    run.close()
 
             for plan in missing[:1]:  # reports a tracker that cannot be opened before the first round
-                trackers[plan.key] = follow(plan)
+                follow(plan)
             yield log
 
     def warn(self) -> None:
         """Says on standard error how many calls of trackers have failed."""
-        failed = sum(tracker.failures for tracker in self._opened)
-        if failed:
+        if failed := sum(tracker.failures for tracker in self._opened):
             calls = sum(tracker.calls for tracker in self._opened)
-            Console(stderr=True, soft_wrap=True, highlight=False).print(
-                f"warning: trackers failed {pluralize(failed, 'time')}, in {pluralize(calls, 'call')}", markup=False
-            )
-
-
-class ManyTrackers:
-    """Several trackers of one run as one."""
-
-    def __init__(self, trackers: Sequence[GuardedTracker]) -> None:
-        self._trackers = trackers
-
-    def log(self, metrics: Any, step: int) -> None:
-        """Logs to all."""
-        for tracker in self._trackers:
-            tracker.log(metrics, step)
-
-    def close(self) -> None:
-        """Closes all."""
-        for tracker in self._trackers:
-            tracker.close()
-
-    def __enter__(self) -> ManyTrackers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+            say(f"warning: trackers failed {pluralize(failed, 'time')}, in {pluralize(calls, 'call')}", err=True)

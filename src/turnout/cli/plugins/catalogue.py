@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from turnout.cli.completion import complete_policies
 from turnout.cli.naming import load_here
-from turnout.cli.options import JsonOption, print_json, printable
+from turnout.cli.options import JsonOption, print_json, print_table, say
 from turnout.cli.plugins.describing import REQUIRED, Description, describe_policy, describe_world
 from turnout.errors import SettingError
 from turnout.lab.worlds.registry import world_names
@@ -56,53 +54,37 @@ def worlds(
 
 
 def _list(title: str, names: Sequence[str], describe: Callable[[str], Description], *, json: bool) -> None:
-    found: list[Description | tuple[str, str]] = []
+    described = []
     for name in names:
         try:
-            found.append(describe(name))
+            described.append(describe(name))
         except SettingError as error:  # one broken package does not hide all others
-            found.append((name, str(error)))
+            described.append(Description(name, "broken", str(error), None, ()))
     if json:
-        print_json(
-            [{"name": each[0], "error": each[1]} if isinstance(each, tuple) else each.as_dict() for each in found]
-        )
+        print_json([each.as_dict() for each in described])
         return
-    table = Table(title=title)
-    for heading in ("name", "what it does", "settings"):
-        table.add_column(heading, no_wrap=heading == "name")
-    for each in found:
-        if isinstance(each, tuple):
-            table.add_row(printable(each[0]), printable(each[1]), "")
-            continue
-        settings = ", ".join(setting.name for setting in each.settings)
-        kind = " (wrapper)" if each.kind == "wrapper" else ""
-        package = "" if each.package is None else f" ({each.package})"
-        table.add_row(printable(each.name), printable(f"{each.summary}{kind}{package}"), settings)
-    Console().print(table)
-    Console(highlight=False).print(
-        f"turnout {title} NAME explains the settings. Your own: package.module:Name, or turnout new."
-    )
+    rows = []
+    for each in described:
+        notes = [note for note in (each.kind if each.kind == "wrapper" else None, each.package) if note]
+        summary = each.summary + "".join(f" ({note})" for note in notes)
+        rows.append((each.name, summary, ", ".join(setting.name for setting in each.settings)))
+    print_table(("name", "what it does", "settings"), rows, title=title)
+    say(f"turnout {title} NAME explains the settings. Your own: package.module:Name, or turnout new.")
 
 
-def _show(found: Description, use: str, *, json: bool) -> None:
+def _show(shown: Description, use: str, *, json: bool) -> None:
     if json:
-        print_json(found.as_dict())
+        print_json(shown.as_dict())
         return
-    console = Console(highlight=False)
-    source = "" if found.package is None else f", of {found.package}"
-    console.print(printable(f"{found.name} ({found.kind}{source}): {found.summary or 'it has no docstring.'}"))
-    if not found.settings:
-        console.print("It has no settings.")
+    source = "" if shown.package is None else f", of {shown.package}"
+    say(f"{shown.name} ({shown.kind}{source}): {shown.summary or 'it has no docstring.'}")
+    if not shown.settings:
+        say("It has no settings.")
         return
-    table = Table()
-    for heading in ("setting", "default", "meaning"):
-        table.add_column(heading, no_wrap=heading == "setting")
-    for setting in found.settings:
-        table.add_row(setting.name, printable(setting.shown_default), printable(setting.meaning))
-    console.print(table)
-    example: Any = next((each for each in found.settings if isinstance(each.default, int | float)), None)
-    if example is not None and found.kind != "wrapper":
-        command = use.format(name=found.name, setting=example.name, value=example.shown_default)
-        console.print(printable(f"Example: {command}"))
-    elif found.kind == "wrapper" and [each.name for each in found.settings if each.default is REQUIRED] == ["policy"]:
-        console.print(printable(f"Example: turnout simulate {found.name}:policy=oort,settings.cohort_size=8"))
+    rows = ((setting.name, setting.shown_default, setting.meaning) for setting in shown.settings)
+    print_table(("setting", "default", "meaning"), rows)
+    example = next((each for each in shown.settings if isinstance(each.default, int | float)), None)
+    if example is not None and shown.kind != "wrapper":
+        say(f"Example: {use.format(name=shown.name, setting=example.name, value=example.shown_default)}")
+    elif shown.kind == "wrapper" and [each.name for each in shown.settings if each.default is REQUIRED] == ["policy"]:
+        say(f"Example: turnout simulate {shown.name}:policy=oort,settings.cohort_size=8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from turnout.errors import TurnoutError
@@ -40,9 +40,8 @@ class Setting:
 
     def as_dict(self) -> dict[str, Any]:
         """Returns plain values for JSON."""
-        if self.default is REQUIRED:
-            return {"name": self.name, "required": True, "meaning": self.meaning}
-        return {"name": self.name, "default": _plain(self.default), "meaning": self.meaning}
+        default = {"required": True} if self.default is REQUIRED else {"default": _plain(self.default)}
+        return {"name": self.name, **default, "meaning": self.meaning}
 
     @property
     def shown_default(self) -> str:
@@ -62,13 +61,8 @@ class Description:
 
     def as_dict(self) -> dict[str, Any]:
         """Returns plain values for JSON."""
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "summary": self.summary,
-            "package": self.package or "turnout",
-            "settings": [setting.as_dict() for setting in self.settings],
-        }
+        settings = [setting.as_dict() for setting in self.settings]
+        return {**asdict(self), "package": self.package or "turnout", "settings": settings}
 
 
 def describe_policy(name: str) -> Description:
@@ -78,13 +72,9 @@ def describe_policy(name: str) -> Description:
     meanings = {**COMMON, **_arguments(Guarantee), **_arguments(build)}
     meanings["guaranteed_rate"] = meanings["rate"]
     defaults = {setting: signatures.setting_default(build, setting) for setting in signatures.setting_names(build)}
-    guarantee = _guarantee_of(build, wrapper=wrapper)
-    if guarantee is not None:
-        shared = {"guaranteed_rate": guarantee.rate} | {
-            setting: getattr(guarantee, setting) for setting in Guarantee.__dataclass_fields__ if setting != "rate"
-        }
-        own = inspect.signature(build).parameters
-        defaults |= {setting: shared[setting] for setting in defaults if setting in shared and setting not in own}
+    if (guarantee := _guarantee_of(build, wrapper=wrapper)) is not None:
+        for setting in defaults.keys() - inspect.signature(build).parameters:
+            defaults[setting] = getattr(guarantee, setting.removeprefix("guaranteed_"), defaults[setting])
     defaults |= dict.fromkeys(signatures.required_settings(build), REQUIRED)
     if wrapper:
         defaults, meanings = {"policy": REQUIRED, "settings": {}, **defaults}, {**meanings, **INSIDE}

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from turnout.cli.options import printable
+from turnout.cli.options import say
 from turnout.errors import SettingError
 from turnout.lab.worlds.registry import world_names
 from turnout.policies.registry import policy_names
@@ -56,11 +55,12 @@ def new(
         file = target / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(content, encoding="utf-8")
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(printable(f"{target} has {', '.join(written)}."))
     use = next(line.strip() for line in written["README.md"].splitlines() if line.startswith("    turnout "))
-    console.print(printable(f"Next: cd {target}, pip install -e ., {use}"))
-    console.print(printable(f"{target}/README.md says how to do without a network connection or an installation."))
+    say(
+        f"{target} has {', '.join(written)}.",
+        f"Next: cd {target}, pip install -e ., {use}",
+        f"{target}/README.md says how to do without a network connection or an installation.",
+    )
 
 
 def _files(kind: Kind, name: str, module: str) -> dict[str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,14 +13,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from turnout.cli.lab.judging import status_cell
-from turnout.cli.options import JsonOption, SeedsOption, WorkersOption, print_json, progress_bar
+from turnout.cli.lab.comparing import format_mean, status_cell
+from turnout.cli.lab.measuring import Comparison, Contender, Measurement, measure
+from turnout.cli.options import JsonOption, SeedsOption, WorkersOption, print_json, progress_bar, say
 from turnout.kernel.certificate import DEFAULT_TOLERANCE
-from turnout.lab.analysis.judging import JudgedPromise, Judgement, worst_of
-from turnout.lab.analysis.statistics import UNIT_RANGE, format_interval, mean_confidence_interval
+from turnout.lab.analysis.judging import JudgedPromise
+from turnout.lab.analysis.statistics import UNIT_RANGE
+from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.store import RunStore
-from turnout.lab.runs.sweep import sweep
-from turnout.lab.studies.framework.conclusion import Contender, conclude
+from turnout.lab.runs.sweep import run_id, sweep
+from turnout.lab.studies.framework import conclusion
 from turnout.lab.studies.framework.reproduce import plans_of, reproduce
 from turnout.lab.studies.paper.comparison import RATE, PullRecord, Queues, TrainingTime
 from turnout.lab.studies.promise_comparison import LABELS, PromiseComparison
@@ -62,112 +64,87 @@ def demo(
             task = progress.add_task("Running", total=len(plans))
             sweep(plans, store, workers=workers, watch=lambda *_: progress.advance(task))
         compared = experiments[0].plans(seeds, rounds)
-        judged = {label: [_judge(store, plan.key) for plan in compared[label]] for label in LABELS}
-        rows = _rows(judged)
+        comparison = Comparison(
+            [_measure(store, label, compared[label]) for label in LABELS],
+            reference=LABELS.index("random"),
+            promise=PROMISE,
+            rounds=rounds,
+            lengths=(rounds, rounds),
+        )
         drawn = importlib.util.find_spec("matplotlib") is not None
         if drawn:
             results = reproduce(experiments, store, seeds=seeds, rounds=rounds)
             oracles = {label for label in LABELS if compared[label][0].build()[0].requires_expected_times}
-            _write_report(report, results, judged, oracles, rounds)
+            _write_report(report, results, comparison, oracles)
     if json:
-        print_json({"rows": rows, "report": str(report) if drawn else None})
+        print_json({**comparison.as_dict(), "report": str(report) if drawn else None})
         return
-    _print_table(rows, seeds, rounds)
-    Console().print(
+    _print_table(comparison)
+    say(
         f"The figures and the paper's claims are in {report}: open it in a web browser."
         if drawn
-        else "For a report with figures and the paper's claims: pip install 'turnout\\[plots]'",
-        highlight=False,
-        soft_wrap=True,
+        else "For a report with figures and the paper's claims: pip install 'turnout[plots]'"
     )
 
 
-def _rows(judged: Mapping[str, Sequence[Judgement]]) -> list[dict[str, Any]]:
-    totals = {label: np.mean([run.summary.total_time for run in runs]) for label, runs in judged.items()}
-    return [
-        {
-            "policy": label,
-            "mean_round_seconds": float(np.mean([run.summary.mean_round for run in runs])),
-            "time_saved": float(1 - totals[label] / totals["random"]),
-            "least_chosen_share": float(np.mean([run.summary.least_share for run in runs])),
-            "promised_share": RATE,
-            "worst_debt_turns": float(np.mean([run.summary.worst_debt for run in runs])),
-            "largest_shortfall_turns": max(run.summary.largest_shortfall for run in runs),
-            "tolerance": DEFAULT_TOLERANCE,
-            "status": worst_of([run.status for run in runs]),
-        }
-        for label, runs in judged.items()
-    ]
+def _measure(store: RunStore, label: str, plans: Sequence[RunPlan]) -> Measurement:
+    contender = Contender(label, plans[0].as_dict(), [plan.seed for plan in plans], DEFAULT_TOLERANCE)
+    return measure(contender, [store.columns(run_id(store, plan)) for plan in plans], PROMISE, None)
 
 
-def _judge(store: RunStore, key: str) -> Judgement:
-    info = store.find(key)
-    assert info is not None, "the sweep has written every plan"
-    return PROMISE.judge(store.columns(info.id), DEFAULT_TOLERANCE)
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    return [
-        row["policy"],
-        f"{row['mean_round_seconds']:.2f} s",
-        f"{row['time_saved']:.0%}" if row["time_saved"] else "",
-        f"{row['least_chosen_share']:.3f}",
-        f"{row['largest_shortfall_turns']:.2f}",
-        status_cell(row["status"], row["tolerance"]),
-    ]
-
-
-def _print_table(rows: list[dict[str, Any]], seeds: int, rounds: int) -> None:
-    table = Table(title=f"{rounds} rounds (simulated), 40 clients, 8 per round, mean of {seeds} seeds")
+def _print_table(comparison: Comparison) -> None:
+    sizes = "40 clients, 8 per round"
+    table = Table(title=f"{comparison.rounds} rounds (simulated), {sizes}, mean of {comparison.seeds} seeds")
     for heading in HEADINGS:
         text = heading in ("policy", "status")
         longest = max(map(len, heading.split()))
         table.add_column(heading, justify="left" if text else "right", no_wrap=text, min_width=longest)
-    for row in rows:
-        table.add_row(*_cells(row))
+    for row in comparison.as_dict()["policies"]:
+        saved = row["time_saved"]["mean"]
+        table.add_row(
+            row["policy"],
+            f"{row['mean_round']['mean']:.2f} s",
+            f"{saved:.0%}" if saved else "",
+            f"{row['least_share']['mean']:.3f}",
+            *_worst(row),
+        )
     console = Console()
     console.print(table)
     console.print(EXPLANATION, highlight=False)
 
 
-def _with_intervals(judged: Mapping[str, Sequence[Judgement]]) -> list[list[str]]:
+def _worst(row: dict[str, Any]) -> list[str]:
+    return [f"{row['largest_shortfall']:.2f}", status_cell(row["status"], row["tolerance"])]
+
+
+def _with_intervals(comparison: Comparison) -> list[list[str]]:
     """Returns the rows of the report: means with their confidence intervals over seeds."""
-    totals = {label: np.array([run.summary.total_time for run in runs]) for label, runs in judged.items()}
     return [
         [
             row["policy"],
-            _interval([run.summary.mean_round for run in runs], 2, unit=" s"),
-            _interval(100 * (1 - totals[row["policy"]] / totals["random"]), 1, unit=" %") if row["time_saved"] else "",
-            _interval([run.summary.least_share for run in runs], 3, limits=UNIT_RANGE),
-            *_cells(row)[-2:],
+            format_mean(row["mean_round"], 2, unit=" s"),
+            format_mean(row["time_saved"], 1, scale=100, unit=" %") if row["time_saved"]["mean"] else "",
+            format_mean(row["least_share"], 3, limits=UNIT_RANGE),
+            *_worst(row),
         ]
-        for row, runs in zip(_rows(judged), judged.values(), strict=True)
+        for row in comparison.as_dict()["policies"]
     ]
 
 
-def _interval(values: Any, digits: int, **options: Any) -> str:
-    return format_interval(*mean_confidence_interval(values), digits, **options)
-
-
-def _contenders(judged: Mapping[str, Sequence[Judgement]], oracles: Set[str]) -> list[Contender]:
-    return [
-        Contender(
-            label,
-            np.array([run.summary.mean_round for run in runs]),
-            max(run.summary.largest_shortfall for run in runs),
-            worst_of([run.status for run in runs]),
-            label in oracles,
-        )
-        for label, runs in judged.items()
-    ]
-
-
-def _write_report(
-    path: Path, results: Any, judged: Mapping[str, Sequence[Judgement]], oracles: Set[str], rounds: int
-) -> None:
+def _write_report(path: Path, results: Any, comparison: Comparison, oracles: Set[str]) -> None:
     from turnout.lab.studies.framework.report import render_report
 
-    seeds = len(judged["random"])
+    seeds, rounds = comparison.seeds, comparison.rounds
+    figures = [
+        conclusion.Contender(
+            row["policy"],
+            np.array(measured.values["mean_round"]),
+            row["largest_shortfall"],
+            row["status"],
+            row["policy"] in oracles,
+        )
+        for measured, row in zip(comparison.measured, comparison.as_dict()["policies"], strict=True)
+    ]
     page = render_report(
         results,
         title="Short rounds, and a guaranteed share of the rounds for every client",
@@ -179,7 +156,7 @@ def _write_report(
             "with FedCS, which knows the expected times and considers only speed."
         ),
         headings=HEADINGS,
-        rows=_with_intervals(judged),
+        rows=_with_intervals(comparison),
         settings={
             "clients": 40,
             "clients per round": 8,
@@ -190,6 +167,6 @@ def _write_report(
             "seeds": f"0 to {seeds - 1}; availability, contexts and noise are the same for every policy",
         },
         command=f"turnout demo --seeds {seeds} --rounds {rounds}",
-        conclusion=conclude(_contenders(judged, oracles), tolerance=DEFAULT_TOLERANCE, reference="random"),
+        conclusion=conclusion.conclude(figures, tolerance=DEFAULT_TOLERANCE, reference="random"),
     )
     write_text(path, page)

@@ -2,41 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import numpy as np
 
 from turnout.kernel.arrays import FloatArray, IntArray, exact_rates
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.slots.turns import STARTED
+from turnout.lab.analysis.judging import guarantee_of_plan
 from turnout.lab.analysis.promise import accrual_mask, counted_outcomes, with_outcome
 from turnout.lab.columns import RoundColumns
 from turnout.tracking import RoundMeter, Tracker
 
 
 class TrackedRun:
-    """Logs one run to a tracker, part by part.
+    """Logs one run to trackers, part by part.
 
     How far clients are behind is logged in runs with rounds, if the store holds what the promise refers to.
 
     Args:
-        tracker: The tracker.
-        clients: The number of clients.
-        guarantee: The guarantee of the policy, if it has one.
+        trackers: The trackers.
+        plan: The plan of the run, as its store holds it.
     """
 
-    def __init__(self, tracker: Tracker, clients: int, guarantee: Guarantee | None) -> None:
+    def __init__(self, trackers: Sequence[Tracker], plan: Mapping[str, Any]) -> None:
         self.rounds = 0
-        self._tracker, self._guarantee, self._meter = tracker, guarantee, RoundMeter()
-        self._owed = np.zeros(clients, dtype=np.int64)
+        self._trackers, self._plan, self._meter = trackers, plan, RoundMeter()
+        self._owed: IntArray | None = None
 
     def log(self, columns: RoundColumns) -> None:
         """Logs the metrics of the next rounds."""
-        behind = _behind(columns, self._guarantee, self._owed)
+        if self._owed is None:
+            self._owed = np.zeros(columns.clients, dtype=np.int64)
+        behind = _behind(columns, guarantee_of_plan(self._plan, columns.clients), self._owed)
         for index, record in enumerate(columns.records()):
             metrics = self._meter.measure(record)
             if behind is not None:
                 metrics["promise/turns_behind"] = float(behind[index])
-            self._tracker.log(metrics, record.round)
+            for tracker in self._trackers:
+                tracker.log(metrics, record.round)
         self.rounds += len(columns)
+
+    def close(self) -> None:
+        """Closes the trackers."""
+        for tracker in self._trackers:
+            tracker.close()
 
 
 def turns_behind(columns: RoundColumns, guarantee: Guarantee, owed: IntArray | None = None) -> FloatArray:

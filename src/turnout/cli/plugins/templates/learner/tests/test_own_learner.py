@@ -4,8 +4,7 @@ import numpy as np
 from own_learner import build_own_learner
 
 from turnout import UniformRandom
-from turnout.lab.runs.play import play
-from turnout.lab.worlds.paper import PaperWorld
+from turnout.lab import PaperWorld, play
 
 
 def test_it_learns() -> None:

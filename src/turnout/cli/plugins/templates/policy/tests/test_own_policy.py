@@ -3,8 +3,7 @@
 from own_policy import OwnPolicy
 
 from turnout import check_policy, make_policy
-from turnout.lab.runs.play import play
-from turnout.lab.worlds.paper import PaperWorld
+from turnout.lab import PaperWorld, play
 
 
 def test_it_satisfies_the_contract() -> None:

@@ -3,8 +3,7 @@
 from own_world import OwnWorld
 
 from turnout import FairPace
-from turnout.lab.runs.play import play
-from turnout.lab.worlds.checks import check_world
+from turnout.lab import check_world, play
 
 
 def test_it_satisfies_the_contract() -> None:

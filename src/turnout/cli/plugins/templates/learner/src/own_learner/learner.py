@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from torch import nn
 
-from turnout.lab.training.learners.base import Training
-from turnout.lab.training.task import TorchTask
+from turnout.lab import TorchTask, Training
 
 FEATURES, CLASSES = 20, 4
 

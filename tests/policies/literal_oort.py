@@ -1,4 +1,4 @@
-"""Oort in plain Python with one dict per client: a reference for results and speed.
+"""Oort in plain Python with one dict per client: a reference for results.
 
 The rules and the random numbers are those of turnout's Oort: each client has an exponential key, divided by its
 weight, and the clients with the smallest keys are sampled.
