@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, as_count, as_number, load_array
+from turnout.kernel.arrays import FloatArray, as_number
 from turnout.kernel.certificate import Certificate, OwedTurns
 from turnout.kernel.cohort import Cohort
 from turnout.kernel.fairness import FairnessQueues
@@ -29,21 +29,18 @@ class GuaranteedPolicy(SelectionPolicy):
         settings: The settings of the guarantee; `Guarantee` documents them. `guaranteed_rate` is 0.15 by default.
     """
 
+    cohort_size: int
     guarantee: Guarantee
     debts: FairnessQueues
+    turns: npt.NDArray[np.int32]
 
     def __init__(self, clients: int, *, cohort_size: int, **settings: Unpack[GuaranteeSettings]) -> None:
-        super().__init__(clients)
-        self.cohort_size: int = as_count("cohort_size", cohort_size, SettingError)
+        super().__init__(clients, cohort_size=cohort_size)
         self.guarantee = Guarantee.from_settings(settings)
         self.debts = self.guarantee.queues(clients)
-        self.turns = np.zeros(clients, dtype=np.int32)
+        self._remember(turns=np.int32(0), lasting=True)
+        self._remember_part("queues", self.debts, None)
         self.guarantee.require_feasible(self.debts, self.cohort_size)
-
-    @property
-    def queues(self) -> FairnessQueues:
-        """The same as `debts`."""
-        return self.debts
 
     @property
     def owed(self) -> FloatArray:
@@ -61,7 +58,7 @@ class GuaranteedPolicy(SelectionPolicy):
 
     def tell(self, report: RoundReport) -> None:
         """Adds this round's accrual and subtracts one turn for each paid client."""
-        self.check_report(report)
+        super().tell(report)
         paid = report.clients if self.paid == "chosen" else report.clients[report.with_outcome("arrived")]
         self.debts.advance_rows(paid, report.available)
         self.turns[paid] += 1
@@ -81,26 +78,6 @@ class GuaranteedPolicy(SelectionPolicy):
             paid = report.clients[report.with_outcome("arrived")]
             self.debts.pay(paid)
             self.turns[paid] += 1
-
-    def add(self, count: int) -> None:
-        """Appends clients that are owed nothing; their rate is the common one."""
-        self.debts.add(count)  # first, because it refuses if every client has a rate of its own
-        super().add(count)
-        self.turns = np.concatenate([self.turns, np.zeros(count, dtype=np.int32)])
-
-    def forget(self, rows: npt.ArrayLike) -> None:
-        """Keeps turns and debts, which the certificate needs; nothing else is stored here."""
-        self._rows(rows)
-
-    def state(self) -> dict[str, Any]:
-        """Returns the debts and the turns taken."""
-        return {"turns": self.turns.copy(), **prefixed("queues", self.debts.state())}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores the debts and the turns taken."""
-        turns = load_array(state, "turns", self.turns)
-        self.debts.restore(subset(state, "queues"))
-        self.turns = turns
 
     def settle(self) -> None:
         """Records what clients have forfeited to the cap so far."""

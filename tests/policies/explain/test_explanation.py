@@ -235,7 +235,7 @@ def check_missing_debt(policy: SelectionPolicy, offer: RoundOffer, row: int, mis
 
 def test_the_sentence_names_seconds_turns_and_clients() -> None:
     policy = make_policy("fair-oracle", 3, cohort_size=1, guaranteed_rate="1/4", speed_weight=20.0)
-    policy.queues.advance([0])  # type: ignore[attr-defined]
+    policy.debts.advance([0])  # type: ignore[attr-defined]
     offer = RoundOffer(2, np.ones(3, dtype=np.bool_), np.ones((3, 3)), expected_times=np.array([1.0, 9.0, 4.1]))
     selection = policy.ask(offer)
     assert selection.clients.tolist() == [0]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from policies.examples import Contract
 from turnout import RoundReport
-from turnout.errors import InfeasiblePromise, SettingError, StateError
+from turnout.errors import InfeasiblePromise, SettingError
 from turnout.policies import CSUCB, CSUCBQ
 from turnout.policies.small_fleet import SmallFleet
 
@@ -135,13 +135,3 @@ def test_infeasible_rates_and_invalid_settings_are_refused() -> None:
 def test_the_settings_of_live_fleets_satisfy_the_contract_of_policies(contract: Contract) -> None:
     settings_of_fleets: Any = {"accrual": "available", "max_owed": 2, "paid": "contributed", "longest": 15.0}
     contract(lambda clients: CSUCBQ(clients, **settings_of_fleets))
-
-
-def test_a_state_that_does_not_fit_is_refused_and_changes_nothing() -> None:
-    policy = CSUCBQ(40)
-    turns_after(policy, 5)
-    before = policy.state()
-    for wrong in ({}, CSUCBQ(41).state(), {**before, "rewards.totals": np.zeros(3)}, {**before, "turns": np.zeros(3)}):
-        with pytest.raises(StateError):
-            policy.restore(wrong)
-        assert all(np.array_equal(before[key], policy.state()[key]) for key in before)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.literal_oort import LiteralOort, outcomes_of
 from policies.examples import Contract
 from turnout import RoundOffer, RoundReport
-from turnout.errors import SettingError, StateError
+from turnout.errors import SettingError
 from turnout.kernel.rounds import LateArrivals
 from turnout.policies import Oort
 from turnout.policies.small_fleet import SmallFleet
@@ -288,13 +288,3 @@ def test_no_client_can_join_if_sizes_or_speeds_are_given() -> None:
             policy.add(2)
         policy.add(0)
         assert policy.clients == 3
-
-
-def test_a_state_that_does_not_fit_is_refused_and_changes_nothing() -> None:
-    policy = Oort(4)
-    policy.tell(report_of(1, [0, 1], losses=[1.0, 2.0]))
-    before = policy.state()
-    for wrong in ({}, Oort(5).state(), {**before, "losses": np.zeros(3)}, {**before, "rounds": "many"}):
-        with pytest.raises(StateError):
-            policy.restore(wrong)
-        assert all(np.array_equal(before[key], policy.state()[key]) for key in before)

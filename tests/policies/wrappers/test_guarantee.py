@@ -226,7 +226,7 @@ def test_debts_stay_below_the_bound_for_any_availability_and_any_policy_inside(
     for round_, (mask, order) in enumerate(script, start=1):
         inner.order = np.random.default_rng(order).permutation(clients).tolist()
         play_offer(policy, offer_of(round_, [bool(mask >> row & 1) for row in range(clients)]))
-        owed = policy.queues.owed_exactly()
+        owed = policy.debts.owed_exactly()
         assert all(Fraction(int(unit) + owed.credit, int(owed.units_per_turn)) < bound for unit in owed.units)
 
 
@@ -255,7 +255,7 @@ def reachable_debts(clients: int, size: int, units: int, turn: int, urgency: int
     """Yields all debts that any availability and any policy inside can lead to, up to the order of clients."""
     inner = InOrder(clients, cohort_size=size)
     policy = WithGuarantee(inner, Fraction(units, turn), urgency=Fraction(urgency, turn), accrual="available")
-    units_per_turn = policy.queues.units_per_turn
+    units_per_turn = policy.debts.units_per_turn
     masks = [mask for mask in product([False, True], repeat=clients) if any(mask)]
     orders = {mask: list(permutations(row for row in range(clients) if mask[row])) for mask in masks}
     seen, pending = {(0,) * clients}, [(0,) * clients]

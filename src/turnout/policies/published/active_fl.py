@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, IntArray, as_count, as_number
+from turnout.kernel.arrays import FloatArray, IntArray, as_number
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.policies.observations import as_share, part_of
 from turnout.policies.sampling import exponential_keys, lowest, weighted_sample
@@ -50,10 +50,9 @@ class ActiveFL(LossBasedPolicy):
         sizes: npt.ArrayLike | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__(clients, cohort_size=cohort_size, sizes=sizes)
+        super().__init__(clients, cohort_size=cohort_size, sizes=sizes, seed=seed)
         self.dropped, self.uniform = as_share("dropped", dropped), as_share("uniform", uniform)
         self.sharpness = as_number("sharpness", sharpness, SettingError, least=0)
-        self.seed = as_count("seed", seed, SettingError, least=0)
 
     def ask(self, offer: RoundOffer) -> Selection:
         """Excludes the least valuable clients, samples by value, and fills up uniformly."""

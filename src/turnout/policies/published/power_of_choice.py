@@ -46,11 +46,10 @@ class PowerOfChoice(LossBasedPolicy):
         sizes: npt.ArrayLike | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__(clients, cohort_size=cohort_size, sizes=sizes)
+        super().__init__(clients, cohort_size=cohort_size, sizes=sizes, seed=seed)
         if candidates is not None and as_count("candidates", candidates, SettingError) < cohort_size:
             raise SettingError(f"candidates must be at least cohort_size ({cohort_size}), got {candidates}")
         self.candidates = candidates
-        self.seed = as_count("seed", seed, SettingError, least=0)
 
     def ask(self, offer: RoundOffer) -> Selection:
         """Samples the candidates, then selects those with the largest losses."""

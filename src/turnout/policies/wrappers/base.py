@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import BoolArray
@@ -43,6 +42,7 @@ class Wrapper(SelectionPolicy):
         self.guarantee = policy.guarantee
         self.debts = policy.debts
         self.time_model = policy.time_model
+        self._remember_part("policy", policy, policy.forget)
 
     def _repr_parts(self) -> list[str]:
         return [repr(vars(self).get("policy")), *super()._repr_parts()[1:]]
@@ -114,23 +114,6 @@ class Wrapper(SelectionPolicy):
         """Raises what the policy inside raises."""
         self.policy.check_report(report)
 
-    def add(self, count: int) -> None:
-        """Appends clients without history, unless the policy inside refuses."""
-        self.policy.add(count)
-        super().add(count)
-
-    def forget(self, rows: npt.ArrayLike) -> None:
-        """Lets the policy inside forget these clients."""
-        self.policy.forget(rows)
-
-    def state(self) -> dict[str, Any]:
-        """Returns the state of the policy inside."""
-        return prefixed("policy", self.policy.state())
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores the state of the policy inside."""
-        self.policy.restore(subset(state, "policy"))
-
     def settle(self) -> None:
         """Lets the policy inside settle."""
         self.policy.settle()
@@ -144,11 +127,6 @@ class Wrapper(SelectionPolicy):
     def target_size(self) -> int | None:
         """The number of updates that a round needs, as the policy inside declares it."""
         return self.policy.target_size
-
-    @property
-    def wanted(self) -> int | None:
-        """The former name of `target_size`."""
-        return self.target_size
 
     def certificate(self) -> Certificate | None:
         """Returns the certificate of the policy inside."""
