@@ -183,11 +183,15 @@ def refuse_where(wrong: BoolArray, field: str, array: npt.NDArray[Any], why: str
     raise error(f"{field}[{position}] = {array[index]} {why}{others}")
 
 
-def smallest(values: npt.NDArray[Any], count: int) -> IntArray:
-    """Returns the indices of the `count` smallest values in ascending order; ties go to the lower index.
+def smallest(values: npt.NDArray[Any], count: int, tie_break: FloatArray | None = None) -> IntArray:
+    """Returns the indices of the `count` smallest values in ascending order.
+
+    Ties go to the smaller `tie_break`, or without one to the lower index.
 
     >>> smallest(np.array([3, 1, 2, 1, 2]), 3)
     array([1, 2, 3])
+    >>> smallest(np.array([1.0, 7.0, 1.0, 1.0]), 2, tie_break=np.array([0.9, 0.0, 0.1, 0.2]))
+    array([2, 3])
     """
     if count >= len(values):
         return np.arange(len(values))
@@ -195,8 +199,9 @@ def smallest(values: npt.NDArray[Any], count: int) -> IntArray:
         return np.empty(0, dtype=np.int64)
     bound = np.partition(values, count - 1)[count - 1]
     below = np.flatnonzero(values < bound)
-    tied = np.flatnonzero(values == bound)[: count - len(below)]
-    return np.sort(np.concatenate([below, tied]))
+    tied, places = np.flatnonzero(values == bound), count - len(below)
+    chosen = tied[:places] if tie_break is None else tied[smallest(tie_break[tied], places)]
+    return np.sort(np.concatenate([below, chosen]))
 
 
 def saved_value(state: Mapping[str, Any], key: str) -> Any:

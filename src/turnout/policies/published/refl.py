@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from turnout.errors import ReportError, SettingError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, smallest
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.sampling import exponential_keys, lowest
+from turnout.policies.sampling import exponential_keys
 
 
 class REFL(SelectionPolicy):
@@ -56,7 +56,7 @@ class REFL(SelectionPolicy):
         chances, last = self.chances[rows], self.last_rounds[rows]
         held_off = (last > 0) & (offer.round - last <= self.hold_off)
         tie_break = exponential_keys(self.seed, "refl", offer.round, self.clients)[rows]
-        positions = lowest(chances + held_off, tie_break, self.places(offer))  # a probability is below 1
+        positions = smallest(chances + held_off, self.places(offer), tie_break)  # a probability is below 1
         return Selection.trusted(offer.round, rows[positions], {"chance": chances[positions]})
 
     def tell(self, report: RoundReport) -> None:
