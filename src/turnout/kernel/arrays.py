@@ -145,11 +145,6 @@ def as_number(
     return number
 
 
-def as_fraction(value: float | str | Fraction) -> Fraction:
-    """Converts a number or a string to a fraction; one with an exponent, which may be huge, by way of a float."""
-    return Fraction(float(value) if isinstance(value, str) and "e" in value.lower() else value)
-
-
 def require_length(field: str, array: npt.NDArray[Any], expected: int, items: str, error: type[TurnoutError]) -> None:
     """Raises `error` unless `array` has one row for each of the `expected` items.
 
@@ -293,7 +288,9 @@ def exact_rate(rate: Rate) -> Fraction:
     Fraction(3, 20)
     """
     try:
-        fraction = as_fraction(rate).limit_denominator(FINEST)
+        # A string with an exponent, which may be huge, is read by way of a float.
+        number = float(rate) if isinstance(rate, str) and "e" in rate.lower() else rate
+        fraction = Fraction(number).limit_denominator(FINEST)
     except (ValueError, TypeError, OverflowError, ZeroDivisionError):
         raise SettingError(f"guaranteed_rate must be a number or a fraction such as '3/20', not {rate!r}") from None
     if not 0 <= fraction <= 1:

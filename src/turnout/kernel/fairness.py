@@ -19,7 +19,6 @@ from turnout.kernel.arrays import (
     Rate,
     as_count,
     as_mask,
-    as_number,
     as_rows,
     count_flags,
     exact_rate,
@@ -73,14 +72,11 @@ class FairnessQueues:
         max_owed: float | Fraction | None = None,
     ) -> None:
         self._clients = as_count("clients", clients, SettingError)
-        if accrual not in ("always", "available"):
-            raise SettingError(f"accrual must be 'always' or 'available', not {accrual!r}")
         self.accrual = accrual
         self._rates, self.units_per_turn = exact_rates(guaranteed_rate, clients)
         self.max_owed = max_owed
         self._cap: int | None = None
         if max_owed is not None:
-            as_number("max_owed", float(max_owed), SettingError, least=0)
             self._cap = math.floor(Fraction(max_owed) * self.units_per_turn)
         # The number of rounds in which each client accrued: an int as long as it is the same for all clients.
         self._rounds: int | IntArray = 0
@@ -108,9 +104,7 @@ class FairnessQueues:
     @property
     def owed(self) -> FloatArray:
         """The turns owed to each client."""
-        exact = self.owed_exactly()
-        turns: FloatArray = (exact.units + exact.credit) / exact.units_per_turn
-        return turns
+        return self.owed_exactly().of(slice(None))
 
     @property
     def forfeited(self) -> FloatArray:
@@ -240,19 +234,17 @@ class FairnessQueues:
 
     def state(self) -> dict[str, Any]:
         """Returns the variable state and the rates, as plain arrays and numbers."""
-        state: dict[str, Any] = {
-            "balance": self._balance.copy(),
-            "rounds": self._rounds if isinstance(self._rounds, int) else self._rounds.copy(),
-            "rates": self._rates if isinstance(self._rates, int) else self._rates.copy(),
+        values = {
+            "balance": self._balance,
+            "rounds": self._rounds,
+            "rates": self._rates,
             "units_per_turn": self.units_per_turn,
+            "forfeited": self._forfeited,
+            "retired": self._retired,
+            "base": self._base,
         }
-        if self._forfeited is not None:
-            state["forfeited"] = self._forfeited.copy()
-        if self._retired is not None:
-            state["retired"] = self._retired.copy()
-        if self._base is not None:
-            state["base"] = self._base if isinstance(self._base, int) else self._base.copy()
-        return state
+        given = {key: value for key, value in values.items() if value is not None}
+        return {key: value if isinstance(value, int) else value.copy() for key, value in given.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restores what `state` or `amended_state` returned; the number of clients and the rates must be the same."""

@@ -14,7 +14,7 @@ from turnout.kernel.arrays import FloatArray, as_number
 from turnout.kernel.certificate import Certificate, OwedTurns
 from turnout.kernel.cohort import Cohort
 from turnout.kernel.fairness import FairnessQueues
-from turnout.kernel.guarantee import Guarantee, GuaranteeSettings, Paid
+from turnout.kernel.guarantee import Guarantee, GuaranteeSettings
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.kernel.slots.turns import StartedTurn
 from turnout.policies.base import SelectionPolicy, prefixed, replaced, subset
@@ -47,11 +47,6 @@ class GuaranteedPolicy(SelectionPolicy):
         """The turns owed to each client now."""
         return self.debts.owed
 
-    @property
-    def paid(self) -> Paid:
-        """What a turn counts for; see `Guarantee`."""
-        return self.guarantee.paid
-
     def certificate(self) -> Certificate:
         """Returns what every client was promised and got."""
         return self.debts.certificate(self.turns, tolerance=self.guarantee.tolerance)
@@ -59,14 +54,14 @@ class GuaranteedPolicy(SelectionPolicy):
     def tell(self, report: RoundReport) -> None:
         """Adds this round's accrual and subtracts one turn for each paid client."""
         super().tell(report)
-        paid = report.clients if self.paid == "chosen" else report.clients[report.with_outcome("arrived")]
+        paid = report.clients if self.guarantee.paid == "chosen" else report.clients[report.with_outcome("arrived")]
         self.debts.advance_rows(paid, report.available)
         self.turns[paid] += 1
 
     def tell_started(self, turn: StartedTurn) -> None:
         """Adds the accrual of this decision, and subtracts a turn unless it counts only when the client comes back."""
         super().tell_started(turn)
-        paid = turn.rows if self.paid == "chosen" else turn.rows[:0]
+        paid = turn.rows if self.guarantee.paid == "chosen" else turn.rows[:0]
         self.debts.advance_decision(paid, turn.present, turn.capped)
         self.turns[paid] += 1
 
@@ -74,7 +69,7 @@ class GuaranteedPolicy(SelectionPolicy):
         """Subtracts a turn if it counts only when the client comes back."""
         self._check_slots()
         self.check_report(report)
-        if self.paid == "contributed":
+        if self.guarantee.paid == "contributed":
             paid = report.clients[report.with_outcome("arrived")]
             self.debts.pay(paid)
             self.turns[paid] += 1
