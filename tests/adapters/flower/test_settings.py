@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import json
 import os
-import runpy
 import subprocess
 import sys
 from functools import partial
@@ -27,7 +24,7 @@ from flwr.serverapp.strategy import (
 import turnout
 from adapters.flower.conftest import OpenFleet
 from adapters.flower.in_process import Clock, InProcessGrid, Spy, model, named_nodes, open_to_all, partitions, weights
-from turnout.adapters.flower import FairSelection, requirement
+from turnout.adapters.flower import FairSelection
 from turnout.errors import SettingError
 from turnout.lab import PaperWorld
 
@@ -266,34 +263,6 @@ def test_the_strategy_is_not_called_for_an_empty_cohort(open_fleet: OpenFleet) -
 
 
 # Installation
-
-
-def test_without_flower_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'turnout\[flower\]'") as error:
-        runpy.run_path(str(requirement.__file__))
-    assert error.value.name == "flwr"
-
-
-@pytest.mark.parametrize("version", ["1.21.0", "1.9.0", "0.18.0"])
-def test_a_flower_version_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
-    with pytest.raises(ImportError, match=f"Flower {version} is too old: turnout needs 1.22 or newer"):
-        runpy.run_path(str(requirement.__file__))
-
-
-@pytest.mark.parametrize("version", ["1.22.0", "1.41.0", "1.50.0.dev20270101", "2.0rc1"])
-def test_newer_flower_versions_are_accepted(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
-    assert runpy.run_path(str(requirement.__file__))["OLDEST"] == (1, 22)
-
-
-def test_a_flower_build_without_version_metadata_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> str:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", missing)
-    assert runpy.run_path(str(requirement.__file__))["OLDEST"] == (1, 22)
 
 
 def python(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -105,7 +105,7 @@ def test_every_so_many_updates_make_a_version(open_fleet: OpenFleet) -> None:
 
 def test_the_buffer_is_the_concurrency_unless_it_is_set(open_fleet: OpenFleet) -> None:
     spy = AsyncSpy()
-    start(open_fleet(**SLOTS), InProcessGrid(named_nodes(4)), spy, concurrency=2)
+    start(open_fleet(**SLOTS), InProcessGrid(named_nodes(4)), spy)
     assert [len(replies) for replies in spy.aggregated] == [2] * 3
 
 
@@ -557,9 +557,7 @@ def test_a_declaration_or_the_methods_of_flower_are_enough(open_fleet: OpenFleet
 @pytest.mark.parametrize(
     ("fleet", "settings", "problem"),
     [
-        ({}, {"concurrency": 4}, r"concurrency needs a fleet without rounds.*Scheduler.open\(…, concurrency=4\)"),
-        ({}, {"buffer": 4}, r"buffer needs a fleet without rounds"),
-        (SLOTS, {"concurrency": 3}, "concurrency must be that of the fleet, 2, got 3"),
+        ({}, {"buffer": 4}, r"buffer needs a fleet without rounds.*Scheduler.open\(…, concurrency=8\)"),
         (SLOTS, {"buffer": 0}, "buffer"),
         (SLOTS, {"discount": -1.0}, "discount"),
         (SLOTS, {"evaluate_every": 0}, "evaluate_every"),

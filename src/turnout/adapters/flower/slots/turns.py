@@ -28,7 +28,3 @@ class SentTurn:
     arrays: ArrayRecord
     version: int
     limit: float
-
-
-#: A turn, its reply, and the seconds that it took.
-Reply = tuple[SentTurn, Message, float]
