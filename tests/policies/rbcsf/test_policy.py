@@ -12,22 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from literal import LiteralRBCSF
-from policies.examples import Contract
 from turnout import RBCSF, RoundOffer, RoundReport, Scheduler
-from turnout.errors import InfeasiblePromise, OfferError, ReportError, SettingError, StateError
+from turnout.errors import InfeasiblePromise, OfferError, ReportError, SettingError
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.rounds import LateArrivals
-from turnout.lab import PaperWorld, RunPlan
-from turnout.lab import play as play_world
+from turnout.lab import RunPlan
 from turnout.live._internals import session_of
 from turnout.policies.small_fleet import SmallFleet
-
-EXTENSIONS: dict[str, dict[str, Any]] = {
-    "horizon": {"horizon": 60},
-    "fleet prior": {"prior": "fleet"},
-    "changes": {"change_threshold": 8.0},
-    "all": {"horizon": 60, "prior": "fleet", "change_threshold": 8.0, "forgetting": 0.98},
-}
 
 
 @pytest.mark.parametrize("kernel", ["compiled", "numpy"])
@@ -272,50 +263,4 @@ def test_a_refused_report_changes_nothing() -> None:
     assert all(np.array_equal(before[key], policy.state()[key]) for key in before)
 
 
-@pytest.mark.parametrize(
-    ("setting", "complaint"),
-    [
-        ({"cohort_size": 0}, "cohort_size must be at least 1"),
-        ({"guaranteed_rate": 1.5}, r"guaranteed_rate must lie in \[0, 1\], not 1.5"),
-        ({"speed_weight": -1}, "speed_weight must be at least 0"),
-        ({"ridge": 0}, "ridge must be above 0"),
-        ({"accrual": "never"}, "accrual must be"),
-        ({"paid": "never"}, "paid must be"),
-        ({"exploration": "much"}, "exploration must be"),
-        ({"prior": "mean"}, "prior must be 'zero' or 'fleet'"),
-        ({"max_owed": "many"}, "max_owed must be a number, not 'many'"),
-        ({"availability": [0.5, 0.5]}, "availability has 2 rows, but there are 40 clients"),
-    ],
-)
-def test_invalid_settings_are_refused(setting: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(SettingError, match=complaint):
-        RBCSF(40, **setting)
-
-
 # Extensions
-
-
-@pytest.mark.parametrize("settings", EXTENSIONS.values(), ids=EXTENSIONS)
-def test_every_extension_satisfies_the_contract_of_policies(settings: dict[str, Any], contract: Contract) -> None:
-    contract(lambda clients: RBCSF(clients, cohort_size=3, guaranteed_rate=0.05, **settings))
-
-
-@pytest.mark.parametrize("settings", EXTENSIONS.values())
-def test_a_resumed_run_equals_one_that_was_not_interrupted(settings: dict[str, Any]) -> None:
-    def build() -> RBCSF:
-        return RBCSF(12, cohort_size=4, guaranteed_rate=0.1, **settings)
-
-    uninterrupted = build()
-    records = list(play_world(uninterrupted, PaperWorld(3, clients=12), 40))
-    first, second = build(), build()
-    for record in records[:25]:
-        first.tell(record.report)
-    second.restore(first.state())
-    for record in records[25:]:
-        second.tell(record.report)
-    expected, resumed = uninterrupted.state(), second.state()
-    assert expected.keys() == resumed.keys()
-    assert all(np.array_equal(expected[name], resumed[name]) for name in expected)
-    for missing in expected:
-        with pytest.raises(StateError):
-            build().restore({name: value for name, value in expected.items() if name != missing})
