@@ -156,13 +156,6 @@ def test_a_client_that_never_returns_gets_little_more_than_its_guaranteed_share(
     assert policy.turns[0] / 200 < 0.12
 
 
-def test_the_theoretical_exploration_schedule_can_be_used() -> None:
-    policy = RBCSF(40, exploration="theory", theory={"R": 5.0, "S": 5.0, "L": 11.0, "delta": 0.05})
-    assert policy.exploration_at(1) > 5
-    play(policy, 3)
-    assert policy.turns.sum() == 24
-
-
 def test_the_theoretical_schedule_has_the_features_and_the_ridge_of_the_policy() -> None:
     theory = {"R": 2.0, "S": 3.0, "L": 4.0, "delta": 0.13}
     policy = RBCSF(10, cohort_size=2, features=5, ridge=4.0, exploration="theory", theory=theory)

@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 
 from policies.examples import (
-    ALLOWED,
     INNER,
     PAIRS,
     SOME_PAIRS,
-    WITHOUT_SIZE,
     WRAP,
     Contract,
     around,
@@ -180,17 +178,6 @@ def test_a_wrapped_policy_satisfies_the_contract(wrap: str, inner: str, contract
 
 def test_three_nested_wrappers_satisfy_the_contract(contract: Contract) -> None:
     contract(lambda: nested())
-
-
-@pytest.mark.parametrize(("wrap", "inner"), [(wrap, inner) for wrap, inner in PAIRS if inner not in WITHOUT_SIZE])
-def test_an_offer_can_ask_for_another_number_of_clients(wrap: str, inner: str) -> None:
-    offer = SmallFleet(availability=1.0).offer(1)
-    policy = around(wrap, inner)
-    for places in (1, 3, 20):
-        selected = len(policy.ask(offer.restricted(places=places)).clients)
-        assert selected == (min(places, len(ALLOWED)) if wrap == "eligible" else places)
-    assert len(policy.ask(offer).clients) == policy.cohort_size
-    assert policy.policy.cohort_size == INNER[inner](40).cohort_size
 
 
 @pytest.mark.parametrize(("wrap", "inner"), [(wrap, "rbcsf") for wrap in WRAP])
