@@ -199,6 +199,11 @@ def smallest(values: npt.NDArray[Any], count: int, tie_break: FloatArray | None 
     return np.sort(np.concatenate([below, chosen]))
 
 
+def at_rows(value: Any, rows: IntArray | int) -> Any:
+    """Returns the entries of these clients, or the value itself if it is one for all clients."""
+    return value[rows] if isinstance(value, np.ndarray) else value
+
+
 def saved_value(state: Mapping[str, Any], key: str) -> Any:
     """Returns the value that a saved state holds under `key`."""
     if key not in state:

@@ -20,6 +20,7 @@ from turnout.kernel.arrays import (
     as_count,
     as_mask,
     as_rows,
+    at_rows,
     count_flags,
     exact_rate,
     exact_rates,
@@ -168,7 +169,7 @@ class FairnessQueues:
             rounds = self._rounds_per_client()
             count_flags(rounds, accruing)
             self._rounds = rounds
-        accrued = _at(self._rates, rows) * (1 if accruing is None else accruing[rows])
+        accrued = at_rows(self._rates, rows) * (1 if accruing is None else accruing[rows])
         owed = np.maximum(before + accrued - self.units_per_turn, 0)
         self._balance[rows] = owed - self._credit_of(rows)
 
@@ -310,8 +311,8 @@ class FairnessQueues:
 
     def _credit_of(self, rows: IntArray) -> Any:
         """Returns the credit of these clients only, which is faster than that of all."""
-        earned = _at(self._rates, rows) * _at(self._rounds, rows)
-        return earned if self._base is None else _at(self._base, rows) + earned
+        earned = at_rows(self._rates, rows) * at_rows(self._rounds, rows)
+        return earned if self._base is None else at_rows(self._base, rows) + earned
 
     def _rounds_per_client(self) -> IntArray:
         return self.rounds if isinstance(self._rounds, int) else self._rounds
@@ -373,10 +374,6 @@ class FairnessQueues:
             )
         old = np.broadcast_to(np.asarray(self._rates), self._clients) * (unit // self.units_per_turn)
         return np.concatenate([old, np.full(count, int(rate * unit), dtype=np.int64)]), unit
-
-
-def _at(value: int | IntArray, rows: IntArray) -> Any:
-    return value if isinstance(value, int) else value[rows]
 
 
 def _int_or_array(value: Any) -> int | IntArray:

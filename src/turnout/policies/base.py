@@ -165,11 +165,8 @@ class SelectionPolicy(Memory, ABC):
     #: The model of exchange times that it learns; None if it learns none.
     time_model: ExchangeTimeModel | None = None
 
-    def __init__(self, clients: int, *, cohort_size: int | None = None, seed: int = 0) -> None:
+    def __init__(self, clients: int) -> None:
         super().__init__(as_count("clients", clients, SettingError, most=MOST_CLIENTS))
-        if cohort_size is not None:
-            self.cohort_size = as_count("cohort_size", cohort_size, SettingError)
-        self.seed = as_count("seed", seed, SettingError, least=0)
 
     def __repr__(self) -> str:
         """Shows the number of clients, the cohort size and the guarantee, where there is one."""
@@ -332,6 +329,17 @@ class SelectionPolicy(Memory, ABC):
                 f"{field} have {contexts.shape[1]} features, but {self.name} was built for {self.features}: "
                 f"build it with features={contexts.shape[1]}, or pass {self.features} features"
             )
+
+
+class CohortPolicy(SelectionPolicy):
+    """A policy with a fixed cohort size, and perhaps with a seed of its random choices."""
+
+    cohort_size: int
+
+    def __init__(self, clients: int, *, cohort_size: int, seed: int = 0) -> None:
+        super().__init__(clients)
+        self.cohort_size = as_count("cohort_size", cohort_size, SettingError)
+        self.seed = as_count("seed", seed, SettingError, least=0)
 
 
 def subset(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:

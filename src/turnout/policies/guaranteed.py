@@ -17,10 +17,10 @@ from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.guarantee import Guarantee, GuaranteeSettings
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.kernel.slots.turns import StartedTurn
-from turnout.policies.base import SelectionPolicy, prefixed, replaced, subset
+from turnout.policies.base import CohortPolicy, prefixed, replaced, subset
 
 
-class GuaranteedPolicy(SelectionPolicy):
+class GuaranteedPolicy(CohortPolicy):
     """Keeps the turns of each client and the turns it is owed.
 
     Args:
@@ -29,7 +29,6 @@ class GuaranteedPolicy(SelectionPolicy):
         settings: The settings of the guarantee; `Guarantee` documents them. `guaranteed_rate` is 0.15 by default.
     """
 
-    cohort_size: int
     guarantee: Guarantee
     debts: FairnessQueues
     turns: npt.NDArray[np.int32]

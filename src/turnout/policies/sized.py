@@ -8,11 +8,11 @@ import numpy.typing as npt
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, as_count, as_floats, refuse_where, require_length
 from turnout.kernel.rounds import RoundReport
-from turnout.policies.base import SelectionPolicy
+from turnout.policies.base import CohortPolicy
 from turnout.policies.observations import LastLosses
 
 
-class SizedPolicy(SelectionPolicy):
+class SizedPolicy(CohortPolicy):
     """Selects `cohort_size` clients, and knows the data size of each: `sizes`, or None if all are equal."""
 
     def __init__(self, clients: int, *, cohort_size: int, sizes: npt.ArrayLike | None, seed: int = 0) -> None:

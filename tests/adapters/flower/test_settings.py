@@ -119,20 +119,39 @@ def test_a_strategy_of_the_older_interface_is_refused(open_fleet: OpenFleet) -> 
         FairSelection(older, open_fleet())
 
 
+INELIGIBLE: list[Any] = ["berlin", {"location": "berlin"}, {"location": []}, {"location": 5}]
+SLOTS: dict[str, Any] = {"settings": {"guaranteed_rate": 0.05}, "concurrency": 2, "deadline": None}
+
+
 @pytest.mark.parametrize(
-    ("settings", "problem"),
+    ("fleet", "settings", "problem"),
     [
-        ({"context": "sometimes"}, "context must be 'reply' or 'query', not 'sometimes'"),
-        ({"nodes": 0}, "nodes"),
-        ({"poll": 0.0}, "poll"),
-        ({"patience": float("nan")}, "patience"),
-        ({"status_timeout": 0}, "status_timeout"),
-        ({"evaluate_deadline": -1.0}, "evaluate_deadline"),
+        ({}, {"context": "sometimes"}, "context must be 'reply' or 'query', not 'sometimes'"),
+        ({}, {"duplicates": "first"}, "duplicates must be 'replace' or 'refuse', got 'first'"),
+        ({}, {"nodes": 0}, "nodes"),
+        ({}, {"poll": 0.0}, "poll"),
+        ({}, {"patience": float("nan")}, "patience"),
+        ({}, {"status_timeout": 0}, "status_timeout"),
+        ({}, {"evaluate_deadline": -1.0}, "evaluate_deadline"),
+        ({}, {"max_failed_rounds": 0}, "max_failed_rounds"),
+        *(({}, {"eligible": wrong}, "eligible") for wrong in INELIGIBLE),
+        ({}, {"groups": "location"}, r"groups needs a fleet with the policy 'quota', and .* has fair-pace"),
+        ({}, {"save": lambda _: 1}, "save and load must both be functions"),
+        ({}, {"load": lambda *_: None}, "save and load must both be functions"),
+        ({}, {"save": False, "load": print}, "save and load must both be functions"),
+        ({}, {"buffer": 4}, r"buffer needs a fleet without rounds.*Scheduler.open\(…, concurrency=8\)"),
+        (SLOTS, {"buffer": 0}, "buffer"),
+        (SLOTS, {"discount": -1.0}, "discount"),
+        (SLOTS, {"evaluate_every": 0}, "evaluate_every"),
+        (SLOTS, {"context": "query"}, "context='query' needs a fleet with rounds"),
+        ({**SLOTS, "deadline": 9.0}, {"simulated": PaperWorld()}, "create the fleet without deadline"),
     ],
 )
-def test_invalid_arguments_are_refused(open_fleet: OpenFleet, settings: dict[str, Any], problem: str) -> None:
+def test_invalid_arguments_are_refused(
+    open_fleet: OpenFleet, fleet: dict[str, Any], settings: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(SettingError, match=problem):
-        FairSelection(open_to_all(), open_fleet(), **settings)
+        FairSelection(open_to_all(), open_fleet(**fleet), **settings)
 
 
 # Evaluation

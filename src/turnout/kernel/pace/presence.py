@@ -85,6 +85,9 @@ def expected_absence(probability: FloatArray) -> FloatArray:
     """Returns the longest absence to expect of clients that are available with these probabilities, in rounds.
 
     It is ln 0.001 / ln(1 − probability): 0 for a client that is always available, infinite for one that never is.
+
+    >>> expected_absence(np.array([1.0, 0.5, 0.2])).round(1).tolist()
+    [0.0, 10.0, 31.0]
     """
     with np.errstate(divide="ignore"):
         longest: FloatArray = math.log(IMPROBABLE) / np.log1p(-probability)

@@ -12,11 +12,11 @@ from turnout.kernel.cohort import Cohort
 from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.guarantee import GuaranteeSettings
 from turnout.kernel.rounds import RoundOffer, Selection
-from turnout.policies.base import SelectionPolicy
+from turnout.policies.base import CohortPolicy
 from turnout.policies.guaranteed import WeightedPolicy
 
 
-class Fastest(SelectionPolicy):
+class Fastest(CohortPolicy):
     """Selects the available clients with the shortest expected times, without regard to fairness."""
 
     name = "fastest"

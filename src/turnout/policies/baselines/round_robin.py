@@ -7,10 +7,10 @@ import numpy as np
 from turnout.kernel.arrays import IntArray, smallest
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.kernel.slots.turns import StartedTurn
-from turnout.policies.base import SelectionPolicy
+from turnout.policies.base import CohortPolicy
 
 
-class RoundRobin(SelectionPolicy):
+class RoundRobin(CohortPolicy):
     """Selects the clients with the fewest turns; among equals, the lower rows."""
 
     name = "round-robin"

@@ -8,10 +8,10 @@ from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, smallest
 from turnout.kernel.randomness import SMALLEST_CONCENTRATION, dirichlet_logs, round_rng, softmax
 from turnout.kernel.rounds import RoundOffer, Selection
-from turnout.policies.base import SelectionPolicy
+from turnout.policies.base import CohortPolicy
 
 
-class UniformRandom(SelectionPolicy):
+class UniformRandom(CohortPolicy):
     """Selects every available client with equal probability, as most servers do."""
 
     name = "random"
@@ -30,7 +30,7 @@ class UniformRandom(SelectionPolicy):
         return Selection.trusted(offer.round, chosen, {})
 
 
-class SkewedRandom(SelectionPolicy):
+class SkewedRandom(CohortPolicy):
     """Selects at random with fixed unequal weights: the paper's control between unfair and fair selection.
 
     The weights q' ~ Dirichlet(concentration·1) are drawn once per run (gamma_2 in the paper). Each round's cohort is a

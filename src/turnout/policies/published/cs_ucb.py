@@ -15,7 +15,7 @@ from turnout.kernel.certificate import OwedTurns
 from turnout.kernel.cohort import EMPTY_COHORT, Cohort
 from turnout.kernel.guarantee import GuaranteeSettings
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.policies.base import Memory, SelectionPolicy
+from turnout.policies.base import CohortPolicy, Memory
 from turnout.policies.guaranteed import WeightedPolicy
 from turnout.policies.observations import MeanTimes
 
@@ -60,7 +60,7 @@ class SpeedRewards(Memory):
         self.turns[report.clients] += 1
 
 
-class CSUCB(SelectionPolicy):
+class CSUCB(CohortPolicy):
     """Selects the clients with the shortest optimistic times.
 
     The cohort are the m = cohort_size available clients with the largest mean reward + sqrt((m + 1) · ln R / turns) in

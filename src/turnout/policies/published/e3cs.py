@@ -13,7 +13,7 @@ from turnout.errors import ReportError, SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.policies.base import SelectionPolicy
+from turnout.policies.base import CohortPolicy
 from turnout.policies.observations import as_share
 
 # Probabilities above this count as 1; otherwise two steps of the draw could select the same client.
@@ -32,7 +32,7 @@ class Chances(NamedTuple):
     free: float
 
 
-class E3CS(SelectionPolicy):
+class E3CS(CohortPolicy):
     """Selects reliable clients more often; every client has a minimum probability of being selected.
 
     Of K available clients, k = min(cohort_size, K) are selected, each with probability

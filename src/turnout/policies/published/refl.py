@@ -7,11 +7,11 @@ import numpy as np
 from turnout.errors import ReportError, SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, smallest
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.policies.base import SelectionPolicy
+from turnout.policies.base import CohortPolicy
 from turnout.policies.sampling import exponential_keys
 
 
-class REFL(SelectionPolicy):
+class REFL(CohortPolicy):
     """Selects the clients that are least likely to be available again soon.
 
     The cohort are the available clients with the smallest probability of being available in the next window, at random

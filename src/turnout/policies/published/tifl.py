@@ -11,11 +11,11 @@ from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, smallest
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.policies.base import SelectionPolicy
+from turnout.policies.base import CohortPolicy
 from turnout.policies.observations import LastLosses, MeanTimes
 
 
-class TiFL(SelectionPolicy):
+class TiFL(CohortPolicy):
     """Selects cohorts of similar speed, and the tier that the model fits worst most often.
 
     *Profiling.* In the first `profiling_rounds` the clients with the fewest turns are selected, at random among equals.

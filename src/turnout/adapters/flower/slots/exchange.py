@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
@@ -18,7 +19,6 @@ from turnout.adapters.flower.rounds.replies import ReplyJudge
 from turnout.adapters.flower.setup import TrainingSetup
 from turnout.adapters.flower.simulated import SimulatedSlots
 from turnout.adapters.flower.slots.strategies import SlotSettings
-from turnout.adapters.flower.slots.turns import SentTurn
 from turnout.adapters.flower.slots.updates import rebase
 from turnout.adapters.flower.slots.version import Version
 from turnout.live import GivenTurn
@@ -27,6 +27,27 @@ from turnout.log import get_log
 log = get_log("flwr")
 LEAST_FAILURES = 10  # turns that fail in a row before a version ends without enough updates
 FILL_INTERVAL = 1.0  # seconds between two looks for clients, while slots are free and no turn ends
+
+
+@dataclass(frozen=True, slots=True)
+class SentTurn:
+    """A turn whose message was sent.
+
+    Attributes:
+        turn: The turn.
+        node: The node of the client.
+        message: The message.
+        arrays: The model that was sent.
+        version: The number of models that were made before it.
+        limit: The moment, by the monotonic clock, after which nothing is expected any more.
+    """
+
+    turn: GivenTurn
+    node: int
+    message: Message
+    arrays: ArrayRecord
+    version: int
+    limit: float
 
 
 class SlotExchange(ReplyIntake):
