@@ -49,7 +49,7 @@ class RBCSFFleet(_Fleet):
 
     def arrays(self) -> Arrays:
         """Returns the arrays that every round must read: contexts, model, owed turns and availability."""
-        return [self.contexts.T, self.policy.model.bank, self.policy.queues.owed_exactly().units, self.available]
+        return [self.contexts.T, self.policy.time_model.bank, self.policy.debts.owed_exactly().units, self.available]
 
     def held_bytes(self) -> int:
         """Returns the bytes of the offer and of the policy."""
@@ -57,15 +57,15 @@ class RBCSFFleet(_Fleet):
 
     def considered(self, cohort: int) -> int:
         """Returns how many candidates the filter leaves for the sweep."""
-        policy, owed = self.policy, self.policy.queues.owed_exactly()
+        policy, owed = self.policy, self.policy.debts.owed_exactly()
         exploration, weight = policy.exploration(1), policy.speed_weight
         return cohort_of_contexts(
-            policy.model, self.contexts, exploration, owed, cohort, weight, self.available
+            policy.time_model, self.contexts, exploration, owed, cohort, weight, self.available
         ).considered
 
     def owe(self, units: IntArray) -> RBCSFFleet:
         """Sets the turns owed, as if they had accrued in as many rounds as that takes."""
-        queues = self.policy.queues
+        queues = self.policy.debts
         rounds = int(units.max()) // 3 + 1
         queues.restore({**queues.state(), "balance": units - 3 * rounds, "rounds": rounds})
         return self
@@ -129,7 +129,7 @@ def seen_rbcsf(clients: int, cohort: int, rng: np.random.Generator) -> RBCSFFlee
     """All clients have taken part."""
     fleet = new_rbcsf(clients, cohort, rng)
     for report in lessons(np.arange(clients), rng):
-        fleet.policy.model.learn(report.clients, report.contexts, report.exchange_times)
+        fleet.policy.time_model.learn(report.clients, report.contexts, report.exchange_times)
     return fleet
 
 
@@ -142,7 +142,7 @@ def settled(clients: int, cohort: int, rng: np.random.Generator) -> RBCSFFleet:
     """The state after a long run: slower clients are owed more, so that the objective is balanced to a turn."""
     fleet = seen_rbcsf(clients, cohort, rng)
     slope = fleet.policy.speed_weight / cohort
-    debts = slope * fleet.policy.model.predict(fleet.contexts) + rng.random(clients)
+    debts = slope * fleet.policy.time_model.predict(fleet.contexts) + rng.random(clients)
     return fleet.owe((np.clip(debts, 0, 1000) * UNITS).astype(np.int64))
 
 
@@ -150,7 +150,7 @@ def mostly_cold(clients: int, cohort: int, rng: np.random.Generator) -> RBCSFFle
     """90 % of the clients have never taken part: optimistic time 0, same number of turns owed."""
     fleet = seen_rbcsf(clients, cohort, rng)
     unseen = rng.random(clients) < 0.9
-    fleet.policy.model.bank[:, unseen] = new_rbcsf(1, 1, rng).policy.model.bank
+    fleet.policy.time_model.bank[:, unseen] = new_rbcsf(1, 1, rng).policy.time_model.bank
     return fleet.owe(np.where(unseen, 50 * UNITS, rng.integers(0, 40 * UNITS, clients)))
 
 
@@ -163,14 +163,14 @@ def ties(clients: int, cohort: int, rng: np.random.Generator) -> RBCSFFleet:
     """All clients have the same expected time and are owed the same."""
     fleet = seen_rbcsf(clients, cohort, rng)
     fleet.contexts[:] = fleet.contexts[0]
-    fleet.policy.model.bank[:] = fleet.policy.model.bank[:, :1].copy()
+    fleet.policy.time_model.bank[:] = fleet.policy.time_model.bank[:, :1].copy()
     return fleet.owe(np.full(clients, 10 * UNITS))
 
 
 def heavy_tailed(clients: int, cohort: int, rng: np.random.Generator) -> RBCSFFleet:
     """A few clients are a thousand times slower, or are owed a thousand times more, than most."""
     fleet = seen_rbcsf(clients, cohort, rng)
-    fleet.policy.model.bank[-fleet.policy.model.features :] *= rng.pareto(1.1, clients) + 0.2
+    fleet.policy.time_model.bank[-fleet.policy.time_model.features :] *= rng.pareto(1.1, clients) + 0.2
     return fleet.owe(np.minimum(rng.pareto(1.1, clients) * UNITS, 10**6 * UNITS).astype(np.int64))
 
 
@@ -178,7 +178,7 @@ def adverse(clients: int, cohort: int, rng: np.random.Generator) -> RBCSFFleet:
     """Every slower client is owed more than every faster one, so that no client can be excluded early."""
     fleet = seen_rbcsf(clients, cohort, rng)
     debts = np.empty(clients, dtype=np.int64)
-    debts[np.argsort(fleet.policy.model.optimistic(fleet.contexts, 0.1))] = np.arange(clients)
+    debts[np.argsort(fleet.policy.time_model.optimistic(fleet.contexts, 0.1))] = np.arange(clients)
     return fleet.owe(debts)
 
 

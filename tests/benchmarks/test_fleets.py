@@ -16,7 +16,7 @@ from turnout.kernel.rounds import RoundOffer
 def test_a_fleet_of_rbcsf_is_in_its_condition(condition: str) -> None:
     fleet = CONDITIONS["rbcsf"][condition](6000, 60, np.random.default_rng(0))
     assert isinstance(fleet, RBCSFFleet)
-    times = fleet.policy.model.optimistic(fleet.contexts, 0.1)
+    times = fleet.policy.time_model.optimistic(fleet.contexts, 0.1)
     owed = fleet.policy.owed
     assert (owed >= 0).all()
     conditions: dict[str, Callable[[], bool]] = {
@@ -53,10 +53,10 @@ def test_a_full_round_of_rbcsf_selects_learns_and_counts_turns() -> None:
     fleet = CONDITIONS["rbcsf"]["mixed"](3000, 30, np.random.default_rng(0))
     assert isinstance(fleet, RBCSFFleet)
     chosen = fleet.policy.ask(RoundOffer(1, fleet.available, fleet.contexts)).clients
-    bank = fleet.policy.model.bank.copy()
+    bank = fleet.policy.time_model.bank.copy()
     fleet.full_round()
     assert fleet.policy.turns.sum() == 30
-    assert np.flatnonzero((fleet.policy.model.bank != bank).any(axis=0)).tolist() == chosen.tolist()
+    assert np.flatnonzero((fleet.policy.time_model.bank != bank).any(axis=0)).tolist() == chosen.tolist()
 
 
 def test_a_full_round_of_fair_pace_selects_learns_accrues_and_counts_turns() -> None:

@@ -217,13 +217,6 @@ def test_invalid_settings_are_refused(setting: dict[str, float]) -> None:
         ExchangeTimeModel(4, **setting)  # type: ignore[arg-type]
 
 
-def test_the_theoretical_schedule_follows_the_formula_of_the_lemma() -> None:
-    schedule = exploration_from("theory", {"R": 2.0, "S": 3.0, "L": 4.0, "delta": 0.1}, ridge=0.5, features=3)
-    expected = 2.0 * np.sqrt(3 * np.log((1 + 7 * 16 / 0.5) / 0.1)) + np.sqrt(0.5) * 3.0
-    assert schedule(7) == pytest.approx(expected)
-    assert exploration_from(0.1, None, ridge=1.0, features=3)(9) == 0.1
-
-
 @pytest.mark.parametrize(
     ("exploration", "theory", "message"),
     [

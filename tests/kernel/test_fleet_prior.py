@@ -69,30 +69,29 @@ def test_a_new_client_is_estimated_by_the_fleet_regression() -> None:
     assert model.predict(np.ones((3, 1))) == pytest.approx([3.0, 3.0, 3.0], rel=1e-4)
 
 
-def test_a_restored_model_continues_like_the_uninterrupted_one() -> None:
-    batches = make_batches(40)
-    uninterrupted, interrupted = (ExchangeTimeModel(CLIENTS, prior="fleet") for _ in range(2))
-    for rows, contexts, times in batches:
-        uninterrupted.learn(rows, contexts, times)
-    for rows, contexts, times in batches[:17]:
-        interrupted.learn(rows, contexts, times)
-    restored = ExchangeTimeModel(CLIENTS, prior="fleet")
-    restored.restore(interrupted.state())
-    for rows, contexts, times in batches[17:]:
-        restored.learn(rows, contexts, times)
+@pytest.mark.parametrize("relative", [False, True])
+def test_a_restored_model_continues_like_the_uninterrupted_one(relative: bool) -> None:
+    uninterrupted, restored = (ExchangeTimeModel(CLIENTS, prior="fleet", relative_ridge=relative) for _ in range(2))
+    for index, (rows, contexts, times) in enumerate(make_batches(60)):
+        if index == 25:
+            restored.restore(uninterrupted.state())
+        uninterrupted.learn(rows, contexts * 1.1**index, times)
+        if index >= 25:
+            restored.learn(rows, contexts * 1.1**index, times)
     for name, value in uninterrupted.state().items():
-        assert np.array_equal(value, restored.state()[name])
+        assert np.array_equal(value, restored.state()[name]), name
 
 
-def test_a_late_time_is_corrected_in_the_fleet_regression_too() -> None:
-    corrected, expected = (ExchangeTimeModel(2, ridge=0.5, prior="fleet") for _ in range(2))
-    context = np.array([[1.0, 0.5, 2.0]])
+@pytest.mark.parametrize("relative", [False, True])
+def test_a_late_time_is_corrected_in_the_fleet_regression_too(relative: bool) -> None:
+    corrected, expected = (ExchangeTimeModel(2, ridge=0.5, prior="fleet", relative_ridge=relative) for _ in range(2))
+    context = np.array([[1.0, 50.0, 0.2]])
     corrected.learn([0], context, [10.0])
     corrected.correct([0], context, [10.0], [14.0])
     expected.learn([0], context, [14.0])
     for model in (corrected, expected):
         for _ in range(30):
-            model.learn([1], context, [3.0])
+            model.learn([1], context * 1.3, [3.0])
     np.testing.assert_allclose(corrected.state()["pool"], expected.state()["pool"], rtol=1e-12)
     np.testing.assert_allclose(corrected.bank, expected.bank, rtol=1e-9)
 
@@ -100,5 +99,7 @@ def test_a_late_time_is_corrected_in_the_fleet_regression_too() -> None:
 def test_unknown_priors_and_incomplete_states_are_refused() -> None:
     with pytest.raises(SettingError, match="prior must be 'zero' or 'fleet', not 'mean'"):
         ExchangeTimeModel(2, prior="mean")  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="relative_ridge needs prior='fleet'"):
+        ExchangeTimeModel(2, relative_ridge=True)
     with pytest.raises(StateError, match="pool"):
         ExchangeTimeModel(2, prior="fleet").restore(ExchangeTimeModel(2).state())

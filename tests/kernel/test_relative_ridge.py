@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.exchange_time import ExchangeTimeModel
@@ -162,36 +161,6 @@ def test_forgetting_everyone_restores_the_first_state() -> None:
     new = make_model().state()
     for key, value in model.state().items():
         np.testing.assert_allclose(value, new[key], atol=0, err_msg=key)
-
-
-def test_late_times_are_corrected_in_the_pool_too() -> None:
-    corrected, direct = make_model(2), make_model(2)
-    context = np.array([[1.0, 50.0, 0.2]])
-    corrected.learn([0], context, [10.0])
-    corrected.correct([0], context, [10.0], [14.0])
-    direct.learn([0], context, [14.0])
-    for model in (corrected, direct):
-        for _ in range(30):
-            model.learn([1], context * 1.3, [3.0])
-    np.testing.assert_allclose(corrected.state()["pool"], direct.state()["pool"], rtol=1e-12)
-    np.testing.assert_allclose(corrected.bank, direct.bank, rtol=1e-9)
-
-
-def test_a_relative_ridge_needs_the_fleet_prior() -> None:
-    with pytest.raises(SettingError, match="relative_ridge needs prior='fleet'"):
-        ExchangeTimeModel(2, relative_ridge=True)
-
-
-def test_a_restored_model_continues_like_the_uninterrupted_one() -> None:
-    uninterrupted, restored = make_model(), make_model()
-    for index, batch in enumerate(batches(60, growth=1.1)):
-        if index == 25:
-            restored.restore(uninterrupted.state())
-        uninterrupted.learn(*batch)
-        if index >= 25:
-            restored.learn(*batch)
-    for key, value in uninterrupted.state().items():
-        assert np.array_equal(value, restored.state()[key]), key
 
 
 def test_a_client_that_joins_has_the_state_of_one_that_was_always_there() -> None:

@@ -91,7 +91,7 @@ def test_the_loss_of_a_late_client_is_recorded_but_not_learned(open_fleet: OpenF
             scheduler.report("b", 20.0, loss=other)
     play_round(scheduler, offered("a"), 1.0)
     assert scheduler.history("b")[0].loss == 5.0
-    assert session_of(scheduler).memory.state()["policy.losses"].tolist() == [2.0, -math.inf]
+    assert session_of(scheduler).memory.state()["policy.losses.values"].tolist() == [2.0, -math.inf]
     assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
 
 

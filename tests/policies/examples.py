@@ -53,6 +53,14 @@ INNER: dict[str, Callable[[int], SelectionPolicy]] = {
 #: Policies whose cohorts have no fixed size, and wrappers that need one.
 WITHOUT_SIZE, NEEDS_SIZE = {"fedcs"}, {"overcommit", "quota"}
 
+PAIRS = [(wrap, inner) for wrap in WRAP for inner in INNER if not (inner in WITHOUT_SIZE and wrap in NEEDS_SIZE)]
+SOME_PAIRS = [
+    pair
+    for position, wrap in enumerate(WRAP)
+    for pair in PAIRS
+    if pair in ((wrap, "rbcsf"), (wrap, list(INNER)[position % 6]))
+]
+
 
 def around(wrapper: str, inner: str, clients: int = 40) -> Wrapper:
     return WRAP[wrapper](INNER[inner](clients))

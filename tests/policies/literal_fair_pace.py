@@ -31,7 +31,7 @@ class LiteralFairPace:
     tolerance: Fraction
     cohort_size: int
     accrual: str = "available"
-    counts: str = "chosen"
+    counts: str = "selected"
     ridge: float = 3.0
     samples: list[Sample] = field(default_factory=list)
     rounds: int = 0

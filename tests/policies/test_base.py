@@ -192,6 +192,27 @@ def test_rows_that_are_not_clients_cannot_be_forgotten(label: str) -> None:
         assert same_state(before, policy.state())
 
 
+#: Parts of a state that are saved only if there is something to save.
+OPTIONAL = ("forfeited", "retired", "base", "discounted")
+
+
+@labels(SIZED, UNSIZED)
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(label: str) -> None:
+    policy = (SIZED | UNSIZED)[label](5)
+    play(policy, fleet_of(4), 8)
+    before = policy.state()
+    for key, value in before.items():
+        if key.endswith(OPTIONAL):
+            continue
+        wrong = [{name: saved for name, saved in before.items() if name != key}]
+        if "queues." not in key:  # rates and rounds are one number for all clients, or one for each
+            wrong.append({**before, key: np.zeros((3, 3)) if np.ndim(value) else "many"})
+        for state in wrong:
+            with pytest.raises(StateError):
+                policy.restore(state)
+            assert same_state(before, policy.state())
+
+
 def test_the_state_of_a_played_policy_has_entries_per_client() -> None:
     """Otherwise the properties above would be empty."""
     learns_nothing = {"random", "skewed", "fastest", "data-size", "data-size with replacement"}
@@ -213,9 +234,11 @@ def test_the_defaults_of_the_base_class_declare_no_capability() -> None:
 
 
 def test_a_policy_with_state_must_implement_forget() -> None:
-    class Unforgetting(RoundRobin):
+    class Unforgetting(UniformRandom):
         name = "unforgetting"
-        forget = SelectionPolicy.forget
+
+        def state(self) -> dict[str, Any]:
+            return {"turns": 3}
 
     with pytest.raises(StateError, match=r"unforgetting has state but no method forget\(rows\)"):
         Unforgetting(4).forget([1])

@@ -20,6 +20,13 @@ from turnout.kernel.pace import prices
 from turnout.kernel.slots.turns import TurnStart
 from turnout.policies.checks import CHECKS
 
+#: What RBCS-F can do beyond the paper.
+EXTENSIONS: list[dict[str, Any]] = [
+    {"horizon": 60},
+    {"prior": "fleet"},
+    {"change_threshold": 8.0},
+    {"horizon": 60, "prior": "fleet", "change_threshold": 8.0, "forgetting": 0.98},
+]
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in POLICIES),
     ("fedcs", {"estimates": "learned"}),
@@ -27,6 +34,29 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("rbcsf", {"guaranteed_rate": [0.1, 0.2] * 20, "speed_weight": 0.0}),
     ("rbcsf", {"exploration": "theory", "theory": {"R": 1.0, "S": 5.0, "L": 11.0, "delta": 0.1}}),
     ("rbcsf", {"exploration": lambda round_: 1 / round_}),
+    *(("rbcsf", {"cohort_size": 3, "guaranteed_rate": 0.05, **extension}) for extension in EXTENSIONS),
+    ("fair-pace", {"accrual": "always", "counts": "completed"}),
+    ("fair-pace", {"exploration": 0.3, "forgetting": 0.95}),
+    ("fair-pace", {"times": "expected"}),
+    ("data-size", {"sizes": [float(row % 5) for row in range(40)], "replacement": True}),
+    ("oort", {"max_turns": 2, "pacer_window": 3}),
+    ("oort", {"pacer_unit": "seconds", "pacer_start": 4.0}),
+    ("oort", {"cohort_size": 1000}),
+    ("oort", {"exploration": 0.0}),
+    ("power-of-choice", {"candidates": 8}),
+    ("e3cs", {"quota": [(1, 0.0), (7, 1.0)]}),
+    ("cs-ucb-q", {"accrual": "available", "max_owed": 2, "counts": "completed", "longest": 15.0}),
+    ("tifl", {"credits": 1, "tiers": 3, "interval": 1, "retier_every": 3, "profiling_rounds": 0}),
+    ("tifl", {"tiers": 1}),
+    ("ucb-cs", {"spread": 0.5, "forgetting": 1.0}),
+    *(
+        ("with-guarantee", {"policy": "rbcsf", "settings": {"speed_weight": 2.0}, **settings})
+        for settings in (
+            {},
+            {"accrual": "available", "counts": "completed", "max_owed": 3, "urgency": 1},
+            {"urgency": 0.3},
+        )
+    ),
     ("skewed", {"concentration": 0.05, "cohort_size": 39}),
     ("random", {"cohort_size": 1000}),
 ]
@@ -34,7 +64,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
 
 def uses_kernel(name: str, settings: dict[str, Any]) -> bool:
     """Returns whether a kernel computes cohorts, prices or estimates; otherwise both kernels only check arrays."""
-    return name in ("fair-pace", "rbcsf", "fair-oracle") or settings.get("estimates") == "learned"
+    return name in ("fair-pace", "rbcsf", "fair-oracle", "with-guarantee") or settings.get("estimates") == "learned"
 
 
 @pytest.mark.parametrize(

@@ -94,17 +94,6 @@ def test_a_fleet_of_forgotten_clients_has_learned_nothing(settings: dict[str, An
             np.testing.assert_allclose(value, new[key], err_msg=key)
 
 
-def test_a_forgotten_client_has_the_state_of_one_that_joins() -> None:
-    policy = played(1.0)
-    policy.forget(FORGOTTEN)
-    policy.add(1)
-    model = policy.time_model
-    assert model is not None
-    for row in FORGOTTEN:
-        assert model.bank[:, row].tolist() == model.bank[:, -1].tolist()
-        assert policy.state()["usual.sums"][:, row].tolist() == [0.0] * 4
-
-
 def test_a_forgotten_client_that_always_accrues_is_not_taken_for_one_that_is_never_there() -> None:
     policy = played(1.0, accrual="always")
     before = policy.pace().allowed

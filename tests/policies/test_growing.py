@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,17 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.examples import same_state
+from policies.examples import SOME_PAIRS, around, same_state
 from turnout import POLICIES, RoundOffer, RoundReport, SelectionPolicy, make_policy
 from turnout.errors import SettingError
-from turnout.policies import RBCSF, RoundRobin, SkewedRandom
+from turnout.policies import RBCSF, CoolDown, RoundRobin, SkewedRandom
 from turnout.policies.small_fleet import SmallFleet
 
 SMALL, LARGE = 9, 14
+Build = Callable[[int], SelectionPolicy]
+#: With accrual="available", because otherwise clients of the larger policy earn turns before they join.
 SETTINGS: dict[str, dict[str, Any]] = {
     "fair-pace": {"cohort_size": 3, "guaranteed_rate": "1/7"},
-    "rbcsf": {"cohort_size": 3, "guaranteed_rate": "1/7", "speed_weight": 2.0},
-    "fair-oracle": {"cohort_size": 3, "guaranteed_rate": "1/7", "speed_weight": 2.0},
+    "rbcsf": {"cohort_size": 3, "guaranteed_rate": "1/7", "speed_weight": 2.0, "accrual": "available"},
+    "fair-oracle": {"cohort_size": 3, "guaranteed_rate": "1/7", "speed_weight": 2.0, "accrual": "available"},
     "random": {"cohort_size": 3},
     "round-robin": {"cohort_size": 3},
     "fastest": {"cohort_size": 3},
@@ -31,9 +34,23 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "active-fl": {"cohort_size": 3},
     "refl": {"cohort_size": 3, "window": 2},
     "cs-ucb": {"cohort_size": 3},
-    "cs-ucb-q": {"cohort_size": 3, "guaranteed_rate": "1/7", "fairness_weight": 0.3},
+    "cs-ucb-q": {"cohort_size": 3, "guaranteed_rate": "1/7", "fairness_weight": 0.3, "accrual": "available"},
     "e3cs": {"cohort_size": 3},
     "ucb-cs": {"cohort_size": 3},
+}
+
+
+def _named(name: str) -> Build:
+    return lambda clients: make_policy(name, clients, **SETTINGS[name])
+
+
+def _wrapped(wrap: str, inner: str) -> Build:
+    return lambda clients: around(wrap, inner, clients)
+
+
+BUILD: dict[str, Build] = {
+    **{name: _named(name) for name in SETTINGS},
+    **{f"{wrap}({inner})": _wrapped(wrap, inner) for wrap, inner in SOME_PAIRS},
 }
 
 
@@ -55,16 +72,14 @@ def play_offer(policy: SelectionPolicy, fleet: SmallFleet, offer: RoundOffer) ->
     return report
 
 
-@pytest.mark.parametrize("name", sorted(SETTINGS))
+@pytest.mark.parametrize("name", sorted(BUILD))
 @given(st.integers(0, 10**6), st.integers(0, 12), st.lists(st.integers(0, 3), max_size=3))
 @settings(max_examples=3, deadline=None)
 def test_a_policy_that_clients_have_joined_equals_one_built_with_them(
     name: str, seed: int, rounds: int, steps: list[int]
 ) -> None:
-    """With accrual="available", because otherwise clients of the larger policy earn turns before they join."""
-    accrual: dict[str, Any] = {"accrual": "available"} if name in ("rbcsf", "fair-oracle", "cs-ucb-q") else {}
     large = SMALL + sum(steps)
-    grown, built = (make_policy(name, clients, **SETTINGS[name], **accrual) for clients in (SMALL, large))
+    grown, built = (BUILD[name](clients) for clients in (SMALL, large))
     small_fleet, fleet = SmallFleet(seed, clients=SMALL), SmallFleet(seed, clients=large)
     for round_ in range(1, rounds + 1):
         offer = small_fleet.offer(round_)
@@ -89,16 +104,16 @@ def test_a_policy_that_clients_have_joined_equals_one_built_with_them(
     assert same_state(grown.state(), built.state())
 
 
-@pytest.mark.parametrize("name", sorted(SETTINGS))
+@pytest.mark.parametrize("name", sorted(BUILD))
 def test_a_policy_that_clients_have_joined_can_be_saved_and_restored(name: str) -> None:
-    grown = make_policy(name, SMALL, **SETTINGS[name])
+    grown = BUILD[name](SMALL)
     for round_ in range(1, 6):
         play_offer(grown, SmallFleet(clients=SMALL), SmallFleet(clients=SMALL).offer(round_))
     grown.add(LARGE - SMALL)
     fleet = SmallFleet(clients=LARGE)
     for round_ in range(6, 12):
         play_offer(grown, fleet, fleet.offer(round_))
-    twin = make_policy(name, LARGE, **SETTINGS[name])
+    twin = BUILD[name](LARGE)
     twin.restore(grown.state())
     assert twin.ask(fleet.offer(12)) == grown.ask(fleet.offer(12))
     assert same_state(twin.state(), grown.state())
@@ -130,9 +145,9 @@ def offer_to(clients: int, round_: int) -> RoundOffer:
     return RoundOffer(round_, np.ones(clients, dtype=bool), np.ones((clients, 3)))
 
 
-@pytest.mark.parametrize("name", sorted(SETTINGS))
+@pytest.mark.parametrize("name", sorted(BUILD))
 def test_an_invalid_count_is_refused_and_no_client_joins(name: str) -> None:
-    policy = make_policy(name, SMALL, **SETTINGS[name])
+    policy = BUILD[name](SMALL)
     before = policy.state()
     for wrong in (-1, 1.5, True, "two"):
         with pytest.raises(SettingError, match="count must be"):
@@ -143,18 +158,18 @@ def test_an_invalid_count_is_refused_and_no_client_joins(name: str) -> None:
 
 
 def test_an_offer_with_the_former_number_of_clients_is_refused() -> None:
-    for name in SETTINGS:
-        policy = make_policy(name, SMALL, **SETTINGS[name])
+    for build in BUILD.values():
+        policy = build(SMALL)
         policy.add(1)
         with pytest.raises(ValueError, match=f"the offer has {SMALL} clients, this policy was built for {SMALL + 1}"):
             policy.ask(SmallFleet(clients=SMALL).offer(1))
 
 
 def test_no_client_can_join_if_the_weights_of_all_are_drawn_together() -> None:
-    policy = SkewedRandom(SMALL)
-    with pytest.raises(SettingError, match="skewed draws the weights of all clients at once: 3 more cannot join"):
-        policy.add(3)
-    assert policy.clients == SMALL
+    for policy in (SkewedRandom(SMALL), CoolDown(SkewedRandom(SMALL))):
+        with pytest.raises(SettingError, match="skewed draws the weights of all clients at once: 3 more cannot join"):
+            policy.add(3)
+        assert policy.clients == SMALL
 
 
 def test_clients_can_join_every_other_policy() -> None:

@@ -8,7 +8,7 @@ import pytest
 from policies.examples import GROUPS
 from turnout import POLICIES, make_policy
 from turnout.errors import InfeasiblePromise, SettingError
-from turnout.policies import WRAPPERS, Overcommit
+from turnout.policies import WRAPPERS
 from turnout.policies.registry import guarantee_of, nested_settings, setting_default, setting_names, with_defaults
 from turnout.policies.small_fleet import SmallFleet
 
@@ -66,7 +66,7 @@ def test_wrappers_are_built_by_name_from_plain_settings() -> None:
     assert names == ["cool-down", "quota", "with-guarantee"]
     assert (policy.rounds, policy.policy.least, policy.policy.policy.urgency) == (2, {"car": 1}, 3)
     assert policy.cohort_size == len(policy.ask(SmallFleet().offer(1)).clients) == 5
-    assert Overcommit.own_settings() == ["factor"]
+    assert setting_names("overcommit") == ["policy", "settings", "factor"]
 
 
 @pytest.mark.parametrize(

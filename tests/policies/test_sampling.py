@@ -6,7 +6,8 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from turnout.policies.sampling import exponential_keys, lowest, weighted_sample, weighted_sample_linear
+from turnout.kernel.arrays import smallest
+from turnout.policies.sampling import exponential_keys, weighted_sample, weighted_sample_linear
 
 
 def test_samples_have_the_probabilities_of_sequential_draws() -> None:
@@ -40,9 +41,9 @@ def test_very_small_and_very_large_weights_are_handled() -> None:
     assert weighted_sample(np.empty(0), np.empty(0), 3).tolist() == []
 
 
-def test_the_lowest_values_equal_those_of_a_full_sort() -> None:
+def test_the_smallest_values_equal_those_of_a_full_sort() -> None:
     rng = np.random.default_rng(0)
     for _ in range(200):
         values, tie_break = rng.integers(0, 4, 12).astype(np.float64), rng.random(12)
         count = int(rng.integers(0, 14))
-        assert lowest(values, tie_break, count).tolist() == sorted(np.lexsort((tie_break, values))[:count].tolist())
+        assert smallest(values, count, tie_break).tolist() == sorted(np.lexsort((tie_break, values))[:count].tolist())

@@ -143,11 +143,6 @@ def as_number(
     return number
 
 
-def as_fraction(value: float | str | Fraction) -> Fraction:
-    """Converts a number or a string to a fraction; one with an exponent, which may be huge, by way of a float."""
-    return Fraction(float(value) if isinstance(value, str) and "e" in value.lower() else value)
-
-
 def require_length(field: str, array: npt.NDArray[Any], expected: int, items: str, error: type[TurnoutError]) -> None:
     """Raises `error` unless `array` has one row for each of the `expected` items.
 
@@ -181,11 +176,15 @@ def refuse_where(wrong: BoolArray, field: str, array: npt.NDArray[Any], why: str
     raise error(f"{field}[{position}] = {array[index]} {why}{others}")
 
 
-def smallest(values: npt.NDArray[Any], count: int) -> IntArray:
-    """Returns the indices of the `count` smallest values in ascending order; ties go to the lower index.
+def smallest(values: npt.NDArray[Any], count: int, tie_break: FloatArray | None = None) -> IntArray:
+    """Returns the indices of the `count` smallest values in ascending order.
+
+    Ties go to the smaller `tie_break`, or without one to the lower index.
 
     >>> smallest(np.array([3, 1, 2, 1, 2]), 3)
     array([1, 2, 3])
+    >>> smallest(np.array([1.0, 7.0, 1.0, 1.0]), 2, tie_break=np.array([0.9, 0.0, 0.1, 0.2]))
+    array([2, 3])
     """
     if count >= len(values):
         return np.arange(len(values))
@@ -193,8 +192,14 @@ def smallest(values: npt.NDArray[Any], count: int) -> IntArray:
         return np.empty(0, dtype=np.int64)
     bound = np.partition(values, count - 1)[count - 1]
     below = np.flatnonzero(values < bound)
-    tied = np.flatnonzero(values == bound)[: count - len(below)]
-    return np.sort(np.concatenate([below, tied]))
+    tied, places = np.flatnonzero(values == bound), count - len(below)
+    chosen = tied[:places] if tie_break is None else tied[smallest(tie_break[tied], places)]
+    return np.sort(np.concatenate([below, chosen]))
+
+
+def at_rows(value: Any, rows: IntArray | int) -> Any:
+    """Returns the entries of these clients, or the value itself if it is one for all clients."""
+    return value[rows] if isinstance(value, np.ndarray) else value
 
 
 def saved_value(state: Mapping[str, Any], key: str) -> Any:
@@ -286,7 +291,9 @@ def exact_rate(rate: Rate) -> Fraction:
     Fraction(3, 20)
     """
     try:
-        fraction = as_fraction(rate).limit_denominator(FINEST)
+        # A string with an exponent, which may be huge, is read by way of a float.
+        number = float(rate) if isinstance(rate, str) and "e" in rate.lower() else rate
+        fraction = Fraction(number).limit_denominator(FINEST)
     except (ValueError, TypeError, OverflowError, ZeroDivisionError):
         raise SettingError(f"guaranteed_rate must be a number or a fraction such as '3/20', not {rate!r}") from None
     if not 0 <= fraction <= 1:

@@ -362,7 +362,7 @@ class OwedTurns(NamedTuple):
     credit: int
     units_per_turn: float
 
-    def of(self, rows: IntArray) -> FloatArray:
+    def of(self, rows: IntArray | slice) -> FloatArray:
         """Returns the turns owed to these clients, as floats."""
         turns: FloatArray = (self.units[rows] + self.credit) / self.units_per_turn
         return turns

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -136,7 +136,7 @@ def cohort_of_times(
     if compiled is None or order is not None:
         return numpy_cohort(times, owed, size, speed_weight, available, floor=floor, order=order)
     mask = available.view(np.uint8)
-    return Cohort(*compiled.cohort_of_times(times, *_as_tuple(owed), mask, size, speed_weight, floor))
+    return Cohort(*compiled.cohort_of_times(times, *owed, mask, size, speed_weight, floor))
 
 
 def cohort_of_contexts(
@@ -167,7 +167,7 @@ def cohort_of_contexts(
         return numpy_cohort(model.optimistic(contexts, exploration), owed, size, speed_weight, available)
     return Cohort(
         *compiled.cohort_of_contexts(
-            contexts, model.bank, exploration, *_as_tuple(owed), available.view(np.uint8), size, speed_weight
+            contexts, model.bank, exploration, *owed, available.view(np.uint8), size, speed_weight
         )
     )
 
@@ -231,10 +231,6 @@ def _attainable_size(size: int, available: BoolArray, owed: OwedTurns) -> int:
             "Use a guaranteed_rate with a smaller denominator, or max_owed"
         )
     return size
-
-
-def _as_tuple(owed: OwedTurns) -> tuple[Any, int, float]:
-    return owed.units, owed.credit, owed.units_per_turn
 
 
 def _filter_candidates(rows: IntArray, times: FloatArray, owed: IntArray, size: int) -> IntArray:

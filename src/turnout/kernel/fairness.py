@@ -19,8 +19,8 @@ from turnout.kernel.arrays import (
     Rate,
     as_count,
     as_mask,
-    as_number,
     as_rows,
+    at_rows,
     count_flags,
     exact_rate,
     exact_rates,
@@ -73,14 +73,11 @@ class FairnessQueues:
         max_owed: float | Fraction | None = None,
     ) -> None:
         self._clients = as_count("clients", clients, SettingError)
-        if accrual not in ("always", "available"):
-            raise SettingError(f"accrual must be 'always' or 'available', not {accrual!r}")
         self.accrual = accrual
         self._rates, self.units_per_turn = exact_rates(guaranteed_rate, clients)
         self.max_owed = max_owed
         self._cap: int | None = None
         if max_owed is not None:
-            as_number("max_owed", float(max_owed), SettingError, least=0)
             self._cap = math.floor(Fraction(max_owed) * self.units_per_turn)
         # The number of rounds in which each client accrued: an int as long as it is the same for all clients.
         self._rounds: int | IntArray = 0
@@ -108,9 +105,7 @@ class FairnessQueues:
     @property
     def owed(self) -> FloatArray:
         """The turns owed to each client."""
-        exact = self.owed_exactly()
-        turns: FloatArray = (exact.units + exact.credit) / exact.units_per_turn
-        return turns
+        return self.owed_exactly().of(slice(None))
 
     @property
     def forfeited(self) -> FloatArray:
@@ -174,7 +169,7 @@ class FairnessQueues:
             rounds = self._rounds_per_client()
             count_flags(rounds, accruing)
             self._rounds = rounds
-        accrued = _at(self._rates, rows) * (1 if accruing is None else accruing[rows])
+        accrued = at_rows(self._rates, rows) * (1 if accruing is None else accruing[rows])
         owed = np.maximum(before + accrued - self.units_per_turn, 0)
         self._balance[rows] = owed - self._credit_of(rows)
 
@@ -240,19 +235,17 @@ class FairnessQueues:
 
     def state(self) -> dict[str, Any]:
         """Returns the variable state and the rates, as plain arrays and numbers."""
-        state: dict[str, Any] = {
-            "balance": self._balance.copy(),
-            "rounds": self._rounds if isinstance(self._rounds, int) else self._rounds.copy(),
-            "rates": self._rates if isinstance(self._rates, int) else self._rates.copy(),
+        values = {
+            "balance": self._balance,
+            "rounds": self._rounds,
+            "rates": self._rates,
             "units_per_turn": self.units_per_turn,
+            "forfeited": self._forfeited,
+            "retired": self._retired,
+            "base": self._base,
         }
-        if self._forfeited is not None:
-            state["forfeited"] = self._forfeited.copy()
-        if self._retired is not None:
-            state["retired"] = self._retired.copy()
-        if self._base is not None:
-            state["base"] = self._base if isinstance(self._base, int) else self._base.copy()
-        return state
+        given = {key: value for key, value in values.items() if value is not None}
+        return {key: value if isinstance(value, int) else value.copy() for key, value in given.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restores what `state` or `amended_state` returned; the number of clients and the rates must be the same."""
@@ -318,8 +311,8 @@ class FairnessQueues:
 
     def _credit_of(self, rows: IntArray) -> Any:
         """Returns the credit of these clients only, which is faster than that of all."""
-        earned = _at(self._rates, rows) * _at(self._rounds, rows)
-        return earned if self._base is None else _at(self._base, rows) + earned
+        earned = at_rows(self._rates, rows) * at_rows(self._rounds, rows)
+        return earned if self._base is None else at_rows(self._base, rows) + earned
 
     def _rounds_per_client(self) -> IntArray:
         return self.rounds if isinstance(self._rounds, int) else self._rounds
@@ -381,10 +374,6 @@ class FairnessQueues:
             )
         old = np.broadcast_to(np.asarray(self._rates), self._clients) * (unit // self.units_per_turn)
         return np.concatenate([old, np.full(count, int(rate * unit), dtype=np.int64)]), unit
-
-
-def _at(value: int | IntArray, rows: IntArray) -> Any:
-    return value if isinstance(value, int) else value[rows]
 
 
 def _int_or_array(value: Any) -> int | IntArray:

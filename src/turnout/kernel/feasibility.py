@@ -133,20 +133,11 @@ def largest_feasible_rate(availability: npt.ArrayLike, cohort_size: int) -> Frac
     return Fraction(min(scale, 1.0)).limit_denominator(FINEST)
 
 
-def longest_absence(availability: npt.ArrayLike) -> FloatArray:
-    """Returns the longest absence to expect of each client, in rounds.
-
-    >>> longest_absence([1.0, 0.5, 0.2]).round(1).tolist()
-    [0.0, 10.0, 31.0]
-    """
-    return expected_absence(as_probabilities(availability))
-
-
 def least_tolerances(rates: npt.ArrayLike, availability: npt.ArrayLike, accrual: Accrual) -> FloatArray:
     """Returns what the tolerance must exceed for each client to be kept within it, in turns.
 
     A client falls its rate behind in a round without a turn. With accrual="always" it also falls behind while it is
-    absent, which may last for `longest_absence` rounds; then it needs one round to be selected, and one more to be
+    absent, which may last for `expected_absence` rounds; then it needs one round to be selected, and one more to be
     selected again: rate · (2 + longest absence).
     """
     requested = as_floats("rates", rates, 1, SettingError)
@@ -154,7 +145,7 @@ def least_tolerances(rates: npt.ArrayLike, availability: npt.ArrayLike, accrual:
         return requested
     least = np.zeros(len(requested))
     promised = requested > 0
-    absence = np.broadcast_to(longest_absence(availability), requested.shape)
+    absence = np.broadcast_to(expected_absence(as_probabilities(availability)), requested.shape)
     least[promised] = requested[promised] * (2 + absence[promised])
     return least
 
@@ -218,10 +209,7 @@ def _sufficient_cohort_size(rates: FloatArray, probability: FloatArray, cohort_s
         low, high, stride = high, min(high + stride, len(rates)), 2 * stride
     while high - low > 1:
         middle = (low + high) // 2
-        if feasibility(rates, probability, middle).holds:
-            high = middle
-        else:
-            low = middle
+        low, high = (low, middle) if feasibility(rates, probability, middle).holds else (middle, high)
     return high
 
 

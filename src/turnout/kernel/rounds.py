@@ -96,9 +96,7 @@ class RoundOffer(Value):
 
     def without_truth(self) -> RoundOffer:
         """Returns the offer without `expected_times`, for a policy that must not know them."""
-        return self._trusted(
-            round=self.round, available=self.available, contexts=self.contexts, expected_times=None, places=self.places
-        )
+        return RoundOffer.trusted(self.round, self.available, self.contexts, None, self.places)
 
     def restricted(self, allowed: BoolArray | None = None, places: int | None = None) -> RoundOffer:
         """Returns the offer with only the `allowed` clients available, and with another number of places.
@@ -107,13 +105,9 @@ class RoundOffer(Value):
             allowed: One boolean per client; None leaves the availability as it is.
             places: The number of clients to select; None leaves that number as it is.
         """
-        return self._trusted(
-            round=self.round,
-            available=self.available if allowed is None else self.available & allowed,
-            contexts=self.contexts,
-            expected_times=self.expected_times,
-            places=self.places if places is None else places,
-        )
+        available = self.available if allowed is None else self.available & allowed
+        places = self.places if places is None else places
+        return RoundOffer.trusted(self.round, available, self.contexts, self.expected_times, places)
 
     @classmethod
     def trusted(
@@ -190,20 +184,13 @@ class LateArrivals(Value):
         times = as_times("exchange_times", self.exchange_times, ReportError)
         since = np.zeros(len(clients), dtype=np.int64) if self.learned_since is None else self.learned_since
         since = np.array([as_count("learned_since", count, ReportError, least=0) for count in since], dtype=np.int64)
-        for name, array in (("rounds", rounds), ("contexts", contexts), ("deadlines", deadlines)):
+        arrays = {"rounds": rounds, "contexts": contexts, "deadlines": deadlines, "exchange_times": times}
+        for name, array in {**arrays, "learned_since": since}.items():
             require_length(name, array, len(clients), "clients", ReportError)
-        require_length("exchange_times", times, len(clients), "clients", ReportError)
-        require_length("learned_since", since, len(clients), "clients", ReportError)
         if len(set(zip(rounds.tolist(), clients.tolist(), strict=True))) < len(clients):
             raise ReportError("late_arrivals hold a client twice for the same round: give each late arrival once")
-        if (times < deadlines).any():
-            refuse_where(
-                times < deadlines,
-                "exchange_times",
-                times,
-                "is before its deadline, so the client is not late",
-                ReportError,
-            )
+        why = "is before its deadline, so the client is not late"
+        refuse_where(times < deadlines, "exchange_times", times, why, ReportError)
         # A canonical order, so that the order of arrival does not affect rounding.
         order = np.lexsort((rounds, clients))
         self._set(

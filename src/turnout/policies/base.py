@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import OfferError, ReportError, SettingError, StateError, TurnoutError
-from turnout.kernel.arrays import MAX_CLIENTS, FloatArray, IntArray, as_count, as_rows, refuse_where
+from turnout.kernel.arrays import (
+    MAX_CLIENTS,
+    FloatArray,
+    IntArray,
+    as_count,
+    as_rows,
+    load_array,
+    refuse_where,
+    saved_value,
+)
 from turnout.kernel.certificate import Certificate
 from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.exchange_time import ExchangeTimeModel
@@ -19,7 +29,113 @@ from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.kernel.slots.turns import TurnStart
 
 
-class SelectionPolicy(ABC):
+class Part(Protocol):
+    """A part of a memory: it grows with the fleet, and its state can be saved and restored."""
+
+    def add(self, count: int, /) -> None:
+        """Appends `count` clients without history."""
+
+    def state(self) -> dict[str, Any]:
+        """Returns what was learned, as plain arrays and numbers."""
+
+    def restore(self, state: Mapping[str, Any], /) -> None:
+        """Restores what `state` returned; if that fails, nothing changes."""
+
+
+class Memory:
+    """What was learned from reports. Each value is declared once, in the constructor.
+
+    A declared value is an attribute. It grows with the fleet, is forgotten, saved and restored by the methods here.
+    """
+
+    def __init__(self, clients: int) -> None:
+        self.clients = clients
+        self._columns: dict[str, npt.NDArray[Any]] = {}  # of a client without history
+        self._lasting: set[str] = set()
+        self._shared: dict[str, type] = {}
+        self._parts: list[tuple[str, Part, Callable[[IntArray], None] | None]] = []
+
+    def _remember(self, *, lasting: bool = False, **initial: Any) -> None:
+        """Declares arrays with one entry or column per client.
+
+        Args:
+            lasting: Whether they stay when a client is forgotten.
+            initial: The entry or column of a client without history, by name.
+        """
+        for name, value in initial.items():
+            self._columns[name] = np.asarray(value)[..., None]
+            setattr(self, name, np.repeat(self._columns[name], self.clients, axis=-1))
+        if lasting:
+            self._lasting.update(initial)
+
+    def _remember_shared(self, **initial: Any) -> None:
+        """Declares arrays and numbers that do not belong to one client."""
+        for name, value in initial.items():
+            self._shared[name] = type(value)
+            setattr(self, name, value)
+
+    def _remember_part(self, prefix: str, part: Part, forget: Callable[[IntArray], None] | None) -> None:
+        """Declares a part, whose keys in the state begin with `prefix`; `forget` is None if nothing is forgotten."""
+        self._parts.append((prefix, part, forget))
+
+    @property
+    def _is_empty(self) -> bool:
+        return not (self._columns or self._shared or self._parts)
+
+    def add(self, count: int) -> None:
+        """Appends `count` clients without history."""
+        for _, part, _ in self._parts:
+            part.add(count)
+        for name, column in self._columns.items():
+            setattr(self, name, np.concatenate([getattr(self, name), np.repeat(column, count, axis=-1)], axis=-1))
+        self.clients += count
+
+    def forget(self, rows: IntArray) -> None:
+        """Removes what was learned about these clients."""
+        for _, _, forget in self._parts:
+            if forget is not None:
+                forget(rows)
+        for name in self._columns.keys() - self._lasting:
+            getattr(self, name)[..., rows] = self._columns[name]
+
+    def state(self) -> dict[str, Any]:
+        """Returns what was learned, as plain arrays and numbers."""
+        names = (*self._columns, *self._shared)
+        state = {
+            name: value.copy() if isinstance(value := getattr(self, name), np.ndarray) else value for name in names
+        }
+        for prefix, part, _ in self._parts:
+            state |= prefixed(prefix, part.state())
+        return state
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restores what `state` returned; if that fails, nothing changes."""
+        loaded = {name: load_array(state, name, getattr(self, name)) for name in self._columns}
+        loaded |= {name: self._load_shared(state, name) for name in self._shared}
+        restored: list[tuple[Part, dict[str, Any]]] = []
+        try:
+            for index, (prefix, part, _) in enumerate(self._parts):
+                before = part.state() if index + 1 < len(self._parts) else {}  # nothing can fail after the last
+                part.restore(subset(state, prefix))
+                restored.append((part, before))
+        except BaseException:
+            for part, before in restored:
+                part.restore(before)
+            raise
+        for name, value in loaded.items():
+            setattr(self, name, value)
+
+    def _load_shared(self, state: Mapping[str, Any], name: str) -> Any:
+        present = getattr(self, name)
+        if isinstance(present, np.ndarray):
+            return load_array(state, name, present)
+        value = np.asarray(saved_value(state, name))
+        if value.ndim or value.dtype.kind not in "biuf":
+            raise StateError(f"{name!r} of the saved state must be a number, got {state[name]!r}")
+        return self._shared[name](value)
+
+
+class SelectionPolicy(Memory, ABC):
     """Selects the clients that train in a round.
 
     `ask` has no side effects, not even temporary ones, and `tell` is the only method that learns: asking twice gives
@@ -50,7 +166,7 @@ class SelectionPolicy(ABC):
     time_model: ExchangeTimeModel | None = None
 
     def __init__(self, clients: int) -> None:
-        self.clients = as_count("clients", clients, SettingError, most=MAX_CLIENTS)
+        super().__init__(as_count("clients", clients, SettingError, most=MAX_CLIENTS))
 
     def __repr__(self) -> str:
         """Shows the number of clients, the cohort size and the guarantee, where there is one."""
@@ -60,9 +176,9 @@ class SelectionPolicy(ABC):
     def ask(self, offer: RoundOffer) -> Selection:
         """Selects the clients that train in this round."""
 
-    @abstractmethod
     def tell(self, report: RoundReport) -> None:
-        """Learns from the outcome of a round."""
+        """Checks the outcome of a round. A policy that learns from it extends this method."""
+        self.check_report(report)
 
     def tell_started(self, turn: TurnStart) -> None:
         """Counts a turn that was given for a free slot, and whose result is not known yet.
@@ -85,34 +201,32 @@ class SelectionPolicy(ABC):
         self.tell(report)
 
     def add(self, count: int) -> None:
-        """Appends `count` clients without history. A policy with per-client state extends this method."""
-        self.clients += as_count("count", count, SettingError, least=0)
+        """Appends `count` clients without history. A policy with per-client state of its own extends this method."""
+        super().add(as_count("count", count, SettingError, least=0))
 
     def forget(self, rows: npt.ArrayLike) -> None:
         """Removes every trace of what was learned about these clients.
 
         Turns taken and turns owed stay: they are not learned, and the certificate needs them. Sums over many clients
-        stay too. A policy with state must override this method.
+        stay too. A policy with state of its own must override this method.
 
         Raises:
             StateError: If the policy has state and does not override this method.
         """
-        self._rows(rows)
-        if self.state():
+        known = self._rows(rows)
+        if self._is_empty and self.state():
             raise StateError(f"{self.name} has state but no method forget(rows): it cannot forget clients")
-
-    def state(self) -> dict[str, Any]:
-        """Returns everything that `tell` has changed, as plain arrays and numbers."""
-        return {}
+        super().forget(known)
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restores what `state` returned, in a policy that was built with the same settings."""
-        if state:
+        if self._is_empty and state:
             raise StateError(f"{self.name} has no state, but the saved state has {', '.join(sorted(state))}")
+        super().restore(state)
 
     # Amendments
 
-    def settle(self) -> None:  # noqa: B027
+    def settle(self) -> None:
         """Prepares the state for `amended_state`: completes whatever is computed lazily from the present settings.
 
         Nothing that the policy answers changes. A policy with queues of its own extends this method.
@@ -217,8 +331,21 @@ class SelectionPolicy(ABC):
             )
 
 
+class CohortPolicy(SelectionPolicy):
+    """A policy with a fixed cohort size, and perhaps with a seed of its random choices."""
+
+    cohort_size: int
+
+    def __init__(self, clients: int, *, cohort_size: int, seed: int = 0) -> None:
+        super().__init__(clients)
+        self.cohort_size = as_count("cohort_size", cohort_size, SettingError)
+        self.seed = as_count("seed", seed, SettingError, least=0)
+
+
 def subset(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Returns the entries whose keys begin with `prefix.`, without that prefix."""
+    """Returns the entries whose keys begin with `prefix.`, without that prefix; all entries if it is empty."""
+    if not prefix:
+        return dict(state)
     return {key.removeprefix(f"{prefix}."): value for key, value in state.items() if key.startswith(f"{prefix}.")}
 
 
@@ -229,5 +356,5 @@ def replaced(state: Mapping[str, Any], part: Mapping[str, Any], *prefixes: str) 
 
 
 def prefixed(prefix: str, state: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the state with `prefix.` before every key."""
-    return {f"{prefix}.{key}": value for key, value in state.items()}
+    """Returns the state with `prefix.` before every key; the same state if it is empty."""
+    return {f"{prefix}.{key}" if prefix else key: value for key, value in state.items()}

@@ -62,7 +62,7 @@ from turnout.kernel.pace.prices import Pace, PaceOutlook, exact_prices, most_urg
 from turnout.kernel.pace.usual import UsualContexts
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.kernel.slots.turns import TurnStart
-from turnout.policies.base import prefixed, replaced, subset
+from turnout.policies.base import replaced
 from turnout.policies.guaranteed import GuaranteedPolicy
 from turnout.policies.pace_times import ExpectedTimes, LearnedTimes, PaceTimes
 
@@ -138,6 +138,9 @@ class FairPace(GuaranteedPolicy):
             self._times = LearnedTimes(self.time_model, self.exploration)
         # How often each client was available; only accrual="always" needs it.
         self._presence = Presence(clients) if self.guarantee.accrual == "always" else None
+        if self._presence is not None:
+            self._remember_part("presence", self._presence, None)
+        self._remember_part("", self._times, self._times.forget)
 
     @property
     def bound(self) -> float:
@@ -184,34 +187,11 @@ class FairPace(GuaranteedPolicy):
         super().tell_finished(report)
         self._times.learn_from(report)
 
-    def add(self, count: int) -> None:
-        """Appends clients about which nothing is known, and which are not behind."""
-        super().add(count)
-        self._times.add(count)
-        if self._presence is not None:
-            self._presence.add(count)
-
     def forget(self, rows: npt.ArrayLike) -> None:
         """Removes what was learned about these clients, from the fleet-wide regression too."""
-        known = self._rows(rows)
-        self._times.forget(known)
+        super().forget(rows)
         if self._presence is not None:
-            self._presence.forget(known, self.debts.accounts().rounds)
-
-    def state(self) -> dict[str, Any]:
-        """Returns turns, debts, availability and the learned model."""
-        presence = {} if self._presence is None else prefixed("presence", self._presence.state())
-        return {**super().state(), **presence, **self._times.state()}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores turns, debts, availability and the learned model."""
-        # Everything is checked before anything is changed.
-        times = self._times.checked(state)
-        presence = {} if self._presence is None else self._presence.checked(subset(state, "presence"))
-        super().restore(state)
-        self._times.restore(times)
-        if self._presence is not None:
-            self._presence.restore(presence)
+            self._presence.forget(self._rows(rows), self.debts.accounts().rounds)
 
     def amended_state(self, state: Mapping[str, Any], *, keep_times: bool) -> dict[str, Any]:
         """Converts the debts; with other features, usual times and the model are those of a new policy."""

@@ -10,17 +10,17 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, as_count, as_number, load_array
+from turnout.kernel.arrays import FloatArray, as_number
 from turnout.kernel.certificate import Certificate, OwedTurns
 from turnout.kernel.cohort import Cohort
 from turnout.kernel.fairness import FairnessQueues
-from turnout.kernel.guarantee import Guarantee, GuaranteeSettings, TurnCounting
+from turnout.kernel.guarantee import Guarantee, GuaranteeSettings
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.kernel.slots.turns import TurnStart
-from turnout.policies.base import SelectionPolicy, prefixed, replaced, subset
+from turnout.policies.base import CohortPolicy, prefixed, replaced, subset
 
 
-class GuaranteedPolicy(SelectionPolicy):
+class GuaranteedPolicy(CohortPolicy):
     """Keeps the turns of each client and the turns it is owed.
 
     Args:
@@ -31,29 +31,20 @@ class GuaranteedPolicy(SelectionPolicy):
 
     guarantee: Guarantee
     debts: FairnessQueues
+    turns: npt.NDArray[np.int32]
 
     def __init__(self, clients: int, *, cohort_size: int, **settings: Unpack[GuaranteeSettings]) -> None:
-        super().__init__(clients)
-        self.cohort_size: int = as_count("cohort_size", cohort_size, SettingError)
+        super().__init__(clients, cohort_size=cohort_size)
         self.guarantee = Guarantee.from_settings(settings)
         self.debts = self.guarantee.queues(clients)
-        self.turns = np.zeros(clients, dtype=np.int32)
+        self._remember(turns=np.int32(0), lasting=True)
+        self._remember_part("queues", self.debts, None)
         self.guarantee.require_feasible(self.debts, self.cohort_size)
-
-    @property
-    def queues(self) -> FairnessQueues:
-        """The same as `debts`."""
-        return self.debts
 
     @property
     def owed(self) -> FloatArray:
         """The turns owed to each client now."""
         return self.debts.owed
-
-    @property
-    def counts(self) -> TurnCounting:
-        """What a turn counts for; see `Guarantee`."""
-        return self.guarantee.counts
 
     def certificate(self) -> Certificate:
         """Returns what every client was promised and got."""
@@ -61,15 +52,15 @@ class GuaranteedPolicy(SelectionPolicy):
 
     def tell(self, report: RoundReport) -> None:
         """Adds this round's accrual and subtracts one turn for each paid client."""
-        self.check_report(report)
-        paid = report.clients if self.counts == "selected" else report.clients[report.with_outcome("arrived")]
+        super().tell(report)
+        paid = report.clients if self.guarantee.counts == "selected" else report.clients[report.with_outcome("arrived")]
         self.debts.advance_rows(paid, report.available)
         self.turns[paid] += 1
 
     def tell_started(self, turn: TurnStart) -> None:
         """Adds the accrual of this decision, and subtracts a turn unless it counts only when the client comes back."""
         super().tell_started(turn)
-        paid = turn.rows if self.counts == "selected" else turn.rows[:0]
+        paid = turn.rows if self.guarantee.counts == "selected" else turn.rows[:0]
         self.debts.advance_decision(paid, turn.present, turn.capped)
         self.turns[paid] += 1
 
@@ -77,30 +68,10 @@ class GuaranteedPolicy(SelectionPolicy):
         """Subtracts a turn if it counts only when the client comes back."""
         self._check_slots()
         self.check_report(report)
-        if self.counts == "completed":
+        if self.guarantee.counts == "completed":
             paid = report.clients[report.with_outcome("arrived")]
             self.debts.pay(paid)
             self.turns[paid] += 1
-
-    def add(self, count: int) -> None:
-        """Appends clients that are owed nothing; their rate is the common one."""
-        self.debts.add(count)  # first, because it refuses if every client has a rate of its own
-        super().add(count)
-        self.turns = np.concatenate([self.turns, np.zeros(count, dtype=np.int32)])
-
-    def forget(self, rows: npt.ArrayLike) -> None:
-        """Keeps turns and debts, which the certificate needs; nothing else is stored here."""
-        self._rows(rows)
-
-    def state(self) -> dict[str, Any]:
-        """Returns the debts and the turns taken."""
-        return {"turns": self.turns.copy(), **prefixed("queues", self.debts.state())}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores the debts and the turns taken."""
-        turns = load_array(state, "turns", self.turns)
-        self.debts.restore(subset(state, "queues"))
-        self.turns = turns
 
     def settle(self) -> None:
         """Records what clients have forfeited to the cap so far."""

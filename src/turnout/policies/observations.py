@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-from turnout.errors import SettingError, StateError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_number, load_array, saved_value
+from turnout.errors import SettingError
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_number
 from turnout.kernel.rounds import TIMED_OUTCOMES, RoundReport
+from turnout.policies.base import Memory
 
 
-class LastLosses:
+class LastLosses(Memory):
     """The last loss that each client reported.
 
     The value is +inf before a client's first turn, and −inf if it had turns but never reported a loss.
     """
 
+    values: FloatArray
+
     def __init__(self, clients: int) -> None:
-        self.values: FloatArray = np.full(clients, np.inf)
+        super().__init__(clients)
+        self._remember(values=np.inf)
 
     @property
     def tried(self) -> BoolArray:
@@ -44,34 +44,22 @@ class LastLosses:
             rows = rows[~reported]
         self.values[rows[self.values[rows] == np.inf]] = -np.inf
 
-    def add(self, count: int) -> None:
-        """Appends clients that have had no turn."""
-        self.values = append_rows(self.values, count, np.inf)
 
-    def forget(self, rows: IntArray) -> None:
-        """Resets these clients to the state before their first turn."""
-        self.values[rows] = np.inf
-
-    def state(self) -> dict[str, Any]:
-        """Returns the losses."""
-        return {"losses": self.values.copy()}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores the losses."""
-        self.values = load_array(state, "losses", self.values)
-
-
-class MeanTimes:
+class MeanTimes(Memory):
     """The mean time of each client, in seconds, and the longest time of all.
 
     A client that arrived contributes its time, a late one its deadline until its true time is known; a failure
     contributes nothing.
     """
 
+    totals: FloatArray
+    counts: IntArray
+    longest: float
+
     def __init__(self, clients: int) -> None:
-        self.totals: FloatArray = np.zeros(clients)
-        self.counts = np.zeros(clients, dtype=np.int64)
-        self.longest = 0.0
+        super().__init__(clients)
+        self._remember(totals=0.0, counts=0)
+        self._remember_shared(longest=0.0)
 
     @property
     def measured(self) -> BoolArray:
@@ -95,30 +83,15 @@ class MeanTimes:
         self.counts[rows] += 1
         self.longest = max(self.longest, float(times.max(initial=0.0)))
 
-    def add(self, count: int) -> None:
-        """Appends clients without times."""
-        self.totals, self.counts = append_rows(self.totals, count, 0.0), append_rows(self.counts, count, 0)
-
     def forget(self, rows: IntArray) -> None:
         """Removes the times of these clients.
 
         If they have times, the longest time of all may be theirs: it becomes the largest mean time of the others.
         """
         had_times = self.counts[rows].any()
-        self.totals[rows] = 0.0
-        self.counts[rows] = 0
+        super().forget(rows)
         if had_times:
             self.longest = float(self.means().max(initial=0.0))
-
-    def state(self) -> dict[str, Any]:
-        """Returns the sums, the counts and the longest time."""
-        return {"totals": self.totals.copy(), "counts": self.counts.copy(), "longest": self.longest}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores the sums, the counts and the longest time."""
-        totals, counts = load_array(state, "totals", self.totals), load_array(state, "counts", self.counts)
-        self.longest = load_number(state, "longest")
-        self.totals, self.counts = totals, counts
 
 
 def as_share(field: str, value: object) -> float:
@@ -129,16 +102,3 @@ def as_share(field: str, value: object) -> float:
 def part_of(share: float, count: int) -> int:
     """Returns share · count rounded down; rounding errors are ignored, so that 0.29 of 100 is 29."""
     return int(share * count + 1e-9)
-
-
-def append_rows(array: npt.NDArray[Any], count: int, initial: Any) -> Any:
-    """Returns `array` with `count` more entries of the value `initial`, for clients that join."""
-    return np.concatenate([array, np.full(count, initial, dtype=array.dtype)])
-
-
-def load_number(state: Mapping[str, Any], key: str) -> float:
-    """Returns a number from a saved state."""
-    value = np.asarray(saved_value(state, key))
-    if value.ndim or value.dtype.kind not in "biuf":
-        raise StateError(f"{key!r} of the saved state must be a number, got {state[key]!r}")
-    return float(value)

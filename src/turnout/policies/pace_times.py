@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from turnout.errors import OfferError
-from turnout.kernel.arrays import FloatArray, IntArray, load_array
+from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.pace.prices import Pace, PacedCohort, paced_cohort_of_contexts, paced_cohort_of_times
 from turnout.kernel.pace.usual import UsualContexts, UsualTimes
 from turnout.kernel.rounds import RoundOffer, RoundReport
-from turnout.policies.base import prefixed, subset
+from turnout.policies.base import Memory
 
 
-class PaceTimes(ABC):
+class PaceTimes(Memory, ABC):
     """The time of each client in a round, and its usual time."""
 
     usual: UsualContexts | UsualTimes
+
+    def __init__(self, clients: int, usual: UsualContexts | UsualTimes) -> None:
+        super().__init__(clients)
+        self.usual = usual
+        self._remember_part("usual", usual, usual.forget)
 
     @abstractmethod
     def times(self, offer: RoundOffer) -> FloatArray:
@@ -38,33 +41,16 @@ class PaceTimes(ABC):
         """Learns from the outcome of a round."""
         self.usual.learn_from(report)
 
-    def add(self, count: int) -> None:
-        """Appends clients without history."""
-        self.usual.add(count)
-
-    def forget(self, rows: IntArray) -> None:
-        """Removes what was learned about these clients."""
-        self.usual.forget(rows)
-
-    def state(self) -> dict[str, Any]:
-        """Returns what was learned, as plain arrays."""
-        return prefixed("usual", self.usual.state())
-
-    def checked(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns a saved state after checking its shapes."""
-        return prefixed("usual", self.usual.checked(subset(state, "usual")))
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores what `checked` returned."""
-        self.usual.restore(subset(state, "usual"))
-
 
 class LearnedTimes(PaceTimes):
     """Times that a model predicts in the client's context of the round, and in its usual context."""
 
+    usual: UsualContexts
+
     def __init__(self, model: ExchangeTimeModel, exploration: float) -> None:
+        super().__init__(model.clients, UsualContexts(model.clients, model.features))
         self.model, self.exploration = model, exploration
-        self.usual: UsualContexts = UsualContexts(model.clients, model.features)
+        self._remember_part("model", model, None)
 
     def times(self, offer: RoundOffer) -> FloatArray:
         """Returns the optimistic times; without exploration, the predicted times, not below 0."""
@@ -85,36 +71,19 @@ class LearnedTimes(PaceTimes):
         super().learn_from(report)
         self.model.learn_from(report)
 
-    def add(self, count: int) -> None:
-        """Appends clients without history."""
-        super().add(count)
-        self.model.add(count)
-
     def forget(self, rows: IntArray) -> None:
         """Removes what was learned about these clients, from the fleet-wide regression too."""
         self.model.forget(rows, samples=int(self.usual.sums[-1, rows].sum()))
         super().forget(rows)
 
-    def state(self) -> dict[str, Any]:
-        """Returns the model and the sums of contexts."""
-        return {**super().state(), **prefixed("model", self.model.state())}
-
-    def checked(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns a saved state after checking its shapes."""
-        model = {name: load_array(state, f"model.{name}", array) for name, array in self.model.state().items()}
-        return {**super().checked(state), **prefixed("model", model)}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores the model and the sums of contexts."""
-        super().restore(state)
-        self.model.restore(subset(state, "model"))
-
 
 class ExpectedTimes(PaceTimes):
     """True expected times, which only simulated worlds know; the usual time is the mean of a client's own times."""
 
+    usual: UsualTimes
+
     def __init__(self, clients: int) -> None:
-        self.usual: UsualTimes = UsualTimes(clients)
+        super().__init__(clients, UsualTimes(clients))
 
     def times(self, offer: RoundOffer) -> FloatArray:
         """Returns the true expected times."""

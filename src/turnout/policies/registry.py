@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeGuard, TypeVar
 
-from turnout.errors import PluginError, SettingError, suggestion
+from turnout.errors import PluginError, SettingError
 from turnout.kernel.guarantee import Guarantee
 from turnout.plugins import Kind, Registry, is_module_name
 from turnout.policies import signatures
@@ -136,14 +136,7 @@ def build_policy(name: str, clients: int, **settings: Any) -> SelectionPolicy:
     build = REGISTRY.get(name)
     if _is_wrapper_class(build):
         return build.named(clients, build_policy, **settings)
-    known = signatures.setting_names(build)
-    for setting in settings:
-        if setting not in known and not signatures.accepts_any_setting(build):
-            hint = suggestion(setting, known)
-            raise SettingError(f"{name} has no setting {setting!r}{hint}; it has {', '.join(known)}")
-    for setting in signatures.required_settings(build):
-        if setting not in settings:
-            raise SettingError(f"{name} needs the setting {setting!r}")
+    signatures.check_settings(name, build, settings)
     policy = build(clients, **settings)
     if not isinstance(policy, SelectionPolicy):
         raise SettingError(f"{name} built {policy!r}, which is not a SelectionPolicy")
@@ -183,9 +176,8 @@ def policy_parts(name: str, settings: Mapping[str, Any]) -> Iterator[str]:
 def setting_names(name: str) -> list[str]:
     """Returns the names of the settings of a policy or wrapper; none if the name is unknown."""
     build = _known(name)
-    if _is_wrapper_class(build):
-        return ["policy", "settings", *build.own_settings()]
-    return [] if build is None else signatures.setting_names(build)
+    inner = ["policy", "settings"] if _is_wrapper_class(build) else []
+    return [] if build is None else [*inner, *signatures.setting_names(build)]
 
 
 def setting_default(name: str, setting: str) -> Any:

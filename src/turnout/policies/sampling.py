@@ -1,4 +1,4 @@
-"""Weighted sampling without replacement, and selection of the smallest values with random tie-breaking."""
+"""Weighted sampling without replacement."""
 
 from __future__ import annotations
 
@@ -36,20 +36,3 @@ def weighted_sample_linear(weights: FloatArray, keys: FloatArray, count: int) ->
     """The same as `weighted_sample`, for non-negative weights instead of their logarithms."""
     with np.errstate(divide="ignore"):
         return weighted_sample(np.log(weights), keys, count)
-
-
-def lowest(values: FloatArray, tie_break: FloatArray, count: int) -> IntArray:
-    """Returns ascending positions of the `count` smallest values; the smaller `tie_break` decides between equals.
-
-    >>> lowest(np.array([1.0, 7.0, 1.0, 1.0]), np.array([0.9, 0.0, 0.1, 0.2]), 2)
-    array([2, 3])
-    """
-    if count >= len(values):
-        return np.arange(len(values))
-    if count == 0:
-        return np.empty(0, dtype=np.int64)
-    bound = np.partition(values, count - 1)[count - 1]
-    below = np.flatnonzero(values < bound)
-    equals = np.flatnonzero(values == bound)
-    more = equals[smallest(tie_break[equals], count - len(below))]
-    return np.sort(np.concatenate([below, more]))

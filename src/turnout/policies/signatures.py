@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
+
+from turnout.errors import SettingError, suggestion
 
 #: Parameters of a constructor that are not settings.
 NOT_SETTINGS = ("clients", "policy")
 
 
-def setting_names(build: Callable[..., Any]) -> list[str]:
+@cache
+def setting_names(build: Callable[..., Any]) -> tuple[str, ...]:
     """Returns the names of the settings, including those of a `**settings: Unpack[TypedDict]` parameter.
 
     >>> from turnout.policies import WithGuarantee
     >>> setting_names(WithGuarantee)[:3]
-    ['guaranteed_rate', 'urgency', 'tolerance']
+    ('guaranteed_rate', 'urgency', 'tolerance')
     """
-    return list(_setting_names(build))
-
-
-@cache
-def _setting_names(build: Callable[..., Any]) -> tuple[str, ...]:
     names: list[str] = []
     for index, parameter in enumerate(inspect.signature(build).parameters.values()):
         if parameter.kind is parameter.VAR_KEYWORD:
@@ -45,19 +43,35 @@ def accepts_any_setting(build: Callable[..., Any]) -> bool:
     )
 
 
-def required_settings(build: Callable[..., Any]) -> list[str]:
-    """Returns the names of the settings without a default."""
-    return list(_required_settings(build))
-
-
 @cache
-def _required_settings(build: Callable[..., Any]) -> tuple[str, ...]:
+def required_settings(build: Callable[..., Any]) -> tuple[str, ...]:
+    """Returns the names of the settings without a default."""
     parameters = inspect.signature(build).parameters
     return tuple(
         name
         for name in setting_names(build)
         if name in parameters and parameters[name].default is inspect.Parameter.empty
     )
+
+
+def check_settings(name: str, build: Callable[..., Any], settings: Mapping[str, Any], *others: str) -> None:
+    """Raises SettingError if a setting is unknown or missing.
+
+    Args:
+        name: The name of what is built, for the message.
+        build: What builds it.
+        settings: Its settings.
+        others: The names of settings that were taken out before.
+    """
+    known = setting_names(build)
+    for setting in settings:
+        if setting not in known and not accepts_any_setting(build):
+            raise SettingError(
+                f"{name} has no setting {setting!r}{suggestion(setting, known)}; it has {', '.join((*others, *known))}"
+            )
+    for setting in required_settings(build):
+        if setting not in settings:
+            raise SettingError(f"{name} needs the setting {setting!r}")
 
 
 def setting_default(build: Callable[..., Any], name: str) -> Any:

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, as_count, as_floats, refuse_where, require_length
 from turnout.kernel.rounds import RoundReport
-from turnout.policies.base import SelectionPolicy
-from turnout.policies.observations import LastLosses, append_rows
+from turnout.policies.base import CohortPolicy
+from turnout.policies.observations import LastLosses
 
 
-class SizedPolicy(SelectionPolicy):
+class SizedPolicy(CohortPolicy):
     """Selects `cohort_size` clients, and knows the data size of each: `sizes`, or None if all are equal."""
 
-    def __init__(self, clients: int, *, cohort_size: int, sizes: npt.ArrayLike | None) -> None:
-        super().__init__(clients)
-        self.cohort_size: int = as_count("cohort_size", cohort_size, SettingError)
+    def __init__(self, clients: int, *, cohort_size: int, sizes: npt.ArrayLike | None, seed: int = 0) -> None:
+        super().__init__(clients, cohort_size=cohort_size, seed=seed)
         self._sizes_given = sizes is not None
         self.sizes = per_client_setting("sizes", sizes, self.clients)
 
@@ -32,37 +28,21 @@ class SizedPolicy(SelectionPolicy):
                 "policy with the sizes of all clients, or with sizes=None"
             )
         super().add(count)
-        self.sizes = append_rows(self.sizes, count, 1.0)
+        self.sizes = np.append(self.sizes, np.ones(count))
 
 
 class LossBasedPolicy(SizedPolicy):
     """Selects by the last loss of each client, and keeps no other state."""
 
-    def __init__(self, clients: int, *, cohort_size: int, sizes: npt.ArrayLike | None) -> None:
-        super().__init__(clients, cohort_size=cohort_size, sizes=sizes)
+    def __init__(self, clients: int, *, cohort_size: int, sizes: npt.ArrayLike | None, seed: int) -> None:
+        super().__init__(clients, cohort_size=cohort_size, sizes=sizes, seed=seed)
         self.losses = LastLosses(self.clients)
+        self._remember_part("losses", self.losses, self.losses.forget)
 
     def tell(self, report: RoundReport) -> None:
         """Stores the reported losses."""
-        self.check_report(report)
+        super().tell(report)
         self.losses.learn_from(report)
-
-    def add(self, count: int) -> None:
-        """Appends clients that have had no turn."""
-        super().add(count)
-        self.losses.add(count)
-
-    def forget(self, rows: npt.ArrayLike) -> None:
-        """Removes the losses of these clients."""
-        self.losses.forget(self._rows(rows))
-
-    def state(self) -> dict[str, Any]:
-        """Returns the last losses."""
-        return self.losses.state()
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores the last losses."""
-        self.losses.restore(state)
 
 
 def per_client_setting(field: str, values: npt.ArrayLike | None, clients: int) -> FloatArray:

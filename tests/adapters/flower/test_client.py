@@ -147,22 +147,16 @@ def test_a_client_that_used_all_cpu_time_itself_leaves_all_cores_free(
     assert machine_status(context())["free_cpu"] == 2.0
 
 
-def test_without_psutil_the_load_tells_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    monkeypatch.setattr(os, "getloadavg", lambda: (3.5, 0.0, 0.0), raising=False)
-    assert machine_status(context()) == {"free_cpu": 4.5, "bandwidth": 1.0}
-
-
-def test_where_nothing_tells_of_the_load_all_cores_are_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    monkeypatch.delattr(os, "getloadavg", raising=False)
-    assert machine_status(context()) == {"free_cpu": 1.0, "bandwidth": 1.0}
-
-
-def test_a_machine_that_is_busy_is_slow_and_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(os, "getloadavg", lambda: (40.0, 0.0, 0.0), raising=False)
-    assert machine_status(context())["free_cpu"] == 0.05
+@pytest.mark.parametrize(("cores", "load", "free"), [(8, 3.5, 4.5), (2, 40.0, 0.05), (None, None, 1.0)])
+def test_without_psutil_the_load_if_there_is_one_tells_of_the_cores(
+    monkeypatch: pytest.MonkeyPatch, cores: int | None, load: float | None, free: float
+) -> None:
+    """A machine that is busy is slow and not gone; where nothing tells of the load, all cores are free."""
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0), raising=False)
+    if load is None:
+        monkeypatch.delattr(os, "getloadavg")
+    assert machine_status(context()) == {"free_cpu": free, "bandwidth": 1.0}
 
 
 def test_bandwidth_is_unknown_without_an_active_network_interface(

@@ -101,12 +101,6 @@ def test_if_nobody_is_eligible_the_error_says_so(open_fleet: OpenFleet, clock: C
     assert clock.now - start <= 21
 
 
-@pytest.mark.parametrize("eligible", ["berlin", {"location": "berlin"}, {"location": []}, {"location": 5}])
-def test_invalid_groups_are_refused(open_fleet: OpenFleet, eligible: Any) -> None:
-    with pytest.raises(SettingError, match="eligible"):
-        FairSelection(open_to_all(), open_fleet(), eligible=eligible)
-
-
 # Policies with groups
 
 
@@ -163,8 +157,3 @@ def test_clients_that_join_are_entered_into_their_groups_before_the_next_round(o
     assert scheduler.settings.settings["groups"] == ["berlin", "paris", "berlin", None, "rome"]
     assert [amendment.round for amendment in amendments_of(scheduler)] == [0, 3]
     assert not any("places are reserved" in text for text in scheduler.status().notices)
-
-
-def test_groups_need_a_fleet_with_a_quota(open_fleet: OpenFleet) -> None:
-    with pytest.raises(SettingError, match=r"groups needs a fleet with the policy 'quota', and .* has fair-pace"):
-        FairSelection(open_to_all(), open_fleet(policy="fair-pace"), groups="location")

@@ -17,7 +17,7 @@ from adapters.flower.in_process import (
 )
 from turnout.adapters.flower import FairSelection
 from turnout.adapters.flower.discovery.identity import KeyBook
-from turnout.errors import SettingError, StateError
+from turnout.errors import StateError
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -149,8 +149,3 @@ def test_a_damaged_file_of_keys_is_refused(open_fleet: OpenFleet) -> None:
         path.write_text(damaged)
         with pytest.raises(StateError, match=r"cannot read the keys of the clients in .*Restore the file"):
             FairSelection(open_to_all(), scheduler, duplicates="refuse")
-
-
-def test_an_unknown_setting_for_duplicates_is_refused(open_fleet: OpenFleet) -> None:
-    with pytest.raises(SettingError, match="duplicates must be 'replace' or 'refuse', got 'first'"):
-        FairSelection(open_to_all(), open_fleet(), duplicates="first")  # type: ignore[arg-type]

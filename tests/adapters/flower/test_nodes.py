@@ -24,7 +24,7 @@ from adapters.flower.in_process import (
     plain_app,
     turns_of,
 )
-from turnout.adapters.flower import FairSelection, clients_of, identify_clients
+from turnout.adapters.flower import FairSelection, identify_clients
 from turnout.adapters.flower.client import Status, with_status
 from turnout.adapters.flower.discovery.identity import describe_nodes
 from turnout.adapters.flower.discovery.statuses import FIRST_CAPACITY, StatusTable
@@ -485,7 +485,6 @@ def test_identify_clients_returns_the_node_of_each_client_that_answers(clock: Cl
     grid.client("c1").trouble, grid.client("c1").troubled = "silent", ("query",)
     assert identify_clients(grid, patience=4.0) == {"777": 777, "c0": 100}
     assert clock.now - start == pytest.approx(4.0)
-    assert clients_of is identify_clients
 
 
 def test_the_table_of_statuses_grows_and_keeps_its_values() -> None:

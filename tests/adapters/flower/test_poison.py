@@ -31,7 +31,7 @@ from turnout.adapters.flower.client import with_status
 from turnout.adapters.flower.resume.saved_run import RunFiles
 from turnout.adapters.flower.rounds.arrays import model_problem
 from turnout.adapters.flower.rounds.replies import ReplyJudge
-from turnout.errors import SettingError, TrainingError
+from turnout.errors import TrainingError
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -400,11 +400,6 @@ def test_rounds_in_which_no_reply_can_be_used_count_as_failed(open_fleet: OpenFl
     endless = FairSelection(open_to_all(), scheduler, max_failed_rounds=None, resume=False)
     endless.start(grid, model(0.0), num_rounds=20)
     assert scheduler.round == 25
-
-
-def test_an_invalid_number_of_failed_rounds_is_refused(open_fleet: OpenFleet) -> None:
-    with pytest.raises(SettingError, match="max_failed_rounds"):
-        FairSelection(open_to_all(), open_fleet(), max_failed_rounds=0)
 
 
 # Evaluation

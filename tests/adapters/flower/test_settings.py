@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.util
 import json
 import os
-import runpy
 import subprocess
 import sys
 from functools import partial
@@ -27,7 +24,7 @@ from flwr.serverapp.strategy import (
 import turnout
 from adapters.flower.conftest import OpenFleet
 from adapters.flower.in_process import Clock, InProcessGrid, Spy, model, named_nodes, open_to_all, partitions, weights
-from turnout.adapters.flower import FairSelection, requirement
+from turnout.adapters.flower import FairSelection
 from turnout.errors import SettingError
 from turnout.lab import PaperWorld
 
@@ -122,20 +119,43 @@ def test_a_strategy_of_the_older_interface_is_refused(open_fleet: OpenFleet) -> 
         FairSelection(older, open_fleet())
 
 
+INELIGIBLE: list[Any] = ["berlin", {"location": "berlin"}, {"location": []}, {"location": 5}]
+SLOTS: dict[str, Any] = {"settings": {"guaranteed_rate": 0.05}, "concurrency": 2, "deadline": None}
+
+
 @pytest.mark.parametrize(
-    ("settings", "problem"),
+    ("fleet", "settings", "problem"),
     [
-        ({"context": "sometimes"}, "context must be 'reply' or 'query', not 'sometimes'"),
-        ({"nodes": 0}, "nodes"),
-        ({"poll": 0.0}, "poll"),
-        ({"patience": float("nan")}, "patience"),
-        ({"status_timeout": 0}, "status_timeout"),
-        ({"evaluate_deadline": -1.0}, "evaluate_deadline"),
+        ({}, {"context": "sometimes"}, "context must be 'reply' or 'query', not 'sometimes'"),
+        ({}, {"duplicates": "first"}, "duplicates must be 'replace' or 'refuse', got 'first'"),
+        ({}, {"nodes": 0}, "nodes"),
+        ({}, {"poll": 0.0}, "poll"),
+        ({}, {"patience": float("nan")}, "patience"),
+        ({}, {"status_timeout": 0}, "status_timeout"),
+        ({}, {"evaluate_deadline": -1.0}, "evaluate_deadline"),
+        ({}, {"max_failed_rounds": 0}, "max_failed_rounds"),
+        *(({}, {"eligible": wrong}, "eligible") for wrong in INELIGIBLE),
+        ({}, {"groups": "location"}, r"groups needs a fleet with the policy 'quota', and .* has fair-pace"),
+        ({}, {"save": lambda _: 1}, "save and load must both be functions"),
+        ({}, {"load": lambda *_: None}, "save and load must both be functions"),
+        ({}, {"save": False, "load": print}, "save and load must both be functions"),
+        (
+            {},
+            {"updates_per_version": 4},
+            r"updates_per_version needs a fleet without rounds.*Scheduler.open\(…, concurrency=8\)",
+        ),
+        (SLOTS, {"updates_per_version": 0}, "updates_per_version"),
+        (SLOTS, {"discount": -1.0}, "discount"),
+        (SLOTS, {"evaluate_every": 0}, "evaluate_every"),
+        (SLOTS, {"context": "query"}, "context='query' needs a fleet with rounds"),
+        ({**SLOTS, "deadline": 9.0}, {"simulated": PaperWorld()}, "create the fleet without deadline"),
     ],
 )
-def test_invalid_arguments_are_refused(open_fleet: OpenFleet, settings: dict[str, Any], problem: str) -> None:
+def test_invalid_arguments_are_refused(
+    open_fleet: OpenFleet, fleet: dict[str, Any], settings: dict[str, Any], problem: str
+) -> None:
     with pytest.raises(SettingError, match=problem):
-        FairSelection(open_to_all(), open_fleet(), **settings)
+        FairSelection(open_to_all(), open_fleet(**fleet), **settings)
 
 
 # Evaluation
@@ -266,34 +286,6 @@ def test_the_strategy_is_not_called_for_an_empty_cohort(open_fleet: OpenFleet) -
 
 
 # Installation
-
-
-def test_without_flower_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'turnout\[flower\]'") as error:
-        runpy.run_path(str(requirement.__file__))
-    assert error.value.name == "flwr"
-
-
-@pytest.mark.parametrize("version", ["1.21.0", "1.9.0", "0.18.0"])
-def test_a_flower_version_that_is_too_old_is_refused(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
-    with pytest.raises(ImportError, match=f"Flower {version} is too old: turnout needs 1.22 or newer"):
-        runpy.run_path(str(requirement.__file__))
-
-
-@pytest.mark.parametrize("version", ["1.22.0", "1.41.0", "1.50.0.dev20270101", "2.0rc1"])
-def test_newer_flower_versions_are_accepted(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    monkeypatch.setattr(importlib.metadata, "version", lambda _: version)
-    assert runpy.run_path(str(requirement.__file__))["OLDEST"] == (1, 22)
-
-
-def test_a_flower_build_without_version_metadata_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> str:
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "version", missing)
-    assert runpy.run_path(str(requirement.__file__))["OLDEST"] == (1, 22)
 
 
 def python(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:

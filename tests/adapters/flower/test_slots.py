@@ -107,7 +107,7 @@ def test_every_so_many_updates_make_a_version(open_fleet: OpenFleet) -> None:
 
 def test_the_buffer_is_the_concurrency_unless_it_is_set(open_fleet: OpenFleet) -> None:
     spy = AsyncSpy()
-    start(open_fleet(**SLOTS), InProcessGrid(named_nodes(4)), spy, concurrency=2)
+    start(open_fleet(**SLOTS), InProcessGrid(named_nodes(4)), spy)
     assert [len(replies) for replies in spy.aggregated] == [2] * 3
 
 
@@ -281,11 +281,17 @@ def test_without_checks_a_reply_with_another_metric_is_used_without_rounds_too(o
     assert len({node for nodes in strategy.aggregated for node in nodes}) == 3
 
 
-def test_a_message_that_cannot_be_sent_is_a_failure(open_fleet: OpenFleet) -> None:
+@pytest.mark.parametrize(
+    ("trouble", "versions", "why"),
+    [("unsent", 6, "the message could not be sent"), ("silent", 40, "no reply within 20 s")],
+)
+def test_a_message_that_cannot_be_sent_or_has_no_reply_within_the_timeout_is_a_failure(
+    open_fleet: OpenFleet, trouble: Any, versions: int, why: str
+) -> None:
     scheduler, grid = open_fleet(**SLOTS), InProcessGrid(named_nodes(3))
-    grid.client("c1").trouble = "unsent"
-    start(scheduler, grid, versions=6)
-    assert scheduler.history("c1")[0].why == "the message could not be sent"
+    grid.client("c1").trouble = trouble
+    start(scheduler, grid, versions=versions, timeout=20)
+    assert scheduler.history("c1")[0].why == why
 
 
 def test_a_late_client_frees_its_slot_and_its_true_time_is_learned(
@@ -327,13 +333,6 @@ def test_a_policy_without_a_guarantee_is_summarised_without_a_promise(
     assert "updates with a mean staleness of" in caplog.text
     assert "; promise " not in caplog.text
     assert not [name for name in result.train_metrics_clientapp[1] if "promise" in name or "behind" in name]
-
-
-def test_a_silent_client_without_a_deadline_fails_after_the_timeout(open_fleet: OpenFleet) -> None:
-    scheduler, grid = open_fleet(**SLOTS), InProcessGrid(named_nodes(3))
-    grid.client("c1").trouble = "silent"
-    start(scheduler, grid, versions=40, timeout=20)
-    assert scheduler.history("c1")[0].why == "no reply within 20 s"
 
 
 def test_a_fleet_that_only_fails_ends_the_run_which_can_be_resumed(open_fleet: OpenFleet) -> None:
@@ -560,26 +559,6 @@ def test_strategies_that_need_rounds_are_refused(open_fleet: OpenFleet, strategy
 @pytest.mark.parametrize("kind", [Declared, Renamed])
 def test_a_declaration_or_the_methods_of_flower_are_enough(open_fleet: OpenFleet, kind: type[FedAvg]) -> None:
     start(open_fleet(**SLOTS), InProcessGrid(named_nodes(3)), open_to_all(kind, fraction_evaluate=0.0))
-
-
-@pytest.mark.parametrize(
-    ("fleet", "settings", "problem"),
-    [
-        ({}, {"concurrency": 4}, r"concurrency needs a fleet without rounds.*Scheduler.open\(…, concurrency=4\)"),
-        ({}, {"updates_per_version": 4}, r"updates_per_version needs a fleet without rounds"),
-        (SLOTS, {"concurrency": 3}, "concurrency must be that of the fleet, 2, got 3"),
-        (SLOTS, {"updates_per_version": 0}, "updates_per_version"),
-        (SLOTS, {"discount": -1.0}, "discount"),
-        (SLOTS, {"evaluate_every": 0}, "evaluate_every"),
-        (SLOTS, {"context": "query"}, "context='query' needs a fleet with rounds"),
-        ({**SLOTS, "deadline": 9.0}, {"simulated": PaperWorld()}, "create the fleet without deadline"),
-    ],
-)
-def test_settings_that_do_not_fit_the_fleet_are_refused(
-    open_fleet: OpenFleet, fleet: dict[str, Any], settings: dict[str, Any], problem: str
-) -> None:
-    with pytest.raises(SettingError, match=problem):
-        FairSelection(open_to_all(), open_fleet(**fleet), **settings)
 
 
 def test_models_without_differences_are_refused(open_fleet: OpenFleet) -> None:

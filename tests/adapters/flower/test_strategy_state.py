@@ -197,12 +197,6 @@ def test_a_state_that_cannot_be_stored_is_refused_before_the_first_round(folder:
         assert scheduler.round == 0
 
 
-@pytest.mark.parametrize("settings", [{"save": lambda _: 1}, {"load": lambda *_: None}, {"save": False, "load": print}])
-def test_save_and_load_must_both_be_functions(folder: Path, settings: dict[str, Any]) -> None:
-    with pytest.raises(SettingError, match="save and load must both be functions"):
-        play(folder / "fleet.turnout", open_to_all(), **settings)
-
-
 def test_a_strategy_must_have_both_hooks_or_neither(folder: Path) -> None:
     class Half(FedAvg):
         def state_dict(self) -> dict[str, Any]:

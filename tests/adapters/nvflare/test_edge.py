@@ -174,7 +174,7 @@ def test_the_next_job_begins_with_the_turns_that_were_running(clock: Clock, flee
     edge = server(clock, fleet, seconds)
     edge.run(50)
     scheduler = fleet_of(edge)
-    assert scheduler.history(round=running[0].id)[0].why == "was not available when the server restarted"
+    assert scheduler.history(round=running[0].id)[0].why == "was not connected when the server restarted"
     assert {scheduler.history(round=turn.id)[0].kind for turn in running[1:]} == {"arrived"}
     close(edge)
 

@@ -24,7 +24,7 @@ from adapters.nvflare.in_process import REQUEST_INTERVAL, Job, Work, always, in_
 from tracking.recording import Recording
 from turnout.adapters.nvflare.clients import ClientDirectory
 from turnout.adapters.nvflare.rounds import FleetRounds, TaskEnd
-from turnout.adapters.nvflare.selection import _content_of, _is_empty_model, _limit
+from turnout.adapters.nvflare.selection import _content_of, _limit, _model_problem
 from turnout.errors import SettingError
 from turnout.live import PAPER_FEATURES, FleetReader, Scheduler, Turn
 from turnout.live._internals import examine
@@ -192,13 +192,22 @@ def test_a_result_that_the_controller_does_not_accept_is_a_failure(make_job: Mak
     assert (turn.kind, turn.why) == ("failed", "its result could not be processed: ValueError('three columns')")
 
 
-def test_a_model_without_parameters_is_a_failure(make_job: MakeJob, fleet: str) -> None:
-    job = make_job(a=always(seconds=3), b=always(seconds=1, params={}))
+@pytest.mark.parametrize(
+    ("params", "why"),
+    [
+        ({}, "returned a model without parameters"),
+        ({"w": np.array([np.nan])}, "its result cannot be used: its array 'w' contains values that are not finite"),
+    ],
+)
+def test_a_model_that_cannot_be_aggregated_is_a_failure(
+    make_job: MakeJob, fleet: str, params: dict[str, Any], why: str
+) -> None:
+    job = make_job(a=always(seconds=3), b=always(seconds=1, params=params))
     controller = fedavg(fleet)
     job.run(controller)
     assert job.engine.panics == []
     assert controller.saved == [1.0]
-    assert turns_of(fleet, "b")[0].why == "returned a model without parameters"
+    assert turns_of(fleet, "b")[0].why == why
     assert turns_of(fleet, "a")[0].kind == "arrived"
 
 
@@ -547,7 +556,7 @@ def test_a_client_of_an_interrupted_round_that_is_gone_fails(make_job: MakeJob, 
     job.run(fedavg(fleet))
     again = make_job(a=always())
     again.run(fedavg(fleet))
-    assert turns_of(fleet, "b")[0].why == "was not connected when the job was restarted"
+    assert turns_of(fleet, "b")[0].why == "was not connected when the server restarted"
     assert rounds_of(fleet) == 1
 
 
@@ -657,11 +666,14 @@ def test_settings_are_refused_before_the_job_is_submitted() -> None:
         fedavg("fleet.turnout")
 
 
-def test_only_a_model_without_parameters_is_empty() -> None:
-    assert not _is_empty_model(None)
+def test_models_are_checked_and_other_results_are_not() -> None:
+    sent = Task("train", DXO(DataKind.WEIGHTS, data={"mask": np.array([-np.inf])}).to_shareable())
+    finite, broken = {"a": 1.0, "mask": np.array([-np.inf])}, {"a": np.array([np.inf])}
+    assert _model_problem(None, sent) is None
     for kind, is_model in ((DataKind.WEIGHTS, True), (DataKind.WEIGHT_DIFF, True), (DataKind.METRICS, False)):
-        assert _is_empty_model(DXO(kind, data={})) == is_model
-        assert not _is_empty_model(DXO(kind, data={"a": 1.0}))
+        assert _model_problem(DXO(kind, data=finite), sent) is None
+        for data in ({}, broken):
+            assert (_model_problem(DXO(kind, data=data), sent) is not None) == is_model
 
 
 def test_only_what_is_in_the_format_of_nvflare_has_a_content() -> None:

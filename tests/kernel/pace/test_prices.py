@@ -204,7 +204,7 @@ def test_forgotten_and_new_clients_begin_with_their_first_round() -> None:
     assert presence.of(1, 9) == (0, 0)
     assert presence.of(0, 9) == (9, 9)
     restored = Presence(3)
-    restored.restore(restored.checked(presence.state()))
+    restored.restore(presence.state())
     np.testing.assert_array_equal(
         restored.longest_absence(np.array([12, 12, 3])), presence.longest_absence(np.array([12, 12, 3]))
     )

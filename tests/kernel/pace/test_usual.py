@@ -78,8 +78,8 @@ def test_a_state_of_another_shape_is_refused() -> None:
     usual.add(2)
     assert usual.sums.shape == (3, 5)
     state = usual.state()
-    usual.restore(usual.checked(state))
+    usual.restore(state)
     with pytest.raises(StateError, match="sums"):
-        UsualContexts(3, 2).checked(state)
+        UsualContexts(3, 2).restore(state)
     with pytest.raises(StateError, match="fleet"):
-        usual.checked({"sums": state["sums"]})
+        usual.restore({"sums": state["sums"]})

@@ -1,11 +1,8 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from policies.examples import Contract
 from turnout import RoundOffer
-from turnout.errors import SettingError
 from turnout.policies import DataSize
 
 SIZES = [1.0, 2.0, 3.0, 4.0]
@@ -48,10 +45,3 @@ def test_clients_without_data_are_selected_last() -> None:
         assert {tuple(policy.ask(offer_to(4, round_)).clients.tolist()) for round_ in range(1, 50)} == {(1, 3)}
         larger = DataSize(4, cohort_size=3, sizes=[0, 1, 0, 5], replacement=replacement)
         assert len({tuple(larger.ask(offer_to(4, round_)).clients.tolist()) for round_ in range(1, 50)}) == 2
-
-
-def test_replacement_satisfies_the_contract_of_policies(contract: Contract) -> None:
-    sizes = [float(row % 5) for row in range(40)]
-    contract(lambda: DataSize(40, sizes=sizes, replacement=True))
-    with pytest.raises(SettingError, match="replacement must be True or False, got 1"):
-        DataSize(4, replacement=1)  # type: ignore[arg-type]

@@ -15,6 +15,7 @@ from turnout.kernel.cohort import as_exact
 from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.lab import PaperWorld, play
+from turnout.policies import FairOracle
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.explanation import explain_choice
 from turnout.policies.explain.margin import SelectionMargin, selection_margin
@@ -234,8 +235,8 @@ def check_missing_debt(policy: SelectionPolicy, offer: RoundOffer, row: int, mis
 
 
 def test_the_sentence_names_seconds_turns_and_clients() -> None:
-    policy = make_policy("fair-oracle", 3, cohort_size=1, guaranteed_rate="1/4", speed_weight=20.0)
-    policy.queues.advance([0])  # type: ignore[attr-defined]
+    policy = FairOracle(3, cohort_size=1, guaranteed_rate="1/4", speed_weight=20.0)
+    policy.debts.advance([0])
     offer = RoundOffer(2, np.ones(3, dtype=np.bool_), np.ones((3, 3)), expected_times=np.array([1.0, 9.0, 4.1]))
     selection = policy.ask(offer)
     assert selection.clients.tolist() == [0]

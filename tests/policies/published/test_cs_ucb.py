@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.examples import Contract
 from turnout import RoundReport
-from turnout.errors import InfeasiblePromise, SettingError, StateError
 from turnout.policies import CSUCB, CSUCBQ
 from turnout.policies.small_fleet import SmallFleet
 
@@ -121,27 +119,3 @@ def test_the_reasons_are_the_terms_of_the_index() -> None:
     rewards = 1 - selection.reasons["optimistic"] / 20.0
     total = (0.9 * rewards + 0.1 * selection.reasons["owed"]).sum()
     assert float(selection.reasons["objective"]) == pytest.approx(-total)
-
-
-def test_infeasible_rates_and_invalid_settings_are_refused() -> None:
-    with pytest.raises(InfeasiblePromise):
-        CSUCBQ(100)
-    with pytest.raises(SettingError, match="fairness_weight must be above 0"):
-        CSUCBQ(40, fairness_weight=0)
-    with pytest.raises(SettingError, match="longest must be above 0"):
-        CSUCB(40, longest=0)
-
-
-def test_the_settings_of_live_fleets_satisfy_the_contract_of_policies(contract: Contract) -> None:
-    settings_of_fleets: Any = {"accrual": "available", "max_owed": 2, "counts": "completed", "longest": 15.0}
-    contract(lambda clients: CSUCBQ(clients, **settings_of_fleets))
-
-
-def test_a_state_that_does_not_fit_is_refused_and_changes_nothing() -> None:
-    policy = CSUCBQ(40)
-    turns_after(policy, 5)
-    before = policy.state()
-    for wrong in ({}, CSUCBQ(41).state(), {**before, "rewards.totals": np.zeros(3)}, {**before, "turns": np.zeros(3)}):
-        with pytest.raises(StateError):
-            policy.restore(wrong)
-        assert all(np.array_equal(before[key], policy.state()[key]) for key in before)

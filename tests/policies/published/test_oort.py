@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.examples import Contract
 from policies.literal_oort import LiteralOort, outcomes_of
 from turnout import RoundOffer, RoundReport
-from turnout.errors import SettingError, StateError
+from turnout.errors import SettingError
 from turnout.kernel.rounds import LateArrivals
 from turnout.policies import Oort
 from turnout.policies.small_fleet import SmallFleet
@@ -248,53 +247,9 @@ def test_slow_clients_are_selected_rarely() -> None:
     assert turns[30:].sum() < turns[:30].sum() / 3  # the slowest class takes three times as long as the others
 
 
-@pytest.mark.parametrize(
-    "chosen_settings",
-    [
-        {"max_turns": 2, "pacer_window": 3},
-        {"pacer_unit": "seconds", "pacer_start": 4.0},
-        {"cohort_size": 1000},
-        {"exploration": 0.0},
-    ],
-    ids=str,
-)
-def test_other_settings_satisfy_the_contract_of_policies(chosen_settings: dict[str, Any], contract: Contract) -> None:
-    contract(lambda clients: Oort(clients, **chosen_settings))
-
-
-@pytest.mark.parametrize(
-    ("chosen_settings", "complaint"),
-    [
-        ({"sizes": [1.0]}, "sizes has 1 rows, but there are 40 clients"),
-        ({"sizes": [-1.0] * 40}, r"sizes\[0\] = -1.0 must not be negative"),
-        ({"sizes": [0.0] * 40}, "sizes must not all be 0"),
-        ({"speeds": ["fast"] * 40}, "speeds must hold numbers"),
-        ({"exploration": 1.5}, "exploration must be at most 1"),
-        ({"clip": -0.1}, "clip must be at least 0"),
-        ({"pacer_unit": "hours"}, "pacer_unit must be 'share' or 'seconds', got 'hours'"),
-        ({"pacer_window": 0}, "pacer_window must be at least 1"),
-        ({"max_turns": 0}, "max_turns must be at least 1"),
-        ({"penalty": -1}, "penalty must be at least 0"),
-    ],
-)
-def test_invalid_settings_are_refused(chosen_settings: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(SettingError, match=complaint):
-        Oort(40, **chosen_settings)
-
-
 def test_no_client_can_join_if_sizes_or_speeds_are_given() -> None:
     for policy, setting in ((Oort(3, sizes=[1.0] * 3), "data sizes"), (Oort(3, speeds=[1.0] * 3), "speeds")):
         with pytest.raises(SettingError, match=f"oort has the {setting} of 3 clients, so 2 more cannot join"):
             policy.add(2)
         policy.add(0)
         assert policy.clients == 3
-
-
-def test_a_state_that_does_not_fit_is_refused_and_changes_nothing() -> None:
-    policy = Oort(4)
-    policy.tell(report_of(1, [0, 1], losses=[1.0, 2.0]))
-    before = policy.state()
-    for wrong in ({}, Oort(5).state(), {**before, "losses": np.zeros(3)}, {**before, "rounds": "many"}):
-        with pytest.raises(StateError):
-            policy.restore(wrong)
-        assert all(np.array_equal(before[key], policy.state()[key]) for key in before)

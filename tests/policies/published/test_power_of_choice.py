@@ -3,11 +3,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pytest
 
-from policies.examples import Contract
 from turnout import RoundOffer, RoundReport
-from turnout.errors import SettingError
 from turnout.kernel.randomness import round_rng
 from turnout.policies import PowerOfChoice
 from turnout.policies.small_fleet import SmallFleet
@@ -59,9 +56,3 @@ def test_with_all_clients_as_candidates_it_selects_the_largest_losses() -> None:
     selection = policy.ask(RoundOffer(2, known, np.ones((6, 3))))
     assert selection.clients.tolist() == [1, 4]
     assert selection.reasons["loss"].tolist() == [9.0, 8.0]
-
-
-def test_fewer_candidates_than_cohort_size_are_refused(contract: Contract) -> None:
-    with pytest.raises(SettingError, match=r"candidates must be at least cohort_size \(8\), got 7"):
-        PowerOfChoice(40, candidates=7)
-    contract(lambda clients: PowerOfChoice(clients, candidates=8))

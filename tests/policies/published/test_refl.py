@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from turnout import RoundOffer, RoundReport
-from turnout.errors import SettingError
 from turnout.kernel.randomness import round_rng
 from turnout.policies import REFL
 from turnout.policies.small_fleet import SmallFleet
@@ -62,8 +61,3 @@ def test_a_client_that_is_held_off_is_selected_if_no_other_is_left() -> None:
     policy.tell(RoundReport(1, np.array([0, 1]), contexts[:2], np.ones(2), available=available))
     assert 2 in policy.ask(RoundOffer(2, available, contexts)).clients
     assert len(policy.ask(RoundOffer(2, available, contexts)).clients) == 2
-
-
-def test_the_window_must_be_positive() -> None:
-    with pytest.raises(SettingError, match="window must be at least 1, not 0"):
-        REFL(4, window=0)

@@ -6,9 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from policies.examples import Contract
 from turnout import RoundOffer, RoundReport
-from turnout.errors import SettingError
 from turnout.kernel.randomness import round_rng
 from turnout.policies import TiFL
 from turnout.policies.small_fleet import SmallFleet
@@ -193,15 +191,3 @@ def test_the_next_tier_fills_the_cohort_if_a_tier_has_too_few_clients() -> None:
         selection = policy.ask(offer_to(10, round_))
         first, second = policy.order(round_)[:2].tolist()
         assert sorted(selection.reasons["tier"].tolist()) == sorted([first, first, second, second])
-
-
-def test_other_settings_satisfy_the_contract_of_policies(contract: Contract) -> None:
-    settings: Any = {"credits": 1, "tiers": 3, "interval": 1, "retier_every": 3, "profiling_rounds": 0}
-    contract(lambda clients: TiFL(clients, **settings))
-    contract(lambda clients: TiFL(clients, tiers=1))
-
-
-@pytest.mark.parametrize("wrong", [[1, 2], [0] * 5, [1, 1, 1, 1, -1], 0])
-def test_invalid_credits_are_refused(wrong: Any) -> None:
-    with pytest.raises(SettingError, match="credits must be"):
-        TiFL(40, credits=wrong)

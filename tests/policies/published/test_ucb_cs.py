@@ -5,9 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from policies.examples import Contract
 from turnout import RoundOffer, RoundReport
-from turnout.errors import SettingError
 from turnout.policies import UCBCS
 from turnout.policies.small_fleet import SmallFleet
 
@@ -70,11 +68,3 @@ def test_a_very_old_turn_gives_a_large_but_finite_index() -> None:
         policy.tell(RoundReport(round_, np.array([row]), np.ones((1, 3)), np.ones(1), losses=np.array([5.0])))
     assert np.isfinite(policy.index(90_001)).all()
     assert policy.ask(RoundOffer(90_001, np.ones(3, dtype=bool), np.ones((3, 3)))).clients.tolist() == [1]
-
-
-def test_other_settings_satisfy_the_contract_and_invalid_ones_are_refused(contract: Contract) -> None:
-    contract(lambda clients: UCBCS(clients, spread=0.5, forgetting=1.0))
-    with pytest.raises(SettingError, match="forgetting must be above 0"):
-        UCBCS(3, forgetting=0.0)
-    with pytest.raises(SettingError, match="spread must be at least 0"):
-        UCBCS(3, spread=-1.0)

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from policies.examples import late_arrivals
 from turnout import RBCSF, RoundReport
-from turnout.errors import SettingError, StateError
 from turnout.policies.rbcsf.change import ChangeDetector
 
 
@@ -67,13 +65,3 @@ def test_a_forgotten_and_a_new_client_have_no_history() -> None:
     sums = detector.state()["sums"]
     assert not sums[:, [0, 2]].any()
     assert sums[:, 1].any()
-
-
-def test_a_state_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(StateError, match="'sums' has shape"):
-        ChangeDetector(2, 8.0).checked(ChangeDetector(3, 8.0).state())
-
-
-def test_the_threshold_must_be_positive() -> None:
-    with pytest.raises(SettingError, match="change_threshold must be above 0, not -1"):
-        RBCSF(12, change_threshold=-1.0)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from turnout import RBCSF, RoundOffer, RoundReport
-from turnout.errors import SettingError
 from turnout.lab import PaperWorld, play
 from turnout.policies.rbcsf.horizon import Horizon
 
@@ -90,8 +89,3 @@ def test_clients_can_join_a_run_with_a_horizon() -> None:
     assert policy.horizon is not None
     assert (policy.horizon.backlog > 0).tolist() == [False, False, True, True, True, False, False, False]
     assert len(policy.ask(RoundOffer(2, np.ones(8, bool), np.ones((8, 3)))).clients) == 2
-
-
-def test_a_horizon_of_no_rounds_is_refused() -> None:
-    with pytest.raises(SettingError, match="horizon must be at least 1, not 0"):
-        RBCSF(12, horizon=0)

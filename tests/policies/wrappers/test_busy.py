@@ -1,12 +1,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.examples import Spy, late_arrivals, offer_of, report_of
-from turnout.errors import SettingError
 from turnout.policies import ExcludeBusy, Overcommit, UniformRandom
 
 
@@ -62,8 +60,3 @@ def test_over_selection_inside_or_outside_does_not_make_clients_busy() -> None:
     inside = ExcludeBusy(Overcommit(UniformRandom(6, cohort_size=2), 2), 5)
     inside.tell(report_of(1, [0, 1, 2, 3], [1.0, 2.0, 3.0, 2.0], outcomes=["arrived", "arrived", "late", "late"]))
     assert inside.busy(2).tolist() == [False, False, False, True, False, False]
-
-
-def test_the_number_of_rounds_must_be_positive() -> None:
-    with pytest.raises(SettingError, match="rounds must be at least 1, not 0"):
-        ExcludeBusy(UniformRandom(9), 0)

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.examples import INNER, Spy, offer_of, report_of, same_state
-from turnout.errors import SettingError
 from turnout.policies import Eligible, UniformRandom
 from turnout.policies.small_fleet import SmallFleet
 
@@ -64,23 +61,3 @@ def test_a_report_with_a_selected_client_that_is_not_allowed_is_accepted() -> No
     assert spy.reports[0].available.tolist() == [False, True, True]
     Eligible(spy, [1]).tell(report_of(2, [2]))
     assert spy.reports[1].available is None
-
-
-@pytest.mark.parametrize(
-    ("allowed", "complaint"),
-    [
-        ([], "allowed contains no client: pass a mask, rows, or a mapping"),
-        ([False] * 9, "allowed contains no client"),
-        ([1, 1], r"allowed\[1\] = 1 is a duplicate"),
-        ([-1], r"allowed\[0\] = -1 must be a row"),
-        (["a"], "allowed must hold rows"),
-        ([[1], [1, 2]], "allowed must"),
-        ({"groups": ["a"]}, "a mapping with groups and names, got the keys groups"),
-        ({"groups": ["a"], "names": "a"}, "names must be a list of names, got 'a'"),
-        ({"groups": 3, "names": ["a"]}, "groups must be a list of names, got 3"),
-        ({"groups": ["a"], "names": ["b"]}, "no client is in 'b': names must"),
-    ],
-)
-def test_invalid_settings_are_refused(allowed: Any, complaint: str) -> None:
-    with pytest.raises(SettingError, match=complaint):
-        Eligible(UniformRandom(9), allowed)

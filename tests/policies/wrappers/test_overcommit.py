@@ -49,7 +49,7 @@ def test_more_clients_are_selected_and_the_policy_inside_learns_that_later_ones_
 
 def test_the_cohort_grows_by_the_factor_and_the_target_stays() -> None:
     policy = Overcommit(UniformRandom(200, cohort_size=100), 1.1)
-    assert (policy.cohort_size, policy.target_size, policy.target_size) == (110, 100, 100)
+    assert (policy.cohort_size, policy.target_size) == (110, 100)
     twice = Overcommit(policy, 2)
     assert (twice.cohort_size, twice.target_size) == (220, 100)
 

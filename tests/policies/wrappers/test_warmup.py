@@ -1,11 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import pytest
-
 from policies.examples import same_state
-from turnout.errors import SettingError
 from turnout.policies import RBCSF, FedCS, UniformRandom, WarmUp
 from turnout.policies.small_fleet import SmallFleet
 
@@ -29,16 +24,3 @@ def test_cohort_size_is_that_of_the_random_selection_if_the_policy_inside_has_no
     assert policy.cohort_size is None
     assert len(policy.ask(SmallFleet().offer(1)).clients) == 5
     assert len(policy.ask(SmallFleet().offer(3)).clients) > 20
-
-
-@pytest.mark.parametrize(
-    ("build", "complaint"),
-    [
-        (lambda: WarmUp(UniformRandom(9), -1), "rounds must be at least 0, not -1"),
-        (lambda: WarmUp(FedCS(9)), "fedcs has no fixed cohort size: pass cohort_size"),
-        (lambda: WarmUp(UniformRandom(9), cohort_size=3), "cohort_size must be that of the policy inside, 8, got 3"),
-    ],
-)
-def test_invalid_settings_are_refused(build: Callable[[], object], complaint: str) -> None:
-    with pytest.raises(SettingError, match=complaint):
-        build()

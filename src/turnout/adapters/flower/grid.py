@@ -172,7 +172,3 @@ def restrict_grid(grid: Grid, nodes: Iterable[int]) -> Grid:
     Use it to apply your own eligibility rules before a strategy samples clients.
     """
     return RestrictedGrid(grid if isinstance(grid, TimedGrid) else TimedGrid(grid, POLL), nodes)
-
-
-#: Former name of `restrict_grid`, kept as an alias.
-showing = restrict_grid

@@ -29,6 +29,7 @@ from turnout.adapters.flower.rounds.aggregation import Aggregation
 from turnout.adapters.flower.rounds.cohort import CohortSelector
 from turnout.adapters.flower.rounds.exchange import Exchange
 from turnout.adapters.flower.rounds.live_round import LiveRound
+from turnout.adapters.flower.setup import TrainingSetup
 from turnout.adapters.flower.simulated import SimulatedFleet, SimulatedSlots
 from turnout.adapters.flower.slots.exchange import SlotExchange
 from turnout.adapters.flower.slots.strategies import check_slots
@@ -83,8 +84,8 @@ class FairSelection(Strategy):
         max_failed_rounds: after how many rounds in a row, in which the aggregation raised an error or no reply could be
             used, training ends with an error; None: never.
         poll: seconds between two polls for replies.
-        concurrency: in a fleet without rounds, its number of slots; by default that of the scheduler.
-        updates_per_version: in such a fleet, the number of updates of a version of the model; default: the concurrency.
+        updates_per_version: in a fleet without rounds, the number of updates that make a version of the model; by
+            default its concurrency.
         discount: an update is multiplied by (1 + staleness)^−discount, where staleness is the number of versions since
             the one that the client was sent; 0: not at all.
         evaluate_every: clients evaluate the model after every so many rounds, or versions, and after the last one.
@@ -113,7 +114,6 @@ class FairSelection(Strategy):
         check_replies: bool = True,
         max_failed_rounds: int | None = 5,
         poll: float = POLL,
-        concurrency: int | None = None,
         updates_per_version: int | None = None,
         discount: float = 0.5,
         evaluate_every: int = 1,
@@ -135,7 +135,6 @@ class FairSelection(Strategy):
         slots = check_slots(
             strategy,
             scheduler,
-            concurrency,
             updates_per_version,
             discount,
             is_queried=context == "query",
@@ -154,38 +153,22 @@ class FairSelection(Strategy):
             eligible=as_rules(eligible),
             group_names=() if groups is None else [groups],
         )
+        setup = TrainingSetup(
+            strategy, scheduler, self._nodes, self._simulated, loss_key, weight_key(strategy), check_replies
+        )
         self._selector = CohortSelector(
-            scheduler,
-            self._nodes,
-            self._simulated,
+            setup,
             query_all=context == "query",
             min_nodes=as_count("nodes", nodes, SettingError),
             patience=patience,
             groups=groups,
         )
-        weighted_by = weight_key(strategy)
-        self._exchange = Exchange(
-            scheduler, self._nodes, self._simulated, loss_key, weight_key=weighted_by, is_checked=check_replies
-        )
+        self._exchange = Exchange(setup)
         if max_failed_rounds is not None:
             as_count("max_failed_rounds", max_failed_rounds, SettingError)
-        self._aggregation = Aggregation(
-            strategy, weight_key=weighted_by, is_checked=check_replies, max_failed_rounds=max_failed_rounds
-        )
-        self._run = TrainingRun(strategy, scheduler, self._simulated, resume=resume, save=save, load=load)
-        self._slots: SlotExchange | None = None
-        if slots is not None:
-            self._slots = SlotExchange(
-                strategy,
-                scheduler,
-                self._nodes,
-                self._selector,
-                self._simulated if isinstance(self._simulated, SimulatedSlots) else None,
-                slots,
-                loss_key=loss_key,
-                weight_key=weighted_by,
-                is_checked=check_replies,
-            )
+        self._aggregation = Aggregation(setup, max_failed_rounds)
+        self._run = TrainingRun(setup, resume=resume, save=save, load=load)
+        self._slots = None if slots is None else SlotExchange(setup, self._selector, slots)
         self._tracker = tracker
         self._timeout = 0.0
         self._rounds = 0
@@ -214,44 +197,32 @@ class FairSelection(Strategy):
             evaluate_config: settings that are sent with each evaluation message.
             evaluate_fn: evaluates the model on the server after each round.
         """
-        if self._tracker is None:
-            return self._start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
-        session_of(self.scheduler).track(self._tracker)
+        if self._tracker is not None:
+            session_of(self.scheduler).track(self._tracker)
         try:
-            return self._start(grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config, evaluate_fn)
+            self._timeout, self._round, self._evaluate_limit = timeout, None, self._default_evaluate_limit()
+            self._selector.start(timeout)
+            self._exchange.clear()
+            self._aggregation.start()
+            self._rounds = num_rounds
+            if self._slots is not None:
+                check_model(initial_arrays)
+                self._slots.start(num_rounds, timeout)
+            self._run.begin(initial_arrays, num_rounds)
+            timed_grid = TimedGrid(grid, self._poll, {"train": self._train, "evaluate": self._evaluate})
+            if self._slots is not None:
+                timed_grid.meanwhile = self._slots.step
+            self._complete_evaluation(timed_grid, evaluate_config)
+            evaluate = None if evaluate_fn is None else self._run.with_true_round(evaluate_fn)
+            remaining = max(num_rounds - self._run.offset, 0)
+            result = super().start(
+                timed_grid, self._run.arrays, remaining, timeout, train_config, evaluate_config, evaluate
+            )
+            self._run.finish(result)
+            return result
         finally:
-            session_of(self.scheduler).track(None)
-
-    def _start(
-        self,
-        grid: Grid,
-        initial_arrays: ArrayRecord,
-        num_rounds: int,
-        timeout: float,
-        train_config: ConfigRecord | None,
-        evaluate_config: ConfigRecord | None,
-        evaluate_fn: Evaluate | None,
-    ) -> Result:
-        self._timeout, self._round, self._evaluate_limit = timeout, None, self._default_evaluate_limit()
-        self._selector.start(timeout)
-        self._exchange.clear()
-        self._aggregation.start()
-        self._rounds = num_rounds
-        if self._slots is not None:
-            check_model(initial_arrays)
-            self._slots.start(num_rounds, timeout)
-        self._run.begin(initial_arrays, num_rounds)
-        timed_grid = TimedGrid(grid, self._poll, {"train": self._train, "evaluate": self._evaluate})
-        if self._slots is not None:
-            timed_grid.meanwhile = self._slots.step
-        self._complete_evaluation(timed_grid, evaluate_config)
-        evaluate = None if evaluate_fn is None else self._run.with_true_round(evaluate_fn)
-        remaining = max(num_rounds - self._run.offset, 0)
-        result = super().start(
-            timed_grid, self._run.arrays, remaining, timeout, train_config, evaluate_config, evaluate
-        )
-        self._run.finish(result)
-        return result
+            if self._tracker is not None:
+                session_of(self.scheduler).track(None)
 
     def summary(self) -> None:
         """Logs the selection policy, followed by the summary of the wrapped strategy."""
@@ -298,28 +269,23 @@ class FairSelection(Strategy):
         """
         number, current, received = server_round + self._run.offset, self._round, list(replies)
         if self._slots is not None:
-            return self._make_version(self._slots, number)
-        if current is None:
+            received = self._slots.run()  # trains until there are enough updates for a version
+        elif current is None:
             raise StateError("aggregate_train was called before configure_train: call start of FairSelection")
         arrays, metrics = None, None
-        if current.nodes:
+        if current is None or current.nodes:
             arrays, metrics = self._aggregation.train(number, received, self._run.arrays)
         if arrays is not None:
             self._run.arrays = arrays
         self._round = None
-        all_metrics = self._run.end_round(number, current, metrics)
+        if self._slots is not None:
+            summary = self._slots.end_version(arrays).summary(self.scheduler)
+            log.info("turnout: version %d %s", number, summary.text)
+            metrics = self._run.end_round(number, number, MetricRecord({**(metrics or {}), **summary.metrics}))
+        elif current is not None:
+            metrics = self._run.end_round(number, current.opened.round, metrics, current.waited, current.expected)
         self._aggregation.check_failures()
-        return arrays, all_metrics
-
-    def _make_version(self, slots: SlotExchange, number: int) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Trains until there are enough updates, and makes a version of the model."""
-        arrays, metrics = self._aggregation.train(number, slots.run(), self._run.arrays)
-        if arrays is not None:
-            self._run.arrays = arrays
-        summary = slots.end_version(arrays).summary(self.scheduler)
-        all_metrics = self._run.end_version(number, summary, metrics)
-        self._aggregation.check_failures()
-        return arrays, all_metrics
+        return arrays, metrics
 
     # Evaluation
 
@@ -348,7 +314,7 @@ class FairSelection(Strategy):
         for reply in received:
             if reply.has_content():
                 self._nodes.record(reply.metadata.src_node_id, pop_client_info(reply.content))
-        metrics = self._aggregation.evaluate(number, received, self._nodes.client_of)
+        metrics = self._aggregation.evaluate(number, received)
         if metrics is not None:
             self._run.keep_metrics("evaluate", number, metrics)
         return metrics

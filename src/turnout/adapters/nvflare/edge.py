@@ -16,14 +16,14 @@ from nvflare.job_config.api import FedJob
 from nvflare.recipe.spec import Recipe
 
 from turnout.adapters.common.requirement import require_framework
+from turnout.adapters.common.restart import keep_turns
 from turnout.adapters.common.round_texts import join_first
 from turnout.adapters.nvflare.clients import ClientDirectory
-from turnout.adapters.nvflare.fleet import FleetPlan, SchedulerOptions
+from turnout.adapters.nvflare.fleet import FleetPlan, SchedulerOptions, as_stored
 from turnout.adapters.nvflare.recipes import PACKAGE, job_of
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
 from turnout.live import PAPER_FEATURES, Features, RunningTurn, Scheduler
-from turnout.live._internals import session_of
 from turnout.log import EscapingLog
 
 #: The edge jobs of NVFlare 2.7 fail if an update arrives whose version of the model is not used any more.
@@ -83,10 +83,9 @@ class FairDeviceManager(DeviceManager):
         self.initial_min_client_num = as_count("initial_min_client_num", initial_min_client_num, SettingError)
         self.min_hole_to_fill = as_count("min_hole_to_fill", min_hole_to_fill, SettingError)
         self.fleet, self.deadline, self.tracker = fleet, deadline, tracker
-        self.guarantee = None if guarantee is None else dict(guarantee)
-        self.options = None if options is None else dict(options)
+        self.guarantee, self.options = as_stored(guarantee), as_stored(options)
         slots = {"concurrency": self.device_selection_size}
-        self._plan = FleetPlan(fleet, self.guarantee or {}, deadline, {**(self.options or {}), **slots})
+        self._plan = FleetPlan(fleet, self.guarantee or {}, deadline, {**(self.options or {}), **slots}, tracker)
         self._plan.check(self.features)
         self.device_reuse = True  # the assessor asks: a device may train again
         self.current_selection_version = 0
@@ -151,7 +150,12 @@ class FairDeviceManager(DeviceManager):
             turns, before = scheduler.fill(statuses), set(self.current_selection)
             running = {turn.id: turn for turn in scheduler.running()}
             self._end_late({device for device, given in self._turns.items() if given.turn.id not in running})
-            for turn in self._taken_over(scheduler, running.values()) if is_first else turns:
+            if is_first:  # those that an earlier job gave train again
+                alive = list(running.values())
+                turns = keep_turns(
+                    alive, self.available_devices, lambda turn, why: scheduler.report_failure(turn.id, why)
+                )
+            for turn in turns:
                 self._turns[turn.client] = DeviceTurn(turn, time.monotonic())
                 self._trained_on[turn.client] = self.current_selection[turn.client] = self._version
                 self.used_devices[turn.client] = {"model_version": self._version, "turn": turn.id}
@@ -192,8 +196,6 @@ class FairDeviceManager(DeviceManager):
     def _open(self) -> Scheduler:
         if self._scheduler is None:
             self._scheduler = self._plan.open([], {}, None, self.features)
-            if self.tracker is not None:
-                session_of(self._scheduler).track(self.tracker)
         return self._scheduler
 
     def _end_late(self, devices: Iterable[str]) -> None:
@@ -203,16 +205,6 @@ class FairDeviceManager(DeviceManager):
             self.current_selection.pop(device, None)
             self.used_devices.pop(device, None)
             log.warning("turnout: %s is late, and another device gets its slot", device)
-
-    def _taken_over(self, scheduler: Scheduler, turns: Iterable[RunningTurn]) -> list[RunningTurn]:
-        """Returns the running turns of available devices: those that an earlier job gave train again."""
-        kept = []
-        for turn in turns:
-            if turn.client in self.available_devices:
-                kept.append(turn)
-            else:
-                scheduler.report_failure(turn.id, "was not available when the server restarted")
-        return kept
 
     def _is_ready(self, device: str) -> bool:
         """Returns whether a device is not busy with a late turn, and has not trained on the current version."""

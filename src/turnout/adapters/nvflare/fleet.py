@@ -11,7 +11,7 @@ from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
 from turnout.live import Features, Scheduler, SchedulerSettings
 from turnout.live import SchedulerOptions as SchedulerOptions
-from turnout.live._internals import live_policy
+from turnout.live._internals import live_policy, session_of
 
 #: Options of `Scheduler.open` that have an argument of their own.
 NAMED_OPTIONS = {"settings": "guarantee", "deadline": "deadline"}
@@ -28,13 +28,15 @@ class FleetPlan:
         guarantee: The settings of the policy, such as `guaranteed_rate`, `tolerance` and `cohort_size`.
         deadline: The deadline of a round in seconds, "auto", or None.
         options: Other options of `Scheduler.open`, such as `policy` and `overcommit`.
+        tracker: Receives the metrics of the fleet, such as "tensorboard:/srv/logs"; None for none.
         quota: The number of places that are reserved for each group in each cohort.
     """
 
     path: str
-    guarantee: Mapping[str, Any] = field(default_factory=dict)
-    deadline: float | Literal["auto"] | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    guarantee: Mapping[str, Any]
+    deadline: float | Literal["auto"] | None
+    options: Mapping[str, Any]
+    tracker: str | None
     quota: Mapping[str, int] = field(default_factory=dict)
 
     def check(self, features: Features) -> None:
@@ -43,6 +45,11 @@ class FleetPlan:
             raise SettingError(
                 f"fleet must be an absolute path on the server, got {self.path!r}: NVFlare runs the server of a job in "
                 "a working directory of its own"
+            )
+        if self.tracker is not None and not isinstance(self.tracker, str):
+            raise SettingError(
+                "tracker must be a text such as 'tensorboard:/srv/logs', because NVFlare stores it, got "
+                f"{self.tracker!r}"
             )
         for name, value in (("guarantee", self.guarantee), ("options", self.options), ("quota", self.quota)):
             if not isinstance(value, Mapping):
@@ -76,6 +83,8 @@ class FleetPlan:
         if self.quota:
             options = self._with_quota(options)
         scheduler = Scheduler.open(self.path, features=features, **options)
+        if self.tracker is not None:
+            session_of(scheduler).track(self.tracker)
         if scheduler.open_round is None:
             scheduler.register(clients)
             if self.quota:
@@ -91,3 +100,10 @@ class FleetPlan:
         """Returns the options with the policy inside a `Quota`; its groups are amended when clients are known."""
         inner = {"policy": options.get("policy", SchedulerSettings().policy), "settings": options["settings"]}
         return {**options, "policy": "quota", "settings": {**inner, "least": dict(self.quota), "groups": []}}
+
+
+def as_stored(value: Any) -> Any:
+    """Returns a mapping as a dictionary and a sequence as a list, which NVFlare can store; anything else unchanged."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else value

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from turnout.adapters.common.restart import take_over_round
 from turnout.adapters.common.round_texts import certificate_of, describe_closed_round, describe_selection
 from turnout.adapters.nvflare.clients import ClientDirectory, LateTurn
 from turnout.errors import ReportError, StateError
@@ -110,7 +111,7 @@ class FleetRounds:
             self.close()
             self.contributions = 0
             if self.scheduler.open_round is not None:
-                cohort, recorded = self._take_over(statuses)
+                cohort, recorded = take_over_round(self.scheduler, statuses)
             else:
                 cohort, recorded = self.scheduler.choose(statuses), frozenset[str]()
             opened = self.scheduler.open_round
@@ -227,16 +228,6 @@ class FleetRounds:
             for client in sorted(current.cohort - current.assigned):
                 self._fail(current, client, "the controller sent it no task")
             self._close(current)
-
-    def _take_over(self, statuses: Mapping[str, Any]) -> tuple[list[str], frozenset[str]]:
-        """Returns the clients of the open round that can train again, and those whose outcome is recorded already."""
-        cohort, turns = self.scheduler.choose({}), self.scheduler.history()
-        recorded = {turn.id for turn in turns if turn.kind is not None}
-        failed = {turn.id for turn in turns if turn.kind == "failed"}
-        for client in cohort:
-            if client not in statuses and client not in recorded:
-                self.scheduler.report_failure(client, "was not connected when the job was restarted")
-        return [client for client in cohort if client in statuses and client not in failed], frozenset(recorded)
 
     def _round_of(self, task: RoundTask) -> LiveRound | None:
         return self._round if self._round is not None and task in self._round.tasks else None

@@ -18,15 +18,15 @@ from nvflare.apis.signal import Signal
 from nvflare.app_common.abstract.fl_model import FLModel
 from nvflare.app_common.app_constant import AlgorithmConstants, AppConstants
 
+from turnout.adapters.common.models import as_loss, model_problem
 from turnout.adapters.nvflare.clients import ClientDirectory
-from turnout.adapters.nvflare.fleet import FleetPlan
+from turnout.adapters.nvflare.fleet import FleetPlan, as_stored
 from turnout.adapters.nvflare.groups import SiteGroups
 from turnout.adapters.nvflare.rounds import FleetRounds, RoundTask, TaskEnd
 from turnout.adapters.nvflare.status import read_status
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_number
 from turnout.live import PAPER_FEATURES, Features, Scheduler
-from turnout.live._internals import session_of
 from turnout.log import EscapingLog
 
 if TYPE_CHECKING:
@@ -97,18 +97,11 @@ class FairSelection(_Base):
 
     def prepare_selection(self) -> None:
         """Checks the arguments of the constructor, and prepares the selection."""
-        if self.tracker is not None and not isinstance(self.tracker, str):
-            raise SettingError(
-                "tracker must be a text such as 'tensorboard:/srv/logs', because NVFlare stores it, got "
-                f"{self.tracker!r}"
-            )
-        for name in ("guarantee", "options", "quota", "groups"):  # NVFlare stores dictionaries and lists only
-            setattr(self, name, _as_dict(getattr(self, name)))
-        self.eligible = None if self.eligible is None else list(self.eligible)
+        for name in ("guarantee", "options", "quota", "groups", "eligible"):
+            setattr(self, name, as_stored(getattr(self, name)))
         self.patience = as_number("patience", self.patience, SettingError, least=0)
-        given = {"guarantee": self.guarantee, "options": self.options, "quota": self.quota}
         self._plan = FleetPlan(
-            self.fleet, deadline=self.deadline, **{name: value for name, value in given.items() if value}
+            self.fleet, self.guarantee or {}, self.deadline, self.options or {}, self.tracker, self.quota or {}
         )
         self._plan.check(self.features)
         self._groups = SiteGroups(self.groups, self.eligible, bool(self.quota))
@@ -251,8 +244,6 @@ class FairSelection(_Base):
             names = self._client_names()
             groups = {name: group for name in names if (group := self._groups.group_of(name)) is not None}
             scheduler = self._plan.open(names, groups, num_clients, self.features)
-            if self.tracker is not None:
-                session_of(scheduler).track(self.tracker)
             self._rounds = FleetRounds(scheduler, self._directory)
             start = time.monotonic()
             while not self._is_aborted and not all(map(self._directory.is_known, self._client_names())):
@@ -314,9 +305,10 @@ class FairSelection(_Base):
             rounds.record_failure(watched, name, f"returned {code}")
             return
         content = _content_of(result)
-        if _is_empty_model(content):  # some controllers skip it silently, others end the job
+        problem = _model_problem(content, client_task.task)
+        if problem is not None:
             client_task.result = None
-            rounds.record_failure(watched, name, "returned a model without parameters")
+            rounds.record_failure(watched, name, problem)
             return
         loss = self._loss(content)
         if received is not None:
@@ -336,7 +328,7 @@ class FairSelection(_Base):
         """Returns the training loss in a result, for policies that use it; None if it is missing or not finite."""
         metrics = None if content is None else content.get_meta_prop(MetaKey.INITIAL_METRICS)
         loss = metrics.get(self.loss_key) if self.loss_key and isinstance(metrics, Mapping) else None
-        return float(loss) if isinstance(loss, int | float) and math.isfinite(loss) else None
+        return as_loss(loss)
 
     def _settle(self, rounds: FleetRounds) -> None:
         """Accounts for tasks that have ended although NVFlare has not called their callback yet."""
@@ -352,11 +344,6 @@ class FairSelection(_Base):
         rounds.end(watched, how, took, gone)
 
 
-def _as_dict(value: Any) -> Any:
-    """Returns a mapping as a dictionary, which NVFlare can store, and anything else unchanged."""
-    return dict(value) if isinstance(value, Mapping) else value
-
-
 def _content_of(result: Shareable) -> DXO | None:
     """Returns the content of a result; None if it is not in NVFlare's own format."""
     try:
@@ -365,11 +352,21 @@ def _content_of(result: Shareable) -> DXO | None:
         return None
 
 
-def _is_empty_model(content: DXO | None) -> bool:
-    """Returns whether a result should hold the parameters of a model, and holds none."""
+def _model_problem(content: DXO | None, task: Task) -> str | None:
+    """Returns why the parameters in a result cannot be aggregated; None if they can, or if it should hold none."""
     if content is None or content.data_kind not in (DataKind.WEIGHTS, DataKind.WEIGHT_DIFF):
-        return False
-    return isinstance(content.data, Mapping) and not content.data
+        return None
+    if not isinstance(content.data, Mapping):
+        return None
+    if not content.data:  # some controllers skip it silently, others end the job
+        return "returned a model without parameters"
+
+    def sent() -> list[Mapping[str, Any]]:
+        model = _content_of(task.data)
+        return [model.data] if model is not None and isinstance(model.data, Mapping) else []
+
+    problem = model_problem(content.data, sent)
+    return None if problem is None else f"its result cannot be used: {problem}"
 
 
 def _limit(task: Task, deadline: float | Literal["auto"] | None) -> None:

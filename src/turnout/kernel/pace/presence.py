@@ -67,17 +67,10 @@ class Presence:
         discounted = {} if self._discounted is None else {"discounted": self._discounted.copy()}
         return {"present": self._present.copy(), **discounted}
 
-    def checked(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns a saved state after checking its shapes."""
-        return {
-            key: load_array(state, key, self._present)
-            for key in ("present", "discounted")
-            if key != "discounted" or key in state
-        }
-
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores what `checked` returned."""
-        self._present, self._discounted = state["present"], state.get("discounted")
+        """Restores what `state` returned; if that fails, nothing changes."""
+        discounted = load_array(state, "discounted", self._present) if "discounted" in state else None
+        self._present, self._discounted = load_array(state, "present", self._present), discounted
 
 
 def absence(present: IntArray, rounds: int | IntArray) -> FloatArray:
@@ -92,6 +85,9 @@ def expected_absence(probability: FloatArray) -> FloatArray:
     """Returns the longest absence to expect of clients that are available with these probabilities, in rounds.
 
     It is ln 0.001 / ln(1 − probability): 0 for a client that is always available, infinite for one that never is.
+
+    >>> expected_absence(np.array([1.0, 0.5, 0.2])).round(1).tolist()
+    [0.0, 10.0, 31.0]
     """
     with np.errstate(divide="ignore"):
         longest: FloatArray = math.log(IMPROBABLE) / np.log1p(-probability)

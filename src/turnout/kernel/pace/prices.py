@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, at_rows
 from turnout.kernel.backend import compiled_kernel
 from turnout.kernel.certificate import OwedTurns
 from turnout.kernel.cohort import EMPTY_COHORT, Cohort, as_exact, numpy_cohort
@@ -59,12 +59,12 @@ class Pace(NamedTuple):
 
     def behind(self, rows: IntArray) -> IntArray:
         """Returns how far these clients are behind (b), in units, this round's accrual included."""
-        promised: IntArray = _at(self.base, rows) + _at(self.rates, rows) * (_at(self.rounds, rows) + 1)
+        promised: IntArray = at_rows(self.base, rows) + at_rows(self.rates, rows) * (at_rows(self.rounds, rows) + 1)
         return promised - self.turns[rows].astype(np.int64) * self.units_per_turn
 
     def slack(self, rows: IntArray) -> FloatArray:
         """Returns how much further each client may fall behind before it is urgent, in units."""
-        slack: FloatArray = _at(self.allowed, rows) - self.behind(rows).astype(np.float64)
+        slack: FloatArray = at_rows(self.allowed, rows) - self.behind(rows).astype(np.float64)
         return slack
 
     def prices(self, rows: IntArray, usual: FloatArray, weights: FloatArray | float, places: int) -> FloatArray:
@@ -77,7 +77,7 @@ class Pace(NamedTuple):
             places: The number of clients to select.
         """
         slack = self.slack(rows)
-        allowed = np.maximum(_at(self.allowed, rows), self.least_allowed)
+        allowed = np.maximum(at_rows(self.allowed, rows), self.least_allowed)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             prices: FloatArray = usual * allowed / (weights * sharers(places) * slack)
         prices = np.where(prices < MAX_PRICE, prices, MAX_PRICE)
@@ -119,13 +119,13 @@ class PaceOutlook(NamedTuple):
     def after(self, row: int, waited: IntArray) -> tuple[FloatArray, FloatArray]:
         """Returns slack and price of a client after these numbers of rounds for which it is available."""
         pace, steps = self.pace, np.arange(len(waited))
-        rate, rounds = int(_at(pace.rates, row)), int(_at(pace.rounds, row))
-        allowed = np.full(len(waited), _at(pace.allowed, row), dtype=np.float64)
+        rate, rounds = int(at_rows(pace.rates, row)), int(at_rows(pace.rounds, row))
+        allowed = np.full(len(waited), at_rows(pace.allowed, row), dtype=np.float64)
         if self.presence is not None:
             present, of = self.presence.of(row, rounds)
             allowed = 2 * pace.least_allowed - rate * (1 + absence(present + waited, of + waited))
         turns = np.full(len(waited), pace.turns[row])
-        base = int(_at(pace.base, row))
+        base = int(at_rows(pace.base, row))
         waiting = pace._replace(rates=rate, rounds=rounds + waited, turns=turns, allowed=allowed, base=base)
         usual, weights = np.full(len(waited), self.usual[row]), np.full(len(waited), self.weights[row])
         return waiting.slack(steps), waiting.prices(steps, usual, weights, self.places)
@@ -250,7 +250,3 @@ def _numpy_paced(rows: IntArray, times: FloatArray, prices: FloatArray, pace: Pa
     members = np.sort(members)
     cohort = Cohort(rows[members], times[members], threshold, objective, len(others))
     return PacedCohort(cohort, rows[first])
-
-
-def _at(value: Any, rows: IntArray | int) -> Any:
-    return value[rows] if isinstance(value, np.ndarray) else value

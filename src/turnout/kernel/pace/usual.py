@@ -53,13 +53,9 @@ class _Sums:
         """Returns all sums."""
         return {"sums": self.sums.copy(), "fleet": self._fleet.copy()}
 
-    def checked(self, state: Mapping[str, Any]) -> dict[str, FloatArray]:
-        """Returns a saved state after checking its shapes."""
-        return {"sums": load_array(state, "sums", self.sums), "fleet": load_array(state, "fleet", self._fleet)}
-
-    def restore(self, state: Mapping[str, FloatArray]) -> None:
-        """Restores what `checked` returned."""
-        self.sums, self._fleet = state["sums"], state["fleet"]
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restores what `state` returned; if that fails, nothing changes."""
+        self.sums, self._fleet = load_array(state, "sums", self.sums), load_array(state, "fleet", self._fleet)
 
 
 class UsualContexts(_Sums):

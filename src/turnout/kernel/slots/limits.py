@@ -8,6 +8,7 @@ turns per second. So the slowest client limits the rate, the more the faster the
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,14 +70,7 @@ def fastest_pace(times: FloatArray, slots: int, rate: float) -> float:
         slots: The number of slots.
         rate: The share of the turns of each client.
     """
-    low, high = 0.0, slots / float(times[0])
-    while high - low > PRECISION * high:
-        middle = (low + high) / 2
-        if _slots_needed(times, rate, middle) <= slots:
-            low = middle
-        else:
-            high = middle
-    return low
+    return _largest(slots / float(times[0]), lambda pace: _slots_needed(times, rate, pace) <= slots)
 
 
 def _slots_needed(times: FloatArray, rate: float, pace: float) -> float:
@@ -103,11 +97,14 @@ def _largest_rate(times: FloatArray, slots: int) -> float:
 
 def _full_speed_rate(times: FloatArray, slots: int) -> float:
     """Returns the rate at which the slowest client trains all the time although spare slots go to the fastest."""
-    low, high = 0.0, 1 / len(times)
+    slowest = float(times[-1])
+    return _largest(1 / len(times), lambda rate: rate * fastest_pace(times, slots, rate) * slowest <= 1 + PRECISION)
+
+
+def _largest(high: float, fits: Callable[[float], bool]) -> float:
+    """Returns the largest number below `high` that fits, by bisection; smaller numbers fit too."""
+    low = 0.0
     while high - low > PRECISION * high:
         middle = (low + high) / 2
-        if middle * fastest_pace(times, slots, middle) * float(times[-1]) <= 1 + PRECISION:
-            low = middle
-        else:
-            high = middle
+        low, high = (middle, high) if fits(middle) else (low, middle)
     return low

@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, IntArray, as_count
+from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.kernel.randomness import round_rng
-from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
+from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.policies.sampling import exponential_keys, weighted_sample_linear
 from turnout.policies.sized import SizedPolicy
 
@@ -39,11 +39,10 @@ class DataSize(SizedPolicy):
         replacement: bool = False,
         seed: int = 0,
     ) -> None:
-        super().__init__(clients, cohort_size=cohort_size, sizes=sizes)
+        super().__init__(clients, cohort_size=cohort_size, sizes=sizes, seed=seed)
         if not isinstance(replacement, bool):
             raise SettingError(f"replacement must be True or False, got {replacement!r}")
         self.replacement = replacement
-        self.seed = as_count("seed", seed, SettingError, least=0)
 
     def ask(self, offer: RoundOffer) -> Selection:
         """Samples available clients by data size."""
@@ -58,10 +57,6 @@ class DataSize(SizedPolicy):
         positions = np.sort(np.concatenate([drawn, more]))
         reasons = {"draws": draws[positions].astype(np.float64)} if self.replacement else {}
         return Selection.trusted(offer.round, rows[positions], {"size": self.sizes[rows[positions]], **reasons})
-
-    def tell(self, report: RoundReport) -> None:
-        """Checks the report; this policy learns nothing."""
-        self.check_report(report)
 
     def _draws_with_replacement(self, rows: IntArray, offer: RoundOffer) -> IntArray:
         """Returns how often each client is drawn; all 0 without replacement, or if no client has data."""

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_number
@@ -49,11 +48,7 @@ class FedCS(SelectionPolicy):
         if estimates == "learned":
             self.time_model = ExchangeTimeModel(clients, features=features, ridge=ridge)
             self.features = self.time_model.features
-
-    @property
-    def model(self) -> ExchangeTimeModel | None:
-        """The same as `time_model`."""
-        return self.time_model
+            self._remember_part("", self.time_model, self.time_model.forget)
 
     def ask(self, offer: RoundOffer) -> Selection:
         """Selects all clients that are expected to return before the deadline."""
@@ -67,37 +62,14 @@ class FedCS(SelectionPolicy):
 
     def tell(self, report: RoundReport) -> None:
         """Learns the times, unless the true ones are used."""
-        self.check_report(report)
+        super().tell(report)
         if self.time_model is not None:
             self.time_model.learn_from(report)
-
-    def add(self, count: int) -> None:
-        """Appends clients about which nothing is known."""
-        super().add(count)
-        if self.time_model is not None:
-            self.time_model.add(count)
-
-    def forget(self, rows: npt.ArrayLike) -> None:
-        """Removes what was learned about the times of these clients."""
-        known = self._rows(rows)
-        if self.time_model is not None:
-            self.time_model.forget(known)
 
     def exploration_at(self, round: int) -> float | None:  # noqa: ARG002
         """Returns the width of the confidence bound of learned times."""
         return None if self.time_model is None else self.exploration
 
-    def state(self) -> dict[str, Any]:
-        """Returns the learned model, if there is one."""
-        return {} if self.time_model is None else self.time_model.state()
-
     def amended_state(self, state: Mapping[str, Any], *, keep_times: bool) -> dict[str, Any]:
         """Returns the same model; with other features, that of a new policy."""
         return dict(state) if keep_times else self.state()
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores the learned model."""
-        if self.time_model is None:
-            super().restore(state)
-        else:
-            self.time_model.restore(state)

@@ -6,18 +6,17 @@ from typing import Unpack
 
 import numpy as np
 
-from turnout.errors import SettingError
-from turnout.kernel.arrays import as_count, smallest
+from turnout.kernel.arrays import smallest
 from turnout.kernel.certificate import OwedTurns
 from turnout.kernel.cohort import Cohort
 from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.guarantee import GuaranteeSettings
-from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.policies.base import SelectionPolicy
+from turnout.kernel.rounds import RoundOffer, Selection
+from turnout.policies.base import CohortPolicy
 from turnout.policies.guaranteed import WeightedPolicy
 
 
-class Fastest(SelectionPolicy):
+class Fastest(CohortPolicy):
     """Selects the available clients with the shortest expected times, without regard to fairness."""
 
     name = "fastest"
@@ -25,8 +24,7 @@ class Fastest(SelectionPolicy):
     requires_expected_times = True
 
     def __init__(self, clients: int, *, cohort_size: int = 8) -> None:
-        super().__init__(clients)
-        self.cohort_size: int = as_count("cohort_size", cohort_size, SettingError)
+        super().__init__(clients, cohort_size=cohort_size)
 
     def ask(self, offer: RoundOffer) -> Selection:
         """Selects the fastest clients; among equals, the lower rows."""
@@ -35,10 +33,6 @@ class Fastest(SelectionPolicy):
         rows = np.flatnonzero(offer.available)
         chosen = rows[smallest(times[rows], self.places(offer))]
         return Selection.trusted(offer.round, chosen, {"expected": times[chosen]})
-
-    def tell(self, report: RoundReport) -> None:
-        """Checks the report; this policy learns nothing."""
-        self.check_report(report)
 
 
 class FairOracle(WeightedPolicy):

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
-from turnout.errors import SettingError
-from turnout.kernel.arrays import as_count, load_array, smallest
+from turnout.kernel.arrays import IntArray, smallest
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.kernel.slots.turns import TurnStart
-from turnout.policies.base import SelectionPolicy
+from turnout.policies.base import CohortPolicy
 
 
-class RoundRobin(SelectionPolicy):
+class RoundRobin(CohortPolicy):
     """Selects the clients with the fewest turns; among equals, the lower rows."""
 
     name = "round-robin"
     fills_slots = True
+    turns: IntArray
 
     def __init__(self, clients: int, *, cohort_size: int = 8) -> None:
-        super().__init__(clients)
-        self.cohort_size: int = as_count("cohort_size", cohort_size, SettingError)
-        self.turns = np.zeros(self.clients, dtype=np.int64)
+        super().__init__(clients, cohort_size=cohort_size)
+        self._remember(turns=0)
 
     def ask(self, offer: RoundOffer) -> Selection:
         """Selects the available clients with the fewest turns."""
@@ -35,7 +30,7 @@ class RoundRobin(SelectionPolicy):
 
     def tell(self, report: RoundReport) -> None:
         """Counts the turns."""
-        self.check_report(report)
+        super().tell(report)
         self.turns[report.clients] += 1
 
     def tell_started(self, turn: TurnStart) -> None:
@@ -46,20 +41,3 @@ class RoundRobin(SelectionPolicy):
     def tell_finished(self, report: RoundReport) -> None:
         """Checks the report; the turn was counted when it was given."""
         self.check_report(report)
-
-    def add(self, count: int) -> None:
-        """Appends clients without turns, which are therefore selected first."""
-        super().add(count)
-        self.turns = np.concatenate([self.turns, np.zeros(count, dtype=np.int64)])
-
-    def forget(self, rows: npt.ArrayLike) -> None:
-        """Resets the turns of these clients."""
-        self.turns[self._rows(rows)] = 0
-
-    def state(self) -> dict[str, Any]:
-        """Returns the turns taken so far."""
-        return {"turns": self.turns.copy()}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores the turns."""
-        self.turns = load_array(state, "turns", self.turns)

@@ -5,22 +5,20 @@ from __future__ import annotations
 import numpy as np
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, as_count, smallest
+from turnout.kernel.arrays import FloatArray, smallest
 from turnout.kernel.randomness import MIN_CONCENTRATION, dirichlet_logs, round_rng, softmax
-from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.policies.base import SelectionPolicy
+from turnout.kernel.rounds import RoundOffer, Selection
+from turnout.policies.base import CohortPolicy
 
 
-class UniformRandom(SelectionPolicy):
+class UniformRandom(CohortPolicy):
     """Selects every available client with equal probability, as most servers do."""
 
     name = "random"
     fills_slots = True
 
     def __init__(self, clients: int, *, cohort_size: int = 8, seed: int = 0) -> None:
-        super().__init__(clients)
-        self.cohort_size: int = as_count("cohort_size", cohort_size, SettingError)
-        self.seed = as_count("seed", seed, SettingError, least=0)
+        super().__init__(clients, cohort_size=cohort_size, seed=seed)
 
     def ask(self, offer: RoundOffer) -> Selection:
         """Samples available clients without replacement."""
@@ -31,12 +29,8 @@ class UniformRandom(SelectionPolicy):
         chosen.sort()
         return Selection.trusted(offer.round, chosen, {})
 
-    def tell(self, report: RoundReport) -> None:
-        """Checks the report; this policy learns nothing."""
-        self.check_report(report)
 
-
-class SkewedRandom(SelectionPolicy):
+class SkewedRandom(CohortPolicy):
     """Selects at random with fixed unequal weights: the paper's control between unfair and fair selection.
 
     The weights q' ~ Dirichlet(concentration·1) are drawn once per run (gamma_2 in the paper). Each round's cohort is a
@@ -54,9 +48,7 @@ class SkewedRandom(SelectionPolicy):
     fills_slots = True
 
     def __init__(self, clients: int, *, cohort_size: int = 8, concentration: float = 1.0, seed: int = 0) -> None:
-        super().__init__(clients)
-        self.cohort_size: int = as_count("cohort_size", cohort_size, SettingError)
-        self.seed = as_count("seed", seed, SettingError, least=0)
+        super().__init__(clients, cohort_size=cohort_size, seed=seed)
         if not concentration >= MIN_CONCENTRATION:
             raise SettingError(
                 f"concentration must be at least {MIN_CONCENTRATION:g} (infinity means equal weights), got "
@@ -83,7 +75,3 @@ class SkewedRandom(SelectionPolicy):
         noise = round_rng(self.seed, "skewed", offer.round).gumbel(size=self.clients)
         positions = smallest(-(self._log_weights + noise)[rows], self.places(offer))
         return Selection.trusted(offer.round, rows[positions], {})
-
-    def tell(self, report: RoundReport) -> None:
-        """Checks the report; this policy learns nothing."""
-        self.check_report(report)

@@ -12,12 +12,12 @@ import numpy as np
 
 from turnout.kernel.certificate import TimeUnit
 from turnout.kernel.cohort import Cohort
-from turnout.kernel.cohort_problem import CohortProblem, PriceTerms
+from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.margin import SelectionMargin, selection_margin
 from turnout.policies.explain.prices import PriceSentences
-from turnout.policies.explain.sentences import MarginSentences, inexact_sentence, waiting_sentence
+from turnout.policies.explain.sentences import MarginSentences, inexact_sentence
 
 SelectionOutcome: TypeAlias = Literal[
     "chosen", "not chosen", "not available", "excluded", "resting", "retired", "not joined", "training"
@@ -119,11 +119,7 @@ def explain_choice(
         return inexact_explanation(policy, selection, row, name, why, unit=unit)
     if not problem.available[row]:
         return inexact_explanation(policy, selection, row, name, "", outcome="excluded", unit=unit)
-    if problem.prices is not None:
-        sentences = PriceSentences(row, problem, problem.prices, name, unit)
-        return _price_explanation(policy, offer, problem, problem.prices, cohort, sentences)
-    margin = selection_margin(problem, row)
-    return _exact_explanation(policy, offer, MarginSentences(row, margin, problem, name, unit))
+    return _exact_explanation(policy, offer, problem, cohort, row, name, unit)
 
 
 def inexact_explanation(
@@ -168,102 +164,80 @@ def inexact_explanation(
     )
 
 
-def _exact_explanation(policy: SelectionPolicy, offer: RoundOffer, sentences: MarginSentences) -> Explanation:
-    row, margin, problem, name, unit = sentences
-    longer = None if margin.rival_threshold is None else margin.rival_threshold - margin.threshold
-    rounds, never = rounds_until(problem, margin, row)
-    missing = None if margin.missing_units is None else margin.missing_units / margin.units_per_turn
-    client = name(row)
-    if margin.chosen:
-        sentence = sentences.chosen()
-    else:
-        sentence = f"{sentences.not_chosen()}. {waiting_sentence(client, rounds, never, unit)}"
-    return Explanation(
-        round=offer.round,
-        client=client,
-        policy=policy.name,
-        outcome="chosen" if margin.chosen else "not chosen",
-        exact=True,
-        sentence=f"{sentence}.",
-        seconds=margin.seconds,
-        owed=margin.owed_units / margin.units_per_turn,
-        threshold=margin.threshold,
-        objective=margin.objective,
-        margin=margin.margin,
-        missing_turns=missing,
-        missing_units=margin.missing_units,
-        units_per_turn=margin.units_per_turn,
-        rounds_until=None if margin.chosen else rounds,
-        longer=longer,
-        worth=None if longer is None else problem.speed_weight * longer,
-        instead=tuple(name(other) for other in (margin.joining if margin.chosen else margin.leaving)),
-        time_unit=unit,
-    )
-
-
-def _price_explanation(
+def _exact_explanation(
     policy: SelectionPolicy,
     offer: RoundOffer,
     problem: CohortProblem,
-    terms: PriceTerms,
     cohort: Cohort,
-    sentences: PriceSentences,
+    row: int,
+    name: Callable[[int], str],
+    unit: TimeUnit,
 ) -> Explanation:
-    """Explains the selection of a policy that gives turns a price.
+    """Explains a selection with the problem that the policy solved.
 
     Args:
         policy: The policy.
         offer: The offer of the round.
         problem: The problem that the policy solved.
-        terms: The terms of its prices.
         cohort: The solution of the problem.
-        sentences: The sentences about the client.
+        row: The row of the client.
+        name: Returns the name of a client from its row.
+        unit: What is counted: rounds, or decisions.
     """
-    row, name = sentences.row, sentences.name
-    urgent = row in problem.urgent.tolist()
     known = Explanation(
         round=offer.round,
         client=name(row),
         policy=policy.name,
         outcome="chosen" if row in cohort.rows.tolist() else "not chosen",
         exact=True,
-        sentence=f"{sentences.urgent() if urgent else sentences.no_places()}.",
+        sentence="",
         seconds=float(problem.times[row]),
         threshold=cohort.threshold,
         objective=cohort.objective,
-        unit="seconds",
-        usual=float(terms.usual[row]),
-        behind=float(terms.behind[row]),
-        allowed=float(terms.allowed[row]),
-        urgent=urgent,
-        time_unit=sentences.unit,
+        time_unit=unit,
     )
-    if urgent or not problem.contested().size:
-        if known.outcome == "chosen":
-            return known
-        rounds, never = problem.rounds_until(row, None)
-        waiting = sentences.waiting_for_place(rounds, never)
-        return replace(known, rounds_until=rounds, sentence=f"{known.sentence} {waiting}.")
+    sentences = MarginSentences(row, problem, name, unit)
+    if problem.prices is not None:
+        sentences = priced = PriceSentences(row, problem, name, unit)
+        known = replace(
+            known,
+            unit="seconds",
+            usual=float(problem.prices.usual[row]),
+            behind=float(problem.prices.behind[row]),
+            allowed=float(problem.prices.allowed[row]),
+            urgent=row in problem.urgent.tolist(),
+        )
+        if known.urgent or not problem.contested().size:
+            return _without_margin(known, priced)
     margin = selection_margin(problem, row)
+    rounds = None
     if margin.chosen:
-        sentence, rounds = sentences.chosen(margin), None
+        sentence = sentences.chosen(margin)
     else:
         rounds, never = rounds_until(problem, margin, row)
         sentence = f"{sentences.not_chosen(margin)}. {sentences.waiting(rounds, never)}"
-    longer = None if margin.rival_threshold is None else margin.rival_threshold - margin.threshold
     return replace(
         known,
         sentence=f"{sentence}.",
-        owed=margin.owed_units / margin.units_per_turn,
+        owed=margin.owed,
         margin=margin.margin,
-        missing_turns=None if margin.missing_units is None else margin.missing_units / margin.units_per_turn,
+        missing_turns=margin.missing,
         missing_units=margin.missing_units,
         units_per_turn=margin.units_per_turn,
         rounds_until=rounds,
-        longer=longer,
-        worth=longer,
+        longer=margin.longer,
+        worth=None if margin.longer is None else problem.speed_weight * margin.longer,
         instead=tuple(name(other) for other in (margin.joining if margin.chosen else margin.leaving)),
     )
+
+
+def _without_margin(known: Explanation, sentences: PriceSentences) -> Explanation:
+    """Completes the explanation of a client that is urgent, or of a round whose places all went to urgent clients."""
+    sentence = f"{sentences.urgent() if known.urgent else sentences.no_places()}."
+    if known.outcome == "chosen":
+        return replace(known, sentence=sentence)
+    rounds, never = sentences.problem.rounds_until(sentences.row, None)
+    return replace(known, rounds_until=rounds, sentence=f"{sentence} {sentences.waiting_for_place(rounds, never)}.")
 
 
 def rounds_until(problem: CohortProblem, margin: SelectionMargin, row: int) -> tuple[int | None, str]:

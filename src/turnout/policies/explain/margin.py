@@ -57,6 +57,21 @@ class SelectionMargin:
     missing_units: int | None
 
     @property
+    def longer(self) -> float | None:
+        """By how many seconds the round of the rival is longer; None if there is no rival."""
+        return None if self.rival_threshold is None else self.rival_threshold - self.threshold
+
+    @property
+    def owed(self) -> float:
+        """The value of a turn of the client, in turns."""
+        return self.owed_units / self.units_per_turn
+
+    @property
+    def missing(self) -> float | None:
+        """The missing debt, in turns; None if there is none."""
+        return None if self.missing_units is None else self.missing_units / self.units_per_turn
+
+    @property
     def margin(self) -> float | None:
         """By how much the cohort is better than its rival, in turns."""
         return None if self.rival_objective is None else self.rival_objective - self.objective

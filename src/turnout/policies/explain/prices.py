@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
-
-from turnout.kernel.certificate import TimeUnit
-from turnout.kernel.cohort_problem import CohortProblem, PriceTerms
+from turnout.kernel.cohort_problem import PriceTerms
 from turnout.policies.explain.margin import SelectionMargin
-from turnout.policies.explain.sentences import TIES, format_number, format_turns, join_names
+from turnout.policies.explain.sentences import MarginSentences, format_number, format_turns, join_names
 
 
-class PriceSentences(NamedTuple):
-    """Sentences about the price of one client's turn."""
+class PriceSentences(MarginSentences):
+    """Sentences about the price of one client's turn, in seconds."""
 
-    row: int
-    problem: CohortProblem
-    terms: PriceTerms
-    name: Callable[[int], str]
-    unit: TimeUnit = TimeUnit.ROUND
+    __slots__ = ()
 
     @property
-    def client(self) -> str:
-        """The name of the client."""
-        return self.name(self.row)
+    def prices(self) -> PriceTerms:
+        """The terms of the prices."""
+        if self.problem.prices is None:
+            raise ValueError("the problem has no prices")
+        return self.problem.prices
 
     def urgent(self) -> str:
         """States that the client is urgent, and whether it got one of the places."""
@@ -43,9 +37,9 @@ class PriceSentences(NamedTuple):
 
     def price(self) -> str:
         """States the price with the numbers from which it is computed."""
-        usual, sharers = float(self.terms.usual[self.row]), self.terms.sharers
-        allowed, behind = float(self.terms.allowed[self.row]), float(self.terms.behind[self.row])
-        factor = max(allowed, self.terms.least_allowed)
+        usual, sharers = float(self.prices.usual[self.row]), self.prices.sharers
+        allowed, behind = float(self.prices.allowed[self.row]), float(self.prices.behind[self.row])
+        factor = max(allowed, self.prices.least_allowed)
         share, slack = usual / sharers, allowed - behind
         number = format_number
         part = f", and its share of such a round is {number(usual)}/{number(sharers)} = {number(share)} s"
@@ -54,64 +48,49 @@ class PriceSentences(NamedTuple):
             f"{number(share)} · {number(factor)}/{number(slack)} = {number(share * factor / slack)} s"
         )
 
-    def chosen(self, margin: SelectionMargin) -> str:
-        """Compares the cohort with the best one without the client."""
-        if margin.rival_threshold is None or margin.margin is None:
-            return f"{self.client} was chosen because all available clients were"
-        change = margin.rival_threshold - margin.threshold
-        lost = self.problem.total_value(margin.leaving) - self.problem.total_value(margin.joining)
-        if change == 0 and lost == 0:
-            best = f"the best {self.unit.selection} without it"
-            return f"{self.client} was chosen by a tie: {best} is equally good; {TIES}"
-        parts = []
-        if change:
-            parts.append(f"last {format_number(abs(change))} s {'less' if change < 0 else 'longer'}")
-        parts.append(f"pay prices of {format_number(abs(lost))} s {'less' if lost >= 0 else 'more'}")
-        return (
-            f"{self.client} was chosen with a margin of {format_number(margin.margin)} s: {self.price()}; the best "
-            f"{self.unit.selection} without it would {' and '.join(parts)}"
-        )
-
-    def not_chosen(self, margin: SelectionMargin) -> str:
-        """States what selecting the client would cost, which clients it would replace, and what it lacked."""
-        if margin.missing_units is None or margin.rival_threshold is None:
-            return f"{self.client} was not chosen, and no price would have changed that; {self.price()}"
-        change = margin.rival_threshold - margin.threshold
-        along = tuple(other for other in margin.joining if other != self.row)
-        if change == 0:
-            effect = f"{self.client} is fast enough, but it would replace"
-        else:
-            verb = "lengthen" if change > 0 else "shorten"
-            effect = (
-                f"choosing {self.client} would {verb} the {self.unit.turn} by {format_number(abs(change))} s, "
-                "and it would replace"
-            )
-        effect += f" {self._valued(margin.leaving)}"
-        if along:
-            effect += f" together with {self._valued(along)}"
-        missing = format_number(margin.missing_units / margin.units_per_turn)
-        return f"{effect}; {self.price()}: with {missing} s more it would have been chosen"
-
-    def waiting(self, rounds: int | None, never: str) -> str:
-        """States in how many rounds the price is high enough, or the client is urgent."""
-        return self._waiting("reaches that price, or becomes urgent,", rounds, never)
-
     def waiting_for_place(self, rounds: int | None, never: str) -> str:
         """States in how many rounds the client is one of the most urgent ones."""
-        return self._waiting("is one of the most urgent", rounds, never)
+        return self.waiting(rounds, never, f"Without a turn {self.client} is one of the most urgent")
 
-    def _waiting(self, event: str, rounds: int | None, never: str) -> str:
-        if rounds is None:
-            return f"How long it has to wait is unknown: {never}"
-        count = self.unit.pluralize(rounds)
-        return f"Without a turn {self.client} {event} in {count}, if it is available in each and nothing else changes"
+    def amount(self, value: float) -> str:
+        """Formats a price."""
+        return f"{format_number(value)} s"
+
+    def worth(self, seconds: float) -> str:  # noqa: ARG002
+        """Returns nothing: prices are in seconds."""
+        return ""
+
+    def payment(self, value: float, compared: str) -> str:
+        """States how much of the prices another cohort would pay."""
+        return f"pay prices of {self.amount(value)} {compared}"
+
+    def terms(self) -> str:
+        """States the price."""
+        return f"{self.price()}; "
+
+    def hopeless(self) -> str:
+        """States that no price would have been enough."""
+        return f"no price would have changed that; {self.price()}"
+
+    def joint(self) -> str:
+        """Joins what happens to the round with what happens to the cohort."""
+        return ", and it "
+
+    def exchange(self, margin: SelectionMargin, along: tuple[int, ...]) -> str:
+        """States which clients it would replace, which it would bring along, and its price."""
+        text = f"would replace {self._valued(margin.leaving)}"
+        return f"{text} together with {self._valued(along)}; {self.price()}" if along else f"{text}; {self.price()}"
+
+    def event(self) -> str:
+        """States how the client gets what it lacked."""
+        return f"Without a turn {self.client} reaches that price, or becomes urgent,"
 
     def _behind(self) -> str:
-        allowed, behind = float(self.terms.allowed[self.row]), float(self.terms.behind[self.row])
+        allowed, behind = float(self.prices.allowed[self.row]), float(self.prices.behind[self.row])
         state = f"{format_turns(behind)} behind" if behind >= 0 else f"{format_turns(-behind)} ahead"
         if allowed < 0:
             return f"it is {state}, but should be {format_turns(-allowed)} ahead, because it is often absent"
         return f"it is {state} and may be {format_number(allowed)} behind"
 
     def _valued(self, rows: tuple[int, ...]) -> str:
-        return f"{join_names(self.name, rows)} (worth {format_number(self.problem.total_value(rows))} s)"
+        return f"{join_names(self.name, rows)} (worth {self.amount(self.problem.total_value(rows))})"

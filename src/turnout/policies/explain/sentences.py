@@ -14,10 +14,9 @@ TIES = "among equals the faster client comes first, then the lower row"
 
 
 class MarginSentences(NamedTuple):
-    """Sentences about the margin of one client."""
+    """Sentences about the margin of one client, in turns."""
 
     row: int
-    margin: SelectionMargin
     problem: CohortProblem
     name: Callable[[int], str]
     unit: TimeUnit = TimeUnit.ROUND
@@ -27,61 +26,95 @@ class MarginSentences(NamedTuple):
         """The name of the client."""
         return self.name(self.row)
 
-    def chosen(self) -> str:
+    def chosen(self, margin: SelectionMargin) -> str:
         """Compares the cohort with the best one without the client."""
-        margin = self.margin
-        if margin.rival_threshold is None or margin.margin is None:
+        if margin.longer is None or margin.margin is None:
             return f"{self.client} was chosen because all available clients were"
-        change = margin.rival_threshold - margin.threshold
         lost = self.problem.total_value(margin.leaving) - self.problem.total_value(margin.joining)
-        if change == 0 and lost == 0:
-            best = f"the best {self.unit.selection} without it"
+        best = f"the best {self.unit.selection} without it"
+        if margin.longer == 0 and lost == 0:
             return f"{self.client} was chosen by a tie: {best} is equally good; {TIES}"
         parts = []
-        if change:
-            parts.append(
-                f"last {format_number(abs(change))} s {'less' if change < 0 else 'longer'} ({self._worth(change)})"
-            )
-        parts.append(f"pay {format_turns(abs(lost))} {'less' if lost >= 0 else 'more'} of the debts")
+        if margin.longer:
+            length = "less" if margin.longer < 0 else "longer"
+            parts.append(f"last {format_number(abs(margin.longer))} s {length}{self.worth(margin.longer)}")
+        parts.append(self.payment(abs(lost), "less" if lost >= 0 else "more"))
         return (
-            f"{self.client} was chosen with a margin of {format_turns(margin.margin)}: the best "
-            f"{self.unit.selection} without it would {' and '.join(parts)}"
+            f"{self.client} was chosen with a margin of {self.amount(margin.margin)}: {self.terms()}{best} would "
+            f"{' and '.join(parts)}"
         )
 
-    def not_chosen(self) -> str:
+    def not_chosen(self, margin: SelectionMargin) -> str:
         """States what selecting the client would cost, which clients it would replace, and what it lacked."""
-        margin, client = self.margin, self.client
-        if margin.missing_units is None or margin.rival_threshold is None:
-            return f"{client} was not chosen, and no debt would have changed that"
-        change, own = margin.rival_threshold - margin.threshold, margin.owed_units / margin.units_per_turn
+        if margin.missing is None or margin.longer is None:
+            return f"{self.client} was not chosen, and {self.hopeless()}"
         along = tuple(other for other in margin.joining if other != self.row)
-        debt = f"{self._has(format_turns(own))}"
-        if along:
-            debt += f", would bring {self._names(along)} along ({self._short(self.problem.total_value(along))})"
-        replaced = self._short(self.problem.total_value(margin.leaving))
-        debt += f" and would replace {self._names(margin.leaving)} ({replaced})"
-        if change == 0:
-            start = f"{client} is fast enough, but it {debt}"
+        if margin.longer == 0:
+            start = f"{self.client} is fast enough, but it "
         else:
-            verb = "lengthen" if change > 0 else "shorten"
+            verb = "lengthen" if margin.longer > 0 else "shorten"
+            seconds = format_number(abs(margin.longer))
             start = (
-                f"choosing {client} would {verb} the {self.unit.turn} by {format_number(abs(change))} s "
-                f"({self._worth(change)}); it {debt}"
+                f"choosing {self.client} would {verb} the {self.unit.turn} by {seconds} s{self.worth(margin.longer)}"
             )
-        missing = format_turns(margin.missing_units / margin.units_per_turn)
-        return f"{start}: with {missing} more it would have been chosen"
+            start += self.joint()
+        exchange = self.exchange(margin, along)
+        return f"{start}{exchange}: with {self.amount(margin.missing)} more it would have been chosen"
 
-    def _has(self, turns: str) -> str:
-        return f"is owed {turns}" if self.problem.values_are_debts else f"counts for {turns}"
+    def waiting(self, rounds: int | None, never: str, event: str = "") -> str:
+        """States in how many rounds the client gets a place, or why that is unknown.
 
-    def _short(self, turns: float) -> str:
-        return f"{'owed' if self.problem.values_are_debts else 'counting for'} {format_number(turns)}"
+        Args:
+            rounds: The number of rounds; None if it is unknown.
+            never: Why it is unknown.
+            event: What happens then; by default the client has what it lacked.
+        """
+        if rounds is None:
+            return f"How long it has to wait is unknown: {never}"
+        count = self.unit.pluralize(rounds)
+        return f"{event or self.event()} in {count}, if it is available in each and nothing else changes"
 
-    def _worth(self, seconds: float) -> str:
-        return f"worth {format_turns(abs(self.problem.speed_weight * seconds))}"
+    # What depends on the unit of values
 
-    def _names(self, rows: tuple[int, ...]) -> str:
-        return join_names(self.name, rows)
+    def amount(self, value: float) -> str:
+        """Formats a value."""
+        return format_turns(value)
+
+    def worth(self, seconds: float) -> str:
+        """States what seconds of round time are worth, unless values are seconds themselves."""
+        return f" (worth {format_turns(abs(self.problem.speed_weight * seconds))})"
+
+    def payment(self, value: float, compared: str) -> str:
+        """States how much of the values another cohort would pay."""
+        return f"pay {format_turns(value)} {compared} of the debts"
+
+    def terms(self) -> str:
+        """States what the value of the client consists of, if it is more than a debt."""
+        return ""
+
+    def hopeless(self) -> str:
+        """States that no value would have been enough."""
+        return "no debt would have changed that"
+
+    def joint(self) -> str:
+        """Joins what happens to the round with what happens to the cohort."""
+        return "; it "
+
+    def exchange(self, margin: SelectionMargin, along: tuple[int, ...]) -> str:
+        """States the client's value, which clients it would bring along, and which it would replace."""
+        verb, state = ("is owed", "owed") if self.problem.values_are_debts else ("counts for", "counting for")
+
+        def valued(rows: tuple[int, ...]) -> str:
+            return f"({state} {format_number(self.problem.total_value(rows))})"
+
+        text = f"{verb} {format_turns(margin.owed)}"
+        if along:
+            text += f", would bring {join_names(self.name, along)} along {valued(along)}"
+        return f"{text} and would replace {join_names(self.name, margin.leaving)} {valued(margin.leaving)}"
+
+    def event(self) -> str:
+        """States how the client gets what it lacked."""
+        return f"At its guaranteed rate {self.client} earns that"
 
 
 def join_names(name: Callable[[int], str], rows: tuple[int, ...]) -> str:
@@ -115,16 +148,6 @@ def inexact_sentence(
     if why:
         sentence += f"; an exact explanation is not possible: {why}"
     return f"{sentence}."
-
-
-def waiting_sentence(client: str, rounds: int | None, never: str, unit: TimeUnit = TimeUnit.ROUND) -> str:
-    """States in how many rounds the client earns what it lacked, or why that is unknown."""
-    if rounds is None:
-        return f"How long it has to wait is unknown: {never}"
-    return (
-        f"At its guaranteed rate {client} earns that in {unit.pluralize(rounds)}, if it is available in each and "
-        "nothing else changes"
-    )
 
 
 def format_turns(turns: float) -> str:

@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, IntArray, as_count, as_number
+from turnout.kernel.arrays import FloatArray, IntArray, as_number, smallest
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.policies.observations import as_share, part_of
-from turnout.policies.sampling import exponential_keys, lowest, weighted_sample
+from turnout.policies.sampling import exponential_keys, weighted_sample
 from turnout.policies.sized import LossBasedPolicy
 
 
@@ -50,10 +50,9 @@ class ActiveFL(LossBasedPolicy):
         sizes: npt.ArrayLike | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__(clients, cohort_size=cohort_size, sizes=sizes)
+        super().__init__(clients, cohort_size=cohort_size, sizes=sizes, seed=seed)
         self.dropped, self.uniform = as_share("dropped", dropped), as_share("uniform", uniform)
         self.sharpness = as_number("sharpness", sharpness, SettingError, least=0)
-        self.seed = as_count("seed", seed, SettingError, least=0)
 
     def ask(self, offer: RoundOffer) -> Selection:
         """Excludes the least valuable clients, samples by value, and fills up uniformly."""
@@ -65,10 +64,10 @@ class ActiveFL(LossBasedPolicy):
         keys = exponential_keys(self.seed, "active-fl", offer.round, self.clients)[rows]
         tie_break = exponential_keys(self.seed, "active-fl evenly", offer.round, self.clients)[rows]
         log_weights = self.sharpness * values
-        log_weights[lowest(values, tie_break, part_of(self.dropped, len(rows)))] = -np.inf
+        log_weights[smallest(values, part_of(self.dropped, len(rows)), tie_break)] = -np.inf
         by_value = weighted_sample(log_weights, keys, size - uniform)
         left = np.delete(np.arange(len(rows)), by_value)
-        positions = np.sort(np.concatenate([by_value, left[lowest(np.zeros(len(left)), tie_break[left], uniform)]]))
+        positions = np.sort(np.concatenate([by_value, left[smallest(tie_break[left], uniform)]]))
         return Selection.trusted(offer.round, rows[positions], {"value": values[positions]})
 
     def _values(self, rows: IntArray) -> FloatArray:

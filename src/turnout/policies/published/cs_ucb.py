@@ -5,34 +5,36 @@ Learning", IEEE TWC 2020.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
-import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, IntArray, as_count, as_number, load_array, smallest
+from turnout.kernel.arrays import FloatArray, IntArray, as_number, smallest
 from turnout.kernel.certificate import OwedTurns
 from turnout.kernel.cohort import EMPTY_COHORT, Cohort
 from turnout.kernel.guarantee import GuaranteeSettings
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.policies.base import SelectionPolicy, prefixed, subset
+from turnout.policies.base import CohortPolicy, Memory
 from turnout.policies.guaranteed import WeightedPolicy
-from turnout.policies.observations import MeanTimes, append_rows
+from turnout.policies.observations import MeanTimes
 
 
-class SpeedRewards:
+class SpeedRewards(Memory):
     """The mean reward of each client: 1 − time / `longest` for a turn, 0 for a failed one.
 
     `longest` is a time in seconds (tau_max in the paper); slower turns have reward 0. None uses the longest time seen
     so far.
     """
 
+    turns: IntArray
+
     def __init__(self, clients: int, longest: float | None) -> None:
+        super().__init__(clients)
         self._longest = None if longest is None else as_number("longest", longest, SettingError, above=0)
         self.times = MeanTimes(clients)
-        self.turns = np.zeros(clients, dtype=np.int64)
+        self._remember(turns=0)
+        self._remember_part("", self.times, self.times.forget)
 
     @property
     def longest(self) -> float:
@@ -57,28 +59,8 @@ class SpeedRewards:
         self.times.learn_from(report)
         self.turns[report.clients] += 1
 
-    def add(self, count: int) -> None:
-        """Appends clients without a turn."""
-        self.times.add(count)
-        self.turns = append_rows(self.turns, count, 0)
 
-    def forget(self, rows: IntArray) -> None:
-        """Removes the times and turns of these clients."""
-        self.times.forget(rows)
-        self.turns[rows] = 0
-
-    def state(self) -> dict[str, Any]:
-        """Returns the times and turns."""
-        return {**self.times.state(), "turns": self.turns.copy()}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores the times and turns."""
-        turns = load_array(state, "turns", self.turns)
-        self.times.restore(state)
-        self.turns = turns
-
-
-class CSUCB(SelectionPolicy):
+class CSUCB(CohortPolicy):
     """Selects the clients with the shortest optimistic times.
 
     The cohort are the m = cohort_size available clients with the largest mean reward + sqrt((m + 1) · ln R / turns) in
@@ -94,9 +76,9 @@ class CSUCB(SelectionPolicy):
     name = "cs-ucb"
 
     def __init__(self, clients: int, *, cohort_size: int = 8, longest: float | None = None) -> None:
-        super().__init__(clients)
-        self.cohort_size: int = as_count("cohort_size", cohort_size, SettingError)
+        super().__init__(clients, cohort_size=cohort_size)
         self.rewards = SpeedRewards(self.clients, longest)
+        self._remember_part("", self.rewards, self.rewards.forget)
 
     def ask(self, offer: RoundOffer) -> Selection:
         """Selects the clients with the largest index."""
@@ -109,25 +91,8 @@ class CSUCB(SelectionPolicy):
 
     def tell(self, report: RoundReport) -> None:
         """Learns the rewards."""
-        self.check_report(report)
+        super().tell(report)
         self.rewards.learn_from(report)
-
-    def add(self, count: int) -> None:
-        """Appends clients without a turn, which are therefore selected first."""
-        super().add(count)
-        self.rewards.add(count)
-
-    def forget(self, rows: npt.ArrayLike) -> None:
-        """Removes the rewards of these clients."""
-        self.rewards.forget(self._rows(rows))
-
-    def state(self) -> dict[str, Any]:
-        """Returns the rewards so far."""
-        return self.rewards.state()
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores the rewards."""
-        self.rewards.restore(state)
 
 
 class CSUCBQ(WeightedPolicy):
@@ -162,34 +127,14 @@ class CSUCBQ(WeightedPolicy):
     ) -> None:
         weight = as_number("fairness_weight", fairness_weight, SettingError, above=0, most=1)
         super().__init__(clients, cohort_size=cohort_size, speed_weight=(1 - weight) / weight, **settings)
-        self.fairness_weight, self.longest = weight, longest
+        self.fairness_weight = weight
         self.rewards = SpeedRewards(self.clients, longest)
+        self._remember_part("rewards", self.rewards, self.rewards.forget)
 
     def tell(self, report: RoundReport) -> None:
         """Updates the debts and learns the rewards."""
         super().tell(report)
         self.rewards.learn_from(report)
-
-    def add(self, count: int) -> None:
-        """Appends clients about which nothing is known."""
-        super().add(count)
-        self.rewards.add(count)
-
-    def forget(self, rows: npt.ArrayLike) -> None:
-        """Removes the rewards of these clients."""
-        super().forget(rows)
-        self.rewards.forget(self._rows(rows))
-
-    def state(self) -> dict[str, Any]:
-        """Returns the debts, the turns taken and the rewards."""
-        return {**super().state(), **prefixed("rewards", self.rewards.state())}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores the debts, the turns taken and the rewards."""
-        rewards = SpeedRewards(self.clients, self.longest)
-        rewards.restore(subset(state, "rewards"))  # raises before anything is changed
-        super().restore(state)
-        self.rewards = rewards
 
     def index(self, rows: IntArray, round: int, owed: OwedTurns) -> FloatArray:
         """Returns the index by which the cohort is selected."""

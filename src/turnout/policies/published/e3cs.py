@@ -4,18 +4,17 @@ Clients", IEEE Internet of Things Journal 2022.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from turnout.errors import ReportError, SettingError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number, load_array
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.policies.base import SelectionPolicy
-from turnout.policies.observations import append_rows, as_share
+from turnout.policies.base import CohortPolicy
+from turnout.policies.observations import as_share
 
 # Probabilities above this count as 1; otherwise two steps of the draw could select the same client.
 CERTAIN = 1 - 1e-9
@@ -33,7 +32,7 @@ class Chances(NamedTuple):
     free: float
 
 
-class E3CS(SelectionPolicy):
+class E3CS(CohortPolicy):
     """Selects reliable clients more often; every client has a minimum probability of being selected.
 
     Of K available clients, k = min(cohort_size, K) are selected, each with probability
@@ -59,6 +58,7 @@ class E3CS(SelectionPolicy):
     """
 
     name = "e3cs"
+    log_weights: FloatArray
 
     def __init__(
         self,
@@ -69,12 +69,10 @@ class E3CS(SelectionPolicy):
         learning_rate: float = 0.5,
         seed: int = 0,
     ) -> None:
-        super().__init__(clients)
-        self.cohort_size: int = as_count("cohort_size", cohort_size, SettingError)
+        super().__init__(clients, cohort_size=cohort_size, seed=seed)
         self._schedule = _as_schedule(quota)
         self.learning_rate = as_number("learning_rate", learning_rate, SettingError, least=0)
-        self.seed = as_count("seed", seed, SettingError, least=0)
-        self.log_weights: FloatArray = np.zeros(self.clients)
+        self._remember(log_weights=0.0)
 
     def quota(self, round: int) -> float:
         """Returns the quota in this round."""
@@ -111,7 +109,7 @@ class E3CS(SelectionPolicy):
 
     def tell(self, report: RoundReport) -> None:
         """Increases the weights of the clients that arrived."""
-        self.check_report(report)
+        super().tell(report)
         if report.available is None:
             raise ReportError("e3cs depends on availability: pass the offer's mask as the report's `available`")
         rows = np.flatnonzero(report.available)
@@ -121,23 +119,6 @@ class E3CS(SelectionPolicy):
         learns = ~chances.capped[positions]
         rewarded, chance = rewarded[learns], chances.each[positions[learns]]
         self.log_weights[rewarded] += chances.free * self.learning_rate / (len(rows) * chance)
-
-    def add(self, count: int) -> None:
-        """Appends clients with the initial weight."""
-        super().add(count)
-        self.log_weights = append_rows(self.log_weights, count, 0.0)
-
-    def forget(self, rows: npt.ArrayLike) -> None:
-        """Resets the weights of these clients."""
-        self.log_weights[self._rows(rows)] = 0.0
-
-    def state(self) -> dict[str, Any]:
-        """Returns the weights."""
-        return {"log_weights": self.log_weights.copy()}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores the weights."""
-        self.log_weights = load_array(state, "log_weights", self.log_weights)
 
 
 def _systematic(chances: FloatArray, size: int, rng: np.random.Generator) -> IntArray:

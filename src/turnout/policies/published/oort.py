@@ -5,16 +5,15 @@ OSDI 2021.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number, load_array, smallest
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number, smallest
 from turnout.kernel.rounds import TIMED_OUTCOMES, RoundOffer, RoundReport, Selection
-from turnout.policies.observations import LastLosses, append_rows, as_share, load_number, part_of
+from turnout.policies.observations import LastLosses, as_share, part_of
 from turnout.policies.sampling import exponential_keys, weighted_sample_linear
 from turnout.policies.sized import SizedPolicy, per_client_setting
 
@@ -71,6 +70,13 @@ class Oort(SizedPolicy):
 
     name = "oort"
     fills_slots = True
+    last_rounds: IntArray  # 0: no turn yet
+    durations: FloatArray  # 0: unknown
+    turns: IntArray
+    failed: BoolArray
+    gathered: FloatArray  # the utility of each of the last rounds, the newest last
+    rounds: int
+    relaxed: int
 
     def __init__(
         self,
@@ -94,7 +100,7 @@ class Oort(SizedPolicy):
         blacklist_share: float = 0.3,
         seed: int = 0,
     ) -> None:
-        super().__init__(clients, cohort_size=cohort_size, sizes=sizes)
+        super().__init__(clients, cohort_size=cohort_size, sizes=sizes, seed=seed)
         self._speeds_given = speeds is not None
         self.speeds = per_client_setting("speeds", speeds, self.clients)
         self.exploration = as_share("exploration", exploration)
@@ -111,16 +117,10 @@ class Oort(SizedPolicy):
         self.pacer_window = as_count("pacer_window", pacer_window, SettingError)
         self.max_turns = None if max_turns is None else as_count("max_turns", max_turns, SettingError)
         self.blacklist_share = as_share("blacklist_share", blacklist_share)
-        self.seed = as_count("seed", seed, SettingError, least=0)
         self.losses = LastLosses(self.clients)
-        self.last_rounds = np.zeros(self.clients, dtype=np.int64)  # 0: no turn yet
-        self.durations: FloatArray = np.zeros(self.clients)  # 0: unknown
-        self.turns = np.zeros(self.clients, dtype=np.int64)
-        self.failed: BoolArray = np.zeros(self.clients, dtype=np.bool_)
-        # The utility of each of the last rounds, the newest last.
-        self.gathered: FloatArray = np.zeros(2 * self.pacer_window)
-        self.rounds = 0
-        self.relaxed = 0
+        self._remember_part("losses", self.losses, self.losses.forget)
+        self._remember(last_rounds=0, durations=0.0, turns=0, failed=False)
+        self._remember_shared(gathered=np.zeros(2 * self.pacer_window), rounds=0, relaxed=0)
 
     @property
     def preferred_duration(self) -> float:
@@ -182,7 +182,7 @@ class Oort(SizedPolicy):
 
     def tell(self, report: RoundReport) -> None:
         """Stores losses, durations and turns, and lets the pacer decide."""
-        self.check_report(report)
+        super().tell(report)
         late = report.late_arrivals
         if late is not None:
             latest = late.rounds == self.last_rounds[late.clients]
@@ -204,12 +204,7 @@ class Oort(SizedPolicy):
                 "the speeds of all clients, or with speeds=None"
             )
         super().add(count)
-        self.losses.add(count)
-        self.speeds = append_rows(self.speeds, count, 1.0)
-        self.last_rounds = append_rows(self.last_rounds, count, 0)
-        self.durations = append_rows(self.durations, count, 0.0)
-        self.turns = append_rows(self.turns, count, 0)
-        self.failed = append_rows(self.failed, count, False)
+        self.speeds = np.append(self.speeds, np.ones(count))
 
     def forget(self, rows: npt.ArrayLike) -> None:
         """Removes the losses, durations and turns of these clients.
@@ -219,34 +214,7 @@ class Oort(SizedPolicy):
         known = self._rows(rows)
         if self.turns[known].any():
             self.gathered[:] = 0.0
-        self.losses.forget(known)
-        self.last_rounds[known] = self.turns[known] = 0
-        self.durations[known] = 0.0
-        self.failed[known] = False
-
-    def state(self) -> dict[str, Any]:
-        """Returns what is known about the clients, and the state of the pacer."""
-        return {
-            **self.losses.state(),
-            "last_rounds": self.last_rounds.copy(),
-            "durations": self.durations.copy(),
-            "turns": self.turns.copy(),
-            "failed": self.failed.copy(),
-            "gathered": self.gathered.copy(),
-            "rounds": self.rounds,
-            "relaxed": self.relaxed,
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores what is known about the clients, and the state of the pacer."""
-        last_rounds = load_array(state, "last_rounds", self.last_rounds)
-        durations = load_array(state, "durations", self.durations)
-        turns, failed = load_array(state, "turns", self.turns), load_array(state, "failed", self.failed)
-        gathered = load_array(state, "gathered", self.gathered)
-        rounds, relaxed = int(load_number(state, "rounds")), int(load_number(state, "relaxed"))
-        self.losses.restore(state)
-        self.last_rounds, self.durations, self.turns, self.failed = last_rounds, durations, turns, failed
-        self.gathered, self.rounds, self.relaxed = gathered, rounds, relaxed
+        super().forget(known)
 
     def _gains(self, rows: IntArray) -> FloatArray:
         """Returns U, the statistical utility, of clients that had a turn."""

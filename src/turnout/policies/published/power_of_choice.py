@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import as_count
+from turnout.kernel.arrays import as_count, smallest
 from turnout.kernel.rounds import RoundOffer, Selection
-from turnout.policies.sampling import exponential_keys, lowest, weighted_sample_linear
+from turnout.policies.sampling import exponential_keys, weighted_sample_linear
 from turnout.policies.sized import LossBasedPolicy
 
 
@@ -46,11 +46,10 @@ class PowerOfChoice(LossBasedPolicy):
         sizes: npt.ArrayLike | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__(clients, cohort_size=cohort_size, sizes=sizes)
+        super().__init__(clients, cohort_size=cohort_size, sizes=sizes, seed=seed)
         if candidates is not None and as_count("candidates", candidates, SettingError) < cohort_size:
             raise SettingError(f"candidates must be at least cohort_size ({cohort_size}), got {candidates}")
         self.candidates = candidates
-        self.seed = as_count("seed", seed, SettingError, least=0)
 
     def ask(self, offer: RoundOffer) -> Selection:
         """Samples the candidates, then selects those with the largest losses."""
@@ -62,5 +61,5 @@ class PowerOfChoice(LossBasedPolicy):
         rows = rows[weighted_sample_linear(self.sizes[rows], keys[rows], count)]
         tie_break = exponential_keys(self.seed, "power-of-choice equals", offer.round, self.clients)
         losses = self.losses.guessed()
-        chosen = rows[lowest(-losses[rows], tie_break[rows], size)]
+        chosen = rows[smallest(-losses[rows], size, tie_break[rows])]
         return Selection.trusted(offer.round, chosen, {"loss": losses[chosen]})

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, load_array, smallest
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, smallest
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.policies.base import SelectionPolicy, prefixed, subset
-from turnout.policies.observations import LastLosses, MeanTimes, append_rows, load_number
+from turnout.policies.base import CohortPolicy
+from turnout.policies.observations import LastLosses, MeanTimes
 
 
-class TiFL(SelectionPolicy):
+class TiFL(CohortPolicy):
     """Selects cohorts of similar speed, and the tier that the model fits worst most often.
 
     *Profiling.* In the first `profiling_rounds` the clients with the fewest turns are selected, at random among equals.
@@ -44,6 +43,12 @@ class TiFL(SelectionPolicy):
     """
 
     name = "tifl"
+    turns: IntArray
+    tier: IntArray
+    chances: FloatArray
+    spent: IntArray
+    losses_before: FloatArray  # inf: unknown
+    rounds: int
 
     def __init__(
         self,
@@ -57,21 +62,22 @@ class TiFL(SelectionPolicy):
         retier_every: int = 50,
         seed: int = 0,
     ) -> None:
-        super().__init__(clients)
-        self.cohort_size: int = as_count("cohort_size", cohort_size, SettingError)
+        super().__init__(clients, cohort_size=cohort_size, seed=seed)
         self.tiers = as_count("tiers", tiers, SettingError)
         self.credits = _as_credits(credits, self.tiers)
         self.interval = as_count("interval", interval, SettingError)
         self.profiling_rounds = as_count("profiling_rounds", profiling_rounds, SettingError, least=0)
         self.retier_every = as_count("retier_every", retier_every, SettingError)
-        self.seed = as_count("seed", seed, SettingError, least=0)
         self.times, self.losses = MeanTimes(self.clients), LastLosses(self.clients)
-        self.turns = np.zeros(self.clients, dtype=np.int64)
-        self.tier = np.full(self.clients, self.tiers // 2, dtype=np.int64)
-        self.chances: FloatArray = np.full(self.tiers, 1 / self.tiers)
-        self.spent = np.zeros(self.tiers, dtype=np.int64)
-        self.losses_before: FloatArray = np.full(self.tiers, np.inf)  # inf: unknown
-        self.rounds = 0
+        self._remember_part("times", self.times, self.times.forget)
+        self._remember_part("losses", self.losses, self.losses.forget)
+        self._remember(turns=0, tier=self.tiers // 2)
+        self._remember_shared(
+            chances=np.full(self.tiers, 1 / self.tiers),
+            spent=np.zeros(self.tiers, dtype=np.int64),
+            losses_before=np.full(self.tiers, np.inf),
+            rounds=0,
+        )
 
     @property
     def profiling(self) -> bool:
@@ -99,7 +105,7 @@ class TiFL(SelectionPolicy):
 
     def tell(self, report: RoundReport) -> None:
         """Learns times and losses, charges the drawn tier, and updates probabilities and tiers when due."""
-        self.check_report(report)
+        super().tell(report)
         drawn = int(self.order(report.round)[0])
         if not self.profiling and len(report.clients):
             self.spent[drawn] += 1
@@ -116,14 +122,6 @@ class TiFL(SelectionPolicy):
         if since >= 0 and since % self.retier_every == 0:
             self._assign_tiers()
 
-    def add(self, count: int) -> None:
-        """Appends clients without measured times, in the middle tier."""
-        super().add(count)
-        self.times.add(count)
-        self.losses.add(count)
-        self.turns = append_rows(self.turns, count, 0)
-        self.tier = append_rows(self.tier, count, self.tiers // 2)
-
     def forget(self, rows: npt.ArrayLike) -> None:
         """Removes the times, losses and turns of these clients.
 
@@ -131,35 +129,7 @@ class TiFL(SelectionPolicy):
         """
         known = self._rows(rows)
         self.losses_before[self.tier[known[self.turns[known] > 0]]] = np.inf
-        self.times.forget(known)
-        self.losses.forget(known)
-        self.turns[known] = 0
-        self.tier[known] = self.tiers // 2
-
-    def state(self) -> dict[str, Any]:
-        """Returns the measurements, the tiers, their probabilities and their spent credits."""
-        return {
-            **prefixed("times", self.times.state()),
-            **self.losses.state(),
-            "turns": self.turns.copy(),
-            "tier": self.tier.copy(),
-            "chances": self.chances.copy(),
-            "spent": self.spent.copy(),
-            "losses_before": self.losses_before.copy(),
-            "rounds": self.rounds,
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores the measurements, the tiers, their probabilities and their spent credits."""
-        turns, tier = load_array(state, "turns", self.turns), load_array(state, "tier", self.tier)
-        chances, spent = load_array(state, "chances", self.chances), load_array(state, "spent", self.spent)
-        losses_before = load_array(state, "losses_before", self.losses_before)
-        rounds = int(load_number(state, "rounds"))
-        losses = load_array(state, "losses", self.losses.values)
-        self.times.restore(subset(state, "times"))
-        self.losses.restore({"losses": losses})
-        self.turns, self.tier, self.chances, self.spent = turns, tier, chances, spent
-        self.losses_before, self.rounds = losses_before, rounds
+        super().forget(known)
 
     def _has_credits(self) -> BoolArray:
         return np.ones(self.tiers, dtype=np.bool_) if self.credits is None else self.spent < self.credits

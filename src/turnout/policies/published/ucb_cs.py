@@ -5,16 +5,13 @@ Federated Learning", 2020.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, as_number, load_array, smallest
+from turnout.kernel.arrays import FloatArray, IntArray, as_number, smallest
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.policies.observations import append_rows, load_number
 from turnout.policies.sized import SizedPolicy
 
 # Lower limit of the discounted turns of a client whose last turn was very long ago.
@@ -44,6 +41,11 @@ class UCBCS(SizedPolicy):
 
     name = "ucb-cs"
     fills_slots = True
+    # As of each client's last turn; `index` applies the discount since then.
+    sums: FloatArray
+    weights: FloatArray
+    last_rounds: IntArray
+    spread_seen: float
 
     def __init__(
         self,
@@ -57,11 +59,8 @@ class UCBCS(SizedPolicy):
         super().__init__(clients, cohort_size=cohort_size, sizes=sizes)
         self.forgetting = as_number("forgetting", forgetting, SettingError, above=0, most=1)
         self._spread = None if spread is None else as_number("spread", spread, SettingError, least=0)
-        self.spread_seen = 1.0
-        # As of each client's last turn; `index` applies the discount since then.
-        self.sums: FloatArray = np.zeros(self.clients)
-        self.weights: FloatArray = np.zeros(self.clients)
-        self.last_rounds = np.zeros(self.clients, dtype=np.int64)
+        self._remember(sums=0.0, weights=0.0, last_rounds=0)
+        self._remember_shared(spread_seen=1.0)
 
     @property
     def spread(self) -> float:
@@ -87,7 +86,7 @@ class UCBCS(SizedPolicy):
 
     def tell(self, report: RoundReport) -> None:
         """Discounts old losses and adds new ones."""
-        self.check_report(report)
+        super().tell(report)
         rows = report.clients
         losses = np.full(len(rows), np.nan) if report.losses is None else report.losses
         reported = np.sort(losses[~np.isnan(losses)])
@@ -98,36 +97,6 @@ class UCBCS(SizedPolicy):
         self.sums[rows] = self.sums[rows] * discount + losses
         self.weights[rows] = self.weights[rows] * discount + 1
         self.last_rounds[rows] = report.round
-
-    def add(self, count: int) -> None:
-        """Appends clients without a turn, which are therefore selected first."""
-        super().add(count)
-        self.sums, self.weights = append_rows(self.sums, count, 0.0), append_rows(self.weights, count, 0.0)
-        self.last_rounds = append_rows(self.last_rounds, count, 0)
-
-    def forget(self, rows: npt.ArrayLike) -> None:
-        """Removes the losses and turns of these clients."""
-        known = self._rows(rows)
-        self.sums[known] = self.weights[known] = 0.0
-        self.last_rounds[known] = 0
-
-    def state(self) -> dict[str, Any]:
-        """Returns the discounted losses and turns."""
-        return {
-            "sums": self.sums.copy(),
-            "weights": self.weights.copy(),
-            "last_rounds": self.last_rounds.copy(),
-            "spread_seen": self.spread_seen,
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores the discounted losses and turns."""
-        self.sums, self.weights, self.last_rounds, self.spread_seen = (
-            load_array(state, "sums", self.sums),
-            load_array(state, "weights", self.weights),
-            load_array(state, "last_rounds", self.last_rounds),
-            load_number(state, "spread_seen"),
-        )
 
     def _rounds(self, round: int) -> float:
         """Returns the discounted number of rounds, 1 + g + g² + …"""

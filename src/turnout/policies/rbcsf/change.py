@@ -2,34 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_number, load_array
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_number
+from turnout.policies.base import Memory
 
 DRIFT = 0.5  # typical errors that are subtracted from every step of the test
 SMOOTHING = 0.1  # weight of the newest error in the typical error
 WARM_UP = 5  # times of a client before the test starts
 
 
-class ChangeDetector:
+class ChangeDetector(Memory):
     """Page's CUSUM test on each client's prediction errors, upwards and downwards.
 
     Errors are divided by the client's typical error. A client has changed when one of its two sums exceeds
     `threshold`; 8 is a good value.
     """
 
+    sums: FloatArray  # rows: sum of positive steps, sum of negative steps, typical error, number of times
+
     def __init__(self, clients: int, threshold: float) -> None:
+        super().__init__(clients)
         self.threshold = as_number("change_threshold", threshold, SettingError, above=0)
-        # Rows: sum of positive steps, sum of negative steps, typical error, number of times.
-        self._sums: FloatArray = np.zeros((4, clients))
+        self._remember(sums=np.zeros(4))
 
     def changed(self, rows: IntArray, expected: FloatArray, times: FloatArray) -> BoolArray:
         """Adds one time of each of these clients, and returns which of them have changed."""
-        above, below, typical, known = self._sums[:, rows]
+        above, below, typical, known = self.sums[:, rows]
         error = times - expected
         scale = np.where(typical > 0, typical, np.abs(error))
         steps = np.divide(error, scale, out=np.zeros_like(error), where=scale > 0)
@@ -39,26 +39,5 @@ class ChangeDetector:
         share = np.maximum(SMOOTHING, 1 / (known + 1))
         typical = typical + share * (np.abs(error) - typical)
         changed: BoolArray = np.maximum(above, below) > self.threshold
-        self._sums[:, rows] = np.where(changed, 0.0, np.stack([above, below, typical, known + 1]))
+        self.sums[:, rows] = np.where(changed, 0.0, np.stack([above, below, typical, known + 1]))
         return changed
-
-    def add(self, count: int) -> None:
-        """Appends clients without history."""
-        self._sums = np.concatenate([self._sums, np.zeros((4, count))], axis=1)
-
-    def forget(self, rows: IntArray) -> None:
-        """Removes the history of these clients."""
-        self._sums[:, rows] = 0.0
-
-    def state(self) -> dict[str, Any]:
-        """Returns the sums of the test."""
-        return {"sums": self._sums.copy()}
-
-    def checked(self, state: Mapping[str, Any]) -> FloatArray:
-        """Returns the sums of a saved state, after checking them."""
-        sums: FloatArray = load_array(state, "sums", self._sums)
-        return sums
-
-    def restore(self, sums: FloatArray) -> None:
-        """Restores what `checked` returned."""
-        self._sums = sums

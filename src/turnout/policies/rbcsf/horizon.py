@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, IntArray, as_count, load_array
+from turnout.kernel.arrays import FloatArray, IntArray, as_count
+from turnout.policies.base import Memory
 
 STEADY = 0.3  # share of the horizon after which the weight is the one that was set
 LIGHTEST = 0.1  # weight in the first round, as a share of the one that was set
@@ -16,7 +14,7 @@ SLACK, SLACK_PER_ROUND = 0.5, 0.02  # turns behind that are tolerated at the end
 URGENCY = 1.0  # mean rounds that each turn beyond the slack is worth
 
 
-class Horizon:
+class Horizon(Memory):
     """What a turn of each client is worth if the guarantee must be met by round `horizon`.
 
     Under the paper's rule a slow client waits until its debt divided by the speed weight V exceeds the seconds that it
@@ -30,16 +28,20 @@ class Horizon:
     one mean round more for each turn beyond that, so that no client is behind at the end.
     """
 
+    backlog: FloatArray
+    lasted: FloatArray  # total seconds, number of rounds
+
     def __init__(self, clients: int, rounds: int, speed_weight: float) -> None:
+        super().__init__(clients)
         self.rounds = as_count("horizon", rounds, SettingError)
         self.speed_weight = speed_weight
-        self.backlog: FloatArray = np.zeros(clients)
-        self._durations = np.zeros(2)  # total seconds, number of rounds
+        self._remember(backlog=0.0, lasting=True)
+        self._remember_shared(lasted=np.zeros(2))
 
     @property
     def mean_round(self) -> float:
         """The mean duration of a round so far, in seconds."""
-        return float(self._durations[0] / max(self._durations[1], 1))
+        return float(self.lasted[0] / max(self.lasted[1], 1))
 
     def weight(self, round: int) -> float:
         """Returns V in this round."""
@@ -66,24 +68,8 @@ class Horizon:
             earned: The turns that each client earned in this round.
             duration: The duration of the round, in seconds.
         """
-        self._durations = self._durations + np.array([duration, 1.0])
+        self.lasted = self.lasted + np.array([duration, 1.0])
         self.backlog = self.backlog + earned
         self.backlog[paid] -= 1
         growth = self.weight(round + 1) / self.weight(round) if self.speed_weight else 1.0
         self.backlog = np.maximum(self.backlog, 0.0) * growth
-
-    def add(self, count: int) -> None:
-        """Appends clients without backlog."""
-        self.backlog = np.concatenate([self.backlog, np.zeros(count)])
-
-    def state(self) -> dict[str, Any]:
-        """Returns the backlog and the durations of the rounds."""
-        return {"backlog": self.backlog.copy(), "lasted": self._durations.copy()}
-
-    def checked(self, state: Mapping[str, Any]) -> tuple[FloatArray, FloatArray]:
-        """Returns the arrays of a saved state, after checking them."""
-        return load_array(state, "backlog", self.backlog), load_array(state, "lasted", self._durations)
-
-    def restore(self, arrays: tuple[FloatArray, FloatArray]) -> None:
-        """Restores what `checked` returned."""
-        self.backlog, self._durations = arrays

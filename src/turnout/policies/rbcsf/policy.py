@@ -8,17 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Unpack
 
 import numpy as np
-import numpy.typing as npt
 
 from turnout.errors import OfferError, ReportError, SettingError
-from turnout.kernel.arrays import FloatArray, load_array
+from turnout.kernel.arrays import FloatArray
 from turnout.kernel.certificate import OwedTurns
 from turnout.kernel.cohort import Cohort, as_exact, cohort_of_contexts
 from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.guarantee import GuaranteeSettings
 from turnout.kernel.rounds import RoundOffer, RoundReport
-from turnout.policies.base import prefixed, replaced, subset
+from turnout.policies.base import prefixed, replaced
 from turnout.policies.guaranteed import WeightedPolicy
 from turnout.policies.rbcsf.change import ChangeDetector
 from turnout.policies.rbcsf.context_range import ContextRange
@@ -95,11 +94,11 @@ class RBCSF(WeightedPolicy):
         self.horizon = None if horizon is None else Horizon(clients, horizon, self.speed_weight)
         self.fills_slots = self.horizon is None  # the plan of a horizon counts rounds
         self.changes = None if change_threshold is None else ChangeDetector(clients, change_threshold)
-
-    @property
-    def model(self) -> ExchangeTimeModel:
-        """The same as `time_model`."""
-        return self.time_model
+        self._remember_part("model", self.time_model, self.time_model.forget)
+        if self.horizon is not None:
+            self._remember_part("horizon", self.horizon, None)
+        if self.changes is not None:
+            self._remember_part("changes", self.changes, self.changes.forget)
 
     def check_offer(self, offer: RoundOffer) -> None:
         """Also raises OfferError for contexts outside `context_range`."""
@@ -130,46 +129,6 @@ class RBCSF(WeightedPolicy):
         if self.changes is not None:
             self._reset_changed(report, self.changes)
         self.time_model.learn_from(report)
-
-    def add(self, count: int) -> None:
-        """Appends clients about which nothing is known."""
-        super().add(count)
-        self.time_model.add(count)
-        if self.horizon is not None:
-            self.horizon.add(count)
-        if self.changes is not None:
-            self.changes.add(count)
-
-    def forget(self, rows: npt.ArrayLike) -> None:
-        """Removes what was learned about the times of these clients.
-
-        With prior="fleet" the fleet-wide regression keeps their contribution to its sums.
-        """
-        super().forget(rows)
-        self.time_model.forget(rows)
-        if self.changes is not None:
-            self.changes.forget(self._rows(rows))
-
-    def state(self) -> dict[str, Any]:
-        """Returns the debts, the turns taken and the learned model."""
-        state = {**super().state(), **prefixed("model", self.time_model.state())}
-        for name, part in (("horizon", self.horizon), ("changes", self.changes)):
-            if part is not None:
-                state |= prefixed(name, part.state())
-        return state
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores the debts, the turns taken and the learned model."""
-        # Everything is checked before anything is changed.
-        model = {name: load_array(state, f"model.{name}", array) for name, array in self.time_model.state().items()}
-        backlog = None if self.horizon is None else self.horizon.checked(subset(state, "horizon"))
-        changes = None if self.changes is None else self.changes.checked(subset(state, "changes"))
-        super().restore(state)
-        self.time_model.restore(model)
-        if self.horizon is not None and backlog is not None:
-            self.horizon.restore(backlog)
-        if self.changes is not None and changes is not None:
-            self.changes.restore(changes)
 
     def amended_state(self, state: Mapping[str, Any], *, keep_times: bool) -> dict[str, Any]:
         """Converts the debts; with other features, the model and the search for changes are those of a new policy."""

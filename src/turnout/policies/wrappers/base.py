@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 
-from turnout.errors import SettingError, suggestion
+from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray
 from turnout.kernel.certificate import Certificate
 from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.kernel.slots.turns import TurnStart
 from turnout.policies.base import SelectionPolicy, prefixed, replaced, subset
-from turnout.policies.signatures import setting_names
+from turnout.policies.signatures import check_settings
 
 
 class Wrapper(SelectionPolicy):
@@ -43,14 +41,10 @@ class Wrapper(SelectionPolicy):
         self.guarantee = policy.guarantee
         self.debts = policy.debts
         self.time_model = policy.time_model
+        self._remember_part("policy", policy, policy.forget)
 
     def _repr_parts(self) -> list[str]:
         return [repr(vars(self).get("policy")), *super()._repr_parts()[1:]]
-
-    @classmethod
-    def own_settings(cls) -> list[str]:
-        """Returns the names of its settings, without those of the policy inside."""
-        return setting_names(cls)
 
     @classmethod
     def named(cls, clients: int, make: Callable[..., SelectionPolicy], **settings: Any) -> Self:
@@ -62,7 +56,7 @@ class Wrapper(SelectionPolicy):
             settings: The settings of the wrapper; `policy` and `settings` are the name and the settings of the policy
                 inside.
         """
-        inner, known = settings.pop("policy", None), cls.own_settings()
+        inner = settings.pop("policy", None)
         if not isinstance(inner, str):
             raise SettingError(
                 f"{cls.name} needs the setting policy, the name of the policy inside, such as 'rbcsf', got {inner!r}"
@@ -70,15 +64,7 @@ class Wrapper(SelectionPolicy):
         inner_settings = settings.pop("settings", None) or {}
         if not isinstance(inner_settings, Mapping):
             raise SettingError(f"settings of {inner} inside {cls.name} must be a mapping, got {inner_settings!r}")
-        for setting in settings:
-            if setting not in known:
-                raise SettingError(
-                    f"{cls.name} has no setting {setting!r}{suggestion(setting, known)}; it has policy, settings, "
-                    f"{', '.join(known)}"
-                )
-        for setting, parameter in inspect.signature(cls).parameters.items():
-            if setting in known and parameter.default is parameter.empty and setting not in settings:
-                raise SettingError(f"{cls.name} needs the setting {setting!r}")
+        check_settings(cls.name, cls, settings, "policy", "settings")
         build: Callable[..., Self] = cls
         return build(make(inner, clients, **inner_settings), **settings)
 
@@ -113,23 +99,6 @@ class Wrapper(SelectionPolicy):
     def check_report(self, report: RoundReport) -> None:
         """Raises what the policy inside raises."""
         self.policy.check_report(report)
-
-    def add(self, count: int) -> None:
-        """Appends clients without history, unless the policy inside refuses."""
-        self.policy.add(count)
-        super().add(count)
-
-    def forget(self, rows: npt.ArrayLike) -> None:
-        """Lets the policy inside forget these clients."""
-        self.policy.forget(rows)
-
-    def state(self) -> dict[str, Any]:
-        """Returns the state of the policy inside."""
-        return prefixed("policy", self.policy.state())
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores the state of the policy inside."""
-        self.policy.restore(subset(state, "policy"))
 
     def settle(self) -> None:
         """Lets the policy inside settle."""

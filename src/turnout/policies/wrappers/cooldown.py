@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import BoolArray, IntArray, as_count, load_array
+from turnout.kernel.arrays import BoolArray, IntArray, as_count
 from turnout.kernel.rounds import RoundOffer, RoundReport
 from turnout.kernel.slots.turns import TurnStart
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.wrappers.base import Wrapper, resize
+from turnout.policies.wrappers.base import Wrapper
 
 
 class CoolDown(Wrapper):
@@ -29,6 +25,7 @@ class CoolDown(Wrapper):
     """
 
     name = "cool-down"
+    rests_until: IntArray  # the last round of each client's cool-down
 
     def __init__(self, policy: SelectionPolicy, rounds: int = 1, *, strict: bool = False) -> None:
         super().__init__(policy)
@@ -37,48 +34,28 @@ class CoolDown(Wrapper):
             raise SettingError(f"strict must be True or False, got {strict!r}")
         self.strict = strict
         self.fills_cohort = self.fills_cohort and not strict
-        self._ends: IntArray = np.zeros(self.clients, dtype=np.int64)  # last round of each client's cool-down
+        self._remember(rests_until=0)
 
     def inner_offer(self, offer: RoundOffer) -> RoundOffer:
         """Returns the offer without clients in a cool-down."""
         latest = offer.round - 1
         if not self.strict:
             latest = max(latest, self._shortened(offer))
-        return offer.restricted(self._ends <= latest, self._requested(offer))
+        return offer.restricted(self.rests_until <= latest, self._requested(offer))
 
     def tell(self, report: RoundReport) -> None:
         """Starts the cool-down of the selected clients."""
         super().tell(report)
-        self._ends[report.clients] = report.round + self.rounds
+        self.rests_until[report.clients] = report.round + self.rounds
 
     def tell_started(self, turn: TurnStart) -> None:
         """Starts the cool-down of the client, which counts decisions."""
         super().tell_started(turn)
-        self._ends[turn.client] = turn.decision + self.rounds
-
-    def add(self, count: int) -> None:
-        """Appends clients without a cool-down."""
-        super().add(count)
-        self._ends = resize(self._ends, self.clients, 0)
-
-    def forget(self, rows: npt.ArrayLike) -> None:
-        """Ends the cool-down of these clients, and lets the policy inside forget them."""
-        super().forget(rows)
-        self._ends[self._rows(rows)] = 0
-
-    def state(self) -> dict[str, Any]:
-        """Returns the last round of each client's cool-down."""
-        return {"rests_until": self._ends.copy(), **super().state()}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores the last round of each client's cool-down."""
-        ends = load_array(state, "rests_until", self._ends)
-        super().restore(state)
-        self._ends = ends
+        self.rests_until[turn.client] = turn.decision + self.rounds
 
     def _shortened(self, offer: RoundOffer) -> int:
         """Returns the round by which the cool-downs of enough available clients have ended."""
         available: BoolArray = offer.available
-        ends = self._ends[available]
+        ends = self.rests_until[available]
         enough = min(1 if self.cohort_size is None else self.places(offer), len(ends))
         return int(np.partition(ends, enough - 1)[enough - 1]) if enough else 0

@@ -125,17 +125,13 @@ class WithGuarantee(Wrapper):
         self._urgency = Fraction(urgency).limit_denominator(FINEST)
         size = self.clients if self.cohort_size is None else self.cohort_size
         self._most_owed = MostOwed(self.clients, cohort_size=size, guaranteed_rate=guaranteed_rate, **settings)
+        self._remember_part("debts", self._most_owed, None)
         self.guarantee, self.debts = self._most_owed.guarantee, self._most_owed.debts
         if self.guarantee.max_owed is not None and self.guarantee.max_owed < self._urgency:
             raise SettingError(
                 f"max_owed is {self.guarantee.max_owed}, so no debt reaches urgency {self.urgency:g} and no client "
                 "would ever be urgent: raise max_owed, or lower urgency"
             )
-
-    @property
-    def queues(self) -> FairnessQueues:
-        """The same as `debts`."""
-        return self.debts
 
     @property
     def owed(self) -> FloatArray:
@@ -211,21 +207,6 @@ class WithGuarantee(Wrapper):
         if np.ndim(self.debts.state()["rates"]):
             raise SettingError(f"every client has its own guaranteed_rate, so {count} more cannot join without one")
         super().add(count)
-        self._most_owed.add(count)
-
-    def state(self) -> dict[str, Any]:
-        """Returns the debts, the turns taken and the state of the policy inside."""
-        return {**prefixed("debts", self._most_owed.state()), **super().state()}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores the debts, the turns taken and the state of the policy inside."""
-        before = self._most_owed.state()
-        self._most_owed.restore(subset(state, "debts"))
-        try:
-            super().restore(state)
-        except BaseException:
-            self._most_owed.restore(before)
-            raise
 
     def settle(self) -> None:
         """Records what clients have forfeited so far, and lets the policy inside settle."""

@@ -37,6 +37,7 @@ class WarmUp(Wrapper):
         if policy.cohort_size is None and cohort_size is None:
             raise SettingError(f"{policy.name} has no fixed cohort size: pass cohort_size for the random selection")
         self._random = UniformRandom(self.clients, cohort_size=policy.cohort_size or cohort_size or 1, seed=seed)
+        self._remember_part("random", self._random, None)
 
     def ask(self, offer: RoundOffer) -> Selection:
         """Selects at random, or lets the policy inside select."""
@@ -48,8 +49,3 @@ class WarmUp(Wrapper):
     def cohort_problem(self, offer: RoundOffer) -> CohortProblem | None:
         """Returns the problem of the policy inside; None while the selection is random."""
         return super().cohort_problem(offer) if offer.round > self.rounds else None
-
-    def add(self, count: int) -> None:
-        """Appends clients, which can be selected at random like the others."""
-        super().add(count)
-        self._random.add(count)

@@ -288,10 +288,7 @@ def identify_clients(grid: Grid, *, patience: float = PATIENCE) -> dict[str, int
 
     Nodes that the grid does not name are queried; those that do not answer within `patience` seconds are missing.
     """
-    timed = grid if isinstance(grid, TimedGrid) else TimedGrid(grid, POLL)
-    connected, directory = timed.get_node_ids(), NodeDirectory(PAPER_FEATURES, patience)
-    directory.refresh(timed, connected, 1)
-    return directory.nodes_by_client(connected)
+    return _identify(grid, NodeDirectory(PAPER_FEATURES, patience))
 
 
 def client_groups(grid: Grid, name: str, *, patience: float = PATIENCE) -> dict[str, str | None]:
@@ -306,11 +303,12 @@ def client_groups(grid: Grid, name: str, *, patience: float = PATIENCE) -> dict[
             configurations of the nodes.
         patience: the seconds that a node has to answer; the group of a client that does not is None.
     """
+    directory = NodeDirectory(PAPER_FEATURES, patience, group_names=[name])
+    return directory.groups_of(name, _identify(grid, directory))
+
+
+def _identify(grid: Grid, directory: NodeDirectory) -> dict[str, int]:
     timed = grid if isinstance(grid, TimedGrid) else TimedGrid(grid, POLL)
-    connected, directory = timed.get_node_ids(), NodeDirectory(PAPER_FEATURES, patience, group_names=[name])
+    connected = timed.get_node_ids()
     directory.refresh(timed, connected, 1)
-    return directory.groups_of(name, directory.nodes_by_client(connected))
-
-
-#: Former name of `identify_clients`, kept as an alias.
-clients_of = identify_clients
+    return directory.nodes_by_client(connected)

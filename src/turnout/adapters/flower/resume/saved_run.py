@@ -6,7 +6,7 @@ fleet; metrics of later rounds than the model's are ignored.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
@@ -16,7 +16,6 @@ from turnout.errors import StateError
 from turnout.storage.training_log import Metrics, TrainingLog, read_metrics, read_model
 
 FORMAT = 1
-PARTS = ("arrays", "metrics", "expected", "strategy", "world", "extra")
 
 
 @dataclass(slots=True)
@@ -47,15 +46,7 @@ class RunFiles(TrainingLog):
     def write(self, run: SavedRun) -> None:
         """Write the run atomically."""
         tree = Packer()
-        header = {
-            "format": FORMAT,
-            "server_round": run.server_round,
-            "fleet_round": run.fleet_round,
-            "rounds": run.rounds,
-            "waited": run.waited,
-            "begun_with": run.begun_with,
-            **{part: tree.pack(getattr(run, part)) for part in PARTS},
-        }
+        header = {"format": FORMAT, **{part.name: tree.pack(getattr(run, part.name)) for part in fields(SavedRun)}}
         self.write_model(header, tree.arrays)
 
     def read(self) -> SavedRun | None:
@@ -67,14 +58,7 @@ class RunFiles(TrainingLog):
             if header["format"] != FORMAT:
                 raise ValueError(f"its format is {header['format']}, this version reads {FORMAT}")
             tree = Packer(arrays)
-            return SavedRun(
-                header["server_round"],
-                header["fleet_round"],
-                header["rounds"],
-                header["waited"],
-                header["begun_with"],
-                **{part: tree.unpack(header[part]) for part in PARTS},
-            )
+            return SavedRun(**{part.name: tree.unpack(header[part.name]) for part in fields(SavedRun)})
         except Exception as error:  # which exception it is depends on which bytes are damaged
             raise StateError(
                 f"cannot read the run in {self.model}: {error}. Restore the file, or start a new run with resume=False"

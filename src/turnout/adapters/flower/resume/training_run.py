@@ -16,11 +16,9 @@ from turnout.adapters.flower.resume.strategy_state import (
     strategy_state,
     unsaved_attributes,
 )
-from turnout.adapters.flower.rounds.live_round import LiveRound
-from turnout.adapters.flower.rounds.round_summary import RoundSummary, summarize_round
-from turnout.adapters.flower.simulated import SimulatedFleet
+from turnout.adapters.flower.rounds.round_summary import summarize_round
+from turnout.adapters.flower.setup import TrainingSetup
 from turnout.errors import SettingError, StateError
-from turnout.live import Scheduler
 from turnout.live._internals import session_of
 from turnout.log import get_log
 from turnout.storage.training_log import METRIC_KINDS, OWN_PREFIX, Metrics
@@ -35,9 +33,7 @@ class TrainingRun:
     """The model, the number of rounds and the metrics of a run, in memory and next to the fleet file.
 
     Args:
-        strategy: the strategy whose state is saved.
-        scheduler: the fleet.
-        simulated: the simulated world whose state is saved.
+        setup: the strategy and the simulated world, whose states are saved, and the fleet.
         resume: whether to resume an unfinished run; False discards it.
         save: whether to save the run after each round, or a function that returns what else to save.
         load: a function that restores what `save` returned.
@@ -45,9 +41,7 @@ class TrainingRun:
 
     def __init__(
         self,
-        strategy: Strategy,
-        scheduler: Scheduler,
-        simulated: SimulatedFleet | None,
+        setup: TrainingSetup,
         *,
         resume: bool,
         save: bool | Save,
@@ -55,12 +49,12 @@ class TrainingRun:
     ) -> None:
         if callable(save) != (load is not None):
             raise SettingError("save and load must both be functions, or load must be None: pass save=…, load=…")
-        has_hooks(strategy)  # raises an error if it has only one of both methods
-        self._strategy, self._scheduler, self._simulated = strategy, scheduler, simulated
+        has_hooks(setup.strategy)  # raises an error if it has only one of both methods
+        self._strategy, self._scheduler, self._simulated = setup.strategy, setup.scheduler, setup.simulated
         self._resume, self._is_saved = resume, bool(save)
         self._save_extra, self._load_extra = (save if callable(save) else None), load
         self._unsaved: set[str] = set()  # the attributes that were logged because they are not saved
-        self._files = RunFiles(scheduler.path)
+        self._files = RunFiles(setup.scheduler.path)
         self._initial_shapes: dict[str, list[int]] = {}
         self._metrics: dict[str, Metrics] = {}
         self._rounds = 0
@@ -88,36 +82,24 @@ class TrainingRun:
         """Whether the clients have evaluated the model with which this start began."""
         return not self.offset or self.offset in self._metrics["evaluate"]
 
-    def end_round(self, number: int, current: LiveRound, metrics: MetricRecord | None) -> MetricRecord:
-        """Saves the run after a round, closes the round in the fleet, and returns its metrics.
+    def end_round(
+        self,
+        number: int,
+        fleet_round: int,
+        metrics: MetricRecord | None,
+        waited: float = 0.0,
+        expected: dict[str, float] | None = None,
+    ) -> MetricRecord:
+        """Saves the run after a round or version, closes the round in the fleet, and returns its metrics.
 
         The order matters: after a crash in between, neither the model nor the round is lost.
-        """
-        return self._save(number, current.opened.round, current.waited, current.expected, metrics)
-
-    def end_version(self, number: int, summary: RoundSummary, metrics: MetricRecord | None) -> MetricRecord:
-        """Saves the run after a version of a fleet without rounds, whose results are recorded, and returns its metrics.
-
-        Args:
-            number: the number of the version.
-            summary: what made it.
-            metrics: the metrics of the strategy.
-        """
-        log.info("turnout: version %d %s", number, summary.text)
-        all_metrics = MetricRecord({**({} if metrics is None else metrics), **summary.metrics})
-        return self._save(number, number, 0.0, {}, all_metrics)
-
-    def _save(
-        self, number: int, fleet_round: int, waited: float, expected: dict[str, float], metrics: MetricRecord | None
-    ) -> MetricRecord:
-        """Saves the run after a round, and closes the round in the fleet.
 
         Args:
             number: the round of the server.
             fleet_round: the round of the fleet.
+            metrics: the metrics of the strategy.
             waited: the duration of the round in seconds.
             expected: the predicted seconds of the clients.
-            metrics: the metrics of the round.
         """
         run = SavedRun(
             number,
@@ -127,7 +109,7 @@ class TrainingRun:
             self._initial_shapes,
             self.arrays,
             {} if metrics is None else metrics_of(metrics),
-            expected,
+            expected or {},
             strategy_state(self._strategy) if self._is_saved else {},
             {} if self._simulated is None else self._simulated.state(),
             self._extra() if self._is_saved else None,

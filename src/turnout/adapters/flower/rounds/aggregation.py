@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
@@ -11,6 +11,7 @@ from flwr.serverapp.strategy import Strategy
 from turnout.adapters.flower.checks import nested_strategies
 from turnout.adapters.flower.rounds.arrays import model_problem
 from turnout.adapters.flower.rounds.replies import ReplyJudge
+from turnout.adapters.flower.setup import TrainingSetup
 from turnout.errors import TrainingError
 from turnout.log import get_log
 
@@ -21,16 +22,13 @@ class Aggregation:
     """Calls the strategy; if it raises an error, the model and the strategy's attributes stay as they were.
 
     Args:
-        strategy: the strategy.
-        weight_key: the metric by which it weights replies.
-        is_checked: whether replies and models that cannot be used are refused.
+        setup: the strategy, and how replies are read.
         max_failed_rounds: the number of failed rounds in a row after which training ends; None: never.
     """
 
-    def __init__(
-        self, strategy: Strategy, *, weight_key: str | None, is_checked: bool, max_failed_rounds: int | None
-    ) -> None:
-        self._strategy, self._weight_key, self._is_checked = strategy, weight_key, is_checked
+    def __init__(self, setup: TrainingSetup, max_failed_rounds: int | None) -> None:
+        self._strategy, self._nodes = setup.strategy, setup.nodes
+        self._weight_key, self._is_checked = setup.weight_key, setup.is_checked
         self._max_failed, self._failed, self._problem = max_failed_rounds, 0, ""
 
     def start(self) -> None:
@@ -59,15 +57,9 @@ class Aggregation:
             self._failed = 0
         return arrays, metrics
 
-    def evaluate(self, number: int, replies: Sequence[Message], client_of: Callable[[int], str]) -> MetricRecord | None:
-        """Aggregates evaluations; returns None if there is none, or if that fails.
-
-        Args:
-            number: the round.
-            replies: the replies of the clients.
-            client_of: returns the client of a node, for the log.
-        """
-        usable = self._usable(replies, client_of) if self._is_checked else list(replies)
+    def evaluate(self, number: int, replies: Sequence[Message]) -> MetricRecord | None:
+        """Aggregates evaluations; returns None if there is none, or if that fails."""
+        usable = self._usable(replies) if self._is_checked else list(replies)
         if not usable:
             return None
         try:
@@ -88,7 +80,7 @@ class Aggregation:
     def _count_failure(self, problem: str) -> None:
         self._failed, self._problem = self._failed + 1, problem
 
-    def _usable(self, replies: Sequence[Message], client_of: Callable[[int], str]) -> list[Message]:
+    def _usable(self, replies: Sequence[Message]) -> list[Message]:
         """Returns the replies that can be aggregated together, and error replies; logs the others."""
         judge, problems = ReplyJudge(len(replies), self._weight_key), dict[str, str]()
         by_id = {reply.metadata.reply_to_message_id: reply for reply in replies}
@@ -99,7 +91,7 @@ class Aggregation:
                     problems[message_id] = problem
         problems |= judge.settle(is_final=True)[1]
         for message_id, problem in problems.items():
-            client = client_of(by_id[message_id].metadata.src_node_id)
+            client = self._nodes.client_of(by_id[message_id].metadata.src_node_id)
             log.warning("turnout: the evaluation of %s is not used: %s", client, problem)
         return [reply for message_id, reply in by_id.items() if message_id not in problems]
 

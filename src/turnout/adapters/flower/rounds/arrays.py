@@ -12,38 +12,20 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import Array, ArrayRecord
 
+from turnout.adapters.common import models as common
+
 NUMPY = "numpy.ndarray"  # Flower's name of the format of np.save
 
 
 def model_problem(arrays: ArrayRecord, before: Callable[[], Iterable[ArrayRecord]]) -> str | None:
-    """Returns why a model cannot be used: an array cannot be read, or contains NaN or infinity; None if it can.
-
-    Arrays in another format than that of np.save are not checked, and those that were not finite before may stay so:
-    the mask of an attention layer, for example, contains infinity.
-
-    Args:
-        arrays: the model.
-        before: returns the model, in one of several records, before it was trained.
-    """
-    for name, array in arrays.items():
-        try:
-            is_finite = _is_finite(array)
-        except Exception as error:  # what is raised depends on the bytes that were sent
-            return f"its array {name!r} cannot be read: {error}"
-        if not is_finite and all(name not in record or _is_finite(record[name]) for record in before()):
-            return f"its array {name!r} contains values that are not finite"
-    return None
+    """Returns why a model cannot be used, or None; arrays in another format than that of np.save are not checked."""
+    return common.model_problem(arrays, before, _values)
 
 
-def _is_finite(array: Array) -> bool:
-    if array.stype != NUMPY:
-        return True
-    values = _values(array)
-    return values.dtype.kind not in "fc" or bool(np.isfinite(values).all())
-
-
-def _values(array: Array) -> npt.NDArray[Any]:
+def _values(array: Array) -> npt.NDArray[Any] | None:
     """Returns the values of an array: a view of its bytes if these begin as np.save writes them, which is quick."""
+    if array.stype != NUMPY:
+        return None
     shape = tuple(array.shape)
     header, dtype = _header(array.dtype, shape)
     if array.data.startswith(header) and len(array.data) == len(header) + math.prod(shape) * dtype.itemsize:

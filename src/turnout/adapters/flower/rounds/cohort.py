@@ -6,12 +6,12 @@ import time
 
 import numpy as np
 
-from turnout.adapters.flower.discovery.nodes import NodeDirectory
+from turnout.adapters.common.restart import take_over_round
 from turnout.adapters.flower.grid import TimedGrid
 from turnout.adapters.flower.rounds.live_round import LiveRound
-from turnout.adapters.flower.simulated import SimulatedFleet
+from turnout.adapters.flower.setup import TrainingSetup
 from turnout.errors import SettingError, StateError
-from turnout.live import RunningTurn, Scheduler, Statuses
+from turnout.live import RunningTurn, Statuses
 from turnout.live._internals import session_of
 from turnout.log import get_log
 
@@ -24,9 +24,7 @@ class CohortSelector:
     """Selects the cohort of each round among the clients that are connected.
 
     Args:
-        scheduler: selects the cohort.
-        nodes: knows which client runs on which node.
-        simulated: determines which clients are available, in a simulation.
+        setup: the fleet and its nodes.
         query_all: whether all nodes are asked for their status before each selection.
         min_nodes: the number of connected nodes to wait for before the first round.
         patience: how many seconds a fleet that has trained before waits for them.
@@ -35,16 +33,14 @@ class CohortSelector:
 
     def __init__(
         self,
-        scheduler: Scheduler,
-        nodes: NodeDirectory,
-        simulated: SimulatedFleet | None,
+        setup: TrainingSetup,
         *,
         query_all: bool,
         min_nodes: int,
         patience: float,
         groups: str | None = None,
     ) -> None:
-        self._scheduler, self._nodes, self._simulated = scheduler, nodes, simulated
+        self._scheduler, self._nodes, self._simulated = setup.scheduler, setup.nodes, setup.simulated
         self._query_all, self._min_nodes, self._patience = query_all, min_nodes, patience
         self._groups, self._timeout = groups, 0.0
         self._has_gathered = False  # whether `min_nodes` nodes have been connected since the start
@@ -59,20 +55,15 @@ class CohortSelector:
     def select(self, grid: TimedGrid) -> LiveRound:
         """Selects a cohort, or takes over the round that an earlier server left open."""
         number = self._scheduler.round + (self._scheduler.open_round is None)
-        connected, recorded, failed = self._connected_clients(grid, number), set[str](), set[str]()
+        connected, recorded = self._connected_clients(grid, number), frozenset[str]()
         if self._scheduler.open_round is None:
             cohort = self._scheduler.choose(self._statuses(connected, number))
         else:
-            cohort = self._scheduler.choose({})
-            recorded = {turn.id for turn in self._scheduler.history() if turn.kind is not None}
-            failed = {turn.id for turn in self._scheduler.history() if turn.kind == "failed"}
-            for client in cohort:
-                if client not in connected and client not in recorded:
-                    self._scheduler.report_failure(client, "was not connected when the server restarted")
+            cohort, recorded = take_over_round(self._scheduler, connected)
         opened = self._scheduler.open_round
         if opened is None:
             raise StateError("the scheduler has no open round after a selection: another process closed it")
-        nodes = {client: connected[client] for client in cohort if client in connected and client not in failed}
+        nodes = {client: connected[client] for client in cohort}
         return LiveRound(opened, nodes, session_of(self._scheduler).predicted_seconds(), recorded)
 
     def fill(self, grid: TimedGrid, *, may_wait: bool) -> tuple[list[RunningTurn], dict[str, int]]:

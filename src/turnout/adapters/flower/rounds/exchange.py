@@ -2,53 +2,32 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 
-from flwr.app import Error, Message, MetricRecord
+from flwr.app import Message
 
-from turnout.adapters.flower.discovery.nodes import NodeDirectory
 from turnout.adapters.flower.grid import TimedGrid
+from turnout.adapters.flower.rounds.intake import Arrival, ReplyIntake, report_late
 from turnout.adapters.flower.rounds.live_round import LiveRound
 from turnout.adapters.flower.rounds.replies import Form, ReplyJudge
+from turnout.adapters.flower.setup import TrainingSetup
 from turnout.adapters.flower.simulated import SimulatedFleet
-from turnout.adapters.flower.wire import pop_client_info
-from turnout.live import Scheduler
 from turnout.live._internals import OpenRound
-from turnout.log import get_log
 
-log = get_log("flwr")
-EXPIRED = (3, 4)  # Flower's error codes for a message, or a reply, that is no longer stored
 SHORTEST = 1e-6  # seconds: a round takes some time, even if all replies arrive at once
 
 
-class Exchange:
+class Exchange(ReplyIntake):
     """Runs the message exchange of each round and reports each reply to the scheduler as soon as it arrives.
 
     Late replies are reported during later rounds.
-
-    Args:
-        scheduler: records all outcomes.
-        nodes: learns the statuses of the clients.
-        simulated: determines the exchange times, in a simulation.
-        loss_key: the metric with the training loss.
-        weight_key: the metric by which the strategy weights replies.
-        is_checked: whether replies that cannot be aggregated are failures of their clients.
     """
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        nodes: NodeDirectory,
-        simulated: SimulatedFleet | None,
-        loss_key: str | None,
-        *,
-        weight_key: str | None = None,
-        is_checked: bool = True,
-    ) -> None:
-        self._scheduler, self._nodes, self._simulated, self._loss_key = scheduler, nodes, simulated, loss_key
-        self._weight_key, self._is_checked = weight_key, is_checked
+    def __init__(self, setup: TrainingSetup) -> None:
+        super().__init__(setup)
+        self._simulated = setup.simulated
+        self._current: LiveRound
         self._late: dict[str, tuple[str, int]] = {}  # message id -> client and round
         self._usual_form: Form | None = None
 
@@ -64,26 +43,28 @@ class Exchange:
         self._drop_expired(grid, current.opened.round - 1)
         start, limit = time.monotonic(), self.limit(current.opened, timeout)
         clients = {node: client for client, node in current.nodes.items()}
-        judge = ReplyJudge(current.opened.target_size, self._weight_key, self._usual_form)
+        self._current = current
+        self._judge = ReplyJudge(current.opened.target_size, self._setup.weight_key, self._usual_form)
         pending: dict[str, tuple[str, Message]] = {}
         for message, message_id in zip(messages, grid.push(messages), strict=True):
             client = clients[message.metadata.dst_node_id]
             if message_id is None:
-                self._report_failure(current, client, "the message could not be sent")
+                self._fail(client, "the message could not be sent")
             else:
                 pending[message_id] = (client, message)
         while pending:
             for message_id, reply, seconds in grid.pull([*pending, *self._late]):
                 if message_id in pending:
-                    self._handle_reply(current, judge, *pending.pop(message_id), reply, seconds)
+                    client, message = pending.pop(message_id)
+                    self._take(client, current.nodes[client], message, reply, seconds)
                 else:
-                    self._handle_late_reply(*self._late.pop(message_id), reply, seconds)
-            self._settle(current, judge, is_final=False)
+                    self._report_late(*self._late.pop(message_id), reply, seconds)
+            self._settle(is_final=False)
             if not pending or (current.enough and not self._simulated) or time.monotonic() - start >= limit:
                 break
             time.sleep(grid.poll)
-        self._settle(current, judge, is_final=True)
-        self._usual_form = judge.usual
+        self._settle(is_final=True)
+        self._usual_form = self._judge.usual
         current.waited = max(time.monotonic() - start, SHORTEST)
         if self._simulated is not None:
             grid.forget(pending)
@@ -103,46 +84,28 @@ class Exchange:
         limits = (timeout, None if self._simulated else opened.deadline)
         return min((limit for limit in limits if limit is not None), default=float("inf"))
 
-    def _handle_reply(
-        self, current: LiveRound, judge: ReplyJudge, client: str, sent: Message, reply: Message, seconds: float
-    ) -> None:
-        """Handles a reply that arrived in time.
+    def _client(self, key: str) -> str:
+        return key
 
-        Args:
-            current: the round.
-            judge: judges its replies.
-            client: the client that was asked.
-            sent: the message to the client.
-            reply: its reply.
-            seconds: the seconds until the reply arrived.
-        """
-        if reply.has_error():
-            reply.error = plain_error(reply.error)
-            current.errors.append(reply)
-            self._report_failure(current, client, error_text(reply.error))
-            return
-        self._nodes.record(current.nodes[client], pop_client_info(reply.content))
-        current.received[client] = (seconds, reply)
-        problem = judge.add(client, sent.content, reply.content)
-        if problem is not None and self._is_checked:
-            self._refuse(current, client, problem)
+    @property
+    def _errors(self) -> list[Message]:
+        return self._current.errors
 
-    def _settle(self, current: LiveRound, judge: ReplyJudge, *, is_final: bool) -> None:
+    def _fail(self, key: str, why: str) -> None:
+        if key not in self._current.recorded:
+            self._scheduler.report_failure(key, why, round=self._current.opened.round)
+
+    def _settle(self, *, is_final: bool) -> None:
         """Reports the replies that are judged now."""
-        accepted, refused = judge.settle(is_final=is_final)
-        if not self._is_checked:
-            accepted, refused = list(current.received), {}
-        for client, problem in refused.items():
-            self._refuse(current, client, problem)
-        for client in accepted:
-            current.arrived[client] = current.received.pop(client)
+        accepted = self._accepted(is_final=is_final)
+        self._current.arrived |= accepted
         if self._simulated is None:
-            self._report({client: current.arrived[client] for client in accepted}, current)
+            self._report(accepted, self._current)
 
-    def _report(self, replies: Mapping[str, tuple[float, Message]], current: LiveRound) -> None:
+    def _report(self, replies: Mapping[str, Arrival], current: LiveRound) -> None:
         """Reports replies in one transaction, unless their clients have reported before a restart."""
         new = {client: reply for client, reply in replies.items() if client not in current.recorded}
-        losses = {client: training_loss(reply, self._loss_key) for client, (_, reply) in new.items()}
+        losses = {client: self._loss(reply) for client, (_, reply) in new.items()}
         if new:
             self._scheduler.report_many(
                 {client: seconds for client, (seconds, _) in new.items()},
@@ -150,23 +113,9 @@ class Exchange:
                 round=current.opened.round,
             )
 
-    def _refuse(self, current: LiveRound, client: str, problem: str) -> None:
-        current.received.pop(client)
-        log.warning("turnout: the reply of %s is not used: %s", client, problem)
-        self._report_failure(current, client, f"its reply cannot be used: {problem}")
-
-    def _handle_late_reply(self, client: str, round: int, reply: Message, seconds: float) -> None:
-        """Reports the exchange time of a reply that arrived too late to be aggregated."""
-        if reply.has_error():
-            why = error_text(plain_error(reply.error))
-            log.info("turnout: %s, late in the fleet's round %d, did not come back: %s", client, round, why)
-            return
-        self._scheduler.report(client, seconds, round=round)
-        log.info("turnout: %s, late in the fleet's round %d, was back after %.1f s", client, round, seconds)
-
-    def _report_failure(self, current: LiveRound, client: str, why: str) -> None:
-        if client not in current.recorded:
-            self._scheduler.report_failure(client, why, round=current.opened.round)
+    def _report_late(self, client: str, round: int, reply: Message, seconds: float) -> None:
+        who = f"{client}, late in the fleet's round {round}"
+        report_late(who, reply, seconds, lambda time: self._scheduler.report(client, time, round=round))
 
     def _apply_simulated_times(self, current: LiveRound, simulated: SimulatedFleet) -> None:
         """Replaces measured by simulated times, and drops replies that fail or miss the deadline in the world."""
@@ -175,7 +124,7 @@ class Exchange:
         for client in list(current.arrived):
             seconds, (_, reply) = times[client], current.arrived.pop(client)
             if seconds is None:
-                self._report_failure(current, client, "failed in the simulated world")
+                self._fail(client, "failed in the simulated world")
             elif deadline is None or seconds <= deadline:
                 current.arrived[client] = (seconds, reply)
         self._report(current.arrived, current)
@@ -198,22 +147,3 @@ def _simulated_wait(current: LiveRound, times: Mapping[str, float | None]) -> fl
     longest = max((seconds for seconds in times.values() if seconds is not None), default=None)
     deadline = current.opened.deadline
     return longest if longest is None or deadline is None else min(longest, deadline)
-
-
-def training_loss(reply: Message, key: str | None) -> float | None:
-    """Returns the training loss in a reply, for policies that use it; None if it is missing or not finite."""
-    for record in reply.content.values():
-        loss = record.get(key) if isinstance(record, MetricRecord) and key else None
-        if isinstance(loss, int | float) and math.isfinite(loss):
-            return float(loss)
-    return None
-
-
-def plain_error(error: Error) -> Error:
-    """Returns the error with a shorter reason if a message expired: Flower's text explains how it stores messages."""
-    return Error(error.code, "no reply before its message expired") if error.code in EXPIRED else error
-
-
-def error_text(error: Error) -> str:
-    """Returns the reason of an error reply with its code."""
-    return f"{error.reason or 'no reason given'} (code {error.code})"

@@ -18,7 +18,6 @@ class LiveRound:
         nodes: the node of each connected client of the cohort.
         expected: the predicted seconds of each client whose time was learned before.
         recorded: the clients whose outcome was recorded before a restart of the server.
-        received: the seconds and the content of each reply that is not judged yet.
         arrived: the seconds and the content of each reply that can be aggregated.
         errors: the error replies.
         waited: the seconds that the server waited for replies.
@@ -27,8 +26,7 @@ class LiveRound:
     opened: OpenRound
     nodes: dict[str, int]
     expected: dict[str, float]
-    recorded: set[str] = field(default_factory=set)
-    received: dict[str, tuple[float, Message]] = field(default_factory=dict)
+    recorded: frozenset[str] = frozenset()
     arrived: dict[str, tuple[float, Message]] = field(default_factory=dict)
     errors: list[Message] = field(default_factory=list)
     waited: float = 0.0

@@ -5,24 +5,23 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
-from flwr.serverapp.strategy import Strategy
 
+from turnout.adapters.common.restart import keep_turns
 from turnout.adapters.common.round_texts import join_first
 from turnout.adapters.flower.checks import check_recipients
-from turnout.adapters.flower.discovery.nodes import NodeDirectory
 from turnout.adapters.flower.grid import RestrictedGrid, TimedGrid, lifetime
 from turnout.adapters.flower.rounds.cohort import CohortSelector
-from turnout.adapters.flower.rounds.exchange import error_text, plain_error, training_loss
+from turnout.adapters.flower.rounds.intake import Arrival, ReplyIntake, report_late
 from turnout.adapters.flower.rounds.replies import ReplyJudge
+from turnout.adapters.flower.setup import TrainingSetup
 from turnout.adapters.flower.simulated import SimulatedSlots
 from turnout.adapters.flower.slots.strategies import SlotSettings
-from turnout.adapters.flower.slots.turns import Reply, SentTurn
 from turnout.adapters.flower.slots.updates import rebase
 from turnout.adapters.flower.slots.version import Version
-from turnout.adapters.flower.wire import pop_client_info
-from turnout.live import RunningTurn, Scheduler
+from turnout.live import RunningTurn
 from turnout.log import get_log
 
 log = get_log("flwr")
@@ -30,39 +29,42 @@ MIN_FAILURES = 10  # turns that fail in a row before a version ends without enou
 FILL_INTERVAL = 1.0  # seconds between two looks for clients, while slots are free and no turn ends
 
 
-class SlotExchange:
+@dataclass(frozen=True, slots=True)
+class SentTurn:
+    """A turn whose message was sent.
+
+    Attributes:
+        turn: The turn.
+        node: The node of the client.
+        message: The message.
+        arrays: The model that was sent.
+        version: The number of models that were made before it.
+        limit: The moment, by the monotonic clock, after which nothing is expected any more.
+    """
+
+    turn: RunningTurn
+    node: int
+    message: Message
+    arrays: ArrayRecord
+    version: int
+    limit: float
+
+
+class SlotExchange(ReplyIntake):
     """Gives turns, sends the current model, and reports each result as soon as it is known.
 
     `step` does whatever can be done now; it is called until there are enough updates, and while clients evaluate.
 
     Args:
-        strategy: Configures the messages.
-        scheduler: Gives turns and records all outcomes.
-        nodes: Learns the statuses of the clients.
+        setup: The strategy, the fleet, and how replies are read.
         selector: Fills the slots with connected clients.
-        simulated: Determines when turns end, in a simulation.
         settings: How updates become versions.
-        loss_key: The metric with the training loss.
-        weight_key: The metric by which the strategy weights replies.
-        is_checked: Whether replies that cannot be aggregated are failures of their clients.
     """
 
-    def __init__(
-        self,
-        strategy: Strategy,
-        scheduler: Scheduler,
-        nodes: NodeDirectory,
-        selector: CohortSelector,
-        simulated: SimulatedSlots | None,
-        settings: SlotSettings,
-        *,
-        loss_key: str | None,
-        weight_key: str | None,
-        is_checked: bool,
-    ) -> None:
-        self._strategy, self._scheduler, self._nodes, self._selector = strategy, scheduler, nodes, selector
-        self._simulated, self._settings = simulated, settings
-        self._loss_key, self._weight_key, self._is_checked = loss_key, weight_key, is_checked
+    def __init__(self, setup: TrainingSetup, selector: CohortSelector, settings: SlotSettings) -> None:
+        super().__init__(setup)
+        self._strategy, self._selector, self._settings = setup.strategy, selector, settings
+        self._simulated = setup.simulated if isinstance(setup.simulated, SimulatedSlots) else None
         self._grid: TimedGrid | None = None
         self.start(0, math.inf)
 
@@ -74,14 +76,15 @@ class SlotExchange:
             timeout: The seconds after which a version is made of fewer updates, and a turn without a reply has failed.
         """
         self._versions, self._timeout, self._grid = versions, timeout, None
-        self._judge = ReplyJudge(1, self._weight_key)  # the first reply is not kept waiting for others
+        self._judge = ReplyJudge(1, self._setup.weight_key)  # the first reply is not kept waiting for others
         self._number, self._made = 0, 0  # the version that is being made, and how many models were made
         self._arrays, self._config = ArrayRecord(), ConfigRecord()
         self._is_configured = False  # whether the strategy was configured with the current model
         self._pending: dict[str, SentTurn] = {}  # by message
         self._late: dict[str, RunningTurn] = {}  # by message
-        self._answered: dict[int, Reply] = {}  # in a simulation, by turn: replies whose time has not come
-        self._received: dict[str, Reply] = {}  # by turn: replies that are not judged yet
+        self._answered: dict[int, tuple[SentTurn, Message]] = {}  # in a simulation: replies whose time has not come
+        self._received: dict[str, Arrival] = {}
+        self._judged: dict[str, SentTurn] = {}  # the turns of these replies
         self._buffer: list[tuple[SentTurn, Message]] = []
         self._version, self._began = Version(), self._now()
         self._failed_in_a_row = 0
@@ -151,15 +154,15 @@ class SlotExchange:
             sent = self._pending.pop(message_id)
             if self._simulated is None:
                 ended = True
-                self._take(sent, reply, seconds)
+                self._take_turn(sent, reply, seconds)
             else:
-                self._answered[sent.turn.id] = (sent, reply, seconds)
+                self._answered[sent.turn.id] = (sent, reply)
         now = time.monotonic()
         for message_id, sent in list(self._pending.items()):
             if now >= sent.limit:
                 grid.forget([message_id])
                 del self._pending[message_id]
-                self._fail(sent.turn, f"no reply within {self._timeout:g} s")
+                self._fail_turn(sent.turn, f"no reply within {self._timeout:g} s")
                 ended = True
         if self._simulated is not None:
             ended |= self._end_next(self._simulated)
@@ -171,49 +174,43 @@ class SlotExchange:
         turn = simulated.next_turn()
         if turn is None or turn not in self._answered:
             return False
-        sent, reply, _ = self._answered.pop(turn)
+        sent, reply = self._answered.pop(turn)
         seconds = simulated.end(turn)
         if seconds is None:
-            self._fail(sent.turn, "failed in the simulated world")
+            self._fail_turn(sent.turn, "failed in the simulated world")
         else:
-            self._take(sent, reply, seconds)
+            self._take_turn(sent, reply, seconds)
         return True
 
-    def _take(self, sent: SentTurn, reply: Message, seconds: float) -> None:
-        if reply.has_error():
-            reply.error = plain_error(reply.error)
-            self._version.errors.append(reply)
-            self._fail(sent.turn, error_text(reply.error))
-            return
-        self._nodes.record(sent.node, pop_client_info(reply.content))
-        self._received[str(sent.turn.id)] = (sent, reply, seconds)
-        problem = self._judge.add(str(sent.turn.id), sent.message.content, reply.content)
-        if problem is not None and self._is_checked:
-            self._refuse(str(sent.turn.id), problem)
+    def _take_turn(self, sent: SentTurn, reply: Message, seconds: float) -> None:
+        key = str(sent.turn.id)
+        self._judged[key] = sent
+        self._take(key, sent.node, sent.message, reply, seconds)
+
+    def _client(self, key: str) -> str:
+        return self._judged[key].turn.client
+
+    @property
+    def _errors(self) -> list[Message]:
+        return self._version.errors
+
+    def _fail(self, key: str, why: str) -> None:
+        self._fail_turn(self._judged.pop(key).turn, why)
 
     def _settle(self) -> None:
         """Reports the replies that are judged now: all of them if no other reply is awaited."""
         if not self._received:
             return
-        accepted, refused = self._judge.settle(is_final=not self._pending and not self._answered)
-        if not self._is_checked:
-            accepted, refused = list(self._received), {}
+        accepted = self._accepted(is_final=not self._pending and not self._answered)
         if self._judge.usual is not None:  # from now on, another form needs a majority
             self._judge.needed = max(min(self._settings.updates_per_version, self._settings.concurrency), 2)
-        for key, problem in refused.items():
-            self._refuse(key, problem)
-        for key in accepted:
-            sent, reply, seconds = self._received.pop(key)
-            self._scheduler.report(sent.turn.id, seconds, loss=training_loss(reply, self._loss_key))
+        for key, (seconds, reply) in accepted.items():
+            sent = self._judged.pop(key)
+            self._scheduler.report(sent.turn.id, seconds, loss=self._loss(reply))
             self._buffer.append((sent, reply))
             self._has_ended, self._failed_in_a_row = True, 0
 
-    def _refuse(self, key: str, problem: str) -> None:
-        turn = self._received.pop(key)[0].turn
-        log.warning("turnout: the reply of %s is not used: %s", turn.client, problem)
-        self._fail(turn, f"its reply cannot be used: {problem}")
-
-    def _fail(self, turn: RunningTurn, why: str) -> None:
+    def _fail_turn(self, turn: RunningTurn, why: str) -> None:
         self._scheduler.report_failure(turn.id, why)
         self._count_failure(turn, why)
 
@@ -223,12 +220,7 @@ class SlotExchange:
         self._has_ended = True
 
     def _report_late(self, turn: RunningTurn, reply: Message, seconds: float) -> None:
-        """Reports the time of a reply that arrived after the deadline of its turn, and is not aggregated."""
-        if reply.has_error():
-            log.info("turnout: %s, late, did not come back: %s", turn.client, error_text(plain_error(reply.error)))
-            return
-        self._scheduler.report(turn.id, seconds)
-        log.info("turnout: %s, late, was back after %.1f s", turn.client, seconds)
+        report_late(f"{turn.client}, late", reply, seconds, lambda time: self._scheduler.report(turn.id, time))
 
     def _take_updates(self) -> list[Message]:
         """Takes the updates of a version from the updates_per_version, and returns them with all error replies."""
@@ -267,17 +259,10 @@ class SlotExchange:
         alive = {turn.id: turn for turn in self._scheduler.running()}
         self._drop_late(grid, alive)
         if not self._is_resumed:
-            self._is_resumed, turns = True, self._resumed(list(alive.values()), nodes)
+            self._is_resumed, turns = True, keep_turns(list(alive.values()), nodes, self._fail_turn)
         if self._simulated is not None:
             self._simulated.give({turn.id: turn.client for turn in turns})
         self._send(grid, turns, nodes)
-
-    def _resumed(self, turns: Sequence[RunningTurn], nodes: Mapping[str, int]) -> list[RunningTurn]:
-        """Returns the running turns whose clients are connected: those that an earlier server gave train again."""
-        for turn in turns:
-            if turn.client not in nodes:
-                self._fail(turn, "was not connected when the server restarted")
-        return [turn for turn in turns if turn.client in nodes]
 
     def _send(self, grid: TimedGrid, turns: Sequence[RunningTurn], nodes: Mapping[str, int]) -> None:
         if not turns:
@@ -294,7 +279,7 @@ class SlotExchange:
             node = message.metadata.dst_node_id
             turn = by_node[node]
             if message_id is None:
-                self._fail(turn, "the message could not be sent")
+                self._fail_turn(turn, "the message could not be sent")
             else:
                 limit = now + self._timeout
                 self._pending[message_id] = SentTurn(turn, node, message, self._arrays, self._made, limit)

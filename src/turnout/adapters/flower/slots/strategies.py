@@ -76,7 +76,6 @@ def check_slot_strategy(strategy: Strategy) -> None:
 def check_slots(
     strategy: Strategy,
     scheduler: Scheduler,
-    concurrency: int | None,
     updates_per_version: int | None,
     discount: float,
     *,
@@ -90,7 +89,6 @@ def check_slots(
     Args:
         strategy: The strategy.
         scheduler: The fleet.
-        concurrency: The number of slots that the app expects.
         updates_per_version: The number of updates that make a version.
         discount: The exponent of the discount by staleness.
         is_queried: Whether all clients are asked for their status before each selection.
@@ -98,15 +96,12 @@ def check_slots(
     """
     slots = scheduler.settings.concurrency
     if slots is None:
-        given = "concurrency" if concurrency is not None else "updates_per_version"
-        if concurrency is not None or updates_per_version is not None:
+        if updates_per_version is not None:
             raise SettingError(
-                f"{given} needs a fleet without rounds, and {scheduler.path} has rounds: create another fleet with "
-                f"Scheduler.open(…, concurrency={concurrency or 8})"
+                f"updates_per_version needs a fleet without rounds, and {scheduler.path} has rounds: create another "
+                "fleet with Scheduler.open(…, concurrency=8)"
             )
         return None
-    if concurrency not in (None, slots):
-        raise SettingError(f"concurrency must be that of the fleet, {slots}, got {concurrency!r}: leave it out")
     if is_queried:
         raise SettingError(
             "context='query' needs a fleet with rounds, because clients that train cannot answer: use 'reply'"
