@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib.util
 import json
 import signal
 import subprocess
@@ -15,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import ray_service
 from killing import environment
 from turnout import POLICIES
 from turnout.errors import SettingError, StoreError
@@ -325,35 +323,6 @@ def test_an_invalid_number_of_workers_is_rejected(store: RunStore, workers: Any)
         sweep(PLANS, store, workers=workers)
 
 
-def test_a_backend_must_be_known_and_needs_more_than_one_worker(store: RunStore) -> None:
-    with pytest.raises(SettingError, match="'threading' needs joblib and more than one worker"):
-        sweep(PLANS, store, workers=1, backend="threading")
-    with pytest.raises(ValueError, match="nowhere"):
-        sweep(PLANS, store, workers=2, backend="nowhere")
-    sweep(PLANS[1:], store, workers=1)
-    sweep(PLANS, store, workers=2, backend="threading")
-    assert_holds(store, PLANS[0])
-
-
-@pytest.mark.parametrize("backend", ["threading", "multiprocessing"])
-def test_other_joblib_backends_give_the_same_runs(store: RunStore, backend: str) -> None:
-    """The multiprocessing backend returns lists only, as Ray's does."""
-    sweep(PLANS, store, workers=2, backend=backend)
-    for plan in PLANS:
-        assert_holds(store, plan)
-
-
-def test_backends_without_generators_receive_short_chunks(store: RunStore) -> None:
-    plans = [RunPlan("random", 3, seed) for seed in range(20)]
-    with pytest.raises(Stop):
-        sweep(plans, store, workers=2, backend="multiprocessing", watch=stop_after(1))
-    left: list[int] = []
-    sweep(plans, store, workers=2, backend="multiprocessing", watch=lambda plan, _: left.append(plan.seed))
-    assert len(left) == 19
-    for plan in plans:
-        assert_holds(store, plan)
-
-
 # Killed processes.
 
 
@@ -422,41 +391,3 @@ def test_a_sweep_that_is_killed_at_any_moment_loses_no_run_and_spoils_none(
         assert len(played) == len(plans) - held[-1]
         for plan in plans:
             assert_holds(store, plan, whole=undisturbed[plan.key])
-
-
-# On a cluster.
-
-
-ON_RAY = """
-import sys
-import ray
-from ray.util.joblib import register_ray
-from turnout.lab import RunPlan, play_plan, sweep
-from turnout.lab import RunStore
-ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-print("Ray is up:", flush=True)
-register_ray()
-plans = [RunPlan("rbcsf", 6, 1), RunPlan("random", 9, 2), RunPlan("fedcs", 4, 3)]
-with RunStore(sys.argv[1]) as store:
-    ids = sweep(plans, store, workers=2, backend="ray")
-    alike = [store.columns(run).to_bytes() == play_plan(plan).to_bytes() for run, plan in zip(ids, plans)]
-ray.shutdown()
-print("alike:", alike)
-"""
-
-
-@pytest.mark.framework
-def test_a_sweep_with_the_joblib_backend_of_ray_gives_the_same_runs(tmp_path: Path) -> None:
-    """Runs in its own process, because Ray emits many warnings."""
-    if importlib.util.find_spec("ray") is None:
-        pytest.skip("ray is not installed: pip install 'turnout[cluster]'")
-
-    def start() -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", ON_RAY, str(tmp_path / "runs.db")]
-        return subprocess.Popen(
-            command, env=ray_service.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-
-    with ray_service.started(start) as (process, _):
-        output, _ = process.communicate()
-    assert "alike: [True, True, True]" in output
