@@ -137,9 +137,10 @@ def _concatenate_optional(
         missing += part["absent"].get(name) or [column is None] * len(part["rounds"])
     if any(missing):
         fields["absent"][name] = np.array(missing)
-    return np.concatenate(
-        [np.full(shape, fill) if column is None else column for column, shape in zip(columns, shapes, strict=True)]
-    )
+    filled = [np.full(shape, fill) if column is None else column for column, shape in zip(columns, shapes, strict=True)]
+    if name.startswith(PER_ROUND):
+        return np.array(list(chain.from_iterable(filled)), dtype=np.float64)
+    return np.concatenate(filled)
 
 
 def _sort_by_selection(fields: Fields, reports: Sequence[IntArray]) -> None:
