@@ -121,13 +121,6 @@ def test_a_run_does_not_depend_on_a_learner_cache() -> None:
     assert play_plan(FEW[1]).to_bytes() == uninterrupted(FEW[1]).to_bytes()
 
 
-def test_the_callback_counts_every_round_once(store: RunStore) -> None:
-    counts: list[int] = []
-    train_plans(MIXED, store, workers=1, watch=counts.append)
-    assert sum(counts) == sum(plan.rounds for plan in MIXED)
-    assert min(counts) > 0
-
-
 def test_the_round_callback_receives_every_round_as_it_is_stored(store: RunStore) -> None:
     seen: dict[str, list[RoundRecord]] = {}
     plans = MIXED

@@ -20,7 +20,7 @@ from turnout.kernel.arrays import as_count
 from turnout.kernel.rounds import RoundRecord
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.info import RunInfo
-from turnout.lab.runs.tables import RunTable, TableKind, as_kind, build_table
+from turnout.lab.runs.tables import RunTable, TableKind, build_table
 from turnout.storage.encoding.limits import check_clients, parse_json
 from turnout.storage.encoding.packing import corruption_as_store_error, pack_snapshot, unpack_snapshot
 from turnout.storage.files.database import RUNS, create, translate_sqlite_errors
@@ -182,9 +182,8 @@ class RunStore:
                 or "turns" (per run, round and selected client).
             runs: The ids of the runs; all by default.
         """
-        kind = as_kind(table)
         infos = self.runs() if runs is None else [self.info(run) for run in runs]
-        return build_table(kind, ((info, self.columns(info.id)) for info in infos))
+        return build_table(table, ((info, self.columns(info.id)) for info in infos))
 
     def to_pandas(self, table: TableKind = "rounds", *, runs: Iterable[int] | None = None) -> Any:
         """Returns the result of `table` as a `pandas.DataFrame`; needs pandas, of the extra `tables`."""

@@ -14,9 +14,8 @@ from turnout.lab.runs.executors import Executor
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.store import RunStore
 from turnout.lab.runs.sweep import StoredWatcher, WorkerTask, missing_plans, run_id, stored_plan, sweep
-from turnout.lab.training.batched import train_plans
+from turnout.lab.training.batched import Watcher, Watchers, train_plans
 from turnout.lab.training.learner_cache import torch_device
-from turnout.lab.training.progress import Watcher, Watchers
 
 #: Settings of the world "training" in which runs that share a learner may differ.
 OF_A_RUN = ("gamma", "items", "evaluate_every", "buffer", "server_rate", "discount", "mixing", "inner", "world")

@@ -6,8 +6,8 @@ On a GPU its kernels are fused, and a whole round is one CUDA graph: on an H200,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Sequence
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,6 @@ from turnout.lab.training.datasets import Dataset
 from turnout.lab.training.learners.base import (
     Cohort,
     FinishTraining,
-    Learner,
     Training,
     TrainingResult,
     require_equal_sizes,
@@ -29,13 +28,14 @@ from turnout.lab.training.learners.base import (
 from turnout.lab.training.learners.cnn import descend, stacked_scores
 from turnout.lab.training.learners.devices import usable_device
 from turnout.lab.training.learners.networks import Network
+from turnout.lab.training.learners.stacking import StackingLearner, stack_sizes
 
 Precision = Literal["float64", "float32", "bfloat16"]
 SMALLEST_STACK = 8
 TEST_ITEMS = 1000  # test images per model in one computation
 
 
-class StackedLearner(Learner):
+class StackedLearner(StackingLearner):
     """Stacks the models of up to `stack` clients and trains them in one computation; more clients need several stacks.
 
     On a GPU the whole round (gathering the items, all steps of all clients, the average) is captured once for each
@@ -114,7 +114,7 @@ class StackedLearner(Learner):
         weighted_sum = torch.zeros_like(previous)
         total_share = torch.zeros(len(cohorts), 1, dtype=self.weight_dtype, device=self.device)
         outputs = [torch.empty(2, 0, dtype=self.weight_dtype, device=self.device)]
-        for first, slots in _stack_sizes(len(orders), self.stack):
+        for first, slots in stack_sizes(len(orders), self.stack, SMALLEST_STACK):
             clients = slice(first, first + slots)
             stacked = self._stack_for(slots, orders.shape[1:], len(cohorts))
             stacked.fill(orders[clients], owner[clients], shares[clients], previous)
@@ -158,26 +158,8 @@ class StackedLearner(Learner):
     def _accuracies(self, hits: Tensor) -> list[float]:
         return (hits.numpy() / len(self._test_images)).tolist()  # type: ignore[no-any-return]
 
-    def saved(self, weights: Tensor) -> npt.NDArray[np.floating]:
-        """Returns the weights as an array in main memory."""
-        return weights.cpu().numpy().copy()
-
-    def loaded(self, array: npt.ArrayLike) -> Tensor:
-        """Copies saved weights to the device; raises StateError if they do not fit this network."""
-        return torch.tensor(self.network.check_weights(array), dtype=self.weight_dtype, device=self.device)
-
-    def pool(self) -> Any:
-        """Returns the memory that all graphs share; None before the first, which creates it.
-
-        Torch releases the memory with the last graph, and refuses to use it after that.
-        """
-        return next((stack.graph.pool() for stack in self._stacks.values() if stack.graph is not None), None)
-
-    def close(self) -> None:
-        """Releases the captured graphs and their memory."""
-        self._stacks.clear()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+    def _graphs(self) -> Iterable[torch.cuda.CUDAGraph]:
+        return (stack.graph for stack in self._stacks.values() if stack.graph is not None)
 
     def rounded(self, layers: Sequence[Tensor]) -> Sequence[Tensor]:
         """Returns the layers in the type of matrix products; the same layers if that is their type."""
@@ -276,21 +258,8 @@ class _Stack:
             self._train()
             return
         if self.graph is None:
-            self._capture()
-        assert self.graph is not None
+            self.graph = self._learner.captured(self._train)
         self.graph.replay()
-
-    def _capture(self) -> None:
-        """Captures the graph after a warm-up on a side stream, in which libraries allocate their workspaces."""
-        side_stream = torch.cuda.Stream(self._learner.device)  # type: ignore[no-untyped-call]
-        side_stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side_stream):
-            self._train()
-        torch.cuda.current_stream().wait_stream(side_stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._learner.pool()):
-            self._train()
-        self.graph = graph
 
     def _train(self) -> None:
         learner, training = self._learner, self._learner.training
@@ -313,15 +282,3 @@ class _Stack:
         shares = self._shares * self.finite
         self.weighted_sum = shares @ torch.where(self.finite[:, None], models, 0.0)
         self.total_share = shares.sum(dim=1, keepdim=True)
-
-
-def _stack_sizes(clients: int, stack: int) -> Iterator[tuple[int, int]]:
-    """Yields the first client and the number of slots of each stack.
-
-    All stacks but the last have `stack` slots; the last has the smallest sufficient power of two.
-    """
-    for first in range(0, clients, stack):
-        slots = SMALLEST_STACK
-        while slots < min(clients - first, stack):
-            slots *= 2
-        yield first, min(slots, stack)

@@ -6,11 +6,11 @@ On a GPU one step of all clients is a CUDA graph, which is captured once and rep
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
@@ -18,12 +18,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from turnout.errors import SettingError, TrainingError
 from turnout.kernel.arrays import IntArray, as_count
-from turnout.lab.training.learners.base import Cohort, Learner, TrainingResult, held_items
+from turnout.lab.training.learners.base import Cohort, TrainingResult, held_items
 from turnout.lab.training.learners.client_loop import TEST_ITEMS
 from turnout.lab.training.learners.cnn import descend
 from turnout.lab.training.learners.devices import usable_device
 from turnout.lab.training.learners.module_learner import ModuleLearner, measure
 from turnout.lab.training.learners.modules import ModuleLayout, ModuleSpec
+from turnout.lab.training.learners.stacking import StackingLearner, stack_sizes
 from turnout.log import get_log
 
 LOG = get_log("turnout.lab")
@@ -39,7 +40,7 @@ REASONS = {
 }
 
 
-class StackedModuleLearner(Learner):
+class StackedModuleLearner(StackingLearner):
     """Stacks the models of up to `stack` clients and trains them in one computation; more clients need several stacks.
 
     Clients with different numbers of items are trained on padded batches. The weights are tensors on the device.
@@ -68,7 +69,7 @@ class StackedModuleLearner(Learner):
         self.module = spec.build(0)
         self.network = self.layout = ModuleLayout(self.module)
         self.module.to(self.device)
-        self.dtype: torch.dtype = getattr(torch, self.layout.dtype)
+        self.weight_dtype = getattr(torch, self.layout.dtype)
         self.inputs, self.targets = (tensor.to(self.device) for tensor in spec.train_set)
         self._test_set = tuple(tensor.to(self.device) for tensor in spec.test_set)
         self._stacks: dict[int, _Stack] = {}
@@ -88,14 +89,15 @@ class StackedModuleLearner(Learner):
         change, total = torch.zeros_like(previous), previous.new_zeros(len(cohorts), 1)
         losses, finite = np.full(len(orders), np.nan), np.zeros(len(orders), dtype=np.bool_)
         self.module.train()
-        for first, slots in self._stack_sizes(len(orders)):
+        for first, slots in stack_sizes(len(orders), self.stack):
             clients = slice(first, first + slots)
+            slots = slots if self.graphs else len(orders[clients])
             if slots not in self._stacks:
                 self._stacks[slots] = _Stack(self, slots)
             models, measured = self._stacks[slots].train(previous, owner[clients], orders[clients])
             is_finite = models.isfinite().all(dim=1) & measured.isfinite()
-            weights = torch.zeros(len(cohorts), len(models), dtype=self.dtype)
-            weights[owner[clients], np.arange(len(models))] = torch.from_numpy(shares[clients]).to(self.dtype)
+            weights = torch.zeros(len(cohorts), len(models), dtype=self.weight_dtype)
+            weights[owner[clients], np.arange(len(models))] = torch.from_numpy(shares[clients]).to(self.weight_dtype)
             weights = weights.to(self.device) * is_finite
             moved = models - previous[torch.from_numpy(owner[clients]).to(self.device)]
             change += weights @ torch.where(is_finite[:, None], moved, 0.0)
@@ -124,27 +126,8 @@ class StackedModuleLearner(Learner):
             results.append(correct / targets.numel())
         return results
 
-    def saved(self, weights: Tensor) -> npt.NDArray[np.floating]:
-        """Returns the weights as an array in main memory."""
-        return weights.cpu().numpy().copy()
-
-    def loaded(self, array: npt.ArrayLike) -> Tensor:
-        """Copies saved weights to the device; raises StateError if they do not fit this model."""
-        return torch.tensor(self.layout.check_weights(array), dtype=self.dtype, device=self.device)
-
-    def pool(self, stack: _Stack) -> Any:
-        """Returns the memory that all graphs of this learner share; None before the first, which creates it.
-
-        Torch releases the memory with the last graph, and refuses to use it after that.
-        """
-        graphs = (graph for known in (stack, *self._stacks.values()) for graph in known.captured())
-        return next((graph.pool() for graph in graphs), None)
-
-    def close(self) -> None:
-        """Releases the captured graphs and their memory."""
-        self._stacks.clear()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+    def _graphs(self) -> Iterable[torch.cuda.CUDAGraph]:
+        return (graph for stack in self._stacks.values() for graph in stack.graphs.values())
 
     def gradients(
         self, layers: Sequence[Tensor], fixed: Sequence[Tensor], items: Tensor, *, padded: bool
@@ -181,12 +164,6 @@ class StackedModuleLearner(Learner):
         losses = vmap(lambda output, target: self.spec.loss(output[None], target[None]))(outputs, targets)
         return torch.where(held, losses, 0.0).sum() / held.sum().clamp(min=1)
 
-    def _stack_sizes(self, clients: int) -> Iterator[tuple[int, int]]:
-        """Yields the first client and the number of slots of each stack; with graphs, the smallest power of two."""
-        for first in range(0, clients, self.stack):
-            needed = min(clients - first, self.stack)
-            yield first, min(1 << (needed - 1).bit_length(), self.stack) if self.graphs else needed
-
 
 class _Stack:
     """A stack with a fixed number of slots; its tensors keep their addresses, as a CUDA graph requires."""
@@ -194,14 +171,14 @@ class _Stack:
     def __init__(self, learner: StackedModuleLearner, slots: int) -> None:
         layout, device = learner.layout, learner.device
         self._learner, self._slots = learner, slots
-        zeros = torch.zeros(slots, layout.parameters, dtype=learner.dtype, device=device)
+        zeros = torch.zeros(slots, layout.parameters, dtype=learner.weight_dtype, device=device)
         parts = [part.contiguous() for part in layout.split(zeros)]
         self._layers, self._fixed = parts[: len(layout.trained)], parts[len(layout.trained) :]
         self._start = [layer.clone() for layer in self._layers]
         self._momenta = [layer.clone() for layer in self._layers] if learner.training.momentum else []
-        self._total_loss = torch.zeros(slots, dtype=learner.dtype, device=device)
+        self._total_loss = torch.zeros(slots, dtype=learner.weight_dtype, device=device)
         self._items: dict[tuple[int, bool], Tensor] = {}
-        self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
+        self.graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
 
     def train(self, previous: Tensor, owner: IntArray, orders: Sequence[IntArray]) -> tuple[Tensor, Tensor]:
         """Returns the trained model and the mean loss of each client.
@@ -224,7 +201,7 @@ class _Stack:
             ) from error
         steps = [sum(-(-len(epoch) // learner.training.batch_size) for epoch in held_items(order)) for order in orders]
         models = torch.cat([part.flatten(1) for part in (*self._layers, *self._fixed)], dim=1)
-        counts = torch.tensor(steps, dtype=learner.dtype, device=learner.device)
+        counts = torch.tensor(steps, dtype=learner.weight_dtype, device=learner.device)
         return models[:used], self._total_loss[:used] / counts
 
     def _on_device(self, batches: Sequence[IntArray]) -> Iterator[tuple[int, Tensor]]:
@@ -258,7 +235,7 @@ class _Stack:
             if not self._learner.graphs:
                 continue
             try:
-                self._graphs[shape] = self._captured(shape)
+                self.graphs[shape] = self._learner.captured(partial(self._compute, shape))
             except torch.OutOfMemoryError:
                 raise
             except RuntimeError as error:
@@ -267,27 +244,10 @@ class _Stack:
                     "the model trains stacked, but without a CUDA graph, which is slower: %s", _first_line(error)
                 )
 
-    def captured(self) -> list[torch.cuda.CUDAGraph]:
-        """Returns the graphs that were captured."""
-        return list(self._graphs.values())
-
-    def _captured(self, shape: tuple[int, bool]) -> torch.cuda.CUDAGraph:
-        """Captures the graph after a warm-up on a side stream, in which libraries allocate their workspaces."""
-        with torch.cuda.device(self._learner.device):
-            side_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            side_stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side_stream):
-                self._compute(shape)
-            torch.cuda.current_stream().wait_stream(side_stream)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._learner.pool(self)):
-                self._compute(shape)
-        return graph
-
     def _step(self, shape: tuple[int, bool], items: Tensor) -> None:
         self._items[shape].copy_(items)
-        if shape in self._graphs:
-            self._graphs[shape].replay()
+        if shape in self.graphs:
+            self.graphs[shape].replay()
         else:
             self._compute(shape)
 

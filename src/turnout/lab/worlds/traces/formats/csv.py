@@ -117,7 +117,7 @@ def _read_cells(path: Path, problems: list[Problem]) -> tuple[list[str], list[li
                     message = f"the row has {len(row)} cells, but the header has {len(header)}"
                     problems.append(Problem(str(path), f"line {rows.line_num}", message))
     except csv.Error as error:
-        raise TraceFormatError(str(error), f"line {rows.line_num}") from error
+        raise TraceFormatError(str(error), f"line {lines.number}") from error
     except UnicodeDecodeError as error:
         line = lines.number + 1 + error.object.count(b"\n", 0, error.start)
         raise TraceFormatError("the file is not UTF-8 text", f"line {line}") from error
