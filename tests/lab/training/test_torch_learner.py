@@ -353,7 +353,7 @@ def test_weights_are_float32_by_default(make: Any) -> None:
         (cnn_learner, {"workers": 0}, "workers must be at least 1, not 0"),
         (cnn_learner, {"precision": "bfloat16"}, "precision on a CPU must be float32 or float64, not 'bfloat16'"),
         (StackedLearner, {"precision": "float16"}, "precision must be float64, float32 or bfloat16, not 'float16'"),
-        (StackedLearner, {"stack": 7}, "stack must be at least 8, not 7"),
+        (StackedLearner, {"stack": 0}, "stack must be at least 1, not 0"),
         (StackedLearner, {"device": "nonsense"}, "there is no device 'nonsense'"),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),

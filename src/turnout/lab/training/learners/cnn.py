@@ -109,7 +109,8 @@ def descend(
     """
     if copies is layers:
         copies = None
-    if copies is not None and layers[0].is_cuda and not training.momentum and not training.proximal_mu:
+    plain = active is None and not training.momentum and not training.proximal_mu
+    if plain and copies is not None and layers[0].is_cuda:
         from turnout.lab.training.learners import gpu_kernels
 
         for layer, gradient, copy in zip(layers, gradients, copies, strict=True):
