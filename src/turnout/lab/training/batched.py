@@ -45,8 +45,8 @@ class RunInProgress(StoredRun):
 
     def __init__(self, plan: RunPlan, store: RunStore, made_by: str) -> None:
         self.playing: Any = plan.start()  # a RoundRun, or without rounds a SlotRun
-        self.world = self.playing.world
-        assert isinstance(self.world, FederatedWorld)
+        assert isinstance(self.playing.world, FederatedWorld)
+        self.world: Any = self.playing.world
         self.learner: Learner = self.world.federation.learner
         super().__init__(plan, self.playing, store, made_by)
 

@@ -206,12 +206,12 @@ class Drift:
         if spec is not None and not isinstance(spec, Mapping):
             raise SettingError(f"drift must be None or a mapping with the kind 'step' or 'wave', not {spec!r}")
         needed = {"step": ("round", "factor", "share"), "wave": ("size", "period")}
-        self._kind, self._parameters = _parameters_of("drift", spec, needed) if spec is not None else (None, {})
+        self._kind, self._parameters = ("", {}) if spec is None else _parameters_of("drift", spec, needed)
         for key, value in self._parameters.items():
             most = 1 if key == "share" else math.inf
             as_number(f"drift.{key}", value, SettingError, least=0, most=most, above=0 if key == "period" else -1)
         #: Whether any factor ever differs from 1.
-        self.is_active = self._kind is not None
+        self.is_active = spec is not None
         self._positions = round_rng(seed, "drift", 0).random(clients)
         self.no_drift = np.ones(clients)
 

@@ -99,29 +99,29 @@ def _try(spec: ModuleSpec, module: nn.Module, name: str, inputs: Tensor, targets
     batch, expected = inputs[rows], targets[rows]
     shapes = f"inputs of shape {tuple(batch.shape)} ({batch.dtype})"
     with torch.no_grad():
-        try:
-            outputs = module(batch)
-        except Exception as error:
-            raise SettingError(f"the model fails on {shapes} of {name}: {_text(error)}") from error
+        outputs = _attempt(lambda: module(batch), f"the model fails on {shapes} of {name}")
         if not isinstance(outputs, Tensor):
             raise SettingError(f"the model must return a tensor, not {type(outputs).__name__}")
         if spec.metric is None:
             _check_classes(name, outputs, targets)
-        try:
-            loss = spec.loss(outputs, expected)
-        except Exception as error:
-            raise SettingError(
-                f"the output of the model, {outputs.dtype} of shape {tuple(outputs.shape)}, and the targets of {name}, "
-                f"{expected.dtype} of shape {tuple(expected.shape)}, do not fit the loss: {_text(error)}"
-            ) from error
+        loss = _attempt(
+            lambda: spec.loss(outputs, expected),
+            f"the output of the model, {outputs.dtype} of shape {tuple(outputs.shape)}, and the targets of {name}, "
+            f"{expected.dtype} of shape {tuple(expected.shape)}, do not fit the loss",
+        )
         if not isinstance(loss, Tensor) or loss.numel() != 1 or loss.dim():
             shape = f"of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else repr(loss)
             raise SettingError(f"the loss must be a tensor with one number, the mean over the batch, not {shape}")
-        if spec.metric is not None:
-            try:
-                float(spec.metric(outputs, expected))
-            except Exception as error:
-                raise SettingError(f"the metric fails on outputs and targets of {name}: {_text(error)}") from error
+        if (metric := spec.metric) is not None:
+            _attempt(lambda: float(metric(outputs, expected)), f"the metric fails on outputs and targets of {name}")
+
+
+def _attempt(compute: Callable[[], Any], failure: str) -> Any:
+    """Returns what a function of the user returns; its errors become a SettingError."""
+    try:
+        return compute()
+    except Exception as error:
+        raise SettingError(f"{failure}: {' '.join(str(error).split()) or type(error).__name__}") from error
 
 
 def _check_classes(name: str, outputs: Tensor, targets: Tensor) -> None:
@@ -138,7 +138,3 @@ def _check_classes(name: str, outputs: Tensor, targets: Tensor) -> None:
         raise SettingError(
             f"{name} has the label {wrong}, but the model has {classes} classes: labels must be 0 to {classes - 1}"
         )
-
-
-def _text(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -87,7 +87,7 @@ class StackedLearner(StackingLearner):
     def begin_evaluation(self, models: Sequence[Tensor]) -> Callable[[], list[float]]:
         """Begins to evaluate models; on a GPU, this process goes on."""
         hits = Transfer(self._hits(models))
-        return lambda: (hits.wait().numpy() / len(self._test_images)).tolist()  # type: ignore[no-any-return]
+        return lambda: (hits.wait().numpy() / len(self._test_images)).tolist()
 
     def _hits(self, models: Sequence[Tensor]) -> Tensor:
         """Returns how many test images each model classifies correctly."""
