@@ -79,7 +79,6 @@ def test_the_change_counter_changes_whenever_another_connection_writes(folder: P
         for write in (
             lambda: append(store, run, 1, 5),
             lambda: append(store, run, 6, 9),
-            lambda: store.finish(run),
             lambda: begin(store, "another"),
             lambda: store.delete(run),
         ):

@@ -74,8 +74,7 @@ def test_a_run_is_found_by_its_key(store: RunStore) -> None:
     assert info is not None
     assert info == RunInfo(run, "one", PLAN, 40, 7, False, "1.0", info.started)
     assert info.started.endswith("+00:00")
-    store.finish(run)
-    store.finish(run)
+    store.append(run, columns_of([]), finish=True)
     other = write(store, "two")
     assert [(listed.id, listed.key, listed.rounds, listed.finished) for listed in store.runs()] == [
         (run, "one", 7, True),
@@ -131,7 +130,7 @@ def test_rounds_must_follow_the_last_stored_one(store: RunStore, first: int, mes
 
 
 def test_rounds_of_another_fleet_and_unknown_runs_are_refused(store: RunStore) -> None:
-    for use in (store.columns, store.records, store.snapshot, store.finish, store.delete):
+    for use in (store.columns, store.records, store.snapshot, store.delete):
         with pytest.raises(StoreError, match=r"there is no run 7 in .*runs.db: RunStore\.runs\(\) lists"):
             use(7)
     with pytest.raises(StoreError, match="there is no run 7"):
@@ -308,7 +307,7 @@ def test_a_concurrent_reader_sees_only_complete_appends(store: RunStore, path: P
             store.append(run, columns_of(RECORDS[first : first + 3]), snapshot={"round": first + 3})
             for other in range(10):
                 write(store, f"{first}/{other}")
-        store.finish(run)
+        store.append(run, columns_of([]), finish=True)
         out, _ = reader.communicate()
     assert reader.returncode == 0
     assert int(out) >= 1

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.error import HTTPError
 
 import pytest
 
@@ -292,12 +293,27 @@ def test_an_interrupted_download_is_reported_and_not_kept(
     assert read_tree(fetch(fruit(), tmp_path, address=server.address)) == CONTENTS
 
 
+def test_a_missing_page_and_a_response_that_is_not_gzip_are_reported(tmp_path: Path, server: Server) -> None:
+    server.files["apples.gz"] = b"<html>Please log in</html>"
+    with pytest.raises(DatasetError, match=r"apples\.gz is not a gzip file .*: nothing was kept"):
+        fetch(fruit(), tmp_path, address=server.address)
+    server.files.clear()
+    with pytest.raises(DatasetError, match=r"cannot download http://.*/apples\.gz: Not Found.*by hand") as raised:
+        fetch(fruit(), tmp_path, address=server.address)
+    assert read_tree(tmp_path) == {}
+    assert isinstance(raised.value.__cause__, HTTPError)
+    assert raised.value.__cause__.fp.closed
+
+
 def test_an_unreachable_server_is_reported(tmp_path: Path) -> None:
     with socket.socket() as unused:  # bound but not listening: connections are refused
         unused.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{unused.getsockname()[1]}/"
         with pytest.raises(DatasetError, match=r"cannot download .*refused.*by hand"):
             fetch(fruit(), tmp_path, address=address)
+    for malformed in ("http://127.0.0.1:port/", "http://127.0.0.1/a b/", "http://[::1/"):
+        with pytest.raises(DatasetError, match="cannot download"):
+            fetch(fruit(), tmp_path, address=malformed)
     assert read_tree(tmp_path) == {}
 
 

@@ -37,7 +37,7 @@ FROM runs
 class RunStore:
     """A file of runs, each identified by its key.
 
-    A run is started with `begin`, extended with `append` and completed with `finish`, or written at once with
+    A run is started with `begin`, extended with `append`, whose last call finishes it, or written at once with
     `write_run`. When a method returns, its changes are on disk and survive a crash or a power failure. Only one process
     can write; the file `<path>.lock` names it. Any number of other processes can read at the same time; they see each
     append completely or not at all. Threads may share a store object; processes must not.
@@ -84,12 +84,6 @@ class RunStore:
                 db.execute("UPDATE runs SET finished = 1 WHERE id = ?", (run,))
                 if state is None:
                     db.execute("DELETE FROM snapshots WHERE run = ?", (run,))
-
-    def finish(self, run: int) -> None:
-        """Marks a run as complete; nothing can be appended to it afterwards."""
-        with self._writing() as db:
-            self._info(db, run)
-            db.execute("UPDATE runs SET finished = 1 WHERE id = ?", (run,))
 
     def write_run(
         self, key: str, plan: Mapping[str, Any], columns: RoundColumns, *, clients: int, code_version: str

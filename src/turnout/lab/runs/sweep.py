@@ -94,10 +94,9 @@ def play_into(
     while not run.finished:
         stop = min(run.done + every, plan.rounds)
         run.add(playing.play(plan.rounds, stop=stop))
-        run.save(track, with_state=True, finish=False)
+        run.save(track, with_state=True)
         if watch is not None:
             watch(run.done)
-    store.finish(run.id)
     return run.id
 
 
@@ -132,17 +131,16 @@ class StoredRun:
         self._unsaved.extend(records)
         self.done += len(self._unsaved) - before
 
-    def save(self, track: StoredWatcher | None, *, with_state: bool, finish: bool) -> None:
-        """Stores all unsaved records in one transaction, with a snapshot of the state, or the mark of a finished run.
+    def save(self, track: StoredWatcher | None, *, with_state: bool) -> None:
+        """Stores all unsaved records in one transaction, with a snapshot of the state; the last ones finish the run.
 
         Args:
             track: Receives the plan and the rounds that were stored.
             with_state: Whether the state of the run is stored, too.
-            finish: Whether the run is marked as finished.
         """
         columns = columns_to_store(self.plan, RoundColumns.from_records(self._unsaved, clients=self._clients))
         state = self._playing.state() if with_state else None
-        self._store.append(self.id, columns, snapshot=state, finish=finish)
+        self._store.append(self.id, columns, snapshot=state, finish=self.finished)
         self._unsaved.clear()
         if track is not None:
             track(self.plan, columns)

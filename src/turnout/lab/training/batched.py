@@ -146,12 +146,8 @@ def _play_runs(
         watchers: Who follows the runs.
     """
     has_snapshots = any(run.done for run in runs)
-    for run in runs:
-        if run.finished:  # interrupted after its last round, before it was marked as finished
-            run.save(watchers.track, with_state=keep_models, finish=True)
-    active = [run for run in runs if not run.finished]
-    count = LANES if active and active[0].learner.overlaps else 1
-    lanes = [_Lane(part, begin, save_every) for part in (active[lane::count] for lane in range(count)) if part]
+    count = LANES if runs and runs[0].learner.overlaps else 1
+    lanes = [_Lane(part, begin, save_every) for part in (runs[lane::count] for lane in range(count)) if part]
     while lanes:
         for lane in lanes:
             played = lane.finish(keep_models, watchers)
@@ -187,12 +183,12 @@ class _Lane:
                 for record in records:
                     watchers.on_round(run.plan, record)
             if run.finished:
-                run.save(watchers.track, with_state=keep_models, finish=True)
+                run.save(watchers.track, with_state=keep_models)
         self.runs = [run for run in self.runs if not run.finished]
         if self.runs and time.monotonic() >= self._next_save:
             start = time.monotonic()
             for run in self.runs:
-                run.save(watchers.track, with_state=True, finish=False)
+                run.save(watchers.track, with_state=True)
             self.saved = True
             now = time.monotonic()
             self._next_save = now + max(self._save_every, MIN_PLAY_TO_SAVE_RATIO * (now - start))
