@@ -71,7 +71,7 @@ class TorchTask:
         stack: int = 64,
     ) -> None:
         try:
-            from turnout.lab.training.learners.module_data import checked_spec
+            from turnout.lab.training.learners.modules import checked_spec
         except ImportError as error:
             raise SettingError("models of your own need torch: pip install 'turnout[lab]'") from error
         if method not in ("auto", "plain", "stacked"):
