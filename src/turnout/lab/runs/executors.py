@@ -80,7 +80,7 @@ class JoblibExecutor:
             tasks: The arguments, one per call; they start in this order.
             gpus: Has no effect: every process sees all GPUs of this machine.
         """
-        from joblib.externals.loky.process_executor import TerminatedWorkerError
+        from joblib.externals.loky.process_executor import BrokenProcessPool
 
         left = dict(enumerate(tasks))
         losses = 0
@@ -90,7 +90,7 @@ class JoblibExecutor:
                     del left[index]
                     losses = 0
                     yield index, result
-            except TerminatedWorkerError as error:
+            except BrokenProcessPool as error:  # a worker died, or was started without the folder of a plug-in
                 losses += 1
                 if losses > MOST_REPEATS:
                     raise ClusterError(
