@@ -26,7 +26,7 @@ from turnout.lab.analysis.metrics import prediction_error, summarise
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.info import RunInfo
 from turnout.lab.runs.store import RunStore
-from turnout.lab.runs.tables import as_kind, build_table
+from turnout.lab.runs.tables import build_table
 from turnout.lab.tables import write_text
 
 StoreArgument = Annotated[Path, typer.Argument(help="Store of runs, such as results/runs.turnout.")]
@@ -131,7 +131,7 @@ def export(
             _track(opened, infos, track)
             if out is None and as_ is None:
                 return
-        rows = build_table(as_kind(table), ((info, opened.columns(info.id)) for info in infos), _promise_figures)
+        rows = build_table(table, ((info, opened.columns(info.id)) for info in infos), _promise_figures)
     if out is None:
         typer.echo(rows.to_csv() if form is Format.csv else rows.to_jsonl(), nl=False)
     elif form is Format.parquet:
