@@ -84,7 +84,7 @@ test-frameworks: setup oldest $(OTHERS)  ## run complete applications of all fra
 	$(BIN)/python -m pytest -q -m framework tests
 
 torture: setup  ## kill the scheduler and the service many more times than the tests do, and try other examples of every property (20 min)
-	TURNOUT_TORTURE=10 $(BIN)/python -m pytest -q -n $(WORKERS) tests/live/test_found_faults.py tests/live/test_interruptions.py tests/live/test_faults.py tests/live/test_every_policy.py tests/live/turns/slots/test_kills.py tests/lab/runs/test_kills.py tests/service/test_kills.py tests/dashboard/test_pages.py tests/lab/analysis/test_tuning.py tests/cli/test_tune.py tests/policies/test_cohorts.py
+	TURNOUT_TORTURE=10 $(BIN)/python -m pytest -q -n $(WORKERS) tests/live/test_found_faults.py tests/live/test_interruptions.py tests/live/test_faults.py tests/live/test_every_policy.py tests/live/turns/slots/test_kills.py tests/lab/runs/test_sweep.py tests/service/test_kills.py tests/dashboard/test_pages.py tests/lab/analysis/test_tuning.py tests/cli/test_tune.py tests/policies/test_cohorts.py
 	$(BIN)/python -m pytest -q -n $(WORKERS) -m hypothesis --hypothesis-profile=search
 
 # turnout, with its compiled kernel, is imported from src; the environment has only the oldest Flower and pytest.

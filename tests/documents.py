@@ -8,7 +8,7 @@ How a block is tested depends on its language and on an HTML comment directly ab
     <!-- run, exit code 1 -->   the same, if the commands end with this exit code
     <!-- not run: REASON -->    python is compiled, commands are parsed, any other text is left alone
     <!-- run by FILE -->        another test executes the block
-    toml, csv, jsonl            are read as a study and as traces
+    toml, csv                   are read as a study and as traces
 
 A console block that shows output must have one of the comments. Indented blocks are formulas or outlines; lines in them
 that call a known program are parsed as commands.

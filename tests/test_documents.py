@@ -130,7 +130,7 @@ def check_block(block: Block, folder: Path, server_of: ServerOf) -> None:
         case "toml":
             tomllib.loads(block.text)
             (folder / "study.toml").write_text(block.text)
-        case "csv" | "jsonl":
+        case "csv":
             path = folder / f"line-{block.line}.{block.language}"
             path.write_text(block.text)
             assert read_traces(path).parts

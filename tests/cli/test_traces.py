@@ -70,12 +70,12 @@ def test_a_record_shorter_than_a_day_has_no_values_for_the_other_hours(tmp_path:
 
 
 def test_convert_preserves_traces_through_all_formats(tmp_path: Path, generated: Path) -> None:
-    done = run("traces", "convert", generated, "--to", tmp_path / "a.jsonl.gz")
-    assert done.stdout == f"{tmp_path / 'a.jsonl.gz'}: availability of 30, devices of 30, links of 30\n"
+    done = run("traces", "convert", generated, "--to", tmp_path / "a.npz")
+    assert done.stdout == f"{tmp_path / 'a.npz'}: availability of 30, devices of 30, links of 30\n"
     parts = []
     for part in ("availability", "devices", "links"):
         parts.append(tmp_path / f"{part}.csv")
-        assert run("traces", "convert", tmp_path / "a.jsonl.gz", "--part", part, "--to", parts[-1]).returncode == 0
+        assert run("traces", "convert", tmp_path / "a.npz", "--part", part, "--to", parts[-1]).returncode == 0
     result = json.loads(run("traces", "convert", *parts, "--to", tmp_path / "b.npz", "--json").stdout)
     assert result == {
         "file": str(tmp_path / "b.npz"),

@@ -1,19 +1,19 @@
-"""Assembly of columns from the records of rounds."""
+"""Assembly of columns from parts: the records of rounds, or columns of earlier and later rounds."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import StoreError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
+from turnout.kernel.arrays import IntArray
 from turnout.kernel.rounds import OUTCOMES, RoundRecord
 
-Array: TypeAlias = npt.NDArray[Any]
+#: Fields of columns by name. Those with one value per round are lists in a part, all others arrays.
 Fields: TypeAlias = dict[str, Any]
 
 MISSING = np.float64("nan")
@@ -26,156 +26,130 @@ NAMED_COLUMNS = ("client_reasons", *PER_ROUND)
 
 def fields_of_records(records: Sequence[RoundRecord], *, clients: int) -> Fields:
     """Returns the fields of `RoundColumns` for these rounds, with rows in the order of each selection."""
-    reports = [record.report for record in records]
-    counts = _cohort_sizes(records)
-    contexts, widths = _concatenate_contexts([report.contexts for report in reports], counts)
-    fields: Fields = {
-        "clients": clients,
-        "rounds": np.array([report.round for report in reports], dtype=np.int64),
-        "starts": starts_of(counts),
-        "chosen": _concatenate([record.selection.clients for record in records], np.int64),
-        "contexts": contexts,
-        "widths": widths,
-        "exchange_times": _concatenate([report.exchange_times for report in reports], np.float64),
-        "late": {report.round: report.late_arrivals for report in reports if report.late_arrivals is not None},
-        "absent": {},
-    }
-    fleet_sizes = np.full(len(reports), clients)
-    _add_optional(fields, "available", _availability(records, clients), fleet_sizes, FILL_VALUES["available"])
-    _add_optional(fields, "losses", [report.losses for report in reports], counts, FILL_VALUES["losses"])
-    outcomes = [None if report.outcomes is None else np.asarray(report.outcomes) for report in reports]
-    _add_optional(fields, "outcomes", outcomes, counts, OUTCOMES[0])
-    fields["outcomes"] = _outcome_codes(fields["outcomes"])
-    if fields["available"] is not None:
-        fields["available"] = fields["available"].reshape(-1, clients)
-    _add_named_columns(fields, records, counts)
-    _sort_by_selection(fields, _concatenate([report.clients for report in reports], np.int64), counts)
+    fields = assemble(
+        [_part_of_record(record, clients) for record in records], clients, {**FILL_VALUES, "outcomes": OUTCOMES[0]}
+    )
+    if fields["outcomes"] is not None:
+        fields["outcomes"] = sum((fields["outcomes"] == name) * np.uint8(code) for code, name in enumerate(OUTCOMES))
+    _sort_by_selection(fields, [record.report.clients for record in records])
     return fields
 
 
-def starts_of(counts: npt.ArrayLike) -> IntArray:
-    """Returns the first row of each round, followed by the end of the last round.
-
-    >>> starts_of([2, 0, 3])
-    array([0, 2, 2, 5])
-    """
-    return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
-
-
-def common_width(widths: IntArray, counts: IntArray) -> tuple[int, IntArray | None]:
-    """Returns the number of features of all contexts.
-
-    A round without clients may have contexts with another number of features; in that case the numbers of all rounds
-    are returned as well.
-    """
-    if not len(widths):
-        return 0, None
-    nonempty = widths[counts > 0]
-    width = int(nonempty[0] if len(nonempty) else widths[0])
-    if (nonempty != width).any():
-        other = int(nonempty[nonempty != width][0])
-        raise StoreError(f"contexts have {width} features in one round and {other} in another: keep them in two runs")
-    return width, (widths if (widths != width).any() else None)
-
-
-def _cohort_sizes(records: Sequence[RoundRecord]) -> IntArray:
-    counts = [len(record.selection.clients) for record in records]
-    for record, count in zip(records, counts, strict=True):
-        if len(record.report.clients) != count:
-            _refuse_report(record.round)
-    return np.array(counts, dtype=np.int64)
+def assemble(parts: Sequence[Fields], clients: int, fill_values: Mapping[str, Any] = FILL_VALUES) -> Fields:
+    """Returns the fields of the columns that have the rounds of all parts."""
+    counts = list(chain.from_iterable(part["counts"] for part in parts))
+    fields: Fields = {
+        "clients": clients,
+        "rounds": np.array(list(chain.from_iterable(part["rounds"] for part in parts)), dtype=np.int64),
+        "starts": np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64),
+        "chosen": _concatenate([part["chosen"] for part in parts], np.int64),
+        "contexts": _concatenate_contexts(parts),
+        "exchange_times": _concatenate([part["exchange_times"] for part in parts], np.float64),
+        "late": {round_: late for part in parts for round_, late in part["late"].items()},
+        "absent": {},
+    }
+    for name, fill in fill_values.items():
+        shapes = [(len(part["rounds"]), clients) if name == "available" else part["chosen"].shape for part in parts]
+        fields[name] = _concatenate_optional(fields, name, [part[name] for part in parts], parts, shapes, fill)
+    for attribute in NAMED_COLUMNS:
+        shapes = [(len(part["rounds"]),) if attribute in PER_ROUND else part["chosen"].shape for part in parts]
+        names = dict.fromkeys(name for part in parts for name in part[attribute])
+        fields[attribute] = {
+            name: _concatenate_optional(
+                fields, f"{attribute}.{name}", [part[attribute].get(name) for part in parts], parts, shapes, MISSING
+            )
+            for name in names
+        }
+    return fields
 
 
-def _availability(records: Sequence[RoundRecord], clients: int) -> list[BoolArray | None]:
-    availability = [record.report.available for record in records]
-    for record, mask in zip(records, availability, strict=True):
-        if mask is not None and len(mask) != clients:
-            raise StoreError(f"available of round {record.round} is for {len(mask)} clients, expected {clients}")
-    return availability
+def _part_of_record(record: RoundRecord, clients: int) -> Fields:
+    selection, report = record.selection, record.report
+    count = len(selection.clients)
+    if report.available is not None and len(report.available) != clients:
+        raise StoreError(
+            f"available of round {record.round} is for {len(report.available)} clients, expected {clients}"
+        )
+    client_reasons, cohort_reasons = {}, {}
+    for name, reason in selection.reasons.items():
+        if not reason.ndim:
+            cohort_reasons[name] = [reason.item()]
+        elif reason.shape == (count,):
+            client_reasons[name] = reason
+        else:
+            raise StoreError(
+                f"reasons[{name!r}] of round {record.round} has shape {reason.shape}, expected one number for the "
+                f"cohort, or one for each of its {count} clients"
+            )
+    return {
+        "rounds": (report.round,),
+        "counts": (count,),
+        "chosen": selection.clients,
+        "contexts": report.contexts,
+        "exchange_times": report.exchange_times,
+        "late": {} if report.late_arrivals is None else {report.round: report.late_arrivals},
+        "available": None if report.available is None else report.available[None],
+        "outcomes": None if report.outcomes is None else np.asarray(report.outcomes),
+        "losses": report.losses,
+        "client_reasons": client_reasons,
+        "cohort_reasons": cohort_reasons,
+        "metrics": {name: [number] for name, number in report.metrics.items()},
+        "absent": {},
+    }
 
 
-def _concatenate_contexts(contexts: Sequence[FloatArray], counts: IntArray) -> tuple[FloatArray, IntArray | None]:
-    widths = np.array([rows.shape[1] for rows in contexts], dtype=np.int64)
-    width, different_widths = common_width(widths, counts)
-    compatible = [rows for rows in contexts if rows.shape[1] == width]
-    return (np.concatenate(compatible) if compatible else np.empty((0, width))), different_widths
+def _concatenate_contexts(parts: Sequence[Fields]) -> npt.NDArray[Any]:
+    contexts = [part["contexts"] for part in parts if len(part["contexts"])]
+    widths = list(dict.fromkeys(rows.shape[1] for rows in contexts))
+    if len(widths) > 1:
+        raise StoreError(
+            f"contexts have {widths[0]} features in one round and {widths[1]} in another: keep them in two runs"
+        )
+    return np.concatenate(contexts) if contexts else np.empty((0, parts[0]["contexts"].shape[1] if parts else 0))
 
 
-def _concatenate(arrays: Sequence[Array], dtype: npt.DTypeLike) -> Array:
+def _concatenate(arrays: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     return np.concatenate(arrays) if arrays else np.empty(0, dtype=dtype)
 
 
-def _add_optional(fields: Fields, name: str, arrays: Sequence[Array | None], lengths: IntArray, fill: Any) -> None:
-    """Adds the column of an optional field and, if only some rounds lack it, the mask of these rounds.
+def _concatenate_optional(
+    fields: Fields,
+    name: str,
+    columns: Sequence[Any],
+    parts: Sequence[Fields],
+    shapes: Sequence[tuple[int, ...]],
+    fill: Any,
+) -> npt.NDArray[Any] | None:
+    """Concatenates an optional column, and records in `fields["absent"]` which rounds lack it.
 
     Args:
-        fields: The fields to extend.
+        fields: The fields of the result.
         name: The name of the column.
-        arrays: The values of each round, or None.
-        lengths: The number of values that each round has or would have.
-        fill: The fill value for rounds without the field.
+        columns: The column of each part, or None.
+        parts: The parts to concatenate.
+        shapes: The shape that the column has or would have in each part.
+        fill: The fill value for parts without the column.
     """
-    missing = np.array([array is None for array in arrays], dtype=np.bool_)
-    fields[name] = None if missing.all() else _concatenate_filled(arrays, lengths, fill)
-    if missing.any() and not missing.all():
-        fields["absent"][name] = missing
-
-
-def _concatenate_filled(arrays: Sequence[Array | None], lengths: IntArray, fill: Any) -> Array:
-    return np.concatenate(
-        [np.full(length, fill) if array is None else array for array, length in zip(arrays, lengths, strict=True)]
-    )
-
-
-def _outcome_codes(outcomes: Array | None) -> npt.NDArray[np.uint8] | None:
-    if outcomes is None:
+    if all(column is None for column in columns):
         return None
-    codes = np.zeros(len(outcomes), dtype=np.uint8)
-    for code, outcome in enumerate(OUTCOMES[1:], start=1):
-        codes[outcomes == outcome] = code
-    return codes
+    missing: list[bool] = []
+    for column, part in zip(columns, parts, strict=True):
+        missing += part["absent"].get(name) or [column is None] * len(part["rounds"])
+    if any(missing):
+        fields["absent"][name] = np.array(missing)
+    filled = [np.full(shape, fill) if column is None else column for column, shape in zip(columns, shapes, strict=True)]
+    if name.startswith(PER_ROUND):
+        return np.array(list(chain.from_iterable(filled)), dtype=np.float64)
+    return np.concatenate(filled)
 
 
-def _add_named_columns(fields: Fields, records: Sequence[RoundRecord], counts: IntArray) -> None:
-    for field, columns in _collect_named_values(records, counts).items():
-        fields[field] = {}
-        for name, values in columns.items():
-            missing = np.array([value is None for value in values])
-            if missing.any():
-                fields["absent"][f"{field}.{name}"] = missing
-            if field in PER_ROUND:
-                numbers = [MISSING if value is None else value for value in values]
-                fields[field][name] = np.array(numbers, dtype=np.float64)
-            else:
-                fields[field][name] = _concatenate_filled(values, counts, MISSING)
-
-
-def _collect_named_values(records: Sequence[RoundRecord], counts: IntArray) -> dict[str, dict[str, list[Any]]]:
-    """Returns the reasons and metrics as lists with one value per round, or None for rounds without a value."""
-    values: dict[str, dict[str, list[Any]]] = {
-        field: defaultdict(lambda: [None] * len(records)) for field in NAMED_COLUMNS
-    }
-    client_reasons, cohort_reasons, metrics = (values[field] for field in NAMED_COLUMNS)
-    for index, (record, count) in enumerate(zip(records, counts.tolist(), strict=True)):
-        for name, reason in record.selection.reasons.items():
-            if not reason.ndim:
-                cohort_reasons[name][index] = reason.item()
-            elif reason.shape == (count,):
-                client_reasons[name][index] = reason
-            else:
-                raise StoreError(
-                    f"reasons[{name!r}] of round {record.round} has shape {reason.shape}, expected one number for the "
-                    f"cohort, or one for each of its {count} clients"
-                )
-        for name, number in record.report.metrics.items():
-            metrics[name][index] = number
-    return values
-
-
-def _sort_by_selection(fields: Fields, reported: IntArray, counts: IntArray) -> None:
+def _sort_by_selection(fields: Fields, reports: Sequence[IntArray]) -> None:
     """Reorders the rows of reports that list their clients in another order than the selection."""
-    chosen = fields["chosen"]
-    fields["report_rows"] = None
+    chosen, reported = fields["chosen"], _concatenate(reports, np.int64)
+    counts = np.diff(fields["starts"])
+    for count, report, round_ in zip(counts.tolist(), reports, fields["rounds"].tolist(), strict=True):
+        if len(report) != count:
+            _refuse_report(round_)
     if np.array_equal(chosen, reported):
         return
     round_index = np.repeat(np.arange(len(counts)), counts)
@@ -183,13 +157,11 @@ def _sort_by_selection(fields: Fields, reported: IntArray, counts: IntArray) -> 
     different = chosen[by_selection] != reported[by_report]
     if different.any():
         _refuse_report(int(fields["rounds"][round_index[np.argmax(different)]]))
-    report_rows = np.empty_like(chosen)
-    report_rows[by_report] = by_selection
-    row_in_report = np.argsort(report_rows)
+    row_in_report = np.empty_like(chosen)
+    row_in_report[by_selection] = by_report
     for name in ("contexts", "exchange_times", "outcomes", "losses"):
         if fields[name] is not None:
             fields[name] = fields[name][row_in_report]
-    fields["report_rows"] = report_rows
 
 
 def _refuse_report(round: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -13,17 +13,7 @@ import numpy.typing as npt
 from turnout.errors import StoreError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, read_only, refuse_where
 from turnout.kernel.rounds import OUTCOMES, LateArrivals, RoundRecord, RoundReport, Selection
-from turnout.lab.assembly import (
-    FILL_VALUES,
-    MISSING,
-    NAMED_COLUMNS,
-    PER_ROUND,
-    Array,
-    Fields,
-    common_width,
-    fields_of_records,
-    starts_of,
-)
+from turnout.lab.assembly import FILL_VALUES, NAMED_COLUMNS, PER_ROUND, Fields, assemble, fields_of_records
 from turnout.storage.encoding.limits import check_clients, unpack_mask
 from turnout.storage.encoding.packing import corruption_as_store_error, pack, unpack
 
@@ -38,11 +28,7 @@ _DTYPES: Mapping[str, Any] = {
     "available": np.bool_,
     "outcomes": np.uint8,
     "losses": np.float64,
-    "report_rows": np.int64,
-    "widths": np.int64,
 }
-#: Keys of the stored format that differ from the field names; they must never change.
-_STORED_KEYS: Mapping[str, str] = {"report_rows": "told"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,10 +53,6 @@ class RoundColumns:
         late: The late arrivals that a round reported, by the number of that round.
         absent: For a column that only some rounds have, a mask of the rounds that lack it, under the name of the column
             (such as "losses" or "metrics.accuracy"). The column holds a fill value there: NaN, "arrived" or true.
-        report_rows: The row that each entry of the reports belongs to; None if all reports have the order of their
-            selections.
-        widths: The number of features of each round's contexts; None if it is the same for all rounds. Only rounds
-            without clients may differ from the others.
     """
 
     clients: int
@@ -87,8 +69,6 @@ class RoundColumns:
     metrics: Mapping[str, FloatArray] = field(default_factory=dict)
     late: Mapping[int, LateArrivals] = field(default_factory=dict)
     absent: Mapping[str, BoolArray] = field(default_factory=dict)
-    report_rows: IntArray | None = None
-    widths: IntArray | None = None
 
     def __post_init__(self) -> None:
         self._set("clients", as_count("clients", self.clients, StoreError))
@@ -122,10 +102,15 @@ class RoundColumns:
                 f"columns with different numbers of clients ({counts}) cannot be concatenated: give parts of one fleet"
             )
         nonempty = [part for part in all_parts if len(part)] or all_parts[:1]
-        return nonempty[0] if len(nonempty) == 1 else cls(**_fields_of_parts(nonempty))
+        if len(nonempty) == 1:
+            return nonempty[0]
+        return cls(**assemble([_as_part(part) for part in nonempty], nonempty[0].clients))
 
     def records(self) -> Iterator[RoundRecord]:
-        """Iterates over the rounds, which are bit-for-bit equal to the records that the columns were made from."""
+        """Iterates over the rounds, which are bit-for-bit equal to the records that the columns were made from.
+
+        Reports have the order of their selections, and contexts of rounds without clients the width of the others.
+        """
         return map(RoundRecord, self._selections(), self._reports())
 
     def to_bytes(self) -> bytes:
@@ -134,7 +119,7 @@ class RoundColumns:
         arrays: dict[str, npt.NDArray[Any]] = {}
         for name, dtype in _DTYPES.items():
             if (value := getattr(self, name)) is not None:
-                arrays[_STORED_KEYS.get(name, name)] = _to_narrowest(value) if dtype is np.int64 else value
+                arrays[name] = _to_narrowest(value) if dtype is np.int64 else value
         if self.available is not None:
             arrays["available"] = np.packbits(self.available, axis=1)
         for attribute in (*NAMED_COLUMNS, "absent"):
@@ -152,15 +137,14 @@ class RoundColumns:
         """Restores the columns from the result of `to_bytes`."""
         header, arrays = unpack(data)
         with corruption_as_store_error():
-            keys = {name: _STORED_KEYS.get(name, name) for name in _DTYPES}
-            fields: dict[str, Any] = {name: arrays[key] for name, key in keys.items() if key in arrays}
+            fields: Fields = {name: arrays[name] for name in _DTYPES if name in arrays}
             fields["clients"] = check_clients(header["clients"])
             if "available" in fields:
-                fields["available"] = _unpack_bits(fields["available"], header["clients"])
+                fields["available"] = unpack_mask(fields["available"], header["clients"])
             for attribute in (*NAMED_COLUMNS, "absent"):
                 names = header[attribute]
                 fields[attribute] = {name: arrays[f"{attribute}.{index}"] for index, name in enumerate(names)}
-            fields["absent"] = {name: _unpack_bits(mask, header["rounds"]) for name, mask in fields["absent"].items()}
+            fields["absent"] = {name: unpack_mask(mask, header["rounds"]) for name, mask in fields["absent"].items()}
             fields["late"] = _unpack_late(header.get("late", []), arrays)
             return cls(**fields)
 
@@ -197,7 +181,7 @@ class RoundColumns:
             return (len(self.rounds) + 1,)
         if attribute == "contexts":
             return (len(self.chosen), self.contexts.shape[-1])
-        per_round = attribute in (*PER_ROUND, "rounds", "absent", "widths")
+        per_round = attribute in (*PER_ROUND, "rounds", "absent")
         return (len(self.rounds),) if per_round else (len(self.chosen),)
 
     def _set(self, name: str, value: object) -> None:
@@ -209,17 +193,16 @@ class RoundColumns:
             yield Selection(round_, chosen, _next_values(reasons))
 
     def _reports(self) -> Iterator[RoundReport]:
-        order = slice(None) if self.report_rows is None else self.report_rows
         metrics = self._named_by_round("metrics")
-        outcome_names = None if self.outcomes is None else _OUTCOME_NAMES[self.outcomes[order]]
+        outcome_names = None if self.outcomes is None else _OUTCOME_NAMES[self.outcomes]
         columns = zip(
             self.rounds.tolist(),
-            self._by_round("chosen", self.chosen[order]),
-            self._contexts_by_round(self.contexts[order]),
-            self._by_round("exchange_times", self.exchange_times[order]),
+            self._by_round("chosen", self.chosen),
+            self._by_round("contexts", self.contexts),
+            self._by_round("exchange_times", self.exchange_times),
             self._by_round("available", self.available),
             self._by_round("outcomes", outcome_names),
-            self._by_round("losses", None if self.losses is None else self.losses[order]),
+            self._by_round("losses", self.losses),
             strict=True,
         )
         for round_, clients, contexts, times, available, outcomes, losses in columns:
@@ -249,13 +232,6 @@ class RoundColumns:
             indices = range(len(self))
         missing = self.absent[name].tolist() if name in self.absent else [False] * len(self)
         return (None if is_missing else column[index] for index, is_missing in zip(indices, missing, strict=True))
-
-    def _contexts_by_round(self, contexts: FloatArray) -> Iterator[FloatArray]:
-        by_round = self._by_round("contexts", contexts)
-        if self.widths is None:
-            return by_round
-        widths = self.widths.tolist()
-        return (rows if len(rows) else np.empty((0, width)) for rows, width in zip(by_round, widths, strict=True))
 
     def _check_shapes(self) -> None:
         columns = {name: getattr(self, name) for name in _DTYPES}
@@ -293,10 +269,6 @@ def _to_narrowest(integers: IntArray) -> npt.NDArray[Any]:
     return integers.astype(np.min_scalar_type(int(integers.max(initial=0))))
 
 
-def _unpack_bits(packed: npt.NDArray[np.uint8], count: int) -> BoolArray:
-    return unpack_mask(packed, count)
-
-
 def _pack_late(arrivals: list[LateArrivals]) -> dict[str, npt.NDArray[Any]]:
     """Returns late arrivals as columns; contexts are flattened because their widths may differ."""
     columns = {f"late.{name}": np.concatenate([getattr(late, name).ravel() for late in arrivals]) for name in _LATE}
@@ -314,81 +286,14 @@ def _unpack_late(rounds: list[int], arrays: Mapping[str, npt.NDArray[Any]]) -> d
     return arrivals
 
 
-def _fields_of_parts(parts: Sequence[RoundColumns]) -> Fields:
-    """Returns the fields of the concatenated columns."""
-    counts = np.concatenate([np.diff(part.starts) for part in parts])
-    widths = np.concatenate([_widths(part) for part in parts])
-    width, different_widths = common_width(widths, counts)
-    fields: Fields = {
-        "clients": parts[0].clients,
-        "rounds": np.concatenate([part.rounds for part in parts]),
-        "starts": starts_of(counts),
-        "chosen": np.concatenate([part.chosen for part in parts]),
-        "contexts": np.concatenate(
-            [part.contexts.reshape(len(part.chosen), width) for part in parts if len(part.chosen)]
-        )
-        if len(counts) and counts.any()
-        else np.empty((0, width)),
-        "widths": different_widths,
-        "exchange_times": np.concatenate([part.exchange_times for part in parts]),
-        "late": {round_: late for part in parts for round_, late in part.late.items()},
-        "absent": {},
-        "report_rows": _concatenate_report_rows(parts),
+def _as_part(columns: RoundColumns) -> Fields:
+    """Returns the fields of columns as a part of longer ones."""
+    return {
+        "rounds": columns.rounds.tolist(),
+        "counts": np.diff(columns.starts).tolist(),
+        "absent": {name: mask.tolist() for name, mask in columns.absent.items()},
+        **{
+            name: getattr(columns, name)
+            for name in ("chosen", "contexts", "exchange_times", "late", *FILL_VALUES, *NAMED_COLUMNS)
+        },
     }
-    for name, fill in FILL_VALUES.items():
-        fields[name] = _concatenate_column(fields, name, [getattr(part, name) for part in parts], parts, fill)
-    for attribute in NAMED_COLUMNS:
-        names = dict.fromkeys(name for part in parts for name in getattr(part, attribute))
-        fields[attribute] = {
-            name: _concatenate_column(
-                fields, f"{attribute}.{name}", [getattr(part, attribute).get(name) for part in parts], parts, MISSING
-            )
-            for name in names
-        }
-    return fields
-
-
-def _widths(part: RoundColumns) -> IntArray:
-    return np.full(len(part.rounds), part.contexts.shape[1]) if part.widths is None else part.widths
-
-
-def _concatenate_report_rows(parts: Sequence[RoundColumns]) -> IntArray | None:
-    if all(part.report_rows is None for part in parts):
-        return None
-    offsets = starts_of([len(part.chosen) for part in parts])
-    return np.concatenate(
-        [
-            offset + (np.arange(len(part.chosen)) if part.report_rows is None else part.report_rows)
-            for offset, part in zip(offsets, parts, strict=False)
-        ]
-    )
-
-
-def _concatenate_column(
-    fields: Fields, name: str, arrays: Sequence[Array | None], parts: Sequence[RoundColumns], fill: Any
-) -> Array | None:
-    """Concatenates an optional column and records in `fields["absent"]` which rounds lack it.
-
-    Args:
-        fields: The fields of the result.
-        name: The name of the column.
-        arrays: The column of each part, or None.
-        parts: The parts to concatenate.
-        fill: The fill value for parts without the column.
-    """
-    if all(array is None for array in arrays):
-        return None
-    missing = np.concatenate(
-        [
-            part.absent.get(name, np.full(len(part.rounds), array is None))
-            for array, part in zip(arrays, parts, strict=True)
-        ]
-    )
-    if missing.any():
-        fields["absent"][name] = missing
-    return np.concatenate(
-        [
-            np.full(part.shape_of(name), fill) if array is None else array
-            for array, part in zip(arrays, parts, strict=True)
-        ]
-    )

@@ -25,7 +25,7 @@ def _check_learner(name: str, value: object) -> LearnerBuilder:
 
 def _is_task(value: object) -> bool:
     """Whether a value is a task; a class, or any function, could do something else than build one."""
-    members = ("learner", "split", "world_with")
+    members = ("learner", "split", "world")
     return not isinstance(value, type) and all(callable(getattr(value, member, None)) for member in members)
 
 

@@ -79,22 +79,6 @@ def test_a_long_turn_earns_one_turn_at_most() -> None:
     assert run.running.unearned.sum() == 300 - begun - 50
 
 
-def test_a_run_that_was_interrupted_goes_on_like_one_that_was_not() -> None:
-    whole = list(SlotRun(fair_pace(), PaperWorld(5), SLOTS).play(120))
-    first = SlotRun(fair_pace(), PaperWorld(5), SLOTS)
-    records = list(first.play(120, stop=50))
-    state = first.state()
-    list(first.play(120))  # what the first run does later does not change the state
-    second = SlotRun(fair_pace(), PaperWorld(5), SLOTS)
-    second.restore(state, 50)
-    records += list(second.play(120))
-    assert len(records) == 120
-    for before, after in zip(whole, records, strict=True):
-        assert before == after
-    with pytest.raises(StateError):
-        SlotRun(fair_pace(), PaperWorld(5), SLOTS).restore({**state, "next": -1}, 50)
-
-
 def test_in_known_constant_times_updates_come_nearly_as_fast_as_they_can() -> None:
     # Four clients of 1, 1, 1 and 10 s with two slots: the last one can have at most 1/11 of the turns.
     class Constant(PaperWorld):
@@ -193,4 +177,6 @@ def test_a_run_whose_turns_have_ended_has_no_next_one_and_refuses_another_state(
     done = list(run.play(5))
     with pytest.raises(StateError, match="the saved state follows 5 records, but there are 4"):
         again.restore(run.state(), len(done) - 1)
+    with pytest.raises(StateError):
+        again.restore({**run.state(), "next": -1}, len(done))
     again.restore(run.state(), len(done))

@@ -1,13 +1,11 @@
 from __future__ import annotations
 
-import importlib.util
 import json
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import ray_service
 from killing import environment
 from turnout import POLICIES
 from turnout.errors import SettingError, StoreError
@@ -62,12 +59,14 @@ def assert_holds(store: RunStore, plan: RunPlan, *, whole: bytes | None = None) 
     assert store.columns(info.id).to_bytes() == (play_plan(plan).to_bytes() if whole is None else whole)
 
 
-def assert_finished_runs_are_right(store: RunStore, undisturbed: dict[str, bytes]) -> int:
-    """Asserts that every finished run equals the undisturbed one, and returns their number."""
-    finished = [run for run in store.runs() if run.finished]
-    for run in finished:
-        assert store.columns(run.id).to_bytes() == undisturbed[run.key]
-    return len(finished)
+def assert_runs_are_right(store: RunStore, undisturbed: dict[str, bytes]) -> int:
+    """Asserts that every run equals the undisturbed one as far as it is stored; returns the number of finished ones."""
+    for run in store.runs():
+        whole = list(RoundColumns.from_bytes(undisturbed[run.key]).records())
+        assert list(store.records(run.id)) == (whole if run.finished else whole[: run.rounds])
+        saved = store.snapshot(run.id)
+        assert saved is None or saved[0] == run.rounds
+    return sum(run.finished for run in store.runs())
 
 
 # One plan in memory.
@@ -107,33 +106,33 @@ WORLDS: dict[str, dict[str, Any]] = {
 }
 
 
-def resumed_plan(policy: str, world: str) -> RunPlan:
-    return RunPlan(policy, 24, 9, world_settings=WORLDS[world])
-
-
-@cache
-def undisturbed(policy: str, world: str) -> RoundColumns:
-    return play_plan(resumed_plan(policy, world))
-
-
+SMALL = {"items": 20, "hidden": 4, "world": {"clients": 20}}
+OTHER_PLANS = {
+    "traces": RunPlan("rbcsf", 24, 3, {"accrual": "available"}, "traces", {"clients": 20}),
+    "traces and rounds": RunPlan("random", 24, 3, world="traces", world_settings={"clients": 20, "clock": "rounds"}),
+    "training": RunPlan("random", 24, 9, {"cohort_size": 4}, "training", SMALL),
+    "turns": RunPlan(
+        "fair-pace", 24, 9, {"tolerance": 1.0}, "training", {**SMALL, "updates_per_version": 4}, concurrency=6
+    ),
+    "slots": RunPlan("fair-pace", 24, 5, {"tolerance": 1.0}, concurrency=8),
+    "choices": RunPlan("rbcsf", 24, keep="choices"),
+}
 STOPS = {"stopped once": [1], "stopped twice": [3, 1]}
 #: Every policy, every world and every pair of a world and stops is also played in `make test`.
 RESUMED = [
     pytest.param(
-        policy,
-        world,
+        RunPlan(policy, 24, 9, world_settings=WORLDS[world]),
         stops,
         marks=[] if policy == "rbcsf" or (position + turn) % 8 == 0 else pytest.mark.thorough,
         id=f"{policy}-{world}-{kind}",
     )
     for position, policy in enumerate(sorted(POLICIES))
     for turn, (world, (kind, stops)) in enumerate(product(sorted(WORLDS), STOPS.items()))
-]
+] + [pytest.param(plan, STOPS["stopped twice"], id=name) for name, plan in OTHER_PLANS.items()]
 
 
-@pytest.mark.parametrize(("policy", "world", "stops"), RESUMED)
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, policy: str, world: str, stops: list[int]) -> None:
-    plan = resumed_plan(policy, world)
+@pytest.mark.parametrize(("plan", "stops"), RESUMED)
+def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, plan: RunPlan, stops: list[int]) -> None:
     for chunks in stops:
         with RunStore(tmp_path / "runs.db") as store, pytest.raises(Stop):
             play_into(store, plan, every=5, watch=stop_after(chunks))
@@ -144,9 +143,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, policy: str, 
         progress: list[int] = []
         assert play_into(store, plan, every=5, watch=progress.append) == info.id
         assert progress == [*range(5 * sum(stops) + 5, 24, 5), 24]
-        whole = undisturbed(policy, world)
-        assert_holds(store, plan, whole=whole.to_bytes())
-        assert list(store.records(info.id)) == list(whole.records())
+        assert_holds(store, plan)
 
 
 def test_a_run_can_be_resumed_with_another_transaction_size(store: RunStore) -> None:
@@ -157,25 +154,13 @@ def test_a_run_can_be_resumed_with_another_transaction_size(store: RunStore) -> 
     assert_holds(store, replace(PLANS[0], rounds=60))
 
 
-def test_a_run_stopped_after_its_last_round_only_needs_to_be_marked_finished(store: RunStore) -> None:
-    with pytest.raises(Stop):
-        play_into(store, PLANS[0], every=6, watch=stop_after(2))
-    assert [run.finished for run in store.runs()] == [False]
-    play_into(store, PLANS[0], watch=stop_after(1))
-    assert_holds(store, PLANS[0])
-
-
 def test_a_finished_run_is_not_played_again(store: RunStore) -> None:
-    run = play_into(store, PLANS[0])
+    with pytest.raises(Stop):
+        play_into(store, PLANS[0], every=6, watch=stop_after(2))  # after its last round
+    run = play_into(store, PLANS[0], watch=stop_after(1))
     assert play_into(store, PLANS[0], every=1, watch=stop_after(1)) == run
     assert len(store.runs()) == 1
     assert_holds(store, PLANS[0])
-
-
-def test_play_into_can_keep_choices_only(store: RunStore) -> None:
-    plan = RunPlan("rbcsf", 25, keep="choices")
-    play_into(store, plan, every=4)
-    assert_holds(store, plan)
 
 
 def test_a_run_can_be_resumed_under_another_label(store: RunStore) -> None:
@@ -184,25 +169,6 @@ def test_a_run_can_be_resumed_under_another_label(store: RunStore) -> None:
     run = play_into(store, replace(PLANS[0], label="second name"), every=5)
     assert_holds(store, PLANS[0])
     assert [(stored.id, stored.plan["label"]) for stored in store.runs()] == [(run, "first name")]
-
-
-def test_a_run_whose_process_was_killed_is_resumed_by_another_process(tmp_path: Path) -> None:
-    path, plan = tmp_path / "runs.db", RunPlan("rbcsf", 100, 3, world_settings=WORLDS["markov"])
-    code = f"""
-import os, signal
-from turnout.lab import RunPlan, play_into
-from turnout.lab import RunStore
-def watch(done):
-    if done == 55:
-        os.kill(os.getpid(), signal.SIGKILL)
-play_into(RunStore({str(path)!r}), RunPlan.from_dict({plan.as_dict()!r}), every=11, watch=watch)
-"""
-    ended = subprocess.run([sys.executable, "-c", code], check=False)
-    assert ended.returncode == -signal.SIGKILL
-    with RunStore(path) as store:
-        assert [(run.rounds, run.finished) for run in store.runs()] == [(55, False)]
-        play_into(store, plan, every=11)
-        assert_holds(store, plan)
 
 
 @pytest.mark.parametrize("every", [0, 2.5])
@@ -216,9 +182,11 @@ def test_an_invalid_transaction_size_is_rejected(store: RunStore, every: Any) ->
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_sweep_stores_the_same_run_as_playing_each_plan_alone(store: RunStore, workers: int) -> None:
-    watched: list[str] = []
-    ids = sweep(PLANS, store, workers=workers, watch=lambda plan, _: watched.append(plan.key))
-    assert sorted(watched) == sorted(plan.key for plan in PLANS)
+    watched: dict[str, bytes] = {}
+    ids = sweep(
+        PLANS, store, workers=workers, watch=lambda plan, columns: watched.update({plan.key: columns.to_bytes()})
+    )
+    assert watched == {info.key: store.columns(info.id).to_bytes() for info in store.runs()}
     for run, plan in zip(ids, PLANS, strict=True):
         info = store.find(plan.key)
         assert info is not None
@@ -254,29 +222,12 @@ def test_stored_runs_are_not_played_again(store: RunStore) -> None:
     assert sweep(PLANS, store, watch=stop_after(1)) == ids
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_who_watches_receives_the_rounds_that_were_stored(store: RunStore, workers: int) -> None:
-    received: dict[str, bytes] = {}
-    sweep(PLANS, store, workers=workers, watch=lambda plan, columns: received.update({plan.key: columns.to_bytes()}))
-    assert received == {info.key: store.columns(info.id).to_bytes() for info in store.runs()}
-
-
 def test_a_sweep_plays_what_it_is_given_and_nothing_else(store: RunStore) -> None:
     assert len(sweep((plan for plan in PLANS), store, workers=1)) == len(PLANS)
     assert sweep([], store) == []
     assert sweep(iter([]), store, workers=1) == []
     with pytest.raises(SettingError, match=r"the store holds no run of random \(key [0-9a-f]+\): play it first"):
         run_id(store, RunPlan("random", 3))
-
-
-def test_a_sweep_can_keep_choices_only(store: RunStore) -> None:
-    (run,) = sweep([replace(PLANS[0], keep="choices")], store)
-    whole, kept = play_plan(PLANS[0]), store.columns(run)
-    np.testing.assert_array_equal(kept.chosen, whole.chosen)
-    np.testing.assert_array_equal(kept.exchange_times, whole.exchange_times)
-    assert kept.available is None
-    assert kept.contexts.shape[1] == 0
-    assert_holds(store, replace(PLANS[0], keep="choices"))
 
 
 def test_a_sweep_replaces_an_unfinished_run(store: RunStore) -> None:
@@ -325,47 +276,21 @@ def test_an_invalid_number_of_workers_is_rejected(store: RunStore, workers: Any)
         sweep(PLANS, store, workers=workers)
 
 
-def test_a_backend_must_be_known_and_needs_more_than_one_worker(store: RunStore) -> None:
-    with pytest.raises(SettingError, match="'threading' needs joblib and more than one worker"):
-        sweep(PLANS, store, workers=1, backend="threading")
-    with pytest.raises(ValueError, match="nowhere"):
-        sweep(PLANS, store, workers=2, backend="nowhere")
-    sweep(PLANS[1:], store, workers=1)
-    sweep(PLANS, store, workers=2, backend="threading")
-    assert_holds(store, PLANS[0])
-
-
-@pytest.mark.parametrize("backend", ["threading", "multiprocessing"])
-def test_other_joblib_backends_give_the_same_runs(store: RunStore, backend: str) -> None:
-    """The multiprocessing backend returns lists only, as Ray's does."""
-    sweep(PLANS, store, workers=2, backend=backend)
-    for plan in PLANS:
-        assert_holds(store, plan)
-
-
-def test_backends_without_generators_receive_short_chunks(store: RunStore) -> None:
-    plans = [RunPlan("random", 3, seed) for seed in range(20)]
-    with pytest.raises(Stop):
-        sweep(plans, store, workers=2, backend="multiprocessing", watch=stop_after(1))
-    left: list[int] = []
-    sweep(plans, store, workers=2, backend="multiprocessing", watch=lambda plan, _: left.append(plan.seed))
-    assert len(left) == 19
-    for plan in plans:
-        assert_holds(store, plan)
-
-
 # Killed processes.
 
 
 SWEEPING = """
-import json, os, sys
+import json, sys
 from killing import Writes
-from turnout.lab import RunPlan, sweep
-from turnout.lab import RunStore
+from turnout.lab import RunPlan, RunStore, play_into, sweep
 path, plans, workers, die_at = json.loads(sys.stdin.readline())
 Writes(die_at, group=True)
+plans = list(map(RunPlan.from_dict, plans))
 with RunStore(path) as store:
-    sweep(map(RunPlan.from_dict, plans), store, workers=workers)
+    if workers:
+        sweep(plans, store, workers=workers)
+    for plan in plans:
+        play_into(store, plan, every=5)
 """
 
 
@@ -386,14 +311,15 @@ def opened_after_a_kill(path: Path) -> RunStore:
 
 
 @pytest.mark.parametrize(
-    ("kills", "rounds"),
+    ("kills", "rounds", "workers"),
     [
-        pytest.param([3, 34, 54, 70], 10, id="short"),
-        pytest.param([3, 34, 38, 42, 46, 54, 62, 70], 100, marks=pytest.mark.thorough, id="long"),
+        pytest.param([3, 34, 54, 70], 10, (1, 2), id="sweeps"),
+        pytest.param([2, 8, 23, 61, 150, 33], 10, (0,), id="runs in parts"),
+        pytest.param([3, 34, 38, 42, 46, 54, 62, 70], 100, (1, 2), marks=pytest.mark.thorough, id="long sweeps"),
     ],
 )
-def test_a_sweep_that_is_killed_at_any_moment_loses_no_run_and_spoils_none(
-    tmp_path: Path, kills: list[int], rounds: int
+def test_runs_that_are_killed_at_any_moment_lose_nothing_that_was_stored(
+    tmp_path: Path, kills: list[int], rounds: int, workers: tuple[int, ...]
 ) -> None:
     """With all its workers, before a write: as the file is created or opened, in the middle of a run, between runs."""
     path = tmp_path / "runs.db"
@@ -404,7 +330,8 @@ def test_a_sweep_that_is_killed_at_any_moment_loses_no_run_and_spoils_none(
     for attempt, die_at in enumerate(kills):
         ended = subprocess.run(
             [sys.executable, "-c", SWEEPING],
-            input=json.dumps([str(path), [plan.as_dict() for plan in plans], 1 + attempt % 2, die_at]) + "\n",
+            input=json.dumps([str(path), [plan.as_dict() for plan in plans], workers[attempt % len(workers)], die_at])
+            + "\n",
             stderr=subprocess.DEVNULL,
             text=True,
             start_new_session=True,
@@ -413,50 +340,12 @@ def test_a_sweep_that_is_killed_at_any_moment_loses_no_run_and_spoils_none(
         )
         assert ended.returncode == -signal.SIGKILL
         with opened_after_a_kill(path) as store:
-            held.append(assert_finished_runs_are_right(store, undisturbed))
+            held.append(assert_runs_are_right(store, undisturbed))
     assert held == sorted(held)
-    assert 10 < held[-1] < len(plans)
+    assert 3 < held[-1] < len(plans)
     with RunStore(path) as store:
         played: list[str] = []
         sweep(plans, store, workers=1, watch=lambda plan, _: played.append(plan.key))
         assert len(played) == len(plans) - held[-1]
         for plan in plans:
             assert_holds(store, plan, whole=undisturbed[plan.key])
-
-
-# On a cluster.
-
-
-ON_RAY = """
-import sys
-import ray
-from ray.util.joblib import register_ray
-from turnout.lab import RunPlan, play_plan, sweep
-from turnout.lab import RunStore
-ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-print("Ray is up:", flush=True)
-register_ray()
-plans = [RunPlan("rbcsf", 6, 1), RunPlan("random", 9, 2), RunPlan("fedcs", 4, 3)]
-with RunStore(sys.argv[1]) as store:
-    ids = sweep(plans, store, workers=2, backend="ray")
-    alike = [store.columns(run).to_bytes() == play_plan(plan).to_bytes() for run, plan in zip(ids, plans)]
-ray.shutdown()
-print("alike:", alike)
-"""
-
-
-@pytest.mark.framework
-def test_a_sweep_with_the_joblib_backend_of_ray_gives_the_same_runs(tmp_path: Path) -> None:
-    """Runs in its own process, because Ray emits many warnings."""
-    if importlib.util.find_spec("ray") is None:
-        pytest.skip("ray is not installed: pip install 'turnout[cluster]'")
-
-    def start() -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", ON_RAY, str(tmp_path / "runs.db")]
-        return subprocess.Popen(
-            command, env=ray_service.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-
-    with ray_service.started(start) as (process, _):
-        output, _ = process.communicate()
-    assert "alike: [True, True, True]" in output

@@ -18,7 +18,7 @@ import pytest
 import turnout
 from killing import Writes
 from lab.training.processes import forking, trainers
-from turnout.errors import SettingError, TrainingError
+from turnout.errors import TrainingError
 from turnout.kernel.rounds import RoundRecord
 from turnout.lab import RoundColumns, RunPlan, RunStore, play, play_into, play_plan
 from turnout.lab.runs.sweep import columns_to_store, run_id
@@ -121,13 +121,6 @@ def test_a_run_does_not_depend_on_a_learner_cache() -> None:
     assert play_plan(FEW[1]).to_bytes() == uninterrupted(FEW[1]).to_bytes()
 
 
-def test_the_callback_counts_every_round_once(store: RunStore) -> None:
-    counts: list[int] = []
-    train_plans(MIXED, store, workers=1, watch=counts.append)
-    assert sum(counts) == sum(plan.rounds for plan in MIXED)
-    assert min(counts) > 0
-
-
 def test_the_round_callback_receives_every_round_as_it_is_stored(store: RunStore) -> None:
     seen: dict[str, list[RoundRecord]] = {}
     plans = MIXED
@@ -178,12 +171,6 @@ def test_a_run_stored_without_its_model_is_not_played_again_for_it(store: RunSto
     assert store.snapshot(run) is None
 
 
-def test_an_unknown_device_is_rejected_before_any_run_starts(store: RunStore) -> None:
-    with pytest.raises(SettingError, match="there is no device 'abacus'"):
-        train_plans(PLANS, store, device="abacus")
-    assert store.runs() == []
-
-
 # Interruption.
 
 
@@ -227,14 +214,6 @@ def test_runs_that_are_interrupted_repeatedly_end_equal(store: RunStore, monkeyp
     assert all(store.snapshot(info.id) is None for info in store.runs())
 
 
-def test_runs_interrupted_within_a_round_end_equal(store: RunStore) -> None:
-    with pytest.raises(Stop):
-        train_plans(FEW, store, workers=1, save_every=0, on_round=stop_after(8))
-    train_plans(FEW, store, workers=1)
-    for plan in FEW:
-        assert_holds(store, plan)
-
-
 @forking
 def test_only_one_learner_at_a_time_has_processes(store: RunStore) -> None:
     before = trainers()
@@ -273,16 +252,6 @@ def test_a_run_can_switch_between_separate_and_batched_training(store: RunStore)
     train_plans(FEW, store, workers=1)
     for plan in FEW:
         assert_holds(store, plan)
-
-
-def test_a_run_interrupted_before_it_was_marked_finished_is_completed(store: RunStore) -> None:
-    with pytest.raises(Stop):
-        play_into(store, FEW[2], every=FEW[2].rounds, watch=stop_after(1))
-    assert [(info.rounds, info.finished) for info in store.runs()] == [(FEW[2].rounds, False)]
-    counts: list[int] = []
-    train_plans([FEW[2], FEW[0]], store, workers=1, watch=counts.append)
-    assert sum(counts) == FEW[0].rounds
-    assert_holds(store, FEW[2])
 
 
 @forking

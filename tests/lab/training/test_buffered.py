@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from turnout import make_policy
 from turnout.errors import SettingError, StateError
 from turnout.kernel.rounds import RoundRecord
 from turnout.kernel.slots.turns import FINISHED, STARTED
-from turnout.lab import RoundColumns, RunPlan, RunStore, SlotRun, play_into, play_plan
+from turnout.lab import RoundColumns, RunPlan, SlotRun
 from turnout.lab.analysis.learning_curves import LearningCurve
 from turnout.lab.training.buffered import BufferedTraining
 from turnout.lab.training.learner_cache import training_world
@@ -115,26 +114,6 @@ def test_updates_that_do_not_arrive_or_diverge_do_not_count() -> None:
     assert lost.version == 0
     assert all(np.isnan(record.report.losses[0]) for record in records if record.report.losses is not None)
     assert not any("diverged" in record.report.metrics for record in records)
-
-
-def test_a_run_that_was_interrupted_goes_on_like_one_that_was_not(tmp_path: Path) -> None:
-    plan = RunPlan(
-        "fair-pace", 90, 1, {"tolerance": 1.0}, "training", {**DIGITS, "updates_per_version": 4}, concurrency=6
-    )
-    whole = play_plan(plan)
-
-    class Stop(Exception):
-        """Interrupts a run."""
-
-    def stop(_: int) -> None:
-        raise Stop
-
-    with RunStore(tmp_path / "runs.turnout") as store:
-        for _ in range(2):
-            with pytest.raises(Stop):
-                play_into(store, plan, every=25, watch=stop)
-        columns = store.columns(play_into(store, plan, every=25))
-    assert list(columns.records()) == list(whole.records())
 
 
 def test_no_more_models_are_kept_than_clients_train_on() -> None:

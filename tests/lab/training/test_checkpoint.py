@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -77,30 +79,24 @@ def test_what_is_no_model_is_rejected(path: Path) -> None:
         read_model(path, NETWORK)
 
 
-@pytest.mark.parametrize("kept", [0, 3, 100, 0.5, 0.99])
-def test_a_truncated_model_is_rejected(path: Path, kept: float) -> None:
+def as_npy(array: npt.NDArray[Any]) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(lambda content, kept=kept: content[: int(kept * len(content))] for kept in (0, 0.01, 0.5, 0.99)),
+        lambda content: content.replace(WEIGHTS[:4].tobytes(), WEIGHTS[1:5].tobytes()),
+        lambda _: b"weights, one per line\n" * 50,
+        lambda _: as_npy(WEIGHTS),
+    ],
+)
+def test_a_damaged_file_and_one_of_another_kind_are_rejected(path: Path, damage: Callable[[bytes], bytes]) -> None:
     write_model(path, NETWORK, WEIGHTS)
-    content = path.read_bytes()
-    path.write_bytes(content[: int(kept if kept >= 1 else kept * len(content))])
-    with pytest.raises(SettingError, match="cannot read a model from"):
-        read_model(path, NETWORK)
-
-
-def test_a_damaged_model_is_rejected(path: Path) -> None:
-    write_model(path, NETWORK, WEIGHTS)
-    content = bytearray(path.read_bytes())
-    content[content.index(WEIGHTS[:4].tobytes())] ^= 1
-    path.write_bytes(bytes(content))
-    with pytest.raises(SettingError, match="cannot read a model from"):
-        read_model(path, NETWORK)
-
-
-def test_a_file_that_is_not_npz_is_rejected(path: Path) -> None:
-    path.write_bytes(b"weights, one per line\n" * 50)
-    with pytest.raises(SettingError, match="cannot read a model from"):
-        read_model(path, NETWORK)
-    with path.open("wb") as file:
-        np.save(file, WEIGHTS)
+    path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(SettingError, match="cannot read a model from"):
         read_model(path, NETWORK)
 

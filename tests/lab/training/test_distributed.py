@@ -19,8 +19,6 @@ from turnout.kernel.rounds import RoundOffer
 from turnout.lab import PaperWorld, RunPlan, RunStore, register_world
 from turnout.lab.runs.executors import JoblibExecutor
 from turnout.lab.runs.sweep import WorkerTask
-from turnout.lab.studies.framework.reproduce import plans_of, reproduce
-from turnout.lab.studies.paper.accuracy import AccuracyRounds, Task
 from turnout.lab.training import distributed
 from turnout.lab.training.batched import train_plans
 from turnout.lab.training.distributed import play_plans, split_into_tasks, train_distributed, train_task
@@ -34,15 +32,6 @@ PLANS = [
     for seed in range(2)
     for gamma in (1, "iid")
 ]
-
-
-class OnePanel(AccuracyRounds):
-    """The first panel of the accuracy study, measured after fewer rounds."""
-
-    gammas = (1,)
-
-    def __init__(self) -> None:
-        super().__init__([Task("digits", SETTINGS, rounds=4)])
 
 
 class HereExecutor:
@@ -95,13 +84,17 @@ TURNS = RunPlan(
 )
 
 
-def test_an_interrupted_call_keeps_the_runs_that_were_finished(stores: tuple[RunStore, RunStore]) -> None:
+def test_an_interrupted_call_keeps_finished_runs_and_replaces_others(
+    stores: tuple[RunStore, RunStore],
+) -> None:
     local, other = stores
     plans = [*PLANS[:3], TURNS]
     train_plans(plans, local, workers=1)
     with pytest.raises(KeyboardInterrupt):
         train_distributed(plans, other, HereExecutor(interrupted_after=3))
     assert len(contents(other)) == 3
+    (left,) = (plan for plan in plans if other.find(plan.key) is None)
+    other.begin(left.key, left.as_dict(), clients=40, code_version="an interrupted run")
     executor = HereExecutor()
     train_distributed(plans, other, executor)
     assert len(executor.tasks) == 1
@@ -146,28 +139,6 @@ def test_the_run_of_a_killed_worker_is_played_again(stores: tuple[RunStore, RunS
     assert played["1"] == played["4"] == 2
     train_plans([plan], local, workers=1)
     assert contents(other) == contents(local)
-
-
-def test_finished_runs_are_not_repeated_and_unfinished_ones_are_replaced(stores: tuple[RunStore, RunStore]) -> None:
-    local, other = stores
-    train_plans(PLANS, local, workers=1)
-    train_plans(PLANS[:3], other, workers=1)
-    other.begin(PLANS[3].key, PLANS[3].as_dict(), clients=40, code_version="an interrupted run")
-    executor = HereExecutor()
-    train_distributed(PLANS, other, executor)
-    assert len(executor.tasks) == len(PLANS) - 3
-    assert contents(other) == contents(local)
-
-
-def test_a_study_can_be_distributed(stores: tuple[RunStore, RunStore]) -> None:
-    local, other = stores
-    study = [OnePanel()]
-    expected = reproduce(study, local, seeds=2, rounds=4, workers=1)
-    executor = HereExecutor()
-    found = reproduce(study, other, seeds=2, rounds=4, backend=executor)
-    assert len(executor.tasks) == len(plans_of(study, 2, 4))
-    assert contents(other) == contents(local)
-    assert [result.findings.claims for result in found] == [result.findings.claims for result in expected]
 
 
 def test_runs_with_and_without_training_can_be_mixed(stores: tuple[RunStore, RunStore]) -> None:

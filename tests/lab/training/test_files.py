@@ -42,11 +42,16 @@ def read_tree(folder: Path) -> dict[str, bytes | None]:
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
-def make_tar(*members: tuple[str, bytes]) -> bytes:
+def make_tar(*members: tuple[str, bytes], link: bytes | None = None) -> bytes:
+    """Returns an archive of files; the first is a link of this kind to the second, if one is given."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for name, content in members:
+        for index, (name, content) in enumerate(members):
             member = tarfile.TarInfo(name)
+            if link is not None and not index:
+                member.type, member.linkname = link, members[1][0]
+                archive.addfile(member)
+                continue
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     return packed.getvalue()
@@ -111,38 +116,21 @@ def server() -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_files_are_found_in_a_given_folder(tmp_path: Path, packed: bool) -> None:
-    folder = write_files(tmp_path / "mine", packed=packed)
-    assert find_folder(fruit(), folder) == folder
-    assert read_checked(fruit(), folder) == CONTENTS
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_files_are_found_in_the_folder_of_turnout_data(
+def test_files_are_found_in_a_given_folder_that_of_turnout_data_and_the_users_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bool
 ) -> None:
-    monkeypatch.setenv("TURNOUT_DATA", str(tmp_path / "data"))
-    folder = write_files(tmp_path / "data" / "fruit", packed=packed)
-    assert find_folder(fruit()) == folder == data_folder("fruit")
-    assert read_checked(fruit()) == CONTENTS
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_files_are_found_in_the_users_cache(tmp_path: Path, packed: bool) -> None:
-    folder = write_files(tmp_path / "cache" / "turnout" / "fruit", packed=packed)
-    assert find_folder(fruit()) == folder == data_folder("fruit")
-    assert read_checked(fruit()) == CONTENTS
-
-
-def test_the_default_cache_is_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = write_files(tmp_path / "mine", packed=packed)
+    assert find_folder(fruit(), given) == given
+    assert read_checked(fruit(), given) == CONTENTS
+    for root, variable in (("cache/turnout", ""), ("data", str(tmp_path / "data"))):
+        monkeypatch.setenv("TURNOUT_DATA", variable)
+        folder = write_files(tmp_path / root / "fruit", packed=packed)
+        assert find_folder(fruit()) == folder == data_folder("fruit")
+        assert read_checked(fruit()) == CONTENTS
+    monkeypatch.delenv("TURNOUT_DATA")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert data_folder("fruit") == tmp_path / ".cache" / "turnout" / "fruit"
-
-
-def test_an_empty_environment_variable_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TURNOUT_DATA", "")
-    assert data_folder("fruit") == tmp_path / "cache" / "turnout" / "fruit"
 
 
 def test_folders_are_searched_in_order_and_a_given_one_alone(tmp_path: Path) -> None:
@@ -252,20 +240,21 @@ def test_only_expected_members_are_extracted(tmp_path: Path, server: Server) -> 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE, tarfile.FIFOTYPE])
 def test_members_that_are_not_regular_files_are_ignored(tmp_path: Path, server: Server, kind: bytes) -> None:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        hidden = tarfile.TarInfo("hidden")
-        hidden.size = len(CONTENTS["apples"])
-        archive.addfile(hidden, io.BytesIO(CONTENTS["apples"]))
-        link = tarfile.TarInfo("apples")
-        link.type, link.linkname = kind, "hidden"
-        archive.addfile(link)
-        pears = tarfile.TarInfo("pears")
-        pears.size = len(CONTENTS["pears"])
-        archive.addfile(pears, io.BytesIO(CONTENTS["pears"]))
-    server.files["fruit.tar.gz"] = packed.getvalue()
+    members = (("apples", b""), ("hidden", CONTENTS["apples"]), ("pears", CONTENTS["pears"]))
+    server.files["fruit.tar.gz"] = make_tar(*members, link=kind)
     with pytest.raises(DatasetError, match="contains no file apples: nothing was kept"):
         fetch(fruit(archive="fruit.tar.gz"), tmp_path, address=server.address)
+    assert read_tree(tmp_path) == {}
+
+
+@pytest.mark.parametrize("archive", [None, "fruit.tar.gz"])
+def test_a_file_with_a_wrong_checksum_is_not_kept(tmp_path: Path, server: Server, archive: str | None) -> None:
+    server.files["apples.gz"] = gzip.compress(b"plums")
+    server.files["fruit.tar.gz"] = make_tar(("apples", b"plums"), ("pears", b"plums"))
+    with pytest.raises(DatasetError) as raised:
+        fetch(fruit(archive=archive), tmp_path, address=server.address)
+    for fragment in ("apples", server.address, checksum(b"plums"), checksum(CONTENTS["apples"]), "not kept"):
+        assert fragment in str(raised.value)
     assert read_tree(tmp_path) == {}
 
 
@@ -280,37 +269,12 @@ def test_a_symlink_in_the_folder_is_replaced_and_not_followed(tmp_path: Path, se
     assert read_tree(folder) == CONTENTS
 
 
-def test_an_archive_with_wrong_content_is_not_kept(tmp_path: Path, server: Server) -> None:
-    server.files["fruit.tar.gz"] = make_tar(("apples", b"plums"), ("pears", b"plums"))
-    with pytest.raises(DatasetError) as raised:
-        fetch(fruit(archive="fruit.tar.gz"), tmp_path, address=server.address)
-    for fragment in ("apples", checksum(b"plums"), checksum(CONTENTS["apples"]), "not kept"):
-        assert fragment in str(raised.value)
-    assert read_tree(tmp_path) == {}
-
-
 @pytest.mark.parametrize("archive", [b"", b"no archive", gzip.compress(b"no archive", mtime=0), b"cut short"])
 def test_a_damaged_archive_is_reported_and_not_kept(tmp_path: Path, server: Server, archive: bytes) -> None:
     whole = make_tar(*CONTENTS.items())
     server.files["fruit.tar.gz"] = whole[: len(whole) // 2] if archive == b"cut short" else archive
     with pytest.raises(DatasetError, match="nothing was kept"):
         fetch(fruit(archive="fruit.tar.gz"), tmp_path, address=server.address)
-    assert read_tree(tmp_path) == {}
-
-
-def test_a_file_with_a_wrong_checksum_is_not_kept(tmp_path: Path, server: Server) -> None:
-    server.files["apples.gz"] = gzip.compress(b"plums")
-    with pytest.raises(DatasetError) as raised:
-        fetch(fruit(), tmp_path, address=server.address)
-    for fragment in ("apples", server.address, checksum(b"plums"), checksum(CONTENTS["apples"]), "not kept"):
-        assert fragment in str(raised.value)
-    assert read_tree(tmp_path) == {}
-
-
-def test_a_response_that_is_not_gzip_is_not_kept(tmp_path: Path, server: Server) -> None:
-    server.files["apples.gz"] = b"<html>Please log in</html>"
-    with pytest.raises(DatasetError, match=r"apples\.gz is not a gzip file .*: nothing was kept"):
-        fetch(fruit(), tmp_path, address=server.address)
     assert read_tree(tmp_path) == {}
 
 
@@ -329,14 +293,16 @@ def test_an_interrupted_download_is_reported_and_not_kept(
     assert read_tree(fetch(fruit(), tmp_path, address=server.address)) == CONTENTS
 
 
-def test_a_missing_page_is_reported(tmp_path: Path, server: Server) -> None:
+def test_a_missing_page_and_a_response_that_is_not_gzip_are_reported(tmp_path: Path, server: Server) -> None:
+    server.files["apples.gz"] = b"<html>Please log in</html>"
+    with pytest.raises(DatasetError, match=r"apples\.gz is not a gzip file .*: nothing was kept"):
+        fetch(fruit(), tmp_path, address=server.address)
     server.files.clear()
     with pytest.raises(DatasetError, match=r"cannot download http://.*/apples\.gz: Not Found.*by hand") as raised:
         fetch(fruit(), tmp_path, address=server.address)
     assert read_tree(tmp_path) == {}
-    cause = raised.value.__cause__
-    assert isinstance(cause, HTTPError)
-    assert cause.fp.closed
+    assert isinstance(raised.value.__cause__, HTTPError)
+    assert raised.value.__cause__.fp.closed
 
 
 def test_an_unreachable_server_is_reported(tmp_path: Path) -> None:
@@ -345,13 +311,10 @@ def test_an_unreachable_server_is_reported(tmp_path: Path) -> None:
         address = f"http://127.0.0.1:{unused.getsockname()[1]}/"
         with pytest.raises(DatasetError, match=r"cannot download .*refused.*by hand"):
             fetch(fruit(), tmp_path, address=address)
+    for malformed in ("http://127.0.0.1:port/", "http://127.0.0.1/a b/", "http://[::1/"):
+        with pytest.raises(DatasetError, match="cannot download"):
+            fetch(fruit(), tmp_path, address=malformed)
     assert read_tree(tmp_path) == {}
-
-
-@pytest.mark.parametrize("address", ["http://127.0.0.1:port/", "http://127.0.0.1/a b/", "http://[::1/"])
-def test_a_malformed_address_is_reported(tmp_path: Path, address: str) -> None:
-    with pytest.raises(DatasetError, match="cannot download"):
-        fetch(fruit(), tmp_path, address=address)
 
 
 @pytest.mark.parametrize("scheme", ["file://", "ftp://", "data:", ""])
@@ -362,16 +325,10 @@ def test_only_web_addresses_are_accepted(tmp_path: Path, scheme: str) -> None:
     assert read_tree(tmp_path / "target") == {}
 
 
-def test_a_second_fetch_downloads_nothing(tmp_path: Path, server: Server) -> None:
-    fetch(fruit(), tmp_path, address=server.address)
-    server.requests.clear()
-    assert fetch(fruit(), tmp_path, address=server.address) == tmp_path
-    assert server.requests == []
-
-
-def test_files_copied_by_hand_are_not_downloaded(tmp_path: Path, server: Server) -> None:
+def test_files_that_are_there_are_not_downloaded_again(tmp_path: Path, server: Server) -> None:
     write_files(tmp_path, packed=True)
-    fetch(fruit(), tmp_path, address=server.address)
+    for _ in range(2):
+        assert fetch(fruit(), tmp_path, address=server.address) == tmp_path
     assert server.requests == []
 
 
@@ -383,12 +340,6 @@ def test_only_damaged_files_are_downloaded_again(tmp_path: Path, server: Server,
     fetch(fruit(), tmp_path, address=server.address)
     assert server.requests == ["pears.gz"]
     assert read_checked(fruit(), tmp_path) == CONTENTS
-
-
-def test_a_partial_file_of_an_interrupted_download_is_replaced(tmp_path: Path, server: Server) -> None:
-    (tmp_path / "apples.part").write_bytes(b"half an app")
-    fetch(fruit(), tmp_path, address=server.address)
-    assert read_tree(tmp_path) == CONTENTS
 
 
 def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path, server: Server) -> None:

@@ -116,22 +116,6 @@ def test_nan_is_propagated(dtype: torch.dtype, pixel: tuple[int, int]) -> None:
 
 
 @needs_kernels
-@every_dtype
-@every_shape
-def test_positions_are_saved_only_for_a_backward_pass(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    from turnout.lab.training.learners import gpu_kernels
-
-    images, kernels, biases, _ = (tensor.to(dtype).to(DEVICE).contiguous() for tensor in random_tensors(shape))
-    pooled, positions = gpu_kernels.convolve(images, kernels, biases, 5)
-    assert positions is not None
-    assert torch.equal(positions == gpu_kernels.NOTHING.value, pooled == 0)
-    assert set(positions.flatten().tolist()) == {0, 1, 2, 3, 4}
-    again, nothing = gpu_kernels.convolve(images, kernels, biases, 5, with_positions=False)
-    assert nothing is None
-    assert torch.equal(pooled, again)
-
-
-@needs_kernels
 @pytest.mark.parametrize("copied", [torch.bfloat16, torch.float32], ids=str)
 def test_a_step_of_descent_equals_the_reference(copied: torch.dtype) -> None:
     from turnout.lab.training.learners import gpu_kernels

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from turnout.errors import SettingError, StateError
+from turnout.errors import SettingError
 from turnout.lab.training.datasets import Dataset, load_dataset
 from turnout.lab.training.learners.networks import Network, paper_network, perceptron
 
@@ -31,19 +31,7 @@ def test_the_papers_networks_have_the_papers_layers(name: str, matrices: list[tu
     network = paper_network(blank_dataset(name, IMAGES[name]))
     assert network.matrices == matrices
     assert network.shapes == [shape for before, after in matrices for shape in ((before, after), (after,))]
-
-
-def test_the_papers_networks_have_the_papers_numbers_of_parameters() -> None:
-    counts = {name: paper_network(blank_dataset(name, image)).parameters for name, image in IMAGES.items()}
-    assert counts == {
-        "digits": (25 * 16 + 16) + (64 * 32 + 32) + (32 * 10 + 10),
-        "fashion-mnist": 431_080,
-        "cifar-10": (5 * 5 * 3 * 64 + 64)
-        + (5 * 5 * 64 * 64 + 64)
-        + (1600 * 384 + 384)
-        + (384 * 192 + 192)
-        + (192 * 10 + 10),
-    }
+    assert network.parameters == sum((before + 1) * after for before, after in matrices)
 
 
 def test_images_shrink_and_layers_are_contiguous() -> None:
@@ -57,40 +45,20 @@ def test_images_shrink_and_layers_are_contiguous() -> None:
     layers = network.split(np.arange(network.parameters))
     assert [layer.flat[0] for layer in layers] == [0, 75, 78, 126, 130, 170]
     assert [layer.flat[-1] + 1 for layer in layers] == [75, 78, 126, 130, 170, network.parameters]
-
-
-def test_a_model_is_split_into_named_layers() -> None:
     network = Network((8, 8, 2), (3,), (4,), 10)
-    weights = np.arange(network.parameters, dtype=np.float32)
-    layers = network.layers(weights)
-    assert {name: layer.shape for name, layer in layers.items()} == {
-        "weight1": (5, 5, 2, 3),
-        "bias1": (3,),
-        "weight2": (12, 4),
-        "bias2": (4,),
-        "weight3": (4, 10),
-        "bias3": (10,),
-    }
-    assert np.array_equal(np.concatenate([layer.ravel() for layer in layers.values()]), weights)
-    assert layers["weight1"][1, 2, 1, 0] == ((1 * 5 + 2) * 2 + 1) * 3
+    assert network.layers(np.arange(float(network.parameters)))["weight1"][1, 2, 1, 0] == ((1 * 5 + 2) * 2 + 1) * 3
 
 
 def test_the_range_of_initial_weights_shrinks_with_the_number_of_inputs() -> None:
     network = paper_network(blank_dataset("fashion-mnist", IMAGES["fashion-mnist"]))
     layers = network.layers(network.initial_weights(5))
+    assert np.array_equal(network.initial_weights(5), network.initial_weights(5))
+    assert not (network.initial_weights(5) == network.initial_weights(2)).any()
     for depth, (inputs, _) in enumerate(network.matrices, start=1):
         for layer in (layers[f"weight{depth}"], layers[f"bias{depth}"]):
             assert np.abs(layer).max() <= 1 / np.sqrt(inputs)
         assert np.abs(layers[f"weight{depth}"]).max() > 0.95 / np.sqrt(inputs)
         assert layers[f"weight{depth}"].min() < 0 < layers[f"weight{depth}"].max()
-
-
-def test_initial_weights_are_determined_by_the_seed() -> None:
-    network = paper_network(load_dataset("digits"))
-    weights = network.initial_weights(1)
-    assert weights.shape == (network.parameters,)
-    assert np.array_equal(weights, network.initial_weights(1))
-    assert not (weights == network.initial_weights(2)).any()
 
 
 @pytest.mark.parametrize(
@@ -119,11 +87,3 @@ def test_a_dataset_without_a_convolutional_network_is_rejected() -> None:
     unknown = replace(load_dataset("digits"), name="letters")
     with pytest.raises(SettingError, match="for 'letters'; there are networks for digits, fashion-mnist"):
         paper_network(unknown)
-
-
-def test_weights_of_another_network_are_rejected() -> None:
-    network, other = Network((8, 8, 1), (3,), (4,), 10), Network((8, 8, 1), (3,), (5,), 10)
-    weights = network.initial_weights(0)
-    assert np.array_equal(network.check_weights(weights), weights)
-    with pytest.raises(StateError, match=f"this model has {other.parameters} floating-point"):
-        other.check_weights(weights)

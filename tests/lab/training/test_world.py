@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,6 @@ from turnout.lab import (
     Learner,
     NumpyLearner,
     PaperWorld,
-    RoundColumns,
-    RunPlan,
-    RunStore,
     Training,
     TrainingWorld,
     World,
@@ -25,9 +21,6 @@ from turnout.lab import (
     make_world,
     partition,
     play,
-    play_into,
-    play_plan,
-    sweep,
 )
 from turnout.lab.training.learner_cache import LearnerCache, training_world
 from turnout.lab.training.world import play_batched
@@ -153,21 +146,6 @@ def test_a_batched_round_equals_separate_rounds() -> None:
         np.testing.assert_array_equal(world.weights, separate.weights)
 
 
-def test_a_resumed_run_equals_an_uninterrupted_run() -> None:
-    policy, world = make_policy("rbcsf", 40), small_world()
-    whole = list(play(policy, world, 30))
-    first_policy, first_world = make_policy("rbcsf", 40), small_world()
-    first = list(play(first_policy, first_world, 13))
-    second_policy, second_world = make_policy("rbcsf", 40), small_world()
-    second_policy.restore(first_policy.state())
-    second_world.restore(first_world.state())
-    second = list(play(second_policy, second_world, 30, first=14))
-    assert (
-        RoundColumns.from_records([*first, *second], clients=40).to_bytes()
-        == RoundColumns.from_records(whole, clients=40).to_bytes()
-    )
-
-
 def test_a_state_that_does_not_fit_is_rejected_and_changes_nothing() -> None:
     world, larger = training_world(items=50, hidden=4), training_world(items=50, hidden=5)
     before = world.weights.copy()
@@ -184,32 +162,6 @@ def test_a_state_that_does_not_fit_is_rejected_and_changes_nothing() -> None:
 def test_invalid_federation_settings_are_rejected(setting: dict[str, Any]) -> None:
     with pytest.raises(SettingError, match=next(iter(setting))):
         Federation(NumpyLearner(DIGITS), partition(DIGITS.train_labels, items=50), **setting)
-
-
-SETTINGS = {"dataset": "digits", "gamma": 0.5, "items": 60, "hidden": 4, "world": {"clients": 20}}
-
-
-def a_plan(seed: int = 0) -> RunPlan:
-    return RunPlan("random", 12, seed, {"cohort_size": 4}, world="training", world_settings=SETTINGS)
-
-
-def test_a_training_run_can_be_planned_saved_resumed_and_swept(tmp_path: Path) -> None:
-    class Stop(Exception):
-        pass
-
-    def stop(done: int) -> None:
-        if done == 5:
-            raise Stop
-
-    with RunStore(tmp_path / "runs.turnout") as store:
-        with pytest.raises(Stop):
-            play_into(store, a_plan(), every=5, watch=stop)
-        run = play_into(store, a_plan(), every=5)
-        assert store.columns(run).to_bytes() == play_plan(a_plan()).to_bytes()
-        swept = sweep([a_plan(0), a_plan(1), a_plan(2)], store, workers=2)
-        assert swept[0] == run
-        for run_id, seed in zip(swept, range(3), strict=True):
-            assert store.columns(run_id).to_bytes() == play_plan(a_plan(seed)).to_bytes()
 
 
 def test_the_settings_of_a_training_world_reach_its_federation() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from turnout.errors import CheckError, ReportError
-from turnout.kernel.arrays import FloatArray
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.lab import PaperWorld, TraceWorld, check_world
 from turnout.lab.worlds.checks import CHECKS
@@ -39,43 +38,35 @@ class WithoutRestore:
         return "WithoutRestore"
 
 
-class WithoutClients(PaperWorld):
-    """Has no clients."""
-
-    @property
-    def clients(self) -> int:
-        return 0
+def broken(**members: Any) -> type[PaperWorld]:
+    """Returns the paper's world with other members."""
+    return type("Broken", (PaperWorld,), members)
 
 
-class OneShare(PaperWorld):
-    """Has one availability for all clients."""
-
-    @property
-    def availability(self) -> FloatArray:
-        return np.array([0.8])
+def reporting(change: Callable[[RoundReport], RoundReport]) -> type[PaperWorld]:
+    """Returns the paper's world with other reports."""
+    return broken(play=lambda self, offer, selection: change(PaperWorld.play(self, offer, selection)))
 
 
-class Percentages(PaperWorld):
-    """States the availability in percent."""
-
-    @property
-    def availability(self) -> FloatArray:
-        return 100 * super().availability
+def selecting(change: Callable[[RoundOffer, Selection], Selection]) -> type[PaperWorld]:
+    """Returns the paper's world, which plays another selection than the given one."""
+    return broken(play=lambda self, offer, selection: PaperWorld.play(self, offer, change(offer, selection)))
 
 
-class Unseeded(PaperWorld):
-    """Ignores its seed."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed + next(NUMBERS))
+def never_empty(offer: RoundOffer, selection: Selection) -> Selection:
+    first = np.flatnonzero(offer.available)[:1]
+    return selection if len(selection.clients) else replace(selection, clients=first)
 
 
-class UnseededTimes(PaperWorld):
-    """Draws times that do not depend on its seed."""
+def refuse_empty(_: RoundOffer, selection: Selection) -> Selection:
+    if not len(selection.clients):
+        raise ReportError("nobody was selected")
+    return selection
 
-    def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
-        report = super().play(offer, selection)
-        return replace(report, exchange_times=report.exchange_times + next(NUMBERS))
+
+def draw_globally(_: RoundOffer, selection: Selection) -> Selection:
+    random.random()
+    return selection
 
 
 class TiredClients(PaperWorld):
@@ -87,13 +78,6 @@ class TiredClients(PaperWorld):
 
     def state(self) -> dict[str, Any]:
         return {}
-
-
-class LaterOffers(PaperWorld):
-    """Offers the round after the requested one."""
-
-    def offer(self, round: int) -> RoundOffer:
-        return super().offer(round + 1)
 
 
 class SmallerOffers(PaperWorld):
@@ -108,37 +92,6 @@ class SmallerOffers(PaperWorld):
     def offer(self, round: int) -> RoundOffer:
         self.joined = 1
         return super().offer(round)
-
-
-class LaterReports(PaperWorld):
-    """Reports the round after the offered one."""
-
-    def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
-        return replace(super().play(offer, selection), round=offer.round + 1)
-
-
-class LosesReports(PaperWorld):
-    """Omits a client that was selected."""
-
-    def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
-        return super().play(offer, replace(selection, clients=selection.clients[1:]))
-
-
-class NeverEmpty(PaperWorld):
-    """Reports a client if none was selected."""
-
-    def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
-        first = np.flatnonzero(offer.available)[:1]
-        return super().play(offer, selection if len(selection.clients) else replace(selection, clients=first))
-
-
-class RefusesEmpty(PaperWorld):
-    """Raises an error if no client was selected."""
-
-    def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
-        if not len(selection.clients):
-            raise ReportError("nobody was selected")
-        return super().play(offer, selection)
 
 
 class CountsOffers(PaperWorld):
@@ -165,23 +118,6 @@ class StoresOffers(PaperWorld):
         return {**super().state(), "offered": self.offered}
 
 
-class ForgetsTraining(PaperWorld):
-    """Has an incomplete state."""
-
-    def state(self) -> dict[str, Any]:
-        return {"nothing": 0}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        pass
-
-
-class ReturnsList(PaperWorld):
-    """Has a state that is not a plain array."""
-
-    def state(self) -> dict[str, Any]:
-        return {"trained": self._trained.tolist()}
-
-
 class ReturnsOwnArray(PaperWorld):
     """Changes the state that it returned."""
 
@@ -198,14 +134,6 @@ class ReturnsOwnArray(PaperWorld):
         self._trained = state["trained"].copy()
 
 
-class DrawsGlobally(PaperWorld):
-    """Draws from the global generator of Python."""
-
-    def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
-        random.random()
-        return super().play(offer, selection)
-
-
 class SeedsGlobally(PaperWorld):
     """Reseeds the global generator of NumPy."""
 
@@ -218,24 +146,48 @@ class SeedsGlobally(PaperWorld):
     ("world", "violation"),
     [
         (WithoutRestore, "it is a world: WithoutRestore is not a turnout.lab.World"),
-        (WithoutClients, "it is a world: clients is 0"),
-        (OneShare, r"it is a world: availability has the shape \(1,\), not one entry per client"),
-        (Percentages, "it is a world: availability has an entry outside 0 to 1"),
-        (Unseeded, "the same seed plays the same rounds: two worlds .* differ: the offers of round 1"),
-        (UnseededTimes, "the same seed plays the same rounds: two worlds .* differ: the reports of round 1"),
+        (broken(clients=0), "it is a world: clients is 0"),
+        (
+            broken(availability=np.array([0.8])),
+            r"it is a world: availability has the shape \(1,\), not one entry per client",
+        ),
+        (broken(availability=np.full(40, 80.0)), "it is a world: availability has an entry outside 0 to 1"),
+        (
+            lambda seed: PaperWorld(seed + next(NUMBERS)),
+            "the same seed plays the same rounds: two worlds .* differ: the offers of round 1",
+        ),
+        (
+            reporting(lambda report: replace(report, exchange_times=report.exchange_times + next(NUMBERS))),
+            "the same seed plays the same rounds: two worlds .* differ: the reports of round 1",
+        ),
         (TiredClients, "every policy gets the same world: round 2: another selection before it changed"),
-        (LaterOffers, r"offers and reports are complete: offer\(1\) has the round 2"),
+        (
+            broken(offer=lambda self, number: PaperWorld.offer(self, number + 1)),
+            r"offers and reports are complete: offer\(1\) has the round 2",
+        ),
         (SmallerOffers, "offers and reports are complete: an offer has 40 clients, the world 41"),
-        (LaterReports, "offers and reports are complete: the report of round 1 has the round 2"),
-        (LosesReports, "offers and reports are complete: round 1: .* were selected, .* are in the report"),
-        (NeverEmpty, r"an empty cohort is valid: nobody was selected, but \[\d+\] are in the report"),
-        (RefusesEmpty, r"an empty cohort is valid: the world raised ReportError\('nobody was selected'\)"),
+        (
+            reporting(lambda report: replace(report, round=report.round + 1)),
+            "offers and reports are complete: the report of round 1 has the round 2",
+        ),
+        (
+            selecting(lambda _, selection: replace(selection, clients=selection.clients[1:])),
+            "offers and reports are complete: round 1: .* were selected, .* are in the report",
+        ),
+        (selecting(never_empty), r"an empty cohort is valid: nobody was selected, but \[\d+\] are in the report"),
+        (selecting(refuse_empty), r"an empty cohort is valid: the world raised ReportError\('nobody was selected'\)"),
         (CountsOffers, "offering changes nothing: two offers of round 1 differ"),
         (StoresOffers, "offering changes nothing: offer changed the state"),
-        (ForgetsTraining, "a restored world goes on alike: the restored world differs: the offers of round 11"),
-        (ReturnsList, r"a restored world goes on alike: state\['trained'\] is a list, not a plain array or number"),
+        (
+            broken(state=lambda _: {"nothing": 0}, restore=lambda *_: None),
+            "a restored world goes on alike: the restored world differs: the offers of round 11",
+        ),
+        (
+            broken(state=lambda self: {"trained": self._trained.tolist()}),
+            r"a restored world goes on alike: state\['trained'\] is a list, not a plain array or number",
+        ),
         (ReturnsOwnArray, "a restored world goes on alike: later rounds changed a saved state"),
-        (DrawsGlobally, "global random state is untouched: the world drew from, or reseeded, a global"),
+        (selecting(draw_globally), "global random state is untouched: the world drew from, or reseeded, a global"),
         (SeedsGlobally, "global random state is untouched: the world drew from, or reseeded, a global"),
     ],
 )

@@ -72,17 +72,13 @@ def test_quantities_are_uniform_constant_or_lognormal() -> None:
     ("spec", "message"),
     [
         (3.0, r"free_cpu must be \(low, high\) or a mapping with a kind, not 3.0"),
-        ((1, 2, 3), r"free_cpu must be \(low, high\) or a mapping"),
-        ("ab", r"free_cpu must be \(low, high\) or a mapping"),
         ({"low": 1, "high": 2}, "free_cpu.kind must be one of uniform, constant, lognormal, not None"),
         ({"kind": "normal"}, "free_cpu.kind must be one of uniform, constant, lognormal, not 'normal'"),
         ({"kind": ["uniform"]}, "free_cpu.kind must be one of uniform"),
         ({"kind": "uniform", "low": 1}, "free_cpu needs exactly low, high, not low"),
-        ({"kind": "constant"}, "free_cpu needs exactly value, not nothing"),
         ({"kind": "constant", "value": 1, "spread": 1}, "free_cpu needs exactly value, not spread, value"),
         ((2, 1), "free_cpu.low must not be above free_cpu.high, but 2 is above 1"),
         ((0, 1), "free_cpu.low must be above 0, not 0"),
-        ((1, math.inf), "free_cpu.high must be finite"),
         ((1, "2"), "free_cpu.high must be a number, not '2'"),
         ({"kind": "lognormal", "median": -1, "spread": 1}, "free_cpu.median must be above 0"),
     ],
@@ -137,15 +133,6 @@ def test_markov_clients_are_independent_and_may_have_their_own_shares() -> None:
     np.testing.assert_array_equal(first, copy)
 
 
-@pytest.mark.parametrize("kind", ["markov", "daily", "bernoulli"])
-def test_availability_does_not_depend_on_the_order_of_requests(kind: str) -> None:
-    spec = {"kind": kind, "share": 0.6}
-    in_order = availability_masks(make_availability(spec, 3, 40), 300)
-    random_access = make_availability(spec, 3, 40)
-    for round_ in [300, 1, 299, 150, 150, 151, 2, 1, 64, 65, *np.random.default_rng(1).integers(1, 301, 50).tolist()]:
-        np.testing.assert_array_equal(random_access.at(round_), in_order[round_ - 1])
-
-
 def test_daily_availability_has_its_mean_share_and_its_cycle() -> None:
     spec = {"kind": "daily", "share": 0.5, "amplitude": 0.8, "period": 20, "scatter": 0.0}
     availability = make_availability(spec, 1, 500)
@@ -193,18 +180,14 @@ def test_phases_are_spread_over_the_scatter_share_of_the_day(scatter: float) -> 
     ("spec", "message"),
     [
         (1.2, r"availability\[0\] = 1.2 must lie in \[0, 1\] \(and 3 more\)"),
-        (-0.1, r"must lie in \[0, 1\]"),
         (math.nan, "must be finite"),
         ([0.5, 0.5], "availability has 2 shares, but there are 4 clients"),
         ([0.5, 0.5, 0.5, 2], r"availability\[3\] = 2.0 must lie in"),
         ("often", "availability must hold numbers"),
-        (None, "availability must hold numbers"),
         ([[0.5] * 4], "availability must have 1 dimension"),
         ({}, "availability needs a share"),
         ({"kind": "markov", "persistence": 5}, "availability needs a share, such as"),
         ({"kind": "weekly", "share": 0.5}, "availability.kind must be one of bernoulli, markov, daily, not 'weekly'"),
-        ({"kind": ["daily"], "share": 0.5}, "availability.kind must be one of"),
-        ({"share": 1.5}, "must lie in"),
         (
             {"share": 0.5, "persistence": 5},
             "availability of kind bernoulli has no option 'persistence'; its options are none",
@@ -214,11 +197,8 @@ def test_phases_are_spread_over_the_scatter_share_of_the_day(scatter: float) -> 
             "kind markov has no option 'period'; its options are persistence",
         ),
         ({"kind": "markov", "share": 0.5, "persistence": 0.5}, "availability.persistence must be at least 1"),
-        ({"kind": "markov", "share": 0.5, "persistence": math.inf}, "availability.persistence must be finite"),
-        ({"kind": "daily", "share": 0.5, "persistence": 5}, "its options are amplitude, period, scatter"),
         ({"kind": "daily", "share": 0.5, "amplitude": 1.1}, "availability.amplitude must be at most 1"),
         ({"kind": "daily", "share": 0.5, "period": 0}, "availability.period must be at least 1"),
-        ({"kind": "daily", "share": 0.5, "period": 9.5}, "availability.period must be a whole number"),
         ({"kind": "daily", "share": 0.5, "scatter": -1}, "availability.scatter must be at least 0"),
     ],
 )
@@ -240,10 +220,7 @@ def test_without_drift_all_factors_are_one() -> None:
     ("spec", "message"),
     [
         ("step", "drift must be None or a mapping with the kind 'step' or 'wave', not 'step'"),
-        ((1, 2), "drift must be None or a mapping"),
-        ({"kind": "jump"}, "drift.kind must be step or wave, not 'jump'"),
-        ({"kind": ["step"]}, "drift.kind must be step or wave"),
-        ({"kind": "step"}, "drift needs exactly round, factor, share, not nothing"),
+        ({"kind": "jump"}, "drift.kind must be one of step, wave, not 'jump'"),
         ({"kind": "wave", "size": 1}, "drift needs exactly size, period, not size"),
         (
             {"kind": "wave", "size": 1, "period": 5, "share": 1},

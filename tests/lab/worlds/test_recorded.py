@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from turnout import make_policy
-from turnout.errors import SelectionError, SettingError
+from turnout.errors import SettingError
 from turnout.kernel.rounds import LateArrivals, RoundRecord, RoundReport, Selection
-from turnout.lab import PaperWorld, RoundColumns, RunPlan, play, play_plan
+from turnout.lab import PaperWorld, RoundColumns, RunPlan, check_world, play, play_plan
 from turnout.lab.worlds.recorded import FittedTimes, FittedWorld, RecordedHistory, RecordedWorld
 
 ROUNDS = 200
@@ -46,6 +46,11 @@ def test_a_fitted_world_has_the_times_and_the_availability_of_the_record() -> No
     }  # whole recorded rounds are resampled
 
 
+def test_a_fitted_world_keeps_the_contract_of_worlds() -> None:
+    check_world(lambda seed: FittedWorld(HISTORY, seed))
+    assert FittedWorld(HISTORY, 5).offer(2) != FittedWorld(HISTORY, 6).offer(2)
+
+
 def test_without_noise_the_regressions_recover_the_expected_times() -> None:
     world = PaperWorld(1, noise="none")
     history = RecordedHistory(
@@ -65,22 +70,6 @@ def test_cold_starts_follow_from_the_selections() -> None:
     chosen = np.flatnonzero(first.available)[:3]
     world.play(first, Selection(1, chosen))
     assert np.flatnonzero(world.offer(2).contexts[:, 1] == 0).tolist() == chosen.tolist()
-
-
-def test_the_same_seed_gives_the_same_offers_in_any_order() -> None:
-    world, other = FittedWorld(HISTORY, 5), FittedWorld(HISTORY, 5)
-    late = world.offer(70)
-    assert np.array_equal(late.available, other.offer(70).available)
-    assert np.array_equal(world.offer(2).contexts, other.offer(2).contexts)
-    assert not np.array_equal(world.offer(2).contexts, FittedWorld(HISTORY, 6).offer(2).contexts)
-
-
-def test_a_resumed_fitted_world_equals_an_uninterrupted_one() -> None:
-    whole, resumed = FittedWorld(HISTORY), FittedWorld(HISTORY)
-    policy = make_policy("rbcsf", 40)
-    list(play(policy, whole, 5))
-    resumed.restore(whole.state())
-    assert np.array_equal(resumed.offer(6).contexts, whole.offer(6).contexts)
 
 
 def test_failures_and_deadlines_of_the_record_are_reproduced() -> None:
@@ -183,10 +172,3 @@ def test_complete_offers_are_used_unchanged() -> None:
 def test_records_that_cannot_be_fitted_are_rejected(make: Any, message: str) -> None:
     with pytest.raises(SettingError, match=message):
         make()
-
-
-def test_an_unavailable_client_cannot_be_selected() -> None:
-    world = FittedWorld(HISTORY)
-    offer = world.offer(1)
-    with pytest.raises(SelectionError, match="not available"):
-        world.play(offer, Selection(1, np.flatnonzero(~offer.available)[:1]))

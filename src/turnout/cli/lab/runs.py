@@ -38,7 +38,7 @@ from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.info import RunInfo
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.store import RunStore
-from turnout.lab.runs.tables import KINDS, as_kind, build_table
+from turnout.lab.runs.tables import KINDS, build_table
 from turnout.lab.tables import write_text
 
 StoreArgument = Annotated[Path, typer.Argument(help="Store of runs, such as results/runs.turnout.")]
@@ -138,7 +138,7 @@ def export(
             _track(opened, infos, track)
             if out is None and format_ is None:
                 return
-        rows = build_table(as_kind(table), ((info, opened.columns(info.id)) for info in infos), _promise_figures)
+        rows = build_table(table, ((info, opened.columns(info.id)) for info in infos), _promise_figures)
     if out is not None and form == "parquet":
         rows.write_parquet(out)
         return

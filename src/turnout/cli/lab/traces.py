@@ -17,7 +17,7 @@ from turnout.lab.worlds.traces.summary import summarise_traces
 
 FilesArgument = Annotated[
     list[Path],
-    typer.Argument(metavar="FILE...", help="Trace files: .csv, .jsonl, .npz, or .json of FedScale; also .gz."),
+    typer.Argument(metavar="FILE...", help="Trace files: .csv, .npz, or .json of FedScale; also .gz."),
 ]
 ColumnOption = Annotated[
     list[str] | None,
@@ -87,7 +87,7 @@ def _problems(file: Path, layout: Layout) -> list[dict[str, str]]:
 
 def convert(
     files: FilesArgument,
-    to: Annotated[Path, typer.Option(help="File to write: .csv, .jsonl (both also .gz) or .npz.")],
+    to: Annotated[Path, typer.Option(help="File to write: .csv (also .gz) or .npz.")],
     part: Annotated[
         str | None, typer.Option(help="Write only this part: availability, devices or links; a CSV file holds one.")
     ] = None,

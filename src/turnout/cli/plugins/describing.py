@@ -88,7 +88,7 @@ def describe_world(name: str) -> Description:
     meanings = _arguments(build)
     settings = tuple(
         Setting(setting, default, meanings.get(setting, ""))
-        for setting, default in worlds.world_settings(build)[0].items()
+        for setting, default in worlds.world_settings(build).items()
     )
     return Description(name, "world", _summary(build), worlds.REGISTRY.package_of(name), settings)
 

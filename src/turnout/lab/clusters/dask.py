@@ -8,15 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-from turnout.errors import ClusterError, SettingError
-from turnout.kernel.arrays import as_count
-from turnout.lab.clusters.addresses import ANSWER_SECONDS, check_listening, require_package, split_address, unreachable
-from turnout.lab.runs.executors import Result, Task, available_cores, ignored_interrupts
-
-START = "`dask scheduler` starts one and prints its address, and `dask worker ADDRESS` adds workers"
+from turnout.errors import ClusterError
+from turnout.lab.clusters.cluster import ANSWER_SECONDS, Cluster
+from turnout.lab.runs.executors import Result, Task, ignored_interrupts
 
 
-class DaskCluster:
+class DaskCluster(Cluster):
     """An executor on Dask, connected while it is open (`with`).
 
     Every worker needs the same version of turnout. Dask starts a task on another worker if the worker of the task dies;
@@ -28,18 +25,10 @@ class DaskCluster:
         workers: The number of processes if Dask is started; by default one per core.
     """
 
-    def __init__(self, address: str | None = None, *, workers: int | None = None) -> None:
-        require_package("distributed", "dask")
-        if address is not None and workers is not None:
-            raise SettingError(
-                "the number of workers is that of the cluster: omit it, or omit the address", argument="workers"
-            )
-        self.address = _configured_address() if address == "auto" else address
-        if self.address is not None:
-            split_address(self.address)
-        self._started = available_cores() if workers is None else as_count("workers", workers, SettingError)
-        self._client: Any = None
-        self._cluster: Any = None
+    name, package = "Dask", "distributed"
+    advice = "`dask scheduler` starts one and prints its address, and `dask worker ADDRESS` adds workers"
+    _client: Any = None
+    _cluster: Any = None
 
     @property
     def client(self) -> Any:
@@ -74,11 +63,12 @@ class DaskCluster:
                 )
                 self._client = Client(self._cluster)
             return self
-        check_listening(self.address, "Dask", START)
+        address = self._configured_address() if self.address == "auto" else self.address
+        self.check_listening(address)
         try:
-            self._client = Client(self.address, timeout=ANSWER_SECONDS)
+            self._client = Client(address, timeout=ANSWER_SECONDS)
         except (OSError, ValueError) as error:
-            raise unreachable("Dask", self.address, str(error) or type(error).__name__, START) from error
+            raise self.unreachable(address, error) from error
         return self
 
     def __exit__(
@@ -90,11 +80,7 @@ class DaskCluster:
         self._client = self._cluster = None
 
     def run(
-        self,
-        function: Callable[[Task], Result],
-        tasks: Sequence[Task],
-        *,
-        gpus: int = 0,
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], *, gpus: int = 0
     ) -> Iterator[tuple[int, Result]]:
         """Yields the index and the result of each task, in the order in which they end.
 
@@ -124,9 +110,7 @@ class DaskCluster:
                 except CancelledError as error:
                     raise ClusterError("the connection to the scheduler of Dask was lost") from error
                 except ModuleNotFoundError as error:
-                    raise ClusterError(
-                        f"a worker of Dask lacks a module ({error}): install turnout on every machine"
-                    ) from error
+                    raise self.lacks_module(error) from error
                 index, _ = waiting.pop(future.key)
                 future.release()
                 yield index, result
@@ -137,14 +121,14 @@ class DaskCluster:
     def _worker_infos(self) -> list[Any]:
         return list(self.client.scheduler_info(n_workers=-1)["workers"].values())
 
+    def _configured_address(self) -> str:
+        import dask
+        import distributed  # noqa: F401  # it adds its defaults to the configuration
 
-def _configured_address() -> str:
-    import dask
-    import distributed  # noqa: F401  # it adds its defaults to the configuration
-
-    address = dask.config.get("scheduler-address", None)
-    if address is None:
-        raise ClusterError(
-            "Dask does not find a running cluster by itself: set DASK_SCHEDULER_ADDRESS, or give HOST:PORT; " + START
-        )
-    return str(address)
+        address = dask.config.get("scheduler-address", None)
+        if address is None:
+            raise ClusterError(
+                "Dask does not find a running cluster by itself: set DASK_SCHEDULER_ADDRESS, or give HOST:PORT; "
+                + self.advice
+            )
+        return str(address)

@@ -8,15 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
-from turnout.errors import ClusterError, SettingError, TurnoutError
-from turnout.kernel.arrays import as_count
-from turnout.lab.clusters.addresses import check_listening, require_package, split_address, unreachable
-from turnout.lab.runs.executors import MAX_REPEATS, Result, Task, available_cores
-
-START = "`ray start --head` starts one, and prints its address"
+from turnout.errors import ClusterError, TurnoutError
+from turnout.lab.clusters.cluster import Cluster, first_line
+from turnout.lab.runs.executors import MAX_REPEATS, Result, Task
 
 
-class RayCluster:
+class RayCluster(Cluster):
     """An executor on Ray, connected while it is open (`with`).
 
     Every worker needs the same version of turnout. A connection to Ray that this process has already is used, and left
@@ -28,18 +25,9 @@ class RayCluster:
         workers: The number of processes if Ray is started; by default one per core.
     """
 
-    def __init__(self, address: str | None = None, *, workers: int | None = None) -> None:
-        require_package("ray", "ray")
-        if address is not None and workers is not None:
-            raise SettingError(
-                "the number of workers is that of the cluster: omit it, or omit the address", argument="workers"
-            )
-        if address not in (None, "auto"):
-            assert address is not None
-            split_address(address)
-        self.address = address
-        self._started = available_cores() if workers is None else as_count("workers", workers, SettingError)
-        self._is_ours = False
+    name, package = "Ray", "ray"
+    advice = "`ray start --head` starts one, and prints its address"
+    _is_ours = False
 
     @property
     def workers(self) -> int:
@@ -69,20 +57,20 @@ class RayCluster:
                 ray.init(address="local", num_cpus=self._started, include_dashboard=False, **quiet)
             except Exception as error:  # Ray has no class of its own for this
                 raise ClusterError(
-                    f"Ray could not be started on this machine ({_first_line(error)}): its logs are in "
+                    f"Ray could not be started on this machine ({first_line(error)}): its logs are in "
                     "/tmp/ray/session_latest/logs"
                 ) from error
         else:
             if self.address != "auto":
-                check_listening(self.address, "Ray", START)
+                self.check_listening(self.address)
             try:
                 ray.init(address=self.address, **quiet)
             except (ConnectionError, RuntimeError, ValueError) as error:
                 if self.address == "auto" and isinstance(error, ConnectionError):
                     raise ClusterError(
-                        f"no Ray cluster runs on this machine, and RAY_ADDRESS names none: {START}"
+                        f"no Ray cluster runs on this machine, and RAY_ADDRESS names none: {self.advice}"
                     ) from error
-                raise unreachable("Ray", self.address, _first_line(error), START) from error
+                raise self.unreachable(self.address, error) from error
         self._is_ours = True
         return self
 
@@ -96,11 +84,7 @@ class RayCluster:
             self._is_ours = False
 
     def run(
-        self,
-        function: Callable[[Task], Result],
-        tasks: Sequence[Task],
-        *,
-        gpus: int = 0,
+        self, function: Callable[[Task], Result], tasks: Sequence[Task], *, gpus: int = 0
     ) -> Iterator[tuple[int, Result]]:
         """Yields the index and the result of each task, in the order in which they end.
 
@@ -120,24 +104,19 @@ class RayCluster:
                 try:
                     result = ray.get(ended)
                 except RayTaskError as error:
-                    raise _cause(error) from error
+                    raise self._cause(error) from error
                 except RayError as error:
-                    raise ClusterError(f"a run could not be played on Ray ({_first_line(error)})") from error
+                    raise ClusterError(f"a run could not be played on Ray ({first_line(error)})") from error
                 yield waiting.pop(ended), result
         finally:
             for task in waiting:
                 ray.cancel(task, force=True)
 
-
-def _cause(error: Any) -> BaseException:
-    """Returns the error of a task as the worker raised it, if turnout raised it on purpose."""
-    cause = error.cause
-    if isinstance(cause, TurnoutError):
-        return cause
-    if isinstance(cause, ModuleNotFoundError):
-        return ClusterError(f"a worker of Ray lacks a module ({cause}): install turnout on every machine")
-    return ClusterError(f"a run failed in a worker of Ray: {error}")
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    def _cause(self, error: Any) -> BaseException:
+        """Returns the error of a task as the worker raised it, if turnout raised it on purpose."""
+        cause = error.cause
+        if isinstance(cause, TurnoutError):
+            return cause
+        if isinstance(cause, ModuleNotFoundError):
+            return self.lacks_module(cause)
+        return ClusterError(f"a run failed in a worker of Ray: {error}")

@@ -9,7 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from turnout.errors import ClusterError, SettingError
 from turnout.kernel.arrays import as_count
@@ -18,8 +18,6 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 #: How often a task is started again after its worker died. A task that ends every worker may need too much memory.
 MAX_REPEATS = 4
-#: The number of tasks for each process that joblib gets at once, where all of them must end before others start.
-CHUNK = 4
 
 
 class Executor(Protocol):
@@ -55,30 +53,18 @@ class Executor(Protocol):
 
 
 class JoblibExecutor:
-    """Runs tasks with joblib, by default in processes of this machine.
+    """Runs tasks with joblib, in processes of this machine, which see all of its GPUs.
 
     Args:
         workers: The number of processes, by default one per core.
-        backend: The name of a joblib backend; None for joblib's own processes.
     """
 
-    def __init__(self, workers: int | None = None, *, backend: str | None = None) -> None:
+    gpus = None
+
+    def __init__(self, workers: int | None = None) -> None:
         if importlib.util.find_spec("joblib") is None:
             raise SettingError("parallel runs need the package joblib: pip install 'turnout[cluster]'")
-        self._jobs = -1 if workers is None else as_count("workers", workers, SettingError)
-        self._backend = backend
-
-    @property
-    def workers(self) -> int:
-        """The number of tasks that run at the same time."""
-        from joblib import effective_n_jobs, parallel_config
-
-        with parallel_config(**self._options()):
-            return int(effective_n_jobs(self._jobs))
-
-    @property
-    def gpus(self) -> None:
-        """None: the workers have the GPUs of this machine."""
+        self.workers = available_cores() if workers is None else as_count("workers", workers, SettingError)
 
     def run(
         self,
@@ -94,7 +80,7 @@ class JoblibExecutor:
             tasks: The arguments, one per call; they start in this order.
             gpus: Has no effect: every process sees all GPUs of this machine.
         """
-        from joblib.externals.loky.process_executor import TerminatedWorkerError
+        from joblib.externals.loky.process_executor import BrokenProcessPool
 
         left = dict(enumerate(tasks))
         losses = 0
@@ -104,7 +90,7 @@ class JoblibExecutor:
                     del left[index]
                     losses = 0
                     yield index, result
-            except TerminatedWorkerError as error:
+            except BrokenProcessPool as error:  # a worker died, or was started without the folder of a plug-in
                 losses += 1
                 if losses > MAX_REPEATS:
                     raise ClusterError(
@@ -116,16 +102,8 @@ class JoblibExecutor:
         from joblib import Parallel, delayed
 
         calls = [delayed(_call_indexed)(function, index, task) for index, task in tasks.items()]
-        try:
-            pool = Parallel(return_as="generator_unordered", **self._options())
-        except ValueError:
-            # Some backends, such as Ray's, return complete lists only; short chunks let finished runs be written early.
-            chunk_size = CHUNK * self.workers
-            for start in range(0, len(calls), chunk_size):
-                yield from Parallel(**self._options())(calls[start : start + chunk_size])
-            return
         with ignored_interrupts():
-            results = pool(calls)  # starts the workers
+            results = Parallel(self.workers, return_as="generator_unordered")(calls)  # starts the workers
         try:
             # `yield from` would close the pool before the warnings are silenced.
             for index, result in results:  # noqa: UP028
@@ -134,9 +112,6 @@ class JoblibExecutor:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # joblib warns about runs that were unfinished at the stop
                 results.close()
-
-    def _options(self) -> dict[str, Any]:
-        return {"n_jobs": self._jobs} | ({} if self._backend is None else {"backend": self._backend})
 
 
 def _call_indexed(function: Callable[[Task], Result], index: int, task: Task) -> tuple[int, Result]:

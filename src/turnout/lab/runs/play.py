@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
-from turnout.kernel.rounds import RoundRecord
+from turnout.kernel.rounds import RoundOffer, RoundRecord, Selection
 from turnout.lab.worlds.base import World
 from turnout.policies.base import SelectionPolicy, prefixed, subset
 
@@ -29,10 +29,15 @@ def play(policy: SelectionPolicy, world: World, rounds: int, *, first: int = 1) 
         )
     for round_ in range(first, rounds + 1):
         offer = world.offer(round_)
-        selection = policy.ask(offer if policy.requires_expected_times else offer.without_truth())
+        selection = visible_selection(policy, offer)
         report = world.play(offer, selection)
         policy.tell(report)
         yield RoundRecord(selection, report)
+
+
+def visible_selection(policy: SelectionPolicy, offer: RoundOffer) -> Selection:
+    """Returns what a policy selects; only a policy that requires expected times sees them."""
+    return policy.ask(offer if policy.requires_expected_times else offer.without_truth())
 
 
 class Run(Protocol):

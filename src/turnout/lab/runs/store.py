@@ -20,7 +20,7 @@ from turnout.kernel.arrays import as_count
 from turnout.kernel.rounds import RoundRecord
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.info import RunInfo
-from turnout.lab.runs.tables import RunTable, TableKind, as_kind, build_table
+from turnout.lab.runs.tables import RunTable, TableKind, build_table
 from turnout.storage.encoding.limits import check_clients, parse_json
 from turnout.storage.encoding.packing import corruption_as_store_error, pack_snapshot, unpack_snapshot
 from turnout.storage.files.database import RUNS, create, translate_sqlite_errors
@@ -37,7 +37,7 @@ FROM runs
 class RunStore:
     """A file of runs, each identified by its key.
 
-    A run is started with `begin`, extended with `append` and completed with `finish`, or written at once with
+    A run is started with `begin`, extended with `append`, whose last call finishes it, or written at once with
     `write_run`. When a method returns, its changes are on disk and survive a crash or a power failure. Only one process
     can write; the file `<path>.lock` names it. Any number of other processes can read at the same time; they see each
     append completely or not at all. Threads may share a store object; processes must not.
@@ -84,12 +84,6 @@ class RunStore:
                 db.execute("UPDATE runs SET finished = 1 WHERE id = ?", (run,))
                 if state is None:
                     db.execute("DELETE FROM snapshots WHERE run = ?", (run,))
-
-    def finish(self, run: int) -> None:
-        """Marks a run as complete; nothing can be appended to it afterwards."""
-        with self._writing() as db:
-            self._info(db, run)
-            db.execute("UPDATE runs SET finished = 1 WHERE id = ?", (run,))
 
     def write_run(
         self, key: str, plan: Mapping[str, Any], columns: RoundColumns, *, clients: int, code_version: str
@@ -182,9 +176,8 @@ class RunStore:
                 or "turns" (per run, round and selected client).
             runs: The ids of the runs; all by default.
         """
-        kind = as_kind(table)
         infos = self.runs() if runs is None else [self.info(run) for run in runs]
-        return build_table(kind, ((info, self.columns(info.id)) for info in infos))
+        return build_table(table, ((info, self.columns(info.id)) for info in infos))
 
     def to_pandas(self, table: TableKind = "rounds", *, runs: Iterable[int] | None = None) -> Any:
         """Returns the result of `table` as a `pandas.DataFrame`; needs pandas, of the extra `tables`."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import pickle
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -21,7 +19,6 @@ from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.play import Run
 from turnout.lab.runs.store import RunStore
 from turnout.lab.worlds import registry as worlds
-from turnout.plugins import package_of_module
 from turnout.policies import registry as policies
 from turnout.version import __version__
 
@@ -35,7 +32,7 @@ def sweep(
     store: RunStore,
     *,
     workers: int | None = None,
-    backend: str | Executor | None = None,
+    backend: Executor | None = None,
     watch: StoredWatcher | None = None,
 ) -> list[int]:
     """Plays every plan that the store does not hold yet and returns the run ids in the order of `plans`.
@@ -47,8 +44,8 @@ def sweep(
         plans: The plans to play; plans with equal keys are played once.
         store: The store that receives the runs.
         workers: The number of processes, by default one per core; 1 plays in this process, without joblib.
-        backend: An executor, such as `RayCluster` of `turnout.lab.clusters`, which has its own number of workers; or
-            the name of a joblib backend that was registered before.
+        backend: An executor, such as `RayCluster` of `turnout.lab.clusters`, which has its own number of workers; by
+            default processes of this machine.
         watch: A callback that receives each plan and its rounds when they are stored.
     """
     requested = list(plans)
@@ -97,10 +94,9 @@ def play_into(
     while not run.finished:
         stop = min(run.done + every, plan.rounds)
         run.add(playing.play(plan.rounds, stop=stop))
-        run.save(track, with_state=True, finish=False)
+        run.save(track, with_state=True)
         if watch is not None:
             watch(run.done)
-    store.finish(run.id)
     return run.id
 
 
@@ -135,40 +131,32 @@ class StoredRun:
         self._unsaved.extend(records)
         self.done += len(self._unsaved) - before
 
-    def save(self, track: StoredWatcher | None, *, with_state: bool, finish: bool) -> None:
-        """Stores all unsaved records in one transaction, with a snapshot of the state, or the mark of a finished run.
+    def save(self, track: StoredWatcher | None, *, with_state: bool) -> None:
+        """Stores all unsaved records in one transaction, with a snapshot of the state; the last ones finish the run.
 
         Args:
             track: Receives the plan and the rounds that were stored.
             with_state: Whether the state of the run is stored, too.
-            finish: Whether the run is marked as finished.
         """
         columns = columns_to_store(self.plan, RoundColumns.from_records(self._unsaved, clients=self._clients))
         state = self._playing.state() if with_state else None
-        self._store.append(self.id, columns, snapshot=state, finish=finish)
+        self._store.append(self.id, columns, snapshot=state, finish=self.finished)
         self._unsaved.clear()
         if track is not None:
             track(self.plan, columns)
 
 
 def _play_all(
-    plans: Sequence[RunPlan], workers: int | None, backend: str | Executor | None
+    plans: Sequence[RunPlan], workers: int | None, executor: Executor | None
 ) -> Iterator[tuple[RunPlan, RoundColumns]]:
     if workers is not None:
         as_count("workers", workers, SettingError)
-    if not isinstance(backend, str | None):
-        executor = backend
-    else:
-        alone = backend is None and len(plans) == 1
-        if alone or workers == 1 or importlib.util.find_spec("joblib") is None:
-            if backend is not None:
-                raise SettingError(
-                    f"the backend {backend!r} needs joblib and more than one worker: pip install 'turnout[cluster]'"
-                )
+    if executor is None:
+        if len(plans) == 1 or workers == 1 or importlib.util.find_spec("joblib") is None:
             for plan in plans:
                 yield plan, play_plan(plan)
             return
-        executor = JoblibExecutor(workers, backend=backend)
+        executor = JoblibExecutor(workers)
     # Long runs start first, so that no core is still busy with one while the others idle.
     ordered = sorted(plans, key=lambda plan: -plan.rounds)
     for index, data in executor.run(play_task, [WorkerTask.of([plan]) for plan in ordered]):
@@ -190,13 +178,13 @@ class WorkerTask(NamedTuple):
         version: The version of turnout.
         plans: The plans of its runs.
         plugins: The policies, worlds and learners that only the process of the sweep knows: the noun of their registry,
-            their name, and the pickled class or function.
+            their name, and the class or function.
         device: The torch device of runs that train.
     """
 
     version: str
     plans: list[dict[str, Any]]
-    plugins: list[tuple[str, str, bytes]]
+    plugins: list[tuple[str, str, Any]]
     device: str = "cpu"
 
     @classmethod
@@ -204,7 +192,7 @@ class WorkerTask(NamedTuple):
         """Returns the task that plays these plans."""
         named = {(registry.kind.noun, name): registry for plan in plans for registry, name in plan.plugins()}
         known = {key: registry.registered_here(key[1]) for key, registry in named.items()}
-        plugins = [(*key, _pickled(value)) for key, value in known.items() if value is not None]
+        plugins = [(*key, value) for key, value in known.items() if value is not None]
         return cls(__version__, [plan.as_dict() for plan in plans], plugins, device)
 
     def open(self) -> list[RunPlan]:
@@ -218,23 +206,9 @@ class WorkerTask(NamedTuple):
                 f"a worker has turnout {__version__}, but the sweep was started by {self.version}: install "
                 f"{self.version} on every machine"
             )
-        for noun, name, data in self.plugins:
-            REGISTRIES[noun].register_received(name, pickle.loads(data))
+        for noun, name, value in self.plugins:
+            REGISTRIES[noun].register_received(name, value)
         return [RunPlan.from_dict(plan) for plan in self.plans]
-
-
-def _pickled(value: Any) -> bytes:
-    """Pickles a class or function with its code, unless its module is installed: a worker may not find the module."""
-    import cloudpickle
-
-    module = sys.modules.get(str(getattr(value, "__module__", "")))
-    if module is None or not package_of_module(module.__name__).startswith("module "):
-        return bytes(cloudpickle.dumps(value))
-    cloudpickle.register_pickle_by_value(module)
-    try:
-        return bytes(cloudpickle.dumps(value))
-    finally:
-        cloudpickle.unregister_pickle_by_value(module)
 
 
 def play_task(task: WorkerTask) -> bytes:

@@ -60,24 +60,22 @@ class RunTable:
     def __len__(self) -> int:
         return sum(part.rows for part in self.parts)
 
-    def rows(self) -> Iterator[list[Any]]:
-        """Yields all rows as Python values; None where there is no value."""
-        names = self.names
-        for part in self.parts:
-            columns = {name: _as_values(column) for name, column in part.columns.items()}
-            for index in range(part.rows):
-                yield [
-                    columns[name][index] if name in columns else _as_value(part.constants.get(name)) for name in names
-                ]
-
-    def column(self, name: str) -> list[Any]:
-        """Returns one column as Python values; values of several types become strings."""
+    def values(self, name: str) -> list[Any]:
+        """Returns one column as Python values; None where there is no value."""
         values: list[Any] = []
         for part in self.parts:
-            if name in part.columns:
-                values += _as_values(part.columns[name])
-            else:
-                values += [_as_value(part.constants.get(name))] * part.rows
+            column = part.columns.get(name)
+            values += [part.constants.get(name)] * part.rows if column is None else column.tolist()
+        # NaN stands for something that was not measured.
+        return [None if isinstance(value, float) and math.isnan(value) else value for value in values]
+
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Yields all rows as Python values; None where there is no value."""
+        return zip(*map(self.values, self.names), strict=True)
+
+    def column(self, name: str) -> list[Any]:
+        """Returns one column as Python values of one type; values of several types become strings."""
+        values = self.values(name)
         kinds = {type(value) for value in values if value is not None}
         if kinds <= {int, float} and float in kinds:
             return [None if value is None else float(value) for value in values]
@@ -118,16 +116,8 @@ class RunTable:
             raise SettingError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def as_kind(kind: str) -> TableKind:
-    """Returns the kind of a table; raises SettingError if there is none of this name."""
-    for known in KINDS:
-        if kind == known:
-            return known
-    raise SettingError(f"unknown table {kind!r}{suggestion(kind, KINDS)}: choose one of {', '.join(KINDS)}")
-
-
 def build_table(
-    kind: TableKind,
+    kind: str,
     runs: Iterable[tuple[RunInfo, RoundColumns]],
     figures: Callable[[RunInfo, RoundColumns], Mapping[str, Any]] | None = None,
 ) -> RunTable:
@@ -138,6 +128,8 @@ def build_table(
         runs: The runs and their rounds.
         figures: Returns further figures of a run, for a table of runs.
     """
+    if kind not in KINDS:
+        raise SettingError(f"unknown table {kind!r}{suggestion(kind, KINDS)}: choose one of {', '.join(KINDS)}")
     parts = []
     for info, columns in runs:
         constants = run_constants(info)
@@ -188,7 +180,7 @@ def _round_columns(columns: RoundColumns) -> dict[str, Column]:
         "elapsed_seconds": _elapsed(columns),
         "selected": np.diff(columns.starts),
     }
-    outcomes = np.zeros(len(columns.chosen), np.uint8) if columns.outcomes is None else columns.outcomes
+    outcomes = _outcomes(columns)
     for index, outcome in enumerate(OUTCOMES):
         found[outcome] = np.bincount(of_round[outcomes == index], minlength=rounds)
     if columns.available is not None:
@@ -204,7 +196,7 @@ def _round_columns(columns: RoundColumns) -> dict[str, Column]:
 
 def _client_columns(columns: RoundColumns) -> dict[str, Column]:
     clients, chosen = columns.clients, columns.chosen
-    outcomes = np.zeros(len(chosen), np.uint8) if columns.outcomes is None else columns.outcomes
+    outcomes = _outcomes(columns)
     found: dict[str, Column] = {"client": np.arange(clients), "turns": columns.turns}
     for index, outcome in enumerate(OUTCOMES):
         found[outcome] = np.bincount(chosen[outcomes == index], minlength=clients)
@@ -218,12 +210,11 @@ def _client_columns(columns: RoundColumns) -> dict[str, Column]:
 
 
 def _turn_columns(columns: RoundColumns) -> dict[str, Column]:
-    outcomes = np.zeros(len(columns.chosen), np.uint8) if columns.outcomes is None else columns.outcomes
     found: dict[str, Column] = {
         "round": np.repeat(columns.rounds, np.diff(columns.starts)),
         "client": columns.chosen,
         "seconds": columns.exchange_times,
-        "outcome": np.array(OUTCOMES)[outcomes],
+        "outcome": np.array(OUTCOMES)[_outcomes(columns)],
     }
     if columns.losses is not None:
         found["loss"] = columns.losses
@@ -242,6 +233,10 @@ def _elapsed(columns: RoundColumns) -> Column:
     return columns.metrics[FINISHED] if FINISHED in columns.metrics else np.cumsum(columns.durations)
 
 
+def _outcomes(columns: RoundColumns) -> Column:
+    return np.zeros(len(columns.chosen), np.uint8) if columns.outcomes is None else columns.outcomes
+
+
 def _absent(columns: RoundColumns, name: str) -> npt.NDArray[np.bool_]:
     return columns.absent.get(name, np.zeros(len(columns), dtype=np.bool_))
 
@@ -258,12 +253,3 @@ def _means(values: Column, groups: Column, count: int) -> Column:
 def _last_finite(values: Column) -> float | None:
     finite = values[np.isfinite(values)]
     return float(finite[-1]) if len(finite) else None
-
-
-def _as_values(column: Column) -> list[Any]:
-    return [_as_value(value) for value in column.tolist()]
-
-
-def _as_value(value: Any) -> Any:
-    """Returns None for NaN, which stands for something that was not measured."""
-    return None if isinstance(value, float) and math.isnan(value) else value

@@ -4,30 +4,51 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, NamedTuple
 
 from turnout.kernel.rounds import RoundRecord
+from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.plans import RunPlan
+from turnout.lab.runs.play import visible_selection
 from turnout.lab.runs.store import RunStore
-from turnout.lab.runs.sweep import StoredWatcher, missing_plans, run_id, sweep
+from turnout.lab.runs.sweep import StoredRun, StoredWatcher, missing_plans, run_id, sweep
 from turnout.lab.training.buffered import finish_batched
 from turnout.lab.training.learner_cache import LearnerCache
-from turnout.lab.training.progress import (
-    RoundsInProgress,
-    RoundWatcher,
-    RunInProgress,
-    TurnsInProgress,
-    Watcher,
-    Watchers,
-    begin_run,
-)
-from turnout.lab.training.world import BegunRounds
+from turnout.lab.training.learners.base import Learner
+from turnout.lab.training.world import BegunRounds, FederatedWorld
 
+Watcher = Callable[[int], None]
+RoundWatcher = Callable[[RunPlan, RoundRecord], None]
 #: Finishes one step of some runs that was begun; returns the records that each can store now.
 Step = Callable[[], list[list[RoundRecord]]]
-AnyRun = TypeVar("AnyRun", bound="RunInProgress")
 LANES = 2  # of a learner that trains while this process goes on
 MIN_PLAY_TO_SAVE_RATIO = 20.0  # playing takes at least this many times longer than saving
+
+
+class Watchers(NamedTuple):
+    """Who follows the runs: the callbacks of `train_plans`."""
+
+    watch: Watcher | None = None
+    on_round: RoundWatcher | None = None
+    track: StoredWatcher | None = None
+
+    def stored(self, plan: RunPlan, columns: RoundColumns) -> None:
+        """Says that a whole run was played elsewhere, and stored."""
+        if self.watch is not None:
+            self.watch(len(columns))
+        if self.track is not None:
+            self.track(plan, columns)
+
+
+class RunInProgress(StoredRun):
+    """A run that trains, with the learner of its world; it resumes where it was interrupted."""
+
+    def __init__(self, plan: RunPlan, store: RunStore, made_by: str) -> None:
+        self.playing: Any = plan.start()  # a RoundRun, or without rounds a SlotRun
+        assert isinstance(self.playing.world, FederatedWorld)
+        self.world: Any = self.playing.world
+        self.learner: Learner = self.world.federation.learner
+        super().__init__(plan, self.playing, store, made_by)
 
 
 def train_plans(
@@ -64,7 +85,7 @@ def train_plans(
     with LearnerCache(device, workers=workers) as cache:
         if small and not keep_models and on_round is None and device == "cpu":
             sweep(small, store, workers=workers, watch=watchers.stored)
-        runs = [begin_run(plan, store, cache.made_by) for plan in missing_plans(requested, store)]
+        runs = [RunInProgress(plan, store, cache.made_by) for plan in missing_plans(requested, store)]
         for batch in _sharing_a_learner(runs):
             has_snapshots = _play_batch(batch, save_every, keep_models, watchers)
             if has_snapshots and not keep_models:
@@ -97,17 +118,17 @@ def _play_batch(
         keep_models: Whether a finished run keeps its state.
         watchers: Who follows the runs.
     """
-    in_rounds = [run for run in runs if isinstance(run, RoundsInProgress)]
-    without_rounds = [run for run in runs if isinstance(run, TurnsInProgress)]
-    has_snapshots = _play_runs(in_rounds, _begin_round, save_every, keep_models, watchers)
-    has_snapshots |= _play_runs(without_rounds, _begin_turn, save_every, keep_models, watchers)
+    has_snapshots = False
+    for begin, without_rounds in ((_begin_round, False), (_begin_turn, True)):
+        alike = [run for run in runs if run.world.needs_slots is without_rounds]
+        has_snapshots |= _play_runs(alike, begin, save_every, keep_models, watchers)
     runs[0].learner.close()
     return has_snapshots
 
 
 def _play_runs(
-    runs: Sequence[AnyRun],
-    begin: Callable[[Sequence[AnyRun]], Step],
+    runs: Sequence[RunInProgress],
+    begin: Callable[[Sequence[RunInProgress]], Step],
     save_every: float,
     keep_models: bool,
     watchers: Watchers,
@@ -125,12 +146,8 @@ def _play_runs(
         watchers: Who follows the runs.
     """
     has_snapshots = any(run.done for run in runs)
-    for run in runs:
-        if run.finished:  # interrupted after its last round, before it was marked as finished
-            run.save(watchers.track, with_state=keep_models, finish=True)
-    active = [run for run in runs if not run.finished]
-    count = LANES if active and active[0].learner.overlaps else 1
-    lanes = [_Lane(part, begin, save_every) for part in (active[lane::count] for lane in range(count)) if part]
+    count = LANES if runs and runs[0].learner.overlaps else 1
+    lanes = [_Lane(part, begin, save_every) for part in (runs[lane::count] for lane in range(count)) if part]
     while lanes:
         for lane in lanes:
             played = lane.finish(keep_models, watchers)
@@ -141,10 +158,12 @@ def _play_runs(
     return has_snapshots
 
 
-class _Lane(Generic[AnyRun]):
+class _Lane:
     """Runs that advance together; between two calls of `finish`, their next step is running."""
 
-    def __init__(self, runs: Sequence[AnyRun], begin: Callable[[Sequence[AnyRun]], Step], save_every: float) -> None:
+    def __init__(
+        self, runs: Sequence[RunInProgress], begin: Callable[[Sequence[RunInProgress]], Step], save_every: float
+    ) -> None:
         self.runs, self._begin, self._save_every = list(runs), begin, save_every
         self._next_save = time.monotonic() + save_every
         self.saved = False
@@ -164,12 +183,12 @@ class _Lane(Generic[AnyRun]):
                 for record in records:
                     watchers.on_round(run.plan, record)
             if run.finished:
-                run.save(watchers.track, with_state=keep_models, finish=True)
+                run.save(watchers.track, with_state=keep_models)
         self.runs = [run for run in self.runs if not run.finished]
         if self.runs and time.monotonic() >= self._next_save:
             start = time.monotonic()
             for run in self.runs:
-                run.save(watchers.track, with_state=True, finish=False)
+                run.save(watchers.track, with_state=True)
             self.saved = True
             now = time.monotonic()
             self._next_save = now + max(self._save_every, MIN_PLAY_TO_SAVE_RATIO * (now - start))
@@ -178,34 +197,31 @@ class _Lane(Generic[AnyRun]):
         return sum(map(len, steps))
 
 
-def _begin_round(runs: Sequence[RoundsInProgress]) -> Step:
+def _begin_round(runs: Sequence[RunInProgress]) -> Step:
     """Begins the next round of each run."""
     offers = [run.world.offer(run.done + 1) for run in runs]
-    selections = [
-        run.policy.ask(offer if run.policy.requires_expected_times else offer.without_truth())
-        for run, offer in zip(runs, offers, strict=True)
-    ]
+    selections = [visible_selection(run.playing.policy, offer) for run, offer in zip(runs, offers, strict=True)]
     begun = BegunRounds([run.world for run in runs], offers, selections)
 
     def finish() -> list[list[RoundRecord]]:
         reports = begun.finish()
         for run, report in zip(runs, reports, strict=True):
-            run.policy.tell(report)
+            run.playing.policy.tell(report)
         return [[RoundRecord(selection, report)] for selection, report in zip(selections, reports, strict=True)]
 
     return finish
 
 
-def _begin_turn(runs: Sequence[TurnsInProgress]) -> Step:
+def _begin_turn(runs: Sequence[RunInProgress]) -> Step:
     """Gives turns in each run until one must end, which happens when the step is finished."""
-    running_turns = [run.slots.next_end(run.plan.rounds) for run in runs]
+    running_turns = [run.playing.next_end(run.plan.rounds) for run in runs]
 
     def finish() -> list[list[RoundRecord]]:
         reports = finish_batched(
             [run.world for run in runs], [running_turn.record.report for running_turn in running_turns]
         )
         return [
-            run.slots.end(running_turn, report)
+            run.playing.end(running_turn, report)
             for run, running_turn, report in zip(runs, running_turns, reports, strict=True)
         ]
 

@@ -12,8 +12,8 @@ from turnout.errors import SettingError, StateError
 from turnout.kernel.arrays import as_count, as_number, saved_value
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.lab.training.learners.base import Cohort, TrainingResult, Weights
-from turnout.lab.training.world import Federation
-from turnout.lab.worlds.base import World, WorldWrapper
+from turnout.lab.training.world import FederatedWorld, Federation, TrainingWorld
+from turnout.lab.worlds.base import World
 from turnout.policies.base import prefixed, subset
 
 #: The metrics that a turn has in addition to those of the inner world.
@@ -32,7 +32,7 @@ class _EndedTurn:
     cohort: Cohort | None
 
 
-class BufferedTraining(WorldWrapper):
+class BufferedTraining(FederatedWorld):
     """Wraps a world: the inner world determines availability and exchange times, this one trains without rounds.
 
     The model has versions, from 0. A client trains on the version at the start of its turn. Its update is discounted by
@@ -68,10 +68,7 @@ class BufferedTraining(WorldWrapper):
         discount: float = 0.5,
         mixing: float | None = None,
     ) -> None:
-        super().__init__(inner)
-        clients = federation.partition.clients
-        if clients != inner.clients:
-            raise SettingError(f"the data is split over {clients} clients, the world has {inner.clients}")
+        super().__init__(inner, federation)
         self.updates_per_version = as_count("updates_per_version", updates_per_version, SettingError)
         self.server_rate = as_number("server_rate", server_rate, SettingError, above=0)
         self.discount = as_number("discount", discount, SettingError, least=0)
@@ -80,8 +77,6 @@ class BufferedTraining(WorldWrapper):
             raise SettingError(
                 f"mixing makes a version of every update, but updates_per_version is {updates_per_version}: set it to 1"
             )
-        self.federation = federation
-        self.weights = federation.learner.initial_weights(federation.seed)
         self.version = 0
         self._received: dict[int, int] = {}  # the version that each training client received
         self._versions: dict[int, Weights] = {0: self.weights}  # those that are still needed
@@ -186,6 +181,26 @@ class BufferedTraining(WorldWrapper):
         needed = {self.version, *self._received.values()}
         self._versions = {number: model for number, model in self._versions.items() if number in needed}
         self._versions[self.version] = self.weights
+
+
+def federated_world(
+    inner: World, federation: Federation, updates_per_version: int | None = None, **settings: Any
+) -> TrainingWorld | BufferedTraining:
+    """Returns the world that trains in rounds, or without rounds if it has a `updates_per_version`.
+
+    Args:
+        inner: The world that determines availability and exchange times.
+        federation: The learner and the data.
+        updates_per_version: The number of updates of a version of the model, if there are no rounds.
+        **settings: `server_rate`, `discount` and `mixing`, without rounds.
+    """
+    if updates_per_version is not None:
+        return BufferedTraining(inner, federation, updates_per_version=updates_per_version, **settings)
+    if settings:
+        raise SettingError(
+            f"{', '.join(settings)} can be set for training without rounds only: set updates_per_version, too"
+        )
+    return TrainingWorld(inner, federation)
 
 
 def finish_batched(worlds: Sequence[BufferedTraining], reports: Sequence[RoundReport]) -> list[RoundReport]:

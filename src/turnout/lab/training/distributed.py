@@ -14,9 +14,8 @@ from turnout.lab.runs.executors import Executor
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.store import RunStore
 from turnout.lab.runs.sweep import StoredWatcher, WorkerTask, missing_plans, run_id, stored_plan, sweep
-from turnout.lab.training.batched import train_plans
+from turnout.lab.training.batched import Watcher, Watchers, train_plans
 from turnout.lab.training.learner_cache import torch_device
-from turnout.lab.training.progress import Watcher, Watchers
 
 #: Settings of the world "training" in which runs that share a learner may differ.
 OF_A_RUN = (
@@ -37,7 +36,7 @@ def play_plans(
     store: RunStore,
     *,
     workers: int | None = None,
-    backend: str | Executor | None = None,
+    backend: Executor | None = None,
     device: str = "cpu",
     watch: Watcher | None = None,
     track: StoredWatcher | None = None,
@@ -48,7 +47,7 @@ def play_plans(
         plans: The plans of the runs.
         store: The store that holds finished runs and receives new ones.
         workers: The number of processes of this machine, by default one per core.
-        backend: An executor that distributes all runs, or the name of a joblib backend for the runs without training.
+        backend: An executor that distributes all runs; by default processes of this machine.
         device: The torch device that trains convolutional networks: of this machine, or of each worker.
         watch: Called with the number of rounds that were just played.
         track: Called with the plan and the rounds of runs as they are stored.
@@ -56,7 +55,7 @@ def play_plans(
     requested = list(plans)
     trained = [plan for plan in requested if trains(plan)]
     others = [plan for plan in requested if not trains(plan)]
-    if backend is None or isinstance(backend, str):
+    if backend is None:
         train_plans(trained, store, device=device, workers=workers, watch=watch, track=track)
     else:
         train_distributed(trained, store, backend, device=device, watch=watch, track=track)

@@ -10,13 +10,12 @@ import tarfile
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from turnout.errors import DatasetError
+from turnout.errors import DatasetError, SettingError
 from turnout.storage.encoding.limits import gunzip, read_file, too_large
-from turnout.storage.files.system import sync_file
+from turnout.storage.files.atomic import atomic_write
 
 CHUNK = 1 << 20
 #: The largest download, and the largest content of a file: all of CIFAR-10 has 184 MB.
@@ -147,17 +146,11 @@ def _write_checked(folder: Path, file: DataFile, content: bytes, source: str) ->
             f"{file.name} from {source} has the SHA-256 {actual}, expected is {file.sha256}: it was not kept. "
             "Try again later, or obtain the file from another source"
         )
-    part = folder / f"{file.name}.part"
     try:
-        with part.open("wb") as opened:
+        with atomic_write(folder / file.name) as opened:
             opened.write(content)
-            opened.flush()
-            sync_file(opened.fileno())
-        part.replace(folder / file.name)
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink()
-        raise DatasetError(f"cannot write {folder / file.name}: {error.strerror or error}") from error
+    except SettingError as error:
+        raise DatasetError(str(error)) from error
 
 
 def _download_gzip(address: str, watch: Watcher | None) -> bytes:

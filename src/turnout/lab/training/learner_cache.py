@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import math
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from types import TracebackType
 from typing import Any, Literal
 
 from turnout.errors import SettingError
-from turnout.lab.training.buffered import BufferedTraining
+from turnout.lab.training.buffered import BufferedTraining, federated_world
 from turnout.lab.training.datasets import Dataset, load_dataset
 from turnout.lab.training.learners.base import Learner, Training
 from turnout.lab.training.learners.networks import paper_network
@@ -23,6 +24,11 @@ from turnout.lab.worlds.registry import build_world
 from turnout.version import __version__
 
 MODELS = ("mlp", "cnn")
+#: Settings of the world that a learner of its own has itself.
+OWN_SETTINGS = (
+    *("dataset", "folder", "gamma", "items", "model", "hidden"),
+    *("epochs", "batch", "rate", "momentum", "weight_decay", "proximal"),
+)
 
 
 class LearnerCache:
@@ -190,56 +196,34 @@ def training_world(
         inner: The name of the world that determines availability and exchange times.
         world: Settings of that world.
     """
+    given = dict(locals())
     cache = _ACTIVE.get() or LearnerCache()
     if inner == "training":
         raise SettingError("the world training cannot contain itself: choose another inner world")
     inner_world = build_world(inner, seed, **(world or {}))
-    without_rounds = {"server_rate": server_rate, "discount": discount, "mixing": mixing}
     if updates_per_version is None and mixing is not None:
         raise SettingError("mixing is a setting of training without rounds: set updates_per_version to 1, too")
-    if learner is not None:
-        given = {
-            "dataset": (dataset, "digits"),
-            "folder": (folder, None),
-            "gamma": (gamma, 1.0),
-            "items": (items, 500),
-            "model": (model, "mlp"),
-            "hidden": (hidden, 32),
-            "epochs": (epochs, 1),
-            "batch": (batch, 32),
-            "rate": (rate, 0.1),
-            "momentum": (momentum, 0.0),
-            "weight_decay": (weight_decay, 0.0),
-            "proximal": (proximal, 0.0),
+    without_rounds: dict[str, Any] = {}
+    if updates_per_version is not None:
+        without_rounds = {
+            "updates_per_version": updates_per_version,
+            "server_rate": server_rate,
+            "discount": discount,
+            "mixing": mixing,
         }
-        if changed := [name for name, (value, default) in given.items() if value != default]:
+    if learner is not None:
+        parameters = inspect.signature(training_world).parameters
+        if changed := [name for name in OWN_SETTINGS if given[name] != parameters[name].default]:
             raise SettingError(f"{', '.join(changed)} cannot be set with a learner, which has settings of its own")
         task, trained = cache.task(learner, learner_settings)
-        return task.world_with(
-            trained,
-            inner_world,
-            seed,
-            evaluate_every,
-            updates_per_version,
-            **({} if updates_per_version is None else without_rounds),
-        )
+        return task.world(inner_world, seed=seed, evaluate_every=evaluate_every, learner=trained, **without_rounds)
     if learner_settings:
         raise SettingError("learner_settings need a learner")
     training = Training(epochs, batch, rate, momentum, weight_decay, proximal)
     own = cache.learner(dataset, folder, model, hidden, training)
     labels = cache.dataset(dataset, folder).train_labels
     split = partition(labels, clients=inner_world.clients, items=items, gamma=parse_gamma(gamma), seed=seed)
-    federation = Federation(own, split, seed, evaluate_every)
-    if updates_per_version is not None:
-        return BufferedTraining(
-            inner_world,
-            federation,
-            updates_per_version=updates_per_version,
-            server_rate=server_rate,
-            discount=discount,
-            mixing=mixing,
-        )
-    return TrainingWorld(inner_world, federation)
+    return federated_world(inner_world, Federation(own, split, seed, evaluate_every), **without_rounds)
 
 
 def parse_gamma(gamma: float | str) -> float:

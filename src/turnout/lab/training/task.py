@@ -13,7 +13,7 @@ import numpy.typing as npt
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
 from turnout.lab.learner_registry import REGISTRY
-from turnout.lab.training.buffered import BufferedTraining
+from turnout.lab.training.buffered import BufferedTraining, federated_world
 from turnout.lab.training.learners.base import Learner, Training
 from turnout.lab.training.partition import Partition
 from turnout.lab.training.partition import partition as papers_partition
@@ -71,7 +71,7 @@ class TorchTask:
         stack: int = 64,
     ) -> None:
         try:
-            from turnout.lab.training.learners.module_data import checked_spec
+            from turnout.lab.training.learners.modules import checked_spec
         except ImportError as error:
             raise SettingError("models of your own need torch: pip install 'turnout[lab]'") from error
         if method not in ("auto", "plain", "stacked"):
@@ -132,6 +132,7 @@ class TorchTask:
         device: str = "cpu",
         workers: int | None = None,
         updates_per_version: int | None = None,
+        learner: Learner | None = None,
         **settings: Any,
     ) -> TrainingWorld | BufferedTraining:
         """Returns a world in which the selected clients train this model.
@@ -143,39 +144,12 @@ class TorchTask:
             device: The torch device.
             workers: The number of processes on a CPU, by default one per core.
             updates_per_version: The number of updates of a version of the model, if there are no rounds.
+            learner: What `learner` returned, if several worlds share it; by default a new one.
             **settings: `server_rate`, `discount` and `mixing`, without rounds.
         """
-        return self.world_with(
-            self.learner(device, workers=workers), inner, seed, evaluate_every, updates_per_version, **settings
-        )
-
-    def world_with(
-        self,
-        learner: Learner,
-        inner: World,
-        seed: int = 0,
-        evaluate_every: int = 1,
-        updates_per_version: int | None = None,
-        **settings: Any,
-    ) -> TrainingWorld | BufferedTraining:
-        """Returns a world with a learner that several worlds share; its arguments are those of `world`.
-
-        Args:
-            learner: What `learner` returned.
-            inner: The world that determines availability and exchange times.
-            seed: The seed of the partition, the initial weights and the batches.
-            evaluate_every: The test set is evaluated every so many rounds, or versions of the model.
-            updates_per_version: The number of updates of a version of the model, if there are no rounds.
-            **settings: `server_rate`, `discount` and `mixing`, without rounds.
-        """
-        federation = Federation(learner, self.split(inner.clients, seed), seed, evaluate_every, self.metric)
-        if updates_per_version is not None:
-            return BufferedTraining(inner, federation, updates_per_version=updates_per_version, **settings)
-        if settings:
-            raise SettingError(
-                f"{', '.join(settings)} can be set for training without rounds only: set updates_per_version, too"
-            )
-        return TrainingWorld(inner, federation)
+        shared = learner or self.learner(device, workers=workers)
+        federation = Federation(shared, self.split(inner.clients, seed), seed, evaluate_every, self.metric)
+        return federated_world(inner, federation, updates_per_version, **settings)
 
     def module(self, weights: npt.NDArray[np.floating]) -> nn.Module:
         """Returns a new module with these flat weights, in evaluation mode; its `state_dict` can be saved by torch."""

@@ -61,15 +61,13 @@ class _StartedRound:
     cohort: Cohort
 
 
-class TrainingWorld(WorldWrapper):
-    """Wraps a world: the inner world determines availability and exchange times, this one trains and averages.
+class FederatedWorld(WorldWrapper):
+    """Wraps a world in which clients train the model of a federation, which has a flat vector of weights.
 
-    A report gains the mean training loss of each client in `losses`, and two metrics: the test `accuracy`, and the
-    number of models that `diverged`. Only models of clients that arrived and did not diverge are averaged; the loss of
-    every other client is NaN.
+    Args:
+        inner: The inner world.
+        federation: The learner and the data.
     """
-
-    combines_cohorts = True  # the model of a round is the average over its cohort
 
     def __init__(self, inner: World, federation: Federation) -> None:
         super().__init__(inner)
@@ -78,6 +76,17 @@ class TrainingWorld(WorldWrapper):
             raise SettingError(f"the data is split over {clients} clients, the world has {inner.clients}")
         self.federation = federation
         self.weights = federation.learner.initial_weights(federation.seed)
+
+
+class TrainingWorld(FederatedWorld):
+    """Wraps a world: the inner world determines availability and exchange times, this one trains and averages.
+
+    A report gains the mean training loss of each client in `losses`, and two metrics: the test `accuracy`, and the
+    number of models that `diverged`. Only models of clients that arrived and did not diverge are averaged; the loss of
+    every other client is NaN.
+    """
+
+    combines_cohorts = True  # the model of a round is the average over its cohort
 
     def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
         """Trains the selected clients, averages those that arrived, and evaluates the new model."""

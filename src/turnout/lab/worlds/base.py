@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from turnout.kernel.arrays import FloatArray
+import numpy as np
+
+from turnout.errors import SelectionError, SettingError
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, load_array
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 
 
@@ -68,6 +71,54 @@ class World(ABC):
     def timing(self) -> World:
         """The world that determines which clients are available, and how long they take; this one, if it wraps none."""
         return self
+
+
+class ColdStartWorld(World):
+    """A world that remembers which clients trained in the last round: the others need a cold start.
+
+    Args:
+        clients: The number of clients.
+    """
+
+    def __init__(self, clients: int) -> None:
+        self._clients = clients
+        self._trained: BoolArray = np.zeros(clients, dtype=np.bool_)
+
+    @property
+    def clients(self) -> int:
+        """The number of clients."""
+        return self._clients
+
+    def state(self) -> dict[str, Any]:
+        """Returns which clients trained in the last round."""
+        return {"trained": self._trained.copy()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restores the state that `state` returned."""
+        self._trained = load_array(state, "trained", self._trained)
+
+    def _selected(self, offer: RoundOffer, selection: Selection) -> IntArray:
+        """Returns the selected clients; raises SelectionError if one of them cannot be."""
+        chosen = selection.clients
+        if len(chosen) and (chosen.max() >= self._clients or not offer.available[chosen].all()):
+            raise SelectionError(f"round {offer.round}: a selected client is unknown or not available")
+        return chosen
+
+    def _set_trained(self, rows: IntArray) -> None:
+        self._trained = np.zeros(self._clients, dtype=np.bool_)
+        self._trained[rows] = True
+
+
+def check_round(round: int) -> None:
+    """Raises SettingError for a round before the first."""
+    if round < 1:
+        raise SettingError(f"round must be at least 1, not {round}")
+
+
+def check_choice(name: str, value: object, allowed: Sequence[object]) -> None:
+    """Raises SettingError if a setting is none of the allowed values."""
+    if value not in allowed:
+        raise SettingError(f"{name} must be one of {', '.join(map(str, allowed))}, not {value!r}")
 
 
 class WorldWrapper(World):

@@ -14,6 +14,7 @@ from turnout.lab.worlds.base import World
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.baselines.round_robin import RoundRobin
 from turnout.policies.baselines.uniform import UniformRandom
+from turnout.policies.check_support import is_plain, require, require_same_state
 
 Build: TypeAlias = Callable[[int], World]
 
@@ -50,11 +51,11 @@ def check_world(build: Build) -> list[str]:
 def it_is_a_world(build: Build) -> None:
     """It has clients, their availability, offers, reports and a state."""
     world = build(0)
-    _require(isinstance(world, World), f"{world!r} is not a turnout.lab.World")
-    _require(isinstance(world.clients, int) and world.clients >= 1, f"clients is {world.clients!r}")
+    require(isinstance(world, World), f"{world!r} is not a turnout.lab.World")
+    require(isinstance(world.clients, int) and world.clients >= 1, f"clients is {world.clients!r}")
     shares = np.asarray(world.availability)
-    _require(shares.shape == (world.clients,), f"availability has the shape {shares.shape}, not one entry per client")
-    _require(bool(((shares >= 0) & (shares <= 1)).all()), "availability has an entry outside 0 to 1")
+    require(shares.shape == (world.clients,), f"availability has the shape {shares.shape}, not one entry per client")
+    require(bool(((shares >= 0) & (shares <= 1)).all()), "availability has an entry outside 0 to 1")
 
 
 def the_same_seed_plays_the_same_rounds(build: Build) -> None:
@@ -68,7 +69,7 @@ def every_policy_gets_the_same_world(build: Build) -> None:
     if build(1).state():
         return
     for one, other in zip(_play(build(1), UniformRandom), _play(build(1), RoundRobin), strict=True):
-        _require(
+        require(
             np.array_equal(one[0].available, other[0].available),
             f"round {one[0].round}: another selection before it changed who is available",
         )
@@ -78,11 +79,11 @@ def offers_and_reports_are_complete(build: Build) -> None:
     """An offer has its round and all clients, a report exactly the selected clients."""
     world = build(0)
     for number, (offer, report) in enumerate(_play(world, UniformRandom), start=1):
-        _require(offer.round == number, f"offer({number}) has the round {offer.round}")
-        _require(offer.clients == world.clients, f"an offer has {offer.clients} clients, the world {world.clients}")
-        _require(report.round == number, f"the report of round {number} has the round {report.round}")
+        require(offer.round == number, f"offer({number}) has the round {offer.round}")
+        require(offer.clients == world.clients, f"an offer has {offer.clients} clients, the world {world.clients}")
+        require(report.round == number, f"the report of round {number} has the round {report.round}")
         expected = UniformRandom(world.clients, cohort_size=COHORT).ask(offer).clients
-        _require(
+        require(
             np.array_equal(np.sort(report.clients), expected),
             f"round {number}: {expected.tolist()} were selected, {report.clients.tolist()} are in the report",
         )
@@ -93,7 +94,7 @@ def an_empty_cohort_is_valid(build: Build) -> None:
     world = build(0)
     offer = world.offer(1)
     report = world.play(offer, Selection(1, np.empty(0, dtype=np.int64)))
-    _require(len(report.clients) == 0, f"nobody was selected, but {report.clients.tolist()} are in the report")
+    require(len(report.clients) == 0, f"nobody was selected, but {report.clients.tolist()} are in the report")
 
 
 def offering_changes_nothing(build: Build) -> None:
@@ -101,8 +102,8 @@ def offering_changes_nothing(build: Build) -> None:
     world = build(0)
     before = world.state()
     first, second = world.offer(1), world.offer(1)
-    _require(first == second, "two offers of round 1 differ")
-    _require_same_state(before, world.state(), "offer changed the state")
+    require(first == second, "two offers of round 1 differ")
+    require_same_state(before, world.state(), "offer changed the state")
 
 
 def a_restored_world_goes_on_alike(build: Build) -> None:
@@ -111,13 +112,10 @@ def a_restored_world_goes_on_alike(build: Build) -> None:
     _play(world, UniformRandom, 1, half)
     saved = world.state()
     for key, value in saved.items():
-        plain = isinstance(value, bool | int | float | str) or (
-            isinstance(value, np.ndarray) and value.dtype.kind in "biufU"
-        )
-        _require(plain, f"state[{key!r}] is a {type(value).__name__}, not a plain array or number")
+        require(is_plain(value), f"state[{key!r}] is a {type(value).__name__}, not a plain array or number")
     copied = {key: np.array(value) if isinstance(value, np.ndarray) else value for key, value in saved.items()}
     rest = _play(world, UniformRandom, half + 1, ROUNDS)
-    _require_same_state(copied, saved, "later rounds changed a saved state")
+    require_same_state(copied, saved, "later rounds changed a saved state")
     restored = build(2)
     restored.restore(saved)
     _require_same(rest, _play(restored, UniformRandom, half + 1, ROUNDS), "the restored world differs")
@@ -128,7 +126,7 @@ def global_random_state_is_untouched(build: Build) -> None:
     numpy_before, python_before = np.random.get_state(), random.getstate()  # noqa: NPY002
     _play(build(0), UniformRandom)
     numpy_after = np.random.get_state()  # noqa: NPY002
-    _require(
+    require(
         all(np.array_equal(a, b) for a, b in zip(numpy_before, numpy_after, strict=True))
         and python_before == random.getstate(),
         "the world drew from, or reseeded, a global random generator: use round_rng(seed, purpose, round)",
@@ -159,17 +157,7 @@ def _play(
     return played
 
 
-def _require(satisfied: bool, complaint: str) -> None:
-    if not satisfied:
-        raise CheckError(complaint)
-
-
 def _require_same(first: list[Any], second: list[Any], complaint: str) -> None:
     for (offer, report), (other_offer, other_report) in zip(first, second, strict=True):
-        _require(offer == other_offer, f"{complaint}: the offers of round {offer.round}")
-        _require(report == other_report, f"{complaint}: the reports of round {offer.round}")
-
-
-def _require_same_state(before: dict[str, Any], after: dict[str, Any], complaint: str) -> None:
-    same = before.keys() == after.keys() and all(np.array_equal(before[key], after[key]) for key in before)
-    _require(same, complaint)
+        require(offer == other_offer, f"{complaint}: the offers of round {offer.round}")
+        require(report == other_report, f"{complaint}: the reports of round {offer.round}")

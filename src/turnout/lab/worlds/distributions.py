@@ -15,6 +15,7 @@ import numpy.typing as npt
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, as_count, as_floats, as_number, refuse_where
 from turnout.kernel.randomness import round_rng
+from turnout.lab.worlds.base import check_choice
 
 
 class Draws:
@@ -50,12 +51,12 @@ class Quantity:
     """
 
     def __init__(self, name: str, spec: Any, seed: int, clients: int) -> None:
-        options = _quantity_options(name, spec)
-        kind = options.pop("kind", None)
+        if isinstance(spec, list | tuple) and len(spec) == 2:
+            spec = {"kind": "uniform", "low": spec[0], "high": spec[1]}
+        if not isinstance(spec, Mapping):
+            raise SettingError(f"{name} must be (low, high) or a mapping with a kind, not {spec!r}")
         needed = {"uniform": ("low", "high"), "constant": ("value",), "lognormal": ("median", "spread")}
-        if kind not in list(needed):
-            raise SettingError(f"{name}.kind must be one of {', '.join(needed)}, not {kind!r}")
-        parameters = _require_keys(name, options, needed[kind])
+        kind, parameters = _parameters_of(name, spec, needed)
         for key, value in parameters.items():
             as_number(f"{name}.{key}", value, SettingError, above=0)
         if kind == "uniform" and parameters["low"] > parameters["high"]:
@@ -179,8 +180,7 @@ def make_availability(spec: Any, seed: int, clients: int) -> Availability:
         raise SettingError("availability needs a share, such as {'kind': 'markov', 'share': 0.8, 'persistence': 10}")
     shares = _as_shares(options.pop("share"), clients)
     allowed = {"bernoulli": (), "markov": ("persistence",), "daily": ("amplitude", "period", "scatter")}
-    if kind not in list(allowed):
-        raise SettingError(f"availability.kind must be one of {', '.join(allowed)}, not {kind!r}")
+    check_choice("availability.kind", kind, list(allowed))
     for name in options:
         if name not in allowed[kind]:
             raise SettingError(
@@ -205,17 +205,13 @@ class Drift:
     def __init__(self, spec: Any, seed: int, clients: int) -> None:
         if spec is not None and not isinstance(spec, Mapping):
             raise SettingError(f"drift must be None or a mapping with the kind 'step' or 'wave', not {spec!r}")
-        options = dict(spec or {})
-        self._kind = options.pop("kind", None)
-        needed = {None: (), "step": ("round", "factor", "share"), "wave": ("size", "period")}
-        if self._kind not in list(needed):
-            raise SettingError(f"drift.kind must be step or wave, not {self._kind!r}")
-        self._parameters = _require_keys("drift", options, needed[self._kind])
+        needed = {"step": ("round", "factor", "share"), "wave": ("size", "period")}
+        self._kind, self._parameters = ("", {}) if spec is None else _parameters_of("drift", spec, needed)
         for key, value in self._parameters.items():
             most = 1 if key == "share" else math.inf
             as_number(f"drift.{key}", value, SettingError, least=0, most=most, above=0 if key == "period" else -1)
         #: Whether any factor ever differs from 1.
-        self.is_active = self._kind is not None
+        self.is_active = spec is not None
         self._positions = round_rng(seed, "drift", 0).random(clients)
         self.no_drift = np.ones(clients)
 
@@ -242,15 +238,14 @@ def _as_shares(value: npt.ArrayLike, clients: int) -> FloatArray:
     return shares
 
 
-def _quantity_options(name: str, spec: Any) -> dict[str, Any]:
-    if isinstance(spec, Mapping):
-        return dict(spec)
-    if isinstance(spec, list | tuple) and len(spec) == 2:
-        return {"kind": "uniform", "low": spec[0], "high": spec[1]}
-    raise SettingError(f"{name} must be (low, high) or a mapping with a kind, not {spec!r}")
-
-
-def _require_keys(name: str, options: dict[str, Any], needed: tuple[str, ...]) -> dict[str, Any]:
-    if set(options) != set(needed):
-        raise SettingError(f"{name} needs exactly {', '.join(needed)}, not {', '.join(sorted(options)) or 'nothing'}")
-    return options
+def _parameters_of(
+    name: str, spec: Mapping[str, Any], needed: Mapping[str, tuple[str, ...]]
+) -> tuple[str, dict[str, Any]]:
+    """Returns the kind of a specification, and exactly the parameters that it needs."""
+    options = dict(spec)
+    kind = options.pop("kind", None)
+    check_choice(f"{name}.kind", kind, list(needed))
+    if set(options) != set(needed[kind]):
+        given = ", ".join(sorted(options)) or "nothing"
+        raise SettingError(f"{name} needs exactly {', '.join(needed[kind])}, not {given}")
+    return kind, options

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 
-from turnout.errors import SelectionError, SettingError
+from turnout.errors import SettingError
 from turnout.kernel.arrays import (
     MAX_CLIENTS,
-    BoolArray,
     FloatArray,
     IntArray,
     as_count,
     as_number,
-    load_array,
     read_only,
 )
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.lab.worlds.base import World
+from turnout.lab.worlds.base import ColdStartWorld, check_choice, check_round
 from turnout.lab.worlds.distributions import Draws, Drift, Quantity, make_availability
 
 #: Training seconds with one free core, cold-start seconds and signal-to-noise ratio of each class of clients.
 PAPER_CLASSES = ((1.0, 1.0, 1000.0), (2.0, 1.0, 100.0), (3.0, 1.0, 10.0), (4.0, 1.0, 1.0))
 
 
-class PaperWorld(World):
+class PaperWorld(ColdStartWorld):
     """Clients in equal classes whose expected exchange time is linear in the context.
 
     contexts = [1/free_cpu, needs_cold_start, model_size/bandwidth]; expected time = contexts · theta with theta =
@@ -72,14 +70,10 @@ class PaperWorld(World):
         drift: Any = None,
     ) -> None:
         self.seed = as_count("seed", seed, SettingError, least=0)
-        self._clients = as_count("clients", clients, SettingError, most=MAX_CLIENTS)
+        super().__init__(as_count("clients", clients, SettingError, most=MAX_CLIENTS))
         self.theta = _theta(classes, snr_log, self._clients)
-        for name, value, allowed in (
-            ("cold_start", cold_start, ("absent", "participants")),
-            ("noise", noise, ("paper", "none", "lognormal")),
-        ):
-            if value not in allowed:
-                raise SettingError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
+        check_choice("cold_start", cold_start, ("absent", "participants"))
+        check_choice("noise", noise, ("paper", "none", "lognormal"))
         self._cold_start, self._noise = cold_start, noise
         self._noise_spread = as_number("noise_spread", noise_spread, SettingError, least=0)
         self._model_size = as_number("model_size", model_size, SettingError, above=0)
@@ -91,12 +85,6 @@ class PaperWorld(World):
         self._joins = _as_rounds("joins", joins, clients, 0)
         self._leaves = _as_rounds("leaves", leaves, clients, np.iinfo(np.int64).max)
         self._no_churn = joins is None and leaves is None
-        self._trained: BoolArray = np.zeros(clients, dtype=np.bool_)
-
-    @property
-    def clients(self) -> int:
-        """The number of clients, including those that have not joined yet or have left."""
-        return self._clients
 
     @property
     def availability(self) -> FloatArray:
@@ -106,8 +94,7 @@ class PaperWorld(World):
 
     def offer(self, round: int) -> RoundOffer:
         """Returns the available clients, their contexts and their true expected times."""
-        if round < 1:
-            raise SettingError(f"round must be at least 1, not {round}")
+        check_round(round)
         contexts = np.empty((3, self._clients)).T
         contexts[:, 0] = 1 / self._free_cpu.at(round)
         contexts[:, 1] = self._trained if self._cold_start == "participants" else ~self._trained
@@ -119,13 +106,10 @@ class PaperWorld(World):
 
     def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
         """Draws the exchange times of the selected clients."""
-        chosen = selection.clients
-        if len(chosen) and (chosen.max() >= self._clients or not offer.available[chosen].all()):
-            raise SelectionError(f"round {offer.round}: a selected client is unknown or not available")
+        chosen = self._selected(offer, selection)
         contexts = offer.contexts[chosen]
         means = self._expected(self._theta_at(offer.round)[chosen], contexts)
-        self._trained = np.zeros(self._clients, dtype=np.bool_)
-        self._trained[chosen] = True
+        self._set_trained(chosen)
         times = self._with_noise(means, self._noise_draws.at(offer.round)[chosen])
         return RoundReport.trusted(offer.round, chosen, contexts, times, offer.available)
 
@@ -158,14 +142,6 @@ class PaperWorld(World):
             "S": float(np.linalg.norm(self.theta, axis=1).max()),
             "L": float(np.linalg.norm(largest_context)),
         }
-
-    def state(self) -> dict[str, Any]:
-        """Returns which clients trained in the last round."""
-        return {"trained": self._trained.copy()}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores the state that `state` returned."""
-        self._trained = load_array(state, "trained", self._trained)
 
     @staticmethod
     def _expected(theta: FloatArray, contexts: FloatArray) -> FloatArray:

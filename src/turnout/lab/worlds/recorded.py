@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from turnout.errors import SelectionError, SettingError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number, load_array, read_only
+from turnout.errors import SettingError
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number, read_only
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import OUTCOMES, LateArrivals, RoundOffer, RoundReport, Selection
 from turnout.lab.columns import RoundColumns
-from turnout.lab.worlds.base import World
+from turnout.lab.worlds.base import ColdStartWorld, check_round
 from turnout.lab.worlds.distributions import Draws
 
 RIDGE = 1.0
@@ -152,7 +150,7 @@ class BootstrapSampler:
         return indices
 
 
-class FittedWorld(World):
+class FittedWorld(ColdStartWorld):
     """A world that resembles the record, for any number of rounds and any seed; ASSUMPTIONS lists its assumptions.
 
     All times are multiplied by `scale`. Policies prefer clients in fast contexts; unless all contexts were recorded, a
@@ -161,9 +159,9 @@ class FittedWorld(World):
     """
 
     def __init__(self, history: RecordedHistory, seed: int = 0, *, scale: float = 1.0) -> None:
+        super().__init__(history.columns.clients)
         self._scale = as_number("scale", scale, SettingError, above=0)
         self.history, self.seed = history, as_count("seed", seed, SettingError, least=0)
-        self._clients = history.columns.clients
         self.times = FittedTimes(history)
         rows, contexts = history.columns.chosen, history.columns.contexts
         if history.offers is not None:
@@ -174,12 +172,6 @@ class FittedWorld(World):
         self._contexts, self._context_sampler = contexts, BootstrapSampler(rows, self._clients)
         self._context_draws = Draws(seed, "recorded contexts", self._clients)
         self._turn_draws = Draws(seed, "recorded turns", self._clients)
-        self._trained: BoolArray = np.zeros(self._clients, dtype=np.bool_)
-
-    @property
-    def clients(self) -> int:
-        """The number of clients of the record."""
-        return self._clients
 
     @property
     def availability(self) -> FloatArray:
@@ -194,30 +186,18 @@ class FittedWorld(World):
 
     def offer(self, round: int) -> RoundOffer:
         """Returns the available clients and their contexts, with expected times."""
-        if round < 1:
-            raise SettingError(f"round must be at least 1, not {round}")
+        check_round(round)
         contexts = self._contexts[self._context_sampler.sample(self._context_draws.at(round))]
         return self._make_offer(round, self._available(round), contexts)
 
     def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
         """Draws the exchange times and outcomes of the selected clients."""
-        chosen = selection.clients
-        if len(chosen) and (chosen.max() >= self._clients or not offer.available[chosen].all()):
-            raise SelectionError(f"round {offer.round}: a selected client is unknown or not available")
+        chosen = self._selected(offer, selection)
         contexts = offer.contexts[chosen]
         seconds, outcomes = self._outcomes(offer.round, chosen, contexts)
-        self._trained = np.zeros(self._clients, dtype=np.bool_)
-        self._trained[chosen[outcomes == 0]] = True
+        self._set_trained(chosen[outcomes == 0])
         names = None if not outcomes.any() else np.array(OUTCOMES)[outcomes]
         return RoundReport(offer.round, chosen, contexts, seconds, available=offer.available, outcomes=names)
-
-    def state(self) -> dict[str, Any]:
-        """Returns which clients trained in the last round."""
-        return {"trained": self._trained.copy()}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Restores the state that `state` returned."""
-        self._trained = load_array(state, "trained", self._trained)
 
     def _make_offer(self, round: int, available: BoolArray, contexts: FloatArray) -> RoundOffer:
         """Sets the cold-start feature from the last selection, and adds the expected times."""

@@ -12,6 +12,7 @@ from turnout.lab.worlds.base import World
 from turnout.lab.worlds.paper import PaperWorld
 from turnout.lab.worlds.traces.world import TraceWorld
 from turnout.plugins import Kind, Registry
+from turnout.policies.signatures import accepts_any_setting
 
 #: Builds a world from a seed and keyword settings: a class, or a function.
 WorldBuilder: TypeAlias = Callable[..., World]
@@ -66,9 +67,9 @@ def make_world(name: str | WorldBuilder, seed: int = 0, /, **settings: Any) -> W
 def build_world(name: str, seed: int = 0, /, **settings: Any) -> World:
     """Builds a world by its name, which may come from a file: modules that were not loaded are not imported."""
     build = REGISTRY.get(name)
-    known, by_position = world_settings(build)
+    known, takes_any = world_settings(build), accepts_any_setting(build)
     for setting in settings:
-        if setting not in known and not _accepts_any(build):
+        if setting not in known and not takes_any:
             raise SettingError(
                 f"the world {name} has no setting {setting!r}{suggestion(setting, known)}; "
                 f"its settings are {', '.join(known) or 'none'}"
@@ -76,9 +77,9 @@ def build_world(name: str, seed: int = 0, /, **settings: Any) -> World:
     for setting, default in known.items():
         if default is inspect.Parameter.empty and setting not in settings:
             raise SettingError(f"the world {name} needs the setting {setting!r}")
-    if by_position:
+    if _takes_position(build):
         world = build(seed, **settings)
-    elif "seed" in inspect.signature(build).parameters or _accepts_any(build):
+    elif "seed" in inspect.signature(build).parameters or takes_any:
         world = build(seed=seed, **settings)
     else:
         world = build(**settings)  # a world without random numbers
@@ -87,22 +88,14 @@ def build_world(name: str, seed: int = 0, /, **settings: Any) -> World:
     return world
 
 
-def world_settings(build: WorldBuilder) -> tuple[dict[str, Any], bool]:
-    """Returns the settings of a world with their defaults, and whether the seed is its first positional argument."""
-    parameters = list(inspect.signature(build).parameters.values())
-    by_position = bool(parameters) and parameters[0].kind in (
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-        inspect.Parameter.VAR_POSITIONAL,
-    )
-    own = parameters[1:] if by_position else parameters
+def world_settings(build: WorldBuilder) -> dict[str, Any]:
+    """Returns the settings of a world with their defaults."""
+    parameters = list(inspect.signature(build).parameters.values())[int(_takes_position(build)) :]
     named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    settings = {parameter.name: parameter.default for parameter in own if parameter.kind in named}
-    settings.pop("seed", None)
-    return settings, by_position
+    return {each.name: each.default for each in parameters if each.kind in named and each.name != "seed"}
 
 
-def _accepts_any(build: WorldBuilder) -> bool:
-    return any(
-        parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in inspect.signature(build).parameters.values()
-    )
+def _takes_position(build: WorldBuilder) -> bool:
+    """Returns whether the seed is the first positional argument of a world."""
+    first = next(iter(inspect.signature(build).parameters.values()), None)
+    return first is not None and first.kind not in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)

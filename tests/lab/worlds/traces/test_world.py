@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from turnout import POLICIES, RoundReport, Selection, make_policy
-from turnout.errors import SelectionError, SettingError, StateError
+from turnout.errors import SettingError, StateError
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.rounds import RoundOffer
-from turnout.lab import RunPlan, RunStore, TraceWorld, make_world, play, play_into
+from turnout.lab import RunPlan, TraceWorld, make_world, play
 from turnout.lab.worlds.traces.data import AvailabilityTrace, DeviceTrace, LinkTrace, Traces
 from turnout.lab.worlds.traces.formats.files import write_traces
 from turnout.lab.worlds.traces.generator import Generator
@@ -189,17 +189,6 @@ def repeated_offer(world: TraceWorld, round_: int) -> RoundOffer:
     return first
 
 
-def test_every_policy_gets_the_same_availability() -> None:
-    runs = []
-    for name in ("random", "fastest"):
-        world = TraceWorld(4, clients=30)
-        runs.append(list(play(make_policy(name, 30), world, 20)))
-    for first, other in zip(*runs, strict=True):
-        assert first.report.available is not None
-        assert other.report.available is not None
-        np.testing.assert_array_equal(first.report.available, other.report.available)
-
-
 def test_with_the_clock_of_rounds_a_round_starts_when_the_previous_one_ends() -> None:
     world = TraceWorld(traces=simple_traces(), samples=50, clock="rounds", start=10.0, period=77.0, **DETERMINISTIC)
     play_all_available(world, 1)
@@ -207,29 +196,6 @@ def test_with_the_clock_of_rounds_a_round_starts_when_the_previous_one_ends() ->
     offer = world.offer(2)
     world.play(offer, Selection(2, np.empty(0, dtype=np.int64)))
     assert world.state()["now"] == 10 + 28 + 77
-
-
-@pytest.mark.parametrize("clock", ["period", "rounds"])
-@pytest.mark.parametrize("policy", ["rbcsf", "random"])
-def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, clock: str, policy: str) -> None:
-    settings = {"clients": 20, "clock": clock}
-    policy_settings = {"accrual": "available"} if policy == "rbcsf" else {}
-    plan = RunPlan(policy, 30, 3, settings=policy_settings, world="traces", world_settings=settings)
-
-    class Stopped(Exception):
-        pass
-
-    def stop(done: int) -> None:
-        if done == 12:
-            raise Stopped
-
-    with RunStore(tmp_path / "a.turnout") as store:
-        with pytest.raises(Stopped):
-            play_into(store, plan, every=6, watch=stop)
-        stopped = store.columns(play_into(store, plan, every=7))
-    with RunStore(tmp_path / "b.turnout") as store:
-        whole = store.columns(play_into(store, plan))
-    assert stopped.to_bytes() == whole.to_bytes()
 
 
 def test_a_run_with_other_traces_cannot_be_resumed() -> None:
@@ -318,16 +284,6 @@ def test_availability_is_the_share_of_rounds() -> None:
 def test_invalid_settings_are_rejected(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingError, match=message):
         TraceWorld(**{"clients": 5, **settings})
-
-
-def test_invalid_rounds_and_selections_are_rejected() -> None:
-    world = TraceWorld(traces=simple_traces(stop=500.0), period=700.0)
-    with pytest.raises(SettingError, match="round must be at least 1, not 0"):
-        world.offer(0)
-    offer = world.offer(2)
-    for client in (0, 2):
-        with pytest.raises(SelectionError, match="unknown or not available"):
-            world.play(offer, Selection(2, np.array([client])))
 
 
 # In plans, and with policies.

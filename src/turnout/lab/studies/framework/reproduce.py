@@ -48,7 +48,7 @@ def reproduce(
     seeds: int | None = None,
     rounds: int | None = None,
     workers: int | None = None,
-    backend: str | Executor | None = None,
+    backend: Executor | None = None,
     device: str = "cpu",
     watch: Callable[[int], None] | None = None,
     track: StoredWatcher | None = None,
@@ -61,7 +61,7 @@ def reproduce(
         seeds: The number of seeds, by default that of each experiment.
         rounds: The number of rounds, by default that of each experiment.
         workers: The number of processes, by default one per core.
-        backend: The executor that distributes all runs, or the joblib backend of the runs that train no model.
+        backend: The executor that distributes all runs; by default processes of this machine.
         device: The torch device that trains models.
         watch: Called with the number of rounds that were just played.
         track: Called with the plan and the rounds of runs as they are stored.

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from mmap import mmap
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -31,17 +31,16 @@ from turnout.log import get_log
 log = get_log("turnout.lab")
 
 TEST_ITEMS = 500  # test items in one task
-MIN_RESULT_SLOTS = 64
 
-#: (model index, result slot, items of a client) for training, (model index, first test item, None) for evaluation.
-Task = tuple[int, int, IntArray | None]
+#: (weights, items of a client, 0) for training, (weights, None, first test item) for evaluation.
+Task = tuple[npt.NDArray[np.floating], IntArray | None, int]
 ON_ARM = platform.machine().lower() in ("aarch64", "arm64")
 
 
 class ClientLoop(Learner):
     """Trains one client after the other; `workers` processes share the clients (1 trains in this process).
 
-    Workers are forked: they read the data without a copy and return models in shared memory. Every client is trained
+    Workers are forked: they read the data without a copy. Every client is trained
     on one thread, so the result does not depend on the number of workers. On a machine with a GPU, torch refuses to
     compute gradients in processes that were forked after the parent computed some: train before that, or with one
     worker. A subclass trains one client, and measures one model on a part of the test set.
@@ -81,33 +80,20 @@ class ClientLoop(Learner):
 
     def train(self, cohorts: Sequence[Cohort]) -> list[TrainingResult]:
         """Distributes the clients of all cohorts over the workers and averages each cohort."""
-        if not cohorts:
-            return []
-        clients = sum(len(cohort.orders) for cohort in cohorts)
-        jobs = [(model, order) for model, cohort in enumerate(cohorts) for order in cohort.orders]
-        with self._shared_arrays(len(cohorts), clients) as (models, results):
-            for model, cohort in enumerate(cohorts):
-                models[model] = cohort.weights
-            tasks = [(model, slot, order) for slot, (model, order) in enumerate(jobs)]
-            losses = np.array(self._run_tasks(tasks, models, results))
-            trained, first = [], 0
-            for cohort in cohorts:
-                slots = slice(first, first + len(cohort.orders))
-                trained.append(self._average(cohort, results[slots], losses[slots]))
-                first = slots.stop
-            return trained
+        trained = iter(self._run_tasks([(cohort.weights, order, 0) for cohort in cohorts for order in cohort.orders]))
+        results = []
+        for cohort in cohorts:
+            own = list(islice(trained, len(cohort.orders)))
+            models = np.array([model for model, _ in own], self._dtype).reshape(len(own), self.network.parameters)
+            results.append(self._average(cohort, models, np.array([loss for _, loss in own])))
+        return results
 
     def evaluate(self, models: Sequence[npt.NDArray[np.floating]]) -> list[float]:
         """Returns the accuracy of each model on the test set."""
-        if not models:
-            return []
-        with self._shared_arrays(len(models), 0) as (shared_models, results):
-            for model, weights in enumerate(models):
-                shared_models[model] = weights
-            starts = range(0, self._test_items, self._test_chunk)
-            tasks = [(model, first, None) for model in range(len(models)) for first in starts]
-            measured = np.array(self._run_tasks(tasks, shared_models, results)).reshape(len(models), -1).sum(axis=1)
-        return (measured / self._test_total).tolist()  # type: ignore[no-any-return]
+        starts = range(0, self._test_items, self._test_chunk)
+        measured = self._run_tasks([(weights, None, first) for weights in models for first in starts])
+        sums = np.array([value for _, value in measured]).reshape(len(models), len(starts)).sum(axis=1)
+        return (sums / self._test_total).tolist()  # type: ignore[no-any-return]
 
     def saved(self, weights: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
         """Returns a copy of the weights."""
@@ -123,42 +109,24 @@ class ClientLoop(Learner):
             self._workers.close()
             self._workers = None
 
-    def shared_array(self, rows: int) -> Any:
-        """Returns an array for `rows` models in memory that forked processes share."""
-        size = rows * self.network.parameters
-        return np.frombuffer(mmap(-1, size * self._dtype.itemsize), self._dtype).reshape(rows, -1)
-
-    def run_task(self, task: Task, models: FloatArray, results: FloatArray) -> float:
-        """Trains one client, writes its model to `results` and returns its loss; or measures a model on test items."""
-        model, index, order = task
-        weights = torch.from_numpy(models[model])
+    def run_task(self, task: Task) -> tuple[Any, float]:
+        """Returns the trained model of a client and its loss; or nothing, and the measurement of a model."""
+        weights, order, first = task
+        start = torch.from_numpy(np.array(weights, self._dtype))
         with _forkable():
             if order is None:
-                return float(self._measure(weights, slice(index, index + self._test_chunk)))
-            trained, loss = self._train_client(weights, order)
-            results[index] = trained.numpy()
-            return loss
+                return None, float(self._measure(start, slice(first, first + self._test_chunk)))
+            trained, loss = self._train_client(start, order)
+            return trained.numpy(), loss
 
-    @contextmanager
-    def _shared_arrays(self, models: int, clients: int) -> Iterator[tuple[Any, Any]]:
-        """Yields arrays for the models that clients start from and for their trained models."""
-        size = self.network.parameters
-        if self.workers == 1:
-            yield np.empty((models, size), self._dtype), np.empty((clients, size), self._dtype)
-            return
-        if self._workers is not None and not self._workers.has_room(models, clients):
-            self.close()
-        if self._workers is None:
-            self._workers = _WorkerPool(self, 2 * models, max(2 * clients, MIN_RESULT_SLOTS))
-        yield self._workers.models[:models], self._workers.results[:clients]
-
-    def _run_tasks(self, tasks: Sequence[Any], models: Any, results: Any) -> list[float]:
-        if self._workers is not None:
+    def _run_tasks(self, tasks: Sequence[Task]) -> list[tuple[Any, float]]:
+        if self.workers > 1 and tasks:
+            self._workers = self._workers or _WorkerPool(self)
             return self._workers.run(tasks)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            return [self.run_task(task, models, results) for task in tasks]
+            return [self.run_task(task) for task in tasks]
         finally:
             torch.set_num_threads(threads)
 
@@ -185,24 +153,19 @@ def _forkable() -> Iterator[None]:
 
 
 class _WorkerPool:
-    """Forked worker processes, and the memory that they share with this process."""
+    """Forked worker processes."""
 
-    def __init__(self, learner: ClientLoop, models: int, clients: int) -> None:
-        self.models, self.results = learner.shared_array(models), learner.shared_array(clients)
+    def __init__(self, learner: ClientLoop) -> None:
         self._pool = ProcessPoolExecutor(
             learner.workers,
             multiprocessing.get_context("fork"),
             initializer=_initialise_worker,
             # Inherited by the fork, not pickled. A strong reference to the learner would keep the pool alive.
-            initargs=(os.getpid(), weakref.ref(learner), self.models, self.results),
+            initargs=(os.getpid(), weakref.ref(learner)),
         )
         self._finalizer = weakref.finalize(self, self._pool.shutdown, wait=False, cancel_futures=True)
 
-    def has_room(self, models: int, clients: int) -> bool:
-        """Returns whether the shared arrays hold this many models and trained models."""
-        return models <= len(self.models) and clients <= len(self.results)
-
-    def run(self, tasks: Sequence[Task]) -> list[float]:
+    def run(self, tasks: Sequence[Task]) -> list[tuple[Any, float]]:
         """Runs all tasks in parallel; returns their results in the order of the tasks."""
         try:
             return list(self._pool.map(_run_task, tasks))
@@ -225,14 +188,14 @@ class _WorkerPool:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-_WORKER_STATE: list[Any] = []  # in a worker process: the learner and the shared arrays
+_WORKER_STATE: list[ClientLoop | None] = []  # in a worker process: the learner
 
 
-def _initialise_worker(parent: int, learner: weakref.ref[ClientLoop], models: Any, results: Any) -> None:
+def _initialise_worker(parent: int, learner: weakref.ref[ClientLoop]) -> None:
     """Uses one thread, leaves Ctrl-C to the parent, and exits when the parent has died."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
-    _WORKER_STATE[:] = learner(), models, results
+    _WORKER_STATE[:] = [learner()]
 
     def watch_parent() -> None:
         while os.getppid() == parent:
@@ -242,6 +205,7 @@ def _initialise_worker(parent: int, learner: weakref.ref[ClientLoop], models: An
     threading.Thread(target=watch_parent, daemon=True).start()
 
 
-def _run_task(task: Task) -> float:
-    learner, models, results = _WORKER_STATE
-    return float(learner.run_task(task, models, results))
+def _run_task(task: Task) -> tuple[Any, float]:
+    (learner,) = _WORKER_STATE
+    assert learner is not None
+    return learner.run_task(task)

@@ -77,14 +77,14 @@ def convolution_block(images: Tensor, kernels: Tensor, biases: Tensor) -> Tensor
         images = images if images[0].is_contiguous() else images.contiguous()  # the kernels know the models' stride
         fused: Tensor = FusedBlock.apply(images, kernels.contiguous(), biases.contiguous())  # type: ignore[no-untyped-call]
         return fused
-    # One batched matrix product over the patches of all models. Adding the biases after pooling gives the same maxima
-    # and needs less memory.
-    models, items = images.shape[:2]
-    patches: Tensor = Patches.apply(images.flatten(0, 1))  # type: ignore[no-untyped-call]
-    _, height, width, size = patches.shape
-    maps = torch.bmm(patches.view(models, -1, size), kernels).view(models * items, height, width, -1)
-    pooled = functional.max_pool2d(maps.permute(0, 3, 1, 2), POOL).permute(0, 2, 3, 1)
-    return functional.relu(pooled.reshape(models, items, *pooled.shape[1:]) + biases[:, None, None, None, :])
+    # One grouped convolution. The order of dimensions is that of torch: outputs and channels of all models in one.
+    models, items, height, width, channels = images.shape
+    maps = (
+        kernels.view(models, KERNEL, KERNEL, channels, -1).permute(0, 4, 3, 1, 2).reshape(-1, channels, KERNEL, KERNEL)
+    )
+    values = images.permute(1, 0, 4, 2, 3).reshape(items, -1, height, width)
+    pooled = functional.max_pool2d(functional.conv2d(values, maps, biases.flatten(), groups=models), POOL)
+    return functional.relu(pooled).view(items, models, -1, *pooled.shape[2:]).permute(1, 0, 3, 4, 2)
 
 
 def descend(
@@ -109,7 +109,8 @@ def descend(
     """
     if copies is layers:
         copies = None
-    if copies is not None and layers[0].is_cuda and not training.momentum and not training.proximal_mu:
+    plain = active is None and not training.momentum and not training.proximal_mu
+    if plain and copies is not None and layers[0].is_cuda:
         from turnout.lab.training.learners import gpu_kernels
 
         for layer, gradient, copy in zip(layers, gradients, copies, strict=True):
@@ -157,24 +158,3 @@ class FusedBlock(torch.autograd.Function):
         maps = gpu_kernels.spread(slopes, positions)
         of_images = gpu_kernels.image_gradients(maps, kernels, images, KERNEL)
         return of_images, of_kernels, of_biases
-
-
-class Patches(torch.autograd.Function):
-    """Extracts the patches of a convolution (im2col): (items, rows, columns, row · column · channel)."""
-
-    @staticmethod
-    def forward(ctx: Any, images: Tensor) -> Tensor:
-        """Copies each patch to a row."""
-        ctx.height, ctx.width = images.shape[1:3]
-        return images.unfold(1, KERNEL, 1).unfold(2, KERNEL, 1).permute(0, 1, 2, 4, 5, 3).flatten(3)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        """Sums, for every pixel, the gradients of all patches that contain it."""
-        items, rows, columns, _ = gradients[0].shape
-        parts = gradients[0].reshape(items, rows, columns, KERNEL, KERNEL, -1)
-        images = parts.new_zeros(items, ctx.height, ctx.width, parts.shape[-1])
-        for i in range(KERNEL):
-            for j in range(KERNEL):
-                images[:, i : i + rows, j : j + columns] += parts[:, :, :, i, j]
-        return images

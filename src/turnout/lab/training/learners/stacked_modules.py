@@ -6,27 +6,24 @@ On a GPU one step of all clients is a CUDA graph, which is captured once and rep
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from turnout.errors import SettingError, TrainingError
-from turnout.kernel.arrays import IntArray, as_count
-from turnout.lab.training.learners.base import Cohort, Learner, TrainingResult, held_items
+from turnout.errors import SettingError
+from turnout.kernel.arrays import as_count
+from turnout.lab.training.learners.base import Cohort
 from turnout.lab.training.learners.client_loop import TEST_ITEMS
-from turnout.lab.training.learners.cnn import descend
 from turnout.lab.training.learners.devices import usable_device
 from turnout.lab.training.learners.module_learner import ModuleLearner, measure
 from turnout.lab.training.learners.modules import ModuleLayout, ModuleSpec
-from turnout.log import get_log
+from turnout.lab.training.learners.stacking import StackingLearner, first_line
 
-LOG = get_log("turnout.lab")
 STACK = 64
 MAX_DIFFERENCE = 0.02  # of a trial, relative to how far training moved the weights
 TRIAL_ITEMS = 6
@@ -39,11 +36,8 @@ REASONS = {
 }
 
 
-class StackedModuleLearner(Learner):
-    """Stacks the models of up to `stack` clients and trains them in one computation; more clients need several stacks.
-
-    Clients with different numbers of items are trained on padded batches. The weights are tensors on the device.
-    """
+class StackedModuleLearner(StackingLearner):
+    """Stacks the models of clients, which may be any module that `torch.func.vmap` supports."""
 
     def __init__(
         self,
@@ -68,47 +62,14 @@ class StackedModuleLearner(Learner):
         self.module = spec.build(0)
         self.network = self.layout = ModuleLayout(self.module)
         self.module.to(self.device)
-        self.dtype: torch.dtype = getattr(torch, self.layout.dtype)
+        self.weight_dtype = getattr(torch, self.layout.dtype)
         self.inputs, self.targets = (tensor.to(self.device) for tensor in spec.train_set)
         self._test_set = tuple(tensor.to(self.device) for tensor in spec.test_set)
-        self._stacks: dict[int, _Stack] = {}
+        self.trained, self._stacks = len(self.layout.trained), {}
 
     def initial_weights(self, seed: int) -> Tensor:
         """Returns the weights of a new module; a module that was given, not built, is the same for every seed."""
         return self.loaded(self.spec.initial_weights(seed))
-
-    def train(self, cohorts: Sequence[Cohort]) -> list[TrainingResult]:
-        """Trains the clients of all cohorts in stacks, which may span several cohorts, and averages each cohort."""
-        if not cohorts:
-            return []
-        previous = torch.stack([cohort.weights for cohort in cohorts])
-        owner = np.repeat(np.arange(len(cohorts)), [len(cohort.orders) for cohort in cohorts])
-        orders = [order for cohort in cohorts for order in cohort.orders]
-        shares = np.concatenate([cohort.shares for cohort in cohorts])
-        change, total = torch.zeros_like(previous), previous.new_zeros(len(cohorts), 1)
-        losses, finite = np.full(len(orders), np.nan), np.zeros(len(orders), dtype=np.bool_)
-        self.module.train()
-        for first, slots in self._stack_sizes(len(orders)):
-            clients = slice(first, first + slots)
-            if slots not in self._stacks:
-                self._stacks[slots] = _Stack(self, slots)
-            models, measured = self._stacks[slots].train(previous, owner[clients], orders[clients])
-            is_finite = models.isfinite().all(dim=1) & measured.isfinite()
-            weights = torch.zeros(len(cohorts), len(models), dtype=self.dtype)
-            weights[owner[clients], np.arange(len(models))] = torch.from_numpy(shares[clients]).to(self.dtype)
-            weights = weights.to(self.device) * is_finite
-            moved = models - previous[torch.from_numpy(owner[clients]).to(self.device)]
-            change += weights @ torch.where(is_finite[:, None], moved, 0.0)
-            total += weights.sum(dim=1, keepdim=True)
-            # One transfer from the device for both.
-            both = torch.stack([measured.double(), is_finite.double()]).cpu().numpy()
-            finite[clients] = both[1] > 0
-            losses[clients] = np.where(both[1] > 0, both[0], np.nan)
-        averages = torch.where(total > 0, previous + change / total, previous)
-        return [
-            TrainingResult(averages[index], losses[owner == index], finite[owner == index])
-            for index in range(len(cohorts))
-        ]
 
     def evaluate(self, models: Sequence[Tensor]) -> list[float]:
         """Returns the metric of each model on the test set, one model after the other."""
@@ -124,39 +85,11 @@ class StackedModuleLearner(Learner):
             results.append(correct / targets.numel())
         return results
 
-    def saved(self, weights: Tensor) -> npt.NDArray[np.floating]:
-        """Returns the weights as an array in main memory."""
-        return weights.cpu().numpy().copy()
-
-    def loaded(self, array: npt.ArrayLike) -> Tensor:
-        """Copies saved weights to the device; raises StateError if they do not fit this model."""
-        return torch.tensor(self.layout.check_weights(array), dtype=self.dtype, device=self.device)
-
-    def pool(self, stack: _Stack) -> Any:
-        """Returns the memory that all graphs of this learner share; None before the first, which creates it.
-
-        Torch releases the memory with the last graph, and refuses to use it after that.
-        """
-        graphs = (graph for known in (stack, *self._stacks.values()) for graph in known.captured())
-        return next((graph.pool() for graph in graphs), None)
-
-    def close(self) -> None:
-        """Releases the captured graphs and their memory."""
-        self._stacks.clear()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
-
     def gradients(
         self, layers: Sequence[Tensor], fixed: Sequence[Tensor], items: Tensor, *, padded: bool
     ) -> tuple[tuple[Tensor, ...], Tensor]:
-        """Returns the gradient of each layer, (models, …), and the loss of each model on its batch.
-
-        Args:
-            layers: The trained parameters, stacked.
-            fixed: Parameters and buffers that are not trained, stacked.
-            items: The items of each model, (models, items).
-            padded: Whether items below 0 do not count; the loss must be a mean over items then.
-        """
+        """Returns the gradient of each layer and the loss of each model, by `vmap` over the models."""
+        self.module.train()
         indices = items.clamp(min=0)  # unused slots have items below 0, too
         batch = self.inputs[indices], self.targets[indices]
         compute = vmap(grad_and_value(self._padded_loss if padded else self._loss), randomness="error")
@@ -180,145 +113,6 @@ class StackedModuleLearner(Learner):
         outputs = self._forward(layers, fixed, inputs)
         losses = vmap(lambda output, target: self.spec.loss(output[None], target[None]))(outputs, targets)
         return torch.where(held, losses, 0.0).sum() / held.sum().clamp(min=1)
-
-    def _stack_sizes(self, clients: int) -> Iterator[tuple[int, int]]:
-        """Yields the first client and the number of slots of each stack; with graphs, the smallest power of two."""
-        for first in range(0, clients, self.stack):
-            needed = min(clients - first, self.stack)
-            yield first, min(1 << (needed - 1).bit_length(), self.stack) if self.graphs else needed
-
-
-class _Stack:
-    """A stack with a fixed number of slots; its tensors keep their addresses, as a CUDA graph requires."""
-
-    def __init__(self, learner: StackedModuleLearner, slots: int) -> None:
-        layout, device = learner.layout, learner.device
-        self._learner, self._slots = learner, slots
-        zeros = torch.zeros(slots, layout.parameters, dtype=learner.dtype, device=device)
-        parts = [part.contiguous() for part in layout.split(zeros)]
-        self._layers, self._fixed = parts[: len(layout.trained)], parts[len(layout.trained) :]
-        self._start = [layer.clone() for layer in self._layers]
-        self._momenta = [layer.clone() for layer in self._layers] if learner.training.momentum else []
-        self._total_loss = torch.zeros(slots, dtype=learner.dtype, device=device)
-        self._items: dict[tuple[int, bool], Tensor] = {}
-        self._graphs: dict[tuple[int, bool], torch.cuda.CUDAGraph] = {}
-
-    def train(self, previous: Tensor, owner: IntArray, orders: Sequence[IntArray]) -> tuple[Tensor, Tensor]:
-        """Returns the trained model and the mean loss of each client.
-
-        Args:
-            previous: The start weights of each cohort, (cohorts, parameters).
-            owner: The index of the cohort of each client.
-            orders: The items of each client, (epochs, items).
-        """
-        learner, used = self._learner, len(orders)
-        batches, padded = _batches(orders, learner.training.batch_size)
-        try:
-            self._prepare({(batch.shape[1], padded) for batch in batches})
-            self._load(previous, owner)
-            for length, items in self._on_device(batches):
-                self._step((length, padded), items)
-        except torch.OutOfMemoryError as error:
-            raise TrainingError(
-                f"the device has too little memory for {self._slots} models at once: set a smaller stack"
-            ) from error
-        steps = [sum(-(-len(epoch) // learner.training.batch_size) for epoch in held_items(order)) for order in orders]
-        models = torch.cat([part.flatten(1) for part in (*self._layers, *self._fixed)], dim=1)
-        counts = torch.tensor(steps, dtype=learner.dtype, device=learner.device)
-        return models[:used], self._total_loss[:used] / counts
-
-    def _on_device(self, batches: Sequence[IntArray]) -> Iterator[tuple[int, Tensor]]:
-        """Yields the length and the items of each step, after one transfer for each length; unused slots get −1."""
-        by_length: dict[int, list[IntArray]] = {}
-        for batch in batches:
-            unused = ((0, self._slots - len(batch)), (0, 0))
-            by_length.setdefault(batch.shape[1], []).append(np.pad(batch, unused, constant_values=-1))
-        copied = {
-            length: iter(torch.from_numpy(np.stack(steps)).to(self._learner.device))
-            for length, steps in by_length.items()
-        }
-        for batch in batches:
-            yield batch.shape[1], next(copied[batch.shape[1]])
-
-    def _load(self, previous: Tensor, owner: IntArray) -> None:
-        """Sets the models of all slots; unused slots get the weights of the first cohort."""
-        rows = torch.from_numpy(np.pad(owner, (0, self._slots - len(owner)))).to(previous.device)
-        parts = self._learner.layout.split(previous[rows])
-        for target, part in zip((*self._layers, *self._fixed), parts, strict=True):
-            target.copy_(part)
-        for target, part in zip(self._start, parts, strict=False):
-            target.copy_(part)
-        for target in (*self._momenta, self._total_loss):
-            target.zero_()
-
-    def _prepare(self, shapes: set[tuple[int, bool]]) -> None:
-        """Allocates the items of a step of each shape and captures its graph; both change the models."""
-        for shape in sorted(shapes - set(self._items)):
-            self._items[shape] = torch.zeros(self._slots, shape[0], dtype=torch.int64, device=self._learner.device)
-            if not self._learner.graphs:
-                continue
-            try:
-                self._graphs[shape] = self._captured(shape)
-            except torch.OutOfMemoryError:
-                raise
-            except RuntimeError as error:
-                self._learner.graphs = False
-                LOG.warning(
-                    "the model trains stacked, but without a CUDA graph, which is slower: %s", _first_line(error)
-                )
-
-    def captured(self) -> list[torch.cuda.CUDAGraph]:
-        """Returns the graphs that were captured."""
-        return list(self._graphs.values())
-
-    def _captured(self, shape: tuple[int, bool]) -> torch.cuda.CUDAGraph:
-        """Captures the graph after a warm-up on a side stream, in which libraries allocate their workspaces."""
-        with torch.cuda.device(self._learner.device):
-            side_stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-            side_stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side_stream):
-                self._compute(shape)
-            torch.cuda.current_stream().wait_stream(side_stream)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._learner.pool(self)):
-                self._compute(shape)
-        return graph
-
-    def _step(self, shape: tuple[int, bool], items: Tensor) -> None:
-        self._items[shape].copy_(items)
-        if shape in self._graphs:
-            self._graphs[shape].replay()
-        else:
-            self._compute(shape)
-
-    def _compute(self, shape: tuple[int, bool]) -> None:
-        """Takes one step of gradient descent in every slot; slots without items stay as they are."""
-        learner, items = self._learner, self._items[shape]
-        gradients, losses = learner.gradients(self._layers, self._fixed, items, padded=shape[1])
-        with torch.no_grad():
-            self._total_loss += losses.detach()
-        active = (items >= 0).any(dim=1) if shape[1] else None
-        descend(learner.training, self._layers, self._start, gradients, self._momenta, active=active)
-
-
-def _batches(orders: Sequence[IntArray], batch_size: int) -> tuple[list[IntArray], bool]:
-    """Returns the items of each step, (clients, items), and whether they are padded with −1.
-
-    Clients that hold equally many items need no padding. Otherwise every batch has the full size, and a client whose
-    batches are used up has only −1.
-    """
-    split = [
-        [epoch[first : first + batch_size] for epoch in held_items(order) for first in range(0, len(epoch), batch_size)]
-        for order in orders
-    ]
-    lengths = {tuple(map(len, batches)) for batches in split}
-    if len(lengths) == 1:
-        return [np.stack(step) for step in zip(*split, strict=True)], False
-    padded = np.full((max(map(len, split)), len(orders), batch_size), -1, dtype=np.int64)
-    for client, batches in enumerate(split):
-        for step, items in enumerate(batches):
-            padded[step, client, : len(items)] = items
-    return list(padded), True
 
 
 def stacking_obstacle(spec: ModuleSpec, *, device: str, padded: bool) -> str | None:
@@ -348,7 +142,7 @@ def stacking_obstacle(spec: ModuleSpec, *, device: str, padded: bool) -> str | N
             result = stacked.train([Cohort(stacked.loaded(start), orders, np.ones(2))])[0].weights
     except (RuntimeError, UserWarning) as error:
         known = [reason for text, reason in REASONS.items() if text in str(error)]
-        return known[0] if known else f"torch.func.vmap refuses it: {_first_line(error)}"
+        return known[0] if known else f"torch.func.vmap refuses it: {first_line(error)}"
     moved, apart = np.linalg.norm(expected - start), np.linalg.norm(stacked.saved(result) - expected)
     if not apart <= MAX_DIFFERENCE * moved:
         kind = "padded batches, which clients with different numbers of items need," if padded else "one computation"
@@ -357,7 +151,3 @@ def stacking_obstacle(spec: ModuleSpec, *, device: str, padded: bool) -> str | N
             "output of an item from this item alone"
         )
     return None
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

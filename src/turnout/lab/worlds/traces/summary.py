@@ -32,13 +32,11 @@ def summarise_traces(traces: Traces) -> dict[str, Any]:
 def join_methods(traces: Traces) -> dict[str, str]:
     """Returns how a world with default settings assigns devices and links to the clients."""
     clients = None if traces.availability is None else traces.availability.ids
-    methods = {}
-    for name in ("devices", "links"):
-        part = getattr(traces, name)
-        if part is None:
-            methods[name] = "generated"
-        else:
-            methods[name] = "by id" if clients is not None and covers_ids(clients, part.ids) else "drawn"
+    parts = {"devices": traces.devices, "links": traces.links}
+    methods = {
+        name: "generated" if part is None else "by id" if clients and covers_ids(clients, part.ids) else "drawn"
+        for name, part in parts.items()
+    }
     return {"availability": "generated" if clients is None else "recorded", **methods}
 
 

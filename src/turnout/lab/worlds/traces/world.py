@@ -8,20 +8,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from turnout.errors import SelectionError, SettingError, StateError
+from turnout.errors import SettingError, StateError
 from turnout.kernel.arrays import (
     MAX_TIME,
-    BoolArray,
     FloatArray,
     IntArray,
     as_count,
     as_number,
-    load_array,
     read_only,
     saved_value,
 )
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
-from turnout.lab.worlds.base import World
+from turnout.lab.worlds.base import ColdStartWorld, check_choice, check_round
 from turnout.lab.worlds.distributions import Draws, Quantity
 from turnout.lab.worlds.traces.data import LinkTrace, Traces
 from turnout.lab.worlds.traces.formats.files import read_traces
@@ -34,7 +32,7 @@ from turnout.lab.worlds.traces.summary import ASSUMPTION
 MAX_TRANSFER_SECONDS = 4e3
 
 
-class TraceWorld(World):
+class TraceWorld(ColdStartWorld):
     """Clients with recorded availability, devices and links; parts that were not recorded are generated.
 
     exchange time = download + cold start + computing + upload. The duration of a transfer follows from the recorded
@@ -113,8 +111,7 @@ class TraceWorld(World):
             ("link_clock", link_clock, ("drawn", "recorded")),
             ("offline", offline, ("failed", "late")),
         ):
-            if value not in allowed:
-                raise SettingError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
+            check_choice(name, value, allowed)
         self._clock_follows_rounds = clock == "rounds"
         self._link_clock, self._offline_outcome, self._truth = link_clock, offline, truth
         self._start = as_number("start", start, SettingError, least=0, most=MAX_TIME)
@@ -142,7 +139,7 @@ class TraceWorld(World):
         assert availability is not None
         assert devices is not None
         assert links is not None
-        self._clients = len(availability.ids)
+        super().__init__(len(availability.ids))
         self._shares = availability.shares
         self._presence = Presence(availability, after_end)
         self._down, self._up = Throughput(links, "down"), Throughput(links, "up")
@@ -159,13 +156,7 @@ class TraceWorld(World):
         self._down_noise, self._up_noise = (
             Draws(seed, f"{direction}link", count, "normal") for direction in ("down", "up")
         )
-        self._trained: BoolArray = np.zeros(count, dtype=np.bool_)
         self._now = self._start
-
-    @property
-    def clients(self) -> int:
-        """The number of clients."""
-        return self._clients
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -187,8 +178,7 @@ class TraceWorld(World):
 
     def offer(self, round: int) -> RoundOffer:
         """Returns the clients that are available when the round starts, and their contexts."""
-        if round < 1:
-            raise SettingError(f"round must be at least 1, not {round}")
+        check_round(round)
         start = self._start_of(round)
         rows = np.arange(self._clients)
         positions = self._series_positions(rows, round, start)
@@ -201,14 +191,11 @@ class TraceWorld(World):
 
     def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
         """Lets the selected clients exchange models, and reports their times and outcomes."""
-        chosen = selection.clients
-        if len(chosen) and (chosen.max() >= self._clients or not offer.available[chosen].all()):
-            raise SelectionError(f"round {offer.round}: a selected client is unknown or not available")
+        chosen = self._selected(offer, selection)
         start, contexts = self._start_of(offer.round), offer.contexts[chosen]
         times = self._exchange_times(chosen, offer.round, start, contexts)
         times, outcomes = self._outcomes(times, self._presence.remaining_seconds(chosen, start))
-        self._trained = np.zeros(self._clients, dtype=np.bool_)
-        self._trained[chosen[outcomes != "failed"]] = True
+        self._set_trained(chosen[outcomes != "failed"])
         if (outcomes == "arrived").all():
             report = RoundReport.trusted(offer.round, chosen, contexts, times, offer.available)
         else:
@@ -231,7 +218,7 @@ class TraceWorld(World):
 
     def state(self) -> dict[str, Any]:
         """Returns which clients trained in the last round, the clock, and the fingerprint of the traces."""
-        return {"trained": self._trained.copy(), "now": self._now, "traces": self.fingerprint}
+        return {**super().state(), "now": self._now, "traces": self.fingerprint}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restores the state that `state` returned; rejects the state of a world with other traces."""
@@ -241,7 +228,7 @@ class TraceWorld(World):
                 "give the same files, or start a new run"
             )
         now = as_number("now", saved_value(state, "now"), StateError, least=0)
-        self._trained = load_array(state, "trained", self._trained)
+        super().restore(state)
         self._now = now
 
     def _start_of(self, round: int) -> float:

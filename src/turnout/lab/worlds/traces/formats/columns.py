@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import gzip
 import io
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
 import numpy.typing as npt
 
 from turnout.lab.worlds.traces.data import AvailabilityTrace, DeviceTrace, LinkTrace
-from turnout.lab.worlds.traces.formats.tables import Layout, part_for
+from turnout.lab.worlds.traces.formats.tables import KNOWN_COLUMNS, Layout, part_for
 from turnout.storage.encoding.limits import BoundedReader
 
 Columns: TypeAlias = dict[str, npt.NDArray[Any] | Sequence[Any]]
@@ -27,15 +25,6 @@ ROW_COLUMNS = {
     "devices": ("seconds_per_sample", "score"),
     "links": ("down_mbps", "down_kbps", "up_mbps", "up_kbps", "time"),
 }
-
-
-#: The largest text of a trace file, decompressed. Its rows take about ten times as much memory; larger traces are read
-#: faster as npz.
-MAX_TEXT_BYTES = 1 << 28
-#: The longest line in characters: all rows of a client in JSON lines, such as a million intervals.
-MAX_LINE_LENGTH = 1 << 24
-#: The largest number of lines, which may be empty.
-MAX_LINES = 20_000_000
 
 
 class TraceFormatError(Exception):
@@ -61,12 +50,18 @@ def part_arrays(part: Part) -> dict[str, Any]:
     return {**arrays, "ptr": part.ptr, "time": part.times, "end": part.ends}
 
 
-def detect_part(columns: Mapping[str, Any], names: Sequence[str], kind: str) -> str:
-    """Returns the name of the part that these columns describe."""
+def find_columns(layout: Layout, names: Sequence[str], kind: str) -> tuple[str, dict[str, str]]:
+    """Returns the part that the columns of a file describe, and the name in the file of each standard column."""
+    for column, file_column in layout.columns.items():
+        if file_column not in names:
+            raise TraceFormatError(
+                f"the file has no {file_column!r}, which the layout names for {column!r}; it has {', '.join(names)}"
+            )
+    columns = {name: layout.file_column(name) for name in KNOWN_COLUMNS if layout.file_column(name) in names}
     part = part_for(list(columns))
     if part is None:
         raise TraceFormatError(expected_columns(names, kind), "line 1" if kind == "column" else "")
-    return part
+    return part, columns
 
 
 def expected_columns(names: Sequence[str], kind: str) -> str:
@@ -77,42 +72,9 @@ def expected_columns(names: Sequence[str], kind: str) -> str:
     )
 
 
-def reject_missing_columns(layout: Layout, names: Sequence[str]) -> None:
-    """Rejects a layout that names a column which the file does not have."""
-    for column, file_column in layout.columns.items():
-        if file_column not in names:
-            raise TraceFormatError(
-                f"the file has no {file_column!r}, which the layout names for {column!r}; it has {', '.join(names)}"
-            )
-
-
 def generated_ids(part: str, count: int) -> list[str]:
     """Returns ids for a part without ids; the prefix differs between parts, so that no ids match by coincidence."""
     return [f"{ID_PREFIXES[part]}-{number}" for number in range(count)]
-
-
-def read_lines(path: Path) -> Iterator[str]:
-    """Yields the lines of a file, decompressed if its name ends in .gz, without reading all of it at once."""
-    number = 0
-    try:
-        with open_text(path, MAX_TEXT_BYTES) as text:
-            while line := text.readline(MAX_LINE_LENGTH + 1):
-                if len(line) > MAX_LINE_LENGTH:
-                    raise TraceFormatError(
-                        f"a line must have at most {MAX_LINE_LENGTH:,} characters, got more: write an npz file",
-                        f"line {number + 1}",
-                    )
-                number += 1
-                if number > MAX_LINES:
-                    raise TraceFormatError(f"a file must have at most {MAX_LINES:,} lines, got more: write an npz file")
-                yield line
-    except UnicodeDecodeError as error:
-        line_in_chunk = error.object.count(b"\n", 0, error.start)
-        raise TraceFormatError("the file is not UTF-8 text", f"line {number + 1 + line_in_chunk}") from error
-    except zlib.error as error:
-        raise TraceFormatError(f"the file is damaged: {error}") from error
-    except ValueError as error:
-        raise TraceFormatError(str(error)) from error
 
 
 @contextmanager
@@ -123,10 +85,3 @@ def open_text(path: Path, most: int) -> Iterator[io.TextIOWrapper]:
         bounded = io.BufferedReader(BoundedReader(content, most))  # type: ignore[arg-type]
         with io.TextIOWrapper(bounded, encoding="utf-8-sig", newline="\n") as text:
             yield text
-
-
-def as_plain_values(values: npt.NDArray[Any] | Sequence[Any]) -> list[Any]:
-    """Returns Python numbers, integral ones as integers; reading them back gives the same values."""
-    if not isinstance(values, np.ndarray):
-        return list(values)
-    return [int(value) if value.is_integer() else value for value in values.tolist()]

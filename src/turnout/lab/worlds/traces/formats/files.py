@@ -1,4 +1,4 @@
-"""Trace files: CSV, JSON lines, npz without pickle, and FedScale's records as JSON.
+"""Trace files: CSV, npz without pickle, and FedScale's records as JSON.
 
 Each reader produces the same rows, which `tables` validates; docs/traces.md specifies the formats and rules.
 """
@@ -14,7 +14,7 @@ from turnout.errors import DatasetError, SettingError
 from turnout.lab.worlds.traces.data import Traces
 from turnout.lab.worlds.traces.formats.columns import TraceFormatError
 from turnout.lab.worlds.traces.formats.csv import read_csv, write_csv
-from turnout.lab.worlds.traces.formats.jsonl import read_fedscale, read_jsonl, write_jsonl
+from turnout.lab.worlds.traces.formats.fedscale import read_fedscale
 from turnout.lab.worlds.traces.formats.npz import read_npz, write_npz
 from turnout.lab.worlds.traces.formats.tables import Layout, Problem, build_traces
 from turnout.storage.files.atomic import atomic_write
@@ -22,7 +22,7 @@ from turnout.storage.files.identify import not_a
 
 #: The largest number of problems that are listed: a file with more is of another kind, or made to fill the memory.
 MAX_PROBLEMS = 10_000
-FORMATS = (".csv", ".jsonl", ".npz", ".json")
+READERS = {".csv": read_csv, ".json": read_fedscale, ".npz": read_npz}
 
 
 def read_traces(*paths: str | Path, layout: Layout | None = None) -> Traces:
@@ -43,9 +43,8 @@ def check_traces(path: str | Path, *, layout: Layout | None = None) -> tuple[Tra
     """Returns the valid rows of a file and a list of all its problems."""
     path, layout = Path(path), layout or Layout()
     problems = _Problems()
-    read = {".csv": read_csv, ".jsonl": read_jsonl, ".json": read_fedscale, ".npz": read_npz}
     try:
-        parts = read[trace_format(path)](path, layout, problems)
+        parts = READERS[trace_format(path)](path, layout, problems)
         traces = build_traces(parts, layout, problems)
         if not problems and not any(part.ids for part in traces.parts.values()):
             raise TraceFormatError("the file holds no clients")
@@ -65,14 +64,13 @@ def write_traces(traces: Traces, path: str | Path) -> None:
         raise SettingError("there is nothing to write: the traces have no parts")
     kind = trace_format(path)
     if kind == ".json":
-        raise SettingError(f"{path}: FedScale's format can be read, but not written; write .csv, .jsonl or .npz")
+        raise SettingError(f"{path}: FedScale's format can be read, but not written; write .csv or .npz")
     if kind == ".csv" and len(traces.parts) > 1:
         raise SettingError(
             f"{path}: a CSV file holds one part, but there are {', '.join(traces.parts)}: write each part to its own "
-            "file, or write .jsonl or .npz"
+            "file, or write .npz"
         )
-    write = {".csv": write_csv, ".jsonl": write_jsonl, ".npz": write_npz}
-    data = write[kind](traces)
+    data = write_csv(traces) if kind == ".csv" else write_npz(traces)
     if path.suffix == ".gz":
         data = gzip.compress(data, mtime=0)
     with atomic_write(path) as file:
@@ -80,12 +78,12 @@ def write_traces(traces: Traces, path: str | Path) -> None:
 
 
 def trace_format(path: Path) -> str:
-    """Returns the format by the file name: .csv, .jsonl or .json, each optionally with .gz, or .npz."""
+    """Returns the format by the file name: .csv or .json, each optionally with .gz, or .npz."""
     suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
-    if suffix not in FORMATS or (suffix == ".npz" and path.suffix == ".gz"):
+    if suffix not in READERS or (suffix == ".npz" and path.suffix == ".gz"):
         raise SettingError(
-            f"{not_a(path, 'a trace file') or path}: the name of a trace file must end in .csv, .jsonl, .json (each "
-            "also .gz) or .npz"
+            f"{not_a(path, 'a trace file') or path}: the name of a trace file must end in .csv, .json (both also "
+            ".gz) or .npz"
         )
     return suffix
 

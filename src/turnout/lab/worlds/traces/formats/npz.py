@@ -16,11 +16,10 @@ from turnout.lab.worlds.traces.formats.columns import (
     ROW_COLUMNS,
     Columns,
     TraceFormatError,
-    detect_part,
     expected_columns,
+    find_columns,
     generated_ids,
     part_arrays,
-    reject_missing_columns,
 )
 from turnout.lab.worlds.traces.formats.tables import KNOWN_COLUMNS, Layout, Problem, Rows, part_for
 from turnout.storage.encoding.limits import read_npz as load_npz
@@ -42,13 +41,8 @@ def read_npz(path: Path, layout: Layout, problems: list[Problem]) -> dict[str, R
         if dot and part in PARTS and column in KNOWN_COLUMNS:
             sections.setdefault(part, {})[column] = array
     if not sections:
-        reject_missing_columns(layout, list(arrays))
-        columns = {
-            column: arrays[layout.file_column(column)]
-            for column in KNOWN_COLUMNS
-            if layout.file_column(column) in arrays
-        }
-        sections = {detect_part(columns, list(arrays), "array"): columns}
+        part, names = find_columns(layout, list(arrays), "array")
+        sections = {part: {column: arrays[name] for column, name in names.items()}}
     return {part: _read_part(path, part, columns, problems) for part, columns in sections.items()}
 
 
