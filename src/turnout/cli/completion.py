@@ -39,7 +39,7 @@ def complete_worlds(incomplete: str) -> list[str]:
     """Completes a setting of the world: its name, or a setting of the paper's world."""
     from turnout.lab.worlds.registry import REGISTRY, world_names, world_settings
 
-    settings = [f"{name}=" for name in world_settings(REGISTRY.get("paper"))[0]]
+    settings = [f"{name}=" for name in world_settings(REGISTRY.get("paper"))]
     return starting([*(f"name={name}" for name in world_names()), *settings], incomplete)
 
 

@@ -51,8 +51,8 @@ def played(
         out: The folder for the results of the command, which is created.
     """
     # The commands start faster without these.
+    from turnout.lab.training.batched import Watchers
     from turnout.lab.training.distributed import check_device, play_plans, trains
-    from turnout.lab.training.progress import Watchers
 
     plans = [plan for by_seed in named.values() for plan in by_seed]
     check_device(plans, machines.device)
