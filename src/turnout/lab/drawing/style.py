@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
@@ -20,6 +20,7 @@ from turnout.lab.drawing.palette import Style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 STYLE = {
@@ -86,6 +87,30 @@ def curve(
     if band is not None:
         low, high = np.maximum(mean - band, limits[0]), np.minimum(mean + band, limits[1])
         axes.fill_between(x, low, high, color=style.colour, alpha=0.18 if strong else 0.1, linewidth=0)
+
+
+def points(axes: Axes, x: Any, y: Any, style: Style, *, filled: bool = True, **options: Any) -> None:
+    """Draws points with error bars, as `Axes.errorbar` does with these options; hollow ones unless they are filled."""
+    axes.errorbar(
+        x,
+        y,
+        color=style.colour,
+        marker=style.marker,
+        markerfacecolor=style.colour if filled else "white",
+        **{"markersize": 4, "elinewidth": 0.8, **options},
+    )
+
+
+def note(axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **options: Any) -> None:
+    """Writes a small text beside a point, at an offset in points."""
+    axes.annotate(text, at, xytext=offset, textcoords="offset points", **{"fontsize": 9, **options})
+
+
+def set_ticks(axis: Axis, ticks: Iterable[float], low: float, high: float) -> None:
+    """Writes only the ticks of an axis that lie in a range, as plain numbers, and removes the minor ones."""
+    shown = [tick for tick in ticks if low <= tick <= high]
+    axis.set_ticks(shown, labels=[f"{tick:g}".replace("-", "−") for tick in shown])
+    axis.set_ticks([], minor=True)
 
 
 def legend_outside(drawn: Figure, axes: Axes, *, columns: int | None = None) -> None:
