@@ -12,9 +12,9 @@ from rich.table import Table
 from turnout.cli.completion import complete_datasets, complete_experiments
 from turnout.cli.lab.plans import AddressOption, BackendOption
 from turnout.cli.lab.playing import Machines, played
-from turnout.cli.options import DeviceOption, JsonOption, WorkersOption, print_json
+from turnout.cli.options import DeviceOption, JsonOption, WorkersOption, make_table, print_json
 from turnout.lab.studies.catalogue import EXPERIMENTS, GROUPS, find_experiments
-from turnout.lab.studies.framework.reproduce import Result, claims_of, plans_of, verdict_counts, write_results
+from turnout.lab.studies.framework.reproduce import Result, claims_of, plans_of, verdict_summary, write_results
 from turnout.lab.studies.framework.reproduce import reproduce as reproduced
 from turnout.lab.studies.paper.accuracy import TASKS
 
@@ -72,16 +72,14 @@ def reproduce(
         return
     console = Console()
     console.print(_claims_table(results))
-    counts = verdict_counts(claim for result in results for claim in result.findings.claims)
-    summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-    console.print(f"Claims: {summary}. Figures, data and claims are in {out}/", highlight=False)
+    console.print(f"Claims: {verdict_summary(results)}. Figures, data and claims are in {out}/", highlight=False)
 
 
 def _claims_table(results: list[Result]) -> Table:
     """Returns a table of all claims with their verdicts and numbers."""
-    table = Table(show_lines=True)
-    for heading in ("experiment", "verdict", "claim and its numbers"):
-        table.add_column(heading, no_wrap=heading == "verdict")
+    table = make_table("experiment", "verdict", "claim and its numbers")
+    table.show_lines = True
+    table.columns[1].no_wrap = True
     for result in results:
         for claim in result.findings.claims:
             numbers = " · ".join(f"{name}: {value}" for name, value in claim.numbers.items())

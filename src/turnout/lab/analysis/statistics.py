@@ -144,8 +144,3 @@ def student_t(confidence: float, freedom: int) -> float:
     while low < (middle := (low + high) / 2) < high:
         low, high = (middle, high) if probability_within(middle) < confidence else (low, middle)
     return math.sqrt(freedom) * math.tan(high)
-
-
-def mean_or_nan(values: npt.NDArray[np.float64 | np.bool_]) -> float:
-    """Returns the mean, or NaN for an empty array."""
-    return float(values.mean()) if values.size else math.nan

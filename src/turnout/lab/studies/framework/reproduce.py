@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from turnout.lab.drawing import style
 from turnout.lab.runs.executors import Executor
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.store import RunStore
 from turnout.lab.runs.sweep import StoredWatcher
-from turnout.lab.studies.framework.claims import Claim
+from turnout.lab.studies.framework.claims import Verdict
 from turnout.lab.studies.framework.experiment import Experiment, Findings, Runs
 from turnout.lab.tables import as_csv, write_text
 from turnout.lab.training.distributed import check_device, play_plans
@@ -96,9 +97,7 @@ def claims_of(results: Sequence[Result]) -> list[dict[str, Any]]:
     ]
 
 
-def verdict_counts(claims: Iterable[Claim]) -> dict[str, int]:
-    """Counts the claims by verdict."""
-    counts = {"holds": 0, "does not hold": 0, "not decided": 0}
-    for claim in claims:
-        counts[claim.verdict] += 1
-    return counts
+def verdict_summary(results: Sequence[Result]) -> str:
+    """Returns how many claims have each verdict, in words."""
+    counts = Counter(claim.verdict for result in results for claim in result.findings.claims)
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in get_args(Verdict) if counts[verdict])

@@ -106,8 +106,8 @@ def _draw_measures(suite: Suite, table: Table) -> Figure:
         for axes, name in zip(panels, measures, strict=True):
             means, bands = _column(table, name), _column(table, f"{name}_band")
             for number, style in _styles(table):
-                look = {"filled": bool(front[number]), "markersize": 5, "elinewidth": 1}
-                points(axes, means[number], heights[number], style, xerr=bands[number], **look)
+                mean, band, filled = means[number], bands[number], bool(front[number])
+                points(axes, mean, heights[number], style, filled=filled, xerr=band, markersize=5, elinewidth=1)
             heading, unit = HEADINGS[name]
             axes.set_title(heading, fontsize=10)
             axes.set_xlabel(unit, fontsize=9)
@@ -148,9 +148,9 @@ def _draw_legend(drawn: Figure, table: Table) -> None:
 
     labels, front, entries = _text(table, "contender"), _front(table), []
     for number, style in _styles(table):
-        look = {"color": style.colour, "markerfacecolor": style.colour if front[number] else "white"}
-        label = f"{number + 1}  {labels[number]}"
-        entries.append(Line2D([], [], linestyle="", marker=style.marker, markersize=5, label=label, **look))
+        entry = Line2D([], [], linestyle="", marker=style.marker, markersize=5, color=style.colour)
+        entry.set(label=f"{number + 1}  {labels[number]}", markerfacecolor=style.colour if front[number] else "white")
+        entries.append(entry)
     drawn.legend(
         handles=entries, loc="outside right center", fontsize=8, handlelength=1, handletextpad=0.3, labelspacing=0.25
     )
