@@ -11,10 +11,9 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from turnout.cli.lab.judging import status_cell
-from turnout.cli.options import JsonOption, SeedsOption, WorkersOption, print_json, progress_bar
+from turnout.cli.options import JsonOption, SeedsOption, WorkersOption, make_table, print_json, progress_bar
 from turnout.kernel.certificate import DEFAULT_TOLERANCE
 from turnout.lab.analysis.judging import JudgedPromise, Judgement, worst_of
 from turnout.lab.analysis.statistics import UNIT_RANGE, format_interval, mean_confidence_interval
@@ -118,11 +117,10 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def _print_table(rows: list[dict[str, Any]], seeds: int, rounds: int) -> None:
-    table = Table(title=f"{rounds} rounds (simulated), 40 clients, 8 per round, mean of {seeds} seeds")
-    for heading in HEADINGS:
-        text = heading in ("policy", "status")
-        longest = max(map(len, heading.split()))
-        table.add_column(heading, justify="left" if text else "right", no_wrap=text, min_width=longest)
+    headings = [heading if heading in ("policy", "status") else f"{heading}>" for heading in HEADINGS]
+    table = make_table(*headings, title=f"{rounds} rounds (simulated), 40 clients, 8 per round, mean of {seeds} seeds")
+    for heading, column in zip(headings, table.columns, strict=True):
+        column.no_wrap, column.min_width = not heading.endswith(">"), max(map(len, heading.strip(">").split()))
     for row in rows:
         table.add_row(*_cells(row))
     console = Console()

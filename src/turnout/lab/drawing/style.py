@@ -135,7 +135,7 @@ def patient() -> Iterator[None]:
         yield
 
 
-def save_as(drawn: Figure, path: Path) -> None:
+def save_as(drawn: Figure, path: Path) -> Path:
     """Writes the figure to a file; the suffix of the path determines the format."""
     try:
         with _matplotlib()[0].rc_context(STYLE), patient():
@@ -145,19 +145,16 @@ def save_as(drawn: Figure, path: Path) -> None:
                 drawn.savefig(path)
     except (OSError, ValueError) as error:
         raise SettingError(f"cannot draw into {path}: {error}") from error
+    return path
 
 
 def save(drawn: Figure, folder: Path, name: str) -> list[Path]:
     """Writes the figure as SVG and PNG, and returns their paths."""
-    paths = [folder / f"{name}.svg", folder / f"{name}.png"]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        paths[0].write_text(as_svg(drawn), encoding="utf-8")
-        with patient():
-            drawn.savefig(paths[1])
     except OSError as error:
         raise SettingError(f"cannot write figures into {folder}: {error.strerror or error}") from error
-    return paths
+    return [save_as(drawn, folder / f"{name}{suffix}") for suffix in (".svg", ".png")]
 
 
 def as_svg(drawn: Figure) -> str:
