@@ -47,16 +47,6 @@ def test_the_bound_equals_the_formula_of_the_theorem() -> None:
     assert bound[0] == pytest.approx(31.18174, abs=1e-5)
 
 
-def test_the_bound_is_vectorised_over_rounds() -> None:
-    def bound(rounds: int | list[int]) -> FloatArray:
-        return regret_bound(rounds, clients=4, guaranteed_rate="1/4", speed_weight=5, **PAPER)
-
-    bounds = bound([1, 10, 500])
-    assert bounds.shape == (3,)
-    assert bound(10).shape == ()
-    assert bounds.tolist() == [bound(1), bound(10), bound(500)]
-
-
 def test_in_the_long_run_only_the_cost_of_fairness_remains() -> None:
     def bound(rounds: float, speed_weight: float) -> float:
         return float(regret_bound(rounds, clients=40, guaranteed_rate=0.15, speed_weight=speed_weight, **PAPER))

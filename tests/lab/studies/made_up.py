@@ -1,4 +1,4 @@
-"""Made-up runs and groups, for verdicts that hold, fail and stay undecided."""
+"""Played and made-up runs, and groups for verdicts that hold, fail and stay undecided."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 
 from turnout.kernel.arrays import FloatArray
-from turnout.lab import RoundColumns
+from turnout.lab import RoundColumns, RunStore
 from turnout.lab.studies.framework.claims import Group
+from turnout.lab.studies.framework.experiment import Experiment
+from turnout.lab.studies.framework.reproduce import Result, compute_results, plans_of
+from turnout.lab.training.distributed import play_plans
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "not decided"
 #: Differences between seeds that cancel in paired comparisons.
@@ -33,6 +36,14 @@ def columns(cohorts: Sequence[Sequence[int]], times: Sequence[float], clients: i
         exchange_times=np.repeat(times, sizes),
         **more,
     )
+
+
+def reproduce(
+    experiments: Sequence[Experiment], store: RunStore, *, seeds: int, rounds: int, **options: Any
+) -> list[Result]:
+    """Plays the runs that a store lacks, and computes the findings."""
+    play_plans(plans_of(experiments, seeds, rounds), store, **options)
+    return compute_results(experiments, store, seeds=seeds, rounds=rounds)
 
 
 class MadeUpRuns:

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lab.studies.made_up import reproduce
 from lab.studies.stored import RESULTS
 from turnout.errors import SettingError
 from turnout.kernel.fairness import FairnessQueues
@@ -19,7 +20,7 @@ from turnout.lab.studies.catalogue import EXPERIMENTS, GROUPS, find_experiments
 from turnout.lab.studies.framework.claims import Claim
 from turnout.lab.studies.framework.experiment import Findings, Runs
 from turnout.lab.studies.framework.report import render_report
-from turnout.lab.studies.framework.reproduce import Result, plans_of, reproduce, verdict_summary, write_results
+from turnout.lab.studies.framework.reproduce import Result, plans_of, verdict_summary, write_results
 from turnout.lab.studies.paper.comparison import Queues, weight_label
 
 SEEDS, ROUNDS = 2, 40

@@ -26,7 +26,7 @@ from turnout.cli.options import (
 )
 from turnout.counting import counted
 from turnout.lab.analysis.statistics import UNIT_RANGE, format_interval
-from turnout.lab.studies.framework.reproduce import reproduce
+from turnout.lab.studies.framework.reproduce import compute_results
 from turnout.lab.studies.leaderboard.choosing_cost import choosing_costs
 from turnout.lab.studies.leaderboard.contenders import FED_BUFF
 from turnout.lab.studies.leaderboard.leaderboard import Leaderboard, as_json, with_costs, write_leaderboard
@@ -103,7 +103,7 @@ def leaderboard(
     for plans in chosen.plans(1, rounds).values():
         plans[0].start()  # reports invalid settings before the first round
     with played(board.plans(seeds, rounds), store, Machines(workers, device), Tracks(track), out=out) as opened:
-        findings = reproduce([board], opened, seeds=seeds, rounds=rounds)[0].findings
+        findings = compute_results([board], opened, seeds=seeds, rounds=rounds)[0].findings
     if chosen.slots is None:
         with progress_bar() as progress:
             timing = progress.add_task("Measuring the CPU time of policies", total=None)

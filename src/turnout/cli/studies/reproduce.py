@@ -14,8 +14,14 @@ from turnout.cli.lab.plans import AddressOption, BackendOption
 from turnout.cli.lab.playing import Machines, played
 from turnout.cli.options import DeviceOption, JsonOption, WorkersOption, make_table, print_json
 from turnout.lab.studies.catalogue import EXPERIMENTS, GROUPS, find_experiments
-from turnout.lab.studies.framework.reproduce import Result, claims_of, plans_of, verdict_summary, write_results
-from turnout.lab.studies.framework.reproduce import reproduce as reproduced
+from turnout.lab.studies.framework.reproduce import (
+    Result,
+    claims_of,
+    compute_results,
+    plans_of,
+    verdict_summary,
+    write_results,
+)
 from turnout.lab.studies.paper.accuracy import TASKS
 
 COLOURS = {"holds": "green", "does not hold": "red", "not decided": "yellow"}
@@ -65,7 +71,7 @@ def reproduce(
     experiments = find_experiments(name, dataset or ())
     plans = plans_of(experiments, seeds, rounds)
     with played({name: plans}, store, Machines(workers, device, backend, address), out=out) as opened:
-        results = reproduced(experiments, opened, seeds=seeds, rounds=rounds)
+        results = compute_results(experiments, opened, seeds=seeds, rounds=rounds)
     written = write_results(results, out)
     if json:
         print_json({"claims": claims_of(results), "files": [str(path) for path in written]})

@@ -2,18 +2,17 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.studies.made_up import reproduce
 from turnout.errors import SettingError, TurnoutError
 from turnout.lab import RoundColumns, RunStore, play
 from turnout.lab.analysis.metrics import available_rates, jain_index, replayed_estimates
@@ -21,7 +20,6 @@ from turnout.lab.analysis.statistics import mean_confidence_interval
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.sweep import play_plan
 from turnout.lab.studies.framework.experiment import Findings, Runs
-from turnout.lab.studies.framework.reproduce import reproduce
 from turnout.lab.studies.leaderboard import leaderboard
 from turnout.lab.studies.leaderboard.choosing_cost import choosing_costs
 from turnout.lab.studies.leaderboard.contenders import FED_BUFF
@@ -354,25 +352,6 @@ def test_forecasts_have_one_row_per_variant_and_one_for_the_truth(played: dict[s
 
 
 # Playing and writing
-
-
-def test_stored_runs_are_not_played_again(played: dict[str, RunFigures], monkeypatch: pytest.MonkeyPatch) -> None:
-    suite = played["numerical"]
-
-    def never(*_: Any) -> None:
-        raise AssertionError("played again")
-
-    monkeypatch.setattr(sys.modules["turnout.lab.runs.sweep"], "play_plan", never)
-    (again,) = reproduce([suite.board], suite.store, seeds=2, rounds=suite.rounds, workers=1)
-    assert rows_of(again.findings.tables["leaderboard"]) == list(suite.rows.values())
-    with pytest.raises(AssertionError, match="played again"):
-        reproduce([suite.board], suite.store, seeds=3, rounds=suite.rounds, workers=1)
-
-
-def test_findings_of_missing_runs_are_rejected(played: dict[str, RunFigures]) -> None:
-    suite = played["numerical"]
-    with pytest.raises(SettingError, match="not in the store: play it first"):
-        suite.board.findings(Runs(suite.board.plans(2, 7), suite.store))
 
 
 def test_costs_are_measured_for_every_contender_and_added_to_the_table(played: dict[str, RunFigures]) -> None:

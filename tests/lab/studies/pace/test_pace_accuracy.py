@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab.studies.made_up import reproduce
 from turnout.lab import RunStore
 from turnout.lab.analysis.learning_curves import LearningCurve
 from turnout.lab.studies.catalogue import GROUPS, find_experiments
 from turnout.lab.studies.framework.experiment import Runs
-from turnout.lab.studies.framework.reproduce import reproduce
 from turnout.lab.studies.leaderboard.leaderboard import rows_of
 from turnout.lab.studies.pace.accuracy import FAST, PACE, SLOW, PaceExperiment, PaceRounds, PaceTime
 

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab.studies.made_up import reproduce
 from turnout.errors import SettingError
 from turnout.lab import RunStore
 from turnout.lab.analysis.learning_curves import LearningCurve
 from turnout.lab.studies.catalogue import GROUPS, find_experiments
 from turnout.lab.studies.framework.claims import Claim
 from turnout.lab.studies.framework.experiment import Findings
-from turnout.lab.studies.framework.reproduce import plans_of, reproduce
+from turnout.lab.studies.framework.reproduce import plans_of
 from turnout.lab.studies.paper.accuracy import (
     GAMMAS,
     TASKS,
@@ -376,13 +377,6 @@ def test_datasets_are_selected_by_name_without_repetitions() -> None:
         find_experiments("queues", ["digits"])
     with pytest.raises(SettingError, match="overview trains no model"):
         find_experiments("numerical", ["digits"])
-
-
-def test_a_device_is_rejected_without_training(tmp_path: Path) -> None:
-    with RunStore(tmp_path / "runs.turnout") as store:
-        with pytest.raises(SettingError, match="these runs train no model: the device must be cpu, not cuda"):
-            reproduce(find_experiments("queues"), store, seeds=1, rounds=10, device="cuda")
-        assert store.find(plans_of(find_experiments("queues"), 1, 10)[0].key) is None
 
 
 def test_the_digits_are_learned_and_stored_runs_are_not_played_again(tmp_path: Path) -> None:
