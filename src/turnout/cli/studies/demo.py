@@ -17,8 +17,8 @@ from turnout.cli.options import JsonOption, SeedsOption, WorkersOption, make_tab
 from turnout.kernel.certificate import DEFAULT_TOLERANCE
 from turnout.lab.analysis.judging import JudgedPromise, Judgement, worst_of
 from turnout.lab.analysis.statistics import UNIT_RANGE, format_interval, mean_confidence_interval
-from turnout.lab.runs.store import RunStore
 from turnout.lab.studies.framework.conclusion import Contender, conclude
+from turnout.lab.studies.framework.experiment import Runs
 from turnout.lab.studies.framework.reproduce import compute_results, plans_of
 from turnout.lab.studies.paper.comparison import RATE, PullRecord, Queues, TrainingTime
 from turnout.lab.studies.promise_comparison import LABELS, PromiseComparison
@@ -56,7 +56,8 @@ def demo(
     experiments = [PromiseComparison(), TrainingTime(), Queues(), PullRecord()]
     with played({"demo": plans_of(experiments, seeds, rounds)}, None, Machines(workers)) as store:
         compared = experiments[0].plans(seeds, rounds)
-        judged = {label: [_judge(store, plan.key) for plan in compared[label]] for label in LABELS}
+        runs = Runs(compared, store)
+        judged = {label: [PROMISE.judge(columns, DEFAULT_TOLERANCE) for columns in runs.of(label)] for label in LABELS}
         rows = _rows(judged)
         drawn = importlib.util.find_spec("matplotlib") is not None
         if drawn:
@@ -92,12 +93,6 @@ def _rows(judged: Mapping[str, Sequence[Judgement]]) -> list[dict[str, Any]]:
         }
         for label, runs in judged.items()
     ]
-
-
-def _judge(store: RunStore, key: str) -> Judgement:
-    info = store.find(key)
-    assert info is not None, "the sweep has written every plan"
-    return PROMISE.judge(store.columns(info.id), DEFAULT_TOLERANCE)
 
 
 def _cells(row: dict[str, Any]) -> list[str]:
