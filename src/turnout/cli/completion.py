@@ -50,10 +50,9 @@ def complete_settings(incomplete: str) -> list[str]:
 
 def complete_suites(incomplete: str) -> list[str]:
     """Completes the name of a suite."""
-    from turnout.lab.studies.leaderboard.slots import SLOT_SUITES
     from turnout.lab.studies.leaderboard.suites import SUITES
 
-    return starting([*SUITES, *SLOT_SUITES], incomplete)
+    return starting(SUITES, incomplete)
 
 
 def complete_experiments(incomplete: str) -> list[str]:

@@ -28,14 +28,12 @@ def fields_of_records(records: Sequence[RoundRecord], *, clients: int) -> Fields
     """Returns the fields of `RoundColumns` for these rounds, with rows in the order of each selection."""
     reports = [record.report for record in records]
     counts = _cohort_sizes(records)
-    contexts, widths = _concatenate_contexts([report.contexts for report in reports], counts)
     fields: Fields = {
         "clients": clients,
         "rounds": np.array([report.round for report in reports], dtype=np.int64),
         "starts": starts_of(counts),
         "chosen": _concatenate([record.selection.clients for record in records], np.int64),
-        "contexts": contexts,
-        "widths": widths,
+        "contexts": _concatenate_contexts([report.contexts for report in reports], counts),
         "exchange_times": _concatenate([report.exchange_times for report in reports], np.float64),
         "late": {report.round: report.late_arrivals for report in reports if report.late_arrivals is not None},
         "absent": {},
@@ -62,20 +60,13 @@ def starts_of(counts: npt.ArrayLike) -> IntArray:
     return np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
 
 
-def common_width(widths: IntArray, counts: IntArray) -> tuple[int, IntArray | None]:
-    """Returns the number of features of all contexts.
-
-    A round without clients may have contexts with another number of features; in that case the numbers of all rounds
-    are returned as well.
-    """
-    if not len(widths):
-        return 0, None
-    nonempty = widths[counts > 0]
-    width = int(nonempty[0] if len(nonempty) else widths[0])
-    if (nonempty != width).any():
-        other = int(nonempty[nonempty != width][0])
+def common_width(widths: Sequence[int], counts: Sequence[int]) -> int:
+    """Returns the number of features of all contexts; those without clients do not count."""
+    used = dict.fromkeys(width for width, count in zip(widths, counts, strict=True) if count)
+    if len(used) > 1:
+        width, other, *_ = used
         raise StoreError(f"contexts have {width} features in one round and {other} in another: keep them in two runs")
-    return width, (widths if (widths != width).any() else None)
+    return next(iter(used or widths), 0)
 
 
 def _cohort_sizes(records: Sequence[RoundRecord]) -> IntArray:
@@ -94,11 +85,9 @@ def _availability(records: Sequence[RoundRecord], clients: int) -> list[BoolArra
     return availability
 
 
-def _concatenate_contexts(contexts: Sequence[FloatArray], counts: IntArray) -> tuple[FloatArray, IntArray | None]:
-    widths = np.array([rows.shape[1] for rows in contexts], dtype=np.int64)
-    width, different_widths = common_width(widths, counts)
-    compatible = [rows for rows in contexts if rows.shape[1] == width]
-    return (np.concatenate(compatible) if compatible else np.empty((0, width))), different_widths
+def _concatenate_contexts(contexts: Sequence[FloatArray], counts: IntArray) -> FloatArray:
+    width = common_width([rows.shape[1] for rows in contexts], counts.tolist())
+    return np.concatenate([np.empty((0, width)), *(rows for rows in contexts if len(rows))])
 
 
 def _concatenate(arrays: Sequence[Array], dtype: npt.DTypeLike) -> Array:

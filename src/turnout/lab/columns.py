@@ -39,7 +39,6 @@ _DTYPES: Mapping[str, Any] = {
     "outcomes": np.uint8,
     "losses": np.float64,
     "report_rows": np.int64,
-    "widths": np.int64,
 }
 #: Keys of the stored format that differ from the field names; they must never change.
 _STORED_KEYS: Mapping[str, str] = {"report_rows": "told"}
@@ -69,8 +68,6 @@ class RoundColumns:
             (such as "losses" or "metrics.accuracy"). The column holds a fill value there: NaN, "arrived" or true.
         report_rows: The row that each entry of the reports belongs to; None if all reports have the order of their
             selections.
-        widths: The number of features of each round's contexts; None if it is the same for all rounds. Only rounds
-            without clients may differ from the others.
     """
 
     clients: int
@@ -88,7 +85,6 @@ class RoundColumns:
     late: Mapping[int, LateArrivals] = field(default_factory=dict)
     absent: Mapping[str, BoolArray] = field(default_factory=dict)
     report_rows: IntArray | None = None
-    widths: IntArray | None = None
 
     def __post_init__(self) -> None:
         self._set("clients", as_count("clients", self.clients, StoreError))
@@ -125,7 +121,10 @@ class RoundColumns:
         return nonempty[0] if len(nonempty) == 1 else cls(**_fields_of_parts(nonempty))
 
     def records(self) -> Iterator[RoundRecord]:
-        """Iterates over the rounds, which are bit-for-bit equal to the records that the columns were made from."""
+        """Iterates over the rounds, which are bit-for-bit equal to the records that the columns were made from.
+
+        Only the contexts of a round without clients, an empty array, have as many features as the other rounds.
+        """
         return map(RoundRecord, self._selections(), self._reports())
 
     def to_bytes(self) -> bytes:
@@ -156,11 +155,11 @@ class RoundColumns:
             fields: dict[str, Any] = {name: arrays[key] for name, key in keys.items() if key in arrays}
             fields["clients"] = check_clients(header["clients"])
             if "available" in fields:
-                fields["available"] = _unpack_bits(fields["available"], header["clients"])
+                fields["available"] = unpack_mask(fields["available"], header["clients"])
             for attribute in (*NAMED_COLUMNS, "absent"):
                 names = header[attribute]
                 fields[attribute] = {name: arrays[f"{attribute}.{index}"] for index, name in enumerate(names)}
-            fields["absent"] = {name: _unpack_bits(mask, header["rounds"]) for name, mask in fields["absent"].items()}
+            fields["absent"] = {name: unpack_mask(mask, header["rounds"]) for name, mask in fields["absent"].items()}
             fields["late"] = _unpack_late(header.get("late", []), arrays)
             return cls(**fields)
 
@@ -197,7 +196,7 @@ class RoundColumns:
             return (len(self.rounds) + 1,)
         if attribute == "contexts":
             return (len(self.chosen), self.contexts.shape[-1])
-        per_round = attribute in (*PER_ROUND, "rounds", "absent", "widths")
+        per_round = attribute in (*PER_ROUND, "rounds", "absent")
         return (len(self.rounds),) if per_round else (len(self.chosen),)
 
     def _set(self, name: str, value: object) -> None:
@@ -215,7 +214,7 @@ class RoundColumns:
         columns = zip(
             self.rounds.tolist(),
             self._by_round("chosen", self.chosen[order]),
-            self._contexts_by_round(self.contexts[order]),
+            self._by_round("contexts", self.contexts[order]),
             self._by_round("exchange_times", self.exchange_times[order]),
             self._by_round("available", self.available),
             self._by_round("outcomes", outcome_names),
@@ -249,13 +248,6 @@ class RoundColumns:
             indices = range(len(self))
         missing = self.absent[name].tolist() if name in self.absent else [False] * len(self)
         return (None if is_missing else column[index] for index, is_missing in zip(indices, missing, strict=True))
-
-    def _contexts_by_round(self, contexts: FloatArray) -> Iterator[FloatArray]:
-        by_round = self._by_round("contexts", contexts)
-        if self.widths is None:
-            return by_round
-        widths = self.widths.tolist()
-        return (rows if len(rows) else np.empty((0, width)) for rows, width in zip(by_round, widths, strict=True))
 
     def _check_shapes(self) -> None:
         columns = {name: getattr(self, name) for name in _DTYPES}
@@ -293,10 +285,6 @@ def _to_narrowest(integers: IntArray) -> npt.NDArray[Any]:
     return integers.astype(np.min_scalar_type(int(integers.max(initial=0))))
 
 
-def _unpack_bits(packed: npt.NDArray[np.uint8], count: int) -> BoolArray:
-    return unpack_mask(packed, count)
-
-
 def _pack_late(arrivals: list[LateArrivals]) -> dict[str, npt.NDArray[Any]]:
     """Returns late arrivals as columns; contexts are flattened because their widths may differ."""
     columns = {f"late.{name}": np.concatenate([getattr(late, name).ravel() for late in arrivals]) for name in _LATE}
@@ -317,19 +305,13 @@ def _unpack_late(rounds: list[int], arrays: Mapping[str, npt.NDArray[Any]]) -> d
 def _fields_of_parts(parts: Sequence[RoundColumns]) -> Fields:
     """Returns the fields of the concatenated columns."""
     counts = np.concatenate([np.diff(part.starts) for part in parts])
-    widths = np.concatenate([_widths(part) for part in parts])
-    width, different_widths = common_width(widths, counts)
+    width = common_width([part.contexts.shape[1] for part in parts], [len(part.chosen) for part in parts])
     fields: Fields = {
         "clients": parts[0].clients,
         "rounds": np.concatenate([part.rounds for part in parts]),
         "starts": starts_of(counts),
         "chosen": np.concatenate([part.chosen for part in parts]),
-        "contexts": np.concatenate(
-            [part.contexts.reshape(len(part.chosen), width) for part in parts if len(part.chosen)]
-        )
-        if len(counts) and counts.any()
-        else np.empty((0, width)),
-        "widths": different_widths,
+        "contexts": np.concatenate([part.contexts.reshape(len(part.chosen), width) for part in parts]),
         "exchange_times": np.concatenate([part.exchange_times for part in parts]),
         "late": {round_: late for part in parts for round_, late in part.late.items()},
         "absent": {},
@@ -346,10 +328,6 @@ def _fields_of_parts(parts: Sequence[RoundColumns]) -> Fields:
             for name in names
         }
     return fields
-
-
-def _widths(part: RoundColumns) -> IntArray:
-    return np.full(len(part.rounds), part.contexts.shape[1]) if part.widths is None else part.widths
 
 
 def _concatenate_report_rows(parts: Sequence[RoundColumns]) -> IntArray | None:

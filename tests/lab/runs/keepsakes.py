@@ -53,7 +53,7 @@ def unusual_rounds() -> list[RoundRecord]:
         (selection, complete),
         (empty_selection, empty_report),
         (make_selection(owed=[], threshold=np.nan), replace(empty_report, outcomes=[], losses=np.empty(0))),
-        (empty_selection, replace(empty_report, contexts=np.empty((0, 5)), available=np.zeros(40, dtype=np.bool_))),
+        (empty_selection, replace(empty_report, available=np.zeros(40, dtype=np.bool_))),
         (make_selection(3, 1, owed=1.0, threshold=[1.0, 2.0]), replace(plain, outcomes=["arrived"] * 2)),
         (replace(selection, clients=np.array([1, 3])), complete),
         (selection, replace(complete, late_arrivals=make_late_arrivals(2, features=2))),

@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 import torch
 
+from lab.studies.made_up import reproduce
 from turnout.errors import ClusterError
 from turnout.kernel.rounds import RoundOffer
 from turnout.lab import PaperWorld, RunPlan, RunStore, register_world
 from turnout.lab.runs.executors import JoblibExecutor
 from turnout.lab.runs.sweep import WorkerTask
-from turnout.lab.studies.framework.reproduce import plans_of, reproduce
+from turnout.lab.studies.framework.reproduce import plans_of
 from turnout.lab.studies.paper.accuracy import AccuracyRounds, Task
 from turnout.lab.training import distributed
 from turnout.lab.training.batched import train_plans

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import tempfile
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,17 +10,16 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from turnout.cli.lab.judging import status_cell
-from turnout.cli.options import JsonOption, SeedsOption, WorkersOption, print_json, progress_bar
+from turnout.cli.lab.playing import Machines, played
+from turnout.cli.options import JsonOption, SeedsOption, WorkersOption, make_table, print_json
 from turnout.kernel.certificate import DEFAULT_TOLERANCE
 from turnout.lab.analysis.judging import JudgedPromise, Judgement, worst_of
 from turnout.lab.analysis.statistics import UNIT_RANGE, format_interval, mean_confidence_interval
-from turnout.lab.runs.store import RunStore
-from turnout.lab.runs.sweep import sweep
 from turnout.lab.studies.framework.conclusion import Contender, conclude
-from turnout.lab.studies.framework.reproduce import plans_of, reproduce
+from turnout.lab.studies.framework.experiment import Runs
+from turnout.lab.studies.framework.reproduce import compute_results, plans_of
 from turnout.lab.studies.paper.comparison import RATE, PullRecord, Queues, TrainingTime
 from turnout.lab.studies.promise_comparison import LABELS, PromiseComparison
 from turnout.lab.tables import write_text
@@ -56,17 +54,14 @@ def demo(
     Example: turnout demo --seeds 5 --report report.html
     """
     experiments = [PromiseComparison(), TrainingTime(), Queues(), PullRecord()]
-    with tempfile.TemporaryDirectory() as folder, RunStore(Path(folder) / "runs.turnout") as store:
-        plans = plans_of(experiments, seeds, rounds)
-        with progress_bar() as progress:
-            task = progress.add_task("Running", total=len(plans))
-            sweep(plans, store, workers=workers, watch=lambda *_: progress.advance(task))
+    with played({"demo": plans_of(experiments, seeds, rounds)}, None, Machines(workers)) as store:
         compared = experiments[0].plans(seeds, rounds)
-        judged = {label: [_judge(store, plan.key) for plan in compared[label]] for label in LABELS}
+        runs = Runs(compared, store)
+        judged = {label: [PROMISE.judge(columns, DEFAULT_TOLERANCE) for columns in runs.of(label)] for label in LABELS}
         rows = _rows(judged)
         drawn = importlib.util.find_spec("matplotlib") is not None
         if drawn:
-            results = reproduce(experiments, store, seeds=seeds, rounds=rounds)
+            results = compute_results(experiments, store, seeds=seeds, rounds=rounds)
             oracles = {label for label in LABELS if compared[label][0].build()[0].requires_expected_times}
             _write_report(report, results, judged, oracles, rounds)
     if json:
@@ -100,12 +95,6 @@ def _rows(judged: Mapping[str, Sequence[Judgement]]) -> list[dict[str, Any]]:
     ]
 
 
-def _judge(store: RunStore, key: str) -> Judgement:
-    info = store.find(key)
-    assert info is not None, "the sweep has written every plan"
-    return PROMISE.judge(store.columns(info.id), DEFAULT_TOLERANCE)
-
-
 def _cells(row: dict[str, Any]) -> list[str]:
     return [
         row["policy"],
@@ -118,11 +107,10 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 
 def _print_table(rows: list[dict[str, Any]], seeds: int, rounds: int) -> None:
-    table = Table(title=f"{rounds} rounds (simulated), 40 clients, 8 per round, mean of {seeds} seeds")
-    for heading in HEADINGS:
-        text = heading in ("policy", "status")
-        longest = max(map(len, heading.split()))
-        table.add_column(heading, justify="left" if text else "right", no_wrap=text, min_width=longest)
+    headings = [heading if heading in ("policy", "status") else f"{heading}>" for heading in HEADINGS]
+    table = make_table(*headings, title=f"{rounds} rounds (simulated), 40 clients, 8 per round, mean of {seeds} seeds")
+    for heading, column in zip(headings, table.columns, strict=True):
+        column.no_wrap, column.min_width = not heading.endswith(">"), max(map(len, heading.strip(">").split()))
     for row in rows:
         table.add_row(*_cells(row))
     console = Console()
