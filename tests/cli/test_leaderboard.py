@@ -15,7 +15,7 @@ from cli import in_process
 from tracking.recording import Recording
 from turnout.cli.studies.leaderboard import _tables
 from turnout.lab import RunStore
-from turnout.lab.studies.leaderboard.slots import REFERENCE, SLOT_SUITES
+from turnout.lab.studies.leaderboard.contenders import FED_BUFF
 from turnout.lab.studies.leaderboard.suites import SUITES
 
 run = partial(in_process.run, "study", "leaderboard", COLUMNS="240")
@@ -140,17 +140,17 @@ def test_the_leaderboard_without_rounds_is_printed_written_and_stored(tmp_path: 
     out, store = tmp_path / "out", tmp_path / "runs.turnout"
     shown = run("async", *SLOTS, "--store", str(store))
     assert shown.returncode == 0, shown.stderr
-    for contender in SLOT_SUITES["async"].contenders:
+    for contender in SUITES["async"].contenders:
         assert contender.label in shown.stdout
-    for text in ("48 turns, 8 slots, 2 seeds", f"× {REFERENCE}", "staleness", "least share", "in rounds"):
+    for text in ("48 turns, 8 slots, 2 seeds", f"× {FED_BUFF}", "staleness", "least share", "in rounds"):
         assert text in shown.stdout
     again = run("async", *SLOTS, "--out", str(out), "--store", str(store), "--json").stdout
     assert json.loads(again) == json.loads((out / "slots.json").read_text())
     assert (out / "slots.svg").read_text().startswith("<?xml")
-    assert len((out / "slots.csv").read_text().splitlines()) == 1 + len(SLOT_SUITES["async"].contenders)
+    assert len((out / "slots.csv").read_text().splitlines()) == 1 + len(SUITES["async"].contenders)
     with RunStore(store, read_only=True) as opened:
         plans = [info.plan for info in opened.runs()]
-    assert len(plans) == 2 * len(SLOT_SUITES["async"].contenders)
+    assert len(plans) == 2 * len(SUITES["async"].contenders)
     assert sorted({plan.get("concurrency", 0) for plan in plans}) == [0, 8]
 
 
@@ -160,13 +160,13 @@ def test_a_folder_receives_the_runs_too_if_no_store_is_named(tmp_path: Path) -> 
     assert done.stdout.endswith(f"Figures and data are in {tmp_path / 'out'}/\n")
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"slots.csv", "slots.json", "slots.svg"}
     with RunStore(tmp_path / "out" / "runs.turnout", read_only=True) as opened:
-        assert len(opened.runs()) == 2 * len(SLOT_SUITES["async"].contenders)
+        assert len(opened.runs()) == 2 * len(SUITES["async"].contenders)
 
 
 def test_the_training_suite_measures_the_time_to_an_accuracy(tmp_path: Path) -> None:
     suite = ("async-training", "--rounds", "24", *SMALL[2:], "--store", str(tmp_path / "runs.turnout"))
     result = json.loads(run(*suite, "--json").stdout)
-    assert {row["contender"] for row in result["policies"]} >= {REFERENCE, "random (FedAsync)", "FairPace, 75 %"}
+    assert {row["contender"] for row in result["policies"]} >= {FED_BUFF, "random (FedAsync)", "FairPace, 75 %"}
     assert all(row["minutes_to_target"] > 0 for row in result["policies"])
     assert "min to" in run(*suite).stdout
 

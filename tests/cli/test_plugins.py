@@ -21,7 +21,6 @@ from turnout.cli.naming import Named, apply_settings, parse_policy
 from turnout.errors import SettingError
 from turnout.lab import world_names
 from turnout.lab.studies.leaderboard import suites
-from turnout.lab.studies.leaderboard.slots import SLOT_SUITES
 from turnout.policies.registry import WRAPPERS, policy_names
 from turnout.version import __version__
 
@@ -152,7 +151,7 @@ def test_further_policies_of_a_suite_get_its_settings() -> None:
         suite.with_policies([("random", {})])
     with pytest.raises(SettingError, match="unknown policy 'randm'"):
         suite.with_policies([("randm", {})])
-    slots = SLOT_SUITES["async"].with_policies([("rbcsf", {"speed_weight": 3}), ("ucb-cs", {})])
+    slots = suites.SUITES["async"].with_policies([("rbcsf", {"speed_weight": 3}), ("ucb-cs", {})])
     mine = slots.plans(1, 50)
     assert mine["rbcsf (speed_weight 3)"][0].settings["guaranteed_rate"] == "3/160"
     assert "guaranteed_rate" not in mine["ucb-cs"][0].settings
@@ -161,7 +160,7 @@ def test_further_policies_of_a_suite_get_its_settings() -> None:
 def test_a_policy_of_another_package_is_in_the_leaderboard(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     suite = suites.SUITES["numerical"]
     few = [each for each in suite.contenders if each.label in ("random", "FairPace, tolerance 2", "fastest, learned")]
-    monkeypatch.setattr("turnout.cli.studies.leaderboard.SUITES", {"numerical": replace(suite, contenders=tuple(few))})
+    monkeypatch.setattr(suites, "SUITES", {"numerical": replace(suite, contenders=tuple(few))})
     result = json_of("study", "leaderboard", "numerical", "first:offset=1", *FEW)
     assert {row["contender"] for row in result["policies"]} == {*(each.label for each in few), "first (offset 1)"}
     assert installed.exists()

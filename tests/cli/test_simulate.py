@@ -232,7 +232,10 @@ def test_training_without_a_measurement_is_reported() -> None:
         "--world",
         "evaluate_every=3",
     )
-    assert "accuracy was not measured in 2 rounds: lower evaluate_every" in error_of(*train)
+    assert (
+        "this run measured no accuracy: play it in the world 'training', for more rounds or with a lower"
+        in error_of(*train)
+    )
 
 
 def test_the_settings_of_the_study_of_a_dataset_apply_only_to_its_model() -> None:

@@ -18,14 +18,6 @@ def json_of(*arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
-def error_of(*arguments: str) -> str:
-    done = run(*arguments)
-    assert (done.stdout, done.returncode) == ("", 2), done
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    return done.stderr
-
-
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tune") / "runs.turnout"
@@ -89,28 +81,38 @@ def test_the_policy_of_a_record_is_tuned_in_a_world_fitted_to_it(tmp_path: Path,
     assert run(*arguments).stdout.count("assumed:") == len(result["assumptions"]) >= 5
 
 
+TUNE, REPLAY = ("study", "tune"), ("fleet", "replay")
+
+
 @pytest.mark.parametrize(
-    ("arguments", "text"),
+    ("command", "arguments", "text"),
     [
-        ((), "no goal was given"),
-        (("--within", "3", "--mean-round", "8"), "more than one goal"),
-        (("--within", "-1"), "within must be at least 0"),
-        (("--mean-round", "0"), "mean_round must be above 0"),
-        (("--mean-round", "8", "--values", "1;2"), "--values must be numbers"),
-        (("--within", "3", "--find", "speed_weight", "--set", "speed_weight=5"), "speed_weight is the setting that is"),
-        (("--within", "3", "--set", "guaranteed_rate=0.5"), "guaranteed_rate"),
-        (("--mean-round", "8", "--find", "tolerence"), "did you mean 'tolerance'"),
-        (("--within", "3", "--world", "name=mars"), "unknown world 'mars'"),
-        (("--within", "3", "--run", "1"), "--from"),
-        (("--within", "3", "--from", "nowhere.turnout"), "there is no file nowhere.turnout"),
-        (("--within", "3", "--from", "STORE", "--world", "clients=3"), "pass only one of them"),
-        (("--within", "3", "--from", "STORE", "--run", "9"), "no run 9"),
+        (TUNE, "", "no goal was given"),
+        (TUNE, "--within 3 --mean-round 8", "more than one goal"),
+        (TUNE, "--within -1", "within must be at least 0"),
+        (TUNE, "--mean-round 0", "mean_round must be above 0"),
+        (TUNE, "--mean-round 8 --values 1;2", "--values must be numbers"),
+        (TUNE, "--within 3 --find speed_weight --set speed_weight=5", "speed_weight is the setting that is"),
+        (TUNE, "--within 3 --set guaranteed_rate=0.5", "guaranteed_rate"),
+        (TUNE, "--mean-round 8 --find tolerence", "did you mean 'tolerance'"),
+        (TUNE, "--within 3 --world name=mars", "unknown world 'mars'"),
+        (TUNE, "--within 3 --run 1", "--from"),
+        (TUNE, "--within 3 --from nowhere.turnout", "there is no file nowhere.turnout"),
+        (TUNE, "--within 3 --from STORE --world clients=3", "pass only one of them"),
+        (TUNE, "--within 3 --from STORE --run 9", "no run 9"),
+        (REPLAY, "nowhere.turnout", "there is no file nowhere.turnout"),
+        (REPLAY, "STORE --policy rbscf", "did you mean 'rbcsf'"),
+        (REPLAY, "STORE --set speed=5", "no policy has a setting 'speed'"),
+        (REPLAY, "STORE --run 3", "no run 3"),
     ],
 )
-def test_errors_of_tune_are_one_line(arguments: tuple[str, ...], text: str, store: Path) -> None:
-    assert text in error_of(
-        "study", "tune", *(str(store) if argument == "STORE" else argument for argument in arguments)
-    )
+def test_errors_are_one_line(command: tuple[str, str], arguments: str, text: str, store: Path) -> None:
+    given = (str(store) if argument == "STORE" else argument for argument in arguments.split())
+    done = run(*command, *given)
+    assert (done.stdout, done.returncode) == ("", 2), done
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert text in done.stderr
 
 
 def test_a_replay_marks_exact_figures(store: Path) -> None:
@@ -132,33 +134,11 @@ def test_a_replay_marks_exact_figures(store: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        (("nowhere.turnout",), "there is no file nowhere.turnout"),
-        (("STORE", "--policy", "rbscf"), "did you mean 'rbcsf'"),
-        (("STORE", "--set", "speed=5"), "no policy has a setting 'speed'"),
-        (("STORE", "--run", "3"), "no run 3"),
-    ],
-)
-def test_errors_of_replay_are_one_line(arguments: tuple[str, ...], text: str, store: Path) -> None:
-    assert text in error_of(
-        "fleet", "replay", *(str(store) if argument == "STORE" else argument for argument in arguments)
-    )
-
-
 def test_a_replay_with_fair_pace_reports_the_promise(store: Path) -> None:
-    found = json_of("fleet", "replay", str(store), "--policy", "fair-pace", "--set", "accrual=always")
-    assert found["policy"] == "fair-pace"
-    assert found["statuses"] == {found["status"]: 1}
-    assert found["share_of"] == "of all rounds"
-    assert found["recorded_promise"].startswith(f"{found['recorded_status']}: client ")
-    assert set(found["figures"]) >= {"mean_round", "least_share", "largest_shortfall", "shortfall_at_end"}
-    assert found["figures"]["largest_shortfall"]["replayed"] < found["figures"]["largest_shortfall"]["recorded"]
-
-
-@pytest.mark.parametrize("command", [("study", "tune"), ("fleet", "replay")])
-def test_the_commands_have_help(command: tuple[str, str]) -> None:
-    done = run(*command, "--help")
-    assert done.returncode == 0
-    assert "--json" in done.stdout
+    result = json_of("fleet", "replay", str(store), "--policy", "fair-pace", "--set", "accrual=always")
+    assert result["policy"] == "fair-pace"
+    assert result["statuses"] == {result["status"]: 1}
+    assert result["share_of"] == "of all rounds"
+    assert result["recorded_promise"].startswith(f"{result['recorded_status']}: client ")
+    assert set(result["figures"]) >= {"mean_round", "least_share", "largest_shortfall", "shortfall_at_end"}
+    assert result["figures"]["largest_shortfall"]["replayed"] < result["figures"]["largest_shortfall"]["recorded"]

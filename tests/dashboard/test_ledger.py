@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from dashboard.readings import FOREVER, audit_of, fleet_ledger, random_columns, run_source, write_random_run
 from dashboard.served import Stored, play_rounds, run_store, small_fleet
+from lab.analysis.records import owed_by_queues
 from live import restless_server
 from live.fleets import named, offered
 from turnout.dashboard.sources.columns import CHANGE_THRESHOLD
@@ -200,13 +201,7 @@ def test_debts_by_round_for_every_guarantee(
     columns = random_columns(50, 10, seed=3)
     rule = {"guaranteed_rate": RATES[rate], "accrual": accrual, "max_owed": cap, "counts": counts}
     outcomes = ("arrived",) if counts == "completed" else ("arrived", "late", "failed")
-    expected = owed_after_each_round(
-        columns,
-        RATES[rate],
-        accrual=accrual,
-        max_owed=cap,
-        counted_outcomes=outcomes,
-    )
+    expected = owed_by_queues(columns, RATES[rate], accrual=accrual, max_owed=cap, counted_outcomes=outcomes)
     cases: dict[str, dict[str, Any]] = {
         "rbcsf": {"cohort_size": 3, **rule},
         "with-guarantee": {"policy": "random", "settings": {"cohort_size": 3}, "urgency": 1.0, **rule},
@@ -296,7 +291,7 @@ def test_debts_of_any_run(
     outcomes = ("arrived",) if contributed else ("arrived", "late", "failed")
     expected = np.empty((0, clients))
     if rounds:
-        expected = owed_after_each_round(columns, rate, accrual=accrual, max_owed=most, counted_outcomes=outcomes)
+        expected = owed_by_queues(columns, rate, accrual=accrual, max_owed=most, counted_outcomes=outcomes)
     np.testing.assert_array_equal(debts, expected)
 
 

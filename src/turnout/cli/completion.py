@@ -29,7 +29,7 @@ def completing(*sources: str) -> Callable[[str], list[str]]:
 
 
 complete_policies = completing("policies.registry:policy_names")
-complete_suites = completing("lab.studies.leaderboard.suites:SUITES", "lab.studies.leaderboard.slots:SLOT_SUITES")
+complete_suites = completing("lab.studies.leaderboard.suites:SUITES")
 complete_experiments = completing("lab.studies.catalogue:EXPERIMENTS", "lab.studies.catalogue:GROUPS")
 complete_datasets = completing("lab.training.datasets:SOURCES")
 complete_backends = completing("lab.clusters:BACKENDS")

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from turnout.kernel.arrays import FloatArray
+from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.rounds import OUTCOMES, RoundRecord, RoundReport, Selection
 from turnout.lab.columns import RoundColumns
 
@@ -44,6 +46,18 @@ def columns_of(cohorts: Sequence[Sequence[int]], *, clients: int, **details: Any
     return RoundColumns.from_records(records_of(cohorts, clients=clients, **details), clients=clients)
 
 
+def owed_by_queues(
+    columns: RoundColumns, rate: Any, *, accrual: Any = "always", max_owed: Any = None, counted_outcomes: Any = OUTCOMES
+) -> FloatArray:
+    """Returns the turns owed to each client after each round, as the kernel's queues count them."""
+    queues, owed = FairnessQueues(columns.clients, rate, accrual=accrual, max_owed=max_owed), []
+    for record in columns.records():
+        report = record.report
+        queues.advance(report.clients[report.with_outcome(*counted_outcomes)], report.available)
+        owed.append(queues.owed)
+    return np.array(owed)
+
+
 @st.composite
 def histories(draw: st.DrawFn) -> dict[str, Any]:
     clients = draw(st.integers(1, 5))
@@ -59,6 +73,4 @@ def histories(draw: st.DrawFn) -> dict[str, Any]:
         "outcomes": [draw(st.lists(outcomes, min_size=len(rows), max_size=len(rows))) for rows in cohorts],
         "rate": draw(st.one_of(rates, st.lists(rates, min_size=clients, max_size=clients))),
         "accrual": draw(st.sampled_from(["always", "available"])),
-        "max_owed": draw(st.sampled_from([None, Fraction(0), Fraction(1, 2), 1.3, Fraction(2)])),
-        "counted_outcomes": draw(st.sampled_from([OUTCOMES, ("arrived",), ("arrived", "late")])),
     }

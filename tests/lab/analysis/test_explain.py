@@ -67,11 +67,10 @@ def test_every_client_of_a_training_run_has_an_exact_explanation(store: Path, ru
     with RunStore(store, read_only=True) as runs, LearnerCache():
         for round_ in (1, ROUNDS):
             explanations = [explain_run(runs, run, row, round_) for row in range(12)]
-            assert all(explanation.exact for explanation in explanations), explanations
-            assert [
-                row for row, explanation in enumerate(explanations) if explanation.outcome == "chosen"
-            ] == chosen_in(runs, run, round_)
-            assert all(explanation.missing_units for explanation in explanations if explanation.outcome == "not chosen")
+            assert all(one.exact for one in explanations), explanations
+            chosen = [row for row, one in enumerate(explanations) if one.outcome == "chosen"]
+            assert chosen == chosen_in(runs, run, round_)
+            assert all(one.missing_units for one in explanations if one.outcome == "not chosen")
 
 
 def test_an_explanation_does_not_repeat_the_training(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,13 +154,13 @@ def test_a_client_that_was_training_was_in_its_turn(plan: RunPlan, tmp_path: Pat
             now = started[decision - 1]
             training = {int(columns.chosen[index]): index + 1 for index in range(decision - 1) if finished[index] > now}
             for client, since in training.items():
-                found = explain_run(runs, run, client, decision)
-                assert found.sentence == f"client {client} was training, in its turn of decision {since}."
-                assert found.outcome == "training"
+                explanation = explain_run(runs, run, client, decision)
+                assert explanation.sentence == f"client {client} was training, in its turn of decision {since}."
+                assert explanation.outcome == "training"
                 seen += 1
             (chosen,) = chosen_in(runs, run, decision)
-            found = explain_run(runs, run, chosen, decision)
-            assert (found.outcome, found.exact) == ("chosen", True)
+            explanation = explain_run(runs, run, chosen, decision)
+            assert (explanation.outcome, explanation.exact) == ("chosen", True)
     assert seen >= 5
 
 
@@ -175,7 +174,7 @@ def test_a_run_without_rounds_that_replays_differently_is_not_explained(tmp_path
         fields = {name: getattr(columns, name) for name in RoundColumns.__slots__}
         other = RoundColumns(**{**fields, "exchange_times": times})
         run = runs.write_run("other", plan.as_dict(), other, clients=12, code_version="0")
-        found = explain_run(runs, run, 0, 5)
-        assert not found.exact
-        assert "the replay of decision 4 differs from the record" in found.sentence
+        explanation = explain_run(runs, run, 0, 5)
+        assert not explanation.exact
+        assert "the replay of decision 4 differs from the record" in explanation.sentence
         assert "differs from the record" not in explain_run(runs, run, 0, 4).sentence

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.analysis.records import columns_of, histories, records_of
-from turnout.errors import ReportError, SettingError
+from lab.analysis.records import columns_of, histories, owed_by_queues, records_of
+from turnout.errors import SettingError
 from turnout.kernel.exchange_time import ExchangeTimeModel
-from turnout.kernel.fairness import FairnessQueues
-from turnout.kernel.rounds import LateArrivals, RoundRecord, RoundReport, Selection
+from turnout.kernel.rounds import LateArrivals, RoundRecord
 from turnout.lab.analysis.metrics import (
     jain_index,
     lorenz_curve,
@@ -22,7 +21,6 @@ from turnout.lab.analysis.metrics import (
     replayed_estimates,
     spread,
     summarise,
-    time_saved,
 )
 from turnout.lab.analysis.promise import owed_after_each_round
 from turnout.lab.columns import RoundColumns
@@ -49,60 +47,22 @@ def fleet_run() -> tuple[list[RoundRecord], RoundColumns]:
     return records, RoundColumns.from_records(records, clients=12)
 
 
-# Shares
-
-
 # Debts
 
 
 @given(histories())
 @settings(max_examples=60, deadline=None)
 def test_debts_equal_those_of_the_queues_exactly(history: dict[str, Any]) -> None:
-    clients, rate, accrual, cap = (history[name] for name in ("clients", "rate", "accrual", "max_owed"))
-    records = records_of(
-        history["cohorts"], clients=clients, outcomes=history["outcomes"], available=history["available"]
-    )
-    queues = FairnessQueues(clients, rate, accrual=accrual, max_owed=cap)
-    expected = []
-    for record in records:
-        report = record.report
-        queues.advance(report.clients[report.with_outcome(*history["counted_outcomes"])], report.available)
-        expected.append(queues.owed)
-    owed = owed_after_each_round(
-        RoundColumns.from_records(records, clients=clients),
-        rate,
-        accrual=accrual,
-        max_owed=cap,
-        counted_outcomes=history["counted_outcomes"],
-    )
-    assert owed.tobytes() == np.array(expected).tobytes()
+    columns = columns_of(history["cohorts"], clients=history["clients"], outcomes=history["outcomes"])
+    owed = owed_after_each_round(columns, history["rate"])
+    assert owed.tobytes() == owed_by_queues(columns, history["rate"]).tobytes()
 
 
-def test_owed_turns_grow_with_the_rate_and_are_paid_by_the_outcomes_that_count() -> None:
+def test_owed_turns_grow_with_the_rate_and_are_paid_by_a_selection() -> None:
     owed = owed_after_each_round(columns_of([[0], [0], [1]], clients=2), "1/4")
     assert owed.tolist() == [[0.0, 0.25], [0.0, 0.5], [0.25, 0.0]]
     columns = columns_of([[0, 1], [0, 1]], clients=2, outcomes=[["arrived", "late"], ["failed", "arrived"]])
     assert owed_after_each_round(columns, 0.5).tolist() == [[0, 0], [0, 0]]
-    assert owed_after_each_round(columns, 0.5, counted_outcomes=("arrived",)).tolist() == [[0, 0.5], [0.5, 0]]
-    columns = columns_of([[0]], clients=1)
-    assert owed_after_each_round(columns, 0.5, counted_outcomes=("arrived",)).tolist() == [[0.0]]
-    assert owed_after_each_round(columns, 0.5, counted_outcomes=("late", "failed")).tolist() == [[0.5]]
-
-
-def test_invalid_settings_of_debts_are_rejected() -> None:
-    record = RoundRecord(Selection(1, [0]), RoundReport(1, [0], [[1.0]], [1.0]))  # type: ignore[arg-type]
-    without_availability = RoundColumns.from_records([record], clients=2)
-    with pytest.raises(ReportError, match="needs the available clients of every round"):
-        owed_after_each_round(without_availability, 0.5, accrual="available")
-    partly_without_availability = RoundColumns.from_records([record, *records_of([[0], [0]], clients=2)[1:]], clients=2)
-    with pytest.raises(ReportError, match="needs the available clients of every round"):
-        owed_after_each_round(partly_without_availability, 0.5, accrual="available")
-    with pytest.raises(SettingError, match="accrual must be"):
-        owed_after_each_round(without_availability, 0.5, accrual="never")  # type: ignore[arg-type]
-    with pytest.raises(SettingError, match="max_owed must be at least 0"):
-        owed_after_each_round(without_availability, 0.5, max_owed=-1)
-    with pytest.raises(SettingError, match="unknown outcome 'a'"):
-        owed_after_each_round(without_availability, 0.5, counted_outcomes="arrived")
 
 
 # Evenness
@@ -146,22 +106,6 @@ def test_the_lorenz_curve_is_convex_from_corner_to_corner(turns: list[int]) -> N
     assert (steps >= 0).all()
     assert (np.diff(steps) >= -1e-12).all()
     assert (curve[:, 1] <= curve[:, 0] + 1e-12).all()
-
-
-# Times
-
-
-def test_time_saved_is_a_share_of_the_time_of_a_comparable_baseline() -> None:
-    slow = columns_of([[0, 1], [0]], clients=2, times=[[4.0, 6.0], [2.0]])
-    fast = columns_of([[0], [1]], clients=2, times=[[1.0], [5.0]])
-    assert time_saved(fast, slow) == 0.25
-    assert time_saved(slow, slow) == 0.0
-    assert time_saved(slow, fast) == pytest.approx(-1 / 3)
-    two, count, idle = columns_of([[0], [0]], clients=1), columns_of([[0]], clients=1), columns_of([[], []], clients=1)
-    with pytest.raises(SettingError, match="the run has 2 rounds and the baseline 1"):
-        time_saved(two, count)
-    with pytest.raises(SettingError, match="the baseline took no time"):
-        time_saved(two, idle)
 
 
 # Predictions
@@ -249,15 +193,8 @@ def test_the_prediction_error_ignores_failures() -> None:
         outcomes=[["arrived", "late"], ["failed"], [], ["arrived"]],
     )
     # The first prediction is 0; then client 0 is predicted to take 4/2 seconds.
-    overall, by_round = prediction_error(columns)
-    assert overall == pytest.approx((4 + 2 + 1) / 3)
-    np.testing.assert_allclose(by_round, [3.0, np.nan, np.nan, 1.0])
-
-
-def test_the_prediction_error_is_nan_without_observed_times() -> None:
-    overall, by_round = prediction_error(columns_of([[]], clients=1))
-    assert math.isnan(overall)
-    assert np.isnan(by_round).all()
+    assert prediction_error(columns) == pytest.approx((4 + 2 + 1) / 3)
+    assert math.isnan(prediction_error(columns_of([[]], clients=1)))
 
 
 # The summary

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.analysis.records import columns_of, histories, records_of
+from lab.analysis.records import columns_of, histories, owed_by_queues, records_of
 from turnout.errors import ReportError, SettingError
 from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
 from turnout.lab.analysis.metrics import summarise
-from turnout.lab.analysis.promise import SHARE_OF, owed_units, shortfalls
+from turnout.lab.analysis.promise import SHARE_OF, shortfalls
 from turnout.lab.columns import RoundColumns
 
 
@@ -44,28 +44,28 @@ def test_shortfalls_equal_a_plain_recount(history: dict[str, Any], counts: Any, 
     columns = RoundColumns.from_records(records, clients=clients)
     rates = rate if isinstance(rate, list) else [rate] * clients
     behind, turns, rounds = recount(records, rates, accrual, counts)
-    found = shortfalls(columns, rate, accrual=accrual, counts=counts, tolerance=tolerance)
+    shortfall = shortfalls(columns, rate, accrual=accrual, counts=counts, tolerance=tolerance)
 
-    unit = found.units_per_turn
+    unit = shortfall.units_per_turn
     by_client = [max(after[client] for after in behind) for client in range(clients)]
-    assert [Fraction(units, unit) for units in found.largest_units.tolist()] == by_client
-    assert found.largest_in.tolist() == [
+    assert [Fraction(units, unit) for units in shortfall.largest_units.tolist()] == by_client
+    assert shortfall.largest_in.tolist() == [
         1 + [after[client] for after in behind].index(by_client[client]) for client in range(clients)
     ]
-    assert found.largest == float(max(by_client))
-    assert found.at_end == float(max(behind[-1]))
+    assert shortfall.largest == float(max(by_client))
+    assert shortfall.at_end == float(max(behind[-1]))
 
-    certificate = found.certificate
+    certificate = shortfall.certificate
     assert [Fraction(units, unit) for units in certificate.behind_units.tolist()] == behind[-1]
     assert certificate.turns.tolist() == turns
     assert certificate.books_balance
     expected = ["broken" if left > tolerance else "behind" if left >= 1 else "kept" for left in behind[-1]]
     assert certificate.statuses.tolist() == expected
-    assert found.status == max(expected, key=["kept", "behind", "broken"].index)
-    assert found.ever_broken.tolist() == [largest > tolerance for largest in by_client]
+    assert shortfall.status == max(expected, key=["kept", "behind", "broken"].index)
+    assert shortfall.ever_broken.tolist() == [largest > tolerance for largest in by_client]
     outcomes = {"selected": ("arrived", "late", "failed"), "completed": ("arrived",)}[counts]
-    owed, _ = owed_units(columns, rate, accrual=accrual, counted_outcomes=outcomes)
-    assert certificate.owed_units.tolist() == owed[-1].tolist()
+    owed = owed_by_queues(columns, rate, accrual=accrual, counted_outcomes=outcomes)
+    assert certificate.owed.tolist() == owed[-1].tolist()
     for client in range(clients):
         last_kept = max((t for t, after in enumerate(behind, 1) if after[client] <= tolerance), default=0)
         since = 0 if last_kept == len(behind) else last_kept + 1
@@ -86,17 +86,17 @@ def least_share(columns: RoundColumns, rate: float, accrual: Any = "always") -> 
 
 def test_a_client_that_catches_up_is_kept_at_the_end_but_was_broken() -> None:
     columns = columns_of([[0], [0], [0], [0], [0], [0], [1], [1], [1]], clients=2)
-    found = shortfalls(columns, 0.5, tolerance=2)
-    assert (found.largest, found.largest_in[1]) == (3.0, 6)
-    assert (found.at_end, found.status) == (1.5, "behind")
-    assert found.ever_broken.tolist() == [False, True]
-    assert found.certificate.broken_since is not None
-    assert found.certificate.broken_since.tolist() == [0, 0]
+    shortfall = shortfalls(columns, 0.5, tolerance=2)
+    assert (shortfall.largest, shortfall.largest_in[1]) == (3.0, 6)
+    assert (shortfall.at_end, shortfall.status) == (1.5, "behind")
+    assert shortfall.ever_broken.tolist() == [False, True]
+    assert shortfall.certificate.broken_since is not None
+    assert shortfall.certificate.broken_since.tolist() == [0, 0]
 
 
 def test_a_surplus_is_a_negative_shortfall() -> None:
-    found = shortfalls(columns_of([[0, 1], [0, 1]], clients=2), 0.25)
-    assert (found.largest, found.at_end, found.status) == (-0.75, -1.5, "kept")
+    shortfall = shortfalls(columns_of([[0, 1], [0, 1]], clients=2), 0.25)
+    assert (shortfall.largest, shortfall.at_end, shortfall.status) == (-0.75, -1.5, "kept")
 
 
 def test_a_share_is_that_of_the_promise() -> None:
@@ -135,5 +135,6 @@ def test_invalid_promises_are_rejected() -> None:
     with pytest.raises(SettingError, match="hold no rounds"):
         shortfalls(RoundColumns.from_records([], clients=1), 0.5)
     record = RoundRecord(Selection(1, [0]), RoundReport(1, [0], [[1.0]], [1.0]))  # type: ignore[arg-type]
-    with pytest.raises(ReportError, match="needs the available clients"):
-        shortfalls(RoundColumns.from_records([record], clients=1), 0.5, accrual="available")
+    for records in ([record], [record, *records_of([[0], [0]], clients=2)[1:]]):
+        with pytest.raises(ReportError, match="needs the available clients of every round"):
+            shortfalls(RoundColumns.from_records(records, clients=2), 0.5, accrual="available")

@@ -59,27 +59,27 @@ def test_the_record_has_the_turns_that_have_ended_in_slots_that_are_never_empty(
 
 
 def test_the_same_policy_repeats_the_record(fleet: Path) -> None:
-    found = replay(read_recording(fleet), "fair-pace", {})
+    result = replay(read_recording(fleet), "fair-pace", {})
     assert all(
-        figure.exact and figure.recorded == figure.replayed for figure in found.figures if "other" not in figure.name
+        figure.exact and figure.recorded == figure.replayed for figure in result.figures if "other" not in figure.name
     )
-    assert (found["other_choices"].replayed, found.slots, found.status) == (0, 3, found.recorded_status)
+    assert (result["other_choices"].replayed, result.slots, result.status) == (0, 3, result.recorded_status)
 
 
 def test_a_replay_with_nearly_the_same_settings_is_about_as_fast_as_the_record(fleet: Path) -> None:
-    found = replay(read_recording(fleet), "fair-pace", {"tolerance": 1.001}, draws=3)
-    rate = found["updates_per_second"]
+    result = replay(read_recording(fleet), "fair-pace", {"tolerance": 1.001}, draws=3)
+    rate = result["updates_per_second"]
     assert not rate.exact
     assert rate.replayed == pytest.approx(rate.recorded, rel=0.15)
-    assert 0 < found.known_times < 1
+    assert 0 < result.known_times < 1
 
 
 def test_another_policy_meets_the_recorded_clients_and_gives_as_many_turns(fleet: Path) -> None:
-    found = replay(read_recording(fleet), "random", {}, draws=3)
-    assert found["updates_per_second"].replayed < 0.9 * found["updates_per_second"].recorded
-    assert found["other_choices"].replayed > 0
-    assert found.promise.startswith("0.05 of the turns given while it was there, at most 1 turn behind")
-    assert "round" not in f"{found.promise}{found.recorded_promise}{found.replayed_promise}"
+    result = replay(read_recording(fleet), "random", {}, draws=3)
+    assert result["updates_per_second"].replayed < 0.9 * result["updates_per_second"].recorded
+    assert result["other_choices"].replayed > 0
+    assert result.promise.startswith("0.05 of the turns given while it was there, at most 1 turn behind")
+    assert "round" not in f"{result.promise}{result.recorded_promise}{result.replayed_promise}"
 
 
 def test_amended_settings_apply_to_the_decisions_of_their_time(tmp_path: Path) -> None:
@@ -96,9 +96,9 @@ def test_amended_settings_apply_to_the_decisions_of_their_time(tmp_path: Path) -
     record = read_recording(scheduler.path)
     (stage,) = record.stages[1:]
     assert stage.after == amended
-    found = replay(record, "fair-pace", {"tolerance": 1.5}, draws=2)
-    assert found.rounds == len(record.columns)
-    assert any(note.startswith(f"the settings were amended after decision {amended}:") for note in found.notes)
+    result = replay(record, "fair-pace", {"tolerance": 1.5}, draws=2)
+    assert result.rounds == len(record.columns)
+    assert any(note.startswith(f"the settings were amended after decision {amended}:") for note in result.notes)
 
 
 def test_a_simulated_run_without_rounds_is_replayed_exactly_in_its_world(tmp_path: Path) -> None:
@@ -106,10 +106,10 @@ def test_a_simulated_run_without_rounds_is_replayed_exactly_in_its_world(tmp_pat
     with RunStore(tmp_path / "runs.turnout") as store:
         play_into(store, plan)
     record = read_recording(tmp_path / "runs.turnout")
-    found, other = replay(record, "fair-pace", {}), replay(record, "random", {})
-    assert all(figure.exact for figure in (*found.figures, *other.figures))
-    assert found["updates_per_second"].replayed == found["updates_per_second"].recorded
-    assert other["updates_per_second"].replayed < found["updates_per_second"].replayed
+    result, other = replay(record, "fair-pace", {}), replay(record, "random", {})
+    assert all(figure.exact for figure in (*result.figures, *other.figures))
+    assert result["updates_per_second"].replayed == result["updates_per_second"].recorded
+    assert other["updates_per_second"].replayed < result["updates_per_second"].replayed
 
 
 def test_searches_need_rounds_and_replays_need_a_turn_that_has_ended(fleet: Path, tmp_path: Path) -> None:

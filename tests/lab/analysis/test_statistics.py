@@ -13,7 +13,6 @@ from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray
 from turnout.lab.analysis.statistics import (
     UNIT_RANGE,
-    ConfidenceInterval,
     format_interval,
     mean_confidence_interval,
     student_t,
@@ -24,15 +23,9 @@ from turnout.lab.analysis.statistics import (
     ("confidence", "freedom", "quantile"),
     [
         (0.95, 1, 12.706),
-        (0.95, 2, 4.303),
-        (0.95, 3, 3.182),
         (0.95, 4, 2.776),
-        (0.95, 9, 2.262),
         (0.95, 19, 2.093),
-        (0.95, 29, 2.045),
-        (0.95, 100, 1.984),
         (0.95, 100_000, 1.960),
-        (0.99, 1, 63.657),
         (0.99, 10, 3.169),
         (0.90, 5, 2.015),
         (0.999, 30, 3.646),
@@ -80,25 +73,12 @@ def test_one_seed_has_no_interval_and_no_seed_is_rejected() -> None:
     for values in (np.empty((0, 3)), 3.0):
         with pytest.raises(SettingError, match="at least one seed"):
             mean_confidence_interval(values)
-    low, high = ConfidenceInterval(np.array([0.2, 0.4]), np.array([np.nan, 0.5])).bounds(UNIT_RANGE)
-    assert low.tolist() == [0.2, 0.0]
-    assert high.tolist() == [0.2, 0.9]
 
 
 def test_the_interval_covers_the_true_mean_at_the_confidence_level() -> None:
     draws: FloatArray = np.random.default_rng(7).normal(3.0, 2.0, (5, 20_000))
     mean, half_width = mean_confidence_interval(draws)
     assert np.mean(np.abs(mean - 3.0) <= half_width) == pytest.approx(0.95, abs=0.01)
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=6))
-def test_the_ends_of_an_interval_of_shares_are_shares(values: list[float]) -> None:
-    interval = mean_confidence_interval(values)
-    low, high = interval.bounds(UNIT_RANGE)
-    assert 0 <= low <= interval.mean + 1e-12
-    assert interval.mean - 1e-12 <= high <= 1
-    if len(values) > 1 and interval.mean + interval.half_width <= 1:
-        assert high == interval.mean + interval.half_width
 
 
 @given(st.floats(0, 1), st.floats(0, 2), st.integers(0, 4))

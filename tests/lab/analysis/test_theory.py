@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -9,19 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import FairnessQueues
-from turnout.kernel.rounds import RoundOffer, RoundRecord, RoundReport, Selection
+from turnout.kernel.rounds import RoundOffer, RoundReport
 from turnout.lab.analysis.theory import (
     drift_constant,
-    long_run_margin,
     queue_bound,
     regret,
     regret_bound,
 )
-from turnout.lab.columns import RoundColumns
 from turnout.policies.baselines.oracle import FairOracle
 from turnout.policies.rbcsf.policy import RBCSF
 from turnout.policies.small_fleet import SmallFleet
@@ -32,23 +28,12 @@ MAX_THETA = math.sqrt(4**2 + 1 + 1)
 SLOWEST_MEAN = 4 * 2 + 1 + 10 * 1.0
 
 
-def columns_of(cohorts: Sequence[Sequence[int]], *, clients: int, times: float = 1.0) -> RoundColumns:
-    records = []
-    for number, cohort in enumerate(cohorts, start=1):
-        rows = np.array(cohort, dtype=np.int64)
-        report = RoundReport(number, rows, np.ones((len(rows), 1)), np.full(len(rows), times))
-        records.append(RoundRecord(Selection(number, rows), report))
-    return RoundColumns.from_records(records, clients=clients)
-
-
 # Regret
 
 
 def test_regret_is_the_running_mean_of_the_difference() -> None:
     assert regret([3.0, 5.0, 1.0], [2.0, 2.0, 4.0]).tolist() == pytest.approx([1.0, 2.0, 1 / 3])
     assert not regret([3.0, 5.0], [3.0, 5.0]).any()
-    with pytest.raises(SettingError, match="best_durations has 1 rows, but there are 2 rounds"):
-        regret([1.0, 2.0], [1.0])
 
 
 PAPER = {"R": 0.5, "S": 2.0, "L": 3.0, "delta": 0.1}
@@ -60,16 +45,6 @@ def test_the_bound_equals_the_formula_of_the_theorem() -> None:
     zeta = 7 * (2 * 0.5 * math.sqrt(3 * math.log(4510)) + math.sqrt(2) * 2)
     assert bound.tolist() == pytest.approx([40 * 1.0225 / 40 + zeta * math.sqrt(6 * math.log(151) / 100)])
     assert bound[0] == pytest.approx(31.18174, abs=1e-5)
-
-
-def test_the_bound_is_vectorised_over_rounds() -> None:
-    def bound(rounds: int | list[int]) -> FloatArray:
-        return regret_bound(rounds, clients=4, guaranteed_rate="1/4", speed_weight=5, **PAPER)
-
-    bounds = bound([1, 10, 500])
-    assert bounds.shape == (3,)
-    assert bound(10).shape == ()
-    assert bounds.tolist() == [bound(1), bound(10), bound(500)]
 
 
 def test_in_the_long_run_only_the_cost_of_fairness_remains() -> None:
@@ -94,25 +69,6 @@ def test_a_narrow_band_is_widened_to_one_second() -> None:
         [9.0], clients=1, guaranteed_rate=0, speed_weight=1, R=0.0, S=0.0, L=math.sqrt(3), delta=0.5, K=0.0
     )
     assert bound.tolist() == pytest.approx([0.5 + math.sqrt(6 * math.log(10) / 9)])
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"speed_weight": 0}, "speed_weight must be above 0"),
-        ({"delta": 0}, "delta must be above 0"),
-        ({"ridge": 0}, "ridge must be above 0"),
-        ({"R": -1}, "R must be at least 0"),
-        ({"K": -1}, "K must be at least 0"),
-        ({"rounds": [1, 0]}, "rounds must be at least 1"),
-        ({"clients": 0}, "clients must be at least 1"),
-        ({"guaranteed_rate": 2}, "guaranteed_rate must lie in"),
-    ],
-)
-def test_invalid_settings_of_the_bound_are_rejected(change: dict[str, object], message: str) -> None:
-    arguments: dict[str, object] = {"rounds": [1], "clients": 4, "guaranteed_rate": 0.1, "speed_weight": 1.0, **PAPER}
-    with pytest.raises(SettingError, match=message):
-        regret_bound(**{**arguments, **change})  # type: ignore[arg-type]
 
 
 def test_the_measured_regret_of_rbcsf_stays_below_its_bound() -> None:
@@ -217,34 +173,7 @@ def test_the_drift_constant_and_the_bound_on_the_queues_follow_their_formulas() 
     assert with_penalty == pytest.approx(math.sqrt(16 * (1.25 + 15)))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"rounds": [3, 0]}, "rounds must be at least 1"),
-        ({"clients": 0}, "clients must be at least 1"),
-        ({"guaranteed_rate": 2}, "guaranteed_rate must lie in"),
-        ({"speed_weight": -1}, "speed_weight must be at least 0"),
-        ({"slowest": -1}, "slowest must be at least 0"),
-    ],
-)
-def test_invalid_settings_of_the_bound_on_the_queues_are_rejected(change: dict[str, object], message: str) -> None:
-    arguments: dict[str, object] = {"rounds": [1], "clients": 4, "guaranteed_rate": 0.1, **change}
-    with pytest.raises(SettingError, match=message):
-        queue_bound(**arguments)  # type: ignore[arg-type]
-
-
 # The certificate
-
-
-def test_the_margin_matches_a_manual_computation() -> None:
-    # Client 1 had 1/4 of the rounds and is owed a turn: 1/4 - (1/2 - 1/4). Client 0 had more than its guarantee.
-    assert long_run_margin(columns_of([[0], [0], [0], [1]], clients=2), "1/2") == 0.0
-    # Client 1 had 2/3 of the rounds and is owed nothing; client 0 had as many and is owed half a turn.
-    assert long_run_margin(columns_of([[0, 1], [0], [1]], clients=2), "1/2") == 1 / 6
-    assert long_run_margin(columns_of([[0], [0]], clients=2), "1/2") == 0.0
-    assert long_run_margin(columns_of([[0], [0]], clients=1), "1/2") == 0.5
-    with pytest.raises(SettingError, match="hold no rounds"):
-        long_run_margin(RoundColumns.from_records([], clients=1), 0.5)
 
 
 cohorts_of_four = st.lists(st.lists(st.integers(0, 3), unique=True, max_size=4), min_size=1, max_size=40)
@@ -268,5 +197,4 @@ def test_the_certificate_holds_for_any_selections(cohorts: list[list[int]], rate
             turns, certificate.promised_units, certificate.owed_units, strict=True
         )
     ]
-    margin = long_run_margin(columns_of(cohorts, clients=4), rate)  # type: ignore[arg-type]
-    assert margin == float(min(margins)) >= 0
+    assert min(margins) >= 0

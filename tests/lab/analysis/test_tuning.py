@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -49,8 +49,8 @@ def trial(value: float, *, mean_round: float = 1.0, shortfall: float = 0.0, nois
 
 
 def chosen(setting: str, figure: GoalFigure, most: float, *trials: Trial) -> float | None:
-    found = TuningResult(setting, figure, most, trials).choose()
-    return None if found is None else found.value
+    cheapest = TuningResult(setting, figure, most, trials).choose()
+    return None if cheapest is None else cheapest.value
 
 
 @pytest.mark.parametrize("setting", ["tolerance", "speed_weight"])
@@ -143,22 +143,17 @@ def build_random(_: Mapping[str, Any], seed: int) -> tuple[SelectionPolicy, Worl
 
 
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("request_", "message"),
     [
-        (lambda: find_setting("tolerence", build_random, figure="mean_round", most=1), "did you mean 'tolerance'"),
-        (
-            lambda: find_setting("tolerance", build_random, figure="shortfall_at_end", most=-1),
-            "within must be",
-        ),
-        (lambda: find_setting("tolerance", build_random, figure="mean_round", most=0), "mean_round must be above 0"),
-        (lambda: find_setting("tolerance", build_random, figure="p95_round", most=1, rounds=1), "rounds must be at"),
-        (lambda: find_setting("tolerance", build_random, figure="p95_round", most=1, seeds=1), "seeds must be at"),
-        (
-            lambda: find_setting("speed_weight", build_random, figure="mean_round", most=1, rounds=2),
-            "random guarantees nothing, so there is nothing to tune",
-        ),
+        (("tolerence", "mean_round", 1, {}), "did you mean 'tolerance'"),
+        (("tolerance", "shortfall_at_end", -1, {}), "within must be"),
+        (("tolerance", "mean_round", 0, {}), "mean_round must be above 0"),
+        (("tolerance", "p95_round", 1, {"rounds": 1}), "rounds must be at"),
+        (("tolerance", "p95_round", 1, {"seeds": 1}), "seeds must be at"),
+        (("speed_weight", "mean_round", 1, {"rounds": 2}), "random guarantees nothing, so there is nothing to tune"),
     ],
 )
-def test_impossible_requests_are_rejected(call: Callable[[], Any], message: str) -> None:
+def test_impossible_requests_are_rejected(request_: Any, message: str) -> None:
+    setting, figure, most, options = request_
     with pytest.raises(SettingError, match=message):
-        call()
+        find_setting(setting, build_random, figure=figure, most=most, **options)

@@ -15,7 +15,6 @@ from turnout.lab.drawing.palette import (
     style_of,
     styles_of,
 )
-from turnout.lab.studies.leaderboard.slots import SLOT_SUITES
 from turnout.lab.studies.leaderboard.suites import SUITES
 from turnout.lab.studies.promise_comparison import LABELS
 from turnout.policies import POLICIES as KNOWN
@@ -59,6 +58,5 @@ def test_contenders_are_known_policies_and_those_given_the_true_times_share_a_hu
     assert policy_style("fair-pace", true_times=True).colour == TRUE_TIMES == style_of("FedCS(3)").colour
     assert policy_style("fair-pace").colour != TRUE_TIMES
     assert policy_style("no such policy") == OTHERS[0]
-    in_rounds = {contender.policy for suite in SUITES.values() for contender in suite.contenders}
-    without = {contender.policy for suite in SLOT_SUITES.values() for contender in suite.contenders}
-    assert in_rounds | without <= set(POLICIES)
+    compared = {contender.policy for suite in SUITES.values() for contender in suite.contenders}
+    assert compared <= set(POLICIES)

@@ -15,8 +15,7 @@ import numpy as np
 from turnout.lab.drawing.style import as_svg
 from turnout.lab.studies.catalogue import EXPERIMENTS
 from turnout.lab.studies.framework.experiment import Findings
-from turnout.lab.studies.leaderboard.drawing import draw_figures, draw_front
-from turnout.lab.studies.leaderboard.slot_drawing import draw_slots
+from turnout.lab.studies.leaderboard.drawing import draw_board
 from turnout.lab.studies.leaderboard.suites import SUITES
 from turnout.lab.tables import Table
 
@@ -31,11 +30,9 @@ def stored_figures() -> dict[Path, Callable[[], str]]:
         for name in EXPERIMENTS:
             if claims.with_name(f"{name}.svg").exists():
                 figures[claims.with_name(f"{name}.svg")] = _experiment(claims.with_name(f"{name}.svg"))
-    for data in sorted(RESULTS.rglob("leaderboard.json")):
-        for name in ("front", "leaderboard"):
-            figures[data.with_name(f"{name}.svg")] = _leaderboard(data, name)
-    for data in sorted(RESULTS.rglob("slots.json")):
-        figures[data.with_suffix(".svg")] = _slots(data)
+    for table, names in (("leaderboard", ("front", "leaderboard")), ("slots", ("slots",))):
+        for data in sorted(RESULTS.rglob(f"{table}.json")):
+            figures |= {data.with_name(f"{name}.svg"): _leaderboard(data, name) for name in names}
     return figures
 
 
@@ -70,17 +67,8 @@ def _experiment(figure: Path) -> Callable[[], str]:
 def _leaderboard(data: Path, name: str) -> Callable[[], str]:
     def draw() -> str:
         stored = json.loads(data.read_text(encoding="utf-8"))
-        drawn = draw_front if name == "front" else draw_figures
         suite = replace(SUITES[stored["suite"]], title=stored["title"])
-        return as_svg(drawn(read_table(data.with_suffix(".csv")), stored["front"][0], suite))
-
-    return draw
-
-
-def _slots(data: Path) -> Callable[[], str]:
-    def draw() -> str:
-        title = json.loads(data.read_text(encoding="utf-8"))["title"]
-        return as_svg(draw_slots(read_table(data.with_suffix(".csv")), title))
+        return as_svg(draw_board(suite, read_table(data.with_suffix(".csv")))[name])
 
     return draw
 

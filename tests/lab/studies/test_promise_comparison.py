@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lab.studies.made_up import reproduce
 from turnout.lab import RunStore
 from turnout.lab.analysis.promise import shortfalls
 from turnout.lab.studies.framework.experiment import Runs
-from turnout.lab.studies.framework.reproduce import Result, plans_of, reproduce
+from turnout.lab.studies.framework.reproduce import Result, plans_of
 from turnout.lab.studies.paper.comparison import RATE, TrainingTime
 from turnout.lab.studies.promise_comparison import FAIR_PACE, LABELS, PromiseComparison
 

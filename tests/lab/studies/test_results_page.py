@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -21,9 +21,14 @@ RESULTS = ROOT / "docs" / "results"
 NUMBER = re.compile(r"(?<![\w=.])[-−]?\d[\d,]*(?:\.\d+)?(?:e[-+]\d+)?")
 
 
+@cache
+def claims_in(folder: str) -> list[dict[str, Any]]:
+    claims: list[dict[str, Any]] = json.loads((RESULTS / folder / "claims.json").read_text())
+    return claims
+
+
 def stored_claims(experiment: str) -> list[dict[str, Any]]:
-    claims: list[dict[str, Any]] = json.loads((RESULTS / "numerical" / "claims.json").read_text())
-    return [claim for claim in claims if claim["experiment"] == experiment]
+    return [claim for claim in claims_in("numerical") if claim["experiment"] == experiment]
 
 
 def rows_of(experiment: str) -> list[list[str]]:
@@ -46,21 +51,34 @@ def is_shown(number: Decimal, printed: list[Decimal], *, percent: bool) -> bool:
     return any(abs(value * (100 if percent else 1) - number) <= unit / 2 for value in printed)
 
 
+def numbers_of(claims: Iterable[dict[str, Any]]) -> list[Decimal]:
+    """Returns all numbers that a command printed about these claims."""
+    return [
+        number
+        for claim in claims
+        for text in (claim["statement"], *claim["numbers"], *claim["numbers"].values())
+        for number in numbers_in(text)
+    ]
+
+
+def unknown_numbers(shown: str, claims: Iterable[dict[str, Any]]) -> list[Decimal]:
+    """Returns the numbers of a cell that were not printed about these claims."""
+    printed, numbers = numbers_of(claims), numbers_in(shown)
+    assert numbers, shown
+    return [
+        number
+        for number in numbers
+        if not is_shown(number, printed, percent=False)
+        and not ("%" in shown and is_shown(number, printed, percent=True))
+    ]
+
+
 @pytest.mark.parametrize("experiment", [name for name in GROUPS["numerical"] if name not in ("overview",)])
-def test_every_claim_has_a_row_with_its_verdict(experiment: str) -> None:
+def test_every_claim_has_a_row_with_its_verdict_and_the_numbers_of_its_command(experiment: str) -> None:
     rows, claims = rows_of(experiment), stored_claims(experiment)
     assert [row[1].strip("*") for row in rows] == [claim["verdict"] for claim in claims]
-
-
-@pytest.mark.parametrize("experiment", [name for name in GROUPS["numerical"] if name not in ("overview",)])
-def test_every_number_of_a_row_was_printed_by_its_command(experiment: str) -> None:
-    for (claim_cell, _, numbers), claim in zip(rows_of(experiment), stored_claims(experiment), strict=True):
-        printed = numbers_in(" ".join([claim["statement"], *claim["numbers"], *claim["numbers"].values()]))
-        assert numbers_in(numbers), claim_cell
-        for number in numbers_in(numbers):
-            assert is_shown(number, printed, percent=False) or (
-                "%" in numbers and is_shown(number, printed, percent=True)
-            ), (claim_cell, number)
+    for (claim_cell, _, numbers), claim in zip(rows, claims, strict=True):
+        assert unknown_numbers(numbers, [claim]) == [], claim_cell
 
 
 def test_a_wrong_number_would_be_noticed() -> None:
@@ -77,7 +95,6 @@ def test_a_wrong_number_would_be_noticed() -> None:
 MARKS = {"holds": "✓", "not decided": "?", "does not hold": "✗"}
 DATASETS = ("fashion-mnist", "cifar-10")
 WEIGHTS = [f"RBCS-F, weight {weight}" for weight in (1, 5, 20, 50)]
-CONCENTRATIONS = ["concentration 0.1", "concentration 1", "concentration 10", "even"]
 PACE = "FairPace, tolerance 2"
 #: Digits that are part of a name, not measurements.
 NAMES = re.compile(
@@ -109,12 +126,11 @@ PACE_CLAIMS = {
     "… before RBCS-F at weight 20": ["FairPace ahead of RBCS-F 20"],
     "all 500 rounds": ["shorter than random and RBCS-F 1"],
 }
-
-
-@cache
-def claims_in(folder: str) -> list[dict[str, Any]]:
-    claims: list[dict[str, Any]] = json.loads((RESULTS / folder / "claims.json").read_text())
-    return claims
+#: The heading, the claims and the folders of each study that trains.
+STUDIES = {
+    "accuracy": ("Does fairness improve the final model?", ACCURACY_CLAIMS, DATASETS),
+    "fair-pace": ("Training with FairPace", PACE_CLAIMS, tuple(f"fair-pace/{dataset}" for dataset in DATASETS)),
+}
 
 
 @cache
@@ -140,14 +156,6 @@ def study_rows(heading: str, experiments: Sequence[str]) -> list[list[str]]:
     lines = [line for line in section(heading).splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in line.removeprefix("|").removesuffix("|").split("|")] for line in lines]
     return [row[:-1] for row in cells if row[-1].strip("`") in experiments]
-
-
-def accuracy_rows() -> list[list[str]]:
-    return study_rows("Does fairness improve the final model?", GROUPS["accuracy"])
-
-
-def pace_rows() -> list[list[str]]:
-    return study_rows("Training with FairPace", GROUPS["fair-pace"])
 
 
 def marks_of(folder: str, names: Sequence[str]) -> str:
@@ -183,129 +191,26 @@ def differences(shown: str, expected: Sequence[float]) -> list[str]:
     ]
 
 
-def printed_numbers(folder: str, name: str, panel: str) -> dict[str, list[float]]:
-    """Returns the numbers behind a stored claim, by label."""
-    (claim,) = [claim for claim in claims_in(folder) if (claim["name"], claim["panel"]) == (name, panel)]
-    return {
-        label: [float(number) for number in numbers_in(NAMES.sub("", text))] for label, text in claim["numbers"].items()
-    }
-
-
 def measured(dataset: str, contender: str, column: str, gamma: str = "10") -> float:
     return value(f"{dataset}/accuracy-summary.csv", gamma, contender, column)
 
 
-def gain(dataset: str, gamma: str) -> float:
-    """Returns the final accuracy of even selection minus that of the most uneven one."""
-    even, uneven = (
-        value(f"{dataset}/fairness-impact-summary.csv", gamma, contender, "final_accuracy")
-        for contender in ("even", "concentration 0.1")
-    )
-    return even - uneven
-
-
-def expected_accuracy() -> dict[str, list[float]]:
-    """Returns the numbers of each row, from the stored tables where they have them, else from the claims."""
-    gains = {dataset: [gain(dataset, gamma) for gamma in ("1", "10", "iid")] for dataset in DATASETS}
-    slower = {dataset: printed_numbers(dataset, "smaller gamma_1, slower", dataset) for dataset in DATASETS}
-    last = printed_numbers("cifar-10", "random worst at every target", "cifar-10, gamma 10")
-    average = {
-        dataset: printed_numbers(dataset, "weight 20 beats 50 on average", f"{dataset}, gamma 10")
-        for dataset in DATASETS
-    }
-    parts = printed_numbers("cifar-10", "weight 20 beats 50 all the time", "cifar-10, gamma 10")
-    late = [parts[f"part {part} of 10"][0] for part in range(3, 11)]
-    rounds = [measured("cifar-10", weight, "rounds_to_high") for weight in WEIGHTS]
-    return {
-        "more even selection": [
-            value("cifar-10/fairness-impact-summary.csv", "10", contender, "final_accuracy")
-            for contender in CONCENTRATIONS
-        ],
-        "… and the gain is larger": [gain("cifar-10", "10") - gain("fashion-mnist", "10")],
-        "gamma_1 has little impact": [
-            *gains["fashion-mnist"],
-            *gains["cifar-10"],
-            *(sum(gains[dataset]) / 3 / 2 for dataset in DATASETS),
-        ],
-        "a smaller gamma_1": [
-            slower[dataset][gamma][0] for dataset in DATASETS for gamma in ("iid", "gamma 10", "gamma 1")
-        ],
-        "random selection has the highest": [
-            measured(dataset, contender, "final_accuracy")
-            for contender in ("random", WEIGHTS[0])
-            for dataset in DATASETS
-        ],
-        "a smaller weight": [measured("cifar-10", weight, "final_accuracy") for weight in WEIGHTS],
-        "FedCS(3) has the lowest": [measured(dataset, "FedCS(3)", "final_accuracy") for dataset in DATASETS],
-        "a larger weight needs": rounds,
-        "RBCS-F needs fewer rounds": [*rounds, measured("cifar-10", "FedCS(3)", "rounds_to_high")],
-        "FedCS(3) is first": [
-            min(measured(dataset, contender, "minutes_to_low") for contender in contenders)
-            for contenders in (["FedCS(3)"], WEIGHTS, ["random"])
-            for dataset in DATASETS
-        ],
-        "RBCS-F is ahead": [
-            measured(dataset, contender, "minutes_to_high")
-            for dataset in DATASETS
-            for contender in ("RBCS-F, weight 20", "random")
-        ],
-        "random selection is last": [
-            *(numbers[0] for numbers in last.values()),
-            measured("cifar-10", "FedCS(3)", "minutes_to_high"),
-            measured("cifar-10", "FedCS(3)", "minutes_to_high_band"),
-        ],
-        "weight 20 is better": [average[dataset][weight][0] for dataset in DATASETS for weight in WEIGHTS[2:]],
-        "… and in each of ten": [*parts["part 1 of 10"], *parts["part 2 of 10"], min(late), max(late)],
-    }
-
-
-def expected_pace() -> dict[str, list[float]]:
-    def pace(dataset: str, contender: str, column: str) -> float:
-        return value(f"fair-pace/{dataset}/pace-summary.csv", "1", contender, column)
-
-    return {
-        "the final accuracy of FairPace": [
-            pace("cifar-10", contender, "final_accuracy") for contender in (PACE, "RBCS-F, weight 20", "FedCS(3)")
-        ],
-        "random has a higher": [
-            pace(dataset, contender, "final_accuracy") for dataset in DATASETS for contender in ("random", PACE)
-        ],
-        "FairPace reaches 90 %": [
-            pace(dataset, contender, "minutes_to_high") for dataset in DATASETS for contender in (PACE, "random")
-        ],
-        **{
-            f"… before RBCS-F at weight {weight}": [
-                pace(dataset, f"RBCS-F, weight {weight}", "minutes_to_high") for dataset in DATASETS
-            ]
-            for weight in (1, 20)
-        },
-        "all 500 rounds": [
-            pace("cifar-10", contender, "minutes") for contender in (PACE, "random", "RBCS-F, weight 1")
-        ],
-    }
-
-
-def test_the_marks_and_numbers_of_the_accuracy_study_are_the_stored_ones() -> None:
-    assert wrong_marks(accuracy_rows(), ACCURACY_CLAIMS, DATASETS) == []
-    stored = {claim["name"] for folder in (*DATASETS, "fairness-impact") for claim in claims_in(folder)}
-    assert stored == {name for names in ACCURACY_CLAIMS.values() for name in names}
-    expected = expected_accuracy()
-    assert list(expected) == list(ACCURACY_CLAIMS)
-    for (claim, *_, numbers), values in zip(accuracy_rows(), expected.values(), strict=True):
-        assert differences(numbers, values) == [], claim
-
-
-def test_the_marks_and_numbers_of_fair_pace_are_the_stored_ones() -> None:
-    assert wrong_marks(pace_rows(), PACE_CLAIMS, [f"fair-pace/{dataset}" for dataset in DATASETS]) == []
-    expected = expected_pace()
-    assert list(expected) == list(PACE_CLAIMS)
-    for (claim, *_, numbers), values in zip(pace_rows(), expected.values(), strict=True):
-        assert differences(numbers, values) == [], claim
+@pytest.mark.parametrize("study", STUDIES)
+def test_the_marks_and_numbers_of_a_study_that_trains_are_the_stored_ones(study: str) -> None:
+    (heading, claims, folders), rows = STUDIES[study], study_rows(STUDIES[study][0], GROUPS[study])
+    assert wrong_marks(rows, claims, folders) == []
+    stored = [
+        claim for folder in (*folders, *(["fairness-impact"] * (study == "accuracy"))) for claim in claims_in(folder)
+    ]
+    assert {claim["name"] for claim in stored} == {name for names in claims.values() for name in names}, heading
+    for (cell, *_, numbers), names in zip(rows, claims.values(), strict=True):
+        assert unknown_numbers(NAMES.sub("", numbers), [claim for claim in stored if claim["name"] in names]) == [], (
+            cell
+        )
 
 
 def test_wrong_marks_and_numbers_would_be_noticed() -> None:
-    rows = accuracy_rows()
-    first, *others = rows
+    first, *others = study_rows(STUDIES["accuracy"][0], GROUPS["accuracy"])
     assert wrong_marks([[first[0], "? ? ?", "? ✓ ?", first[3]], *others], ACCURACY_CLAIMS, DATASETS) == [
         "more even selection"
     ]

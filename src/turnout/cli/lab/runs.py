@@ -73,7 +73,7 @@ def show(
         shown["missing"] = describe(error)
     shown["summary"] = _summary(columns, guarantee) if info.rounds else {}
     if info.rounds and columns.contexts.shape[1]:
-        shown["summary"]["prediction_error"] = prediction_error(columns).overall
+        shown["summary"]["prediction_error"] = prediction_error(columns)
     if json:
         print_json(shown)
         return

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import tempfile
 from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,19 +10,19 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from turnout.cli.lab.comparing import format_mean, status_cell
 from turnout.cli.lab.measuring import Comparison, Contender, Measurement, measure
-from turnout.cli.options import JsonOption, SeedsOption, WorkersOption, print_json, progress_bar, say
+from turnout.cli.lab.playing import Machines, played
+from turnout.cli.options import JsonOption, SeedsOption, WorkersOption, make_table, print_json, say
 from turnout.kernel.certificate import DEFAULT_TOLERANCE
 from turnout.lab.analysis.judging import JudgedPromise
 from turnout.lab.analysis.statistics import UNIT_RANGE
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.store import RunStore
-from turnout.lab.runs.sweep import run_id, sweep
+from turnout.lab.runs.sweep import run_id
 from turnout.lab.studies.framework import conclusion
-from turnout.lab.studies.framework.reproduce import plans_of, reproduce
+from turnout.lab.studies.framework.reproduce import compute_results, plans_of
 from turnout.lab.studies.paper.comparison import RATE, PullRecord, Queues, TrainingTime
 from turnout.lab.studies.promise_comparison import LABELS, PromiseComparison
 from turnout.lab.tables import write_text
@@ -58,11 +57,7 @@ def demo(
     Example: turnout demo --seeds 5 --report report.html
     """
     experiments = [PromiseComparison(), TrainingTime(), Queues(), PullRecord()]
-    with tempfile.TemporaryDirectory() as folder, RunStore(Path(folder) / "runs.turnout") as store:
-        plans = plans_of(experiments, seeds, rounds)
-        with progress_bar() as progress:
-            task = progress.add_task("Running", total=len(plans))
-            sweep(plans, store, workers=workers, watch=lambda *_: progress.advance(task))
+    with played({"demo": plans_of(experiments, seeds, rounds)}, None, Machines(workers)) as store:
         compared = experiments[0].plans(seeds, rounds)
         comparison = Comparison(
             [_measure(store, label, compared[label]) for label in LABELS],
@@ -73,7 +68,7 @@ def demo(
         )
         drawn = importlib.util.find_spec("matplotlib") is not None
         if drawn:
-            results = reproduce(experiments, store, seeds=seeds, rounds=rounds)
+            results = compute_results(experiments, store, seeds=seeds, rounds=rounds)
             oracles = {label for label in LABELS if compared[label][0].build()[0].requires_expected_times}
             _write_report(report, results, comparison, oracles)
     if json:
@@ -93,12 +88,11 @@ def _measure(store: RunStore, label: str, plans: Sequence[RunPlan]) -> Measureme
 
 
 def _print_table(comparison: Comparison) -> None:
-    sizes = "40 clients, 8 per round"
-    table = Table(title=f"{comparison.rounds} rounds (simulated), {sizes}, mean of {comparison.seeds} seeds")
-    for heading in HEADINGS:
-        text = heading in ("policy", "status")
-        longest = max(map(len, heading.split()))
-        table.add_column(heading, justify="left" if text else "right", no_wrap=text, min_width=longest)
+    title = f"{comparison.rounds} rounds (simulated), 40 clients, 8 per round, mean of {comparison.seeds} seeds"
+    headings = [heading if heading in ("policy", "status") else f"{heading}>" for heading in HEADINGS]
+    table = make_table(*headings, title=title)
+    for heading, column in zip(headings, table.columns, strict=True):
+        column.no_wrap, column.min_width = not heading.endswith(">"), max(map(len, heading.strip(">").split()))
     for row in comparison.as_dict()["policies"]:
         saved = row["time_saved"]["mean"]
         table.add_row(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,31 +25,43 @@ from turnout.cli.options import (
     progress_bar,
 )
 from turnout.counting import pluralize
-from turnout.errors import SettingError, suggestion
 from turnout.lab.analysis.statistics import UNIT_RANGE, format_interval
-from turnout.lab.drawing.style import as_svg
-from turnout.lab.studies.framework.experiment import Findings
-from turnout.lab.studies.framework.reproduce import reproduce
+from turnout.lab.studies.framework.reproduce import compute_results
 from turnout.lab.studies.leaderboard.choosing_cost import choosing_costs
-from turnout.lab.studies.leaderboard.leaderboard import Leaderboard, as_json, rows_of, with_costs, write_leaderboard
-from turnout.lab.studies.leaderboard.slots import REFERENCE, SLOT_SUITES, TABLE, SlotBoard, SlotSuite
-from turnout.lab.studies.leaderboard.suites import SUITES, Suite
-from turnout.lab.tables import as_csv, write_text
-from turnout.lab.worlds.registry import make_world
-from turnout.lab.worlds.traces.world import TraceWorld
+from turnout.lab.studies.leaderboard.contenders import FED_BUFF
+from turnout.lab.studies.leaderboard.leaderboard import Leaderboard, as_json, with_costs, write_leaderboard
+from turnout.lab.studies.leaderboard.suites import SUITES, Suite, find_suite
 
 MARKS = {"front": "●", "near": "○", "behind": ""}
 #: The columns that cannot leave the range from 0 to 1. Without rounds, a share is divided by an equal share.
 SHARES = ("least_share", "jain", "final_accuracy")
-#: Heading, name in the result, and number of decimals.
-Column = tuple[str, str, int]
+#: The columns of measures, each with its heading and its number of decimals.
+ROUND_COLUMNS = {
+    "minutes_to_target": ("min to {target:.3f}", 1),
+    "final_accuracy": ("final accuracy", 3),
+    "mean_round": ("mean round, s", 2),
+    "later_round": ("later rounds, s", 2),
+    "shortfall": ("shortfall", 2),
+    "shortfall_at_end": ("at the end", 2),
+    "least_share": ("least share", 3),
+    "jain": ("Jain", 3),
+}
+SLOT_COLUMNS = {
+    "updates_per_second": ("updates/s", 3),
+    "speedup": (f"× {FED_BUFF}", 2),
+    "minutes_to_target": ("min to {target:.3f}", 2),
+    "final_accuracy": ("final accuracy", 3),
+    "mean_staleness": ("staleness", 1),
+    "least_share": ("least share", 2),
+    "shortfall": ("shortfall", 2),
+}
 
 
 def leaderboard(
     suite: Annotated[
         str,
         typer.Argument(
-            help=f"Suite with rounds: {', '.join(SUITES)}; without: {', '.join(SLOT_SUITES)}.",
+            help=f"Suite: {', '.join(SUITES)}; those that begin with async have no rounds.",
             autocompletion=complete_suites,
         ),
     ],
@@ -84,106 +95,55 @@ def leaderboard(
 
     Example: turnout study leaderboard numerical oort:cohort_size=6 --rounds 100 --seeds 2
     """
-    if suite not in {*SUITES, *SLOT_SUITES}:
-        known = [*SUITES, *SLOT_SUITES]
-        raise SettingError(f"unknown suite {suite!r}{suggestion(suite, known)}; there are {', '.join(known)}")
-    found: Suite | SlotSuite = SUITES[suite] if suite in SUITES else SLOT_SUITES[suite]
+    chosen = find_suite(suite)
     if traces:
-        found = found.on_traces(traces)
-    found = found.with_policies([parse_policy(text) for text in policies or []])
-    board = Leaderboard(found) if isinstance(found, Suite) else SlotBoard(found)
-    seeds = seeds or found.seeds
-    rounds = rounds or (found.rounds if isinstance(found, Suite) else found.turns)
-    for plans in found.plans(1, rounds).values():
+        chosen = chosen.on_traces(traces)
+    chosen = chosen.with_policies([parse_policy(text) for text in policies or []])
+    board, seeds, rounds = Leaderboard(chosen), seeds or chosen.seeds, rounds or chosen.rounds
+    for plans in chosen.plans(1, rounds).values():
         plans[0].start()  # reports invalid settings before the first round
     with played(board.plans(seeds, rounds), store, Machines(workers, device), Tracks(track), out=out) as opened:
-        findings = reproduce([board], opened, seeds=seeds, rounds=rounds)[0].findings
-    if isinstance(board, Leaderboard):
-        findings = _with_costs(board, findings, seeds, rounds)
-        result = as_json(board, findings, seeds=seeds, rounds=rounds, assumed=_assumptions(board.suite))
-        if out is not None:
-            write_leaderboard(board, findings, result, out)
-    else:
-        result = _slot_result(board.suite, findings, seeds, rounds)
-        if out is not None:
-            _write_slots(board, findings, result, out)
+        findings = compute_results([board], opened, seeds=seeds, rounds=rounds)[0].findings
+    if chosen.slots is None:
+        with progress_bar() as progress:
+            timing = progress.add_task("Measuring the CPU time of policies", total=None)
+            costs = choosing_costs(board.plans(seeds, rounds), lambda done: progress.advance(timing, done))
+        findings = with_costs(board, findings, costs)
+    result = as_json(board, findings, seeds=seeds, rounds=rounds)
+    if out is not None:
+        write_leaderboard(board, findings, result, out)
     if json:
         print_json(result)
         return
     console = Console()
-    for table in _tables(result, board.suite):
+    for table in _tables(result, chosen):
         console.print(table)
-    notes = _round_notes(result, board.suite) if isinstance(board, Leaderboard) else _slot_notes(board.suite)
+    notes = _round_notes(result, chosen) if chosen.slots is None else _slot_notes(chosen)
     console.print("\n".join(notes), highlight=False, style="dim")
     if out is not None:
         console.print(f"Figures and data are in {out}/", highlight=False)
 
 
-def _with_costs(board: Leaderboard, findings: Findings, seeds: int, rounds: int) -> Findings:
-    """Adds the CPU time of each policy, measured now."""
-    with progress_bar() as progress:
-        timing = progress.add_task("Measuring the CPU time of policies", total=None)
-        costs = choosing_costs(board.plans(seeds, rounds), lambda done: progress.advance(timing, done))
-    return with_costs(findings, costs)
-
-
-def _assumptions(suite: Suite) -> tuple[str, ...]:
-    world = make_world(suite.world, 0, **suite.world_settings)
-    return world.assumptions if isinstance(world, TraceWorld) else ()
-
-
-def _slot_result(suite: SlotSuite, findings: Findings, seeds: int, turns: int) -> dict[str, Any]:
-    return {
-        "suite": suite.name,
-        "title": suite.title,
-        "turns": turns,
-        "seeds": seeds,
-        "concurrency": suite.slots,
-        "clients": suite.clients,
-        "present": suite.present,
-        "world": {"name": suite.world, **suite.world_settings},
-        "baseline": REFERENCE,
-        "policies": rows_of(findings.tables[TABLE]),
-    }
-
-
-def _write_slots(board: SlotBoard, findings: Findings, result: dict[str, Any], out: Path) -> None:
-    write_text(out / f"{TABLE}.csv", as_csv(findings.tables[TABLE]))
-    write_text(out / f"{TABLE}.json", json_module.dumps(result, indent=2, ensure_ascii=False) + "\n")
-    write_text(out / f"{TABLE}.svg", as_svg(board.draw(findings)))
-
-
-def _tables(result: dict[str, Any], suite: Suite | SlotSuite) -> list[Table]:
+def _tables(result: dict[str, Any], suite: Suite) -> list[Table]:
     """Returns the table of the policies, and that of the forecasts if there are any."""
-    has_rounds = isinstance(suite, Suite)
-    training: list[Column] = []
-    if suite.trains:
-        target = result["policies"][0]["target"]
-        digits = 1 if has_rounds else 2
-        training = [(f"min to {target:.3f}", "minutes_to_target", digits), ("final accuracy", "final_accuracy", 3)]
-    columns: list[Column]
+    columns, has_rounds = dict(ROUND_COLUMNS if suite.slots is None else SLOT_COLUMNS), suite.slots is None
+    for name in () if suite.trains else ("minutes_to_target", "final_accuracy"):
+        del columns[name]
     if has_rounds:
         size = pluralize(result["rounds"], "round")
-        columns = [*training, ("mean round, s", "mean_round", 2), ("later rounds, s", "later_round", 2)]
-        columns += [("shortfall", "shortfall", 2), ("at the end", "shortfall_at_end", 2)]
-        columns += [("least share", "least_share", 3), ("Jain", "jain", 3)]
     else:
         size = f"{pluralize(result['turns'], 'turn')}, {pluralize(result['concurrency'], 'slot')}"
-        columns = [("updates/s", "updates_per_second", 3), (f"× {REFERENCE}", "speedup", 2), *training]
-        columns += [
-            ("staleness", "mean_staleness", 1),
-            ("least share", "least_share", 2),
-            ("shortfall", "shortfall", 2),
-        ]
-    headings = ["policy", *(f"{heading}>" for heading, _, _ in columns)]
+    target = result["policies"][0].get("target") or 0.0
+    headings = ["policy", *(f"{heading.format(target=target)}>" for heading, _ in columns.values())]
     headings = ["", *headings, "cohort>", "arrived>"] if has_rounds else headings
     headings += ["promise, tolerance", "cost, µs>"] if has_rounds else ["promise, tolerance"]
     title = f"{suite.title}: {size}, {pluralize(result['seeds'], 'seed')}, mean ± 95 % confidence"
     table = make_table(*headings, title=title)
     for row in result["policies"]:
-        cells = [row["contender"], *(_cell(row, column, has_rounds) for column in columns)]
+        cells = [row["contender"], *(_cell(row, name, digits, has_rounds) for name, (_, digits) in columns.items())]
         if has_rounds:
-            cells = [_mark(row), *cells, f"{row['chosen']:.1f}", f"{row['arrived']:.1%}", _promise(row, "promised")]
+            mark = "◇" if row["told_truth"] else MARKS.get(row["front"], "")
+            cells = [mark, *cells, f"{row['chosen']:.1f}", f"{row['arrived']:.1%}", _promise(row, "promised")]
             cells.append(_interval(row, "microseconds", 0))
         else:
             cells.append(_promise(row, "promised_share"))
@@ -191,12 +151,7 @@ def _tables(result: dict[str, Any], suite: Suite | SlotSuite) -> list[Table]:
     return [table, *([_forecasts_table(result["forecasts"])] if "forecasts" in result else [])]
 
 
-def _mark(row: dict[str, Any]) -> str:
-    return "◇" if row["told_truth"] else MARKS.get(row["front"], "")
-
-
-def _cell(row: dict[str, Any], column: Column, has_rounds: bool) -> str:
-    _, name, digits = column
+def _cell(row: dict[str, Any], name: str, digits: int, has_rounds: bool) -> str:
     never = f" ({row['never']} never)" if name == "minutes_to_target" and row["never"] else ""
     worst = f" ({row[f'worst_{name}']:.{digits}f})" if f"worst_{name}" in row else ""
     interval = _interval(row, name, digits, is_share=has_rounds and name in SHARES)
@@ -244,10 +199,10 @@ def _round_notes(result: dict[str, Any], suite: Suite) -> list[str]:
     ]
 
 
-def _slot_notes(suite: SlotSuite) -> list[str]:
+def _slot_notes(suite: Suite) -> list[str]:
     return [
-        f"The share in a name is what the policy guarantees to each client, of an equal share of the turns (1/"
-        f"{suite.present}). In rounds: synchronous rounds with {suite.slots} clients.",
+        f"The share in a name is what the policy guarantees to each client, of an equal share of the turns "
+        f"({suite.rate}). In rounds: synchronous rounds with {suite.slots} clients.",
         "Least share: the smallest share of any client in the decisions at which it was available or training, divided "
         "by an equal share.",
         "Shortfall: promised turns minus turns, the largest of any client at any time; the worst run is in "

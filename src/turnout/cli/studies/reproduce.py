@@ -12,10 +12,16 @@ from rich.table import Table
 from turnout.cli.completion import complete_datasets, complete_experiments
 from turnout.cli.lab.plans import AddressOption, BackendOption
 from turnout.cli.lab.playing import Machines, played
-from turnout.cli.options import DeviceOption, JsonOption, WorkersOption, print_json
+from turnout.cli.options import DeviceOption, JsonOption, WorkersOption, make_table, print_json
 from turnout.lab.studies.catalogue import EXPERIMENTS, GROUPS, find_experiments
-from turnout.lab.studies.framework.reproduce import Result, claims_of, plans_of, verdict_counts, write_results
-from turnout.lab.studies.framework.reproduce import reproduce as reproduced
+from turnout.lab.studies.framework.reproduce import (
+    Result,
+    claims_of,
+    compute_results,
+    plans_of,
+    verdict_summary,
+    write_results,
+)
 from turnout.lab.studies.paper.accuracy import TASKS
 
 COLOURS = {"holds": "green", "does not hold": "red", "not decided": "yellow"}
@@ -65,23 +71,21 @@ def reproduce(
     experiments = find_experiments(name, dataset or ())
     plans = plans_of(experiments, seeds, rounds)
     with played({name: plans}, store, Machines(workers, device, backend, address), out=out) as opened:
-        results = reproduced(experiments, opened, seeds=seeds, rounds=rounds)
+        results = compute_results(experiments, opened, seeds=seeds, rounds=rounds)
     written = write_results(results, out)
     if json:
         print_json({"claims": claims_of(results), "files": [str(path) for path in written]})
         return
     console = Console()
     console.print(_claims_table(results))
-    counts = verdict_counts(claim for result in results for claim in result.findings.claims)
-    summary = ", ".join(f"{count} {verdict}" for verdict, count in counts.items() if count)
-    console.print(f"Claims: {summary}. Figures, data and claims are in {out}/", highlight=False)
+    console.print(f"Claims: {verdict_summary(results)}. Figures, data and claims are in {out}/", highlight=False)
 
 
 def _claims_table(results: list[Result]) -> Table:
     """Returns a table of all claims with their verdicts and numbers."""
-    table = Table(show_lines=True)
-    for heading in ("experiment", "verdict", "claim and its numbers"):
-        table.add_column(heading, no_wrap=heading == "verdict")
+    table = make_table("experiment", "verdict", "claim and its numbers")
+    table.show_lines = True
+    table.columns[1].no_wrap = True
     for result in results:
         for claim in result.findings.claims:
             numbers = " · ".join(f"{name}: {value}" for name, value in claim.numbers.items())

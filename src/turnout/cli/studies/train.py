@@ -6,7 +6,6 @@ import tempfile
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import Console
 
@@ -26,6 +25,7 @@ from turnout.cli.options import (
 )
 from turnout.errors import SettingError
 from turnout.kernel.rounds import RoundRecord
+from turnout.lab.analysis.learning_curves import LearningCurve
 from turnout.lab.analysis.metrics import summarise
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.plans import RunPlan
@@ -129,22 +129,18 @@ def _train(plan: RunPlan, path: Path, device: str, workers: int | None) -> tuple
 
 
 def _result(plan: RunPlan, columns: RoundColumns) -> dict[str, Any]:
-    measured = columns.metrics.get("accuracy", np.full(len(columns.rounds), np.nan))
-    rounds = np.flatnonzero(~np.isnan(measured))
-    if not len(rounds):
-        raise SettingError(f"accuracy was not measured in {plan.rounds} rounds: lower evaluate_every")
-    accuracies = measured[rounds]
-    best = int(accuracies.argmax())
+    curve = LearningCurve.of(columns)
+    best = int(curve.accuracies.argmax())
     return {
         "policy": plan.policy,
         **plan.world_settings,
         "rounds": plan.rounds,
         "seed": plan.seed,
-        "accuracy": float(accuracies[-1]),
-        "best_accuracy": float(accuracies[best]),
-        "best_round": int(rounds[best]) + 1,
-        "minutes": float(columns.durations.sum() / 60),
+        "accuracy": float(curve.accuracies[-1]),
+        "best_accuracy": float(curve.accuracies[best]),
+        "best_round": int(curve.rounds[best]),
+        "minutes": curve.duration,
         "least_share": summarise(columns, guaranteed_rate=0).least_share,
-        "measured_rounds": (rounds + 1).tolist(),
-        "accuracies": accuracies.tolist(),
+        "measured_rounds": curve.rounds.tolist(),
+        "accuracies": curve.accuracies.tolist(),
     }

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, cast
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from turnout.cli.fleet.recording import read_recording
 from turnout.cli.lab.plans import WorldOption, contenders
-from turnout.cli.options import JsonOption, SeedOption, SettingOption, print_json, progress_bar
+from turnout.cli.options import JsonOption, SeedOption, SettingOption, make_table, print_json, progress_bar
 from turnout.counting import pluralize
 from turnout.errors import SettingError
 from turnout.lab.analysis.replay.recording import Recording
@@ -23,6 +22,12 @@ from turnout.lab.drawing.style import save_as
 from turnout.lab.drawing.trade_off import draw_trade_off
 from turnout.lab.worlds.recorded import ASSUMPTIONS
 
+#: The goals, by the figure that they bound.
+GOALS = {
+    "shortfall_at_end": "every client within {most} turns of its guarantee by round {by}",
+    "mean_round": "a mean round of at most {most} s over {by} rounds",
+    "p95_round": "95 % of {by} rounds within {most} s",
+}
 #: The headings of the figures, and their decimal places.
 COLUMNS = {
     "mean_round": ("mean round, s", 2),
@@ -82,7 +87,13 @@ def tune(
 
     Example: turnout study tune --mean-round 8.2
     """
-    goal, most, sentence = _goal(within, mean_round, p95_round, by)
+    goals = {"shortfall_at_end": within, "mean_round": mean_round, "p95_round": p95_round}
+    given = {figure: most for figure, most in goals.items() if most is not None}
+    if len(given) != 1:
+        problem = "more than one goal was given" if given else "no goal was given"
+        raise SettingError(f"{problem}: pass one of --within TURNS, --mean-round SECONDS and --p95-round SECONDS")
+    ((goal, most),) = given.items()
+    sentence = GOALS[goal].format(most=most, by=by)
     record = None if source is None else read_recording(source, run)
     setting = find or ("speed_weight" if record is not None and record.policy == "rbcsf" else "tolerance")
     environment = _environment(setting, settings, world, record, run, by)
@@ -91,7 +102,7 @@ def tune(
         result = find_setting(
             setting,
             environment.build,
-            figure=goal,
+            figure=cast(GoalFigure, goal),
             most=most,
             rounds=by,
             values=None if values is None else _numbers(values),
@@ -106,22 +117,6 @@ def tune(
         _print(result, sentence, environment)
     if result.answer is None:
         raise typer.Exit(1)
-
-
-def _goal(
-    within: float | None, mean_round: float | None, p95_round: float | None, by: int
-) -> tuple[GoalFigure, float, str]:
-    """Returns the figure that the one goal bounds, its largest value, and the goal as a phrase."""
-    goals: list[tuple[GoalFigure, float | None, str]] = [
-        ("shortfall_at_end", within, f"every client within {within} turns of its guarantee by round {by}"),
-        ("mean_round", mean_round, f"a mean round of at most {mean_round} s over {by} rounds"),
-        ("p95_round", p95_round, f"95 % of {by} rounds within {p95_round} s"),
-    ]
-    given = [(figure, most, sentence) for figure, most, sentence in goals if most is not None]
-    if len(given) != 1:
-        problem = "more than one goal was given" if given else "no goal was given"
-        raise SettingError(f"{problem}: pass one of --within TURNS, --mean-round SECONDS and --p95-round SECONDS")
-    return given[0]
 
 
 def _numbers(text: str) -> list[float]:
@@ -204,9 +199,11 @@ def _print(result: TuningResult, goal: str, environment: Environment) -> None:
     else:
         met = f"{result.runs_meeting} of {len(answer.runs)} other runs met the goal"
         console.print(f"\nRecommended: {setting}={answer.value:g} of {policy}; {met}.")
-    table = Table(box=None)
-    for heading in (setting.replace("_", " "), *(name for name, _ in COLUMNS.values()), "one run within", "meets"):
-        table.add_column(heading, justify="right", min_width=max(map(len, heading.split())))
+    headings = (setting.replace("_", " "), *(name for name, _ in COLUMNS.values()), "one run within", "meets")
+    table = make_table(*(f"{heading}>" for heading in headings))
+    table.box = None
+    for heading, column in zip(headings, table.columns, strict=True):
+        column.min_width = max(map(len, heading.split()))
     for trial in result.trials:
         figures = [f"{trial.values(name).mean():.{digits}f}" for name, (_, digits) in COLUMNS.items()]
         bound, meets = f"{trial.bound(result.figure):.2f}", "yes" if result.meets(trial) else "no"

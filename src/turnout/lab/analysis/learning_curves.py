@@ -34,7 +34,10 @@ class LearningCurve:
         accuracies = columns.metrics.get("accuracy", np.empty(0))
         rows = np.flatnonzero(~np.isnan(accuracies))
         if not len(rows):
-            raise SettingError("this run measured no accuracy: play it in the world 'training', for more rounds")
+            raise SettingError(
+                "this run measured no accuracy: play it in the world 'training', for more rounds or with a lower "
+                "evaluate_every"
+            )
         if FINISHED in columns.metrics:
             return cls._without_rounds(accuracies, columns.metrics[FINISHED] / 60)
         clock = np.cumsum(columns.durations) / 60

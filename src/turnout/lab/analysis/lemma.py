@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, as_number
+from turnout.kernel.arrays import FloatArray
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.rounds import Selection
 from turnout.lab.columns import RoundColumns
@@ -85,7 +85,6 @@ def required_exploration(estimates: AllEstimates, delta: float = 0.0) -> float:
     A client needs |expected − predicted| / uncertainty in each round. If the expected time is more than twice the
     predicted one, half of expected / uncertainty is enough, because the optimistic time is then 0.
     """
-    as_number("delta", delta, SettingError, least=0, most=1)
     predicted, expected = estimates.predicted, estimates.expected
     needed = np.where(expected <= 2 * predicted, np.abs(expected - predicted), expected / 2) / estimates.uncertainty
     by_client = np.sort(needed.max(axis=0))

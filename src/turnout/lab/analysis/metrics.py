@@ -20,11 +20,9 @@ from turnout.lab.analysis.promise import (
     Shortfall,
     accrual_mask,
     require_rounds,
-    round_of_each_row,
     shortfalls,
     with_outcome,
 )
-from turnout.lab.analysis.statistics import mean_or_nan
 from turnout.lab.columns import RoundColumns
 
 
@@ -33,13 +31,6 @@ class Estimates(NamedTuple):
 
     predicted: FloatArray
     uncertainty: FloatArray
-
-
-class PredictionError(NamedTuple):
-    """The mean absolute error in seconds, overall and per round; NaN without observed times."""
-
-    overall: float
-    by_round: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,34 +185,16 @@ def spread(turns: npt.ArrayLike) -> float:
     return float(_as_turns(turns).std())
 
 
-def time_saved(columns: RoundColumns, baseline: RoundColumns) -> float:
-    """Returns the saved share of the baseline's total time over the same number of rounds; negative if slower."""
-    if require_rounds(columns) != require_rounds(baseline):
-        raise SettingError(
-            f"time_saved compares runs of equal length, but the run has {len(columns.rounds)} rounds and the baseline "
-            f"{len(baseline.rounds)}"
-        )
-    total = float(baseline.durations.sum())
-    if total == 0:
-        raise SettingError(
-            "the baseline took no time, so the saved share is undefined: use a baseline with selected clients"
-        )
-    return 1 - float(columns.durations.sum()) / total
-
-
-def replayed_estimates(
-    columns: RoundColumns, *, features: int | None = None, ridge: float = 1.0, forgetting: float = 1.0
-) -> Estimates:
+def replayed_estimates(columns: RoundColumns, *, ridge: float = 1.0, forgetting: float = 1.0) -> Estimates:
     """Returns the predictions of a model for each turn, (R,), made before it learns from the round of that turn.
 
     The model learns as ExchangeTimeModel does: from clients that arrived or were late, but not from failures.
-    Corrections of late arrivals are applied in the round that reported them. `features` is by default the number of
-    features of the contexts.
+    Corrections of late arrivals are applied in the round that reported them.
     """
     predicted, uncertainty = np.empty(len(columns.chosen)), np.empty(len(columns.chosen))
     if len(columns.chosen) == 0:
         return Estimates(predicted, uncertainty)
-    width = columns.contexts.shape[1] if features is None else features
+    width = columns.contexts.shape[1]
     model = ExchangeTimeModel(columns.clients, features=width, ridge=ridge, forgetting=forgetting)
     usable = with_outcome(columns, TIMED_OUTCOMES)
     starts = columns.starts.tolist()
@@ -238,18 +211,11 @@ def replayed_estimates(
     return Estimates(predicted, uncertainty)
 
 
-def prediction_error(
-    columns: RoundColumns, *, features: int | None = None, ridge: float = 1.0, forgetting: float = 1.0
-) -> PredictionError:
-    """Returns the difference of the replayed predictions from the observed times, without failed clients."""
-    predicted, _ = replayed_estimates(columns, features=features, ridge=ridge, forgetting=forgetting)
-    counts = with_outcome(columns, TIMED_OUTCOMES)
-    errors = np.abs(predicted - columns.exchange_times)[counts]
-    rounds = len(columns.rounds)
-    of_round = round_of_each_row(columns)[counts]
-    sums, clients = np.bincount(of_round, errors, rounds), np.bincount(of_round, minlength=rounds)
-    by_round = np.divide(sums, clients, out=np.full(rounds, np.nan), where=clients > 0)
-    return PredictionError(mean_or_nan(errors), by_round)
+def prediction_error(columns: RoundColumns) -> float:
+    """Returns the mean absolute error of the replayed predictions in seconds; NaN without observed times."""
+    errors = np.abs(replayed_estimates(columns).predicted - columns.exchange_times)
+    observed = errors[with_outcome(columns, TIMED_OUTCOMES)]
+    return float(observed.mean()) if len(observed) else math.nan
 
 
 def _as_turns(turns: npt.ArrayLike) -> FloatArray:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -22,7 +21,7 @@ import numpy.typing as npt
 
 from turnout.errors import ReportError, SettingError
 from turnout.kernel import certificate as certificates
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, Rate, as_number, exact_rates
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, Rate, exact_rates
 from turnout.kernel.certificate import (
     DEFAULT_TOLERANCE,
     Accrual,
@@ -203,62 +202,16 @@ def counted_outcomes(counts: TurnCounting) -> tuple[str, ...]:
     return COUNTED_OUTCOMES[counts]
 
 
-def owed_after_each_round(
-    columns: RoundColumns,
-    guaranteed_rate: Rate | npt.ArrayLike,
-    *,
-    accrual: Accrual = "always",
-    max_owed: float | Fraction | None = None,
-    counted_outcomes: Sequence[str] = OUTCOMES,
-) -> FloatArray:
-    """Returns the turns owed to each client after each round, (T, N), as FairnessQueues computes them.
+def owed_after_each_round(columns: RoundColumns, guaranteed_rate: Rate | npt.ArrayLike) -> FloatArray:
+    """Returns the turns owed to each client after each round, (T, N), as the paper's queues count them.
 
-    Args:
-        columns: The recorded rounds.
-        guaranteed_rate: The guaranteed rate, one for all clients or one per client.
-        accrual: Whether clients accrue turns "always" or only in rounds in which they are "available".
-        max_owed: The largest number of turns owed to a client; None for no limit.
-        counted_outcomes: The outcomes that pay a turn: all outcomes if a selection pays, ("arrived",) if only a
-            contribution pays.
+    Every client accrues turns in every round, and a selection pays one.
     """
-    units, units_per_turn = owed_units(
-        columns, guaranteed_rate, accrual=accrual, max_owed=max_owed, counted_outcomes=counted_outcomes
-    )
-    return units / units_per_turn
-
-
-def owed_units(
-    columns: RoundColumns,
-    guaranteed_rate: Rate | npt.ArrayLike,
-    *,
-    accrual: Accrual = "always",
-    max_owed: float | Fraction | None = None,
-    counted_outcomes: Sequence[str] = OUTCOMES,
-) -> tuple[IntArray, int]:
-    """Returns the result of owed_after_each_round in integer units, and the number of units per turn.
-
-    Args:
-        columns: The recorded rounds.
-        guaranteed_rate: The guaranteed rate, one for all clients or one per client.
-        accrual: Whether clients accrue turns "always" or only in rounds in which they are "available".
-        max_owed: The largest number of turns owed to a client; None for no limit.
-        counted_outcomes: The outcomes that pay a turn.
-    """
-    rates, units_per_turn = exact_rates(guaranteed_rate, columns.clients)
-    gains: IntArray = np.multiply(accrual_mask(columns, accrual), rates, dtype=np.int64)
-    gains[_paid_mask(columns, counted_outcomes)] -= units_per_turn
-    if max_owed is None:
-        # The recursion owed ← max(owed + gain, 0) equals the running sum minus its running minimum.
-        balance = np.cumsum(gains, axis=0)
-        return balance - np.minimum(np.minimum.accumulate(balance, axis=0), 0), units_per_turn
-    as_number("max_owed", float(max_owed), SettingError, least=0)
-    cap = math.floor(Fraction(max_owed) * units_per_turn)
-    owed = np.zeros(columns.clients, dtype=np.int64)
-    owed_after = np.empty_like(gains)
-    for round_, gain in enumerate(gains):
-        owed = np.minimum(np.maximum(owed + gain, 0), cap)
-        owed_after[round_] = owed
-    return owed_after, units_per_turn
+    units, units_per_turn = exact_rates(guaranteed_rate, columns.clients)
+    balance = np.cumsum(units - columns.chosen_mask * units_per_turn, axis=0)
+    # The recursion owed ← max(owed + gain, 0) equals the running sum minus its running minimum.
+    owed: FloatArray = (balance - np.minimum(np.minimum.accumulate(balance, axis=0), 0)) / units_per_turn
+    return owed
 
 
 def accrual_mask(columns: RoundColumns, accrual: Accrual) -> BoolArray:

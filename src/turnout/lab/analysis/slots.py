@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from turnout.errors import ReportError, SettingError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count
-from turnout.kernel.rounds import OUTCOMES
+from turnout.kernel.arrays import FloatArray, IntArray, as_count
 from turnout.kernel.slots.turns import FINISHED, STARTED
+from turnout.lab.analysis.promise import with_outcome
 from turnout.lab.columns import RoundColumns
 
 
@@ -48,7 +48,7 @@ def slot_metrics(columns: RoundColumns, updates_per_version: int = 1) -> SlotMet
         ReportError: If the run has rounds.
     """
     started, finished = turn_clocks(columns)
-    arrived = _arrived(columns)
+    arrived = with_outcome(columns, ("arrived",))
     seconds = float(started.max(initial=0.0))
     stale = staleness(columns, updates_per_version)
     return SlotMetrics(
@@ -72,7 +72,7 @@ def staleness(columns: RoundColumns, updates_per_version: int = 1) -> IntArray:
     """
     size = as_count("updates_per_version", updates_per_version, SettingError)
     started, finished = turn_clocks(columns)
-    kept = np.flatnonzero(_arrived(columns))
+    kept = np.flatnonzero(with_outcome(columns, ("arrived",)))
     in_order = kept[np.lexsort((columns.rounds[kept], finished[kept]))]
     before_end = np.arange(len(in_order)) // size
     before_start = np.searchsorted(finished[in_order], started[in_order], side="right") // size
@@ -89,10 +89,3 @@ def turn_clocks(columns: RoundColumns) -> tuple[FloatArray, FloatArray]:
     if STARTED not in columns.metrics or FINISHED not in columns.metrics:
         raise ReportError("the run has rounds: play it with concurrency for figures of turns without rounds")
     return columns.metrics[STARTED], columns.metrics[FINISHED]
-
-
-def _arrived(columns: RoundColumns) -> BoolArray:
-    if columns.outcomes is None:
-        return np.ones(len(columns), dtype=np.bool_)
-    arrived: BoolArray = columns.outcomes == OUTCOMES.index("arrived")
-    return arrived

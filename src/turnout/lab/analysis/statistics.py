@@ -23,16 +23,6 @@ class ConfidenceInterval(NamedTuple):
     mean: FloatArray
     half_width: FloatArray
 
-    def bounds(self, limits: tuple[float, float] = (-math.inf, math.inf)) -> tuple[FloatArray, FloatArray]:
-        """Returns both ends of the interval, within the range of possible values; the mean for a single seed.
-
-        >>> low, high = mean_confidence_interval([0.9, 1.0, 0.98]).bounds(UNIT_RANGE)
-        >>> round(float(low), 3), float(high)
-        (0.829, 1.0)
-        """
-        half_width = np.nan_to_num(self.half_width, nan=0.0)
-        return np.maximum(self.mean - half_width, limits[0]), np.minimum(self.mean + half_width, limits[1])
-
 
 def mean_confidence_interval(values: npt.ArrayLike, axis: int = 0, confidence: float = 0.95) -> ConfidenceInterval:
     """Returns the mean over seeds and its confidence interval by Student's t distribution.
@@ -144,8 +134,3 @@ def student_t(confidence: float, freedom: int) -> float:
     while low < (middle := (low + high) / 2) < high:
         low, high = (middle, high) if probability_within(middle) < confidence else (low, middle)
     return math.sqrt(freedom) * math.tan(high)
-
-
-def mean_or_nan(values: npt.NDArray[np.float64 | np.bool_]) -> float:
-    """Returns the mean, or NaN for an empty array."""
-    return float(values.mean()) if values.size else math.nan

@@ -5,19 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from turnout.errors import SettingError
-from turnout.kernel.arrays import (
-    FloatArray,
-    Rate,
-    as_count,
-    as_floats,
-    as_number,
-    exact_rate,
-    exact_rates,
-    require_length,
-)
-from turnout.lab.analysis.promise import owed_units
-from turnout.lab.columns import RoundColumns
+from turnout.kernel.arrays import FloatArray, Rate, exact_rate
 
 
 def regret(durations: npt.ArrayLike, best_durations: npt.ArrayLike) -> FloatArray:
@@ -29,9 +17,7 @@ def regret(durations: npt.ArrayLike, best_durations: npt.ArrayLike) -> FloatArra
     >>> regret([3.0, 5.0], [2.0, 2.0])
     array([1., 2.])
     """
-    ours = as_floats("durations", durations, 1, SettingError)
-    best = as_floats("best_durations", best_durations, 1, SettingError)
-    require_length("best_durations", best, len(ours), "rounds in durations", SettingError)
+    ours, best = np.asarray(durations, dtype=np.float64), np.asarray(best_durations, dtype=np.float64)
     return np.cumsum(ours - best) / np.arange(1, len(ours) + 1)
 
 
@@ -72,16 +58,8 @@ def regret_bound(
             than K. By default K = S·L, which tau* = c·theta cannot exceed.
     """
     after = np.asarray(rounds, dtype=np.float64)
-    if not (after >= 1).all():
-        raise SettingError(f"rounds must be at least 1, not {after.min()}")
-    clients = as_count("clients", clients, SettingError)
-    weight = as_number("speed_weight", speed_weight, SettingError, above=0)
-    ridge = as_number("ridge", ridge, SettingError, above=0)
-    as_number("delta", delta, SettingError, above=0, most=1)
-    for name, value in (("R", R), ("S", S), ("L", L)):
-        as_number(name, value, SettingError, least=0)
-    slowest = S * L if K is None else as_number("K", K, SettingError, least=0)
-    cost_of_fairness = clients * (1 + float(exact_rate(guaranteed_rate)) ** 2) / (2 * weight)
+    slowest = S * L if K is None else K
+    cost_of_fairness = clients * (1 + float(exact_rate(guaranteed_rate)) ** 2) / (2 * speed_weight)
     width = 2 * R * np.sqrt(3 * np.log((1 + after * L**2 / ridge) / delta)) + np.sqrt(ridge) * S
     zeta = max(slowest, 1.0) * np.maximum(width, 1.0)
     return np.asarray(cost_of_fairness + zeta * np.sqrt(6 * np.log(1 + after * L**2 / (3 * ridge)) / after))
@@ -93,7 +71,6 @@ def drift_constant(clients: int, guaranteed_rate: Rate) -> float:
     >>> drift_constant(40, 0.15)
     20.45
     """
-    clients = as_count("clients", clients, SettingError)
     return float(clients * (1 + exact_rate(guaranteed_rate) ** 2) / 2)
 
 
@@ -122,24 +99,4 @@ def queue_bound(
     [143.0, 904.4]
     """
     after = np.asarray(rounds, dtype=np.float64)
-    if not (after >= 1).all():
-        raise SettingError(f"rounds must be at least 1, not {after.min()}")
-    weight = as_number("speed_weight", speed_weight, SettingError, least=0)
-    seconds = as_number("slowest", slowest, SettingError, least=0)
-    return np.sqrt(2 * after * (drift_constant(clients, guaranteed_rate) + weight * seconds))
-
-
-def long_run_margin(columns: RoundColumns, guaranteed_rate: Rate | npt.ArrayLike) -> float:
-    """Returns by how much the share of rounds of the worst-served client exceeds guaranteed_rate − owed/rounds.
-
-    The margin is never negative, whatever the policy: this is an identity of the accounting, which says nothing about
-    the promise. It is computed in integers; only the result is rounded. Clients accrue turns in every round, and a
-    selection pays one turn.
-    """
-    owed, units_per_turn = owed_units(columns, guaranteed_rate)
-    rounds = len(owed)
-    if rounds == 0:
-        raise SettingError("the columns hold no rounds: at least one round is required")
-    rates, _ = exact_rates(guaranteed_rate, columns.clients)
-    margins = columns.turns * units_per_turn - np.asarray(rates) * rounds + owed[-1]
-    return int(margins.min()) / (units_per_turn * rounds)
+    return np.sqrt(2 * after * (drift_constant(clients, guaranteed_rate) + speed_weight * slowest))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,10 +12,11 @@ from turnout.lab.analysis.learning_curves import LearningCurve
 from turnout.lab.analysis.statistics import UNIT_RANGE, mean_confidence_interval
 from turnout.lab.columns import RoundColumns
 from turnout.lab.drawing.palette import styles_of
-from turnout.lab.drawing.style import curve, figure, legend_outside
+from turnout.lab.drawing.style import curve, figure, legend_outside, note
 from turnout.lab.tables import Table
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 #: The number of points in time at which accuracies are drawn.
@@ -38,11 +39,11 @@ def draw_overview(labels: Sequence[str], times: Table, shares: Table, promised: 
         time, share = drawn.subplots(1, 2)
         draw_curves(time, times, labels)
         draw_curves(share, shares, labels, "client")
+        time.set_ylim(bottom=0)
+        share.set_ylim(bottom=0)
         share.axhline(promised, color="black", linestyle=":", linewidth=1)
         last = float(np.asarray(shares["client"])[-1])
-        share.annotate(
-            "promised", (last, promised), xytext=(0, -12), textcoords="offset points", fontsize=9, ha="right"
-        )
+        note(share, "promised", (last, promised), (0, -12), ha="right")
         time.set(title="Training time", xlabel="round", ylabel="training time, minutes")
         share.set(title="Share of rounds of each client", xlabel="clients, in order of their turns")
         share.set_ylabel("share of rounds, from 0 to 1")
@@ -64,15 +65,9 @@ def draw_behind(table: Table, tolerances: Mapping[str, float], clock: str) -> Fi
         for label, style in styles_of(tolerances).items():
             curve(axes, label, np.asarray(table["round"]), np.asarray(table[label]), style=style)
         shared = set(tolerances.values())
-        if len(shared) == 1:
-            axes.axhline(shared.pop(), color="black", linestyle=":", linewidth=1, label="tolerance")
-        axes.set(
-            title="Promised turns minus turns of the client furthest behind, worst seed",
-            xlabel=clock,
-            ylabel="turns behind",
-        )
-        axes.margins(x=0.01)
-        axes.legend()
+        axes.set(title="Promised turns minus turns of the client furthest behind, worst seed", xlabel=clock)
+        axes.set_ylabel("turns behind")
+        _finish(axes, "tolerance", shared.pop() if len(shared) == 1 else None)
         return drawn
 
 
@@ -83,48 +78,65 @@ def accuracy_table(curves: Mapping[str, Sequence[LearningCurve]]) -> Table:
     """
     longest = max(min(curve.duration for curve in seeds) for seeds in curves.values())
     minutes = np.linspace(0.0, longest, POINTS)
-    table: dict[str, FloatArray] = {"minutes": minutes}
-    for label, seeds in curves.items():
-        mean, band = mean_confidence_interval(np.stack([seed.at(minutes, "minutes") for seed in seeds]))
-        table[f"{label} mean"], table[f"{label} band"] = np.asarray(mean), np.asarray(band)
-    return table
+    accuracies = {label: np.stack([seed.at(minutes, "minutes") for seed in seeds]) for label, seeds in curves.items()}
+    return mean_curves(accuracies, "minutes", at=minutes)
 
 
 def draw_accuracy(labels: Sequence[str], table: Table, target: float | None) -> Figure:
     """Draws the mean accuracy by time."""
     with figure() as drawn:
         axes = drawn.subplots()
-        for label, style in styles_of(labels).items():
-            mean, band = np.asarray(table[f"{label} mean"]), np.asarray(table[f"{label} band"])
-            curve(axes, label, np.asarray(table["minutes"]), mean, np.nan_to_num(band), style=style, limits=UNIT_RANGE)
-        if target is not None:
-            axes.axhline(target, color="black", linestyle=":", linewidth=1, label="target")
+        draw_curves(axes, table, labels, "minutes", UNIT_RANGE)
         axes.set(title="Test accuracy, mean over seeds", xlabel="simulated minutes", ylabel="accuracy")
-        axes.margins(x=0.01)
-        axes.legend()
+        _finish(axes, "target", target)
         return drawn
 
 
-def mean_curves(curves: dict[str, FloatArray], x: str = "round", scale: float = 1.0) -> dict[str, FloatArray]:
+def draw_lines(table: Table, labels: Sequence[str], title: str, unit: str) -> Figure:
+    """Draws the curves of a table that `mean_curves` returned, by round and from 0, with a legend beside them."""
+    with figure() as drawn:
+        axes = drawn.subplots()
+        draw_curves(axes, table, labels)
+        axes.set_ylim(bottom=0)
+        axes.set(title=title, xlabel="round", ylabel=unit)
+        legend_outside(drawn, axes)
+        return drawn
+
+
+def mean_curves(
+    curves: Mapping[str, FloatArray], x: str = "round", *, at: FloatArray | None = None, scale: float = 1.0
+) -> dict[str, FloatArray]:
     """Returns the mean of curves over seeds, and half the width of its confidence interval, by label.
 
     Args:
         curves: The curves of each contender, one row per seed.
-        x: The name of the first column, which counts from 1.
+        x: The name of the first column.
+        at: Its values; by default they count from 1.
         scale: The factor on all values.
     """
-    table: dict[str, FloatArray] = {x: np.arange(1.0, next(iter(curves.values())).shape[1] + 1)}
+    table = {x: np.arange(1.0, next(iter(curves.values())).shape[1] + 1) if at is None else at}
     for label, rows in curves.items():
-        mean, band = mean_confidence_interval(rows * scale)
-        table[f"{label} mean"], table[f"{label} band"] = np.asarray(mean), np.asarray(band)
+        table[f"{label} mean"], table[f"{label} band"] = mean_confidence_interval(rows * scale)
     return table
 
 
-def draw_curves(axes: Any, table: Any, labels: Sequence[str], x: str = "round") -> None:
-    """Draws the curves of a table that `mean_curves` returned."""
+def draw_curves(
+    axes: Axes,
+    table: Table,
+    labels: Sequence[str],
+    x: str = "round",
+    limits: tuple[float, float] = (0.0, np.inf),
+) -> None:
+    """Draws the curves of a table that `mean_curves` returned; by default they are never negative."""
     for label, style in styles_of(labels).items():
         mean, band = (np.asarray(table[f"{label} {measure}"]) for measure in ("mean", "band"))
-        # Times, turns and shares are never negative.
-        curve(axes, label, np.asarray(table[x]), mean, band, style=style, limits=(0.0, np.inf))
+        curve(axes, label, np.asarray(table[x]), mean, band, style=style, limits=limits)
     axes.margins(x=0.01)
-    axes.set_ylim(bottom=0)
+
+
+def _finish(axes: Axes, name: str, value: float | None) -> None:
+    """Adds a dotted line, if there is one to draw, and the legend."""
+    if value is not None:
+        axes.axhline(value, color="black", linestyle=":", linewidth=1, label=name)
+    axes.margins(x=0.01)
+    axes.legend()

@@ -48,25 +48,8 @@ POLICIES: Mapping[str, Style] = {
 }
 #: The same hue for every contender that is given the true times: nobody can play it with real clients.
 TRUE_TIMES = PURPLE
-#: The first words of labels, and the policy that they name; the longest match counts.
-LABELS: Mapping[str, str] = {
-    "FairPace": "fair-pace",
-    "RBCS-F": "rbcsf",
-    "guard": "with-guarantee",
-    "even": "random",
-    "round robin": "round-robin",
-    "fair oracle": "fair-oracle",
-    "FedCS": "fedcs",
-    "Oort": "oort",
-    "TiFL": "tifl",
-    "REFL": "refl",
-    "E3CS": "e3cs",
-    "CS-UCB": "cs-ucb",
-    "CS-UCB-Q": "cs-ucb-q",
-    "UCB-CS": "ucb-cs",
-    "Power-of-Choice": "power-of-choice",
-    "ActiveFL": "active-fl",
-}
+#: The first word of a label that is not the name of its policy.
+GUARD = "guard"
 #: Labels with a style of their own: larger weights and concentrations are darker.
 NAMED: Mapping[str, Style] = {
     "RBCS-F, weight 1": Style(SKY, SOLID, "o"),
@@ -103,10 +86,11 @@ def style_of(label: str, index: int = 0) -> Style:
     """Returns the style of a contender, the same in every figure; a label that names no policy gets one by index."""
     if label in NAMED:
         return NAMED[label]
-    for names in (POLICIES, LABELS):
-        first = max((name for name in names if label.startswith(name)), key=len, default=None)
-        if first is not None:
-            return POLICIES[LABELS.get(first, first)]
+    if label.startswith(GUARD):
+        return POLICIES["with-guarantee"]
+    policies = [policy for policy in POLICIES if _letters(label).startswith(_letters(policy))]
+    if policies:
+        return POLICIES[max(policies, key=len)]
     return OTHERS[index % len(OTHERS)]
 
 
@@ -124,3 +108,8 @@ def styles_of(labels: Iterable[str]) -> dict[str, Style]:
             )
         chosen[label] = style
     return chosen
+
+
+def _letters(name: str) -> str:
+    """Returns a name without case, spaces and signs: labels of policies differ from their names in these."""
+    return "".join(filter(str.isalnum, name.lower()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
@@ -20,6 +20,7 @@ from turnout.lab.drawing.palette import Style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 STYLE = {
@@ -88,6 +89,30 @@ def curve(
         axes.fill_between(x, low, high, color=style.colour, alpha=0.18 if strong else 0.1, linewidth=0)
 
 
+def points(axes: Axes, x: Any, y: Any, style: Style, *, filled: bool = True, **options: Any) -> None:
+    """Draws points with error bars, as `Axes.errorbar` does with these options; hollow ones unless they are filled."""
+    axes.errorbar(
+        x,
+        y,
+        color=style.colour,
+        marker=style.marker,
+        markerfacecolor=style.colour if filled else "white",
+        **{"markersize": 4, "elinewidth": 0.8, **options},
+    )
+
+
+def note(axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], **options: Any) -> None:
+    """Writes a small text beside a point, at an offset in points."""
+    axes.annotate(text, at, xytext=offset, textcoords="offset points", **{"fontsize": 9, **options})
+
+
+def set_ticks(axis: Axis, ticks: Iterable[float], low: float, high: float) -> None:
+    """Writes only the ticks of an axis that lie in a range, as plain numbers, and removes the minor ones."""
+    shown = [tick for tick in ticks if low <= tick <= high]
+    axis.set_ticks(shown, labels=[f"{tick:g}".replace("-", "−") for tick in shown])
+    axis.set_ticks([], minor=True)
+
+
 def legend_outside(drawn: Figure, axes: Axes, *, columns: int | None = None) -> None:
     """Draws the legend of the axes beside the figure or, in columns, below it, where it covers no data."""
     handles, labels = axes.get_legend_handles_labels()
@@ -110,7 +135,7 @@ def patient() -> Iterator[None]:
         yield
 
 
-def save_as(drawn: Figure, path: Path) -> None:
+def save_as(drawn: Figure, path: Path) -> Path:
     """Writes the figure to a file; the suffix of the path determines the format."""
     try:
         with _matplotlib()[0].rc_context(STYLE), patient():
@@ -120,19 +145,16 @@ def save_as(drawn: Figure, path: Path) -> None:
                 drawn.savefig(path)
     except (OSError, ValueError) as error:
         raise SettingError(f"cannot draw into {path}: {error}") from error
+    return path
 
 
 def save(drawn: Figure, folder: Path, name: str) -> list[Path]:
     """Writes the figure as SVG and PNG, and returns their paths."""
-    paths = [folder / f"{name}.svg", folder / f"{name}.png"]
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        paths[0].write_text(as_svg(drawn), encoding="utf-8")
-        with patient():
-            drawn.savefig(paths[1])
     except OSError as error:
         raise SettingError(f"cannot write figures into {folder}: {error.strerror or error}") from error
-    return paths
+    return [save_as(drawn, folder / f"{name}{suffix}") for suffix in (".svg", ".png")]
 
 
 def as_svg(drawn: Figure) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from turnout.lab.analysis.tuning import TUNED, TuningResult
 from turnout.lab.drawing.labels import write_labels
 from turnout.lab.drawing.palette import GREEN, policy_style
-from turnout.lab.drawing.style import figure
+from turnout.lab.drawing.style import figure, points
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,7 +25,7 @@ FAIRNESS = {
 
 def draw_trade_off(result: TuningResult) -> Figure:
     """Draws round time against fairness, with the values of the setting at the points."""
-    fairness, label = FAIRNESS[result.setting]
+    fairness, x_label = FAIRNESS[result.setting]
     time = "p95_round" if result.figure == "p95_round" else "mean_round"
     policy, setting = TUNED[result.setting], result.setting.replace("_", " ")
     (x, x_error), (y, y_error) = (
@@ -32,17 +33,8 @@ def draw_trade_off(result: TuningResult) -> Figure:
     )
     with figure(7.5, 4.6) as drawn:
         axes = drawn.subplots()
-        axes.errorbar(
-            x,
-            y,
-            xerr=x_error,
-            yerr=y_error,
-            color=policy_style(policy).colour,
-            marker="o",
-            markersize=4,
-            elinewidth=0.8,
-            label=f"{policy}, mean ± 95 % confidence",
-        )
+        label = f"{policy}, mean ± 95 % confidence"
+        points(axes, x, y, replace(policy_style(policy), marker="o"), xerr=x_error, yerr=y_error, label=label)
         if result.answer is not None:
             at = [result.answer.values(name).mean() for name in (fairness, time)]
             meets = f"meets the goal: {setting} {result.answer.value:g}"
@@ -52,7 +44,7 @@ def draw_trade_off(result: TuningResult) -> Figure:
             line(result.most, color="black", linestyle=":", linewidth=1, label="goal")
         axes.set(
             title=f"Round time against fairness ({setting}s at the points)",
-            xlabel=label,
+            xlabel=x_label,
             ylabel="95th percentile of round time, seconds" if time == "p95_round" else "mean round time, seconds",
         )
         axes.legend()

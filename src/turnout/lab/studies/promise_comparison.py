@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.certificate import DEFAULT_TOLERANCE
-from turnout.lab.analysis.promise import accrual_mask, shortfalls
+from turnout.kernel.guarantee import Guarantee
+from turnout.lab.analysis.promise import shortfalls
+from turnout.lab.analysis.tracked import turns_behind
 from turnout.lab.columns import RoundColumns
 from turnout.lab.drawing.labels import write_labels
 from turnout.lab.drawing.palette import styles_of
-from turnout.lab.drawing.style import MARKER_SIZE, curve, figure, legend_outside
-from turnout.lab.runs.plans import RunPlan
+from turnout.lab.drawing.style import MARKER_SIZE, curve, figure, legend_outside, note, set_ticks
 from turnout.lab.studies.framework.claims import Claim, Group, ascending, below
-from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs
-from turnout.lab.studies.paper.comparison import CONTENDERS, RATE, ROUNDS, paper_plans, weight_label
+from turnout.lab.studies.framework.experiment import Contenders, Experiment, Findings, Runs
+from turnout.lab.studies.paper.comparison import CONTENDERS, RATE, weight_label
 from turnout.lab.tables import Table
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ FAIR_PACE = f"FairPace, tolerance {DEFAULT_TOLERANCE:g}"
 #: The promise of the paper is a share of all rounds, so FairPace has to keep the same one here.
 FAIR_PACE_SETTINGS = {"guaranteed_rate": RATE, "accrual": "always", "tolerance": DEFAULT_TOLERANCE}
 LABELS = (FAIR_PACE, *CONTENDERS)
+TICKS = (0, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
 
 class PromiseComparison(Experiment):
@@ -41,12 +43,7 @@ class PromiseComparison(Experiment):
         "is best. Right: the largest shortfall of any client after each round, mean over seeds."
     )
 
-    def plans(self, seeds: int, rounds: int | None = None) -> Plans:
-        """Returns plans of FairPace and of the paper's contenders, in the paper's world."""
-        fair_pace = [
-            RunPlan("fair-pace", rounds or ROUNDS, seed, FAIR_PACE_SETTINGS, label=FAIR_PACE) for seed in range(seeds)
-        ]
-        return {FAIR_PACE: fair_pace, **paper_plans(seeds, rounds or ROUNDS)}
+    contenders: ClassVar[Contenders] = {FAIR_PACE: ("fair-pace", FAIR_PACE_SETTINGS), **CONTENDERS}
 
     def findings(self, runs: Runs) -> Findings:
         """Compares mean rounds, and the largest shortfall of any client at any time."""
@@ -74,9 +71,7 @@ class PromiseComparison(Experiment):
             right.set(title="Largest shortfall of any client", xlabel="round", ylabel="largest shortfall, turns")
             right.set_yscale("symlog", linthresh=1.0)
             right.set_ylim(bottom=0)
-            ticks = [tick for tick in (0, 0.5, 1, 2, 5, 10, 20, 50, 100) if tick <= right.get_ylim()[1]]
-            right.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-            right.set_yticks([], minor=True)
+            set_ticks(right.yaxis, TICKS, *right.get_ylim())
             right.axhline(DEFAULT_TOLERANCE, color="black", linestyle=":", linewidth=1)
             right.margins(x=0.01)
             legend_outside(drawn, right, columns=3)
@@ -119,18 +114,10 @@ def _draw_points(axes: Axes, labels: Sequence[str], shortfall: FloatArray, secon
             label=label,
         )
     axes.axvline(DEFAULT_TOLERANCE, color="black", linestyle=":", linewidth=1)
-    axes.annotate(
-        "tolerance",
-        (DEFAULT_TOLERANCE, 1.0),
-        xycoords=("data", "axes fraction"),
-        xytext=(4, -10),
-        textcoords="offset points",
-        fontsize=8,
-    )
+    at_top = {"xycoords": ("data", "axes fraction"), "fontsize": 8}
+    note(axes, "tolerance", (DEFAULT_TOLERANCE, 1.0), (4, -10), **at_top)
     axes.set_xscale("log")
-    ticks = [tick for tick in (0.5, 1, 2, 5, 10, 20, 50, 100) if shortfall.min() / 2 < tick < shortfall.max() * 2]
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.set_xticks([], minor=True)
+    set_ticks(axes.xaxis, TICKS[1:], shortfall.min() / 2, shortfall.max() * 2)
     axes.set_ylim(bottom=0, top=float(seconds.max()) * 1.12)
     axes.set(title="Mean round", xlabel="largest shortfall at any time, turns", ylabel="mean round time, seconds")
     write_labels(axes, shortfall, seconds, labels)
@@ -138,7 +125,4 @@ def _draw_points(axes: Axes, labels: Sequence[str], shortfall: FloatArray, secon
 
 def _largest_by_round(columns: RoundColumns) -> FloatArray:
     """Returns how far the client that is furthest behind is behind, after each round."""
-    promised = np.cumsum(accrual_mask(columns, "always"), axis=0) * RATE
-    behind: Any = promised - np.cumsum(columns.chosen_mask, axis=0)
-    largest: FloatArray = behind.max(axis=1)
-    return largest
+    return turns_behind(columns, Guarantee(RATE, accrual="always", counts="selected"))

@@ -1,13 +1,29 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import pytest
 
-from turnout.lab.studies.framework.claims import Group, above, all_above, ascending, below, highest, lowest
+from turnout.lab.studies.framework.claims import (
+    Claim,
+    Group,
+    about,
+    above,
+    all_above,
+    ascending,
+    below,
+    highest,
+    lowest,
+)
 
 
 def group(label: str, *values: float) -> Group:
     return Group(label, np.array(values))
+
+
+def compare(claim: Callable[..., Claim], one: Group, others: Sequence[Group]) -> Claim:
+    return claim("name", "statement", {group.label: group for group in (*others, one)}, one.label)
 
 
 def test_an_increase_is_judged_in_pairs_by_seed() -> None:
@@ -43,10 +59,10 @@ def test_a_threshold_is_compared_with_the_confidence_interval(values: tuple[floa
 
 
 def test_equal_values_on_every_seed_are_not_decided() -> None:
-    same = group("a", 1, 2, 3)
+    same, other = group("a", 1, 2, 3), group("b", 1, 2, 3)
     assert ascending("", "", [same, same]).verdict == "not decided"
-    assert highest("", "", same, [same]).verdict == "not decided"
-    assert lowest("", "", same, [same]).verdict == "not decided"
+    assert compare(highest, same, [other]).verdict == "not decided"
+    assert compare(lowest, same, [other]).verdict == "not decided"
     assert all_above([np.zeros(3)], 0.0, strictly=True) == "not decided"
     assert above("", "", [group("a", 0, 0, 0)], 0.0, strictly=True).verdict == "not decided"
     assert above("", "", [group("a", 0, 0, 0)], 0.0).verdict == "holds"
@@ -54,29 +70,29 @@ def test_equal_values_on_every_seed_are_not_decided() -> None:
 
 def test_the_highest_and_the_lowest_are_compared_with_every_other_group() -> None:
     top, middle, bottom = group("top", 9, 10, 11), group("middle", 5, 6.1, 7), group("bottom", 1, 2, 3.1)
-    claim = highest("best", "top is best", top, [middle, bottom], panel="left")
-    assert (claim.verdict, claim.panel) == ("holds", "left")
+    (claim,) = about("left", [compare(highest, top, [middle, bottom])])
+    assert (claim.verdict, claim.panel, claim.statement) == ("holds", "left", "left: statement")
     assert list(claim.numbers) == ["top", "middle", "bottom"]
     assert claim.numbers["middle"].startswith("6.033 ± ")
     assert "(difference 3.967 ± " in claim.numbers["middle"]
-    assert lowest("", "", bottom, [middle, top]).verdict == "holds"
-    assert highest("", "", middle, [bottom, top]).verdict == "does not hold"
-    assert lowest("", "", middle, [bottom, top]).verdict == "does not hold"
-    assert highest("", "", group("even", 9, 2, 8), [middle, bottom]).verdict == "not decided"
+    assert compare(lowest, bottom, [middle, top]).verdict == "holds"
+    assert compare(highest, middle, [bottom, top]).verdict == "does not hold"
+    assert compare(lowest, middle, [bottom, top]).verdict == "does not hold"
+    assert compare(highest, group("even", 9, 2, 8), [middle, bottom]).verdict == "not decided"
 
 
 def test_a_run_that_never_reached_the_target_cannot_make_a_claim_hold() -> None:
     """Otherwise a short run that failed would look faster than a long run that succeeded."""
     slow, failed = group("slow", 50, 51, 52), Group("failed", np.array([20.0, 20.5, 21.0]), never=1)
-    claim = highest("", "", slow, [failed])
+    claim = compare(highest, slow, [failed])
     assert claim.verdict == "not decided"
     assert "20.5 ± 1.2; 1 of 3 runs never (difference " in claim.numbers["failed"]
-    assert lowest("", "", failed, [slow]).verdict == "not decided"
-    assert highest("", "", failed, [slow]).verdict == "not decided"
-    assert highest("", "", group("fast", 1, 2, 3), [failed]).verdict == "does not hold"
+    assert compare(lowest, failed, [slow]).verdict == "not decided"
+    assert compare(highest, failed, [slow]).verdict == "not decided"
+    assert compare(highest, group("fast", 1, 2, 3), [failed]).verdict == "does not hold"
     late = Group("late", np.array([60.0, 61.0, 62.5]), never=3)
-    assert highest("", "", late, [slow]).verdict == "holds"
-    assert highest("", "", slow, [failed, group("slower", 70, 71, 72)]).verdict == "does not hold"
+    assert compare(highest, late, [slow]).verdict == "holds"
+    assert compare(highest, slow, [failed, group("slower", 70, 71, 72)]).verdict == "does not hold"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +128,7 @@ def test_an_order_of_times_treats_runs_that_never_arrived_as_lower_bounds() -> N
 
 def test_nothing_is_decided_without_a_comparison() -> None:
     assert all_above([], 0.0) == "not decided"
-    assert lowest("", "", group("a", 1, 2, 3), []).verdict == "not decided"
+    assert compare(lowest, group("a", 1, 2, 3), []).verdict == "not decided"
     assert ascending("", "", [group("a", 1, 2, 3)]).verdict == "not decided"
     assert ascending("", "", [group("a", 1), group("b", 2)]).verdict == "not decided"
     assert all_above([np.array([np.nan, 1.0, 2.0])], 0.0) == "not decided"

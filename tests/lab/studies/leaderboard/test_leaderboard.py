@@ -2,18 +2,17 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.studies.made_up import reproduce
 from turnout.errors import SettingError, TurnoutError
 from turnout.lab import RoundColumns, RunStore, play
 from turnout.lab.analysis.metrics import available_rates, jain_index, replayed_estimates
@@ -21,9 +20,9 @@ from turnout.lab.analysis.statistics import mean_confidence_interval
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.sweep import play_plan
 from turnout.lab.studies.framework.experiment import Findings, Runs
-from turnout.lab.studies.framework.reproduce import reproduce
 from turnout.lab.studies.leaderboard import leaderboard
 from turnout.lab.studies.leaderboard.choosing_cost import choosing_costs
+from turnout.lab.studies.leaderboard.contenders import FED_BUFF
 from turnout.lab.studies.leaderboard.forecasts import (
     PLAIN,
     TRUTH,
@@ -42,7 +41,7 @@ from turnout.lab.studies.leaderboard.leaderboard import (
     with_costs,
     write_leaderboard,
 )
-from turnout.lab.studies.leaderboard.suites import SUITES, Contender, Suite, find_suite
+from turnout.lab.studies.leaderboard.suites import SUITES, Suite, find_suite
 from turnout.policies.registry import POLICIES, WRAPPERS
 
 LABELS = {
@@ -59,6 +58,7 @@ LABELS = {
     "traces": ("FairPace, tolerance 1", "RBCS-F, weight 0.1", "random", "CS-UCB-Q", "fair oracle, weight 0.1"),
     "training": ("FairPace, tolerance 5", "RBCS-F, weight 20", "random", "UCB-CS", "fastest"),
 }
+SUITE = SUITES["async"]
 ROUNDS = {"numerical": 24, "traces": 24, "training": 12}
 
 
@@ -85,7 +85,7 @@ class RunMetrics:
 @pytest.fixture(scope="module")
 def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RunMetrics]]:
     folder = tmp_path_factory.mktemp("leaderboard")
-    suites = {name: RunMetrics(name, folder) for name in SUITES}
+    suites = {name: RunMetrics(name, folder) for name in LABELS}
     yield suites
     for suite in suites.values():
         suite.store.close()
@@ -94,20 +94,25 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RunMe
 # Contenders
 
 
-@pytest.mark.parametrize("name", list(SUITES))
-def test_every_policy_takes_part_or_is_excluded_with_a_reason(name: str) -> None:
+@pytest.mark.parametrize("name", LABELS)
+def test_every_policy_that_the_world_allows_takes_part_or_is_excluded_with_a_reason(name: str) -> None:
     suite = SUITES[name]
     policies = {contender.settings.get("policy", contender.policy) for contender in suite.contenders}
     assert policies | set(suite.left_out) == set(POLICIES)
     assert not policies & set(suite.left_out)
-    labels = [contender.label for contender in suite.contenders]
-    assert len(set(labels)) == len(labels)
+    assert ({"power-of-choice", "active-fl", "ucb-cs"} <= policies) == (name == "training")
+    assert len({contender.label for contender in suite.contenders}) == len(suite.contenders)
+    wrapped = [contender for contender in suite.contenders if contender.policy in WRAPPERS]
+    assert any(contender.settings["policy"] == "oort" for contender in wrapped)
+    fair = [(each.tolerance, each.knows_truth) for each in suite.contenders if each.policy == "fair-pace"]
+    assert fair == [(1, False), (2, False), (3, False), (5, False), (2, True)]
 
 
-@pytest.mark.parametrize("name", list(SUITES))
+@pytest.mark.parametrize("name", LABELS)
 def test_every_contender_can_be_built_and_is_marked_if_it_knows_true_times(name: str) -> None:
     suite = SUITES[name]
-    for contender, plans in zip(suite.contenders, suite.plans(1, 10).values(), strict=True):
+    for contender, plans in zip(suite.contenders, suite.plans(4, 10).values(), strict=True):
+        assert [plan.seed for plan in plans] == [0, 1, 2, 3]
         policy, world = plans[0].build()
         assert policy.requires_expected_times == contender.knows_truth, contender.label
         assert (world.offer(1).expected_times is not None) or not contender.knows_truth
@@ -117,33 +122,11 @@ def test_every_contender_can_be_built_and_is_marked_if_it_knows_true_times(name:
             assert policy.guarantee is not None
             assert policy.guarantee.tolerance == contender.tolerance
             assert (contender.promised, policy.guarantee.accrual) == (suite.rate, suite.share_of)
-
-
-@pytest.mark.parametrize("name", list(SUITES))
-def test_fair_pace_takes_part_with_several_tolerances_and_once_with_true_times(name: str) -> None:
-    contenders = [contender for contender in SUITES[name].contenders if contender.policy == "fair-pace"]
-    assert [(contender.tolerance, contender.knows_truth) for contender in contenders] == [
-        (1, False),
-        (2, False),
-        (3, False),
-        (5, False),
-        (2, True),
-    ]
-
-
-def test_suites_have_the_contenders_that_their_worlds_allow() -> None:
-    for name, suite in SUITES.items():
-        policies = {contender.settings.get("policy", contender.policy) for contender in suite.contenders}
-        assert ({"power-of-choice", "active-fl", "ucb-cs"} <= policies) == (name == "training")
-    for suite in SUITES.values():
-        wrapped = [contender for contender in suite.contenders if contender.policy in WRAPPERS]
-        assert any(contender.settings["policy"] == "oort" for contender in wrapped)
-    for suite in SUITES.values():
-        assert {tuple(plan.seed for plan in by_seed) for by_seed in suite.plans(4, 5).values()} == {(0, 1, 2, 3)}
-    suite = SUITES["numerical"]
     (contender,) = [contender for contender in suite.contenders if contender.by_the_end]
-    assert suite.plans(1)[contender.label][0].settings["horizon"] == suite.rounds
-    assert suite.plans(1, 30)[contender.label][0].settings["horizon"] == 30
+    assert [suite.plans(1, rounds)[contender.label][0].settings["horizon"] for rounds in (None, 30)] == [
+        suite.rounds,
+        30,
+    ]
 
 
 def test_unknown_suites_and_unsuitable_files_are_rejected(tmp_path: Path) -> None:
@@ -168,7 +151,7 @@ def test_plans_with_recorded_clients_depend_on_the_content_of_the_files(tmp_path
 # Measurements
 
 
-@pytest.mark.parametrize("name", list(SUITES))
+@pytest.mark.parametrize("name", LABELS)
 def test_measurements_equal_those_of_a_literal_evaluation(played: dict[str, RunMetrics], name: str) -> None:
     suite = played[name]
     for label in LABELS[name]:
@@ -371,25 +354,6 @@ def test_forecasts_have_one_row_per_variant_and_one_for_the_truth(played: dict[s
 # Playing and writing
 
 
-def test_stored_runs_are_not_played_again(played: dict[str, RunMetrics], monkeypatch: pytest.MonkeyPatch) -> None:
-    suite = played["numerical"]
-
-    def never(*_: Any) -> None:
-        raise AssertionError("played again")
-
-    monkeypatch.setattr(sys.modules["turnout.lab.runs.sweep"], "play_plan", never)
-    (again,) = reproduce([suite.board], suite.store, seeds=2, rounds=suite.rounds, workers=1)
-    assert rows_of(again.findings.tables["leaderboard"]) == list(suite.rows.values())
-    with pytest.raises(AssertionError, match="played again"):
-        reproduce([suite.board], suite.store, seeds=3, rounds=suite.rounds, workers=1)
-
-
-def test_findings_of_missing_runs_are_rejected(played: dict[str, RunMetrics]) -> None:
-    suite = played["numerical"]
-    with pytest.raises(SettingError, match="not in the store: play it first"):
-        suite.board.findings(Runs(suite.board.plans(2, 7), suite.store))
-
-
 def test_costs_are_measured_for_every_contender_and_added_to_the_table(played: dict[str, RunMetrics]) -> None:
     suite = played["numerical"]
     measured: list[int] = []
@@ -397,7 +361,7 @@ def test_costs_are_measured_for_every_contender_and_added_to_the_table(played: d
     assert set(costs) == set(LABELS["numerical"])
     assert sum(measured) == 2 * len(costs)
     assert all(len(values) == 2 and (values > 0).all() for values in costs.values())
-    rows = rows_of(with_costs(suite.findings, costs).tables["leaderboard"])
+    rows = rows_of(with_costs(suite.board, suite.findings, costs).tables["leaderboard"])
     for row in rows:
         assert row["microseconds"] == pytest.approx(costs[row["contender"]].mean(), abs=0.1)
     assert "microseconds" not in suite.findings.tables["leaderboard"]
@@ -406,8 +370,8 @@ def test_costs_are_measured_for_every_contender_and_added_to_the_table(played: d
 @pytest.mark.parametrize("name", ["traces", "training", pytest.param("numerical", marks=pytest.mark.thorough)])
 def test_the_written_files_are_complete(played: dict[str, RunMetrics], name: str, tmp_path: Path) -> None:
     suite = played[name]
-    findings = with_costs(suite.findings, choosing_costs(suite.board.plans(2, 5)))
-    data = as_json(suite.board, findings, seeds=2, rounds=suite.rounds, assumed=["an assumption"])
+    findings = with_costs(suite.board, suite.findings, choosing_costs(suite.board.plans(2, 5)))
+    data = as_json(suite.board, findings, seeds=2, rounds=suite.rounds)
     written = {path.name for path in write_leaderboard(suite.board, findings, data, tmp_path)}
     assert {"leaderboard.csv", "leaderboard.json", "leaderboard.svg", "front.svg"} <= written
     assert ("forecasts.csv" in written) == (name == "traces")
@@ -415,6 +379,7 @@ def test_the_written_files_are_complete(played: dict[str, RunMetrics], name: str
     assert data["left_out"] == dict(SUITES[name].left_out)
     assert data["front"] == ["minutes_to_target" if name == "training" else "mean_round", "shortfall"]
     assert data["guaranteed_rate"] == SUITES[name].rate
+    assert ("availability: generated" in str(data["assumptions"])) == (name == "traces")
     assert data["machine_dependent"] == ["microseconds"]
     for figure in ("leaderboard.svg", "front.svg"):
         text = (tmp_path / figure).read_text()
@@ -430,9 +395,9 @@ def test_data_is_written_even_if_figures_cannot_be_drawn(
     def missing(*_: object) -> None:
         raise SettingError("figures need matplotlib: pip install 'turnout[plots]'")
 
-    monkeypatch.setattr(leaderboard, "draw_front", missing)
+    monkeypatch.setattr(leaderboard, "draw_board", missing)
     suite = played["numerical"]
-    data = as_json(suite.board, suite.findings, seeds=2, rounds=suite.rounds, assumed=[])
+    data = as_json(suite.board, suite.findings, seeds=2, rounds=suite.rounds)
     with pytest.raises(SettingError, match=r"turnout\[plots\]"):
         write_leaderboard(suite.board, suite.findings, data, tmp_path)
     assert (tmp_path / "leaderboard.csv").exists()
@@ -440,6 +405,64 @@ def test_data_is_written_even_if_figures_cannot_be_drawn(
 
 
 def test_rows_contain_plain_values() -> None:
-    rows = rows_of({"a": ["x", "y"], "b": [1.0, math.nan]})
-    assert rows == [{"a": "x", "b": 1.0}, {"a": "y", "b": None}]
-    assert Contender("x", "random").promised is None
+    assert rows_of({"a": ["x", "y"], "b": [1.0, math.nan]}) == [{"a": "x", "b": 1.0}, {"a": "y", "b": None}]
+
+
+# Without rounds
+
+
+def test_promises_are_shares_of_an_equal_share_of_the_turns() -> None:
+    rates = {contender.label: SUITE.rate_of(contender) for contender in SUITE.contenders}
+    assert rates["FairPace, 50 %"] == Fraction(1, 80)
+    assert rates["FairPace, 95 %"] == Fraction(19, 800)
+    assert rates[FED_BUFF] == Fraction(3, 160)
+    # A round has eight turns.
+    assert rates["FairPace, 75 %, in rounds"] == Fraction(3, 20)
+
+
+def test_further_contenders_have_labels_of_their_own() -> None:
+    more = SUITE.with_policies([("oort", {}), ("fair-pace", {"guaranteed_rate": "1/100"})])
+    oort, fair = more.contenders[len(SUITE.contenders) :]
+    assert (oort.label, oort.share, fair.label, fair.share) == ("oort", None, "fair-pace (guaranteed_rate 1/100)", None)
+    for repeated in (SUITE.contenders[0].policy, "oort"):
+        with pytest.raises(
+            SettingError, match=r"the suite async has a contender '.*' already: give it another setting"
+        ):
+            more.with_policies([(repeated, {})] * 2)
+
+
+def test_rounds_have_as_many_turns_as_there_are_slots() -> None:
+    plans = SUITE.plans(1, 400)
+    (rounds,) = plans["FairPace, 75 %, in rounds"]
+    (slots,) = plans["FairPace, 75 %"]
+    assert (rounds.rounds, rounds.concurrency, rounds.settings["cohort_size"]) == (50, None, 8)
+    assert (slots.rounds, slots.concurrency, slots.settings["guaranteed_rate"]) == (400, 8, "3/160")
+    (training,) = SUITES["async-training"].plans(1, 80)["random, in rounds"]
+    assert "updates_per_version" not in training.world_settings
+    (mixed,) = SUITES["async-training"].plans(1, 80)["random (FedAsync)"]
+    assert (mixed.world_settings["updates_per_version"], mixed.world_settings["mixing"]) == (1, 0.6)
+
+
+def test_contenders_are_measured_against_random_seed_by_seed(tmp_path: Path) -> None:
+    with RunStore(tmp_path / "runs.turnout") as store:
+        (result,) = reproduce([Leaderboard(SUITE)], store, seeds=2, rounds=64, workers=1)
+        table = result.findings.tables["slots"]
+        rows = dict(zip(np.asarray(table["contender"]).tolist(), range(len(SUITE.contenders)), strict=True))
+        pace = np.asarray(table["updates_per_second"])
+        assert (np.diff(pace) <= 0).all()
+        assert np.asarray(table["speedup"])[rows[FED_BUFF]] == 1.0
+        assert np.asarray(table["speedup_band"])[rows[FED_BUFF]] == 0.0
+        # Counted from the records of one contender, in another way.
+        plans = SUITE.plans(2, 64)["random, in rounds"]
+        runs = [store.columns(store.find(plan.key).id) for plan in plans]  # type: ignore[union-attr]
+        expected = np.mean([64 / columns.durations.sum() for columns in runs])
+        assert pace[rows["random, in rounds"]] == pytest.approx(expected, rel=1e-5)
+        assert np.asarray(table["mean_staleness"])[rows["random, in rounds"]] == 0.0
+        available = [
+            np.array([record.report.available for record in columns.records()]).sum(axis=0) for columns in runs
+        ]
+        shares = [columns.turns / rounds * 40 / 8 for columns, rounds in zip(runs, available, strict=True)]
+        least = np.mean([share.min() for share in shares])
+        assert np.asarray(table["least_share"])[rows["random, in rounds"]] == pytest.approx(least, rel=1e-5)
+    within = np.asarray(table["worst_shortfall"])[[rows[f"FairPace, {share} %"] for share in (50, 75, 95)]]
+    assert (within < 1).all()

@@ -3,35 +3,58 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+from turnout.lab.studies.leaderboard.contenders import FED_BUFF
 from turnout.lab.studies.leaderboard.suites import SUITES
 
 ROOT = Path(__file__).parents[4]
-RESULTS = ROOT / "docs" / "results" / "leaderboard"
+RESULTS = ROOT / "docs" / "results"
+PAGE = (ROOT / "docs" / "leaderboard.md").read_text()
 COLUMNS = {
     "mean round, s": "mean_round",
     "largest shortfall": "shortfall",
     "at the end": "shortfall_at_end",
     "least share": "least_share",
     "minutes to 0.863": "minutes_to_target",
+    "minutes to target": "minutes_to_target",
     "final accuracy": "final_accuracy",
+    "× random": "speedup",
 }
+#: The suite of each folder without rounds; with rounds, the name of a folder begins with that of its suite.
+SLOT_FOLDERS = {
+    "async/paper": "async",
+    "async/digits": "async-training",
+    "async/cifar-10": "async-cifar-10",
+    "async/phones-recorded": "async-traces",
+    "async/phones": "async-traces",
+}
+FOLDERS = sorted(
+    str(path.relative_to(RESULTS)) for name in ("leaderboard", "async") for path in (RESULTS / name).iterdir()
+)
+#: The folders that the page describes in a sentence.
+WITHOUT_TABLE = {"leaderboard/traces", "async/digits", "async/phones"}
+
+
+def stored_rows(folder: str) -> dict[str, dict[str, str]]:
+    (table,) = (path for path in (RESULTS / folder).glob("*.csv") if path.stem != "forecasts")
+    with table.open() as file:
+        return {row["contender"]: row for row in csv.DictReader(file)}
 
 
 def read_tables() -> dict[str, list[dict[str, str]]]:
     """Returns the tables of policies by folder: that of the link or figure before the table."""
     tables: dict[str, list[dict[str, str]]] = {}
     folder, header = "", [""]
-    text = (ROOT / "docs" / "leaderboard.md").read_text().split("\n## Without rounds\n")[0]
-    for line in text.splitlines():
+    for line in PAGE.splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if not line.startswith("|"):
             header = [""]
-            linked = re.findall(r"results/leaderboard/([\w-]+)", line)
+            linked = re.findall(r"results/((?:leaderboard|async)/[\w-]+)", line)
             folder = linked[-1] if linked else folder
         elif cells[0] == "policy":
             header = cells
@@ -40,39 +63,66 @@ def read_tables() -> dict[str, list[dict[str, str]]]:
     return tables
 
 
+def suite_of(folder: str) -> str:
+    return SLOT_FOLDERS.get(folder) or folder.removeprefix("leaderboard/").partition("-")[0]
+
+
 def test_every_folder_of_results_is_linked_and_has_a_table_or_a_sentence() -> None:
-    folders = {path.name for path in RESULTS.iterdir()}
-    assert set(read_tables()) == folders - {"traces"}
-    text = " ".join((ROOT / "docs" / "leaderboard.md").read_text().split())
-    with (RESULTS / "traces" / "leaderboard.csv").open() as file:
-        means = {row["contender"]: float(row["mean_round"]) for row in csv.DictReader(file)}
+    assert set(read_tables()) == {*FOLDERS} - WITHOUT_TABLE
+    text = " ".join(PAGE.split())
+    means = {name: float(row["mean_round"]) for name, row in stored_rows("leaderboard/traces").items()}
     times = [mean for name, mean in means.items() if name.startswith("FairPace") and "true" not in name]
     shown = f"FairPace takes {min(times):.0f} to {max(times):.0f} s at every tolerance from 1 to 5, random selection"
     assert f"[generated phones](results/leaderboard/traces) {shown} {means['random']:.0f} s." in text
+    digits = {name: float(row["minutes_to_target"]) for name, row in stored_rows("async/digits").items()}
+    fair = [minutes for name, minutes in digits.items() if re.fullmatch(r"FairPace, \d+ %", name)]
+    shown = f"FairPace needs {min(fair):.1f} to {max(fair):.1f} minutes to the target, random FedBuff"
+    shown += f" {digits[FED_BUFF]:.1f} and FedAsync {digits['random (FedAsync)']:.1f}."
+    assert f"[the digits](results/async/digits) {shown}" in text
+    rows = stored_rows("async/phones")
+    speed = ", ".join(f"{float(rows[f'FairPace, {share} %']['speedup']):.2f}" for share in (50, 75, 95))
+    before, last = speed.rsplit(", ", 1)
+    assert f"[generated phones](results/async/phones) FairPace sends {before} and {last} times" in text
 
 
-@pytest.mark.parametrize("folder", sorted(path.name for path in RESULTS.iterdir()))
-def test_the_stored_results_are_those_of_the_contenders_of_the_suite(folder: str) -> None:
-    with (RESULTS / folder / "leaderboard.csv").open() as file:
-        stored = {(row["contender"], row["policy"], row["promised"]) for row in csv.DictReader(file)}
-    contenders = SUITES[folder.partition("-")[0]].contenders
-    assert stored == {(contender.label, contender.policy, str(contender.promised or "nan")) for contender in contenders}
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_stored_results_are_those_of_the_suite(folder: str) -> None:
+    suite, stored = SUITES[suite_of(folder)], stored_rows(folder)
+    promised = {
+        contender.label: (contender.policy, contender.promised if suite.slots is None else contender.share)
+        for contender in suite.contenders
+    }
+    column = "promised" if suite.slots is None else "promised_share"
+    assert {label: (row["policy"], row[column]) for label, row in stored.items()} == {
+        label: (policy, "nan" if promise is None else str(float(promise)))
+        for label, (policy, promise) in promised.items()
+    }
+    if suite.slots is not None:
+        data = json.loads((RESULTS / folder / "slots.json").read_text())
+        assert (data["suite"], data["turns"], data["seeds"]) == (suite.name, suite.rounds, suite.seeds)
+        assert (data["concurrency"], data["clients"], data["present"]) == (suite.slots, suite.clients, 1 / suite.rate)
+        assert float(stored[FED_BUFF]["speedup"]) == 1.0
+        fair = [row for label, row in stored.items() if label.startswith("FairPace")]
+        assert [row["status"] for row in fair] == ["kept"] * 4
+        assert all(float(row["worst_shortfall"]) <= float(row["tolerance"]) for row in fair)
 
 
-@pytest.mark.parametrize("folder", sorted(path.name for path in RESULTS.iterdir()))
+@pytest.mark.parametrize("folder", sorted({*FOLDERS} - WITHOUT_TABLE))
 def test_the_tables_show_the_stored_results(folder: str) -> None:
-    with (RESULTS / folder / "leaderboard.csv").open() as file:
-        stored = {row["contender"]: row for row in csv.DictReader(file)}
-    for shown in read_tables().get(folder, []):
+    stored, rows = stored_rows(folder), read_tables()[folder]
+    if folder in SLOT_FOLDERS:
+        assert {row["policy"] for row in rows} == stored.keys()
+    for shown in rows:
         row = stored[shown.pop("policy")]
-        promise = row["status"] if row["promised"] != "nan" else f"({row['status']})"
-        assert shown.pop("promise") == promise, row["contender"]
+        promised = row.get("promised", row.get("promised_share"))
+        assert shown.pop("promise") == (row["status"] if promised != "nan" else f"({row['status']})"), row["contender"]
         for heading, text in shown.items():
             name = COLUMNS[heading]
-            digits = len(re.split(r"[ ±(]", text)[0].partition(".")[2])
+            digits = len(re.split(r"[ ±(]", text.removeprefix("≥ "))[0].partition(".")[2])
             mean = f"{float(row[name]):.{digits}f}"
             if name.startswith("shortfall"):
                 expected = f"{mean} ({float(row[f'worst_{name}']):.{digits}f})".replace("-", "−")
             else:
-                expected = f"{mean} ± {float(row[f'{name}_band']):.{digits}f}"
+                never = name == "minutes_to_target" and int(row["never"])
+                expected = f"{'≥ ' if never else ''}{mean} ± {float(row[f'{name}_band']):.{digits}f}"
             assert text == expected, (row["contender"], heading)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from lab.studies.made_up import reproduce
 from turnout.lab import RunStore
 from turnout.lab.analysis.learning_curves import LearningCurve
 from turnout.lab.studies.catalogue import GROUPS, find_experiments
-from turnout.lab.studies.framework.reproduce import reproduce
+from turnout.lab.studies.framework.experiment import Runs
 from turnout.lab.studies.leaderboard.leaderboard import rows_of
 from turnout.lab.studies.pace.accuracy import FAST, PACE, SLOW, PaceExperiment, PaceRounds, PaceTime
 
@@ -38,22 +39,21 @@ def verdicts(experiment: PaceExperiment, shapes: dict[str, tuple[float, float]])
     return {claim.name: claim.verdict for claim in experiment.panel_claims(PANEL, curves(shapes))}
 
 
-def test_the_claims_about_accuracy_hold_fail_or_stay_open() -> None:
-    better = {PACE: (0.8, 9.0), SLOW: (0.8, 10.0), FAST: (0.7, 7.0), "random": (0.85, 15.0), "FedCS(3)": (0.6, 4.0)}
-    assert set(verdicts(PaceRounds(), better).values()) == {"holds"}
-    worse = {**better, PACE: (0.5, 9.0), "random": (0.4, 15.0)}
-    assert set(verdicts(PaceRounds(), worse).values()) == {"does not hold"}
-    equal = dict.fromkeys(better, (0.8, 9.0))
-    assert set(verdicts(PaceRounds(), equal).values()) == {"not decided"}
+BETTER = {PACE: (0.8, 9.0), SLOW: (0.8, 10.0), FAST: (0.7, 7.0), "random": (0.85, 15.0), "FedCS(3)": (0.6, 4.0)}
+FASTER = {PACE: (0.8, 4.0), SLOW: (0.8, 10.0), FAST: (0.8, 7.0), "random": (0.8, 15.0), "FedCS(3)": (0.8, 20.0)}
 
 
-def test_the_claims_about_time_hold_fail_or_stay_open() -> None:
-    fast = {PACE: (0.8, 4.0), SLOW: (0.8, 10.0), FAST: (0.8, 7.0), "random": (0.8, 15.0), "FedCS(3)": (0.8, 20.0)}
-    assert set(verdicts(PaceTime(), fast).values()) == {"holds"}
-    slow = {**fast, PACE: (0.8, 30.0)}
-    assert set(verdicts(PaceTime(), slow).values()) == {"does not hold"}
-    equal = dict.fromkeys(fast, (0.8, 9.0))
-    assert set(verdicts(PaceTime(), equal).values()) == {"not decided"}
+@pytest.mark.parametrize(
+    ("experiment", "shapes", "worse"),
+    [
+        (PaceRounds(), BETTER, {PACE: (0.5, 9.0), "random": (0.4, 15.0)}),
+        (PaceTime(), FASTER, {PACE: (0.8, 30.0)}),
+    ],
+)
+def test_the_claims_hold_fail_or_stay_open(experiment: PaceExperiment, shapes: Any, worse: Any) -> None:
+    assert set(verdicts(experiment, shapes).values()) == {"holds"}
+    assert set(verdicts(experiment, {**shapes, **worse}).values()) == {"does not hold"}
+    assert set(verdicts(experiment, dict.fromkeys(shapes, (0.8, 9.0))).values()) == {"not decided"}
 
 
 @pytest.mark.parametrize("better", [FAST, "FedCS(3)"])
@@ -66,7 +66,6 @@ def test_one_contender_with_a_higher_accuracy_refutes_the_claim(better: str) -> 
 
 
 def test_each_claim_about_time_depends_on_its_own_contender() -> None:
-    shapes = {PACE: (0.8, 4.0), SLOW: (0.8, 10.0), FAST: (0.8, 7.0), "random": (0.8, 15.0), "FedCS(3)": (0.8, 1.0)}
     whole = "shorter than random and RBCS-F 1"
     for contender, failing in (
         ("random", {"FairPace ahead of random", whole}),
@@ -74,7 +73,7 @@ def test_each_claim_about_time_depends_on_its_own_contender() -> None:
         (FAST, {"FairPace ahead of RBCS-F 20"}),
         ("FedCS(3)", set()),
     ):
-        found = verdicts(PaceTime(), {**shapes, contender: (0.8, 3.0)})
+        found = verdicts(PaceTime(), {**FASTER, contender: (0.8, 3.0)})
         assert {name for name, verdict in found.items() if verdict == "does not hold"} == failing
         assert {name for name, verdict in found.items() if verdict == "holds"} == found.keys() - failing
 
@@ -90,31 +89,18 @@ def test_all_contenders_are_promised_the_same_and_meet_the_same_clients() -> Non
         assert len(worlds) == 1
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[RunStore]:
-    with RunStore(tmp_path / "runs.turnout") as opened:
-        yield opened
-
-
-class TwoPanels(PaceRounds):
-    """The study with two of its panels."""
-
-    gammas = (1, "iid")
-
-
-def test_the_tables_hold_the_shares_and_shortfalls_of_the_runs(store: RunStore) -> None:
-    experiment = TwoPanels()
-    (result,) = reproduce([experiment], store, seeds=2, rounds=16, workers=1)
+def test_the_tables_hold_the_shares_and_shortfalls_of_the_runs(tmp_path: Path) -> None:
+    experiment = PaceRounds()
+    with RunStore(tmp_path / "runs.turnout") as store:
+        (result,) = reproduce([experiment], store, seeds=2, rounds=16, workers=1)
+        runs = Runs(experiment.plans(2, 16), store)
+        stored = {label: list(runs.of(label)) for label in runs.labels}
     rows = rows_of(result.findings.tables["pace-fairness"])
     assert len(rows) == len(experiment.panels) * len(experiment.contenders)
-    plans = experiment.plans(2, 16)
     for row in rows:
         split = "iid" if row["gamma"] == "iid" else f"gamma {row['gamma']}"
         largest, shares = Fraction(0), []
-        for plan in plans[f"{row['dataset']}, {split}, {row['contender']}"]:
-            run = store.find(plan.key)
-            assert run is not None
-            columns = store.columns(run.id)
+        for columns in stored[f"{row['dataset']}, {split}, {row['contender']}"]:
             turns = [0] * columns.clients
             for number, (start, end) in enumerate(zip(columns.starts[:-1], columns.starts[1:], strict=True), start=1):
                 for client in columns.chosen[start:end].tolist():
@@ -126,7 +112,6 @@ def test_the_tables_hold_the_shares_and_shortfalls_of_the_runs(store: RunStore) 
     pace = [float(row["largest_shortfall_in_turns"]) for row in rows if row["contender"] == PACE]
     assert max(pace) <= 2
 
-
-def test_fair_pace_takes_part_with_the_tolerance_in_its_name() -> None:
+    # Its label names its tolerance.
     policy, settings = PaceExperiment.contenders[PACE]
     assert (policy, f"FairPace, tolerance {settings['tolerance']:g}") == ("fair-pace", PACE)

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab.studies.made_up import reproduce
 from turnout.errors import SettingError
 from turnout.lab import RunStore
 from turnout.lab.analysis.learning_curves import LearningCurve
 from turnout.lab.studies.catalogue import GROUPS, find_experiments
 from turnout.lab.studies.framework.claims import Claim
 from turnout.lab.studies.framework.experiment import Findings
-from turnout.lab.studies.framework.reproduce import plans_of, reproduce
+from turnout.lab.studies.framework.reproduce import plans_of
 from turnout.lab.studies.paper.accuracy import (
     GAMMAS,
     TASKS,
@@ -53,6 +54,11 @@ def every_panel(
     }
 
 
+def claims_of(kind: type[AccuracyExperiment], datasets: list[str], shape: Any) -> list[Claim]:
+    experiment = kind(find_tasks(datasets))
+    return experiment.claims(every_panel(experiment, shape))
+
+
 def verdicts(claims: list[Claim], name: str) -> set[str]:
     return {claim.verdict for claim in claims if claim.name == name}
 
@@ -90,25 +96,20 @@ TIME_CLAIMS = (
 )
 
 
-@pytest.mark.parametrize(
-    ("shape", "verdict"),
-    [(as_the_paper_claims, "holds"), (the_opposite, "does not hold"), (all_equal, "not decided")],
-)
+SHAPES = [(as_the_paper_claims, "holds"), (the_opposite, "does not hold"), (all_equal, "not decided")]
+
+
+@pytest.mark.parametrize(("shape", "verdict"), SHAPES)
 def test_the_verdicts_about_rounds_are_correct(shape: Any, verdict: str) -> None:
-    experiment = AccuracyRounds(find_tasks(BOTH))
-    claims = experiment.claims(every_panel(experiment, shape))
+    claims = claims_of(AccuracyRounds, BOTH, shape)
     assert len(claims) == 6 * len(ROUNDS_CLAIMS) == len({(claim.name, claim.panel) for claim in claims})
     for name in ROUNDS_CLAIMS:
         assert verdicts(claims, name) == {verdict}, name
 
 
-@pytest.mark.parametrize(
-    ("shape", "verdict"),
-    [(as_the_paper_claims, "holds"), (the_opposite, "does not hold"), (all_equal, "not decided")],
-)
+@pytest.mark.parametrize(("shape", "verdict"), SHAPES)
 def test_the_verdicts_about_time_are_correct(shape: Any, verdict: str) -> None:
-    experiment = AccuracyTime(find_tasks(BOTH))
-    claims = experiment.claims(every_panel(experiment, shape))
+    claims = claims_of(AccuracyTime, BOTH, shape)
     assert [claim.panel for claim in claims if claim.name == "weight 20 beats 50 on average"] == [
         f"{dataset}, {split}" for dataset in BOTH for split in ("gamma 10", "iid")
     ]
@@ -119,15 +120,12 @@ def test_the_verdicts_about_time_are_correct(shape: Any, verdict: str) -> None:
 
 def test_a_policy_that_never_reaches_the_target_is_not_ahead_of_random() -> None:
     """Even if its whole run is shorter than the time that random needs."""
-    experiment = AccuracyTime()
 
     def shape(_: Panel, label: str, seed: int) -> dict[str, float]:
         fails = label == RBCSF_LABELS[-1] and seed == 1
         return {"end": 0.5 if fails else 0.8, "seconds": (100 if label == "random" else 3) + 0.1 * seed}
 
-    claims = {
-        claim.name: claim for claim in experiment.claims(every_panel(experiment, shape)) if claim.panel.endswith("iid")
-    }
+    claims = {claim.name: claim for claim in claims_of(AccuracyTime, ["digits"], shape) if claim.panel.endswith("iid")}
     ahead = claims["RBCS-F ahead of random"]
     assert ahead.verdict == "not decided"
     assert "; 1 of 4 runs never" in ahead.numbers[RBCSF_LABELS[-1]]
@@ -135,13 +133,11 @@ def test_a_policy_that_never_reaches_the_target_is_not_ahead_of_random() -> None
 
 
 def test_a_policy_that_never_reaches_the_target_needs_the_most_rounds() -> None:
-    experiment = AccuracyRounds()
-
     def shape(_: Panel, label: str, seed: int) -> dict[str, float]:
         weight = RBCSF_LABELS.index(label) if label in RBCSF_LABELS else 0
         return {"end": 0.5 if weight == 3 else 0.8, "slowness": 20 + 5 * weight + 0.1 * seed}
 
-    for claim in experiment.claims(every_panel(experiment, shape)):
+    for claim in claims_of(AccuracyRounds, ["digits"], shape):
         if claim.name == "larger weight, more rounds":
             assert claim.verdict == "holds"
             assert claim.numbers[RBCSF_LABELS[-1]] == "205 ± 0; 4 of 4 runs never"
@@ -149,8 +145,7 @@ def test_a_policy_that_never_reaches_the_target_needs_the_most_rounds() -> None:
 
 def time_claim(name: str, shape: Callable[[Panel, str, int], Mapping[str, Any]]) -> Claim:
     """Returns the claim of this name about CIFAR-10 with iid clients."""
-    experiment = AccuracyTime(find_tasks(["cifar-10"]))
-    claims = experiment.claims(every_panel(experiment, shape))
+    claims = claims_of(AccuracyTime, ["cifar-10"], shape)
     (claim,) = [claim for claim in claims if (claim.name, claim.panel) == (name, "cifar-10, iid")]
     return claim
 
@@ -223,15 +218,13 @@ def test_a_policy_that_never_reaches_a_target_leaves_the_claim_about_random_open
 )
 def test_fedcs_has_to_need_more_rounds_than_every_weight(slowness: float, end: float, verdict: str) -> None:
     """The weights have a slowness of 20 to 29; with an end of 0.4, FedCS(3) never reaches the target."""
-    experiment = AccuracyRounds()
 
     def shape(_: Panel, label: str, __: int) -> dict[str, float]:
         if label == "FedCS(3)":
             return {"end": end, "slowness": slowness}
         return {"slowness": 20.0 + 3 * RBCSF_LABELS.index(label) if label in RBCSF_LABELS else 20.0}
 
-    claims = experiment.claims(every_panel(experiment, shape))
-    assert verdicts(claims, "RBCS-F ahead of FedCS(3) in rounds") == {verdict}
+    assert verdicts(claims_of(AccuracyRounds, ["digits"], shape), "RBCS-F ahead of FedCS(3) in rounds") == {verdict}
 
 
 def test_targets_are_half_and_nine_tenths_of_the_final_accuracy_of_random() -> None:
@@ -261,26 +254,20 @@ def test_targets_are_half_and_nine_tenths_of_the_final_accuracy_of_random() -> N
     ],
 )
 def test_gamma_1_has_little_impact_if_gains_differ_by_less_than_half(gains: tuple[float, ...], verdict: str) -> None:
-    experiment = FairnessImpact(find_tasks(["cifar-10"]))
-
     def shape(panel: Panel, label: str, seed: int) -> dict[str, float]:
         gain = gains[GAMMAS.index(panel.gamma)] * (1 + 0.01 * seed)
         return {"end": 0.6 + (gain if label == "even" else 0.0), "slowness": 5.0}
 
-    claims = experiment.claims(every_panel(experiment, shape))
-    assert verdicts(claims, "gamma_1 has little impact") == {verdict}
+    assert verdicts(claims_of(FairnessImpact, ["cifar-10"], shape), "gamma_1 has little impact") == {verdict}
 
 
 def test_noisy_gains_leave_the_impact_of_gamma_1_open() -> None:
-    experiment = FairnessImpact(find_tasks(["cifar-10"]))
-
     def shape(panel: Panel, label: str, seed: int) -> dict[str, float]:
         noise = 0.03 * (-1) ** (seed + GAMMAS.index(panel.gamma))
         return {"end": 0.6 + (0.07 + noise if label == "even" else 0.0), "slowness": 5.0}
 
-    (claim,) = [
-        claim for claim in experiment.claims(every_panel(experiment, shape)) if claim.name.startswith("gamma_1 has")
-    ]
+    claims = claims_of(FairnessImpact, ["cifar-10"], shape)
+    (claim,) = [claim for claim in claims if claim.name.startswith("gamma_1 has")]
     assert claim.verdict == "not decided"
     assert list(claim.numbers)[:3] == ["gain, iid", "gain, gamma 10", "gain, gamma 1"]
     assert claim.numbers["less than"].startswith("0.035")
@@ -302,8 +289,7 @@ def fairer_is_worse(panel: Panel, label: str, seed: int) -> dict[str, float]:
     ("shape", "verdict"), [(fairer_is_better, "holds"), (fairer_is_worse, "does not hold"), (all_equal, "not decided")]
 )
 def test_the_verdicts_about_fairness_are_correct(shape: Any, verdict: str) -> None:
-    experiment = FairnessImpact(find_tasks(BOTH))
-    claims = experiment.claims(every_panel(experiment, shape))
+    claims = claims_of(FairnessImpact, BOTH, shape)
     assert len(claims) == 6 + 2 * 3 + 1 == len({(claim.name, claim.panel) for claim in claims})
     for name in {claim.name for claim in claims}:
         assert verdicts(claims, name) == {verdict}, name
@@ -313,16 +299,9 @@ def test_the_verdicts_about_fairness_are_correct(shape: Any, verdict: str) -> No
 
 
 def test_a_single_dataset_has_no_claim_about_two_datasets() -> None:
-    experiment = FairnessImpact(find_tasks(["cifar-10"]))
-    claims = experiment.claims(every_panel(experiment, fairer_is_better))
-    assert [claim.panel for claim in claims] == [
-        "cifar-10, gamma 1",
-        "cifar-10, gamma 10",
-        "cifar-10, iid",
-        "cifar-10",
-        "cifar-10",
-        "cifar-10",
-    ]
+    claims = claims_of(FairnessImpact, ["cifar-10"], fairer_is_better)
+    panels = [f"cifar-10, {split}" for split in ("gamma 1", "gamma 10", "iid")]
+    assert [claim.panel for claim in claims] == [*panels, *["cifar-10"] * 3]
 
 
 def test_tables_contain_every_contender_of_every_panel() -> None:
@@ -372,20 +351,17 @@ def test_plans_have_the_settings_of_their_task_and_distinct_labels() -> None:
     assert weights == set(WEIGHTS)
 
 
-def test_even_selection_shares_its_runs_with_random() -> None:
-    assert len(plans_of(find_experiments("accuracy"))) == 3 * (6 * 5 + 3 * 3)
-    assert len(plans_of(find_experiments("accuracy"), 2)) == 3 * (6 + 3) * 2
-    assert {plan.rounds for plan in plans_of(find_experiments("accuracy"))} == {TASKS["digits"].rounds}
-
-
-def test_each_experiment_has_a_default_number_of_seeds() -> None:
-    assert {experiment.name: experiment.seeds for experiment in find_experiments("accuracy")} == {
-        "fairness-impact": 3,
-        "accuracy-rounds": 5,
-        "accuracy-time": 5,
-    }
+def test_even_selection_shares_its_runs_with_random_and_each_experiment_has_a_number_of_seeds() -> None:
+    accuracy = find_experiments("accuracy")
+    assert len(plans_of(accuracy)) == 3 * (6 * 5 + 3 * 3)
+    assert len(plans_of(accuracy, 2)) == 3 * (6 + 3) * 2
+    assert {plan.rounds for plan in plans_of(accuracy)} == {TASKS["digits"].rounds}
+    assert [(experiment.name, experiment.seeds) for experiment in accuracy] == [
+        ("fairness-impact", 3),
+        ("accuracy-rounds", 5),
+        ("accuracy-time", 5),
+    ]
     assert {experiment.seeds for experiment in find_experiments("numerical")} == {20}
-    assert len(plans_of(find_experiments("queues"))) == 6 * 20
 
 
 def test_datasets_are_selected_by_name_without_repetitions() -> None:
@@ -401,13 +377,6 @@ def test_datasets_are_selected_by_name_without_repetitions() -> None:
         find_experiments("queues", ["digits"])
     with pytest.raises(SettingError, match="overview trains no model"):
         find_experiments("numerical", ["digits"])
-
-
-def test_a_device_is_rejected_without_training(tmp_path: Path) -> None:
-    with RunStore(tmp_path / "runs.turnout") as store:
-        with pytest.raises(SettingError, match="these runs train no model: the device must be cpu, not cuda"):
-            reproduce(find_experiments("queues"), store, seeds=1, rounds=10, device="cuda")
-        assert store.find(plans_of(find_experiments("queues"), 1, 10)[0].key) is None
 
 
 def test_the_digits_are_learned_and_stored_runs_are_not_played_again(tmp_path: Path) -> None:

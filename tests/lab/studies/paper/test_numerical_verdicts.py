@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
+from lab.studies.made_up import FAILS, HOLDS, NOISE, OPEN, MadeUpRuns, columns, group
 from turnout.kernel.arrays import FloatArray
-from turnout.lab import RoundColumns
 from turnout.lab.analysis.theory import regret_bound
 from turnout.lab.drawing.comparison import overview_tables
 from turnout.lab.studies.framework.claims import Claim, Group
@@ -40,18 +40,10 @@ from turnout.lab.studies.paper.trade_off import WEIGHTS as TRADE_OFF_WEIGHTS
 from turnout.lab.studies.paper.trade_off import TradeOff, trade_off_claims
 from turnout.lab.studies.promise_comparison import FAIR_PACE, promise_claims
 
-HOLDS, FAILS, OPEN = "holds", "does not hold", "not decided"
-#: Differences between seeds that cancel in paired comparisons.
-NOISE = np.array([0.0, 0.3, -0.2, 0.1])
 #: Differences that do not cancel, because every group has other ones.
 WILD = np.array([[9.0, -9.0, 8.0, -8.0], [-9.0, 9.0, 8.0, -8.0], [9.0, 9.0, -9.0, -9.0]])
 RANDOM, FEDCS = "random", "FedCS(3)"
 W1, W5, W20, W50 = RBCSF_LABELS
-
-
-def group(label: str, mean: float, scale: float = 0.01) -> Group:
-    """Returns a group of four seeds around a mean; groups of one claim differ by their means on every seed."""
-    return Group(label, mean + scale * NOISE)
 
 
 def groups(scale: float = 0.01, **means: float) -> dict[str, Group]:
@@ -261,11 +253,8 @@ def test_the_rate_of_the_second_half_is_compared_with_the_guaranteed_rate(
     claim = rate_claim(late, 1000)
     assert claim.verdict == verdict
     assert claim.numbers["at least"] == "0.15"
+    assert rate_claim([Group(W5, np.full(4, 0.15))], 10).verdict == HOLDS  # exactly the guaranteed rate is enough
     assert float(claim.numbers[f"{W5}: turns missing"].split()[0]) == pytest.approx(1000 * (0.15 - rates[0]), abs=0.1)
-
-
-def test_a_rate_of_exactly_the_guaranteed_rate_is_enough() -> None:
-    assert rate_claim([Group(W5, np.full(4, 0.15))], 10).verdict == HOLDS
 
 
 def regrets(*ends: float, rounds: int = 10, scale: float = 0.1) -> dict[str, FloatArray]:
@@ -293,25 +282,9 @@ def test_the_regret_is_compared_with_its_bound_in_every_round_of_every_weight() 
     once[W20][:, 3] = 5.5  # a single round in the middle
     assert regret_claim(once, bounds(), REFERENCE).verdict == FAILS
     assert regret_claim(regrets(5.0, 5.0, 5.0, scale=0.0), bounds(), REFERENCE).verdict == HOLDS  # equal is not above
-
-
-def test_the_regret_at_the_end_is_shown_with_its_bound() -> None:
     numbers = regret_claim(regrets(0.5, 0.1, 0.02, scale=0.0), bounds(), REFERENCE).numbers
     assert numbers[f"{W5}: regret at the end"] == "0.5 ± 0 (bound 5)"
     assert numbers["fair oracle, mean round time"] == REFERENCE.summary
-
-
-def columns(cohorts: list[list[int]], times: list[float], clients: int) -> RoundColumns:
-    """Returns rounds with these cohorts, each of which lasts the given time."""
-    sizes = [len(cohort) for cohort in cohorts]
-    return RoundColumns(
-        clients=clients,
-        rounds=np.arange(1, len(cohorts) + 1),
-        starts=np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64),
-        chosen=np.array([client for cohort in cohorts for client in cohort], dtype=np.int64),
-        contexts=np.empty((sum(sizes), 0)),
-        exchange_times=np.repeat(times, sizes),
-    )
 
 
 def test_the_reference_and_the_late_rate_are_those_of_the_second_half() -> None:
@@ -321,26 +294,6 @@ def test_the_reference_and_the_late_rate_are_those_of_the_second_half() -> None:
     assert late_least_rate(run) == 1 / 3  # and none of the first half
     assert late_least_rate(columns([[0]] * 2 + [[1]] * 3, [1.0] * 5, 2)) == 0.0  # the longer half is the second
     assert late_least_rate(columns([[0], [0], [0], [0]], [1.0] * 4, 2)) == 0.0
-
-
-class MadeUpRuns:
-    """Stands for `Runs`: the same made-up run for every seed of a contender."""
-
-    def __init__(self, runs: dict[str, RoundColumns], seeds: int = 3) -> None:
-        self.runs, self.seeds = runs, seeds
-
-    @property
-    def labels(self) -> list[str]:
-        return list(self.runs)
-
-    def of(self, label: str) -> Iterator[RoundColumns]:
-        return iter([self.runs[label]] * self.seeds)
-
-    def each(self, label: str, measure: Any) -> Group:
-        return Group(label, np.array([measure(run) for run in self.of(label)]))
-
-    def curves(self, label: str, measure: Any) -> FloatArray:
-        return np.stack([measure(run) for run in self.of(label)])
 
 
 def test_the_regret_is_the_own_time_minus_that_of_the_oracle_in_its_second_half() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from lab.studies.made_up import FAILS, HOLDS, NOISE, OPEN, MadeUpRuns, columns, group
 from turnout.kernel.arrays import FloatArray
-from turnout.lab import RoundColumns
 from turnout.lab.studies.framework.claims import Claim, Group
 from turnout.lab.studies.paper.comparison import RBCSF_LABELS
 from turnout.lab.studies.paper.lemma import (
@@ -30,8 +30,6 @@ from turnout.lab.studies.paper.stability import (
     stability_claims,
 )
 
-HOLDS, FAILS, OPEN = "holds", "does not hold", "not decided"
-NOISE = np.array([0.0, 0.3, -0.2, 0.1])
 CLIENTS, ROUNDS = 40, 20_000
 W1, W5, W20, W50 = RBCSF_LABELS
 RATES, STABLE = "owed/rounds falls", "mean-rate stable"
@@ -168,27 +166,9 @@ def test_the_long_runs_are_those_of_the_papers_weights() -> None:
     ]
 
 
-class MadeUpRuns:
-    """Stands for `Runs`: the same made-up run for every seed of a contender."""
-
-    def __init__(self, run: RoundColumns) -> None:
-        self.run, self.labels = run, [*RBCSF_LABELS, UNSTABLE]
-
-    def curves(self, _: str, measure: Any) -> FloatArray:
-        return np.stack([measure(self.run)] * 3)
-
-
 def test_the_queues_of_a_run_are_measured_after_each_round() -> None:
     """Three clients, of which the first trains in all 8 rounds: the others are owed 0.15 turns more after each."""
-    run = RoundColumns(
-        clients=3,
-        rounds=np.arange(1, 9),
-        starts=np.arange(9),
-        chosen=np.zeros(8, dtype=np.int64),
-        contexts=np.empty((8, 0)),
-        exchange_times=np.ones(8),
-    )
-    runs: Any = MadeUpRuns(run)
+    runs: Any = MadeUpRuns(dict.fromkeys([*RBCSF_LABELS, UNSTABLE], columns([[0]] * 8, [1.0] * 8, 3)))
     table = Stability().findings(runs).tables["stability-horizons"]
     assert np.asarray(table["rounds"]).tolist()[:2] == [2, 8]
     np.testing.assert_allclose(np.asarray(table["mean_owed"])[:2], [0.2, 0.8])
@@ -200,25 +180,21 @@ def test_the_queues_of_a_run_are_measured_after_each_round() -> None:
 # The lemma
 
 
-def around(label: str, mean: float, scale: float = 0.01) -> Group:
-    return Group(label, mean + scale * NOISE)
-
-
 def coverage(scheduled: float = 1.0, sufficient: float = 20.0) -> dict[str, Group]:
     """Returns a coverage of 0.95 for constants of at least `sufficient`, and of 0.5 for smaller ones."""
-    found = {label: around(label, 0.95 if width >= sufficient else 0.5) for label, width in CONSTANTS.items()}
-    return {**found, SCHEDULED: around(SCHEDULED, scheduled)}
+    found = {label: group(label, 0.95 if width >= sufficient else 0.5) for label, width in CONSTANTS.items()}
+    return {**found, SCHEDULED: group(SCHEDULED, scheduled)}
 
 
 def seconds(scheduled: float, random: float = 15.0) -> dict[str, Group]:
-    constants = {label: around(label, 7.0) for label in CONSTANTS}
-    return {**constants, SCHEDULED: around(SCHEDULED, scheduled), RANDOM: around(RANDOM, random)}
+    constants = {label: group(label, 7.0) for label in CONSTANTS}
+    return {**constants, SCHEDULED: group(SCHEDULED, scheduled), RANDOM: group(RANDOM, random)}
 
 
 def lemma_verdicts(
     scheduled: float = 1.0, sufficient: float = 20.0, informative: float = 0.8, time: float = 9.0
 ) -> list[str]:
-    informed = {SCHEDULED: around(SCHEDULED, informative)}
+    informed = {SCHEDULED: group(SCHEDULED, informative)}
     return [claim.verdict for claim in lemma_claims(coverage(scheduled, sufficient), informed, seconds(time), 500)]
 
 
@@ -244,15 +220,15 @@ def test_the_smallest_exploration_is_that_from_which_on_all_are_enough() -> None
     assert smallest_sufficient(coverage(sufficient=0.0)) == "exploration 0.1"
     assert smallest_sufficient(coverage(sufficient=30.0)) == "exploration 30"
     assert smallest_sufficient(coverage(sufficient=31.0)) is None
-    lucky = {**coverage(sufficient=20.0), "exploration 1": around("exploration 1", 0.95)}
+    lucky = {**coverage(sufficient=20.0), "exploration 1": group("exploration 1", 0.95)}
     assert smallest_sufficient(lucky) == "exploration 20"
-    claim = lemma_claims(coverage(), {SCHEDULED: around(SCHEDULED, 0.8)}, seconds(9.0), 500)[2]
+    claim = lemma_claims(coverage(), {SCHEDULED: group(SCHEDULED, 0.8)}, seconds(9.0), 500)[2]
     assert claim.numbers["smallest"] == "20"
 
 
 def test_no_sufficient_exploration_is_undecided_if_one_of_them_may_be_enough() -> None:
-    open_one = {**coverage(sufficient=999.0), "exploration 30": around("exploration 30", 0.9)}
-    claim = lemma_claims(open_one, {SCHEDULED: around(SCHEDULED, 0.8)}, seconds(9.0), 500)[2]
+    open_one = {**coverage(sufficient=999.0), "exploration 30": group("exploration 30", 0.9)}
+    claim = lemma_claims(open_one, {SCHEDULED: group(SCHEDULED, 0.8)}, seconds(9.0), 500)[2]
     assert (claim.verdict, claim.numbers["smallest"]) == (OPEN, "none")
 
 

@@ -14,6 +14,7 @@ from turnout.errors import PluginError, SettingError
 from turnout.kernel.arrays import as_count
 from turnout.kernel.certificate import STATUSES, PromiseStatus, TimeUnit
 from turnout.kernel.guarantee import Guarantee
+from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.kernel.slots.turns import STARTED
 from turnout.lab.analysis.metrics import summarise_shortfall
 from turnout.lab.analysis.promise import (
@@ -24,13 +25,13 @@ from turnout.lab.analysis.promise import (
     shortfalls,
 )
 from turnout.lab.analysis.replay.recording import Recording
-from turnout.lab.analysis.replay.slots import RecordedTurnWorld, play_turns
 from turnout.lab.analysis.slots import slot_metrics
 from turnout.lab.analysis.statistics import UNIT_RANGE, prediction_half_width
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.play import play
-from turnout.lab.worlds.recorded import ASSUMPTIONS, FittedWorld, RecordedWorld
+from turnout.lab.runs.slots import SlotRun
+from turnout.lab.worlds.recorded import ASSUMPTIONS, FittedWorld, RecordedHistory, RecordedWorld
 from turnout.policies.base import SelectionPolicy
 
 #: The figures of a replay; without rounds, a turn is a round with one client, and RATE comes first.
@@ -121,6 +122,27 @@ class ReplayResult:
         return next(figure for figure in self.figures if figure.name == name)
 
 
+class RecordedTurnWorld(RecordedWorld):
+    """Replays the recorded decisions: each meets the clients that were present at the recorded one.
+
+    Recorded are the clients that were present, the contexts of those that were not training, and the time of the client
+    that was given this turn in the record too, if its context is the same. Everything else is resampled.
+    """
+
+    def __init__(self, history: RecordedHistory, seed: int = 0) -> None:
+        super().__init__(history, seed)
+        self._decisions = 0
+
+    def offer(self, round: int) -> RoundOffer:  # noqa: ARG002
+        """Returns the offer of the next decision, also if turns end and it is offered again."""
+        return super().offer(self._decisions + 1)
+
+    def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
+        """Reports the recorded or resampled result of the selected client."""
+        self._decisions += 1
+        return super().play(offer, selection)
+
+
 class FittedBuild(NamedTuple):
     """What tuning needs to simulate a policy in worlds that are fitted to a record.
 
@@ -202,12 +224,14 @@ def replay(
         return _compare(record, policy, given, settings, [record.columns], 1.0, notes, exact=True)
     replays, recorded_times, reported_times = [], 0, 0
     for seed in range(draws):
-        world, staged = _world_of(record, seed), record.build_staged(policy, given)
-        if record.slots is not None:
-            replays.append(play_turns(staged, world, record.slots))
+        staged = record.build_staged(policy, given)
+        if record.slots is None:
+            world = RecordedWorld(record.past, seed)
+            records = play(staged, world, len(record.columns))
         else:
-            records = list(play(staged, world, len(record.columns)))
-            replays.append(RoundColumns.from_records(records, clients=world.clients))
+            world = RecordedTurnWorld(record.past, seed)
+            records = SlotRun(staged, world, record.slots).play(len(record.columns))
+        replays.append(RoundColumns.from_records(records, clients=world.clients))
         recorded_times += world.recorded_times
         reported_times += world.reported_times
         if watch is not None:
@@ -215,10 +239,6 @@ def replay(
     notes = _notes(record, again) if recorded_times < reported_times else (REPEATED,)
     known_share = recorded_times / max(reported_times, 1)
     return _compare(record, policy, given, settings, replays, known_share, notes, exact=False)
-
-
-def _world_of(record: Recording, seed: int) -> RecordedWorld:
-    return RecordedWorld(record.past, seed) if record.slots is None else RecordedTurnWorld(record.past, seed)
 
 
 def _notes(record: Recording, policy: SelectionPolicy) -> tuple[str, ...]:

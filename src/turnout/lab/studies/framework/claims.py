@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -50,7 +50,7 @@ class Group:
         return f"{float(mean):.4g}{interval}{never}"
 
 
-def ascending(name: str, statement: str, groups: Sequence[Group], *, panel: str = "") -> Claim:
+def ascending(name: str, statement: str, groups: Sequence[Group]) -> Claim:
     """Claims that the mean of each group is above that of the previous group, in paired comparisons by seed.
 
     The claim holds if the 95 % confidence interval of every difference is above zero, does not hold if one interval is
@@ -58,33 +58,29 @@ def ascending(name: str, statement: str, groups: Sequence[Group], *, panel: str 
     that did not occur.
     """
     verdict = all_greater([(later, earlier) for earlier, later in pairwise(groups)])
-    return Claim(name, statement, verdict, {group.label: group.summary for group in groups}, panel)
+    return Claim(name, statement, verdict, {group.label: group.summary for group in groups})
 
 
-def highest(name: str, statement: str, best: Group, others: Sequence[Group], *, panel: str = "") -> Claim:
-    """Claims that the mean of `best` is above that of every other group, in paired comparisons by seed.
+def highest(
+    name: str, statement: str, groups: Mapping[str, Group], best: str, others: Sequence[str] | None = None
+) -> Claim:
+    """Claims that the mean of a group is above that of every other, in paired comparisons by seed.
 
     Args:
         name: A short name of the claim.
         statement: The claim as a sentence.
+        groups: The measurements, by label.
         best: The group with the highest mean.
-        others: The groups that it is compared with.
-        panel: The part of the figure that the claim is about.
+        others: The groups that it is compared with, by default all others.
     """
-    return _compare_pairs(name, statement, best, others, [(best, other) for other in others], panel)
+    return _compare(name, statement, groups, best, others, 1)
 
 
-def lowest(name: str, statement: str, least: Group, others: Sequence[Group], *, panel: str = "") -> Claim:
-    """Claims that the mean of `least` is below that of every other group, in paired comparisons by seed.
-
-    Args:
-        name: A short name of the claim.
-        statement: The claim as a sentence.
-        least: The group with the lowest mean.
-        others: The groups that it is compared with.
-        panel: The part of the figure that the claim is about.
-    """
-    return _compare_pairs(name, statement, least, others, [(other, least) for other in others], panel)
+def lowest(
+    name: str, statement: str, groups: Mapping[str, Group], least: str, others: Sequence[str] | None = None
+) -> Claim:
+    """Claims that the mean of a group is below that of every other, in paired comparisons by seed; see `highest`."""
+    return _compare(name, statement, groups, least, others, -1)
 
 
 def above(name: str, statement: str, groups: Sequence[Group], least: float, *, strictly: bool = False) -> Claim:
@@ -98,24 +94,20 @@ def above(name: str, statement: str, groups: Sequence[Group], least: float, *, s
         strictly: Whether values equal to the threshold on every seed leave the claim undecided; otherwise they pass.
     """
     verdict = all_above([group.values for group in groups], least, strictly=strictly)
-    threshold = {"more than" if strictly else "at least": f"{least:g}"}
-    return Claim(name, statement, verdict, {**{group.label: group.summary for group in groups}, **threshold})
+    numbers = {group.label: group.summary for group in groups}
+    return Claim(name, statement, verdict, {**numbers, "more than" if strictly else "at least": f"{least:g}"})
 
 
 def below(name: str, statement: str, groups: Sequence[Group], most: float, *, strictly: bool = False) -> Claim:
-    """Claims that the mean of every group is below `most`.
-
-    Args:
-        name: A short name of the claim.
-        statement: The claim as a sentence.
-        groups: The measurements.
-        most: The threshold.
-        strictly: Whether values equal to the threshold on every seed leave the claim undecided; otherwise they pass.
-    """
+    """Claims that the mean of every group is below `most`; see `above`."""
     verdict = all_above([-group.values for group in groups], -most, strictly=strictly)
-    threshold = {"less than" if strictly else "at most": f"{most:g}"}
-    numbers = {**{group.label: group.summary for group in groups}, **threshold}
-    return Claim(name, statement, verdict, numbers)
+    numbers = {group.label: group.summary for group in groups}
+    return Claim(name, statement, verdict, {**numbers, "less than" if strictly else "at most": f"{most:g}"})
+
+
+def about(panel: str, claims: Iterable[Claim]) -> list[Claim]:
+    """Returns claims about one panel of a figure: their statements begin with its name."""
+    return [replace(claim, statement=f"{panel}: {claim.statement}", panel=panel) for claim in claims]
 
 
 def all_above(samples: Sequence[FloatArray], least: float, *, strictly: bool = False) -> Verdict:
@@ -153,21 +145,15 @@ def all_greater(pairs: Sequence[tuple[Group, Group]]) -> Verdict:
     return verdict
 
 
-def _compare_pairs(
-    name: str, statement: str, group: Group, others: Sequence[Group], pairs: Sequence[tuple[Group, Group]], panel: str
+def _compare(
+    name: str, statement: str, groups: Mapping[str, Group], label: str, others: Sequence[str] | None, sign: int
 ) -> Claim:
-    """Builds the claim that the first group of each pair is above the second.
-
-    Args:
-        name: A short name of the claim.
-        statement: The claim as a sentence.
-        group: The group that is in every pair.
-        others: The other group of each pair.
-        pairs: The pairs (larger, smaller).
-        panel: The part of the figure that the claim is about.
-    """
-    numbers = {group.label: group.summary}
-    for other, (upper, lower) in zip(others, pairs, strict=True):
+    """Builds the claim that a group is above the others (`sign` 1) or below them (-1)."""
+    own, pairs = groups[label], []
+    numbers = {own.label: own.summary}
+    for other in (groups[one] for one in (groups if others is None else others) if one != label):
+        upper, lower = (own, other)[::sign]
+        pairs.append((upper, lower))
         difference = Group(other.label, upper.values - lower.values)
         numbers[other.label] = f"{other.summary} (difference {difference.summary})"
-    return Claim(name, statement, all_greater(pairs), numbers, panel)
+    return Claim(name, statement, all_greater(pairs), numbers)

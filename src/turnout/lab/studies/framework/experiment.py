@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -24,6 +24,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Plans = Mapping[str, list[RunPlan]]
+#: Policies with their settings, by label.
+Contenders = Mapping[str, tuple[str, Mapping[str, Any]]]
+
+
+def plans_for(contenders: Contenders, seeds: int, rounds: int, **options: Any) -> Plans:
+    """Returns the plans of each contender, one per seed; `options` are further arguments of `RunPlan`."""
+    return {
+        label: [RunPlan(policy, rounds, seed, settings, label=label, **options) for seed in range(seeds)]
+        for label, (policy, settings) in contenders.items()
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,20 +77,26 @@ class Runs:
 
 
 class Experiment(ABC):
-    """A figure with its claims; `seeds` is the default number of seeds."""
+    """A figure with its claims.
+
+    `rounds` and `seeds` are the default numbers; `keep` is that of the plans: long runs store only choices and times.
+    """
 
     name: ClassVar[str]
     title: ClassVar[str]
     about: ClassVar[str]
+    contenders: ClassVar[Contenders]
+    rounds: ClassVar[int] = 500
     seeds: ClassVar[int] = 20
+    keep: ClassVar[Literal["all", "choices"]] = "all"
 
     def on(self, datasets: Sequence[str]) -> Experiment:
         """Returns the same experiment on other datasets; most experiments train no model and reject this."""
         raise SettingError(f"{self.name} trains no model: it cannot be played on {', '.join(datasets)}")
 
-    @abstractmethod
     def plans(self, seeds: int, rounds: int | None = None) -> Plans:
         """Returns the plans of each contender, one per seed; `rounds` replaces the default number of rounds."""
+        return plans_for(self.contenders, seeds, rounds or self.rounds, keep=self.keep)
 
     @abstractmethod
     def findings(self, runs: Runs) -> Findings:

@@ -1,22 +1,20 @@
-"""Runs experiments: plays missing runs, computes findings, writes figures and data."""
+"""The runs that experiments need, their findings, and their figures and data as files."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from turnout.lab.drawing import style
-from turnout.lab.runs.executors import Executor
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.store import RunStore
-from turnout.lab.runs.sweep import StoredWatcher
-from turnout.lab.studies.framework.claims import Claim
+from turnout.lab.studies.framework.claims import Verdict
 from turnout.lab.studies.framework.experiment import Experiment, Findings, Runs
 from turnout.lab.tables import as_csv, write_text
-from turnout.lab.training.distributed import check_device, play_plans
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,34 +39,17 @@ def plans_of(experiments: Iterable[Experiment], seeds: int | None = None, rounds
     return list(plans.values())
 
 
-def reproduce(
-    experiments: Sequence[Experiment],
-    store: RunStore,
-    *,
-    seeds: int | None = None,
-    rounds: int | None = None,
-    workers: int | None = None,
-    backend: Executor | None = None,
-    device: str = "cpu",
-    watch: Callable[[int], None] | None = None,
-    track: StoredWatcher | None = None,
+def compute_results(
+    experiments: Sequence[Experiment], store: RunStore, *, seeds: int | None = None, rounds: int | None = None
 ) -> list[Result]:
-    """Plays the runs that are missing from the store, then computes the findings of each experiment.
+    """Computes the findings of each experiment from a store that holds its runs.
 
     Args:
         experiments: The experiments.
         store: The store of the runs.
         seeds: The number of seeds, by default that of each experiment.
         rounds: The number of rounds, by default that of each experiment.
-        workers: The number of processes, by default one per core.
-        backend: The executor that distributes all runs; by default processes of this machine.
-        device: The torch device that trains models.
-        watch: Called with the number of rounds that were just played.
-        track: Called with the plan and the rounds of runs as they are stored.
     """
-    plans = plans_of(experiments, seeds, rounds)
-    check_device(plans, device)
-    play_plans(plans, store, workers=workers, backend=backend, device=device, watch=watch, track=track)
     return [
         Result(experiment, experiment.findings(Runs(experiment.plans(seeds or experiment.seeds, rounds), store)))
         for experiment in experiments
@@ -96,9 +77,7 @@ def claims_of(results: Sequence[Result]) -> list[dict[str, Any]]:
     ]
 
 
-def verdict_counts(claims: Iterable[Claim]) -> dict[str, int]:
-    """Counts the claims by verdict."""
-    counts = {"holds": 0, "does not hold": 0, "not decided": 0}
-    for claim in claims:
-        counts[claim.verdict] += 1
-    return counts
+def verdict_summary(results: Sequence[Result]) -> str:
+    """Returns how many claims have each verdict, in words."""
+    counts = Counter(claim.verdict for result in results for claim in result.findings.claims)
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in get_args(Verdict) if counts[verdict])

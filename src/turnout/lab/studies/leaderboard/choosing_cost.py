@@ -24,9 +24,8 @@ def choosing_costs(
     Contenders are measured alternately, so that load on the machine affects all of them. `watch` is called with the
     number of runs that were just measured.
     """
-    seeds = min(SEEDS, *(len(by_seed) for by_seed in plans.values()))
     costs: dict[str, list[float]] = {label: [] for label in plans}
-    for seed in range(seeds):
+    for seed in range(min(SEEDS, *map(len, plans.values()))):
         for label, by_seed in plans.items():
             policy, world = by_seed[seed].build()
             costs[label].append(_median_cost(policy, world, min(ROUNDS, by_seed[seed].rounds)))

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
-from turnout.kernel.rounds import OUTCOMES
-from turnout.lab.analysis.promise import round_of_each_row
+from turnout.kernel.arrays import FloatArray, IntArray
+from turnout.kernel.rounds import TIMED_OUTCOMES
+from turnout.lab.analysis.promise import round_of_each_row, with_outcome
 from turnout.lab.analysis.statistics import with_bands
 from turnout.lab.columns import RoundColumns
 from turnout.lab.tables import Table, as_columns
@@ -79,7 +79,7 @@ def forecasts(columns: RoundColumns, variant: Variant) -> FloatArray:
     targets = np.log(np.maximum(columns.exchange_times, SHORTEST)) if variant.log_time else columns.exchange_times
     own = _Regressions(columns.clients, contexts.shape[1], variant.forgetting)
     fleet = _Regressions(1, contexts.shape[1])
-    informative = informative_rows(columns)
+    informative = with_outcome(columns, TIMED_OUTCOMES)
     predicted = np.empty(len(columns.chosen))
     starts = columns.starts.tolist()
     for start, end in pairwise(starts):
@@ -93,18 +93,10 @@ def forecasts(columns: RoundColumns, variant: Variant) -> FloatArray:
     return np.exp(predicted) if variant.log_time else predicted
 
 
-def informative_rows(columns: RoundColumns) -> BoolArray:
-    """Returns which rows contain an observed exchange time; failures do not."""
-    if columns.outcomes is None:
-        return np.ones(len(columns.chosen), dtype=np.bool_)
-    informative: BoolArray = columns.outcomes != OUTCOMES.index("failed")
-    return informative
-
-
 def relative_errors(columns: RoundColumns, predicted: FloatArray) -> FloatArray:
     """Returns |predicted − time| / time of all observed times in the second half of the run."""
     late = 2 * round_of_each_row(columns) >= len(columns)
-    rows = informative_rows(columns) & late & (columns.exchange_times > 0)
+    rows = with_outcome(columns, TIMED_OUTCOMES) & late & (columns.exchange_times > 0)
     times = columns.exchange_times[rows]
     errors: FloatArray = np.abs(predicted[rows] - times) / times
     return errors

@@ -1,30 +1,33 @@
-"""Compares every policy on the same worlds: speed, fairness, cost, and the Pareto front."""
+"""Compares every policy on the same worlds, with rounds or without: speed, fairness, cost, and the Pareto front."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.certificate import STATUSES
+from turnout.kernel.slots.turns import STARTED
 from turnout.lab.analysis.judging import worst_status
 from turnout.lab.analysis.learning_curves import LearningCurve
 from turnout.lab.analysis.metrics import available_rates, jain_index
-from turnout.lab.analysis.promise import shortfalls
+from turnout.lab.analysis.promise import shortfalls, with_outcome
+from turnout.lab.analysis.slots import slot_metrics
 from turnout.lab.analysis.statistics import with_bands
 from turnout.lab.columns import RoundColumns
 from turnout.lab.drawing import style as drawing
 from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs
-from turnout.lab.studies.leaderboard.drawing import draw_figures, draw_front
+from turnout.lab.studies.leaderboard.contenders import Contender
+from turnout.lab.studies.leaderboard.drawing import draw_board
 from turnout.lab.studies.leaderboard.forecasts import forecast_table
-from turnout.lab.studies.leaderboard.front import classify
-from turnout.lab.studies.leaderboard.suites import Contender, Suite
+from turnout.lab.studies.leaderboard.front import Position, classify
+from turnout.lab.studies.leaderboard.suites import Suite
 from turnout.lab.studies.paper.comparison import weight_label
 from turnout.lab.studies.paper.learning_curves import final_accuracies, time_to_target
 from turnout.lab.studies.paper.panels import HIGH
@@ -33,18 +36,16 @@ from turnout.lab.tables import Table, as_columns, as_csv, write_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-TABLE, FORECASTS = "leaderboard", "forecasts"
-REFERENCE = "random"
+FORECASTS = "forecasts"
 #: Clients that were available in a smaller share of the rounds are excluded from the least share: a few rounds give no
 #: meaningful share.
 MIN_PRESENCE = 0.05
 #: Policies with cohorts below this share of random's are excluded from the front: small cohorts alone shorten rounds.
 MIN_COHORT = 0.9
-Measure = Literal["mean_round", "minutes_to_target"]
 
 
 class Leaderboard(Experiment):
-    """The measurements of all contenders of a suite, and their Pareto front.
+    """The measurements of all contenders of a suite and, with rounds, their Pareto front.
 
     Three kinds of contenders are shown but excluded from the front: those that know the true expected times, those that
     missed the target accuracy in some run, and, where round times are compared, those with much smaller cohorts than
@@ -59,42 +60,48 @@ class Leaderboard(Experiment):
         self.suite = suite
 
     @property
-    def measure(self) -> Measure:
-        """The time that the front minimises."""
-        return "minutes_to_target" if self.suite.trains else "mean_round"
+    def table(self) -> str:
+        """The name of the table."""
+        return "leaderboard" if self.suite.slots is None else "slots"
 
     def plans(self, seeds: int, rounds: int | None = None) -> Plans:
-        """Returns the plans of every contender in the suite's world."""
+        """Returns the plans of every contender in the suite's world; `rounds` may be a number of turns."""
         return self.suite.plans(seeds, rounds)
 
     def findings(self, runs: Runs) -> Findings:
-        """Computes one row per contender, sorted by time; on traces also the errors of time forecasts."""
+        """Computes one row per contender, the best first; on traces with rounds also the errors of time forecasts."""
+        suite = self.suite
         measured = {
-            contender.label: measure_each(
-                runs.of(contender.label), partial(_measure_run, self.suite, contender.tolerance)
-            )
-            for contender in self.suite.contenders
+            contender.label: measure_each(runs.of(contender.label), partial(_measure_run, suite, contender))
+            for contender in suite.contenders
         }
-        target = add_accuracies(runs, measured, REFERENCE) if self.suite.trains else None
-        positions = self._positions(measured)
+        target = add_accuracies(runs, measured, suite.reference) if suite.trains else None
+        if suite.slots is None:
+            positions = self._positions(measured)
+        else:
+            positions, reference = {}, measured[suite.reference]["updates_per_second"]
+            for own in measured.values():
+                own["speedup"] = own["updates_per_second"] / reference
         rows = [
             self._row(contender, measured[contender.label], positions.get(contender.label, ""), target)
-            for contender in self.suite.contenders
-            if contender.label in runs.labels
+            for contender in suite.contenders
         ]
-        rows.sort(key=lambda row: (row.get("never", 0) > 0, row[self.measure]))
-        tables: dict[str, Table] = {TABLE: as_columns(rows)}
-        if self.suite.world == "traces":
+        if suite.slots is None:
+            rows.sort(key=lambda row: (row.get("never", 0) > 0, row[suite.measure]))
+        else:
+            rows.sort(key=lambda row: -row[suite.measure])
+        tables: dict[str, Table] = {self.table: as_columns(rows)}
+        if suite.world == "traces" and suite.slots is None:
             learned, oracle = self._forecast_labels()
             tables[FORECASTS] = forecast_table(runs.of(learned), runs.of(oracle))
         return Findings([], tables)
 
     def draw(self, findings: Findings) -> Figure:
-        """Draws time against the largest shortfall at any time."""
-        return draw_front(findings.tables[TABLE], self.measure, self.suite)
+        """Draws speed against the largest shortfall at any time."""
+        return next(iter(draw_board(self.suite, findings.tables[self.table]).values()))
 
-    def _positions(self, measured: Mapping[str, Mapping[str, FloatArray]]) -> dict[str, str]:
-        smallest_cohort = MIN_COHORT * measured[REFERENCE]["chosen"].mean()
+    def _positions(self, measured: Mapping[str, Mapping[str, FloatArray]]) -> dict[str, Position]:
+        smallest_cohort = MIN_COHORT * measured[self.suite.reference]["chosen"].mean()
         eligible = [
             contender.label
             for contender in self.suite.contenders
@@ -105,46 +112,31 @@ class Leaderboard(Experiment):
                 else measured[contender.label]["chosen"].mean() >= smallest_cohort
             )
         ]
-        return dict(
-            classify(
-                {label: measured[label][self.measure] for label in eligible},
-                {label: measured[label]["shortfall"] for label in eligible},
-            )
-        )
-
-    @property
-    def _share(self) -> str:
-        return "least_share_of_available" if self.suite.share_of == "available" else "least_share_of_all"
+        times = {label: measured[label][self.suite.measure] for label in eligible}
+        return classify(times, {label: measured[label]["shortfall"] for label in eligible})
 
     def _row(
         self, contender: Contender, measured: Mapping[str, FloatArray], position: str, target: float | None
     ) -> dict[str, Any]:
-        row: dict[str, Any] = {
-            "contender": contender.label,
-            "policy": contender.policy,
-            "told_truth": contender.knows_truth,
-            "front": position,
-        }
+        row: dict[str, Any] = {"contender": contender.label, "policy": contender.policy}
+        learned = [] if target is None else ["minutes_to_target", "final_accuracy"]
+        if self.suite.slots is None:
+            row |= {"told_truth": contender.knows_truth, "front": position}
+            measures = ["mean_round", "later_round", *learned, "shortfall", "shortfall_at_end", "least_share"]
+            measures += ["least_share_of_all", "least_share_of_available", "jain", "chosen", "arrived"]
+            promise = {"promised": math.nan if contender.promised is None else contender.promised}
+        else:
+            share = math.nan if contender.share is None else float(contender.share)
+            row |= {"in_rounds": contender.in_rounds, "promised_share": share}
+            measures = ["updates_per_second", "speedup", "mean_staleness", "least_share", "shortfall", *learned]
+            promise = {}
         if target is not None:
             row |= {"target": round(target, 6), "never": int((measured["reached"] == 0).sum())}
-        measures = {
-            measure: measured[self._share if measure == "least_share" else measure] for measure in self._measures()
-        }
-        row |= {
-            **with_bands(measures, digits=6),
-            "worst_shortfall": round(float(measured["shortfall"].max()), 6),
-            "worst_shortfall_at_end": round(float(measured["shortfall_at_end"].max()), 6),
-            "promised": math.nan if contender.promised is None else contender.promised,
-            "tolerance": contender.tolerance,
-            "status": STATUSES[int(measured["level"].max())],
-        }
-        return row
-
-    def _measures(self) -> list[str]:
-        """Returns the measures of each contender that are shown as mean and half-width."""
-        learned = ["minutes_to_target", "final_accuracy"] if self.suite.trains else []
-        fairness = ["shortfall", "shortfall_at_end", "least_share", "least_share_of_all", "least_share_of_available"]
-        return ["mean_round", "later_round", *learned, *fairness, "jain", "chosen", "arrived"]
+        row |= with_bands({measure: measured[measure] for measure in measures}, digits=6)
+        for measure in ("shortfall", "shortfall_at_end"):
+            if measure in measures:
+                row[f"worst_{measure}"] = round(float(measured[measure].max()), 6)
+        return {**row, **promise, "tolerance": contender.tolerance, "status": STATUSES[int(measured["level"].max())]}
 
     def _forecast_labels(self) -> tuple[str, str]:
         """Returns the contender whose runs the forecasts replay, and the one that knows the expected times."""
@@ -169,67 +161,63 @@ def add_accuracies(runs: Runs, measured: Mapping[str, dict[str, FloatArray]], re
     return target
 
 
-def with_costs(findings: Findings, costs: Mapping[str, FloatArray]) -> Findings:
+def with_costs(board: Leaderboard, findings: Findings, costs: Mapping[str, FloatArray]) -> Findings:
     """Adds the selection costs measured on this machine to the findings."""
-    table = dict(findings.tables[TABLE])
+    table = dict(findings.tables[board.table])
     labels = np.asarray(table["contender"]).tolist()
     table |= as_columns([with_bands({"microseconds": costs[label]}, digits=1) for label in labels])
-    return Findings(findings.claims, {**findings.tables, TABLE: table})
+    return Findings(findings.claims, {**findings.tables, board.table: table})
 
 
 def rows_of(table: Table) -> list[dict[str, Any]]:
     """Returns one dict per row, for JSON; NaN becomes None."""
     columns = {name: np.asarray(values).tolist() for name, values in table.items()}
     return [
-        {name: _nan_to_none(value) for name, value in zip(columns, row, strict=True)}
+        # Only NaN differs from itself.
+        {name: None if value != value else value for name, value in zip(columns, row, strict=True)}
         for row in zip(*columns.values(), strict=True)
     ]
 
 
-def as_json(
-    board: Leaderboard, findings: Findings, *, seeds: int, rounds: int, assumed: Sequence[str]
-) -> dict[str, Any]:
-    """Returns the findings and the settings of all runs as a dict.
-
-    Args:
-        board: The leaderboard.
-        findings: Its findings.
-        seeds: The number of seeds.
-        rounds: The number of rounds.
-        assumed: The assumptions of the world, as sentences.
-    """
+def as_json(board: Leaderboard, findings: Findings, *, seeds: int, rounds: int) -> dict[str, Any]:
+    """Returns the findings and the settings of all runs as a dict; `rounds` is the number of rounds, or of turns."""
     suite = board.suite
     data: dict[str, Any] = {
         "suite": suite.name,
         "title": suite.title,
-        "rounds": rounds,
+        "rounds" if suite.slots is None else "turns": rounds,
         "seeds": seeds,
         "world": {"name": suite.world, **suite.world_settings},
-        "assumptions": list(assumed),
-        "front": [board.measure, "shortfall"],
-        "guaranteed_rate": suite.rate,
-        "least_share_of": suite.share_of,
-        "settings": {
-            contender.label: {"policy": contender.policy, **contender.settings} for contender in suite.contenders
-        },
-        "left_out": dict(suite.left_out),
-        "machine_dependent": ["microseconds"],
-        "policies": rows_of(findings.tables[TABLE]),
     }
+    if suite.slots is None:
+        data |= {
+            "assumptions": list(suite.assumptions),
+            "front": [suite.measure, "shortfall"],
+            "guaranteed_rate": suite.rate,
+            "least_share_of": suite.share_of,
+            "settings": {each.label: {"policy": each.policy, **each.settings} for each in suite.contenders},
+            "left_out": dict(suite.left_out),
+            "machine_dependent": ["microseconds"],
+        }
+    else:
+        data |= {
+            "concurrency": suite.slots,
+            "clients": suite.clients,
+            "present": round(1 / suite.rate),
+            "baseline": suite.reference,
+        }
+    data["policies"] = rows_of(findings.tables[board.table])
     if FORECASTS in findings.tables:
         data["forecasts"] = rows_of(findings.tables[FORECASTS])
     return data
 
 
 def write_leaderboard(board: Leaderboard, findings: Findings, data: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Writes the data as CSV and JSON, then the two figures, which need matplotlib; returns the paths."""
+    """Writes the data as CSV and JSON, then the figures, which need matplotlib; returns the paths."""
     written = [write_text(folder / f"{name}.csv", as_csv(table)) for name, table in findings.tables.items()]
     text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    written.append(write_text(folder / f"{TABLE}.json", text))
-    for name, drawn in (
-        ("front", board.draw(findings)),
-        (TABLE, draw_figures(findings.tables[TABLE], board.measure, board.suite)),
-    ):
+    written.append(write_text(folder / f"{board.table}.json", text))
+    for name, drawn in draw_board(board.suite, findings.tables[board.table]).items():
         written.append(write_text(folder / f"{name}.svg", drawing.as_svg(drawn)))
     return written
 
@@ -242,23 +230,33 @@ def measure_each(
     return {name: np.array([values[name] for values in by_seed]) for name in by_seed[0]}
 
 
-def _measure_run(suite: Suite, tolerance: float, columns: RoundColumns) -> dict[str, float]:
+def _measure_run(suite: Suite, contender: Contender, columns: RoundColumns) -> dict[str, float]:
     rates = available_rates(columns, least=MIN_PRESENCE)
-    arrived = 1.0 if columns.outcomes is None or not len(columns.chosen) else float((columns.outcomes == 0).mean())
-    shortfall = shortfalls(columns, suite.rate, accrual=suite.share_of, tolerance=tolerance)
-    return {
-        "mean_round": float(columns.durations.mean()),
-        "later_round": float(columns.durations[len(columns) // 3 :].mean()),
+    of_available = math.nan if np.isnan(rates).all() else float(np.nanmin(rates))
+    of_all = int(columns.turns.min()) / len(columns)
+    shortfall = shortfalls(columns, suite.rate_of(contender), accrual=suite.share_of, tolerance=contender.tolerance)
+    measures = {
         "shortfall": shortfall.largest,
         "shortfall_at_end": shortfall.at_end,
         "level": float(STATUSES.index(worst_status(shortfall))),
-        "least_share_of_all": int(columns.turns.min()) / len(columns),
-        "least_share_of_available": float(np.nanmin(rates)) if not np.isnan(rates).all() else math.nan,
+        "least_share": (of_all if suite.share_of == "always" else of_available) / float(suite.equal_share(contender)),
+    }
+    arrived = with_outcome(columns, ("arrived",))
+    if STARTED in columns.metrics:
+        figures = slot_metrics(columns, int(suite.world_settings.get("updates_per_version", 1)))
+        return measures | {
+            "updates_per_second": figures.updates_per_second,
+            "mean_staleness": figures.mean_staleness,
+        }
+    if suite.slots is not None:
+        pace = int(arrived.sum()) / float(columns.durations.sum())
+        return measures | {"updates_per_second": pace, "mean_staleness": 0.0}
+    return measures | {
+        "mean_round": float(columns.durations.mean()),
+        "later_round": float(columns.durations[len(columns) // 3 :].mean()),
+        "least_share_of_all": of_all,
+        "least_share_of_available": of_available,
         "jain": jain_index(columns.turns),
         "chosen": len(columns.chosen) / len(columns),
-        "arrived": arrived,
+        "arrived": float(arrived.mean()) if len(arrived) else 1.0,
     }
-
-
-def _nan_to_none(value: Any) -> Any:
-    return None if isinstance(value, float) and math.isnan(value) else value

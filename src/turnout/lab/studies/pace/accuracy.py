@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,7 +10,7 @@ from turnout.lab.analysis.metrics import summarise
 from turnout.lab.analysis.promise import shortfalls
 from turnout.lab.columns import RoundColumns
 from turnout.lab.studies.framework.claims import Claim, Group, highest, lowest
-from turnout.lab.studies.framework.experiment import Findings, Runs
+from turnout.lab.studies.framework.experiment import Contenders, Findings, Runs
 from turnout.lab.studies.paper.accuracy import AccuracyExperiment
 from turnout.lab.studies.paper.comparison import CONTENDERS, RATE, weight_label
 from turnout.lab.studies.paper.learning_curves import final_accuracies, time_to_target
@@ -25,7 +24,7 @@ SLOW, FAST = weight_label(1), weight_label(20)
 class PaceExperiment(AccuracyExperiment):
     """FairPace beside random, RBCS-F at two weights and FedCS(3); all clients are promised the paper's rate."""
 
-    contenders: ClassVar[Mapping[str, tuple[str, dict[str, Any]]]] = {
+    contenders: ClassVar[Contenders] = {
         PACE: ("fair-pace", {"guaranteed_rate": RATE, "tolerance": 2.0, "accrual": "always"}),
         **{label: CONTENDERS[label] for label in (SLOW, FAST, "random", "FedCS(3)")},
     }
@@ -66,23 +65,23 @@ class PaceRounds(PaceExperiment):
         f"client is promised {RATE:g} of all rounds; FairPace may leave it 2 turns behind."
     )
 
-    def panel_claims(self, panel: Panel, curves: PanelCurves) -> list[Claim]:
+    def panel_claims(self, panel: Panel, curves: PanelCurves) -> list[Claim]:  # noqa: ARG002
         """Returns claims about final accuracies."""
         final = {label: final_accuracies(label, seeds) for label, seeds in curves.items()}
         return [
             highest(
                 "FairPace above RBCS-F 20 and FedCS",
-                f"{panel.name}: the final accuracy of FairPace is higher than those of {FAST} and FedCS(3)",
-                final[PACE],
-                [final[FAST], final["FedCS(3)"]],
-                panel=panel.name,
+                f"the final accuracy of FairPace is higher than those of {FAST} and FedCS(3)",
+                final,
+                PACE,
+                [FAST, "FedCS(3)"],
             ),
             highest(
                 "random above FairPace",
-                f"{panel.name}: the final accuracy of random is higher than that of FairPace",
-                final["random"],
-                [final[PACE]],
-                panel=panel.name,
+                "the final accuracy of random is higher than that of FairPace",
+                final,
+                "random",
+                [PACE],
             ),
         ]
 
@@ -98,39 +97,28 @@ class PaceTime(PaceExperiment):
     )
     clock = "minutes"
 
-    def panel_claims(self, panel: Panel, curves: PanelCurves) -> list[Claim]:
+    def panel_claims(self, panel: Panel, curves: PanelCurves) -> list[Claim]:  # noqa: ARG002
         """Returns claims about the time to the target and about the whole time."""
         target = target_of(curves, self.reference, HIGH)
         late = {label: time_to_target(label, seeds, target, "minutes") for label, seeds in curves.items()}
         whole = {label: Group(label, np.array([run.duration for run in seeds])) for label, seeds in curves.items()}
         return [
-            lowest(
-                "FairPace ahead of random",
-                f"{panel.name}: FairPace reaches accuracy {target:.3f} before random (minutes)",
-                late[PACE],
-                [late["random"]],
-                panel=panel.name,
-            ),
-            lowest(
-                "FairPace ahead of RBCS-F 1",
-                f"{panel.name}: FairPace reaches accuracy {target:.3f} before {SLOW} (minutes)",
-                late[PACE],
-                [late[SLOW]],
-                panel=panel.name,
-            ),
-            lowest(
-                "FairPace ahead of RBCS-F 20",
-                f"{panel.name}: FairPace reaches accuracy {target:.3f} before {FAST} (minutes)",
-                late[PACE],
-                [late[FAST]],
-                panel=panel.name,
+            *(
+                lowest(
+                    f"FairPace ahead of {short}",
+                    f"FairPace reaches accuracy {target:.3f} before {rival} (minutes)",
+                    late,
+                    PACE,
+                    [rival],
+                )
+                for short, rival in {"random": "random", "RBCS-F 1": SLOW, "RBCS-F 20": FAST}.items()
             ),
             lowest(
                 "shorter than random and RBCS-F 1",
-                f"{panel.name}: all rounds of FairPace take less time than those of random and {SLOW} (minutes)",
-                whole[PACE],
-                [whole["random"], whole[SLOW]],
-                panel=panel.name,
+                f"all rounds of FairPace take less time than those of random and {SLOW} (minutes)",
+                whole,
+                PACE,
+                ["random", SLOW],
             ),
         ]
 

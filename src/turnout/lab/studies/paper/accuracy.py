@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,9 +14,9 @@ import numpy as np
 from turnout.errors import SettingError, suggestion
 from turnout.lab.analysis.learning_curves import Clock, LearningCurve
 from turnout.lab.runs.plans import RunPlan
-from turnout.lab.studies.framework.claims import Claim, Group, above, all_greater, ascending, highest, lowest
-from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs
-from turnout.lab.studies.paper.comparison import CONTENDERS, RBCSF_LABELS, others, weight_label
+from turnout.lab.studies.framework.claims import Claim, Group, about, above, all_greater, ascending, highest, lowest
+from turnout.lab.studies.framework.experiment import Contenders, Experiment, Findings, Plans, Runs, plans_for
+from turnout.lab.studies.paper.comparison import CONTENDERS, RBCSF_LABELS, weight_label
 from turnout.lab.studies.paper.learning_curves import final_accuracies, time_to_target
 from turnout.lab.studies.paper.panels import (
     HIGH,
@@ -80,7 +80,7 @@ class AccuracyExperiment(Experiment):
     """The base class of the accuracy figures: one panel per task and gamma, with the same contenders in each."""
 
     clock: ClassVar[Clock] = "rounds"
-    contenders: ClassVar[Mapping[str, tuple[str, dict[str, Any]]]] = CONTENDERS
+    contenders: ClassVar[Contenders] = CONTENDERS
     gammas: ClassVar[tuple[float | str, ...]] = GAMMAS
     #: The contender whose final accuracy determines the targets.
     reference: ClassVar[str] = "random"
@@ -100,24 +100,14 @@ class AccuracyExperiment(Experiment):
 
     def plans(self, seeds: int, rounds: int | None = None) -> Plans:
         """Returns plans of every contender in every panel."""
-        return {
-            f"{panel.name}, {label}": [
-                RunPlan(
-                    policy,
-                    rounds or task.rounds,
-                    seed,
-                    settings,
-                    world="training",
-                    world_settings={"dataset": task.dataset, "gamma": gamma, **task.settings},
-                    keep="choices",
-                    label=f"{panel.name}, {label}",
-                )
-                for seed in range(seeds)
-            ]
-            for task, gamma in product(self.tasks, self.gammas)
-            for panel in (Panel(task.dataset, gamma),)
-            for label, (policy, settings) in self.contenders.items()
-        }
+        plans: dict[str, list[RunPlan]] = {}
+        for task, gamma in product(self.tasks, self.gammas):
+            name = Panel(task.dataset, gamma).name
+            contenders = {f"{name}, {label}": contender for label, contender in self.contenders.items()}
+            world = {"dataset": task.dataset, "gamma": gamma, **task.settings}
+            length = rounds or task.rounds
+            plans |= plans_for(contenders, seeds, length, world="training", world_settings=world, keep="choices")
+        return plans
 
     def findings(self, runs: Runs) -> Findings:
         """Computes the claims, the curves of all panels, and a summary of each contender."""
@@ -137,11 +127,11 @@ class AccuracyExperiment(Experiment):
 
     def claims(self, curves: Mapping[Panel, PanelCurves]) -> list[Claim]:
         """Returns the claims of all panels."""
-        return [claim for panel in curves for claim in self.panel_claims(panel, curves[panel])]
+        return [claim for panel in curves for claim in about(panel.name, self.panel_claims(panel, curves[panel]))]
 
     @abstractmethod
     def panel_claims(self, panel: Panel, curves: PanelCurves) -> list[Claim]:
-        """Returns the claims of one panel."""
+        """Returns the claims of one panel, without its name."""
 
     def draw(self, findings: Findings) -> Figure:
         """Draws accuracy against rounds or time, one panel per task and gamma."""
@@ -159,45 +149,30 @@ class AccuracyRounds(AccuracyExperiment):
     )
     seeds = 5
 
-    def panel_claims(self, panel: Panel, curves: PanelCurves) -> list[Claim]:
+    def panel_claims(self, panel: Panel, curves: PanelCurves) -> list[Claim]:  # noqa: ARG002
         """Returns claims about final accuracies and about rounds to the target."""
         final = {label: final_accuracies(label, seeds) for label, seeds in curves.items()}
         target = target_of(curves, self.reference, HIGH)
         rounds = {label: time_to_target(label, seeds, target, "rounds") for label, seeds in curves.items()}
-        name = panel.name
         return [
-            highest(
-                "random best",
-                f"{name}: random has a higher final accuracy than every other policy",
-                final["random"],
-                others(final, "random"),
-                panel=name,
-            ),
+            highest("random best", "random has a higher final accuracy than every other policy", final, "random"),
             ascending(
                 "smaller weight, higher",
-                f"{name}: the final accuracy of RBCS-F is higher at a smaller speed weight",
+                "the final accuracy of RBCS-F is higher at a smaller speed weight",
                 [final[label] for label in reversed(RBCSF_LABELS)],
-                panel=name,
             ),
-            lowest(
-                "FedCS(3) worst",
-                f"{name}: FedCS(3) has a lower final accuracy than every other policy",
-                final["FedCS(3)"],
-                others(final, "FedCS(3)"),
-                panel=name,
-            ),
+            lowest("FedCS(3) worst", "FedCS(3) has a lower final accuracy than every other policy", final, "FedCS(3)"),
             ascending(
                 "larger weight, more rounds",
-                f"{name}: RBCS-F needs more rounds to accuracy {target:.3f} at a larger speed weight (round)",
+                f"RBCS-F needs more rounds to accuracy {target:.3f} at a larger speed weight (round)",
                 [rounds[label] for label in RBCSF_LABELS],
-                panel=name,
             ),
             highest(
                 "RBCS-F ahead of FedCS(3) in rounds",
-                f"{name}: RBCS-F needs fewer rounds to accuracy {target:.3f} than FedCS(3), at every weight (round)",
-                rounds["FedCS(3)"],
-                [rounds[label] for label in RBCSF_LABELS],
-                panel=name,
+                f"RBCS-F needs fewer rounds to accuracy {target:.3f} than FedCS(3), at every weight (round)",
+                rounds,
+                "FedCS(3)",
+                RBCSF_LABELS,
             ),
         ]
 
@@ -220,35 +195,32 @@ class AccuracyTime(AccuracyExperiment):
         low, high = (target_of(curves, self.reference, share) for share in (LOW, HIGH))
         early = {label: time_to_target(label, seeds, low, "minutes") for label, seeds in curves.items()}
         late = {label: time_to_target(label, seeds, high, "minutes") for label, seeds in curves.items()}
-        name = panel.name
         claims = [
             lowest(
                 "FedCS(3) first at low accuracy",
-                f"{name}: FedCS(3) reaches accuracy {low:.3f} before every other policy (minutes)",
-                early["FedCS(3)"],
-                others(early, "FedCS(3)"),
-                panel=name,
+                f"FedCS(3) reaches accuracy {low:.3f} before every other policy (minutes)",
+                early,
+                "FedCS(3)",
             ),
             highest(
                 "RBCS-F ahead of random",
-                f"{name}: RBCS-F reaches accuracy {high:.3f} before random at every weight (minutes)",
-                late["random"],
-                [late[label] for label in RBCSF_LABELS],
-                panel=name,
+                f"RBCS-F reaches accuracy {high:.3f} before random at every weight (minutes)",
+                late,
+                "random",
+                RBCSF_LABELS,
             ),
-            _random_worst_claim(panel, curves, self.reference),
+            _random_worst_claim(curves, self.reference),
         ]
         if panel.gamma != 1:  # the paper claims it for the other two panels
             claims.append(
                 ascending(
                     "weight 20 beats 50 on average",
-                    f"{name}: accuracy, averaged over the common time span, is higher at weight 20 than at 50",
+                    "accuracy, averaged over the common time span, is higher at weight 20 than at 50",
                     _means_over_common_time(curves, [weight_label(50), weight_label(20)]),
-                    panel=name,
                 )
             )
         if panel in WHOLE_PROCESS:
-            claims.append(_whole_process_claim(panel, curves))
+            claims.append(_whole_process_claim(curves))
         return claims
 
 
@@ -258,49 +230,44 @@ def settings_table(tasks: Sequence[Task]) -> Table:
     return dict(zip(("dataset", "setting", "value"), zip(*rows, strict=True), strict=True))
 
 
-def _random_worst_claim(panel: Panel, curves: PanelCurves, reference: str) -> Claim:
+def _random_worst_claim(curves: PanelCurves, reference: str) -> Claim:
     """Returns the claim that random reaches every target later than every other policy."""
     pairs: list[tuple[Group, Group]] = []
     numbers: dict[str, str] = {}
     for share in TARGETS:
         target = target_of(curves, reference, share)
         times = {label: time_to_target(label, seeds, target, "minutes") for label, seeds in curves.items()}
-        later = [(times["random"], other) for other in others(times, "random")]
+        later = [(times["random"], other) for label, other in times.items() if label != "random"]
         pairs += later
         closest = max((other for _, other in later), key=lambda other: other.values.mean())
         numbers[f"at {share:.0%} ({target:.3f})"] = (
             f"random {times['random'].summary}, next {closest.label} {closest.summary} ({all_greater(later)})"
         )
-    statement = f"{panel.name}: random reaches every target later than every other policy (minutes)"
-    return Claim("random worst at every target", statement, all_greater(pairs), numbers, panel.name)
+    statement = "random reaches every target later than every other policy (minutes)"
+    return Claim("random worst at every target", statement, all_greater(pairs), numbers)
 
 
-def _whole_process_claim(panel: Panel, curves: PanelCurves) -> Claim:
+def _whole_process_claim(curves: PanelCurves) -> Claim:
     """Returns the claim that weight 20 is better than 50 in each part of the common time span."""
     better, worse = weight_label(20), weight_label(50)
     spans = _common_spans(curves, [better, worse])
     gains = []
     for part in range(PARTS):
         values = [
-            np.array(
-                [
-                    curve.mean_between(span * part / PARTS, span * (part + 1) / PARTS)
-                    for curve, span in zip(curves[label], spans, strict=True)
-                ]
-            )
+            [
+                curve.mean_between(span * part / PARTS, span * (part + 1) / PARTS)
+                for curve, span in zip(curves[label], spans, strict=True)
+            ]
             for label in (better, worse)
         ]
-        gains.append(Group(f"part {part + 1} of {PARTS}", values[0] - values[1]))
-    return replace(
-        above(
-            "weight 20 beats 50 all the time",
-            f"{panel.name}: accuracy is higher at weight 20 than at 50 in each of {PARTS} equal parts of the common "
-            "time span (difference)",
-            gains,
-            0.0,
-            strictly=True,
-        ),
-        panel=panel.name,
+        gains.append(Group(f"part {part + 1} of {PARTS}", np.subtract(values[0], values[1])))
+    return above(
+        "weight 20 beats 50 all the time",
+        f"accuracy is higher at weight 20 than at 50 in each of {PARTS} equal parts of the common time span "
+        "(difference)",
+        gains,
+        0.0,
+        strictly=True,
     )
 
 

@@ -10,13 +10,12 @@ import numpy as np
 from turnout.kernel.arrays import FloatArray
 from turnout.lab.analysis.metrics import jain_index, spread
 from turnout.lab.analysis.promise import owed_after_each_round
-from turnout.lab.analysis.statistics import mean_confidence_interval
-from turnout.lab.drawing.comparison import draw_curves, draw_overview, mean_curves, overview_tables
+from turnout.lab.analysis.statistics import with_bands
+from turnout.lab.drawing.comparison import draw_curves, draw_lines, draw_overview, mean_curves, overview_tables
 from turnout.lab.drawing.style import figure, legend_outside
-from turnout.lab.runs.plans import RunPlan
 from turnout.lab.studies.framework.claims import Claim, Group, above, ascending, below, highest, lowest
-from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs
-from turnout.lab.tables import Table
+from turnout.lab.studies.framework.experiment import Experiment, Findings, Runs
+from turnout.lab.tables import Table, as_columns
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,39 +36,26 @@ def weight_label(weight: float) -> str:
     return f"RBCS-F, weight {weight:g}"
 
 
+def weighted(weights: Sequence[float]) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Returns RBCS-F with several speed weights."""
+    return {weight_label(weight): ("rbcsf", {"speed_weight": float(weight)}) for weight in weights}
+
+
 RBCSF_LABELS = [weight_label(weight) for weight in WEIGHTS]
 CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
-    **{weight_label(weight): ("rbcsf", {"speed_weight": float(weight)}) for weight in WEIGHTS},
+    **weighted(WEIGHTS),
     "random": ("random", {}),
     "FedCS(3)": ("fedcs", {"deadline": 3.0}),
 }
-
-
-def paper_plans(seeds: int, rounds: int, labels: Sequence[str] = tuple(CONTENDERS), **options: Any) -> Plans:
-    """Returns plans of the paper's contenders in the paper's world, one per seed."""
-    return {
-        label: [
-            RunPlan(CONTENDERS[label][0], rounds, seed, CONTENDERS[label][1], label=label, **options)
-            for seed in range(seeds)
-        ]
-        for label in labels
-    }
-
-
-def weighted_plans(policy: str, weights: Mapping[str, float], seeds: int, rounds: int) -> dict[str, list[RunPlan]]:
-    """Returns plans of long runs with several speed weights, by label; they store only choices and times."""
-    return {
-        label: [RunPlan(policy, rounds, seed, {"speed_weight": weight}, keep="choices") for seed in range(seeds)]
-        for label, weight in weights.items()
-    }
+#: In the order of figures.
+SHOWN = ["random", *RBCSF_LABELS, "FedCS(3)"]
 
 
 class PaperComparison(Experiment):
-    """The base class of the comparisons, which share their runs."""
+    """The base class of the comparisons, which share their runs: the paper's contenders in the paper's world."""
 
-    def plans(self, seeds: int, rounds: int | None = None) -> Plans:
-        """Returns plans of weights 1, 5, 20 and 50, random and FedCS(3), in the paper's world."""
-        return paper_plans(seeds, rounds or ROUNDS)
+    contenders = CONTENDERS
+    rounds = ROUNDS
 
 
 class Queues(PaperComparison):
@@ -88,12 +74,9 @@ class Queues(PaperComparison):
 
     def draw(self, findings: Findings) -> Figure:
         """Draws the mean number of owed turns against rounds."""
-        with figure() as drawn:
-            axes = drawn.subplots()
-            draw_curves(axes, findings.tables["queues"], RBCSF_LABELS)
-            axes.set(title="Turns owed, mean over clients", xlabel="round", ylabel="turns owed per client, turns")
-            legend_outside(drawn, axes)
-            return drawn
+        return draw_lines(
+            findings.tables["queues"], RBCSF_LABELS, "Turns owed, mean over clients", "turns owed per client, turns"
+        )
 
 
 class TrainingTime(PaperComparison):
@@ -108,28 +91,22 @@ class TrainingTime(PaperComparison):
         elapsed = {label: runs.curves(label, lambda columns: np.cumsum(columns.durations)) for label in runs.labels}
         totals = {label: Group(label, curves[:, -1] / 60) for label, curves in elapsed.items()}
         by_speed = ["FedCS(3)", *reversed(RBCSF_LABELS), "random"]
-        saved = {
-            label: Group(label, 1 - group.values / totals["random"].values)
-            for label, group in totals.items()
-            if label != "random"
-        }
-        table: Table = {
-            "contender": by_speed,
-            "minutes": [float(totals[label].values.mean()) for label in by_speed],
-            "minutes_band": [float(mean_confidence_interval(totals[label].values)[1]) for label in by_speed],
-            "time_saved": [float(saved[label].values.mean()) if label in saved else 0.0 for label in by_speed],
-        }
+        table = as_columns(
+            [
+                {
+                    "contender": label,
+                    **with_bands({"minutes": totals[label].values}),
+                    "time_saved": float((1 - totals[label].values / totals["random"].values).mean()),
+                }
+                for label in by_speed
+            ]
+        )
         tables = {"training-time": mean_curves(elapsed, scale=1 / 60), "training-time-totals": table}
         return Findings(training_time_claims(totals), tables)
 
     def draw(self, findings: Findings) -> Figure:
         """Draws the training time in minutes against rounds."""
-        with figure() as drawn:
-            axes = drawn.subplots()
-            draw_curves(axes, findings.tables["training-time"], ["random", *RBCSF_LABELS, "FedCS(3)"])
-            axes.set(title="Training time", xlabel="round", ylabel="training time, minutes")
-            legend_outside(drawn, axes)
-            return drawn
+        return draw_lines(findings.tables["training-time"], SHOWN, "Training time", "training time, minutes")
 
 
 class PullRecord(PaperComparison):
@@ -158,15 +135,15 @@ class PullRecord(PaperComparison):
     def draw(self, findings: Findings) -> Figure:
         """Draws one strip per policy, as in the paper, and the same data as curves."""
         table = findings.tables["pull-record"]
-        labels = ["random", *RBCSF_LABELS, "FedCS(3)"]
         with figure(9.0, 4.8) as drawn:
             strips, curves = drawn.subplots(1, 2)
-            turns = np.array([np.asarray(table[f"{label} mean"]) for label in labels])
+            turns = np.array([np.asarray(table[f"{label} mean"]) for label in SHOWN])
             image = strips.imshow(turns, aspect="auto", cmap="cividis", interpolation="nearest")
             strips.set(title="Turns of each client", xlabel="clients, in order of their turns")
-            strips.set_yticks(range(len(labels)), labels)
+            strips.set_yticks(range(len(SHOWN)), SHOWN)
             drawn.colorbar(image, ax=strips, label="turns", shrink=0.8)
-            draw_curves(curves, table, labels, "client")
+            draw_curves(curves, table, SHOWN, "client")
+            curves.set_ylim(bottom=0)
             curves.set(title="The same data as curves", xlabel="clients, in order of their turns", ylabel="turns")
             legend_outside(drawn, curves, columns=3)
             return drawn
@@ -186,8 +163,7 @@ class Overview(PaperComparison):
 
     def draw(self, findings: Findings) -> Figure:
         """Draws training time and shares in two panels."""
-        labels = ["random", *RBCSF_LABELS, "FedCS(3)"]
-        return draw_overview(labels, findings.tables["overview-time"], findings.tables["overview-shares"], RATE)
+        return draw_overview(SHOWN, findings.tables["overview-time"], findings.tables["overview-shares"], RATE)
 
 
 def queue_claims(owed: Mapping[str, FloatArray]) -> list[Claim]:
@@ -203,9 +179,7 @@ def queue_claims(owed: Mapping[str, FloatArray]) -> list[Claim]:
             levels,
         ),
         ascending(
-            "later",
-            f"{SETTLED:.0%} of that level is reached in a later round with a larger weight (round)",
-            settled,
+            "later", f"{SETTLED:.0%} of that level is reached in a later round with a larger weight (round)", settled
         ),
     ]
 
@@ -225,23 +199,13 @@ def flattening_claim(owed: Mapping[str, FloatArray], rounds: int) -> Claim:
 def training_time_claims(totals: Mapping[str, Group]) -> list[Claim]:
     """Returns the claims about the total training time of each contender, in minutes."""
     return [
-        highest(
-            "random slowest",
-            "random takes more time than every other policy (minutes)",
-            totals["random"],
-            others(totals, "random"),
-        ),
+        highest("random slowest", "random takes more time than every other policy (minutes)", totals, "random"),
         ascending(
             "larger weight, shorter",
             "RBCS-F takes less time with a larger speed weight (minutes)",
             [totals[label] for label in reversed(RBCSF_LABELS)],
         ),
-        lowest(
-            "FedCS(3) shortest",
-            "FedCS(3) takes less time than every other policy (minutes)",
-            totals["FedCS(3)"],
-            others(totals, "FedCS(3)"),
-        ),
+        lowest("FedCS(3) shortest", "FedCS(3) takes less time than every other policy (minutes)", totals, "FedCS(3)"),
     ]
 
 
@@ -256,8 +220,8 @@ def pull_record_claims(spreads: Mapping[str, Group], evenness: Mapping[str, Grou
         highest(
             "FedCS(3) most uneven",
             "the standard deviation of turns is larger for FedCS(3) than for every other policy",
-            spreads["FedCS(3)"],
-            others(spreads, "FedCS(3)"),
+            spreads,
+            "FedCS(3)",
         ),
         above(
             "random and small weights even",
@@ -290,11 +254,6 @@ def _growth(curves: FloatArray) -> FloatArray:
 
 def _fifth(curves: FloatArray) -> int:
     return max(int(curves.shape[1]) // 5, 1)
-
-
-def others(groups: Mapping[str, Group], label: str) -> list[Group]:
-    """Returns the groups of all contenders but one."""
-    return [group for name, group in groups.items() if name != label]
 
 
 def _mean_owed(columns: Any) -> FloatArray:

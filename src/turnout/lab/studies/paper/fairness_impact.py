@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from turnout.kernel.arrays import FloatArray
-from turnout.lab.studies.framework.claims import Claim, Group, above, all_above, ascending
+from turnout.lab.studies.framework.claims import Claim, Group, about, above, all_above, ascending
 from turnout.lab.studies.paper.accuracy import GAMMAS, AccuracyExperiment
 from turnout.lab.studies.paper.learning_curves import final_accuracies, measure_curves, time_to_target
 from turnout.lab.studies.paper.panels import HIGH, Panel, PanelCurves, target_of
@@ -55,44 +55,42 @@ class FairnessImpact(AccuracyExperiment):
         claims = super().claims(curves)
         for dataset in datasets:
             panels = [Panel(dataset, gamma) for gamma in reversed(GAMMAS)]
-            claims += _gamma_claims(dataset, {panel.split: curves[panel][EVEN] for panel in panels})
-            claims.append(_interaction_claim(dataset, {panel.split: _gain(curves[panel]) for panel in panels}))
+            even = {panel.split: curves[panel][EVEN] for panel in panels}
+            interaction = _interaction_claim({panel.split: _gain(curves[panel]) for panel in panels})
+            claims += about(dataset, [*_gamma_claims(even), interaction])
         if {"fashion-mnist", "cifar-10"} <= set(datasets):
             claims.append(_dataset_claim(curves))
         return claims
 
-    def panel_claims(self, panel: Panel, curves: PanelCurves) -> list[Claim]:
+    def panel_claims(self, panel: Panel, curves: PanelCurves) -> list[Claim]:  # noqa: ARG002
         """Returns the claim that fairer selection gives a higher final accuracy."""
         return [
             ascending(
                 "fairer ends higher",
-                f"{panel.name}: the more equal the probabilities, the higher the final accuracy",
+                "the more equal the probabilities, the higher the final accuracy",
                 [final_accuracies(label, curves[label]) for label in FROM_UNFAIR_TO_FAIR],
-                panel=panel.name,
             )
         ]
 
 
-def _gamma_claims(dataset: str, even: PanelCurves) -> list[Claim]:
+def _gamma_claims(even: PanelCurves) -> list[Claim]:
     """Returns claims about even selection with increasingly unequal class proportions."""
     target = min(target_of(even, split, HIGH) for split in even)
     return [
         ascending(
             "smaller gamma_1, more jitter",
-            f"{dataset}: the more unequal the class proportions, the more accuracy varies between measurements",
+            "the more unequal the class proportions, the more accuracy varies between measurements",
             [measure_curves(split, seeds, lambda curve: curve.jitter) for split, seeds in even.items()],
-            panel=dataset,
         ),
         ascending(
             "smaller gamma_1, slower",
-            f"{dataset}: the more unequal the class proportions, the later accuracy {target:.3f} is reached (round)",
+            f"the more unequal the class proportions, the later accuracy {target:.3f} is reached (round)",
             [time_to_target(split, seeds, target, "rounds") for split, seeds in even.items()],
-            panel=dataset,
         ),
     ]
 
 
-def _interaction_claim(dataset: str, gains: Mapping[str, FloatArray]) -> Claim:
+def _interaction_claim(gains: Mapping[str, FloatArray]) -> Claim:
     """Returns the claim that gamma_1 has little impact on the effect of fairness.
 
     Little is less than half of the mean gain over all gamma_1: half of it minus, and plus, the difference of any two
@@ -106,11 +104,10 @@ def _interaction_claim(dataset: str, gains: Mapping[str, FloatArray]) -> Claim:
         numbers[f"{own} − {other}"] = Group("", difference).summary
     return Claim(
         "gamma_1 has little impact",
-        f"{dataset}: the gain in final accuracy of equal probabilities over {concentration_label(CONCENTRATIONS[0])} "
+        f"the gain in final accuracy of equal probabilities over {concentration_label(CONCENTRATIONS[0])} "
         f"differs between any two gamma_1 by less than {LITTLE:g} of its mean",
         all_above(margins, 0.0, strictly=True),
         {**numbers, "less than": Group("", allowed).summary},
-        dataset,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,11 +11,11 @@ from turnout.lab.analysis.promise import shortfalls
 from turnout.lab.analysis.statistics import with_bands
 from turnout.lab.drawing.labels import write_labels
 from turnout.lab.drawing.palette import OTHERS
-from turnout.lab.drawing.style import figure
-from turnout.lab.runs.plans import RunPlan
+from turnout.lab.drawing.style import figure, points
 from turnout.lab.studies.framework.claims import Claim, Group, below, lowest
-from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs
-from turnout.lab.studies.paper.comparison import RATE, weight_label
+from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs, plans_for
+from turnout.lab.studies.paper.comparison import RATE, weight_label, weighted
+from turnout.lab.studies.paper.trade_off import describe_axes
 from turnout.lab.tables import as_columns
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 WEIGHTS = (0.5, 1, 2, 5, 20)
 PAPER_LABELS = [weight_label(weight) for weight in WEIGHTS]
-ROUNDS = 500
 ZERO, FLEET = "horizon", "horizon, fleet prior"
 #: A promise is kept if every client is less than one turn behind; see turnout.kernel.certificate.
 KEPT = 1.0
@@ -42,16 +41,10 @@ class HorizonStudy(Experiment):
 
     def plans(self, seeds: int, rounds: int | None = None) -> Plans:
         """Returns plans in which the horizon is the number of rounds."""
-        length = rounds or ROUNDS
-        contenders: dict[str, dict[str, Any]] = {
-            label: {"speed_weight": float(weight)} for label, weight in zip(PAPER_LABELS, WEIGHTS, strict=True)
-        }
-        contenders[ZERO] = {"speed_weight": 20.0, "horizon": length}
-        contenders[FLEET] = {"speed_weight": 20.0, "horizon": length, "prior": "fleet"}
-        return {
-            label: [RunPlan("rbcsf", length, seed, settings, label=label) for seed in range(seeds)]
-            for label, settings in contenders.items()
-        }
+        length = rounds or self.rounds
+        patient = {"speed_weight": 20.0, "horizon": length}
+        contenders = {**weighted(WEIGHTS), ZERO: ("rbcsf", patient), FLEET: ("rbcsf", {**patient, "prior": "fleet"})}
+        return plans_for(contenders, seeds, length)
 
     def findings(self, runs: Runs) -> Findings:
         """Measures round time and fairness of each contender."""
@@ -80,25 +73,17 @@ class HorizonStudy(Experiment):
                 (paper, "the paper's rule, speed weights at the points", OTHERS[0], "-"),
                 (~paper, "with a horizon", OTHERS[1], "none"),
             ):
-                axes.errorbar(
+                points(
+                    axes,
                     table["least_share"][rows],
                     table["mean_round"][rows],
+                    style,
                     xerr=table["least_share_band"][rows],
                     yerr=table["mean_round_band"][rows],
-                    color=style.colour,
-                    marker=style.marker,
-                    markersize=4,
-                    elinewidth=0.8,
                     linestyle=line,
                     label=label,
                 )
-            axes.axvline(RATE, color="black", linestyle=":", linewidth=1)
-            axes.set(
-                title="Keeping the promise by a given round",
-                xlabel="share of rounds of the least-selected client (dotted: promised)",
-                ylabel="mean round time, seconds",
-            )
-            axes.legend()
+            describe_axes(axes, "Keeping the promise by a given round")
             axes.margins(x=0.2)  # room for labels
             weights = iter(WEIGHTS)
             texts = [str(name) if name in (ZERO, FLEET) else f"{next(weights):g}" for name in table["contender"]]
@@ -120,15 +105,11 @@ def horizon_claims(time: Mapping[str, Group], behind: Mapping[str, Group]) -> li
             "shorter than the paper's rule at the same promise",
             "the mean round time is lower than at every weight at which the paper's rule keeps the promise by the last "
             "round, or may keep it (s)",
-            time[FLEET],
-            [time[label] for label in PAPER_LABELS if _kept(label, behind).verdict != "does not hold"],
+            time,
+            FLEET,
+            [label for label in PAPER_LABELS if _kept(label, behind).verdict != "does not hold"],
         ),
-        lowest(
-            "the fleet's prior helps",
-            "the mean round time is lower with the fleet prior (s)",
-            time[FLEET],
-            [time[ZERO]],
-        ),
+        lowest("the fleet's prior helps", "the mean round time is lower with the fleet prior (s)", time, FLEET, [ZERO]),
     ]
 
 

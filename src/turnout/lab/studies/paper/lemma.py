@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from itertools import takewhile
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from turnout.lab.analysis.lemma import AllEstimates, estimate_all, required_exploration
 from turnout.lab.analysis.statistics import with_bands
 from turnout.lab.drawing.palette import OTHERS, style_of
-from turnout.lab.drawing.style import figure, legend_outside
-from turnout.lab.runs.plans import RunPlan
+from turnout.lab.drawing.style import figure, legend_outside, points
 from turnout.lab.studies.framework.claims import Claim, Group, Verdict, above, lowest
-from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs
-from turnout.lab.studies.paper.comparison import ROUNDS
+from turnout.lab.studies.framework.experiment import Contenders, Experiment, Findings, Runs
 from turnout.lab.tables import Table, as_columns
 from turnout.lab.worlds.paper import PaperWorld
 from turnout.policies.rbcsf.exploration import ConstantExploration, TheoreticalExploration
@@ -51,18 +50,11 @@ class Lemma(Experiment):
         "Each exploration is played and measured with itself, at speed weight 20."
     )
 
-    def plans(self, seeds: int, rounds: int | None = None) -> Plans:
-        """Returns plans of the lemma's schedule, of constant explorations, and of random."""
-        length = rounds or ROUNDS
-        contenders: dict[str, tuple[str, dict[str, Any]]] = {
-            **{label: ("rbcsf", {"exploration": width}) for label, width in CONSTANTS.items()},
-            SCHEDULED: ("rbcsf", {"exploration": "theory", "theory": {**PaperWorld().bounds(), "delta": DELTA}}),
-            RANDOM: ("random", {}),
-        }
-        return {
-            label: [RunPlan(policy, length, seed, settings, label=label) for seed in range(seeds)]
-            for label, (policy, settings) in contenders.items()
-        }
+    contenders: ClassVar[Contenders] = {
+        **{label: ("rbcsf", {"exploration": width}) for label, width in CONSTANTS.items()},
+        SCHEDULED: ("rbcsf", {"exploration": "theory", "theory": {**PaperWorld().bounds(), "delta": DELTA}}),
+        RANDOM: ("random", {}),
+    }
 
     def findings(self, runs: Runs) -> Findings:
         """Measures coverage, the share of optimistic times above 0, the exploration needed, and round times."""
@@ -93,17 +85,8 @@ class Lemma(Experiment):
                 (left, "informative", OTHERS[1], "optimistic times above 0"),
                 (right, "mean_round", style_of("RBCS-F"), "RBCS-F, mean round"),
             ):
-                band = np.nan_to_num(table[f"{measure}_band"][played])
-                axes.errorbar(
-                    widths,
-                    table[measure][played],
-                    yerr=band,
-                    color=style.colour,
-                    linestyle=style.line,
-                    marker=style.marker,
-                    markersize=4,
-                    label=label,
-                )
+                values, band = table[measure][played], np.nan_to_num(table[f"{measure}_band"][played])
+                points(axes, widths, values, style, yerr=band, elinewidth=None, linestyle=style.line, label=label)
                 axes.set(xscale="log", xlabel="exploration, no unit (last: schedule)")
                 axes.set_ylim(bottom=0)
             left.axhline(1 - DELTA, color="black", linestyle=":", linewidth=1)
@@ -141,8 +124,9 @@ def lemma_claims(
             lowest(
                 "the lemma's schedule saves time",
                 "rounds with the lemma's schedule are shorter than random's (s)",
-                times[SCHEDULED],
-                [times[RANDOM]],
+                times,
+                SCHEDULED,
+                [RANDOM],
             ),
             numbers={label: times[label].summary for label in (*CONSTANTS, SCHEDULED, RANDOM)},
         ),
@@ -151,12 +135,8 @@ def lemma_claims(
 
 def smallest_sufficient(coverage: Mapping[str, Group]) -> str | None:
     """Returns the label of the smallest constant exploration from which on the lemma's band holds, if there is one."""
-    found = None
-    for label in reversed(CONSTANTS):
-        if _covered(coverage[label]).verdict != "holds":
-            return found
-        found = label
-    return found
+    sufficient = takewhile(lambda label: _covered(coverage[label]).verdict == "holds", reversed(CONSTANTS))
+    return next(reversed(list(sufficient)), None)
 
 
 def scheduled_widths(rounds: int) -> tuple[float, float]:
@@ -177,8 +157,8 @@ def _covered(coverage: Group) -> Claim:
 
 def _smaller_claim(coverage: Mapping[str, Group], schedule: float) -> Claim:
     """Returns the claim that a smaller exploration than that of the schedule is enough for the lemma."""
-    found = smallest_sufficient(coverage)
-    verdict: Verdict = "not decided" if found is None else "holds"
+    smallest = smallest_sufficient(coverage)
+    verdict: Verdict = "not decided" if smallest is None else "holds"
     if all(_covered(coverage[label]).verdict == "does not hold" for label in CONSTANTS):
         verdict = "does not hold"
     return Claim(
@@ -187,7 +167,7 @@ def _smaller_claim(coverage: Mapping[str, Group], schedule: float) -> Claim:
         "clients in all rounds",
         verdict,
         {
-            "smallest": "none" if found is None else f"{CONSTANTS[found]:g}",
+            "smallest": "none" if smallest is None else f"{CONSTANTS[smallest]:g}",
             **{label: coverage[label].summary for label in CONSTANTS},
             "at least": f"{1 - DELTA:g}",
         },

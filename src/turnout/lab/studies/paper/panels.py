@@ -10,9 +10,10 @@ import numpy as np
 
 from turnout.kernel.arrays import FloatArray
 from turnout.lab.analysis.learning_curves import Clock, LearningCurve
-from turnout.lab.analysis.statistics import UNIT_RANGE, mean_confidence_interval, with_bands
+from turnout.lab.analysis.statistics import UNIT_RANGE, with_bands
+from turnout.lab.drawing.comparison import mean_curves
 from turnout.lab.drawing.palette import styles_of
-from turnout.lab.drawing.style import curve, figure, legend_outside
+from turnout.lab.drawing.style import curve, figure, legend_outside, set_ticks
 from turnout.lab.studies.paper.learning_curves import final_accuracies, measure_curves, time_to_target
 from turnout.lab.tables import Table, as_columns
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 LOW, HIGH = 0.5, 0.9
 STEP_MINUTES = 0.25
+MINUTES = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500)
 #: The y axis starts at the lowest value after this share of the x axis; the steep start would flatten everything else.
 SHOWN_AFTER: Mapping[Clock, float] = {"rounds": 0.1, "minutes": 0.05}
 
@@ -56,13 +58,12 @@ def target_of(curves: PanelCurves, reference: str, share: float) -> float:
 def curves_table(panels: Mapping[Panel, PanelCurves], clock: Clock) -> Table:
     """Returns mean and half-width of every curve, up to the end of its shortest run."""
     times = _times([seeds for curves in panels.values() for seeds in curves.values()], clock)
-    table: dict[str, FloatArray] = {clock: times}
-    for panel, curves in panels.items():
-        for label, seeds in curves.items():
-            mean, band = mean_confidence_interval([run.at(times, clock) for run in seeds])
-            table[f"{panel.name}, {label} mean"] = mean.round(6)
-            table[f"{panel.name}, {label} band"] = band.round(6)
-    return table
+    curves = {
+        f"{panel.name}, {label}": np.array([run.at(times, clock) for run in seeds])
+        for panel, by_label in panels.items()
+        for label, seeds in by_label.items()
+    }
+    return {name: column.round(6) for name, column in mean_curves(curves, clock, at=times).items()}
 
 
 def summary_table(panels: Mapping[Panel, PanelCurves], reference: str) -> Table:
@@ -139,11 +140,9 @@ def _draw_panel(axes: Axes, panel: str, table: Table, labels: Sequence[str], clo
 def _use_log_time(row: Sequence[Axes]) -> None:
     """Uses a logarithmic time axis, because training times differ by orders of magnitude."""
     end = max((times[-1] for times, _ in _lines(row)), default=1.0)
-    ticks = [tick for tick in (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500) if end / 100 <= tick <= end]
     for axes in row:
         axes.set(xscale="log", xlim=(end / 100, end * 1.05))
-        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-        axes.minorticks_off()
+        set_ticks(axes.xaxis, MINUTES, end / 100, end)
 
 
 def _limits(row: Sequence[Axes], clock: Clock) -> tuple[float, float]:

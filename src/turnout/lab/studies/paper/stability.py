@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -15,18 +15,16 @@ from turnout.lab.analysis.statistics import with_bands
 from turnout.lab.analysis.theory import queue_bound
 from turnout.lab.columns import RoundColumns
 from turnout.lab.drawing.palette import styles_of
-from turnout.lab.drawing.style import curve, figure, legend_outside, thin_curve
-from turnout.lab.runs.plans import RunPlan
+from turnout.lab.drawing.style import curve, figure, legend_outside, note, thin_curve
 from turnout.lab.studies.framework.claims import Claim, Group, all_greater, below
-from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs
+from turnout.lab.studies.framework.experiment import Contenders, Experiment, Findings, Runs
 from turnout.lab.studies.paper.comparison import (
     CONTENDERS,
     RATE,
     RBCSF_LABELS,
     WEIGHTS,
     flattening_claim,
-    weight_label,
-    weighted_plans,
+    weighted,
 )
 from turnout.lab.tables import Table, as_columns
 from turnout.lab.worlds.paper import PaperWorld
@@ -57,14 +55,9 @@ class Stability(Experiment):
         f"Γ = N (1 + rate²) / 2. {UNSTABLE} is shown as a policy without stable queues."
     )
 
-    def plans(self, seeds: int, rounds: int | None = None) -> Plans:
-        """Returns plans of 20,000 rounds for four weights, and for a policy without stable queues."""
-        long = rounds or ROUNDS
-        policy, settings = CONTENDERS[UNSTABLE]
-        return {
-            **weighted_plans("rbcsf", {weight_label(weight): float(weight) for weight in WEIGHTS}, seeds, long),
-            UNSTABLE: [RunPlan(policy, long, seed, settings, keep="choices") for seed in range(seeds)],
-        }
+    contenders: ClassVar[Contenders] = {**weighted(WEIGHTS), UNSTABLE: CONTENDERS[UNSTABLE]}
+    rounds = ROUNDS
+    keep = "choices"
 
     def findings(self, runs: Runs) -> Findings:
         """Measures the queues by round."""
@@ -84,14 +77,8 @@ class Stability(Experiment):
                 curve(left, label, rounds, longest, style=style, log=True)
                 curve(right, label, rounds, norm, style=style, log=True)
             right.plot(rounds, np.asarray(table["bound"]), color="black", linestyle=":", linewidth=1)
-            right.annotate(
-                "bound sqrt(2 Γ T)",
-                (rounds[-1], np.asarray(table["bound"])[-1]),
-                xytext=(0, 6),
-                textcoords="offset points",
-                ha="right",
-                fontsize=9,
-            )
+            end = rounds[-1], np.asarray(table["bound"])[-1]
+            note(right, "bound sqrt(2 Γ T)", end, (0, 6), ha="right")
             left.set(title="Longest queue / rounds", xlabel="round", ylabel="turns per round", xscale="log")
             right.set(title="Root of the sum of squared queues", xlabel="round", ylabel="turns")
             right.set(xscale="log", yscale="log")

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from turnout.kernel.arrays import FloatArray
-from turnout.lab.analysis.statistics import mean_confidence_interval
 from turnout.lab.analysis.theory import regret, regret_bound
 from turnout.lab.columns import RoundColumns
 from turnout.lab.drawing.palette import styles_of
-from turnout.lab.drawing.style import curve, figure, legend_outside, thin_curve
+from turnout.lab.drawing.style import curve, figure, legend_outside, note, thin_curve
 from turnout.lab.studies.framework.claims import Claim, Group, above, below
-from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs
-from turnout.lab.studies.paper.comparison import RATE, weight_label, weighted_plans
+from turnout.lab.studies.framework.experiment import Contenders, Experiment, Findings, Runs
+from turnout.lab.studies.paper.comparison import RATE, weight_label, weighted
 from turnout.lab.tables import Table
 from turnout.lab.worlds.paper import PaperWorld
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WEIGHTS = (5, 20, 50)
-ROUNDS = 20_000
+LABELS = [weight_label(weight) for weight in WEIGHTS]
 DELTA = 0.1
 ORACLE = "fair oracle"
 ORACLE_WEIGHT = 200.0
@@ -43,25 +42,20 @@ class Theory(Experiment):
         "of the rounds, so that the debts of the first rounds do not count."
     )
 
-    def plans(self, seeds: int, rounds: int | None = None) -> Plans:
-        """Returns plans of 20,000 rounds for three weights and for the oracle."""
-        long = rounds or ROUNDS
-        return {
-            **weighted_plans("rbcsf", {weight_label(weight): float(weight) for weight in WEIGHTS}, seeds, long),
-            **weighted_plans("fair-oracle", {ORACLE: ORACLE_WEIGHT}, seeds, long),
-        }
+    contenders: ClassVar[Contenders] = {**weighted(WEIGHTS), ORACLE: ("fair-oracle", {"speed_weight": ORACLE_WEIGHT})}
+    rounds = 20_000
+    keep = "choices"
 
     def findings(self, runs: Runs) -> Findings:
         """Measures the rates of the least-selected clients, and the regret."""
-        labels = [weight_label(weight) for weight in WEIGHTS]
         reference = runs.each(ORACLE, second_half_mean)
-        regrets = {label: _regrets(runs, label, reference) for label in labels}
-        bounds = {label: _bound(weight, regrets[label].shape[1]) for label, weight in zip(labels, WEIGHTS, strict=True)}
-        least = {label: runs.curves(label, _least_rate) for label in labels}
-        late = {label: runs.each(label, late_least_rate) for label in labels}
-        rounds = regrets[labels[0]].shape[1]
+        regrets = {label: _regrets(runs, label, reference) for label in LABELS}
+        bounds = {label: _bound(weight, regrets[label].shape[1]) for label, weight in zip(LABELS, WEIGHTS, strict=True)}
+        least = {label: runs.curves(label, _least_rate) for label in LABELS}
+        late = {label: runs.each(label, late_least_rate) for label in LABELS}
+        rounds = regrets[LABELS[0]].shape[1]
         claims = [rate_claim(list(late.values()), rounds - rounds // 2), regret_claim(regrets, bounds, reference)]
-        return Findings(claims, {"theory": _table(labels, regrets, bounds, least)})
+        return Findings(claims, {"theory": _table(regrets, bounds, least)})
 
     def draw(self, findings: Findings) -> Figure:
         """Draws the regret with its bound, and the rate of the least-selected client."""
@@ -69,7 +63,7 @@ class Theory(Experiment):
         rounds = np.asarray(table["round"])
         with figure(9.0, 4.3) as drawn:
             left, right = drawn.subplots(1, 2)
-            for label, style in styles_of(map(weight_label, WEIGHTS)).items():
+            for label, style in styles_of(LABELS).items():
                 curve(left, label, rounds, np.asarray(table[f"{label} regret"]), style=style, log=True)
                 left.plot(rounds, np.asarray(table[f"{label} bound"]), color=style.colour, linestyle=":")
                 curve(right, label, rounds, np.asarray(table[f"{label} least rate"]), style=style, log=True)
@@ -79,9 +73,7 @@ class Theory(Experiment):
             left.set_yscale("symlog", linthresh=1.0)
             right.axhline(RATE, color="black", linestyle=":", linewidth=1)
             right.set(title="Rate of the least-selected client", xlabel="round", ylabel="share of rounds", xscale="log")
-            right.annotate(
-                "promised", (rounds[-1], RATE), xytext=(0, 3), textcoords="offset points", ha="right", fontsize=9
-            )
+            note(right, "promised", (rounds[-1], RATE), (0, 3), ha="right")
             right.set_ylim(bottom=0)
             legend_outside(drawn, left, columns=3)
             return drawn
@@ -161,15 +153,12 @@ def _bound(weight: float, rounds: int) -> FloatArray:
 
 
 def _table(
-    labels: list[str],
-    regrets: dict[str, FloatArray],
-    bounds: dict[str, FloatArray],
-    least: dict[str, FloatArray],
+    regrets: Mapping[str, FloatArray], bounds: Mapping[str, FloatArray], least: Mapping[str, FloatArray]
 ) -> Table:
+    """Returns the curves of the figure, as means over seeds."""
     table: dict[str, FloatArray] = {}
-    for label in labels:
-        mean_regret = np.asarray(mean_confidence_interval(regrets[label])[0])
-        table["round"], table[f"{label} regret"] = thin_curve(mean_regret)
+    for label in LABELS:
+        table["round"], table[f"{label} regret"] = thin_curve(regrets[label].mean(axis=0))
         table[f"{label} bound"] = thin_curve(bounds[label])[1]
-        table[f"{label} least rate"] = thin_curve(np.asarray(mean_confidence_interval(least[label])[0]))[1]
+        table[f"{label} least rate"] = thin_curve(least[label].mean(axis=0))[1]
     return table

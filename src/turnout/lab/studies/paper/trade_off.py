@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -12,18 +12,19 @@ from turnout.lab.analysis.statistics import with_bands
 from turnout.lab.columns import RoundColumns
 from turnout.lab.drawing.labels import write_labels
 from turnout.lab.drawing.palette import OTHERS
-from turnout.lab.drawing.style import figure
+from turnout.lab.drawing.style import figure, note, points
 from turnout.lab.studies.framework.claims import Claim, Group, above, ascending
-from turnout.lab.studies.framework.experiment import Experiment, Findings, Plans, Runs
-from turnout.lab.studies.paper.comparison import RATE, weight_label, weighted_plans
+from turnout.lab.studies.framework.experiment import Contenders, Experiment, Findings, Runs
+from turnout.lab.studies.paper.comparison import RATE, weight_label, weighted
 from turnout.lab.studies.paper.theory import second_half_mean
 from turnout.lab.tables import as_columns
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 WEIGHTS = (0.5, 1, 2, 5, 10, 20, 50, 100)
-ROUNDS = 5000
+LABELS = [weight_label(weight) for weight in WEIGHTS]
 ORACLE = "fair oracle"
 ORACLE_WEIGHT = 100.0
 
@@ -39,32 +40,27 @@ class TradeOff(Experiment):
         f"{ORACLE_WEIGHT:g}): it approaches the best fair policy from above."
     )
 
-    def plans(self, seeds: int, rounds: int | None = None) -> Plans:
-        """Returns plans of 5,000 rounds for each weight; their first 500 rounds are the short runs."""
-        long = rounds or ROUNDS
-        return {
-            **weighted_plans("rbcsf", {weight_label(weight): float(weight) for weight in WEIGHTS}, seeds, long),
-            **weighted_plans("fair-oracle", {ORACLE: ORACLE_WEIGHT}, seeds, long),
-        }
+    contenders: ClassVar[Contenders] = {**weighted(WEIGHTS), ORACLE: ("fair-oracle", {"speed_weight": ORACLE_WEIGHT})}
+    rounds = 5000  # their first 500 rounds are the short runs
+    keep = "choices"
 
     def findings(self, runs: Runs) -> Findings:
         """Measures round time and fairness of each weight at both lengths."""
-        labels = [weight_label(weight) for weight in WEIGHTS]
-        points = {label: np.array([_points(columns) for columns in runs.of(label)]) for label in labels}
+        measured = {label: np.array([_points(columns) for columns in runs.of(label)]) for label in LABELS}
         optimum = runs.each(ORACLE, second_half_mean)
-        rounds = float(len(next(runs.of(labels[0]))))
+        rounds = float(len(next(runs.of(LABELS[0]))))
         names = [f"{length}_{measure}" for length in ("short", "long") for measure in ("mean_round", "least_share")]
         rows = [
             {
                 "speed_weight": float(weight),
-                **with_bands(dict(zip(names, points[label].reshape(-1, len(names)).T, strict=True))),
+                **with_bands(dict(zip(names, measured[label].reshape(-1, len(names)).T, strict=True))),
                 "long_rounds": rounds,
                 "short_rounds": max(rounds // 10, 1.0),
                 "fair_optimum": float(optimum.values.mean()),
             }
-            for label, weight in zip(labels, WEIGHTS, strict=True)
+            for label, weight in zip(LABELS, WEIGHTS, strict=True)
         ]
-        return Findings(trade_off_claims(points), {"trade-off": as_columns(rows)})
+        return Findings(trade_off_claims(measured), {"trade-off": as_columns(rows)})
 
     def draw(self, findings: Findings) -> Figure:
         """Draws one curve per length, with the weights written at their points."""
@@ -72,29 +68,19 @@ class TradeOff(Experiment):
         with figure(7.0, 4.4) as drawn:
             axes = drawn.subplots()
             for length, style in zip(("short", "long"), OTHERS, strict=False):
-                axes.errorbar(
+                points(
+                    axes,
                     table[f"{length}_least_share"],
                     table[f"{length}_mean_round"],
+                    style,
                     xerr=table[f"{length}_least_share_band"],
                     yerr=table[f"{length}_mean_round_band"],
-                    color=style.colour,
                     linestyle=style.line,
-                    marker=style.marker,
-                    markersize=4,
-                    elinewidth=0.8,
                     label=f"after {table[f'{length}_rounds'][0]:,.0f} rounds",
                 )
             axes.axhline(table["fair_optimum"][0], color="black", linestyle="--", linewidth=1)
-            axes.annotate(
-                "fair oracle", (0.0, table["fair_optimum"][0]), xytext=(2, 3), textcoords="offset points", fontsize=9
-            )
-            axes.axvline(RATE, color="black", linestyle=":", linewidth=1)
-            axes.set(
-                title="Round time against fairness (speed weights at the points)",
-                xlabel="share of rounds of the least-selected client (dotted: promised)",
-                ylabel="mean round time, seconds",
-            )
-            axes.legend()
+            note(axes, "fair oracle", (0.0, table["fair_optimum"][0]), (2, 3))
+            describe_axes(axes, "Round time against fairness (speed weights at the points)")
             both = {
                 measure: np.concatenate([table[f"{length}_{measure}"] for length in ("short", "long")])
                 for measure in ("least_share", "mean_round")
@@ -104,14 +90,21 @@ class TradeOff(Experiment):
             return drawn
 
 
+def describe_axes(axes: Axes, title: str) -> None:
+    """Labels the axes of round time against the least share, with the promised one and a legend."""
+    axes.axvline(RATE, color="black", linestyle=":", linewidth=1)
+    axes.set(title=title, xlabel="share of rounds of the least-selected client (dotted: promised)")
+    axes.set_ylabel("mean round time, seconds")
+    axes.legend()
+
+
 def trade_off_claims(points: Mapping[str, FloatArray]) -> list[Claim]:
     """Returns the claims about round time and fairness.
 
     `points` holds for each weight an array (seeds, 2, 2): (mean round time, least share) after a tenth of the rounds
     and after all rounds.
     """
-    descending = [weight_label(weight) for weight in reversed(WEIGHTS)]
-    patient = weight_label(20)
+    descending, patient = LABELS[::-1], weight_label(20)
     return [
         ascending(
             "larger weight, shorter rounds",
