@@ -99,7 +99,7 @@ class Source:
 
     def training_metrics(self) -> dict[str, tuple[IntArray, FloatArray]]:
         """Returns the metrics of the model by name, each as rounds and values."""
-        return {name: (rounds.values, values.values) for name, (rounds, values) in self.ledger.metrics.items()}
+        return {name: (table["rounds"], table["values"]) for name, table in self.ledger.metrics.items()}
 
     def notices(self) -> list[str]:
         """Returns messages for the operator."""
