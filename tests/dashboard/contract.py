@@ -150,6 +150,12 @@ MAP = {
     "x": Many(COUNT, COLUMNS + 1),
     "ids": Many(str, SHOWN_ROWS),
 }
+RUN = {
+    **dict.fromkeys(("id", "rounds", "clients"), COUNT),
+    **dict.fromkeys(("name", "policy", "world", "started"), str),
+    **dict.fromkeys(("seed", "planned"), Maybe(COUNT)),
+    "finished": bool,
+}
 SHAPES: dict[str, Any] = {
     "store": {
         "version": COUNT,
@@ -159,21 +165,7 @@ SHAPES: dict[str, Any] = {
         "live": bool,
         "trouble": Maybe(str),
         "runs_total": COUNT,
-        "runs": Many(
-            {
-                "id": COUNT,
-                "name": str,
-                "policy": str,
-                "seed": NUMBER,
-                "world": str,
-                "rounds": COUNT,
-                "planned": NUMBER,
-                "clients": COUNT,
-                "finished": bool,
-                "started": str,
-            },
-            500,
-        ),
+        "runs": Many(RUN, 500),
     },
     "overview": {
         "about": ABOUT,
@@ -402,19 +394,7 @@ SHAPES: dict[str, Any] = {
         "total": COUNT,
         "pending": COUNT,
         "rows": Many(
-            {
-                "id": COUNT,
-                "name": str,
-                "policy": str,
-                "seed": Maybe(COUNT),
-                "world": str,
-                "settings": Named(str),
-                "rounds": COUNT,
-                "clients": COUNT,
-                "finished": bool,
-                "true_times": bool,
-                "figures": Maybe(Named(NUMBER)),
-            },
+            {**RUN, "settings": Named(str), "true_times": bool, "figures": Maybe(Named(NUMBER))},
             500,
         ),
     },

@@ -359,7 +359,7 @@ def test_healthz_needs_no_token_and_reveals_nothing(tmp_path: Path) -> None:
         assert (answer.status, json.loads(answer.body)) == (200, {"status": "ok"})
         assert_guarded(answer.headers)
         known = json.loads(server.get("/healthz", {"Authorization": f"Bearer {TOKEN}"}).body)
-        assert known == {"status": "ok", "trouble": None, "version": server.watch.version}
+        assert known == {"status": "ok", "trouble": None, "version": server.watch.state.version}
         for other in ("/healthz/", "//healthz", "/healthz/../metrics", "/healthz?x=/metrics/"):
             assert server.get(other).status == (200 if "?" in other else 401)
         path.rename(tmp_path / "elsewhere")

@@ -239,7 +239,7 @@ def test_healthz_returns_ok(folder: Path) -> None:
     with served(folder / "fleet.turnout") as server:
         server.wait_read()
         data = json.loads(server.get("/healthz").body)
-        assert data == {"status": "ok", "trouble": None, "version": server.watch.version}
+        assert data == {"status": "ok", "trouble": None, "version": server.watch.state.version}
 
 
 # The stream
@@ -292,13 +292,13 @@ def test_the_stream_sends_the_state_at_once_and_after_every_change(folder: Path)
         server.wait_read()
         with listening(server) as stream, listening(server) as other:
             first = stream.next()
-            assert first == {"version": server.watch.version, "reading": None, "trouble": None, "live": False}
+            assert first == {"version": server.watch.state.version, "reading": None, "trouble": None, "live": False}
             assert other.next() == first
             with Scheduler.open(path) as scheduler:
                 play_rounds(scheduler, 1, scheduler.clients)
                 for listener in (stream, other):
                     data = first
-                    while server.watch.version > data["version"] or data is first:
+                    while server.watch.state.version > data["version"] or data is first:
                         event = listener.next()
                         assert event is not None
                         assert event["version"] > data["version"]
@@ -338,7 +338,7 @@ def test_the_stream_reports_that_the_file_is_no_longer_live(folder: Path, monkey
             data = stream.next() or {}
             while data["live"]:
                 data = stream.next() or {}
-            assert data["version"] == server.watch.version
+            assert data["version"] == server.watch.state.version
 
 
 def test_an_idle_stream_sends_keep_alive_comments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

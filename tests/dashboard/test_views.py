@@ -24,7 +24,6 @@ from dashboard.readings import Audit, audit_of, close_to, random_columns, run_so
 from dashboard.served import Served, Stored, run_store, served, served_run, small_fleet
 from live.fleets import exported, named, offered, play_round
 from turnout.dashboard.views import common, comparing, overview, rounds, speed
-from turnout.errors import SettingError
 from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
 from turnout.lab import RoundColumns, RunPlan, RunStore, play_into
 from turnout.lab.analysis.metrics import gini_coefficient, jain_index, lorenz_curve, replayed_estimates, summarise
@@ -1109,14 +1108,6 @@ def test_json_number(value: Any, expected: Any) -> None:
     result = common.json_number(value)
     assert result == expected
     assert type(result) is type(expected)
-
-
-def test_a_page_beyond_the_last_is_the_last() -> None:
-    assert common.page_of(101, 99, 50) == (3, 3, 100, 101)
-    assert common.page_of(0, 1, 50) == (1, 1, 0, 0)
-    for page, size in ((0, 50), (1, 0), (1, 501), (-3, 50)):
-        with pytest.raises(SettingError):
-            common.page_of(10, page, size)
 
 
 def test_a_large_fleet_is_sampled_with_the_client_that_is_furthest_behind(folder: Path) -> None:

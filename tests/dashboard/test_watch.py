@@ -125,7 +125,7 @@ def test_polling_an_unchanged_file_keeps_the_state(folder: Path) -> None:
         with Scheduler.open(path) as scheduler:
             play_rounds(scheduler, 1, scheduler.clients)
             read_all(watch)
-        assert watch.version > state.version
+        assert watch.state.version > state.version
         assert pages()[0]["round"] == 9
 
 
@@ -143,23 +143,23 @@ def test_every_state_has_its_own_version(folder: Path, monkeypatch: pytest.Monke
                 states.append(watch.state)
 
         poll()
-        assert watch.reading is not None
-        while watch.reading is not None:
+        assert watch.state.reading is not None
+        while watch.state.reading is not None:
             watch_module.READ_SECONDS = 1.0
             poll()
         with Scheduler.open(path) as scheduler:
             play_rounds(scheduler, 1, scheduler.clients)
         poll()
-        assert watch.live
+        assert watch.state.live
         monkeypatch.setattr(watch_module, "LIVE_SECONDS", 0.0)
         poll()
-        assert not watch.live
+        assert not watch.state.live
         path.rename(away)
         poll()
-        assert watch.trouble is not None
+        assert watch.state.trouble is not None
         away.rename(path)
         poll()
-        assert watch.trouble is None
+        assert watch.state.trouble is None
         versions = [state.version for state in states]
         assert versions == sorted(set(versions))
         assert len(states) >= 6
@@ -509,11 +509,11 @@ def test_a_long_run_is_read_in_steps_with_progress(folder: Path, monkeypatch: py
             assert source is not None
             assert len(source.ledger) == 5
         progress = []
-        while watch.reading is not None:
-            progress.append(watch.reading)
-            before = watch.version
+        while watch.state.reading is not None:
+            progress.append(watch.state.reading)
+            before = watch.state.version
             watch.poll()
-            assert watch.version > before
+            assert watch.state.version > before
         assert progress == [(done, 50) for done in range(5, 50, 5)]
         with watch.locked_source() as source:
             assert source is not None

@@ -6,7 +6,7 @@ import html
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from turnout.dashboard.app import make_app
@@ -14,6 +14,7 @@ from turnout.dashboard.files import page_files
 from turnout.dashboard.watch import Watch
 from turnout.live import FleetReader
 from turnout.web.access import Access
+from turnout.web.errors import error_response
 from turnout.web.guard import PREFIX, PageGuard, caller_of
 from turnout.web.serving import Page
 
@@ -87,9 +88,7 @@ class FleetPages:
         readable = [name for name in self._pages if caller is not None and caller.may_use(name)]
         response: Response
         if scope["path"] != "/":
-            response = JSONResponse(
-                {"error": f"there is no such page: the dashboard of a fleet is at {FOLDER}NAME/"}, 404
-            )
+            response = error_response(f"there is no such page: the dashboard of a fleet is at {FOLDER}NAME/", 404)
         elif len(readable) == 1:
             response = RedirectResponse(f"{FOLDER}{readable[0]}/", 303)
         else:

@@ -14,7 +14,7 @@ from turnout.service import models, replies
 from turnout.service.access.rates import RateLimiter, Rates
 from turnout.service.calls import FleetCalls
 from turnout.service.errors import NO_ROUTE, status_of
-from turnout.service.metrics import Traffic, metrics_text
+from turnout.service.metrics import Traffic, service_metrics
 from turnout.service.routes.clients import CLIENTS
 from turnout.service.routes.queries import QUERIES
 from turnout.service.routes.rounds import ROUNDS
@@ -25,7 +25,7 @@ from turnout.web.access import READERS, Access
 from turnout.web.connections import LIMITS, Limits
 from turnout.web.errors import ErrorAnswers
 from turnout.web.guard import BodyLimits, CallGuard, caller_of
-from turnout.web.prometheus import MEDIA_TYPE
+from turnout.web.prometheus import MEDIA_TYPE, metrics_text
 
 #: The paths of the service; all others belong to the page.
 PREFIX = "/v1/"
@@ -94,7 +94,7 @@ def make_app(
         check_access(request, None, READERS)
         caller = caller_of(request.scope)
         own = {name: calls for name, calls in fleets.items() if caller is not None and caller.may_use(name)}
-        return PlainTextResponse(metrics_text(own, traffic), media_type=MEDIA_TYPE)
+        return PlainTextResponse(metrics_text(service_metrics(own, traffic)), media_type=MEDIA_TYPE)
 
     def count(scope: Scope, status: int, seconds: float) -> None:
         """Counts a request under its fleet and operation; "" if the router has found none."""

@@ -51,6 +51,9 @@ STATE = {
     "out": [],
     "arrived": ["phone-1"],
     "failed": {"phone-2": "out of memory"},
+    "behind": {},
+    "backing_off": {},
+    "worst": "phone-3",
     "suspects": [],
     "promise": PROMISE,
     "notices": [],
@@ -276,6 +279,9 @@ class FleetState(Reply):
     out: Annotated[list[str], Field(description="Clients that have not reported; at most 1,000.")]
     arrived: list[str]
     failed: dict[str, str]
+    behind: Annotated[dict[str, float], Field(description="The clients furthest behind, by at least one turn.")]
+    backing_off: Annotated[dict[str, int], Field(description="The clients that are backed off, and until which round.")]
+    worst: Annotated[str | None, Field(description="The client that is furthest behind.")]
     suspects: Annotated[
         list[str],
         Field(description="Clients whose reported times do not fit the statuses that they send; at most 1,000."),

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from turnout.counting import counted
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.views.common import (
@@ -13,7 +14,6 @@ from turnout.dashboard.views.common import (
     about,
     bin_series,
     certificate,
-    count_of,
     flags,
     json_number,
     json_numbers,
@@ -130,7 +130,7 @@ def random_baseline(watch: Watch, source: Source) -> dict[str, Any] | None:
     recorded = watch.random_rounds(source)
     if recorded is not None:
         mean, runs = recorded
-        how = f"mean of {count_of(runs, 'run')} with random selection in this store, over the same number of rounds"
+        how = f"mean of {counted(runs, 'run')} with random selection in this store, over the same number of rounds"
     else:
         estimated = _sample_random_cohorts(ledger)
         if estimated is None:
@@ -210,7 +210,7 @@ def _warnings(source: Source) -> list[dict[str, Any]]:
     certified = ledger.certificate()
     if certified is not None and (forfeiting := int((certified.forfeited >= 1).sum())):
         text = (
-            f"{count_of(forfeiting, 'client')} forfeited turns above the cap: raise max_owed, or lower guaranteed_rate."
+            f"{counted(forfeiting, 'client')} forfeited turns above the cap: raise max_owed, or lower guaranteed_rate."
         )
         warnings.append({"level": "warning", "text": text, "id": None})
     warnings.extend({"level": "note", "text": text, "id": None} for text in source.notices())

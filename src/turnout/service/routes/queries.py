@@ -9,15 +9,17 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from turnout.service import replies
-from turnout.service.answers import certificate_to_dict, explanation_to_dict, status_to_dict
+from turnout.service.answers import certificate_to_dict, explanation_to_dict
 from turnout.service.events import EVENT_KINDS, stream
 from turnout.service.routes.routing import FLEET, STREAM, Fleet, Resource, caller_of
 from turnout.web.access import READERS, ROLES
 
 QUERIES = Resource()
+#: The most clients that a list of the status names.
+MOST_NAMED = 1000
 EVENT_SCHEMA = {
     "title": "Event",
-    "description": "The fields of each event; `data` is JSON.",
+    "description": "The fields of each event; `data` is JSON, as `turnout fleet export` writes it.",
     "type": "object",
     "required": ["event", "data"],
     "properties": {
@@ -29,7 +31,7 @@ EVENT_SCHEMA = {
         {
             "id": "2",
             "event": "closed",
-            "data": '{"round":1,"turns":[{"client":"phone-1","outcome":"arrived","seconds":12.5}]}',
+            "data": '{"event":2,"kind":"round","round":1,"clients":["phone-1"],"outcomes":["arrived"]}',
         },
         {
             "id": "2",
@@ -55,7 +57,7 @@ async def list_fleets(request: Request) -> Response:
 @QUERIES.query(FLEET, READERS, replies.FleetState)
 def status(fleet: str, calls: Fleet) -> Response:
     """Shows the state of the fleet, and whether its promise is kept."""
-    return JSONResponse(status_to_dict(fleet, calls.scheduler))
+    return JSONResponse({"fleet": fleet, **calls.scheduler.status().to_dict(MOST_NAMED)})
 
 
 @QUERIES.query(f"{FLEET}/certificate", READERS, replies.CertificatePage)
