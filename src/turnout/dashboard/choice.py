@@ -19,20 +19,8 @@ from turnout.web.guard import PREFIX, PageGuard, caller_of
 from turnout.web.serving import Page
 
 FOLDER = "/fleets/"
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Fleets</title>
-</head>
-<body>
-<h1>Fleets</h1>
-<ul>
-{links}
-</ul>
-</body>
-</html>
-"""
+#: Where the list of fleets has its entries.
+LINKS = b"<!-- links -->"
 
 
 def make_page(fleets: Mapping[str, tuple[Path, Callable[[], FleetReader]]], access: Access) -> Page:
@@ -93,5 +81,6 @@ class FleetPages:
             response = RedirectResponse(f"{FOLDER}{readable[0]}/", 303)
         else:
             links = (f'<li><a href="{FOLDER}{html.escape(name)}/">{html.escape(name)}</a></li>' for name in readable)
-            response = HTMLResponse(PAGE.format(links="\n".join(links)))
+            page = page_files()["fleets.html"].data
+            response = HTMLResponse(page.replace(LINKS, "\n".join(links).encode()))
         await response(scope, receive, send)

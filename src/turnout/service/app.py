@@ -10,10 +10,10 @@ from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from turnout.service import models, replies
 from turnout.service.access.rates import RateLimiter, Rates
 from turnout.service.calls import FleetCalls
 from turnout.service.errors import NO_ROUTE, status_of
+from turnout.service.examples import read_examples
 from turnout.service.metrics import Traffic, service_metrics
 from turnout.service.routes.clients import CLIENTS
 from turnout.service.routes.queries import QUERIES
@@ -118,10 +118,10 @@ def make_app(
     make_schema = app.openapi
 
     def openapi() -> dict[str, Any]:
-        schema = make_schema()
-        for name, described in schema.get("components", {}).get("schemas", {}).items():  # FastAPI drops null in them
-            model = getattr(models, name, None) or getattr(replies, name)
-            described["examples"] = model.model_config["json_schema_extra"]["examples"]
+        schema, examples = make_schema(), read_examples()
+        for name, described in schema.get("components", {}).get("schemas", {}).items():
+            if name in examples:  # not in the models, because FastAPI drops null in their examples
+                described["examples"] = examples[name]
         schema.setdefault("components", {})["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         return schema
 

@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from turnout.service import replies
 from turnout.service.answers import certificate_to_dict, explanation_to_dict
 from turnout.service.events import EVENT_KINDS, stream
+from turnout.service.examples import read_examples
 from turnout.service.routes.routing import FLEET, STREAM, Fleet, Resource, caller_of
 from turnout.web.access import READERS, ROLES
 
@@ -27,18 +28,7 @@ EVENT_SCHEMA = {
         "event": {"type": "string", "enum": [*EVENT_KINDS, "state", "stale", "trouble"]},
         "data": {"type": "string"},
     },
-    "examples": [
-        {
-            "id": "2",
-            "event": "closed",
-            "data": '{"event":2,"kind":"round","round":1,"clients":["phone-1"],"outcomes":["arrived"]}',
-        },
-        {
-            "id": "2",
-            "event": "state",
-            "data": '{"round":1,"is_open":false,"ready":false,"arrived":0,"wanted":0}',
-        },
-    ],
+    "examples": read_examples()["Event"],
 }
 ClientQuery = Annotated[
     str, Query(min_length=1, max_length=1024, description="The id of the client.", examples=["phone-1"])
