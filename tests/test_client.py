@@ -103,7 +103,7 @@ def test_asyncio(tmp_path: Path) -> None:
 
 
 def test_the_asynchronous_client_has_every_method() -> None:
-    public = {name for name in vars(FleetClient) if not name.startswith("_")}
+    public = {name for name in dir(FleetClient) if not name.startswith("_")}
     assert public == {name for name in vars(AsyncFleetClient) if not name.startswith("_")}
     for name in public - {"close", "events"}:
         assert getattr(AsyncFleetClient, name).__doc__ == getattr(FleetClient, name).__doc__

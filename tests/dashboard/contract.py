@@ -45,6 +45,18 @@ class Number(NamedTuple):
 NUMBER, COUNT = Number(), Count()
 POINTS, DOTS, PAGE = 301, 2000, 500
 LINE = Many(NUMBER, POINTS)
+
+
+def numbers(*names: str) -> dict[str, Any]:
+    """Returns the shapes of these numbers."""
+    return dict.fromkeys(names, NUMBER)
+
+
+def counts(*names: str) -> dict[str, Any]:
+    """Returns the shapes of these counts."""
+    return dict.fromkeys(names, COUNT)
+
+
 BINS = {"edges": Many(NUMBER, 41), "counts": Many(COUNT, 40)}
 FLAGS = Many(OneOf(("context", "changed", "backing_off", "retired", "rarely_available", "too_few_rounds")), 6)
 OUTCOME = OneOf(("arrived", "late", "failed", "surplus", "outrun"))
@@ -89,18 +101,9 @@ FIGURE = {"mean": NUMBER, "half": NUMBER}
 CLIENT = {
     "id": str,
     "turns": COUNT,
-    "share": NUMBER,
-    "counted": NUMBER,
-    "promised": NUMBER,
-    "behind": NUMBER,
-    "tolerance": NUMBER,
+    **numbers("share", "counted", "promised", "behind", "tolerance"),
     "status": Maybe(STATUS),
-    "owed": NUMBER,
-    "forfeited": NUMBER,
-    "volunteered": NUMBER,
-    "mean_seconds": NUMBER,
-    "reliability": NUMBER,
-    "last_round": NUMBER,
+    **numbers("owed", "forfeited", "volunteered", "mean_seconds", "reliability", "last_round"),
     "flags": FLAGS,
 }
 TURN = {
@@ -117,11 +120,7 @@ ROUND = {
     "first": Maybe(COUNT),
     "last": Maybe(COUNT),
     "is_open": bool,
-    "seconds": NUMBER,
-    "volunteers": NUMBER,
-    "target_size": NUMBER,
-    "threshold": NUMBER,
-    "objective": NUMBER,
+    **numbers("seconds", "volunteers", "target_size", "threshold", "objective"),
     "unit": OneOf(("turns", "seconds")),
     "opened": Maybe(str),
     "closed": Maybe(str),
@@ -129,13 +128,9 @@ ROUND = {
     "rows": Many(
         {
             "id": str,
-            "optimistic": NUMBER,
-            "predicted": NUMBER,
-            "low": NUMBER,
-            "high": NUMBER,
-            "seconds": NUMBER,
+            **numbers("optimistic", "predicted", "low", "high", "seconds"),
             "outcome": OneOf((*OUTCOME.values, "out")),
-            **dict.fromkeys(("owed", "usual", "behind", "price"), NUMBER),
+            **numbers("owed", "usual", "behind", "price"),
             "loss": NUMBER,
             "bottleneck": bool,
             "why": Maybe(str),
@@ -151,7 +146,7 @@ MAP = {
     "ids": Many(str, SHOWN_ROWS),
 }
 RUN = {
-    **dict.fromkeys(("id", "rounds", "clients"), COUNT),
+    **counts("id", "rounds", "clients"),
     **dict.fromkeys(("name", "policy", "world", "started"), str),
     **dict.fromkeys(("seed", "planned"), Maybe(COUNT)),
     "finished": bool,
@@ -175,19 +170,13 @@ SHAPES: dict[str, Any] = {
                 "round": COUNT,
                 "elapsed": NUMBER,
                 "deadline": NUMBER,
-                "target_size": COUNT,
-                "out": COUNT,
-                "back": COUNT,
-                "failed": COUNT,
+                **counts("target_size", "out", "back", "failed"),
             }
         ),
         "mean_round": NUMBER,
         "recent_round": NUMBER,
         "recent_of": COUNT,
-        "p95_round": NUMBER,
-        "total_time": NUMBER,
-        "volunteers": NUMBER,
-        "cohort": NUMBER,
+        **numbers("p95_round", "total_time", "volunteers", "cohort"),
         "random": Maybe({"mean_round": NUMBER, "saved": NUMBER, "how": str}),
         "least_share": NUMBER,
         "least": Maybe({"id": str}),
@@ -202,7 +191,7 @@ SHAPES: dict[str, Any] = {
             {
                 "of": COUNT,
                 "updates": COUNT,
-                **dict.fromkeys(("rate", "recent_rate", "elapsed", "staleness", "largest_staleness"), NUMBER),
+                **numbers("rate", "recent_rate", "elapsed", "staleness", "largest_staleness"),
                 "recent_of": COUNT,
                 "stale_in": OneOf(("updates", "versions")),
                 "random": Maybe({"rate": NUMBER, "times": NUMBER, "how": str}),
@@ -213,7 +202,7 @@ SHAPES: dict[str, Any] = {
             {
                 "turn": COUNT,
                 "id": str,
-                **dict.fromkeys(("age", "deadline", "price", "behind"), NUMBER),
+                **numbers("age", "deadline", "price", "behind"),
                 "outcome": OneOf((*OUTCOME.values, "out")),
             },
             50,
@@ -223,9 +212,7 @@ SHAPES: dict[str, Any] = {
         "about": ABOUT,
         "unserved": {"total": COUNT, "ids": Many(str, 20)},
         "owed_note": Maybe(str),
-        "least_share": NUMBER,
-        "jain": NUMBER,
-        "gini": NUMBER,
+        **numbers("least_share", "jain", "gini"),
         "shares": BINS,
         "taken_vs_promised": Maybe(
             {
@@ -288,10 +275,7 @@ SHAPES: dict[str, Any] = {
             {
                 "round": COUNT,
                 "seconds": NUMBER,
-                "cohort": COUNT,
-                "back": COUNT,
-                "late": COUNT,
-                "failed": COUNT,
+                **counts("cohort", "back", "late", "failed"),
                 "bottleneck": Maybe(str),
                 "bottleneck_failed": bool,
                 "threshold": NUMBER,
@@ -333,18 +317,12 @@ SHAPES: dict[str, Any] = {
         "standing": str,
         "exact": bool,
         "sentence": str,
-        "seconds": NUMBER,
-        "owed": NUMBER,
-        "threshold": NUMBER,
-        "objective": NUMBER,
-        "margin": NUMBER,
-        "missing_turns": NUMBER,
-        "rounds_until": NUMBER,
-        "longer": NUMBER,
-        "worth": NUMBER,
+        **numbers(
+            "seconds", "owed", "threshold", "objective", "margin", "missing_turns", "rounds_until", "longer", "worth"
+        ),
         "instead": Many(str, 1000),
         "unit": OneOf(("turns", "seconds")),
-        **dict.fromkeys(("usual", "behind", "allowed"), NUMBER),
+        **numbers("usual", "behind", "allowed"),
         "next": Maybe(str),
     },
     "training": {

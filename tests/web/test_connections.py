@@ -1,4 +1,4 @@
-"""F14: requests that never end, huge headers, too many connections and clients that do not read."""
+"""Requests that never end, huge headers, too many connections and clients that do not read."""
 
 from __future__ import annotations
 
@@ -73,18 +73,18 @@ def protocols(server: Served) -> list[LimitedProtocol]:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: 127", b"GET"])
-def test_f14_a_request_whose_headers_do_not_end_is_closed(store: Path, sent: bytes) -> None:
+def test_a_request_whose_headers_do_not_end_is_closed(store: Path, sent: bytes) -> None:
     with served(store, limits=IMPATIENT) as server, connected(server, sent) as raw:
         assert read_to_end(raw).startswith(b"HTTP/1.1 408 Request Timeout\r\n")
         wait_until(lambda: not protocols(server), "the connection is forgotten")
 
 
-def test_f14_a_slow_request_is_closed_although_it_goes_on(store: Path) -> None:
+def test_a_slow_request_is_closed_although_it_goes_on(store: Path) -> None:
     with served(store, limits=IMPATIENT) as server, connected(server, b"GET / HTTP/1.1\r\n") as raw:
         wait_until(lambda: is_closed_after(raw, b"X: y\r\n"), "the connection is closed")
 
 
-def test_f14_a_slow_second_request_is_closed(store: Path) -> None:
+def test_a_slow_second_request_is_closed(store: Path) -> None:
     with served(store) as server, connected(server, request("/healthz")) as raw:
         assert raw.recv(1 << 16).startswith(b"HTTP/1.1 200")
         (protocol,) = protocols(server)
@@ -94,7 +94,7 @@ def test_f14_a_slow_second_request_is_closed(store: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/live", "/healthz"])
-def test_f14_a_request_whose_body_does_not_end_is_closed(store: Path, path: str) -> None:
+def test_a_request_whose_body_does_not_end_is_closed(store: Path, path: str) -> None:
     with (
         served(store, limits=IMPATIENT) as server,
         connected(server, request(path, "Content-Length: 1000000000") + b"abc") as raw,
@@ -102,7 +102,7 @@ def test_f14_a_request_whose_body_does_not_end_is_closed(store: Path, path: str)
         wait_until(lambda: is_closed_after(raw, b"x"), "the connection is closed")
 
 
-def test_f14_a_stream_is_not_limited_in_time(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_is_not_limited_in_time(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No timer of the request runs any more while the stream is open, and if one fired, it would close nothing."""
     monkeypatch.setattr(app_module, "KEEPALIVE_SECONDS", 0.01)
     with served(store) as server, connected(server, request("/api/live", "Upgrade: h2c", "Connection: Upgrade")) as raw:
@@ -131,7 +131,7 @@ def call_in_loop(protocol: LimitedProtocol, function: Callable[[], Any]) -> list
     return done
 
 
-def test_f14_too_many_or_too_large_headers_are_refused(store: Path) -> None:
+def test_too_many_or_too_large_headers_are_refused(store: Path) -> None:
     with served(store) as server:
         for headers in ([f"X-{index}: y" for index in range(150)], [f"X: {'y' * 20_000}"]):
             with connected(server, request("/api/store", *headers)) as raw:
@@ -147,7 +147,7 @@ def test_f14_too_many_or_too_large_headers_are_refused(store: Path) -> None:
 
 
 @pytest.mark.parametrize("part", [b"X: y\r\n" * 1000, b"y" * 8000])
-def test_f14_headers_without_end_are_refused_with_bounded_memory(store: Path, part: bytes) -> None:
+def test_headers_without_end_are_refused_with_bounded_memory(store: Path, part: bytes) -> None:
     sent = 0
     with served(store) as server, connected(server, b"GET / HTTP/1.1\r\nX: ") as raw:
 
@@ -160,7 +160,7 @@ def test_f14_headers_without_end_are_refused_with_bounded_memory(store: Path, pa
     assert sent < 10 << 20
 
 
-def test_f14_the_number_of_connections_is_limited(store: Path) -> None:
+def test_the_number_of_connections_is_limited(store: Path) -> None:
     with served(store, limits=Limits(connections=2)) as server:
         with connected(server, request("/api/live")) as first, connected(server, request("/api/live")) as second:
             for raw in (first, second):
@@ -173,7 +173,7 @@ def test_f14_the_number_of_connections_is_limited(store: Path) -> None:
         assert server.get("/healthz").status == 200
 
 
-def test_f14_a_client_that_does_not_read_its_response_is_closed(store: Path) -> None:
+def test_a_client_that_does_not_read_its_response_is_closed(store: Path) -> None:
     with served(store, limits=Limits(stalled_seconds=0.1)) as server, socket.socket() as raw:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         raw.settimeout(LONGEST_WAIT)

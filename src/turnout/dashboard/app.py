@@ -16,7 +16,6 @@ from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 from turnout.dashboard.files import page_files
-from turnout.dashboard.sources.base import Source
 from turnout.dashboard.views import client, comparing, fairness, overview, queues, rounds, runs, speed, system
 from turnout.dashboard.views.common import RoundNumber, Run, Text, json_number
 from turnout.dashboard.watch import Watch
@@ -172,17 +171,12 @@ def _file_response(request: Request, name: str) -> Response:
 def _explanation(watch: Watch, run: int | None, client_id: str, number: int | None) -> dict[str, Any]:
     """Explains a selection; releases the lock first, because the replay may take seconds and reads the file itself."""
     with watch.locked_source(run) as source:
-        row, newest = source.row_of(client_id), _newest_round(source)
+        row, newest = source.row_of(client_id), source.newest_round
     if not newest:
         raise ReportError("there is nothing to explain yet: no cohort has been selected")
     explanation = source.explain(row, newest if number is None else number)
     data = {**asdict(explanation), "next": client.next_turn(explanation)}
     return {name: json_number(value) if isinstance(value, float) else value for name, value in data.items()}
-
-
-def _newest_round(source: Source) -> int:
-    opened = source.open_round()
-    return source.ledger.last_round if opened is None else max(opened[0].round, source.ledger.last_round)
 
 
 async def _change_events(watch: Watch, request: Request) -> AsyncIterator[str]:

@@ -114,10 +114,9 @@ class FleetSource(Source):
         """Returns the turns under way of a fleet without rounds, with the outcomes reported so far."""
         return [] if self.ledger.slots is None else self._reader.in_flight()
 
-    def writer(self) -> tuple[WriterFigures, int] | None:
-        """Returns figures about the process that writes the fleet, and the age of its snapshot in rounds."""
-        figures = self._reader.writer()
-        return figures, figures.snapshot_age
+    def writer(self) -> WriterFigures:
+        """Returns figures about the process that writes the fleet."""
+        return self._reader.writer()
 
     def failures(self, number: int) -> dict[int, str]:
         """Returns the reported reasons of the failures in a round, by row."""

@@ -32,10 +32,8 @@ class Ledger(TurnColumns, ClientColumns):
     """Columns of rounds, turns and clients, and fairness figures over time.
 
     `policy` is the policy that selected the cohorts, in its state after the last report it learned from; debts and
-    certificates come from it.
-
-    Without rounds, decisions take the place of rounds: a turn has its row as soon as it is given, with the kind
-    UNDER_WAY, and its outcome is added when it ends.
+    certificates come from it. Without rounds, decisions take the place of rounds: a turn has its row as soon as it is
+    given, with the kind UNDER_WAY, and its outcome is added when it ends.
 
     Args:
         slots: The number of slots; None if there are rounds.
@@ -187,6 +185,11 @@ class Ledger(TurnColumns, ClientColumns):
             counts = servable if servable.any() else counts
         return np.where(counts, self.shares(certificate), np.nan)
 
+    def least_served(self) -> int | None:
+        """Returns the client with the smallest of the judged shares; None if no share is known."""
+        judged = self.judged_shares()
+        return int(np.nanargmin(judged)) if np.isfinite(judged).any() else None
+
     def join(self, count: int) -> None:
         """Adds `count` clients in new rows."""
         self._changes += 1
@@ -315,11 +318,11 @@ class Ledger(TurnColumns, ClientColumns):
     def _end(self, ended: Sequence[Outcomes], arrived_before: Sequence[IntArray]) -> None:
         for outcomes, arrivals in zip(ended, arrived_before, strict=True):
             self._ended += 1
-            found = self.find_round(outcomes.report.round)
-            if found is None:
+            place = self.find_round(outcomes.report.round)
+            if place is None:
                 self._end_early(outcomes)
                 continue
-            index, turns = found
+            index, turns = place
             report = outcomes.report
             self._set_outcomes(index, turns, outcomes)
             self._rounds.replace("learned", index, self.last_round)

@@ -35,12 +35,17 @@ OWED_WITH_SURPLUS = "the queue of owed turns never falls below 0, so early extra
 
 
 class Page(NamedTuple):
-    """A page of a list: its number counted from 1, the number of pages, and its slice of the list."""
+    """A page of a list: its number counted from 1, the number of pages, its slice of the list, and the whole length."""
 
     number: int
     pages: int
     start: int
     end: int
+    total: int
+
+    def to_dict(self) -> dict[str, int]:
+        """Returns what a response says about the page."""
+        return {"total": self.total, "page": self.number, "pages": self.pages}
 
 
 def json_number(value: float | int | None) -> float | int | None:
@@ -258,7 +263,7 @@ def page_of(total: int, number: int, size: int) -> Page:
     """Returns the page with this number, or the last page if there are fewer."""
     pages = max(1, -(-total // size))
     number = min(number, pages)
-    return Page(number, pages, (number - 1) * size, min(number * size, total))
+    return Page(number, pages, (number - 1) * size, min(number * size, total), total)
 
 
 def client_page(watch: Watch, source: Source, order: ClientOrder, page: int) -> tuple[dict[str, Any], IntArray]:
@@ -271,9 +276,7 @@ def client_page(watch: Watch, source: Source, order: ClientOrder, page: int) -> 
     data = {
         "about": about(watch, source),
         "order": order,
-        "page": current.number,
-        "pages": current.pages,
-        "total": len(rows),
+        **current.to_dict(),
         "ids": [source.id_of(row) for row in shown.tolist()],
     }
     return data, shown

@@ -50,12 +50,12 @@ def fairness(watch: Watch, source: Source) -> dict[str, Any]:
     ledger = source.ledger
     shares, turns = ledger.shares(), ledger.counters["turns"]
     known = shares[np.isfinite(shares) & ~ledger.retired]
-    standing, judged = standings(ledger), ledger.judged_shares()
+    standing, least = standings(ledger), ledger.least_served()
     return {
         **data,
         "unserved": _unserved(source, standing),
         "owed_note": owed_note(standing),
-        "least_share": json_number(np.nanmin(judged)) if np.isfinite(judged).any() else None,
+        "least_share": None if least is None else json_number(shares[least]),
         "jain": json_number(jain_index(turns)),
         "gini": json_number(gini_coefficient(turns)),
         "shares": histogram(known),
@@ -97,9 +97,7 @@ def clients(
         "about": about(watch, source),
         "sort": sort,
         "order": order,
-        "total": len(rows),
-        "page": current.number,
-        "pages": current.pages,
+        **current.to_dict(),
         "size": size,
         "rows": client_rows(source, rows[current.start : current.end], columns),
     }

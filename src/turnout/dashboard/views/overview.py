@@ -53,9 +53,7 @@ def overview(watch: Watch, source: Source) -> dict[str, Any]:
     seconds = ledger.round_column("seconds")
     x, (mean, low, high) = bin_series(ledger.round_column("rounds"), seconds)
     seconds = seconds[np.isfinite(seconds)]  # without rounds, turns may be under way
-    shares, standing = ledger.shares(), standings(ledger)
-    judged = ledger.judged_shares()
-    least = int(np.nanargmin(judged)) if np.isfinite(judged).any() else None
+    shares, standing, least = ledger.shares(), standings(ledger), ledger.least_served()
     summary = ledger.promise_summary()
     worst = None if summary is None else summary.worst
     sizes = np.diff(ledger.starts)
@@ -168,7 +166,7 @@ def _open_round(source: Source) -> dict[str, Any] | None:
     return {
         "round": opened.round,
         "elapsed": json_number(opened.elapsed),
-        "deadline": None if opened.deadline is None else json_number(opened.deadline),
+        "deadline": json_number(opened.deadline),
         "target_size": opened.wanted,
         "out": kinds.count(None),
         "back": sum(map(kinds.count, RETURNED)),

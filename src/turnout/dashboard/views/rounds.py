@@ -36,26 +36,26 @@ def rounds(watch: Watch, source: Source, *, page: PageNumber = 1, size: Size = 5
     current = page_of(total, page, size)
     indices = range(total - 1 - current.start, total - 1 - current.end, -1)
     rows = [_round_row(source, index, slice(int(starts[index]), int(starts[index + 1]))) for index in indices]
-    return {**data, "total": total, "page": current.number, "pages": current.pages, "size": size, "rows": rows}
+    return {**data, **current.to_dict(), "size": size, "rows": rows}
 
 
 def round_detail(watch: Watch, source: Source, *, number: RoundNumber = None) -> dict[str, Any]:
     """Returns a round, by default the newest, with the prediction and the outcome of each chosen client."""
     data: dict[str, Any] = {"about": about(watch, source)}
     ledger, opened = source.ledger, source.open_round()
-    newest = ledger.last_round if opened is None else max(opened[0].round, ledger.last_round)
+    newest = source.newest_round
     data = {**data, "first": ledger.first_after + 1 if newest else None, "last": newest or None}
     number = newest if number is None else number
     if not newest:
         return {**EMPTY, **data}
     if opened is not None and opened[0].round == number > ledger.last_round:
         return {**_open_round(*opened), **data}
-    found = ledger.find_round(number)
-    if found is None:
+    place = ledger.find_round(number)
+    if place is None:
         suffix = " yet" if source.reading is not None else ""
         first = ledger.first_after + 1
         raise ReportError(f"there is no {ledger.unit} {number}{suffix}: choose one from {first} to {newest}")
-    index, turns = found
+    index, turns = place
     row = _round_row(source, index, turns)
     reasons = source.failures(number) if row["failed"] else {}
     rows = [_turn_row(source, turn, row["bottleneck"], reasons) for turn in range(turns.start, turns.stop)]

@@ -139,9 +139,8 @@ def _values(source: Source) -> dict[str, float]:
     }
     if len(seconds):
         values["turnout_last_round_seconds"] = float(seconds[-1])
-    shares = ledger.judged_shares()
-    if np.isfinite(shares).any():
-        values["turnout_least_share"] = float(np.nanmin(shares))
+    if (least := ledger.least_served()) is not None:
+        values["turnout_least_share"] = float(ledger.shares()[least])
     if ledger.queues is not None and ledger.clients:
         debts = ledger.queues.owed[~ledger.retired]
         values["turnout_worst_debt_turns"] = float(debts.max())
@@ -179,11 +178,10 @@ def _slots(source: Source, slots: int) -> dict[str, float]:
 
 def _writer(source: Source) -> dict[str, float]:
     """Returns the metrics of the process that writes a fleet, as of the last closed round; none for a run."""
-    if (writer := source.writer()) is None:
+    if (figures := source.writer()) is None:
         return {}
-    figures, snapshot_age = writer
     values = {
-        "turnout_snapshot_age_rounds": snapshot_age,
+        "turnout_snapshot_age_rounds": figures.snapshot_age,
         "turnout_refused_reports_total": figures.refused_reports,
         "turnout_commit_seconds_median": figures.commit_seconds_median,
         "turnout_commit_seconds_largest": figures.commit_seconds_largest,

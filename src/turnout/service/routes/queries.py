@@ -107,11 +107,6 @@ async def events(
     id is that of the event before it. A stream ends after ten minutes: open it again with the last id to miss nothing.
     *stale*: the next events are no longer kept. *trouble*: the file cannot be read.
     """
-    begin = last if last is not None else after
-    if begin is None:
-        begin = await run_in_threadpool(calls.events.newest)
-    else:
-        await run_in_threadpool(calls.events.check, begin)
-    calls.events.check_streams()
+    begin = await run_in_threadpool(calls.events.begin, last if last is not None else after)
     is_ending = request.app.state.ending.is_set
     return StreamingResponse(stream(calls, begin, follow=follow, is_ending=is_ending), media_type=STREAM)
