@@ -5,7 +5,6 @@ from __future__ import annotations
 import json as json_module
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -37,8 +36,7 @@ def status(file: FleetArgument, json: JsonOption = False) -> None:
         training = [] if found.slots is None else _training(reader)
         promise = None if found.promise is None else reader.certificate()
     if json:
-        known = None if found.promise is None else found.promise.to_dict(ids.__getitem__)
-        print_json({**asdict(found), "promise": known})
+        print_json(found.to_dict())
         return
     table = Table(title=str(file), show_header=False)
     for heading, lines in _status_rows(found, promise, ids, training):
