@@ -103,7 +103,7 @@ def test_asyncio(tmp_path: Path) -> None:
 
 
 def test_the_asynchronous_client_has_every_method() -> None:
-    public = {name for name in vars(FleetClient) if not name.startswith("_")}
+    public = {name for name in dir(FleetClient) if not name.startswith("_")}
     assert public == {name for name in vars(AsyncFleetClient) if not name.startswith("_")}
     for name in public - {"close", "events"}:
         assert getattr(AsyncFleetClient, name).__doc__ == getattr(FleetClient, name).__doc__
@@ -324,7 +324,7 @@ def test_events_are_yielded_and_the_stream_is_resumed(tmp_path: Path, monkeypatc
         while seen[-1].kind != "retired":
             seen += [event for event in [next(found)] if event.kind != "state"]
         assert [(event.kind, event.number) for event in seen] == [("joined", 1), ("closed", 2), ("retired", 3)]
-        assert seen[0].data == {"clients": ["a", "b"]}
+        assert seen[0].data["clients"] == ["a", "b"]
         assert [event.kind for event in client.events(1, follow=False)] == ["closed", "retired", "state"]
         with pytest.raises(RefusedError, match="there is no event 9 yet"):
             next(client.events(9))

@@ -11,6 +11,7 @@ from service.served import ROUNDS, SLOTS, served
 from turnout.dashboard.views.system import metrics
 from turnout.dashboard.watch import Watch
 from turnout.live import Scheduler
+from turnout.web.prometheus import metrics_text
 
 ROW = re.compile(
     r"^\| `(turnout_\w+)` \| (gauge|counter|histogram) \| (both|dashboard|service) \| .+ \|$", re.MULTILINE
@@ -52,6 +53,6 @@ def test_the_metrics_of_the_dashboard_are_listed(tmp_path: Path) -> None:
         with watch.locked_source() as source:
             assert source is not None
             source.catch_up(FOREVER)
-            found |= types(metrics(watch, source))
+            found |= types(metrics_text(metrics(watch)))
         watch.stop()
     assert found == listed("both", "dashboard")

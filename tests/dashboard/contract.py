@@ -45,6 +45,18 @@ class Number(NamedTuple):
 NUMBER, COUNT = Number(), Count()
 POINTS, DOTS, PAGE = 301, 2000, 500
 LINE = Many(NUMBER, POINTS)
+
+
+def numbers(*names: str) -> dict[str, Any]:
+    """Returns the shapes of these numbers."""
+    return dict.fromkeys(names, NUMBER)
+
+
+def counts(*names: str) -> dict[str, Any]:
+    """Returns the shapes of these counts."""
+    return dict.fromkeys(names, COUNT)
+
+
 BINS = {"edges": Many(NUMBER, 41), "counts": Many(COUNT, 40)}
 FLAGS = Many(OneOf(("context", "changed", "backing_off", "retired", "rarely_available", "too_few_rounds")), 6)
 OUTCOME = OneOf(("arrived", "late", "failed", "redundant", "cut_off"))
@@ -89,18 +101,9 @@ FIGURE = {"mean": NUMBER, "half": NUMBER}
 CLIENT = {
     "id": str,
     "turns": COUNT,
-    "share": NUMBER,
-    "counted": NUMBER,
-    "promised": NUMBER,
-    "behind": NUMBER,
-    "tolerance": NUMBER,
+    **numbers("share", "counted", "promised", "behind", "tolerance"),
     "status": Maybe(STATUS),
-    "owed": NUMBER,
-    "forfeited": NUMBER,
-    "offered": NUMBER,
-    "mean_seconds": NUMBER,
-    "reliability": NUMBER,
-    "last_round": NUMBER,
+    **numbers("owed", "forfeited", "offered", "mean_seconds", "reliability", "last_round"),
     "flags": FLAGS,
 }
 TURN = {
@@ -117,11 +120,7 @@ ROUND = {
     "first": Maybe(COUNT),
     "last": Maybe(COUNT),
     "is_open": bool,
-    "seconds": NUMBER,
-    "available_count": NUMBER,
-    "target_size": NUMBER,
-    "threshold": NUMBER,
-    "objective": NUMBER,
+    **numbers("seconds", "available_count", "target_size", "threshold", "objective"),
     "unit": OneOf(("turns", "seconds")),
     "opened": Maybe(str),
     "closed": Maybe(str),
@@ -129,13 +128,9 @@ ROUND = {
     "rows": Many(
         {
             "id": str,
-            "optimistic": NUMBER,
-            "predicted": NUMBER,
-            "low": NUMBER,
-            "high": NUMBER,
-            "seconds": NUMBER,
+            **numbers("optimistic", "predicted", "low", "high", "seconds"),
             "outcome": OneOf((*OUTCOME.values, "out")),
-            **dict.fromkeys(("owed", "usual", "behind", "price"), NUMBER),
+            **numbers("owed", "usual", "behind", "price"),
             "loss": NUMBER,
             "bottleneck": bool,
             "why": Maybe(str),
@@ -150,6 +145,12 @@ MAP = {
     "x": Many(COUNT, COLUMNS + 1),
     "ids": Many(str, SHOWN_ROWS),
 }
+RUN = {
+    **counts("id", "rounds", "clients"),
+    **dict.fromkeys(("name", "policy", "world", "started"), str),
+    **dict.fromkeys(("seed", "planned"), Maybe(COUNT)),
+    "finished": bool,
+}
 SHAPES: dict[str, Any] = {
     "store": {
         "version": COUNT,
@@ -159,21 +160,7 @@ SHAPES: dict[str, Any] = {
         "live": bool,
         "last_error": Maybe(str),
         "runs_total": COUNT,
-        "runs": Many(
-            {
-                "id": COUNT,
-                "name": str,
-                "policy": str,
-                "seed": NUMBER,
-                "world": str,
-                "rounds": COUNT,
-                "planned": NUMBER,
-                "clients": COUNT,
-                "finished": bool,
-                "started": str,
-            },
-            500,
-        ),
+        "runs": Many(RUN, 500),
     },
     "overview": {
         "about": ABOUT,
@@ -183,19 +170,13 @@ SHAPES: dict[str, Any] = {
                 "round": COUNT,
                 "elapsed": NUMBER,
                 "deadline": NUMBER,
-                "target_size": COUNT,
-                "out": COUNT,
-                "back": COUNT,
-                "failed": COUNT,
+                **counts("target_size", "out", "back", "failed"),
             }
         ),
         "mean_round": NUMBER,
         "recent_round": NUMBER,
         "recent_of": COUNT,
-        "p95_round": NUMBER,
-        "total_time": NUMBER,
-        "available_count": NUMBER,
-        "cohort": NUMBER,
+        **numbers("p95_round", "total_time", "available_count", "cohort"),
         "random": Maybe({"mean_round": NUMBER, "saved": NUMBER, "how": str}),
         "least_share": NUMBER,
         "least": Maybe({"id": str}),
@@ -210,7 +191,7 @@ SHAPES: dict[str, Any] = {
             {
                 "of": COUNT,
                 "updates": COUNT,
-                **dict.fromkeys(("rate", "recent_rate", "elapsed", "staleness", "largest_staleness"), NUMBER),
+                **numbers("rate", "recent_rate", "elapsed", "staleness", "largest_staleness"),
                 "recent_of": COUNT,
                 "stale_in": OneOf(("updates", "versions")),
                 "random": Maybe({"rate": NUMBER, "times": NUMBER, "how": str}),
@@ -221,7 +202,7 @@ SHAPES: dict[str, Any] = {
             {
                 "turn": COUNT,
                 "id": str,
-                **dict.fromkeys(("age", "deadline", "price", "behind"), NUMBER),
+                **numbers("age", "deadline", "price", "behind"),
                 "outcome": OneOf((*OUTCOME.values, "out")),
             },
             50,
@@ -231,9 +212,7 @@ SHAPES: dict[str, Any] = {
         "about": ABOUT,
         "unserved": {"total": COUNT, "ids": Many(str, 20)},
         "owed_note": Maybe(str),
-        "least_share": NUMBER,
-        "jain": NUMBER,
-        "gini": NUMBER,
+        **numbers("least_share", "jain", "gini"),
         "shares": BINS,
         "taken_vs_promised": Maybe(
             {
@@ -296,10 +275,7 @@ SHAPES: dict[str, Any] = {
             {
                 "round": COUNT,
                 "seconds": NUMBER,
-                "cohort": COUNT,
-                "back": COUNT,
-                "late": COUNT,
-                "failed": COUNT,
+                **counts("cohort", "back", "late", "failed"),
                 "bottleneck": Maybe(str),
                 "bottleneck_failed": bool,
                 "threshold": NUMBER,
@@ -341,18 +317,12 @@ SHAPES: dict[str, Any] = {
         "outcome": str,
         "exact": bool,
         "sentence": str,
-        "seconds": NUMBER,
-        "owed": NUMBER,
-        "threshold": NUMBER,
-        "objective": NUMBER,
-        "margin": NUMBER,
-        "missing_turns": NUMBER,
-        "rounds_until": NUMBER,
-        "longer": NUMBER,
-        "worth": NUMBER,
+        **numbers(
+            "seconds", "owed", "threshold", "objective", "margin", "missing_turns", "rounds_until", "longer", "worth"
+        ),
         "instead": Many(str, 1000),
         "unit": OneOf(("turns", "seconds")),
-        **dict.fromkeys(("usual", "behind", "allowed"), NUMBER),
+        **numbers("usual", "behind", "allowed"),
         "next": Maybe(str),
     },
     "training": {
@@ -402,19 +372,7 @@ SHAPES: dict[str, Any] = {
         "total": COUNT,
         "pending": COUNT,
         "rows": Many(
-            {
-                "id": COUNT,
-                "name": str,
-                "policy": str,
-                "seed": Maybe(COUNT),
-                "world": str,
-                "settings": Named(str),
-                "rounds": COUNT,
-                "clients": COUNT,
-                "finished": bool,
-                "true_times": bool,
-                "figures": Maybe(Named(NUMBER)),
-            },
+            {**RUN, "settings": Named(str), "true_times": bool, "figures": Maybe(Named(NUMBER))},
             500,
         ),
     },

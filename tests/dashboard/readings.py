@@ -14,6 +14,7 @@ import numpy.typing as npt
 from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.sources.run import RunSource
+from turnout.kernel.certificate import Certificate
 from turnout.kernel.rounds import OUTCOMES, RoundRecord, RoundReport, Selection
 from turnout.lab import RoundColumns, RunStore
 from turnout.live import FleetReader
@@ -114,6 +115,15 @@ def run_source(store: RunStore, run: int) -> RunSource:
     source.catch_up(FOREVER)
     assert source.reading is None
     return source
+
+
+def assert_same_certificate(found: Certificate | None, expected: Certificate, *, since: bool = True) -> None:
+    """Compares certificates exactly; with `since`, also since when clients are beyond the tolerance."""
+    assert found is not None
+    assert found.units_per_turn == expected.units_per_turn
+    names = ("turns", "promised_units", "owed_units", "forfeited_units", "levels")
+    for name in (*names, "broken_since") if since else names:
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
 
 
 # Runs with random selections

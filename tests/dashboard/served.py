@@ -56,6 +56,11 @@ class Served:
     def __post_init__(self) -> None:
         self.url = f"http://127.0.0.1:{self.port}"
 
+    @property
+    def path(self) -> Path:
+        """The file that the dashboard shows."""
+        return self.watch.path
+
     def ask(self, method: str, path: str, headers: Mapping[str, str] | None = None) -> Answer:
         """Sends a request without cookies and without following redirects."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=MAX_WAIT)
@@ -157,6 +162,15 @@ def served(
                 assert not thread.is_alive()
         finally:
             watch.stop()
+
+
+@contextmanager
+def served_fleet(folder: Path, rounds: int = 40, *, token: str | None = None, **fleet: Any) -> Iterator[Served]:
+    """Serves a small fleet when it has been read."""
+    small_fleet(folder / "fleet.turnout", rounds, **fleet)
+    with served(folder / "fleet.turnout", token=token) as server:
+        server.wait_read()
+        yield server
 
 
 @contextmanager

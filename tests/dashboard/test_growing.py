@@ -1,55 +1,47 @@
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnout.dashboard.sources.growing import AvailabilityMasks, GrowingArray
+from turnout.dashboard.sources.growing import AvailabilityMasks, GrowingTable
 from turnout.kernel.arrays import BoolArray
 
-PIECES = st.lists(st.one_of(st.integers(-(2**40), 2**40), st.lists(st.integers(0, 9), max_size=700)), max_size=12)
+PIECES = st.lists(st.lists(st.integers(0, 9), max_size=700), max_size=12)
 
 
 @given(PIECES)
-def test_values_keep_the_order_in_which_they_were_appended(pieces: list[Any]) -> None:
-    column, expected = GrowingArray(np.int64), []
-    for piece in pieces:
-        column.append(piece)
-        expected += piece if isinstance(piece, list) else [piece]
-        assert len(column) == len(expected)
-        assert column.values.tolist() == expected
+def test_values_keep_the_order_in_which_they_were_appended(pieces: list[list[int]]) -> None:
+    table, expected, numbers = GrowingTable({"values": np.int8, "number": np.float64}), list[int](), list[int]()
+    for number, piece in enumerate(pieces):
+        table.append(len(piece), {"values": piece, "number": number})
+        expected, numbers = expected + piece, numbers + [number] * len(piece)
+        assert len(table) == len(expected)
+        assert (table["values"].tolist(), table["number"].tolist()) == (expected, numbers)
+        assert table["values"].dtype.name == "int8"
 
 
 def test_views_are_read_only_and_unaffected_by_later_appends() -> None:
-    column = GrowingArray(np.float64)
-    column.append([1.5, 2.5])
-    before = column.values
-    column.append(np.arange(5000.0))  # exceeds the initial capacity
+    table = GrowingTable({"values": np.float64})
+    table.append(2, {"values": [1.5, 2.5]})
+    before = table["values"]
+    table.append(5000, {"values": np.arange(5000.0)})  # exceeds the initial capacity
     assert before.tolist() == [1.5, 2.5]
-    with pytest.raises(ValueError, match="read-only"):
-        before[0] = 9.0
-    with pytest.raises(ValueError, match="read-only"):
-        column.values[0] = 9.0
-    assert column.values[:3].tolist() == [1.5, 2.5, 0.0]
-
-
-def test_appending_nothing_gives_an_empty_array_of_the_dtype() -> None:
-    column = GrowingArray(np.int8)
-    column.append([])
-    assert (len(column), column.values.tolist(), column.values.dtype.name) == (0, [], "int8")
+    for view in (before, table["values"]):
+        with pytest.raises(ValueError, match="read-only"):
+            view[0] = 9.0
+    assert table["values"][:3].tolist() == [1.5, 2.5, 0.0]
 
 
 @pytest.mark.parametrize("start", [-1, 2])
 def test_only_values_that_were_appended_are_replaced(start: int) -> None:
-    column = GrowingArray(np.float64)
-    column.append([1.0, 2.0, 3.0])
-    column.replace(1, [5.0, 6.0])
+    table = GrowingTable({"values": np.float64})
+    table.append(3, {"values": [1.0, 2.0, 3.0]})
+    table.replace("values", 1, [5.0, 6.0], 2)
     with pytest.raises(IndexError, match=f"start must be at least 0 and at most 1, got {start}"):
-        column.replace(start, [7.0, 8.0])
-    assert column.values.tolist() == [1.0, 5.0, 6.0]
+        table.replace("values", start, [7.0, 8.0], 2)
+    assert table["values"].tolist() == [1.0, 5.0, 6.0]
 
 
 @st.composite

@@ -16,13 +16,12 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from dashboard.served import Served, served, small_fleet
+from dashboard.served import Served, served, served_fleet, small_fleet
 from dashboard.test_routes import ROUTES, assert_guarded
 from turnout.dashboard import serving
 from turnout.errors import SettingError, StoreError
 from turnout.web.access import MIN_TOKEN, SharedToken
 from turnout.web.guard import COOKIE
-from turnout.web.hosts import is_loopback
 from waiting import MAX_WAIT
 
 TOKEN = "a-token-for-the-tests"
@@ -256,17 +255,6 @@ def test_a_request_without_a_host_header_is_refused(free: Served) -> None:
     assert answer.split(b" ", 2)[1] == b"421"
 
 
-@pytest.mark.parametrize(
-    ("host", "expected"),
-    [
-        *((name.strip("[]"), True) for name in LOOPBACK),
-        *((name, False) for name in ("0.0.0.0", "::", "example", "", "10.0.0.1")),
-    ],
-)
-def test_is_loopback(host: str, expected: bool) -> None:
-    assert is_loopback(host) is expected
-
-
 # serve()
 
 
@@ -351,18 +339,15 @@ def test_an_empty_token_is_not_the_same_as_none(directory: Path) -> None:
 
 
 def test_healthz_needs_no_token_and_reveals_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "fleet.turnout"
-    small_fleet(path, rounds=2)
-    with served(path, token=TOKEN) as server:
-        server.wait_read()
+    with served_fleet(tmp_path, 2, token=TOKEN) as server:
         answer = server.get("/healthz")
         assert (answer.status, json.loads(answer.body)) == (200, {"status": "ok"})
         assert_guarded(answer.headers)
         known = json.loads(server.get("/healthz", {"Authorization": f"Bearer {TOKEN}"}).body)
-        assert known == {"status": "ok", "last_error": None, "version": server.watch.version}
+        assert known == {"status": "ok", "last_error": None, "version": server.watch.state.version}
         for other in ("/healthz/", "//healthz", "/healthz/../metrics", "/healthz?x=/metrics/"):
             assert server.get(other).status == (200 if "?" in other else 401)
-        path.rename(tmp_path / "elsewhere")
+        server.path.rename(tmp_path / "elsewhere")
         answer = server.until(lambda: found if (found := server.get("/healthz")).status == 503 else None)
         assert json.loads(answer.body) == {"status": "last_error"}
 

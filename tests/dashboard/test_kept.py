@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dashboard.readings import FOREVER
-from dashboard.served import served
+from dashboard.readings import FOREVER, assert_same_certificate
 from dashboard.test_amended import POLICIES, assert_same, play
 from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.views.overview import outcomes
@@ -57,14 +56,7 @@ def test_totals_and_debts_are_those_of_a_fleet_that_keeps_everything(name: str, 
         play(scheduler, 3)
         source.catch_up(FOREVER)
         assert source.ledger.last_round == ROUNDS + 3
-        assert_same_certificate(source, scheduler)
-
-
-def assert_same_certificate(source: FleetSource, scheduler: Scheduler) -> None:
-    found, expected = source.ledger.certificate(), scheduler.certificate()
-    assert found is not None
-    for column in ("turns", "promised_units", "owed_units", "forfeited_units", "broken_since", "levels"):
-        np.testing.assert_array_equal(getattr(found, column), getattr(expected, column), err_msg=column)
+        assert_same_certificate(source.ledger.certificate(), scheduler.certificate())
 
 
 def test_debts_over_time_begin_with_the_kept_rounds(tmp_path: Path) -> None:
@@ -90,15 +82,3 @@ def test_a_page_that_fell_behind_what_is_kept_is_read_again(tmp_path: Path) -> N
             fleet.compact()
             with pytest.raises(StaleError):
                 source.catch_up(FOREVER)
-
-
-def test_every_page_shows_a_fleet_whose_older_rounds_are_not_kept(tmp_path: Path) -> None:
-    path = tmp_path / "fleet.turnout"
-    played(path, "fair-pace", keep_rounds=KEPT, keep_offers=3).close()
-    pages = ("queues", "turns", "fairness", "clients", "rounds", "speed", "client?id=c1", "round?number=30")
-    with served(path) as server:
-        overview = server.json("/api/overview")
-        assert any("Rounds up to 28 are no longer kept" in warning["text"] for warning in overview["warnings"])
-        for page in pages:
-            assert server.json(f"/api/{page}")["about"]["rounds"] == ROUNDS, page
-        assert server.get("/api/round?number=5").status == 404

@@ -17,7 +17,7 @@ from benchmarks.browser import PROGRAMS, Browser, Page
 from benchmarks.dashboard import DRAWN, PAGES, SETTLED, turn_to
 from benchmarks.live import play_rounds
 from dashboard.pictures import DARK, PHONE, PICTURES, make_runs, take_all
-from dashboard.served import first_chunk_only, offer_of, reserve, run_store, served, small_fleet, used
+from dashboard.served import first_chunk_only, offer_of, reserve, run_store, served, served_fleet, small_fleet, used
 from live.fleets import named
 from live.turns.slots.played import open_slots, play_turns
 from turnout.lab import RunPlan, RunStore, play_into
@@ -242,9 +242,7 @@ def test_pages_of_empty_stores_show_a_message(empty_page: Page, tmp_path: Path) 
 
 
 def test_errors_are_shown_and_the_page_recovers(empty_page: Page, tmp_path: Path) -> None:
-    path = tmp_path / "fleet.turnout"
-    small_fleet(path, rounds=10)
-    with served(path) as server, used(empty_page) as page:
+    with served_fleet(tmp_path, 10) as server, used(empty_page) as page:
         page.open(server.url)
         page.wait_for(SETTLED % "overview")
         page.evaluate("location.hash = '#/client?id=unknown'")
@@ -252,9 +250,9 @@ def test_errors_are_shown_and_the_page_recovers(empty_page: Page, tmp_path: Path
         turn_to(page, "rounds")
         page.evaluate("location.hash = '#/rounds?number=9999'")
         page.wait_for("document.getElementById('page').textContent.includes('there is no round 9999')")
-        path.rename(tmp_path / "elsewhere")
+        server.path.rename(tmp_path / "elsewhere")
         page.wait_for("document.getElementById('notices').textContent.includes('is missing')")
-        (tmp_path / "elsewhere").rename(path)
+        (tmp_path / "elsewhere").rename(server.path)
         page.wait_for("!document.getElementById('notices').textContent.includes('is missing')")
         turn_to(page, "system")
 
@@ -277,10 +275,7 @@ def test_the_page_reconnects_to_a_restarted_server(empty_page: Page, tmp_path: P
 
 @pytest.mark.parametrize("shown", [HOSTILE[:4], pytest.param(HOSTILE, marks=pytest.mark.thorough)], ids=len)
 def test_html_in_ids_is_not_interpreted(empty_page: Page, tmp_path: Path, shown: list[str]) -> None:
-    path = tmp_path / "fleet.turnout"
-    small_fleet(path, rounds=20, ids=HOSTILE)
-    with served(path) as server, visiting(empty_page, server.url) as page:
-        server.wait_read()
+    with served_fleet(tmp_path, 20, ids=HOSTILE) as server, visiting(empty_page, server.url) as page:
         seen = ""
         for name in PAGES:
             for client in shown if name == "client" else [""]:
@@ -300,9 +295,7 @@ def test_html_in_ids_is_not_interpreted(empty_page: Page, tmp_path: Path, shown:
 
 
 def test_the_browser_enforces_the_security_policy(empty_page: Page, tmp_path: Path) -> None:
-    path = tmp_path / "fleet.turnout"
-    small_fleet(path, rounds=5)
-    with served(path) as server, used(empty_page) as page:
+    with served_fleet(tmp_path, 5) as server, used(empty_page) as page:
         page.open(server.url)
         page.wait_for(SETTLED % "overview")
         assert page.console == []

@@ -17,7 +17,7 @@ import pytest
 from benchmarks.browser import PROGRAMS, Page
 from benchmarks.dashboard import PAGES, SETTLED, turn_to
 from dashboard.readings import fleet_ledger, run_source
-from dashboard.served import TWELVE, promise_fleet, served, used
+from dashboard.served import TWELVE, Served, promise_fleet, served, used
 from dashboard.test_machines import metrics_of, value_of
 from live.fleets import named
 from turnout.kernel.certificate import STATUSES
@@ -46,6 +46,20 @@ def fair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def broken_server(broken: Path) -> Iterator[Served]:
+    with served(broken) as server:
+        server.wait_read()
+        yield server
+
+
+@pytest.fixture(scope="module")
+def fair_server(fair: Path) -> Iterator[Served]:
+    with served(fair) as server:
+        server.wait_read()
+        yield server
+
+
 def turns_by_round(path: Path) -> dict[str, list[int]]:
     """Returns the turns of each client after each round, counted from the exported events."""
     counts: dict[str, list[int]] = {client: [] for client in TWELVE}
@@ -70,64 +84,57 @@ def broken_since(turns: list[int], rate: Fraction = RATE, tolerance: float = TOL
 # The API and the metrics
 
 
-def test_the_api_says_who_is_beyond_the_tolerance_how_far_and_since_when(broken: Path) -> None:
+def test_the_api_says_who_is_beyond_the_tolerance_how_far_and_since_when(broken: Path, broken_server: Served) -> None:
     turns = turns_by_round(broken)
     behind = {client: 12 - counts[-1] for client, counts in turns.items()}
     beyond = [client for client, value in behind.items() if value > TOLERANCE]
     worst = max(behind, key=lambda client: behind[client])
     since = broken_since(turns[worst])
     assert len(beyond) >= 6
-    with served(broken) as server:
-        for route in ROUTES:
-            certificate = server.json(f"/api/{route}")["about"]["certificate"]
-            assert certificate["status"] == "broken", route
-            assert certificate["text"] == (
-                f"broken: {worst} is {behind[worst]:.2f} turns behind, beyond the tolerance of 2, since round {since}; "
-                f"{len(beyond)} of 12 clients are beyond it."
-            )
-        data = server.json("/api/overview")
-        error = {"level": "error", "text": f"The promise is {certificate['text']}", "id": None}
-        assert data["warnings"][0] == error
-        assert data["worst"]["id"] == worst
+    for route in ROUTES:
+        certificate = broken_server.json(f"/api/{route}")["about"]["certificate"]
+        assert certificate["status"] == "broken", route
+        assert certificate["text"] == (
+            f"broken: {worst} is {behind[worst]:.2f} turns behind, beyond the tolerance of 2, since round {since}; "
+            f"{len(beyond)} of 12 clients are beyond it."
+        )
+    data = broken_server.json("/api/overview")
+    error = {"level": "error", "text": f"The promise is {certificate['text']}", "id": None}
+    assert data["warnings"][0] == error
+    assert data["worst"]["id"] == worst
 
 
-def test_every_client_of_a_broken_promise_has_its_own_status(broken: Path) -> None:
+def test_every_client_of_a_broken_promise_has_its_own_status(broken: Path, broken_server: Served) -> None:
     turns = turns_by_round(broken)
     behind = {client: 12 - counts[-1] for client, counts in turns.items()}
     beyond = [client for client, value in behind.items() if value > TOLERANCE]
-    with served(broken) as server:
-        server.wait_read()
-        rows = server.json("/api/clients?sort=status&order=desc")["rows"]
-        assert [row["id"] for row in rows][: len(beyond)] == beyond
-        assert [row["id"] for row in rows if row["status"] == "broken"] == beyond
-        assert {row["id"]: row["behind"] for row in rows} == behind
-        assert {row["id"]: row["counted"] for row in rows} == {client: counts[-1] for client, counts in turns.items()}
-        assert {(row["promised"], row["tolerance"]) for row in rows} == {(12, TOLERANCE)}
-        furthest = server.json("/api/clients")["rows"]
-        assert [row["behind"] for row in furthest] == sorted(behind.values(), reverse=True)
-        for client in TWELVE:
-            page = server.json(f"/api/client?id={client}")
-            assert (page["status"] == "broken", page["behind"]) == (client in beyond, behind[client])
-            since = broken_since(turns[client])
-            assert re.findall(r"since round (\d+)", page["standing"]) == ([str(since)] if since else [])
+    rows = broken_server.json("/api/clients?sort=status&order=desc")["rows"]
+    assert [row["id"] for row in rows][: len(beyond)] == beyond
+    assert [row["id"] for row in rows if row["status"] == "broken"] == beyond
+    assert {row["id"]: row["behind"] for row in rows} == behind
+    assert {row["id"]: row["counted"] for row in rows} == {client: counts[-1] for client, counts in turns.items()}
+    assert {(row["promised"], row["tolerance"]) for row in rows} == {(12, TOLERANCE)}
+    furthest = broken_server.json("/api/clients")["rows"]
+    assert [row["behind"] for row in furthest] == sorted(behind.values(), reverse=True)
+    for client in TWELVE:
+        page = broken_server.json(f"/api/client?id={client}")
+        assert (page["status"] == "broken", page["behind"]) == (client in beyond, behind[client])
+        since = broken_since(turns[client])
+        assert re.findall(r"since round (\d+)", page["standing"]) == ([str(since)] if since else [])
 
 
-def test_the_documented_alert_fires_for_a_broken_promise_only(broken: Path, fair: Path) -> None:
+def test_the_documented_alert_fires_for_a_broken_promise_only(broken_server: Served, fair_server: Served) -> None:
     documented = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
     rules = re.findall(r"alert: PromiseBroken\n\s+expr: (\w+) == (\d+)\n", documented)
     assert "turnout_promise_status" in dict(rules)
-    for path, fires in ((broken, True), (fair, False)):
-        with served(path) as server:
-            server.wait_read()
-            samples = metrics_of(server)
+    for server, fires in ((broken_server, True), (fair_server, False)):
+        samples = metrics_of(server)
         assert all((value_of(samples, name) == float(value)) == fires for name, value in rules)
 
 
-def test_the_metrics_of_a_broken_promise(broken: Path) -> None:
+def test_the_metrics_of_a_broken_promise(broken: Path, broken_server: Served) -> None:
     shortfalls = [12 - counts[-1] for counts in turns_by_round(broken).values()]
-    with served(broken) as server:
-        server.wait_read()
-        samples = metrics_of(server)
+    samples = metrics_of(broken_server)
     assert value_of(samples, "turnout_promise_status", policy="rbcsf") == 2
     assert value_of(samples, "turnout_promise_holds") == 0
     assert value_of(samples, "turnout_promise_broken_clients") == sum(value > TOLERANCE for value in shortfalls)
@@ -135,24 +142,22 @@ def test_the_metrics_of_a_broken_promise(broken: Path) -> None:
     assert value_of(samples, "turnout_promise_tolerance_turns") == TOLERANCE
 
 
-def test_a_fair_fleet_is_never_beyond_the_tolerance(fair: Path) -> None:
+def test_a_fair_fleet_is_never_beyond_the_tolerance(fair: Path, fair_server: Served) -> None:
     turns = turns_by_round(fair)
     at_any_time = max(
         number * RATE - count for counts in turns.values() for number, count in enumerate(counts, start=1)
     )
     assert at_any_time <= TOLERANCE
-    with served(fair) as server:
-        server.wait_read()
-        data, samples = server.json("/api/overview"), metrics_of(server)
-        certificate = data["about"]["certificate"]
-        assert certificate["status"] in ("kept", "behind")
-        assert "since" not in certificate["text"]
-        assert data["shortfall"]["ever"] == pytest.approx(float(at_any_time))
-        assert not any(warning["level"] == "error" for warning in data["warnings"])
-        level = STATUSES.index(certificate["status"])
-        assert value_of(samples, "turnout_promise_status", policy="fair-pace") == level
-        assert value_of(samples, "turnout_promise_holds") == 1
-        assert value_of(samples, "turnout_promise_broken_clients") == 0
+    data, samples = fair_server.json("/api/overview"), metrics_of(fair_server)
+    certificate = data["about"]["certificate"]
+    assert certificate["status"] in ("kept", "behind")
+    assert "since" not in certificate["text"]
+    assert data["shortfall"]["ever"] == pytest.approx(float(at_any_time))
+    assert not any(warning["level"] == "error" for warning in data["warnings"])
+    level = STATUSES.index(certificate["status"])
+    assert value_of(samples, "turnout_promise_status", policy="fair-pace") == level
+    assert value_of(samples, "turnout_promise_holds") == 1
+    assert value_of(samples, "turnout_promise_broken_clients") == 0
 
 
 @pytest.mark.parametrize("tolerance", [None, 5])
@@ -218,11 +223,10 @@ def test_the_snapshot_says_since_when_a_client_is_beyond_the_tolerance_if_that_w
 # Explanations
 
 
-def test_the_next_turn_is_that_of_the_explanation(broken: Path, fair: Path) -> None:
-    for path in (broken, fair):
+def test_the_next_turn_is_that_of_the_explanation(broken_server: Served, fair_server: Served) -> None:
+    for server in (broken_server, fair_server):
         waiting = 0
-        with FleetReader(path) as scheduler, served(path) as server:
-            server.wait_read()
+        with FleetReader(server.path) as scheduler:
             for client in list(TWELVE)[::2]:
                 expected, answer = scheduler.explain(client, 120), server.json(f"/api/explain?id={client}&round=120")
                 assert answer["rounds_until"] == expected.rounds_until
@@ -240,24 +244,22 @@ def test_the_next_turn_is_that_of_the_explanation(broken: Path, fair: Path) -> N
         assert waiting > 0
 
 
-def test_the_price_of_a_turn_is_explained(fair: Path) -> None:
-    with served(fair) as server:
-        server.wait_read()
-        detail = server.json("/api/round?number=100")
-        assert detail["unit"] == "seconds"
-        priced = 0
-        for row in detail["rows"]:
-            why = server.json(f"/api/explain?id={row['id']}&round=100")
-            assert (why["unit"], why["exact"]) == ("seconds", True)
-            assert row["usual"] == pytest.approx(why["usual"], rel=1e-4)
-            assert row["behind"] == pytest.approx(why["behind"], rel=1e-4, abs=1e-9)
-            if not why["urgent"]:
-                priced += 1
-                assert row["price"] == pytest.approx(why["owed"], rel=1e-4)
-                assert re.search(
-                    r"usually takes [\d,.]+ s, and its share of such a round is [\d,.]+/3.2 = ", why["sentence"]
-                )
-        assert priced > 0
+def test_the_price_of_a_turn_is_explained(fair_server: Served) -> None:
+    detail = fair_server.json("/api/round?number=100")
+    assert detail["unit"] == "seconds"
+    priced = 0
+    for row in detail["rows"]:
+        why = fair_server.json(f"/api/explain?id={row['id']}&round=100")
+        assert (why["unit"], why["exact"]) == ("seconds", True)
+        assert row["usual"] == pytest.approx(why["usual"], rel=1e-4)
+        assert row["behind"] == pytest.approx(why["behind"], rel=1e-4, abs=1e-9)
+        if not why["urgent"]:
+            priced += 1
+            assert row["price"] == pytest.approx(why["owed"], rel=1e-4)
+            assert re.search(
+                r"usually takes [\d,.]+ s, and its share of such a round is [\d,.]+/3.2 = ", why["sentence"]
+            )
+    assert priced > 0
 
 
 def test_owed_turns_of_clients_with_a_surplus_are_explained(folder: Path) -> None:
@@ -363,11 +365,10 @@ MARK = "document.querySelector('#promise .mark').textContent"
 
 
 @pytest.fixture
-def broken_page(empty_page: Page, broken: Path) -> Iterator[Page]:
+def broken_page(empty_page: Page, broken_server: Served) -> Iterator[Page]:
     """A page of the dashboard of the fleet whose promise is broken."""
-    with served(broken) as server, used(empty_page) as page:
-        server.wait_read()
-        page.open(server.url)
+    with used(empty_page) as page:
+        page.open(broken_server.url)
         page.wait_for(SETTLED % "overview")
         yield page
 

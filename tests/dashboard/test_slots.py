@@ -23,7 +23,7 @@ from turnout.dashboard.views.client import client
 from turnout.dashboard.views.comparing import training
 from turnout.dashboard.views.overview import overview
 from turnout.dashboard.views.rounds import round_detail, rounds
-from turnout.dashboard.views.slots import decision_summary
+from turnout.dashboard.views.slots import RECENT_PER_SLOT, decision_summary
 from turnout.dashboard.views.system import metrics
 from turnout.dashboard.watch import Watch
 from turnout.lab import RoundColumns, RunPlan, RunStore, SlotRun, play_into, play_plan
@@ -31,6 +31,7 @@ from turnout.lab.analysis.slots import slot_metrics, staleness
 from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import session_of
 from turnout.storage.training_log import TrainingLog
+from turnout.web.prometheus import HELP
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +200,7 @@ def test_a_decision_says_what_came_of_its_turn(watch: Watch) -> None:
         "out": "running since",
     }.items():
         row = next(row for row in listed if row["turn"]["outcome"] == outcome)
-        detail = shown(watch, round_detail, requested=row["round"])
+        detail = shown(watch, round_detail, number=row["round"])
         assert detail["summary"].startswith(
             f"{row['turn']['id']} was given a turn, as one of {row['available_count']} idle"
         )
@@ -209,21 +210,19 @@ def test_a_decision_says_what_came_of_its_turn(watch: Watch) -> None:
 
 def test_a_client_that_is_training_is_shown_as_such(watch: Watch) -> None:
     row = shown(watch, overview)["running"][-1]
-    data = shown(watch, client, client_id=row["id"])
+    data = shown(watch, client, id=row["id"])
     assert data["next"].endswith(f"Its turn of decision {row['turn']} is running.")
     assert "round" not in data["next"]
     assert "out" not in data["times"]["outcome"]
 
 
 def test_the_metrics_of_a_fleet_without_rounds(watch: Watch) -> None:
-    with watch.locked_source() as source:
-        lines = metrics(watch, source).splitlines()
-    values = {line.split("{")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+    values = {name: next(iter(samples.values())) for name, samples in metrics(watch).items()}
     assert (values["turnout_slots"], values["turnout_running_turns"], values["turnout_turns_reported"]) == (3, 2, 1)
     assert values["turnout_oldest_turn_seconds"] > 0
     assert values["turnout_updates_per_second"] > 0
     assert "turnout_open_round_seconds" not in values
-    assert not [line for line in lines if line.startswith("# HELP") and " round" in line]
+    assert f"the last {RECENT_PER_SLOT} decisions" in HELP["turnout_updates_per_second"]
 
 
 def test_the_stream_follows_a_live_fleet_without_rounds(tmp_path: Path) -> None:

@@ -7,8 +7,7 @@ import logging
 import os
 import sqlite3
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -19,7 +18,7 @@ import pytest
 
 from dashboard.contract import SHAPES
 from dashboard.readings import random_columns, write_random_run
-from dashboard.served import Served, play_rounds, run_store, served, small_fleet
+from dashboard.served import Served, play_rounds, run_store, served, served_fleet, small_fleet
 from live.fleets import named, offered
 from turnout.dashboard import watch as watch_module
 from turnout.dashboard.sources.fleet import FleetSource
@@ -70,12 +69,9 @@ def everything(server: Served) -> dict[str, Any]:
 
 
 def test_new_rounds_appear_and_increase_the_version(folder: Path) -> None:
-    path = folder / "fleet.turnout"
-    small_fleet(path, rounds=5, is_open=False)
-    with served(path) as server:
-        server.wait_read()
+    with served_fleet(folder, 5, is_open=False) as server:
         assert not server.json("/api/store")["live"]
-        with Scheduler.open(path) as scheduler:
+        with Scheduler.open(server.path) as scheduler:
             versions = [server.json("/api/store")["version"]]
             for rounds in (6, 7, 9):
                 play_rounds(scheduler, rounds - scheduler.round, scheduler.clients)
@@ -125,7 +121,7 @@ def test_polling_an_unchanged_file_keeps_the_state(folder: Path) -> None:
         with Scheduler.open(path) as scheduler:
             play_rounds(scheduler, 1, scheduler.clients)
             read_all(watch)
-        assert watch.version > state.version
+        assert watch.state.version > state.version
         assert pages()[0]["round"] == 9
 
 
@@ -143,29 +139,29 @@ def test_every_state_has_its_own_version(folder: Path, monkeypatch: pytest.Monke
                 states.append(watch.state)
 
         poll()
-        assert watch.reading is not None
-        while watch.reading is not None:
+        assert watch.state.reading is not None
+        while watch.state.reading is not None:
             watch_module.READ_SECONDS = 1.0
             poll()
         with Scheduler.open(path) as scheduler:
             play_rounds(scheduler, 1, scheduler.clients)
         poll()
-        assert watch.live
+        assert watch.state.live
         monkeypatch.setattr(watch_module, "LIVE_SECONDS", 0.0)
         poll()
-        assert not watch.live
+        assert not watch.state.live
         path.rename(away)
         poll()
-        assert watch.last_error is not None
+        assert watch.state.last_error is not None
         away.rename(path)
         poll()
-        assert watch.last_error is None
+        assert watch.state.last_error is None
         versions = [state.version for state in states]
         assert versions == sorted(set(versions))
         assert len(states) >= 6
 
 
-def test_reports_of_the_open_round_appear(folder: Path) -> None:
+def test_reports_of_the_open_round_appear_and_an_abandoned_round_disappears(folder: Path) -> None:
     path = folder / "fleet.turnout"
     small: dict[str, Any] = {"settings": {"cohort_size": 3}, "deadline": 30.0, "allow_infeasible": True}
     with ExitStack() as opened:
@@ -188,17 +184,11 @@ def test_reports_of_the_open_round_appear(folder: Path) -> None:
         scheduler.close_round()
         server.until(lambda: server.json("/api/overview")["open"] is None)
         assert not server.json("/api/round")["is_open"]
-
-
-def test_an_abandoned_round_disappears(folder: Path) -> None:
-    path = folder / "fleet.turnout"
-    small_fleet(path, rounds=4, is_open=False)
-    with served(path) as server, Scheduler.open(path) as scheduler:
-        scheduler.choose(offered(*scheduler.clients[:6]))
+        scheduler.choose(offered(*named(6)))
         server.until(lambda: server.json("/api/overview")["open"])
         scheduler.abandon_round()
         server.until(lambda: server.json("/api/overview")["open"] is None)
-        assert server.json("/api/round")["number"] == 4
+        assert server.json("/api/round")["number"] == 1
 
 
 def test_a_forgotten_client_disappears_from_every_page(folder: Path) -> None:
@@ -233,10 +223,7 @@ def test_a_forgotten_client_disappears_from_every_page(folder: Path) -> None:
 
 
 def test_a_fleet_that_drops_its_masks_is_read_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = folder / "fleet.turnout"
-    small_fleet(path, rounds=10, is_open=False)
-    with served(path) as server, Scheduler.open(path) as scheduler:
-        server.wait_read()
+    with served_fleet(folder, 10, is_open=False) as server, Scheduler.open(server.path) as scheduler:
         monkeypatch.setattr(changes, "KEEP_AVAILABILITY_UP_TO", 3)
         with server.watch.locked_source():  # prevents reads in between
             play_rounds(scheduler, 3, scheduler.clients)
@@ -356,13 +343,10 @@ def test_a_file_replaced_by_garbage_is_reported(folder: Path, kind: str) -> None
 
 
 def test_later_damage_is_reported_and_reading_stops_before_it(folder: Path) -> None:
-    path = folder / "fleet.turnout"
-    small_fleet(path, rounds=4, is_open=False)
-    with served(path) as server:
-        server.wait_read()
-        with Scheduler.open(path) as scheduler:
+    with served_fleet(folder, 4, is_open=False) as server:
+        with Scheduler.open(server.path) as scheduler:
             play_rounds(scheduler, 2, scheduler.clients)
-            with server.watch.locked_source(), closing(sqlite3.connect(path)) as db, db:
+            with server.watch.locked_source(), closing(sqlite3.connect(server.path)) as db, db:
                 play_rounds(scheduler, 1, scheduler.clients)
                 db.execute("UPDATE events SET data = zeroblob(10) WHERE seq = (SELECT MAX(seq) FROM events)")
         server.until(lambda: server.get("/healthz").status == 503)
@@ -509,11 +493,11 @@ def test_a_long_run_is_read_in_steps_with_progress(folder: Path, monkeypatch: py
             assert source is not None
             assert len(source.ledger) == 5
         progress = []
-        while watch.reading is not None:
-            progress.append(watch.reading)
-            before = watch.version
+        while watch.state.reading is not None:
+            progress.append(watch.state.reading)
+            before = watch.state.version
             watch.poll()
-            assert watch.version > before
+            assert watch.state.version > before
         assert progress == [(done, 50) for done in range(5, 50, 5)]
         with watch.locked_source() as source:
             assert source is not None
@@ -523,47 +507,46 @@ def test_a_long_run_is_read_in_steps_with_progress(folder: Path, monkeypatch: py
 # Concurrent requests
 
 
-def test_concurrent_requests_while_a_fleet_is_written(folder: Path) -> None:
-    """Every response is consistent in itself while the fleet changes."""
-    path = folder / "fleet.turnout"
-    small_fleet(path, rounds=6, is_open=False)
-    done, answered = threading.Event(), Counter[int]()
+@contextmanager
+def requesting(server: Served, checks: Sequence[Callable[[Served], object]]) -> Iterator[list[list[object]]]:
+    """Repeats every check in a thread of its own while the block runs; yields what each of them has returned."""
+    done, results = threading.Event(), [list[object]() for _ in checks]
 
-    def keep_requesting(server: Served, number: int, check: Callable[[Served], None]) -> None:
+    def repeat(check: Callable[[Served], object], own: list[object]) -> None:
         while not done.is_set():
-            check(server)
-            answered[number] += 1
+            own.append(check(server))
 
-    with served(path) as server, Scheduler.open(path) as scheduler, ThreadPoolExecutor(6) as pool:
-        server.wait_read()
-        checks = [
-            turns_are_consistent,
-            clients_are_consistent,
-            rounds_are_consistent,
-            queues_are_consistent,
-            turns_are_consistent,
-            overview_is_consistent,
-        ]
-        tasks = [pool.submit(keep_requesting, server, number, check) for number, check in enumerate(checks)]
-
-        def all_have_requested(times: int) -> bool:
-            return any(task.done() for task in tasks) or all(answered[number] >= times for number in range(len(checks)))
-
+    with ThreadPoolExecutor(len(checks)) as pool:
+        tasks = [pool.submit(repeat, check, own) for check, own in zip(checks, results, strict=True)]
         try:
-            server.until(lambda: all_have_requested(1))
-            for round_ in range(30):
-                play_rounds(scheduler, 1, scheduler.clients)
-                if round_ % 10 == 4:
-                    scheduler.register([f"more-{round_}"])
-                if round_ == 20:
-                    scheduler.forget("c3")
-            server.wait_rounds(36)
-            before = max(answered.values())
-            server.until(lambda: all_have_requested(before + 1))
+            yield results
         finally:
             done.set()
         for task in tasks:
             task.result()
+
+
+def test_concurrent_requests_while_a_fleet_is_written(folder: Path) -> None:
+    """Every response is consistent in itself while the fleet changes."""
+    checks = [
+        *(turns_are_consistent, clients_are_consistent, rounds_are_consistent),
+        *(queues_are_consistent, turns_are_consistent, overview_is_consistent),
+    ]
+    with (
+        served_fleet(folder, 6, is_open=False) as server,
+        Scheduler.open(server.path) as scheduler,
+        requesting(server, checks) as results,
+    ):
+        server.until(lambda: all(results))
+        for round_ in range(30):
+            play_rounds(scheduler, 1, scheduler.clients)
+            if round_ % 10 == 4:
+                scheduler.register([f"more-{round_}"])
+            if round_ == 20:
+                scheduler.forget("c3")
+        server.wait_rounds(36)
+        before = max(map(len, results))
+        server.until(lambda: all(len(own) > before for own in results))
 
 
 def turns_are_consistent(server: Served) -> None:
@@ -607,38 +590,23 @@ def overview_is_consistent(server: Served) -> None:
     assert data["round"] == 0 or data["cohort"] == pytest.approx(turns / data["round"], rel=1e-5)
 
 
+def newest_run(server: Served) -> set[int]:
+    """Returns the run that the pages show by default; every run has 20 rounds."""
+    abouts = [server.json(f"/api/{route}")["about"] for route in ("overview", "compare", "training", "turns")]
+    assert {about["rounds"] for about in abouts} == {20}
+    return {about["run"] for about in abouts}
+
+
 def test_concurrent_requests_while_a_store_is_written(folder: Path) -> None:
-    path = folder / "runs.turnout"
-    with RunStore(path) as store:
+    with RunStore(folder / "runs.turnout") as store:
         write_random_run(store, "rbcsf", {"cohort_size": 3}, random_columns(20, 10), key="first")
-    done = threading.Event()
-    seen: list[set[int]] = [set() for _ in range(4)]
-
-    def keep_requesting(server: Served, own: set[int]) -> None:
-        while not done.is_set():
-            for route in ("overview", "compare", "training", "turns"):
-                data = server.json(f"/api/{route}")
-                assert data["about"]["rounds"] == 20
-                own.add(data["about"]["run"])
-
-    with served(path) as server, RunStore(path) as store, ThreadPoolExecutor(4) as pool:
-        tasks = [pool.submit(keep_requesting, server, own) for own in seen]
-
-        def all_have_seen(run: int) -> bool:
-            return any(task.done() for task in tasks) or all(run in own for own in seen)
-
-        try:
-            server.until(lambda: all_have_seen(1))
+        with served(store.path) as server, requesting(server, [newest_run] * 4) as results:
+            server.until(lambda: all({1} in own for own in results))
             for seed in range(12):
-                write_random_run(
-                    store, "rbcsf", {"cohort_size": 3}, random_columns(20, 10, seed=seed), key=f"more {seed}"
-                )
-            server.until(lambda: all_have_seen(13))
-        finally:
-            done.set()
-        for task in tasks:
-            task.result()
-        assert server.json("/api/store")["runs_total"] == 13
+                columns = random_columns(20, 10, seed=seed)
+                write_random_run(store, "rbcsf", {"cohort_size": 3}, columns, key=f"more {seed}")
+            server.until(lambda: all({13} in own for own in results))
+            assert server.json("/api/store")["runs_total"] == 13
 
 
 # Shutdown

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.client import HTTPConnection
+from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,6 +90,30 @@ class Service:
     def post(self, path: str, body: Any, **options: Any) -> Reply:
         """Sends a POST request about the fleet; `path` begins after its name."""
         return self.send("POST", f"/v1/fleets/{options.get('fleet', 'fleet')}{path}", body, **options)
+
+    def post_chunked(
+        self,
+        path: str,
+        chunks: Sequence[bytes],
+        ending: bytes = b"0\r\n\r\n",
+        *,
+        role: str = "operator",
+        fleet: str = "fleet",
+    ) -> tuple[int, bytes]:
+        """Sends a body of unknown length; returns the status and the body of the response."""
+        head = (
+            f"POST /v1/fleets/{fleet}{path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"Authorization: Bearer {self.tokens[fleet][role]}\r\nTransfer-Encoding: chunked\r\n"
+            "Connection: close\r\n\r\n"
+        )
+        with socket.create_connection(("127.0.0.1", self.port), timeout=MAX_WAIT) as connection:
+            connection.sendall(head.encode())
+            for chunk in chunks:
+                connection.sendall(b"%x\r\n%b\r\n" % (len(chunk), chunk))
+            connection.sendall(ending)
+            with HTTPResponse(connection) as response:
+                response.begin()
+                return response.status, response.read()
 
     def ok(self, path: str, body: Any = None, **options: Any) -> Any:
         """Returns the JSON of a request that must succeed: a POST with a body, a GET without."""

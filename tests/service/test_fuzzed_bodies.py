@@ -3,34 +3,25 @@
 from __future__ import annotations
 
 import json
-import socket
-from collections.abc import Iterable, Iterator, Sequence
-from http.client import HTTPResponse
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from service.served import ROUNDS, SLOTS, Service, served
 from turnout.live._internals import examine
+from turnout.service.access.callers import FleetAccess
+from turnout.service.app import make_app
 from turnout.service.routes.routing import REFUSALS
-from waiting import MAX_WAIT
 
-#: A valid body of each change.
+DOCUMENT = make_app({}, FleetAccess(None)).openapi()
+#: A valid body of each change: the last example of the document.
 VALID: dict[str, dict[str, Any]] = {
-    "/clients": {"clients": ["phone-1", "phone-2"]},
-    "/check-ins": {"client": "phone-1", "status": {"free_cpu": 1.5, "bandwidth": 3.0}},
-    "/rounds": {"statuses": {"phone-1": {"free_cpu": 1.5, "bandwidth": 3.0}, "phone-2": None}},
-    "/rounds/close": {"after": 3.0},
-    "/rounds/abandon": {},
-    "/turns": {"clients": ["phone-1"]},
-    "/reports": {"client": "phone-1", "seconds": 12.5, "loss": 0.7},
-    "/reports/batch": {"reports": [{"client": "phone-1", "seconds": 12.5}]},
-    "/failures": {"client": "phone-1", "why": "out of memory"},
-    "/amendments": {"settings": {"deadline": 120}},
-    "/retirements": {"client": "phone-9"},
-    "/removals": {"client": "phone-9"},
+    path.removeprefix("/v1/fleets/{fleet}"): DOCUMENT["components"]["schemas"][
+        methods["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+    ]["examples"][-1]
+    for path, methods in DOCUMENT["paths"].items()
+    if "post" in methods
 }
 HUGE, DEEP = "9" * 5000, 30_000
 #: Values that replace each value of a valid body, as JSON or nearly so.
@@ -142,40 +133,18 @@ def test_a_truncated_body_is_never_executed(service: Service, path: str) -> None
         assert (reply.status, "not valid JSON" in reply.error) == (400, True)
 
 
-@pytest.mark.parametrize("path", VALID)
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-@given(body=st.binary(max_size=300) | st.text(max_size=100).map(lambda text: text.encode("utf-8", "surrogatepass")))
-def test_random_bytes(service: Service, path: str, body: bytes) -> None:
-    check(service, path, body)
-
-
-def chunked(service: Service, path: str, chunks: Sequence[bytes], ending: bytes = b"0\r\n\r\n") -> tuple[int, bytes]:
-    """Returns the status and the body of the response to a body in chunks."""
-    head = (
-        f"POST /v1/fleets/rounds{path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        f"Authorization: Bearer {service.tokens['rounds']['operator']}\r\nTransfer-Encoding: chunked\r\n"
-        "Connection: close\r\n\r\n"
-    )
-    with socket.create_connection(("127.0.0.1", service.port), timeout=MAX_WAIT) as connection:
-        connection.sendall(head.encode())
-        for chunk in chunks:
-            connection.sendall(b"%x\r\n%b\r\n" % (len(chunk), chunk))
-        connection.sendall(ending)
-        with HTTPResponse(connection) as response:
-            response.begin()
-            return response.status, response.read()
-
-
 def test_a_body_in_chunks_of_one_byte_is_read_as_a_whole(service: Service) -> None:
+    service.post("/rounds/close", {}, fleet="rounds")  # while a round is open, nobody joins
     body = json.dumps({"clients": ["chunked-é"]}, ensure_ascii=False).encode()
-    assert chunked(service, "/clients", [body[at : at + 1] for at in range(len(body))]) == (200, b'{"new":1}')
-    assert chunked(service, "/clients", [body]) == (200, b'{"new":0}')
+    chunks = [body[at : at + 1] for at in range(len(body))]
+    assert service.post_chunked("/clients", chunks, fleet="rounds") == (200, b'{"new":1}')
+    assert service.post_chunked("/clients", [body], fleet="rounds") == (200, b'{"new":0}')
 
 
 def test_chunks_that_are_damaged_or_invalid_json_are_refused(service: Service) -> None:
-    assert chunked(service, "/clients", [b'{"clients": ', b"[1"])[0] == 400
-    assert chunked(service, "/clients", [])[0] == 400
-    assert chunked(service, "/clients", [b"{}"], b"zz\r\n\r\n")[0] == 400
+    assert service.post_chunked("/clients", [b'{"clients": ', b"[1"], fleet="rounds")[0] == 400
+    assert service.post_chunked("/clients", [], fleet="rounds")[0] == 400
+    assert service.post_chunked("/clients", [b"{}"], b"zz\r\n\r\n", fleet="rounds")[0] == 400
 
 
 def test_the_files_are_sound_after_all_of_this(service: Service) -> None:

@@ -11,6 +11,7 @@ import pytest
 from service.served import ROUNDS, SLOTS, Service, served
 from turnout.service.metrics import TIMES, Traffic
 from turnout.service.serving import Options
+from turnout.web.prometheus import metrics_text
 
 LINE = re.compile(r"([a-z_]+)(\{.*\})? (\S+)")
 
@@ -104,7 +105,7 @@ def test_times_are_counted_in_classes() -> None:
     traffic = Traffic()
     for seconds in (0.0, TIMES[0], 0.3, 50.0):
         traffic.count("fleet", "report", 200, seconds)
-    found = samples("\n".join(traffic.lines(frozenset({"fleet"}))))
+    found = samples(metrics_text(traffic.metrics(frozenset({"fleet"}))))
     buckets = [found[f'turnout_service_request_seconds_bucket{{fleet="fleet",le="{end}"}}'] for end in (*TIMES, "+Inf")]
     assert buckets == [2, 2, 2, 3, 3, 3, 4]
     assert found['turnout_service_request_seconds_sum{fleet="fleet"}'] == pytest.approx(50.305)

@@ -1,4 +1,4 @@
-"""F14: requests that never end, huge headers, too many connections and clients that do not read."""
+"""Requests that never end, huge headers, too many connections and clients that do not read."""
 
 from __future__ import annotations
 

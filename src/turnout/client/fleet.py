@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from turnout.client.transport import ServiceEvent, Transport
+from turnout.client.transport import Transport
 from turnout.errors import SettingError
 from turnout.live import RunningTurn, Wait
 
@@ -36,7 +35,7 @@ class OpenedRound:
     target_size: int
 
 
-class FleetClient:
+class FleetClient(Transport):
     """Calls a fleet that `turnout fleet serve` serves; its methods are those of `Scheduler`.
 
     Threads may share a client.
@@ -51,17 +50,6 @@ class FleetClient:
         attempts: How often a call is sent at most.
         authorities: A file of certificate authorities (PEM) for an address with https; by default those of the system.
     """
-
-    def __init__(
-        self,
-        address: str,
-        *,
-        token: str | None = None,
-        timeout: float = 30.0,
-        attempts: int = 8,
-        authorities: Path | None = None,
-    ) -> None:
-        self._transport = Transport(address, token=token, timeout=timeout, attempts=attempts, authorities=authorities)
 
     # Clients and settings
 
@@ -188,25 +176,8 @@ class FleetClient:
         """Returns the newest turns of a client, oldest first, with their outcomes."""
         return list(self._get("history", client=client, limit=limit)["turns"])
 
-    def events(self, after: int | None = None, *, follow: bool = True) -> Iterator[ServiceEvent]:
-        """Yields what happens; if the stream breaks off, it is opened again after the last event that was yielded.
-
-        Args:
-            after: The number of the last event that you have; 0 for all that are kept; by default from now on.
-            follow: Whether to wait for further events; otherwise, the iteration ends after the newest.
-
-        Raises:
-            RefusedError: If the next events are no longer kept.
-            UnavailableError: If the stream cannot be opened again.
-        """
-        return self._transport.events(after, follow=follow)
-
-    def close(self) -> None:
-        """Closes all connections; later calls open new ones."""
-        self._transport.close()
-
     def __repr__(self) -> str:
-        return f"FleetClient({self._transport.host!r}, {self._transport.path!r})"  # without the token
+        return f"FleetClient({self._host!r}, {self._path!r})"  # without the token
 
     def __enter__(self) -> FleetClient:
         return self
@@ -220,12 +191,12 @@ class FleetClient:
 
     def _get(self, path: str, **query: Any) -> dict[str, Any]:
         given = {name: value for name, value in query.items() if value is not None}
-        return self._transport.call("GET", f"{path}?{urlencode(given, quote_via=quote)}" if given else path, None, {})
+        return self._call("GET", f"{path}?{urlencode(given, quote_via=quote)}" if given else path, None, {})
 
     def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         given = {name: value for name, value in body.items() if value is not None}
         headers = {"content-type": "application/json", "idempotency-key": secrets.token_urlsafe(18)}
-        return self._transport.call("POST", path, json.dumps(given).encode(), headers)
+        return self._call("POST", path, json.dumps(given).encode(), headers)
 
 
 def _available(statuses: Mapping[str, Any] | Collection[str]) -> dict[str, Any]:

@@ -63,18 +63,16 @@ class ServiceEvent:
 
 
 class Transport:
-    """Sends requests about one fleet, with one connection for each thread.
-
-    Args:
-        address: The address of the fleet.
-        token: The token; None if the service needs none.
-        timeout: The seconds to wait for an answer.
-        attempts: How often a request is sent at most.
-        authorities: A file of certificate authorities (PEM); by default those of the system.
-    """
+    """Sends requests about one fleet, with one connection for each thread; `FleetClient` describes its arguments."""
 
     def __init__(
-        self, address: str, *, token: str | None, timeout: float, attempts: int, authorities: Path | None
+        self,
+        address: str,
+        *,
+        token: str | None = None,
+        timeout: float = 30.0,
+        attempts: int = 8,
+        authorities: Path | None = None,
     ) -> None:
         parts = urlsplit(address)
         is_fleet = re.search(r"/v1/fleets/[^/]+/?$", parts.path) is not None  # a proxy may put something before it
@@ -86,7 +84,7 @@ class Transport:
             raise SettingError("token must be one line of ASCII characters without spaces: strip what surrounds it")
         if attempts < 1:
             raise SettingError(f"attempts must be at least 1, got {attempts}")
-        self.host, self._port, self.path = parts.hostname, parts.port, parts.path.rstrip("/")
+        self._host, self._port, self._path = parts.hostname, parts.port, parts.path.rstrip("/")
         self._timeout, self._attempts = timeout, attempts
         self._headers = {"accept": "application/json"}
         if token is not None:
@@ -96,9 +94,9 @@ class Transport:
         self._mutex = threading.Lock()
         self._connections: list[http.client.HTTPConnection] = []
 
-    def call(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> dict[str, Any]:
+    def _call(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> dict[str, Any]:
         """Sends a request until it is answered, at most `attempts` times."""
-        address = f"{self.path}/{path}" if path and not path.startswith("?") else f"{self.path}{path}"
+        address = f"{self._path}/{path}" if path and not path.startswith("?") else f"{self._path}{path}"
         problem, retry_after, status = "", 0.0, None
         for attempt in range(self._attempts):
             if attempt:
@@ -114,13 +112,20 @@ class Transport:
             problem = str((data or {}).get("error", f"the answer has status {status}, and is not JSON"))
             if status not in RETRIED:
                 raise RefusedError(problem, status)
-        raise UnavailableError(
-            f"{self.host} did not execute {method} {address.partition('?')[0]} in {self._attempts} attempts: {problem}",
-            status,
-        )
+        called = f"{method} {address.partition('?')[0]}"
+        raise UnavailableError(f"{self._host} did not execute {called} in {self._attempts} attempts: {problem}", status)
 
-    def events(self, after: int | None, *, follow: bool) -> Iterator[ServiceEvent]:
-        """Yields what happens, as `FleetClient.events` describes."""
+    def events(self, after: int | None = None, *, follow: bool = True) -> Iterator[ServiceEvent]:
+        """Yields what happens; if the stream breaks off, it is opened again after the last event that was yielded.
+
+        Args:
+            after: The number of the last event that you have; 0 for all that are kept; by default from now on.
+            follow: Whether to wait for further events; otherwise, the iteration ends after the newest.
+
+        Raises:
+            RefusedError: If the next events are no longer kept.
+            UnavailableError: If the stream cannot be opened again.
+        """
         failures, problem = 0, ""
         while failures < self._attempts:
             if failures:
@@ -137,7 +142,7 @@ class Transport:
                 failures, problem = max(failures, 1), f"{type(error).__name__}: {error}"
             finally:
                 connection.close()
-        raise UnavailableError(f"{self.host} did not send its events in {self._attempts} attempts: {problem}")
+        raise UnavailableError(f"{self._host} did not send its events in {self._attempts} attempts: {problem}")
 
     def close(self) -> None:
         """Closes all connections; later calls open new ones."""
@@ -169,7 +174,7 @@ class Transport:
     ) -> Iterator[ServiceEvent]:
         """Yields the events of one stream until it ends."""
         query = {"follow": "true" if follow else "false"} | ({} if after is None else {"after": str(after)})
-        connection.request("GET", f"{self.path}/events?{urlencode(query)}", headers=self._headers)
+        connection.request("GET", f"{self._path}/events?{urlencode(query)}", headers=self._headers)
         response = connection.getresponse()
         if response.status != 200:
             data = _parse(_read(response)) or {}
@@ -201,7 +206,7 @@ class Transport:
         make: Callable[..., http.client.HTTPConnection] = http.client.HTTPConnection
         if self._tls is not None:
             make = partial(http.client.HTTPSConnection, context=self._tls)
-        return make(self.host, self._port, timeout=self._timeout)
+        return make(self._host, self._port, timeout=self._timeout)
 
 
 def _pause(attempt: int, retry_after: float) -> float:

@@ -3,41 +3,54 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import FastAPI, Query, Request
+from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 from turnout.dashboard.files import page_files
-from turnout.dashboard.sources.base import Source
 from turnout.dashboard.views import client, comparing, fairness, overview, queues, rounds, runs, speed, system
-from turnout.dashboard.views.common import json_number
+from turnout.dashboard.views.common import RoundNumber, Run, Text, json_number
 from turnout.dashboard.watch import Watch
 from turnout.errors import ReportError, StoreError, TurnoutError
 from turnout.version import __version__
 from turnout.web.access import Access
 from turnout.web.connections import LIMITS, Limits
-from turnout.web.errors import ErrorAnswers
+from turnout.web.errors import ErrorAnswers, error_response
 from turnout.web.guard import JSON, READING, PageGuard, caller_of
-from turnout.web.prometheus import MEDIA_TYPE
+from turnout.web.prometheus import MEDIA_TYPE, metrics_text
 
 STREAM_POLL_SECONDS = 0.25  # interval between two checks of the version, for each open stream
 KEEPALIVE_SECONDS = 15.0  # prevents proxies from closing idle connections
 CACHED_RESPONSES = 64
 STREAM = "text/event-stream"
+#: Returns the data of a page.
+View = Callable[..., dict[str, Any]]
 #: Paths that are answered without a token, for monitors and load balancers; their responses reveal nothing then.
 PUBLIC = ("/healthz",)
 
-Run = Annotated[int | None, Query(ge=1)]
-PageNumber = Annotated[int, Query(ge=1, le=10**9)]
-Size = Annotated[int, Query(ge=1, le=500)]
-Text = Annotated[str, Query(max_length=1000)]
+#: The views of a fleet or run, each at /api/NAME; the parameters of a request are those of the function.
+VIEWS: dict[str, View] = {
+    "overview": overview.overview,
+    "fairness": fairness.fairness,
+    "clients": fairness.clients,
+    "queues": queues.queues,
+    "turns": queues.turns,
+    "speed": speed.speed,
+    "rounds": rounds.rounds,
+    "round": rounds.round_detail,
+    "client": client.client,
+    "compare": comparing.compare,
+    "training": comparing.training,
+    "runs": runs.runs,
+}
 
 
 class ResponseCache:
@@ -72,34 +85,34 @@ def make_app(watch: Watch, access: Access, *, fleet: str | None = None, limits: 
     route = partial(app.api_route, methods=list(READING))
     app.add_middleware(PageGuard, access=access, fleet=fleet, public=PUBLIC, limits=limits)
 
-    def respond(name: str, run: int | None, view: Callable[..., dict[str, Any]], **arguments: Any) -> Response:
-        """Computes a view under the lock of the watch, or returns the cached response of the same version."""
-        start = time.perf_counter()
-        key = (name, run, *arguments.items())
-        with watch.locked_source(run) as source:
-            version = watch.version
-            body = cache.get(key, version)
-            if body is None:
-                data = view(watch, source, **arguments)
-                body = as_json(data)
-                # Elapsed times of open rounds, of running turns and of the system page, and figures of runs that
-                # are still being computed, change without a new version.
-                is_timed = any(data.get(key) for key in ("open", "is_open", "running", "pending"))
-                if not is_timed and name != "system":
-                    cache.put(key, version, body)
-        latencies.add(f"/api/{name}", time.perf_counter() - start)
-        return Response(body, media_type=JSON)
+    def add_view(name: str, view: View) -> None:
+        def respond(run: Run = None, **arguments: Any) -> Response:
+            """Computes the view under the lock of the watch, or returns the cached response of the same version."""
+            start = time.perf_counter()
+            key = (name, run, *arguments.items())
+            with watch.locked_source(run) as source:
+                version = watch.state.version
+                body = cache.get(key, version)
+                if body is None:
+                    data = view(watch, source, **arguments)
+                    body = as_json(data)
+                    # Elapsed times of open rounds, of running turns and of the system page, and figures of runs that
+                    # are still being computed, change without a new version.
+                    is_timed = any(data.get(key) for key in ("open", "is_open", "running", "pending", "uptime"))
+                    if not is_timed:
+                        cache.put(key, version, body)
+            latencies.add(f"/api/{name}", time.perf_counter() - start)
+            return Response(body, media_type=JSON)
 
-    def add_view(name: str, view: Callable[..., dict[str, Any]]) -> None:
-        def endpoint(run: Run = None) -> Response:
-            return respond(name, run, view)
+        own, parameters = inspect.signature(respond, eval_str=True), inspect.signature(view, eval_str=True).parameters
+        asked = [parameter for parameter in parameters.values() if parameter.kind is parameter.KEYWORD_ONLY]
+        run = own.parameters["run"].replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        respond.__signature__ = own.replace(parameters=[run, *asked])  # type: ignore[attr-defined]
+        route(f"/api/{name}", name=name)(respond)
 
-        route(f"/api/{name}", name=name)(endpoint)
-
-    add_view("overview", overview.overview)
-    add_view("fairness", fairness.fairness)
-    add_view("speed", speed.speed)
-    add_view("runs", runs.runs)
+    for name, view in VIEWS.items():
+        add_view(name, view)
+    add_view("system", lambda watch, source: system.system(watch, source, latencies))
 
     @route("/")
     def page(request: Request) -> Response:
@@ -113,54 +126,9 @@ def make_app(watch: Watch, access: Access, *, fleet: str | None = None, limits: 
     def store() -> Response:
         return Response(as_json({**watch.describe(), "turnout": __version__}), media_type=JSON)
 
-    @route("/api/clients")
-    def clients(
-        run: Run = None,
-        sort: Text = "behind",
-        order: Text = "desc",
-        page: PageNumber = 1,
-        size: Size = 50,
-        search: Text = "",
-    ) -> Response:
-        return respond(
-            "clients", run, fairness.clients, sort=sort, order=order, page=page, size=size, search=search.strip()
-        )
-
-    @route("/api/queues")
-    def queues_(run: Run = None, order: Text = "owed", page: PageNumber = 1) -> Response:
-        return respond("queues", run, queues.queues, order=order, page=page)
-
-    @route("/api/turns")
-    def turns(run: Run = None, order: Text = "owed", page: PageNumber = 1) -> Response:
-        return respond("turns", run, queues.turns, order=order, page=page)
-
-    @route("/api/rounds")
-    def rounds_(run: Run = None, page: PageNumber = 1, size: Size = 50) -> Response:
-        return respond("rounds", run, rounds.rounds, page=page, size=size)
-
-    @route("/api/round")
-    def round_(run: Run = None, number: Annotated[int | None, Query(ge=1)] = None) -> Response:
-        return respond("round", run, rounds.round_detail, requested=number)
-
-    @route("/api/client")
-    def client_(id: Text, run: Run = None) -> Response:
-        return respond("client", run, client.client, client_id=id)
-
     @route("/api/explain")
-    def explain(id: Text, run: Run = None, round: Annotated[int | None, Query(ge=1)] = None) -> Response:
+    def explain(id: Text, run: Run = None, round: RoundNumber = None) -> Response:
         return Response(as_json(_explanation(watch, run, id, round)), media_type=JSON)
-
-    @route("/api/compare")
-    def compare(run: Run = None, runs: Text = "") -> Response:
-        return respond("compare", run, comparing.compare, picked=runs)
-
-    @route("/api/training")
-    def training(run: Run = None, metric: Text | None = None, runs: Text = "") -> Response:
-        return respond("training", run, comparing.training, metric=metric, picked=runs)
-
-    @route("/api/system")
-    def system_(run: Run = None) -> Response:
-        return respond("system", run, system.system, latencies=latencies)
 
     @route("/api/live")
     async def live(request: Request) -> Response:
@@ -170,12 +138,7 @@ def make_app(watch: Watch, access: Access, *, fleet: str | None = None, limits: 
 
     @route("/metrics")
     def metrics() -> PlainTextResponse:
-        try:
-            with watch.locked_source() as source:
-                text = system.metrics(watch, source)
-        except StoreError:  # turnout_up reports it
-            text = system.metrics(watch, None)
-        return PlainTextResponse(text, media_type=MEDIA_TYPE)
+        return PlainTextResponse(metrics_text(system.metrics(watch)), media_type=MEDIA_TYPE)
 
     @route("/healthz")
     def healthz(request: Request) -> JSONResponse:
@@ -198,7 +161,7 @@ def as_json(data: Any) -> bytes:
 def _file_response(request: Request, name: str) -> Response:
     file = page_files().get(name)
     if file is None:
-        return JSONResponse({"error": f"there is no file {name!r}"}, 404)
+        return error_response(f"there is no file {name!r}", 404)
     headers = {"etag": file.etag, "cache-control": "no-cache"}
     if request.headers.get("if-none-match") == file.etag:
         return Response(status_code=304, headers=headers)
@@ -208,17 +171,12 @@ def _file_response(request: Request, name: str) -> Response:
 def _explanation(watch: Watch, run: int | None, client_id: str, number: int | None) -> dict[str, Any]:
     """Explains a selection; releases the lock first, because the replay may take seconds and reads the file itself."""
     with watch.locked_source(run) as source:
-        row, newest = source.row_of(client_id), _newest_round(source)
+        row, newest = source.row_of(client_id), source.newest_round
     if not newest:
         raise ReportError("there is nothing to explain yet: no cohort has been selected")
     explanation = source.explain(row, newest if number is None else number)
     data = {**asdict(explanation), "next": client.next_turn(explanation)}
     return {name: json_number(value) if isinstance(value, float) else value for name, value in data.items()}
-
-
-def _newest_round(source: Source) -> int:
-    opened = source.open_round()
-    return source.ledger.last_round if opened is None else max(opened[0].round, source.ledger.last_round)
 
 
 async def _change_events(watch: Watch, request: Request) -> AsyncIterator[str]:

@@ -6,7 +6,7 @@ import html
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from turnout.dashboard.app import make_app
@@ -14,24 +14,13 @@ from turnout.dashboard.files import page_files
 from turnout.dashboard.watch import Watch
 from turnout.live import FleetReader
 from turnout.web.access import Access
+from turnout.web.errors import error_response
 from turnout.web.guard import PREFIX, PageGuard, caller_of
 from turnout.web.serving import Page
 
 FOLDER = "/fleets/"
-PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Fleets</title>
-</head>
-<body>
-<h1>Fleets</h1>
-<ul>
-{links}
-</ul>
-</body>
-</html>
-"""
+#: Where the list of fleets has its entries.
+LINKS = b"<!-- links -->"
 
 
 def make_page(fleets: Mapping[str, tuple[Path, Callable[[], FleetReader]]], access: Access) -> Page:
@@ -87,12 +76,11 @@ class FleetPages:
         readable = [name for name in self._pages if caller is not None and caller.may_use(name)]
         response: Response
         if scope["path"] != "/":
-            response = JSONResponse(
-                {"error": f"there is no such page: the dashboard of a fleet is at {FOLDER}NAME/"}, 404
-            )
+            response = error_response(f"there is no such page: the dashboard of a fleet is at {FOLDER}NAME/", 404)
         elif len(readable) == 1:
             response = RedirectResponse(f"{FOLDER}{readable[0]}/", 303)
         else:
             links = (f'<li><a href="{FOLDER}{html.escape(name)}/">{html.escape(name)}</a></li>' for name in readable)
-            response = HTMLResponse(PAGE.format(links="\n".join(links)))
+            page = page_files()["fleets.html"].data
+            response = HTMLResponse(page.replace(LINKS, "\n".join(links).encode()))
         await response(scope, receive, send)

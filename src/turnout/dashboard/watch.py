@@ -18,7 +18,7 @@ from typing import Any
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.digests import Digest, DigestCache, promise_of_runs
 from turnout.dashboard.sources.fleet import FleetSource
-from turnout.dashboard.sources.run import RunSource, name_of
+from turnout.dashboard.sources.run import RunSource, describe_run
 from turnout.errors import ReportError, StoreError, TurnoutError
 from turnout.lab.analysis.judging import JudgedPromise
 from turnout.lab.runs.info import RunInfo
@@ -86,26 +86,6 @@ class Watch:
         """The current state, as one immutable value; reading it never waits for the lock."""
         return self._state
 
-    @property
-    def version(self) -> int:
-        """The version of the data; increases with every change."""
-        return self._state.version
-
-    @property
-    def reading(self) -> tuple[int, int] | None:
-        """The numbers of records read and stored of the first unfinished source; None if everything has been read."""
-        return self._state.reading
-
-    @property
-    def last_error(self) -> str | None:
-        """Why the file cannot be read at the moment; None if it can."""
-        return self._state.last_error
-
-    @property
-    def live(self) -> bool:
-        """Whether the file was written less than LIVE_SECONDS ago."""
-        return self._state.live
-
     def start(self) -> None:
         """Starts the background thread."""
         self._thread = threading.Thread(target=self._follow, name="turnout-dashboard", daemon=True)
@@ -134,7 +114,7 @@ class Watch:
         with self._lock:
             if self.kind == "fleet":
                 if self._fleet is None:
-                    raise StoreError(self.last_error or f"{self.path} cannot be read")
+                    raise StoreError(self._state.last_error or f"{self.path} cannot be read")
                 yield self._fleet
             else:
                 yield self._run(run)
@@ -192,21 +172,7 @@ class Watch:
             "live": state.live,
             "last_error": state.last_error,
             "runs_total": len(runs),
-            "runs": [
-                {
-                    "id": info.id,
-                    "name": name_of(info),
-                    "policy": str(info.plan.get("policy", "")),
-                    "seed": _int_or_none(info.plan.get("seed")),
-                    "world": str(info.plan.get("world", "")),
-                    "rounds": info.rounds,
-                    "planned": _int_or_none(info.plan.get("rounds")),
-                    "clients": info.clients,
-                    "finished": info.finished,
-                    "started": info.started,
-                }
-                for info in runs[:LISTED_RUNS]
-            ],
+            "runs": [describe_run(info) for info in runs[:LISTED_RUNS]],
         }
 
     @property
@@ -233,7 +199,7 @@ class Watch:
 
     def _run(self, run: int | None) -> Source:
         if self._store is None:
-            raise StoreError(self.last_error or f"{self.path} cannot be read")
+            raise StoreError(self._state.last_error or f"{self.path} cannot be read")
         if run is None:
             if not self.infos:
                 return Source()
@@ -271,7 +237,7 @@ class Watch:
             self._publish(last_error=str(error))
         except Exception as error:  # the thread must survive, and the pages must show that their data are outdated
             message = f"{self.path} cannot be read ({type(error).__name__}: {error}): see the log of the dashboard"
-            if message != self.last_error:
+            if message != self._state.last_error:
                 log.error("%s", self.path, exc_info=error)
             self._publish(last_error=message)
         return False
@@ -302,7 +268,7 @@ class Watch:
             self._changed_at = time.monotonic()
             self._list_runs()
         sources: list[Source] = [self._fleet] if self._fleet is not None else list(self._runs.values())
-        has_new_records = changed or self.reading is not None
+        has_new_records = changed or self._state.reading is not None
         if has_new_records:
             for source in sources:
                 self._read(source, READ_SECONDS)
@@ -372,8 +338,3 @@ def _stat(file: Path) -> os.stat_result | None:
         return file.stat()
     except OSError:
         return None
-
-
-def _int_or_none(value: Any) -> int | None:
-    """Returns `value` if it is an int; plans of other programs may contain other types."""
-    return value if isinstance(value, int) else None

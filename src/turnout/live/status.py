@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -71,6 +72,13 @@ class SchedulerStatus:
         """The status of the promise as one sentence, with the id of the client furthest behind; None without one."""
         return None if self.promise is None else self.promise.sentence(lambda _: str(self.worst))
 
+    def to_dict(self, most: int | None = None) -> dict[str, Any]:
+        """Returns the state for JSON; `most` limits the entries of each list, by default to all."""
+        data = {name: _first(value, most) for name, value in asdict(self).items()}
+        promise = None if self.promise is None else self.promise.to_dict(lambda _: str(self.worst))
+        elapsed = self.elapsed if math.isfinite(self.elapsed) else None
+        return {**data, "elapsed": elapsed, "promise": promise}
+
     def __str__(self) -> str:
         until = "no deadline" if self.deadline is None else f"deadline after {self.deadline:.1f} s"
         lines = [f"clients    {self.clients:,}, {self.retired:,} of them retired"]
@@ -103,6 +111,13 @@ class SchedulerStatus:
             lines.append(f"promise    {self.promise_sentence}")
         lines.extend(f"note       {notice}" for notice in self.notices)
         return "\n".join(lines)
+
+
+def _first(value: Any, most: int | None) -> Any:
+    """Returns the first entries of a list or mapping; other values as they are."""
+    if isinstance(value, dict):
+        return dict(list(value.items())[:most])
+    return value[:most] if isinstance(value, list) else value
 
 
 def status_of(journal: Journal, memory: FleetState, settings: SchedulerSettings) -> SchedulerStatus:

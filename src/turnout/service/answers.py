@@ -13,9 +13,6 @@ from turnout.live import RunningTurn, Scheduler
 from turnout.live._internals import OpenRound, session_of
 from turnout.policies.explain.explanation import Explanation
 
-#: The most clients that a list of the status names.
-MAX_NAMED = 1000
-
 
 def number(value: float | None) -> float | None:
     """Returns a number, or None for NaN and infinity, which JSON does not have."""
@@ -38,35 +35,13 @@ def round_to_dict(opened: OpenRound, cohort: list[str]) -> dict[str, Any]:
     }
 
 
-def status_to_dict(fleet: str, scheduler: Scheduler) -> dict[str, Any]:
-    """Returns the state of a fleet."""
-    found = scheduler.status()
-    return {
-        "fleet": fleet,
-        "clients": found.clients,
-        "retired": found.retired,
-        "round": found.round,
-        "is_open": found.is_open,
-        "elapsed": number(found.elapsed),
-        "deadline": number(found.deadline),
-        "target_size": found.target_size,
-        "slots": found.slots,
-        "out": found.out[:MAX_NAMED],
-        "arrived": found.arrived[:MAX_NAMED],
-        "failed": dict(list(found.failed.items())[:MAX_NAMED]),
-        "suspects": found.suspects[:MAX_NAMED],
-        "promise": None if found.promise is None else found.promise.to_dict(lambda _: str(found.worst)),
-        "notices": found.notices,
-    }
-
-
 def certificate_to_dict(scheduler: Scheduler, client: str | None, limit: int) -> dict[str, Any]:
     """Returns the promise, and what one client, or those that are furthest behind, were promised and got."""
-    found, ids = scheduler.certificate(), scheduler.clients
+    certificate, ids = scheduler.certificate(), scheduler.clients
     if client is not None:
-        return found.to_dict(ids, [session_of(scheduler).row(client)])
-    rows = np.argsort(-found.behind_units, kind="stable")[:limit]
-    return found.to_dict(ids, rows.tolist())
+        return certificate.to_dict(ids, [session_of(scheduler).row(client)])
+    rows = np.argsort(-certificate.behind_units, kind="stable")[:limit]
+    return certificate.to_dict(ids, rows.tolist())
 
 
 def explanation_to_dict(found: Explanation) -> dict[str, Any]:

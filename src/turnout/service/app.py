@@ -10,11 +10,11 @@ from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from turnout.service import models, replies
 from turnout.service.access.rates import RateLimiter, Rates
 from turnout.service.calls import FleetCalls
 from turnout.service.errors import NO_ROUTE, status_of
-from turnout.service.metrics import Traffic, metrics_text
+from turnout.service.examples import read_examples
+from turnout.service.metrics import Traffic, service_metrics
 from turnout.service.routes.clients import CLIENTS
 from turnout.service.routes.queries import QUERIES
 from turnout.service.routes.rounds import ROUNDS
@@ -25,7 +25,7 @@ from turnout.web.access import READERS, Access
 from turnout.web.connections import LIMITS, Limits
 from turnout.web.errors import ErrorAnswers
 from turnout.web.guard import BodyLimits, CallGuard, caller_of
-from turnout.web.prometheus import MEDIA_TYPE
+from turnout.web.prometheus import MEDIA_TYPE, metrics_text
 
 #: The paths of the service; all others belong to the page.
 PREFIX = "/v1/"
@@ -94,7 +94,7 @@ def make_app(
         check_access(request, None, READERS)
         caller = caller_of(request.scope)
         own = {name: calls for name, calls in fleets.items() if caller is not None and caller.may_use(name)}
-        return PlainTextResponse(metrics_text(own, traffic), media_type=MEDIA_TYPE)
+        return PlainTextResponse(metrics_text(service_metrics(own, traffic)), media_type=MEDIA_TYPE)
 
     def count(scope: Scope, status: int, seconds: float) -> None:
         """Counts a request under its fleet and operation; "" if the router has found none."""
@@ -118,10 +118,10 @@ def make_app(
     make_schema = app.openapi
 
     def openapi() -> dict[str, Any]:
-        schema = make_schema()
-        for name, described in schema.get("components", {}).get("schemas", {}).items():  # FastAPI drops null in them
-            model = getattr(models, name, None) or getattr(replies, name)
-            described["examples"] = model.model_config["json_schema_extra"]["examples"]
+        schema, examples = make_schema(), read_examples()
+        for name, described in schema.get("components", {}).get("schemas", {}).items():
+            if name in examples:  # not in the models, because FastAPI drops null in their examples
+                described["examples"] = examples[name]
         schema.setdefault("components", {})["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         return schema
 

@@ -33,24 +33,24 @@ class EventLog:
         self._mutex = threading.Lock()
         self._streams = 0
 
-    def newest(self) -> int:
-        """Returns the number of the newest event; 0 before the first."""
-        with self._mutex:
-            return self._open().last_event
-
-    def check(self, after: int) -> None:
-        """Raises an error if the events after event `after` cannot be listed.
+    def begin(self, after: int | None) -> int:
+        """Returns the event after which a stream begins; by default the newest, or 0 before the first.
 
         Raises:
-            OfferError: If there is no such event.
+            OfferError: If there is no event `after`.
             StaleError: If the next events are no longer kept.
+            BusyError: If there are as many streams as there may be.
         """
         with self._mutex:
             newest, first = self._open().last_event, self._open().summary().event
+        after = newest if after is None else after
         if after > newest:
             raise OfferError(f"there is no event {after:,} yet: the newest has number {newest:,}")
         if after < first:
             raise _stale(after, first)
+        if self._streams >= MAX_STREAMS:
+            raise BusyError(f"there are {MAX_STREAMS} streams of this fleet already: try again soon")
+        return after
 
     def after(self, last: int) -> list[FleetEvent]:
         """Returns the next events after event `last`, a batch at most."""
@@ -84,11 +84,6 @@ class EventLog:
             if self._reader is not None:
                 self._reader.close()
             self._reader = None
-
-    def check_streams(self) -> None:
-        """Raises BusyError if there are as many streams as there may be."""
-        if self._streams >= MAX_STREAMS:
-            raise BusyError(f"there are {MAX_STREAMS} streams of this fleet already: try again soon")
 
     @contextmanager
     def streaming(self) -> Iterator[None]:

@@ -11,9 +11,7 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 
 from turnout.errors import StoreError
-from turnout.live import FleetEvent
-from turnout.live._internals import KINDS, StaleError
-from turnout.service.answers import number
+from turnout.live._internals import StaleError
 from turnout.service.calls import FleetCalls
 from turnout.service.eventlog import BATCH
 
@@ -55,11 +53,11 @@ async def _texts(calls: FleetCalls, after: int, *, follow: bool, is_ending: Call
     state: dict[str, Any] | None = None
     while True:
         version = calls.version
-        found = await run_in_threadpool(calls.events.after, after)
-        for event in found:
-            yield _encode(event.kind, event_to_dict(event), event.number)
+        events = await run_in_threadpool(calls.events.after, after)
+        for event in events:
+            yield _encode(event.kind, event.to_dict(), event.number)
             after, sent_at = event.number, time.monotonic()
-        if len(found) == BATCH:
+        if len(events) == BATCH:
             continue
         present = await run_in_threadpool(calls.events.state)
         if present != state:
@@ -72,33 +70,6 @@ async def _texts(calls: FleetCalls, after: int, *, follow: bool, is_ending: Call
         if time.monotonic() - sent_at > KEEPALIVE_SECONDS:
             sent_at = time.monotonic()
             yield ": still there\n\n"
-
-
-def event_to_dict(event: FleetEvent) -> dict[str, Any]:
-    """Returns an event for JSON, without what only an audit needs."""
-    if event.closed is not None:
-        closed = event.closed
-        turns = zip(closed.clients, closed.kinds.tolist(), closed.seconds.tolist(), strict=True)
-        return {
-            "round": closed.round,
-            "turns": [
-                {"client": client, "outcome": KINDS[kind], "seconds": number(seconds)}
-                for client, kind, seconds in turns
-            ],
-        }
-    if event.filled is not None:
-        filled, ended = event.filled, event.filled.ended
-        results = zip(ended.decisions.tolist(), event.ended, ended.kinds.tolist(), ended.seconds.tolist(), strict=True)
-        return {
-            "ended": [
-                {"turn": turn, "client": client, "outcome": KINDS[kind], "seconds": number(seconds)}
-                for turn, client, kind, seconds in results
-            ],
-            "turns": [{"turn": filled.first + index, "client": client} for index, client in enumerate(event.clients)],
-        }
-    if event.amended is not None:
-        return event.amended.to_dict()
-    return {"clients": list(event.clients)}
 
 
 async def _changed(calls: FleetCalls, version: int, is_ending: Callable[[], bool]) -> bool:

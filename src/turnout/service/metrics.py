@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from itertools import accumulate
 
 from turnout.errors import StoreError
-from turnout.kernel.certificate import STATUSES
 from turnout.log import get_log
 from turnout.service.calls import FleetCalls
-from turnout.web.prometheus import labels, metric_lines
+from turnout.web.prometheus import labels, promise_metrics
 
 log = get_log("turnout.service")
 #: The upper ends of the classes of response times, in seconds.
 TIMES = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
-#: The name of a metric, what it measures, and its value; None if there is none.
-Metric = tuple[str, str, float | None]
 
 
 class Traffic:
@@ -44,86 +41,63 @@ class Traffic:
             self._times.setdefault(fleet, [0] * (len(TIMES) + 1))[bisect_left(TIMES, seconds)] += 1
             self._seconds[fleet] += seconds
 
-    def lines(self, fleets: frozenset[str]) -> Iterator[str]:
-        """Yields the metrics of the requests of these fleets; "" for requests of no fleet."""
+    def metrics(self, fleets: frozenset[str]) -> dict[str, dict[str, float | None]]:
+        """Returns the metrics of the requests of these fleets; "" for requests of no fleet."""
         with self._mutex:
-            requests = {key: count for key, count in self._requests.items() if key[0] in fleets}
-            times = {fleet: list(counts) for fleet, counts in self._times.items() if fleet in fleets}
+            requests = {key: count for key, count in sorted(self._requests.items()) if key[0] in fleets}
+            times = {fleet: list(counts) for fleet, counts in sorted(self._times.items()) if fleet in fleets}
             seconds = {fleet: self._seconds[fleet] for fleet in times}
-        yield from metric_lines(
-            "turnout_service_requests_total",
-            "Requests by operation and status of the answer.",
-            "counter",
-            {
-                labels(fleet=fleet, operation=operation, status=str(status)): float(count)
-                for (fleet, operation, status), count in sorted(requests.items())
-            },
-        )
-        name = "turnout_service_request_seconds"
-        yield f"# HELP {name} Time from a request until its answer was complete."
-        yield f"# TYPE {name} histogram"
-        for fleet, counts in sorted(times.items()):
-            total = 0
-            for end, count in zip([*map(str, TIMES), "+Inf"], counts, strict=True):
-                total += count
-                yield f"{name}_bucket{labels(fleet=fleet, le=end)} {total}"
-            yield f"{name}_sum{labels(fleet=fleet)} {seconds[fleet]!r}"
-            yield f"{name}_count{labels(fleet=fleet)} {total}"
+        classes: dict[str, float | None] = {}
+        for fleet, counts in times.items():
+            total = list(accumulate(counts))
+            for end, count in zip([*map(str, TIMES), "+Inf"], total, strict=True):
+                classes[f"_bucket{labels(fleet=fleet, le=end)}"] = count
+            classes[f"_sum{labels(fleet=fleet)}"], classes[f"_count{labels(fleet=fleet)}"] = seconds[fleet], total[-1]
+        counts_by_operation: dict[str, float | None] = {
+            labels(fleet=fleet, operation=operation, status=str(status)): float(count)
+            for (fleet, operation, status), count in requests.items()
+        }
+        return {
+            "turnout_service_requests_total": counts_by_operation,
+            "turnout_service_request_seconds": classes,
+        }
 
 
-def metrics_text(fleets: Mapping[str, FleetCalls], traffic: Traffic) -> str:
-    """Returns the metrics of these fleets, and of requests of no fleet, in the text format of Prometheus."""
-    lines = [*_fleet_lines(fleets), *traffic.lines(frozenset((*fleets, "")))]
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _fleet_lines(fleets: Mapping[str, FleetCalls]) -> Iterator[str]:
-    samples: dict[str, tuple[str, str, dict[str, float]]] = {}
+def service_metrics(fleets: Mapping[str, FleetCalls], traffic: Traffic) -> dict[str, dict[str, float | None]]:
+    """Returns the metrics of these fleets, and of requests of no fleet, by name and labels."""
+    metrics: dict[str, dict[str, float | None]] = {}
     for fleet, calls in fleets.items():
+        own: dict[str, float | None] = {
+            "turnout_up": calls.is_ready,
+            "turnout_service_waiting_calls": calls.waiting,
+            "turnout_service_groups_total": calls.groups,
+            "turnout_service_calls_total": calls.grouped,
+        }
         try:
-            state, is_up = _state(calls), calls.is_ready
+            own |= _fleet_metrics(calls)
         except (StoreError, OSError) as error:  # of this fleet only
             log.error("the metrics of %s cannot be read: %s", fleet, error)
-            state, is_up = [], False
-        own: list[Metric] = [
-            ("turnout_up", "Whether changes can be stored.", is_up),
-            ("turnout_service_waiting_calls", "Calls that wait to be executed.", calls.waiting),
-            ("turnout_service_groups_total", "Transactions of calls.", calls.groups),
-            ("turnout_service_calls_total", "Calls in these transactions.", calls.grouped),
-        ]
-        for name, text, value in (*own, *state):
-            if value is not None and math.isfinite(value):
-                kind = "counter" if name.endswith("_total") else "gauge"
-                samples.setdefault(name, (text, kind, {}))[2][labels(fleet=fleet)] = float(value)
-    for name, (text, kind, values) in samples.items():
-        yield from metric_lines(name, text, kind, values)
+            own["turnout_up"] = False
+        for name, value in own.items():
+            metrics.setdefault(name, {})[labels(fleet=fleet)] = value
+    return {**metrics, **traffic.metrics(frozenset((*fleets, "")))}
 
 
-def _state(calls: FleetCalls) -> list[Metric]:
+def _fleet_metrics(calls: FleetCalls) -> dict[str, float | None]:
     """Returns the metrics of a fleet's scheduler."""
     scheduler = calls.scheduler
-    status, found = scheduler.status(), scheduler.metrics()
-    metrics: list[Metric] = [
-        ("turnout_clients", "Clients that have joined, including retired ones.", status.clients),
-        ("turnout_round", "The newest round; without rounds, the newest decision.", found.round),
-        ("turnout_open_round_seconds", "How long the open round has been open.", found.open_round_seconds),
-        ("turnout_seconds_since_report", "Time since the newest report.", found.seconds_since_report),
-        ("turnout_store_bytes", "Size of the fleet's file.", found.file_bytes),
-        ("turnout_log_bytes", "Size of its write-ahead log.", found.log_bytes),
-        ("turnout_commit_seconds_median", "Median time of the last commits.", found.commit_seconds_median),
-        ("turnout_commit_seconds_largest", "Longest of these times.", found.commit_seconds_largest),
-        ("turnout_refused_reports_total", "Reports that were refused.", found.refused_reports),
-    ]
+    status, measured = scheduler.status(), scheduler.metrics()
+    metrics: dict[str, float | None] = {
+        "turnout_clients": status.clients,
+        "turnout_round": measured.round,
+        "turnout_open_round_seconds": measured.open_round_seconds,
+        "turnout_seconds_since_report": measured.seconds_since_report,
+        "turnout_store_bytes": measured.file_bytes,
+        "turnout_log_bytes": measured.log_bytes,
+        "turnout_commit_seconds_median": measured.commit_seconds_median,
+        "turnout_commit_seconds_largest": measured.commit_seconds_largest,
+        "turnout_refused_reports_total": measured.refused_reports,
+    }
     if not scheduler.settings.has_rounds:
-        running = len(scheduler.running())
-        metrics.append(("turnout_running_turns", "Turns that are running and without a report.", running))
-    promise = status.promise
-    if promise is not None:
-        text = "How many turns the client that is furthest behind is behind its promise; 0 if none is behind."
-        code = STATUSES.index(promise.status)
-        metrics += [
-            ("turnout_promise_status", "0: kept, 1: behind, within the tolerance, 2: broken.", code),
-            ("turnout_promise_broken_clients", "Clients beyond the tolerance.", promise.broken),
-            ("turnout_promise_largest_shortfall_turns", text, max(promise.worst_behind, 0.0)),
-        ]
-    return metrics
+        metrics["turnout_running_turns"] = len(scheduler.running())
+    return metrics | promise_metrics(status.promise)

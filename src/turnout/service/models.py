@@ -1,4 +1,4 @@
-"""The bodies of requests; their examples are those of the OpenAPI document."""
+"""The bodies of requests; examples.json has examples of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-STATUS = {"free_cpu": 1.5, "bandwidth": 3.0}
 ClientId = Annotated[str, Field(min_length=1, max_length=1024, description="The id of a client.", examples=["phone-1"])]
 Number = Annotated[int, Field(ge=1, le=2**62)]
 Seconds = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
@@ -27,22 +26,15 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=False)
 
 
-def _body(*examples: dict[str, Any]) -> ConfigDict:
-    shown: list[Any] = list(examples)
-    return ConfigDict(extra="forbid", json_schema_extra={"examples": shown})
-
-
 class Registration(Body):
     """Clients that join before they are first available."""
 
-    model_config = _body({"clients": ["phone-1", "phone-2", "phone-3"]})
     clients: Annotated[list[ClientId], Field(min_length=1)]
 
 
 class CheckIn(Body):
     """A device asks for work."""
 
-    model_config = _body({"status": STATUS}, {"client": "phone-2"})
     client: Annotated[ClientId | None, Field(description="A device may leave it out: its token names it.")] = None
     status: Annotated[Status | None, Field(description="null if nothing is known.")] = None
 
@@ -50,7 +42,6 @@ class CheckIn(Body):
 class Available(Body):
     """The clients that are available now: either their statuses or, if nothing is known about them, their ids."""
 
-    model_config = _body({"statuses": {"phone-1": STATUS, "phone-2": None}}, {"clients": ["phone-1", "phone-2"]})
     statuses: Annotated[dict[str, Status | None] | None, Field(description="Their statuses by id.")] = None
     clients: Annotated[list[ClientId] | None, Field(description="Their ids, instead of statuses.")] = None
 
@@ -83,10 +74,6 @@ class Outcome(Body):
 class Report(Outcome):
     """The update of a client has arrived."""
 
-    model_config = _body(
-        {"turn": 1, "seconds": 12.5, "loss": 0.7},
-        {"client": "phone-1", "round": 1, "seconds": 12.5, "loss": 0.7},
-    )
     seconds: Annotated[
         Seconds | None,
         Field(description="From sending the model until the update arrived; by default since the selection."),
@@ -97,23 +84,18 @@ class Report(Outcome):
 class Failure(Outcome):
     """A client has failed, which does not change its learned speed."""
 
-    model_config = _body({"turn": 2, "why": "out of memory"}, {"client": "phone-2", "round": 1, "why": "out of memory"})
     why: Annotated[str, Field(min_length=1, max_length=100_000, description="Cut off after 2,000 characters.")]
 
 
 class ReportBatch(Body):
     """Many reports, each of which is recorded or refused by itself."""
 
-    model_config = _body(
-        {"reports": [{"client": "phone-1", "seconds": 12.5, "loss": 0.7}, {"client": "phone-9", "seconds": 9.0}]}
-    )
     reports: Annotated[list[Report], Field(min_length=1, max_length=10_000)]
 
 
 class Closing(Body):
     """Closes the round with the clients that have reported."""
 
-    model_config = _body({})
     after: Annotated[
         Seconds | None,
         Field(description="Without a deadline, missing clients took at least so long; by default until now."),
@@ -123,18 +105,14 @@ class Closing(Body):
 class Nothing(Body):
     """An empty object."""
 
-    model_config = _body({})
-
 
 class Amendment(Body):
     """Settings to change from the next round on; docs/operating.md describes them."""
 
-    model_config = _body({"settings": {"deadline": 120, "tolerance": 1.5}})
     settings: Annotated[dict[str, Any], Field(min_length=1, max_length=50)]
 
 
 class ClientName(Body):
     """A client."""
 
-    model_config = _body({"client": "phone-3"})
     client: ClientId

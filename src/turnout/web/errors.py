@@ -18,10 +18,10 @@ MAX_TEXT = 2000
 RETRY_SECONDS = 1
 
 
-def error_response(text: str, status: int) -> JSONResponse:
+def error_response(text: str, status: int, headers: Mapping[str, str] | None = None) -> JSONResponse:
     """Returns the response to a request that is refused."""
-    headers = {"retry-after": str(RETRY_SECONDS)} if status in (429, 503) else None
-    return JSONResponse({"error": printable(text)[:MAX_TEXT]}, status, headers=headers)
+    retry = {"retry-after": str(RETRY_SECONDS)} if status in (429, 503) else {}
+    return JSONResponse({"error": printable(text)[:MAX_TEXT]}, status, headers={**retry, **(headers or {})})
 
 
 class ErrorAnswers:
@@ -58,9 +58,7 @@ class ErrorAnswers:
             return self._invalid_request(error)
         assert isinstance(error, HTTPException)
         text = self._no_route.get(error.status_code, str(error.detail).lower())
-        response = error_response(text, error.status_code)
-        response.headers.update(error.headers or {})
-        return response
+        return error_response(text, error.status_code, error.headers)
 
     def _invalid_request(self, error: RequestValidationError) -> Response:
         first = error.errors()[0]

@@ -13,13 +13,14 @@ from urllib.parse import parse_qs
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import cookie_parser
-from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from turnout.errors import StoreError
 from turnout.log import get_log
 from turnout.web.access import READERS, ROLES, Access, Caller
 from turnout.web.connections import LIMITS, Limits
+from turnout.web.errors import error_response
 from turnout.web.headers import add_security_headers, refuse_large_headers
 from turnout.web.hosts import names_loopback
 
@@ -96,7 +97,7 @@ class Guard(ABC):
             if status:
                 raise
             message = "the server failed to answer this request: see its log"
-            await JSONResponse({"error": message}, 500)(scope, receive, with_headers)
+            await error_response(message, 500)(scope, receive, with_headers)
         finally:
             self._on_end(scope, status, time.perf_counter() - start)
 
@@ -104,7 +105,7 @@ class Guard(ABC):
         if self._access.needs_token or names_loopback(Headers(scope=scope).get("host", "")):  # prevents DNS rebinding
             return None
         message = "a server without tokens accepts only localhost or 127.0.0.1 as the host name"
-        return JSONResponse({"error": message}, 421)
+        return error_response(message, 421)
 
     @abstractmethod
     def _admit(self, scope: Scope, receive: Receive) -> tuple[Response | None, Receive]:
@@ -130,7 +131,7 @@ class Guard(ABC):
             log.error("tokens cannot be read: %s", error)
             if scope["path"] not in self._public:
                 message = "the tokens cannot be read: see the log of the server"
-                return JSONResponse({"error": message}, 503, headers={"retry-after": "1"})
+                return error_response(message, 503)
         return None if scope["path"] in self._public else self._without_access(scope)
 
 
@@ -176,23 +177,23 @@ class CallGuard(Guard):
         seconds = self._seconds_to_wait(caller)
         if seconds:
             message = "this token is used too often: wait, as Retry-After says, and send the same Idempotency-Key"
-            return JSONResponse({"error": message}, 429, headers={"retry-after": str(math.ceil(seconds))}), receive
+            return error_response(message, 429, {"retry-after": str(math.ceil(seconds))}), receive
         if scope["method"] in (*READING, "OPTIONS"):
             return None, receive
         headers = Headers(scope=scope)
         # A page of another site can send other kinds of bodies, but not this one, without being allowed to first.
         if headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
-            return JSONResponse({"error": f"the body must be JSON: send the header Content-Type: {JSON}"}, 415), receive
+            return error_response(f"the body must be JSON: send the header Content-Type: {JSON}", 415), receive
         largest, length = self._bodies.of(caller), headers.get("content-length", "0")
         if not length.isdecimal() or int(length[:20]) > largest:
-            return JSONResponse({"error": _too_large(largest)}, 413, headers={"connection": "close"}), receive
+            return error_response(_too_large(largest), 413, {"connection": "close"}), receive
         return None, _limited(receive, largest)
 
     def _without_access(self, scope: Scope) -> Response:
         message = "this service needs a token: send the header Authorization: Bearer …"
         if bearer_token(scope):
             message = "the token is unknown, revoked or expired: ask for another one"
-        return JSONResponse({"error": message}, 401, headers={"www-authenticate": "Bearer"})
+        return error_response(message, 401, {"www-authenticate": "Bearer"})
 
 
 class PageGuard(Guard):
@@ -213,7 +214,7 @@ class PageGuard(Guard):
 
     def _admit(self, scope: Scope, receive: Receive) -> tuple[Response | None, Receive]:
         if scope["method"] not in READING:
-            return JSONResponse({"error": READ_ONLY}, 405, headers={"allow": ", ".join(READING)}), receive
+            return error_response(READ_ONLY, 405, {"allow": ", ".join(READING)}), receive
         sent = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         is_entry = scope["path"] == "/" and sent and self._access.needs_token
         if is_entry and self._authenticate(scope, sent) is None:
@@ -225,7 +226,7 @@ class PageGuard(Guard):
         message = "this dashboard needs its token: open its address with ?token="
         if scope["path"] == "/":
             return PlainTextResponse(f"{message}…\n", 401)
-        return JSONResponse({"error": f"{message}…, or send it as a bearer token"}, 401)
+        return error_response(f"{message}…, or send it as a bearer token", 401)
 
 
 def bearer_token(scope: Scope) -> str:

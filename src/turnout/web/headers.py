@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse
+from starlette.responses import Response
 from starlette.types import Message, Scope
 
 from turnout.web.connections import Limits
+from turnout.web.errors import error_response
 
 #: Plotly needs inline styles; inline scripts are forbidden.
 POLICY = (
@@ -32,7 +33,7 @@ def add_security_headers(message: Message) -> None:
         headers.setdefault("cache-control", "no-store")
 
 
-def refuse_large_headers(scope: Scope, limits: Limits) -> JSONResponse | None:
+def refuse_large_headers(scope: Scope, limits: Limits) -> Response | None:
     """Returns the response to a request whose address and headers exceed the limits; None if they do not."""
     raw = Headers(scope=scope).raw
     size = sum(len(name) + len(value) for name, value in raw)
@@ -40,4 +41,4 @@ def refuse_large_headers(scope: Scope, limits: Limits) -> JSONResponse | None:
     if size <= limits.header_bytes and len(raw) <= limits.headers:
         return None
     message = f"a request must have at most {limits.headers} headers and {limits.header_bytes:,} bytes: remove cookies"
-    return JSONResponse({"error": message}, 431, headers={"connection": "close"})
+    return error_response(message, 431, {"connection": "close"})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json as json_module
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict
 
 import typer
 
@@ -30,8 +29,7 @@ def status(file: FleetArgument, json: JsonOption = False) -> None:
         now = reader.status()
         training = [] if now.slots is None else _training(reader)
     if json:
-        promise = None if now.promise is None else now.promise.to_dict(lambda _: str(now.worst))
-        print_json({**asdict(now), "promise": promise})
+        print_json(now.to_dict())
         return
     print_table((), _status_rows(now, training), title=str(file))
 

@@ -89,9 +89,15 @@ class Source:
         """Returns the running turns of a fleet without rounds, with the outcomes reported so far."""
         return []
 
-    def writer(self) -> tuple[WriterMetrics, int] | None:
-        """Returns figures about the process that writes the fleet, and the age of its snapshot in rounds."""
+    def writer(self) -> WriterMetrics | None:
+        """Returns figures about the process that writes the fleet; None for a run."""
         return None
+
+    @property
+    def newest_round(self) -> int:
+        """The number of the open round or, if none is open, of the last closed one; 0 before the first."""
+        opened = self.open_round()
+        return self.ledger.last_round if opened is None else max(opened[0].round, self.ledger.last_round)
 
     def failures(self, number: int) -> dict[int, str]:  # noqa: ARG002
         """Returns the reported reasons of the failures in a round, by row."""
@@ -99,7 +105,7 @@ class Source:
 
     def training_metrics(self) -> dict[str, tuple[IntArray, FloatArray]]:
         """Returns the metrics of the model by name, each as rounds and values."""
-        return {name: (rounds.values, values.values) for name, (rounds, values) in self.ledger.metrics.items()}
+        return {name: (table["rounds"], table["values"]) for name, table in self.ledger.metrics.items()}
 
     def notices(self) -> list[str]:
         """Returns messages for the operator."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from turnout.dashboard.sources.growing import GrowingArray
+from turnout.dashboard.sources.growing import GrowingTable
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import RoundReport, round_seconds
 from turnout.live import ClientHistory
@@ -24,9 +24,10 @@ RUNNING = len(KINDS)
 #: The reasons of a selection that are shown for each round, and for each client.
 ROUND_REASONS = ("threshold", "objective")
 TURN_REASONS = ("optimistic", "owed", "usual", "behind", "price")
-#: The columns of rounds. `learned` is the decision before which a turn without rounds was known to have ended.
+#: The columns of rounds. `ends` is the number of turns up to the round, `learned` the decision before which a turn
+#: without rounds was known to have ended.
 _PER_ROUND = {
-    **dict.fromkeys(("rounds", "available_count", "learned"), np.int64),
+    **dict.fromkeys(("rounds", "ends", "available_count", "learned"), np.int64),
     **dict.fromkeys(("seconds", "started", "finished", "staleness", *ROUND_REASONS), np.float64),
 }
 _PER_TURN = {
@@ -34,6 +35,10 @@ _PER_TURN = {
     "kinds": np.int8,
     **dict.fromkeys(("times", "predicted", "band", "losses", *TURN_REASONS), np.float64),
 }
+#: How the turns of a decision ended, until that is known.
+_NO_OUTCOME_OF_ROUND = {"learned": UNKNOWN, **dict.fromkeys(("seconds", "finished", "staleness"), np.nan)}
+_NO_OUTCOME = {"kinds": RUNNING, "times": np.nan, "losses": np.nan}
+_NO_REASONS = dict.fromkeys((*ROUND_REASONS, *TURN_REASONS), np.nan)
 _PER_CLIENT = {"turns": 0, "offered": 0, "last_round": 0, "joined": 0, "changed_in": 0, "left_in": UNKNOWN}
 
 
@@ -84,30 +89,25 @@ class TurnColumns:
 
     def __init__(self, first_after: int) -> None:
         self.first_after = first_after
-        self._rounds = {name: GrowingArray(dtype) for name, dtype in _PER_ROUND.items()}
-        self._turns = {name: GrowingArray(dtype) for name, dtype in _PER_TURN.items()}
-        self._ends = GrowingArray(np.int64)
+        #: The number of the last closed round; before the first, that of the last one that is no longer kept, or 0.
+        self.last_round = first_after
+        self._rounds, self._turns = GrowingTable(_PER_ROUND), GrowingTable(_PER_TURN)
 
     def __len__(self) -> int:
-        return len(self._ends)
+        return len(self._rounds)
 
     def round_column(self, name: str) -> Any:
         """Returns a column with one value per round."""
-        return self._rounds[name].values
+        return self._rounds[name]
 
     def turn_column(self, name: str) -> Any:
         """Returns a column with one value per turn, ordered by round."""
-        return self._turns[name].values
-
-    @property
-    def last_round(self) -> int:
-        """The number of the last closed round; 0 before the first."""
-        return int(self.round_column("rounds")[-1]) if len(self) else self.first_after
+        return self._turns[name]
 
     @property
     def starts(self) -> IntArray:
         """Offsets of the rounds in the turn columns: round i has the turns starts[i]:starts[i+1]."""
-        return np.concatenate([np.zeros(1, dtype=np.int64), self._ends.values])
+        return np.concatenate([np.zeros(1, dtype=np.int64), self._rounds["ends"]])
 
     @property
     def round_of_each_turn(self) -> IntArray:
@@ -120,7 +120,7 @@ class TurnColumns:
         index = int(rounds.searchsorted(number))
         if index >= len(rounds) or rounds[index] != number:
             return None
-        ends = self._ends.values
+        ends = self._rounds["ends"]
         return index, slice(int(ends[index - 1]) if index else 0, int(ends[index]))
 
     def participation(self, rows: IntArray) -> tuple[BoolArray, BoolArray]:
@@ -140,29 +140,20 @@ class TurnColumns:
 
     def _append(self, given: Decision, available_count: int, predicted: FloatArray, band: FloatArray) -> None:
         """Appends turns that were given; how they end is set later."""
-        unknown = np.full(len(given.rows), np.nan)
-        reasons = {name: np.atleast_1d(given.reasons.get(name, unknown)) for name in TURN_REASONS}
-        turns = {"chosen": given.rows, "kinds": np.full(len(given.rows), RUNNING), "times": unknown}
-        for name, values in {**turns, "losses": unknown, "predicted": predicted, "band": band, **reasons}.items():
-            self._turns[name].append(values)
-        self._ends.append(len(self._turns["chosen"]))
-        known = {name: float(given.reasons.get(name, np.nan)) for name in ROUND_REASONS}
-        known |= {
-            "rounds": given.number,
-            "available_count": available_count,
-            "started": given.started,
-            "learned": UNKNOWN,
-        }
-        for name, column in self._rounds.items():
-            column.append(known.get(name, np.nan))
+        reasons, count = {**_NO_REASONS, **given.reasons}, len(given.rows)
+        turns = {"chosen": given.rows, "predicted": predicted, "band": band, **_NO_OUTCOME}
+        self._turns.append(count, reasons | turns)
+        decision = {"rounds": given.number, "ends": len(self._turns), "available_count": available_count}
+        self._rounds.append(1, reasons | decision | {"started": given.started} | _NO_OUTCOME_OF_ROUND)
+        self.last_round = given.number
 
     def _set_outcomes(self, index: int, turns: slice, ended: Outcomes) -> None:
-        report = ended.report
-        self._rounds["seconds"].replace(index, round_seconds(report.exchange_times, ended.kinds != REDUNDANT))
-        self._rounds["finished"].replace(index, ended.end)
-        losses = np.full(len(report.clients), np.nan) if report.losses is None else report.losses
+        report, count = ended.report, turns.stop - turns.start
+        self._rounds.replace("seconds", index, round_seconds(report.exchange_times, ended.kinds != REDUNDANT))
+        self._rounds.replace("finished", index, ended.end)
+        losses = np.nan if report.losses is None else report.losses
         for name, values in {"times": ended.times, "kinds": ended.kinds, "losses": losses}.items():
-            self._turns[name].replace(turns.start, values)
+            self._turns.replace(name, turns.start, values, count)
 
 
 class ClientColumns:

@@ -114,10 +114,9 @@ class FleetSource(Source):
         """Returns the running turns of a fleet without rounds, with the outcomes reported so far."""
         return [] if self.ledger.slots is None else self._reader.running()
 
-    def writer(self) -> tuple[WriterMetrics, int] | None:
-        """Returns figures about the process that writes the fleet, and the age of its snapshot in rounds."""
-        figures = self._reader.writer()
-        return figures, figures.snapshot_age
+    def writer(self) -> WriterMetrics:
+        """Returns figures about the process that writes the fleet."""
+        return self._reader.writer()
 
     def failures(self, number: int) -> dict[int, str]:
         """Returns the reported reasons of the failures in a round, by row."""

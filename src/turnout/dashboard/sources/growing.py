@@ -1,7 +1,8 @@
-"""Arrays that grow by appending, and a compact record of the clients that were available in each round."""
+"""Columns that grow by appending, and a compact record of the clients that were available in each round."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,39 +14,41 @@ from turnout.kernel.arrays import BoolArray, IntArray, read_only
 MAX_BYTES = 96 * 2**20
 
 
-class GrowingArray:
-    """A one-dimensional array whose capacity doubles when it is full."""
+class GrowingTable:
+    """Columns of the same length, whose capacity doubles when they are full.
 
-    def __init__(self, dtype: npt.DTypeLike) -> None:
-        self._buffer: npt.NDArray[Any] = np.empty(1024, dtype=dtype)
-        self._count = 0
+    Args:
+        columns: The type of each column, by name.
+    """
+
+    def __init__(self, columns: Mapping[str, npt.DTypeLike]) -> None:
+        self._columns: dict[str, npt.NDArray[Any]] = {name: np.empty(1024, dtype) for name, dtype in columns.items()}
+        self._capacity, self._count = 1024, 0
 
     def __len__(self) -> int:
         return self._count
 
-    @property
-    def values(self) -> npt.NDArray[Any]:
-        """A read-only view of the values appended so far."""
-        view: npt.NDArray[Any] = read_only(self._buffer[: self._count])
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        """Returns a read-only view of the values of a column that were appended so far."""
+        view: npt.NDArray[Any] = read_only(self._columns[name][: self._count])
         return view
 
-    def append(self, values: npt.ArrayLike) -> None:
-        """Appends a scalar or a sequence."""
-        new = np.asarray(values, dtype=self._buffer.dtype)
-        needed = self._count + new.size
-        if needed > len(self._buffer):
-            buffer = np.empty(max(needed, 2 * len(self._buffer)), dtype=self._buffer.dtype)
-            buffer[: self._count] = self._buffer[: self._count]
-            self._buffer = buffer
-        self._buffer[self._count : needed] = new
-        self._count = needed
+    def append(self, count: int, values: Mapping[str, Any]) -> None:
+        """Appends rows; `values` has the array of each column, or a scalar that is the same in all of them."""
+        start, self._count = self._count, self._count + count
+        if self._count > self._capacity:
+            self._capacity = max(self._count, 2 * self._capacity)
+            for name, column in self._columns.items():
+                self._columns[name] = np.empty(self._capacity, column.dtype)
+                self._columns[name][:start] = column[:start]
+        for name, column in self._columns.items():
+            column[start : self._count] = values[name]
 
-    def replace(self, start: int, values: npt.ArrayLike) -> None:
-        """Replaces values that were appended before, from index `start` on."""
-        new = np.asarray(values, dtype=self._buffer.dtype)
-        if not 0 <= start <= self._count - new.size:
-            raise IndexError(f"start must be at least 0 and at most {self._count - new.size}, got {start}")
-        self._buffer[start : start + new.size] = new
+    def replace(self, name: str, start: int, values: Any, count: int = 1) -> None:
+        """Replaces `count` values of a column that were appended before, from index `start` on."""
+        if not 0 <= start <= self._count - count:
+            raise IndexError(f"start must be at least 0 and at most {self._count - count}, got {start}")
+        self._columns[name][start : start + count] = values
 
 
 class AvailabilityMasks:

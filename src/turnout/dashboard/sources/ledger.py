@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from turnout.dashboard.sources.columns import UNKNOWN, ClientColumns, Decision, Outcomes, TurnColumns
-from turnout.dashboard.sources.growing import AvailabilityMasks, GrowingArray
+from turnout.dashboard.sources.growing import AvailabilityMasks, GrowingTable
 from turnout.dashboard.sources.terms import Terms
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.certificate import Accrual, Certificate, PromiseSummary, TimeUnit
@@ -32,10 +32,8 @@ class Ledger(TurnColumns, ClientColumns):
     """Columns of rounds, turns and clients, and fairness figures over time.
 
     `policy` is the policy that selected the cohorts, in its state after the last report it learned from; debts and
-    certificates come from it.
-
-    Without rounds, decisions take the place of rounds: a turn has its row as soon as it is given, with the kind
-    RUNNING, and its outcome is added when it ends.
+    certificates come from it. Without rounds, decisions take the place of rounds: a turn has its row as soon as it is
+    given, with the kind RUNNING, and its outcome is added when it ends.
 
     Args:
         slots: The number of slots; None if there are rounds.
@@ -58,9 +56,9 @@ class Ledger(TurnColumns, ClientColumns):
         ClientColumns.__init__(self)
         self.slots, self.debts_from, self.is_dated = slots, debts_from, is_dated
         self.policy: SelectionPolicy | None = None
-        self._fairness_series = {name: GrowingArray(np.float64) for name in _FAIRNESS_SERIES}
+        self._fairness_series = GrowingTable(dict.fromkeys(_FAIRNESS_SERIES, np.float64))
         #: The metrics of the model by name, each as rounds and values; without rounds, by the turns that had ended.
-        self.metrics: dict[str, tuple[GrowingArray, GrowingArray]] = {}
+        self.metrics: dict[str, GrowingTable] = {}
         #: The number of turns with each outcome, by index of KINDS, in rounds that are no longer kept.
         self.dropped_outcomes: IntArray = np.zeros(len(KINDS), dtype=np.int64)
         self.availability = AvailabilityMasks()
@@ -87,7 +85,7 @@ class Ledger(TurnColumns, ClientColumns):
     @property
     def fairness_series(self) -> dict[str, FloatArray]:
         """By round: the worst debt, mean debt, 95th percentile of the debts, least share, and most turns behind."""
-        return {name: column.values for name, column in self._fairness_series.items()}
+        return {name: self._fairness_series[name] for name in _FAIRNESS_SERIES}
 
     @property
     def unit(self) -> TimeUnit:
@@ -186,6 +184,11 @@ class Ledger(TurnColumns, ClientColumns):
             servable = counts & (certificate.promised_units >= certificate.units_per_turn)
             counts = servable if servable.any() else counts
         return np.where(counts, self.shares(certificate), np.nan)
+
+    def least_served(self) -> int | None:
+        """Returns the client with the smallest of the judged shares; None if no share is known."""
+        judged = self.judged_shares()
+        return int(np.nanargmin(judged)) if np.isfinite(judged).any() else None
 
     def join(self, count: int) -> None:
         """Adds `count` clients in new rows."""
@@ -315,21 +318,20 @@ class Ledger(TurnColumns, ClientColumns):
     def _end(self, ended: Sequence[Outcomes], arrived_before: Sequence[IntArray]) -> None:
         for outcomes, arrivals in zip(ended, arrived_before, strict=True):
             self._ended += 1
-            found = self.find_round(outcomes.report.round)
-            if found is None:
+            place = self.find_round(outcomes.report.round)
+            if place is None:
                 self._end_early(outcomes)
                 continue
-            index, turns = found
+            index, turns = place
             report = outcomes.report
             self._set_outcomes(index, turns, outcomes)
-            self._rounds["learned"].replace(index, self.last_round)
+            self._rounds.replace("learned", index, self.last_round)
             if self.slots is not None:
                 self._end_turn(index, outcomes)
             for name, value in report.metrics.items():
                 if name not in CLOCKS and np.isfinite(value):
-                    when, values = self.metrics.setdefault(name, (GrowingArray(np.int64), GrowingArray(np.float64)))
-                    when.append(report.round if self.slots is None else self._ended)
-                    values.append(value)
+                    table = self.metrics.setdefault(name, GrowingTable({"rounds": np.int64, "values": np.float64}))
+                    table.append(1, {"rounds": report.round if self.slots is None else self._ended, "values": value})
             if self._model is not None and self._model.features == report.contexts.shape[1]:
                 self._model.learn_from(report)
             self._count_times(outcomes, self.turn_column("predicted")[turns], arrivals)
@@ -337,12 +339,12 @@ class Ledger(TurnColumns, ClientColumns):
     def _end_turn(self, index: int, ended: Outcomes) -> None:
         """Sets when a turn without rounds ended, and how old its update was."""
         end = float(self.round_column("started")[index]) + float(self.round_column("seconds")[index])
-        self._rounds["finished"].replace(index, min(end, ended.end))
+        self._rounds.replace("finished", index, min(end, ended.end))
         before = self._updates_before.pop(ended.report.round)
         if ended.kinds[0] == ARRIVED:
             versions = ended.report.metrics.get(STALENESS, np.nan)
             self.stale_in = "versions" if np.isfinite(versions) else "updates"
-            self._rounds["staleness"].replace(index, versions if np.isfinite(versions) else self._updates - before)
+            self._rounds.replace("staleness", index, versions if np.isfinite(versions) else self._updates - before)
             self._updates += 1
 
     def _end_early(self, ended: Outcomes) -> None:
@@ -394,5 +396,4 @@ class Ledger(TurnColumns, ClientColumns):
             known.min() if len(known) else np.nan,
             np.nan if certificate is None or certificate.worst is None else certificate.behind[certificate.worst],
         )
-        for name, value in zip(_FAIRNESS_SERIES, point, strict=True):
-            self._fairness_series[name].append(float(value))
+        self._fairness_series.append(1, dict(zip(_FAIRNESS_SERIES, point, strict=True)))

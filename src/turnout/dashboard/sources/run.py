@@ -43,14 +43,9 @@ class RunSource(Source):
     """
 
     def __init__(self, store: RunStore, info: RunInfo) -> None:
-        planned = info.plan.get("rounds")
-        super().__init__(
-            Ledger(_slots_of(store, info)),
-            name=name_of(info),
-            policy=str(info.plan.get("policy", "")),
-            run=info.id,
-            planned=planned if isinstance(planned, int) else None,
-        )
+        described = describe_run(info)
+        shown = {name: described[name] for name in ("name", "policy", "planned")}
+        super().__init__(Ledger(_slots_of(store, info)), run=info.id, **shown)
         self._store, self.info = store, info
         self.ledger.policy, self.last_error = _make_policy(info)
         self.ledger.join(info.clients)
@@ -191,6 +186,23 @@ def name_of(info: RunInfo) -> str:
         return RunPlan.from_dict(info.plan).name
     except (TurnoutError, TypeError):
         return str(info.plan.get("label") or info.plan.get("policy") or info.key)
+
+
+def describe_run(info: RunInfo) -> dict[str, Any]:
+    """Returns what lists of runs show about a run; plans of other programs may contain anything."""
+    seed, planned = (value if isinstance(value, int) else None for value in map(info.plan.get, ("seed", "rounds")))
+    return {
+        "id": info.id,
+        "name": name_of(info),
+        "policy": str(info.plan.get("policy", "")),
+        "seed": seed,
+        "world": str(info.plan.get("world", "")),
+        "rounds": info.rounds,
+        "planned": planned,
+        "clients": info.clients,
+        "finished": info.finished,
+        "started": info.started,
+    }
 
 
 def given_true_times(info: RunInfo) -> bool:

@@ -7,15 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from turnout.counting import pluralize
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.columns import RUNNING
 from turnout.dashboard.sources.debts import debt_history
 from turnout.dashboard.views.common import (
     OWED_WITH_SURPLUS,
     Standings,
+    Text,
     about,
     bin_series,
-    count_of,
     json_numbers,
     standings,
 )
@@ -30,10 +31,10 @@ SHOWN_TURNS = 500
 AVAILABLE = {"round": "in which it is available", "decision": "while it is there"}
 
 
-def client(watch: Watch, source: Source, *, client_id: str) -> dict[str, Any]:
+def client(watch: Watch, source: Source, *, id: Text) -> dict[str, Any]:
     """Returns the turns, availability, times and debts of a client, and how it stands with its promise."""
     ledger = source.ledger
-    row = source.row_of(client_id)
+    row = source.row_of(id)
     rows = np.array([row])
     standing = standings(ledger)
     debts = standing.owed
@@ -92,7 +93,7 @@ def next_turn(explanation: Explanation) -> str | None:
         return None
     if explanation.rounds_until is None:
         return f"How long it waits for its next turn is unknown; the explanation of {number} says why."
-    rounds = count_of(explanation.rounds_until, noun)
+    rounds = pluralize(explanation.rounds_until, noun)
     return (
         f"Its next turn comes in about {rounds}, counted from {number}, if it is available in each "
         "and nothing else changes."
@@ -127,7 +128,7 @@ def _record_in_words(source: Source, row: int) -> str:
     turns, rounds = int(ledger.counters["turns"][row]), ledger.last_round - int(ledger.counters["joined"][row])
     if rounds <= 0:
         return "This client has just joined."
-    text = f"This client had {count_of(turns, 'turn')} in {count_of(rounds, noun)}"
+    text = f"This client had {pluralize(turns, 'turn')} in {pluralize(rounds, noun)}"
     if turns:
         interval = rounds / turns
         since = ledger.last_round - int(ledger.counters["last_round"][row])
@@ -144,4 +145,4 @@ def _record_in_words(source: Source, row: int) -> str:
 def _rounds_ago(rounds: int, noun: str) -> str:
     if rounds == 0:
         return "in the last closed round" if noun == "round" else f"that of the last {noun}"
-    return f"{count_of(rounds, noun)} ago"
+    return f"{pluralize(rounds, noun)} ago"

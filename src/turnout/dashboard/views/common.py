@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from fastapi import Query
 
+from turnout.counting import pluralize
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.columns import UNKNOWN
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.watch import Watch
-from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.certificate import SHARE_OF, SHARE_OF_TURNS, STATUSES, Accrual
 
+#: Parameters of requests. A view has them as keyword-only arguments, whose names are those of the request.
+Run = Annotated[int | None, Query(ge=1)]
+RoundNumber = Annotated[int | None, Query(ge=1)]
+PageNumber = Annotated[int, Query(ge=1, le=10**9)]
+Size = Annotated[int, Query(ge=1, le=500)]
+Text = Annotated[str, Query(max_length=1000)]
+#: How a map orders clients: by joining, by debt or by turns taken, largest first.
+ClientOrder = Literal["owed", "id", "turns"]
 POINTS = 300
 DIGITS = 6
 SHOWN_ROWS = 60
-MAX_PAGE = 500
 RECENT_CHANGE_ROUNDS = 100  # rounds for which a change of a client is flagged
 FLAGS = ("context", "changed", "backing_off", "retired", "rarely_available", "too_few_rounds")
 #: Why a client with a surplus can be owed turns; shown wherever there is one.
@@ -27,12 +35,17 @@ OWED_WITH_SURPLUS = "the queue of owed turns never falls below 0, so early extra
 
 
 class Page(NamedTuple):
-    """A page of a list: its number counted from 1, the number of pages, and its slice of the list."""
+    """A page of a list: its number counted from 1, the number of pages, its slice of the list, and the whole length."""
 
     number: int
     pages: int
     start: int
     end: int
+    total: int
+
+    def to_dict(self) -> dict[str, int]:
+        """Returns what a response says about the page."""
+        return {"total": self.total, "page": self.number, "pages": self.pages}
 
 
 def json_number(value: float | int | None) -> float | int | None:
@@ -116,7 +129,7 @@ def about(watch: Watch, source: Source) -> dict[str, Any]:
         "share_of": share_of(ledger, ledger.share_accrual),
         "finished": source.finished,
         "reading": None if reading is None else {"done": reading[0], "of": reading[1]},
-        "version": watch.version,
+        "version": watch.state.version,
     }
 
 
@@ -223,19 +236,7 @@ def owed_note(standing: Standings) -> str | None:
     total = int(standing.owed_with_surplus.sum())
     if not total:
         return None
-    are = "is" if total == 1 else "are"
-    return f"{count_of(total, 'client')} {are} owed turns in spite of a surplus: {OWED_WITH_SURPLUS}."
-
-
-def count_of(count: int, noun: str) -> str:
-    """Returns a count with its noun, for example "1 client" or "2,000 clients"."""
-    return f"{count:,} {noun if count == 1 else f'{noun}s'}"
-
-
-def owed(ledger: Ledger) -> FloatArray:
-    """Returns the turns owed to each client; NaN if the policy guarantees nothing."""
-    queues = ledger.queues
-    return np.full(ledger.clients, np.nan) if queues is None else queues.owed
+    return f"{pluralize(total, 'client', 'are')} owed turns in spite of a surplus: {OWED_WITH_SURPLUS}."
 
 
 def flags(source: Source) -> dict[str, BoolArray]:
@@ -260,33 +261,22 @@ def flag_names(source: Source, rows: IntArray) -> list[list[str]]:
 
 def page_of(total: int, number: int, size: int) -> Page:
     """Returns the page with this number, or the last page if there are fewer."""
-    if not 1 <= size <= MAX_PAGE:
-        raise SettingError(f"size must be between 1 and {MAX_PAGE}, got {size}")
-    if number < 1:
-        raise SettingError(f"page must be at least 1, got {number}")
     pages = max(1, -(-total // size))
     number = min(number, pages)
-    return Page(number, pages, (number - 1) * size, min(number * size, total))
+    return Page(number, pages, (number - 1) * size, min(number * size, total), total)
 
 
-def client_page(watch: Watch, source: Source, order: str, page: int) -> tuple[dict[str, Any], IntArray]:
-    """Returns the part of a response that says which clients a map shows, and their rows.
-
-    Clients are ordered by joining ("id"), by debt ("owed") or by turns taken ("turns"), largest first.
-    """
+def client_page(watch: Watch, source: Source, order: ClientOrder, page: int) -> tuple[dict[str, Any], IntArray]:
+    """Returns the part of a response that says which clients a map shows, and their rows."""
     ledger = source.ledger
-    if order not in ("owed", "id", "turns"):
-        raise SettingError(f"order must be owed, id or turns, got {order!r}")
-    values = owed(ledger) if order == "owed" and ledger.queues is not None else ledger.counters["turns"]
+    values = ledger.queues.owed if order == "owed" and ledger.queues is not None else ledger.counters["turns"]
     rows = np.arange(ledger.clients) if order == "id" else np.argsort(-values, kind="stable")
     current = page_of(len(rows), page, SHOWN_ROWS)
     shown = rows[current.start : current.end]
     data = {
         "about": about(watch, source),
         "order": order,
-        "page": current.number,
-        "pages": current.pages,
-        "total": len(rows),
+        **current.to_dict(),
         "ids": [source.id_of(row) for row in shown.tolist()],
     }
     return data, shown

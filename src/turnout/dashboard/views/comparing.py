@@ -13,7 +13,7 @@ from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.digests import promise_of_runs
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.sources.run import given_true_times, name_of
-from turnout.dashboard.views.common import about, bin_series, json_number, json_numbers, mean_by_round
+from turnout.dashboard.views.common import Text, about, bin_series, json_number, json_numbers, mean_by_round
 from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray
@@ -28,14 +28,14 @@ MAX_DIGITS = 15  # of the id of a run
 SHARES = ("accuracy", "precision", "recall", "f1", "auc")
 
 
-def training(watch: Watch, source: Source, *, metric: str | None, picked: str = "") -> dict[str, Any]:
+def training(watch: Watch, source: Source, *, metric: Text | None = None, runs: Text = "") -> dict[str, Any]:
     """Returns the curves of a metric over rounds and over time, for this source and for comparable runs.
 
     Args:
         watch: Follows the store.
         source: The run or fleet of the page.
         metric: The metric; by default the accuracy, or else the first one.
-        picked: The ids of the runs to compare, separated by commas; by default all runs in the same world.
+        runs: The ids of the runs to compare, separated by commas; by default all runs in the same world.
     """
     data: dict[str, Any] = {"about": about(watch, source), "metrics": [], "metric": None, "groups": [], "losses": None}
     data["losses"] = _losses(source)
@@ -52,20 +52,20 @@ def training(watch: Watch, source: Source, *, metric: str | None, picked: str = 
         group = {"name": source.name, "runs": 1, "is_current": True, **_curve(selected, [fleet])}
         return {**data, "metrics": names, "metric": selected, "groups": [group]}
     groups = []
-    for name, infos in _comparable_runs(watch, source, picked_runs(picked)).items():
+    for name, infos in _comparable_runs(watch, source, picked_runs(runs)).items():
         digests = [watch.digest(info) for info in infos if info.rounds]
         measured = [(*digest.metrics[selected], digest.clock) for digest in digests if selected in digest.metrics]
         if measured:
             is_current = any(info.id == source.run for info in infos)
-            runs = [(rounds, values, clock[rounds - 1]) for rounds, values, clock in measured]
-            groups.append({"name": name, "runs": len(runs), "is_current": is_current, **_curve(selected, runs)})
+            curves = [(rounds, values, clock[rounds - 1]) for rounds, values, clock in measured]
+            groups.append({"name": name, "runs": len(curves), "is_current": is_current, **_curve(selected, curves)})
     return {**data, "metrics": names, "metric": selected, "groups": groups}
 
 
-def compare(watch: Watch, source: Source, *, picked: str = "") -> dict[str, Any]:
+def compare(watch: Watch, source: Source, *, runs: Text = "") -> dict[str, Any]:
     """Returns the figures of all runs in the same world; runs that differ only in their seed form a group.
 
-    `picked` are the ids of the runs to compare, separated by commas; by default all runs in the world of this run.
+    `runs` are the ids of the runs to compare, separated by commas; by default all runs in the world of this run.
     """
     data: dict[str, Any] = {
         "about": about(watch, source),
@@ -81,7 +81,7 @@ def compare(watch: Watch, source: Source, *, picked: str = "") -> dict[str, Any]
         return {**data, "empty_reason": fleet}
     if source.run is None:
         return {**data, "empty_reason": None}
-    picks = picked_runs(picked)
+    picks = picked_runs(runs)
     compared = _comparable_runs(watch, source, picks)
     promise = promise_of_runs(infos[0] for infos in compared.values())
     slots = source.ledger.slots

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.views.common import (
+    PageNumber,
+    Size,
     Standings,
+    Text,
     about,
     bin_series,
     flag_names,
@@ -47,12 +50,12 @@ def fairness(watch: Watch, source: Source) -> dict[str, Any]:
     ledger = source.ledger
     shares, turns = ledger.shares(), ledger.counters["turns"]
     known = shares[np.isfinite(shares) & ~ledger.retired]
-    standing, judged = standings(ledger), ledger.judged_shares()
+    standing, least = standings(ledger), ledger.least_served()
     return {
         **data,
         "unserved": _unserved(source, standing),
         "owed_note": owed_note(standing),
-        "least_share": json_number(np.nanmin(judged)) if np.isfinite(judged).any() else None,
+        "least_share": None if least is None else json_number(shares[least]),
         "jain": json_number(jain_index(turns)),
         "gini": json_number(gini_coefficient(turns)),
         "shares": histogram(known),
@@ -63,7 +66,14 @@ def fairness(watch: Watch, source: Source) -> dict[str, Any]:
 
 
 def clients(
-    watch: Watch, source: Source, *, sort: str, order: str, page: int, size: int, search: str
+    watch: Watch,
+    source: Source,
+    *,
+    sort: Text = "behind",
+    order: Literal["asc", "desc"] = "desc",
+    page: PageNumber = 1,
+    size: Size = 50,
+    search: Text = "",
 ) -> dict[str, Any]:
     """Returns a page of the list of clients.
 
@@ -71,7 +81,7 @@ def clients(
         watch: The watched store.
         source: The run or fleet; None if the store has no run.
         sort: The sort key: "id", or a name of `client_columns`.
-        order: "asc" or "desc".
+        order: Ascending or descending.
         page: The page number, counted from 1.
         size: The number of clients per page.
         search: Only clients whose ids contain this string; all clients if empty.
@@ -79,18 +89,15 @@ def clients(
     columns = client_columns(source.ledger)
     if sort not in ("id", *columns):
         raise SettingError(f"sort must be one of id, {', '.join(columns)}, got {sort!r}")
-    if order not in ("asc", "desc"):
-        raise SettingError(f"order must be asc or desc, got {order!r}")
-    rows = source.search(search, MAX_MATCHES) if search else np.arange(source.ledger.clients)
+    part = search.strip()
+    rows = source.search(part, MAX_MATCHES) if part else np.arange(source.ledger.clients)
     rows = _sorted(rows, None if sort == "id" else columns[sort], order)
     current = page_of(len(rows), page, size)
     return {
         "about": about(watch, source),
         "sort": sort,
         "order": order,
-        "total": len(rows),
-        "page": current.number,
-        "pages": current.pages,
+        **current.to_dict(),
         "size": size,
         "rows": client_rows(source, rows[current.start : current.end], columns),
     }

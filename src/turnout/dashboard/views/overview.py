@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from turnout.counting import pluralize
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.views.common import (
@@ -13,7 +14,6 @@ from turnout.dashboard.views.common import (
     about,
     bin_series,
     certificate,
-    count_of,
     flags,
     json_number,
     json_numbers,
@@ -53,9 +53,7 @@ def overview(watch: Watch, source: Source) -> dict[str, Any]:
     seconds = ledger.round_column("seconds")
     x, (mean, low, high) = bin_series(ledger.round_column("rounds"), seconds)
     seconds = seconds[np.isfinite(seconds)]  # without rounds, turns may be running
-    shares, standing = ledger.shares(), standings(ledger)
-    judged = ledger.judged_shares()
-    least = int(np.nanargmin(judged)) if np.isfinite(judged).any() else None
+    shares, standing, least = ledger.shares(), standings(ledger), ledger.least_served()
     summary = ledger.promise_summary()
     worst = None if summary is None else summary.worst
     sizes = np.diff(ledger.starts)
@@ -130,7 +128,7 @@ def random_baseline(watch: Watch, source: Source) -> dict[str, Any] | None:
     recorded = watch.random_rounds(source)
     if recorded is not None:
         mean, runs = recorded
-        how = f"mean of {count_of(runs, 'run')} with random selection in this store, over the same number of rounds"
+        how = f"mean of {pluralize(runs, 'run')} with random selection in this store, over the same number of rounds"
     else:
         estimated = _sample_random_cohorts(ledger)
         if estimated is None:
@@ -168,7 +166,7 @@ def _open_round(source: Source) -> dict[str, Any] | None:
     return {
         "round": opened.round,
         "elapsed": json_number(opened.elapsed),
-        "deadline": None if opened.deadline is None else json_number(opened.deadline),
+        "deadline": json_number(opened.deadline),
         "target_size": opened.target_size,
         "out": kinds.count(None),
         "back": sum(map(kinds.count, RETURNED)),
@@ -209,9 +207,8 @@ def _warnings(source: Source) -> list[dict[str, Any]]:
             warnings.append({"level": "warning", "text": text, "id": names[0] if len(rows) == 1 else None})
     certified = ledger.certificate()
     if certified is not None and (forfeiting := int((certified.forfeited >= 1).sum())):
-        text = (
-            f"{count_of(forfeiting, 'client')} forfeited turns above the cap: raise max_owed, or lower guaranteed_rate."
-        )
+        forfeited = f"{pluralize(forfeiting, 'client')} forfeited turns above the cap"
+        text = f"{forfeited}: raise max_owed, or lower guaranteed_rate."
         warnings.append({"level": "warning", "text": text, "id": None})
     warnings.extend({"level": "note", "text": text, "id": None} for text in source.notices())
     return warnings

@@ -10,12 +10,13 @@ from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.debts import debt_history
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.views.common import (
+    ClientOrder,
+    PageNumber,
     bin_edges,
     client_page,
     histogram,
     json_number,
     json_numbers,
-    owed,
     owed_note,
     standings,
 )
@@ -26,7 +27,7 @@ from turnout.kernel.arrays import FloatArray, IntArray
 COLUMNS = 160
 
 
-def queues(watch: Watch, source: Source, *, order: str, page: int) -> dict[str, Any]:
+def queues(watch: Watch, source: Source, *, order: ClientOrder = "owed", page: PageNumber = 1) -> dict[str, Any]:
     """Returns the debts of a page of clients by round, a summary of all debts by round, and their distribution now."""
     data, shown = client_page(watch, source, order, page)
     ledger = source.ledger
@@ -48,13 +49,13 @@ def queues(watch: Watch, source: Source, *, order: str, page: int) -> dict[str, 
         "owed": None if debts is None else [json_numbers(column) for column in debts.T],
         "empty_reason": reason,
         "curve": debts_over_time(ledger),
-        "now": histogram(owed(ledger)),
+        "now": histogram(ledger.queues.owed),
         "cap": None if cap is None else json_number(float(cap)),
         "owed_note": owed_note(standings(ledger)),
     }
 
 
-def turns(watch: Watch, source: Source, *, order: str, page: int) -> dict[str, Any]:
+def turns(watch: Watch, source: Source, *, order: ClientOrder = "owed", page: PageNumber = 1) -> dict[str, Any]:
     """Returns the turns and the availability of a page of clients by round (the "pull record" of the paper)."""
     data, shown = client_page(watch, source, order, page)
     counts, available, edges = turns_and_availability(source.ledger, shown)

@@ -11,7 +11,7 @@ from turnout.counting import pluralize
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.columns import ROUND_REASONS, TURN_REASONS
 from turnout.dashboard.sources.ledger import Ledger
-from turnout.dashboard.views.common import about, count_of, json_number, known_count, page_of
+from turnout.dashboard.views.common import PageNumber, RoundNumber, Size, about, json_number, known_count, page_of
 from turnout.dashboard.views.slots import OUT, decision_summary, kind_name, turn_of
 from turnout.dashboard.watch import Watch
 from turnout.errors import ReportError
@@ -29,33 +29,33 @@ EMPTY: dict[str, Any] = {
 }
 
 
-def rounds(watch: Watch, source: Source, *, page: int, size: int) -> dict[str, Any]:
+def rounds(watch: Watch, source: Source, *, page: PageNumber = 1, size: Size = 50) -> dict[str, Any]:
     """Returns a page of the list of rounds, newest first."""
     data: dict[str, Any] = {"about": about(watch, source)}
     total, starts = len(source.ledger), source.ledger.starts
     current = page_of(total, page, size)
     indices = range(total - 1 - current.start, total - 1 - current.end, -1)
     rows = [_round_row(source, index, slice(int(starts[index]), int(starts[index + 1]))) for index in indices]
-    return {**data, "total": total, "page": current.number, "pages": current.pages, "size": size, "rows": rows}
+    return {**data, **current.to_dict(), "size": size, "rows": rows}
 
 
-def round_detail(watch: Watch, source: Source, *, requested: int | None) -> dict[str, Any]:
+def round_detail(watch: Watch, source: Source, *, number: RoundNumber = None) -> dict[str, Any]:
     """Returns a round, by default the newest, with the prediction and the outcome of each chosen client."""
     data: dict[str, Any] = {"about": about(watch, source)}
     ledger, opened = source.ledger, source.open_round()
-    newest = ledger.last_round if opened is None else max(opened[0].round, ledger.last_round)
+    newest = source.newest_round
     data = {**data, "first": ledger.first_after + 1 if newest else None, "last": newest or None}
-    number = newest if requested is None else requested
+    number = newest if number is None else number
     if not newest:
         return {**EMPTY, **data}
     if opened is not None and opened[0].round == number > ledger.last_round:
         return {**_open_round(*opened), **data}
-    found = ledger.find_round(number)
-    if found is None:
+    place = ledger.find_round(number)
+    if place is None:
         suffix = " yet" if source.reading is not None else ""
         first = ledger.first_after + 1
         raise ReportError(f"there is no {ledger.unit} {number}{suffix}: choose one from {first} to {newest}")
-    index, turns = found
+    index, turns = place
     row = _round_row(source, index, turns)
     reasons = source.failures(number) if row["failed"] else {}
     rows = [_turn_row(source, turn, row["bottleneck"], reasons) for turn in range(turns.start, turns.stop)]
@@ -144,7 +144,7 @@ def _summary(row: dict[str, Any]) -> str:
         return decision_summary(row)
     if not row["cohort"]:
         return "No client was chosen in this round."
-    text = f"{count_of(row['cohort'], 'client')} chosen"
+    text = f"{pluralize(row['cohort'], 'client')} chosen"
     text += f" of {row['available_count']:,} available" if row["available_count"] is not None else ""
     text += f": {row['back']} returned"
     text += f", {row['late']} late" if row["late"] else ""

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.run import given_true_times, name_of
+from turnout.dashboard.sources.run import describe_run, given_true_times
 from turnout.dashboard.views.common import about, json_number
 from turnout.dashboard.watch import LISTED_RUNS, Watch
 from turnout.lab.runs.info import RunInfo
@@ -36,18 +36,7 @@ def _row(info: RunInfo) -> dict[str, Any]:
     settings = {**_texts(plan.get("world_settings")), **_texts(plan.get("settings"))}
     if plan.get("concurrency") is not None:
         settings["concurrency"] = str(plan["concurrency"])
-    return {
-        "id": info.id,
-        "name": name_of(info),
-        "policy": str(plan.get("policy", "")),
-        "seed": plan["seed"] if isinstance(plan.get("seed"), int) else None,
-        "world": str(plan.get("world", "")),
-        "settings": settings,
-        "rounds": info.rounds,
-        "clients": info.clients,
-        "finished": info.finished,
-        "true_times": given_true_times(info),
-    }
+    return {**describe_run(info), "settings": settings, "true_times": given_true_times(info)}
 
 
 def _texts(settings: Any) -> dict[str, str]:

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from turnout.counting import pluralize
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.columns import RUNNING
 from turnout.dashboard.sources.ledger import Ledger
-from turnout.dashboard.views.common import bin_edges, count_of, json_number, json_numbers, mean_of
+from turnout.dashboard.views.common import bin_edges, json_number, json_numbers, mean_of
 from turnout.dashboard.watch import Watch
 from turnout.kernel.arrays import FloatArray
 from turnout.live._internals import ARRIVED, FAILED, KINDS, LATE
@@ -112,7 +113,7 @@ def _random_rate(watch: Watch, source: Source, slots: int, rate: float) -> dict[
     if recorded is not None and recorded[0] > 0:
         started, (between, runs) = ledger.round_column("started"), recorded
         times = between * len(started) / float(started[-1])
-        how = f"mean of {count_of(runs, 'run')} with random selection in this store, over the same number of turns"
+        how = f"mean of {pluralize(runs, 'run')} with random selection in this store, over the same number of turns"
     else:
         means, seconds = ledger.mean_seconds(), ledger.round_column("seconds")
         known, ended = means[np.isfinite(means)], seconds[np.isfinite(seconds)]
@@ -143,7 +144,7 @@ def decision_summary(row: dict[str, Any]) -> str:
     turn, seconds = row["turn"], row["seconds"]
     text = f"{turn['id']} was given a turn"
     text += (
-        f", as one of {count_of(row['available_count'], 'idle client')}" if row["available_count"] is not None else ""
+        f", as one of {pluralize(row['available_count'], 'idle client')}" if row["available_count"] is not None else ""
     )
     if turn["outcome"] == OUT:
         return f"{text}. It is running{'' if seconds is None else f' since {seconds:.1f} s'}."

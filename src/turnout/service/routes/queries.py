@@ -9,15 +9,18 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from turnout.service import replies
-from turnout.service.answers import certificate_to_dict, explanation_to_dict, status_to_dict
+from turnout.service.answers import certificate_to_dict, explanation_to_dict
 from turnout.service.events import EVENT_KINDS, stream
+from turnout.service.examples import read_examples
 from turnout.service.routes.routing import FLEET, STREAM, Fleet, Resource, caller_of
 from turnout.web.access import READERS, ROLES
 
 QUERIES = Resource()
+#: The most clients that a list of the status names.
+MAX_NAMED = 1000
 EVENT_SCHEMA = {
     "title": "Event",
-    "description": "The fields of each event; `data` is JSON.",
+    "description": "The fields of each event; `data` is JSON, as `turnout fleet export` writes it.",
     "type": "object",
     "required": ["event", "data"],
     "properties": {
@@ -25,18 +28,7 @@ EVENT_SCHEMA = {
         "event": {"type": "string", "enum": [*EVENT_KINDS, "state", "stale", "unreadable"]},
         "data": {"type": "string"},
     },
-    "examples": [
-        {
-            "id": "2",
-            "event": "closed",
-            "data": '{"round":1,"turns":[{"client":"phone-1","outcome":"arrived","seconds":12.5}]}',
-        },
-        {
-            "id": "2",
-            "event": "state",
-            "data": '{"round":1,"is_open":false,"ready":false,"arrived":0,"target_size":0}',
-        },
-    ],
+    "examples": read_examples()["Event"],
 }
 ClientQuery = Annotated[
     str, Query(min_length=1, max_length=1024, description="The id of the client.", examples=["phone-1"])
@@ -55,7 +47,7 @@ async def list_fleets(request: Request) -> Response:
 @QUERIES.query(FLEET, READERS, replies.FleetState)
 def status(fleet: str, calls: Fleet) -> Response:
     """Shows the state of the fleet, and whether its promise is kept."""
-    return JSONResponse(status_to_dict(fleet, calls.scheduler))
+    return JSONResponse({"fleet": fleet, **calls.scheduler.status().to_dict(MAX_NAMED)})
 
 
 @QUERIES.query(f"{FLEET}/certificate", READERS, replies.CertificatePage)
@@ -115,11 +107,6 @@ async def events(
     id is that of the event before it. A stream ends after ten minutes: open it again with the last id to miss nothing.
     *stale*: the next events are no longer kept. *unreadable*: the file cannot be read.
     """
-    begin = last if last is not None else after
-    if begin is None:
-        begin = await run_in_threadpool(calls.events.newest)
-    else:
-        await run_in_threadpool(calls.events.check, begin)
-    calls.events.check_streams()
+    begin = await run_in_threadpool(calls.events.begin, last if last is not None else after)
     is_ending = request.app.state.ending.is_set
     return StreamingResponse(stream(calls, begin, follow=follow, is_ending=is_ending), media_type=STREAM)
