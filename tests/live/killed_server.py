@@ -14,8 +14,8 @@ import signal
 import sys
 from typing import Any
 
+from live.fleets import state_of, take_snapshot
 from turnout.live import ClientStatus, Scheduler
-from turnout.live._internals import session_of
 from turnout.storage.encoding.packing import pack_snapshot
 
 CLIENTS = 6
@@ -24,7 +24,7 @@ ROUNDS, SNAPSHOT_AFTER = 4, 2
 
 def state_digest(scheduler: Scheduler) -> str:
     """Returns a digest of everything that the scheduler holds in memory."""
-    return hashlib.sha256(pack_snapshot(session_of(scheduler).memory.state())).hexdigest()
+    return hashlib.sha256(pack_snapshot(state_of(scheduler).state())).hexdigest()
 
 
 def play(path: str, policy: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def play_until_open(scheduler: Scheduler, snapshot_after: int | None = None) -> 
         scheduler.report_many(times, losses={client: 1 / seconds for client, seconds in times.items()})
         scheduler.close_round()
         if round_ == snapshot_after:
-            session_of(scheduler).snapshot()
+            take_snapshot(scheduler)
     return scheduler.choose(statuses)
 
 

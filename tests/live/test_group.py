@@ -23,6 +23,7 @@ from live.fleets import (
     packed_without_contexts,
     play_round,
     rows_of,
+    take_snapshot,
 )
 from turnout.errors import InterruptedGroupError, OfferError, ReportError, SettingError, StoreError
 from turnout.live import Reporter, Scheduler, Wait
@@ -186,7 +187,7 @@ def test_abandoning_amending_retiring_and_snapshots_work_in_a_group(open_fleet: 
         scheduler.retire("c")
         for _ in range(60):  # more rounds than between two snapshots
             play_round(scheduler, offered("a", "b"))
-        session_of(scheduler).snapshot()
+        take_snapshot(scheduler)
     assert packed(scheduler) == packed_from_disk(path)
     scheduler.close()
     reopened = open_fleet()

@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from live.fleets import OpenFleet, World, client_rows, exported, packed, packed_from_disk, rows_of, state_of
+from live.fleets import (
+    OpenFleet,
+    World,
+    client_rows,
+    exported,
+    packed,
+    packed_from_disk,
+    rows_of,
+    state_of,
+    take_snapshot,
+)
 from turnout.cli.fleet.recording import read_recording
 from turnout.errors import ReportError, SettingError
 from turnout.kernel.rounds import RoundReport
@@ -111,7 +121,7 @@ def test_no_status_of_a_client_that_trains_is_in_the_file_of_a_fleet_without_rou
         assert (numbers_in(scheduler.path, world, range(1, number + 1)) > 0) == persisted
         with FleetReader(scheduler.path) as reader:
             assert all(np.isnan(flight.context).all() != persisted for flight, _ in reader.in_flight())
-        session_of(scheduler).snapshot()
+        take_snapshot(scheduler)
         assert has_contexts(scheduler.path, "flights") == persisted
         for turn in scheduler.in_flight()[: number % 3]:
             scheduler.report(turn.id, 4.0)
@@ -151,7 +161,7 @@ def test_no_context_of_a_late_client_is_in_a_stored_state(
         cohort = scheduler.choose(world.statuses(number))
         scheduler.report_many(dict.fromkeys(cohort[1:], 9.0))
         scheduler.close_round()  # the first is late
-    session_of(scheduler).snapshot()
+    take_snapshot(scheduler)
     assert has_contexts(scheduler.path) == persisted
     scheduler.forget(next(client for client in scheduler.clients if client not in cohort))
     assert has_contexts(scheduler.path) == persisted

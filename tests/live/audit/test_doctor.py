@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from live.fleets import take_snapshot
 from live.forging import fetch_row, forge_event, forge_snapshot, forge_turn
 from turnout.errors import StateError, StoreError
 from turnout.lab import RunStore
 from turnout.live import ClientStatus, Feature, Features, FleetReader, Reporter, Scheduler
-from turnout.live._internals import session_of
 from turnout.live.audit.doctor.doctor import Finding, examine
-from turnout.live.turns.records import digest_of, pack_offer, unpack_closed, unpack_offer
+from turnout.live.turns.records import digest_of, pack_offer, unpack_offer
+from turnout.live.turns.rounds.records import unpack_closed
 
 Damage = Callable[[sqlite3.Connection], object]
 SETTINGS = {"cohort_size": 3, "guaranteed_rate": 0.1}
@@ -52,7 +53,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("fleet") / "fleet.turnout"
     with Scheduler.open(path, settings=SETTINGS, deadline=30.0) as scheduler:
         play_rounds(scheduler, 18)
-        session_of(scheduler).snapshot()
+        take_snapshot(scheduler)
         play_rounds(scheduler, 6, seed=1)
         chosen = scheduler.choose({f"phone-{n:02}": ClientStatus(1.0, 3.0) for n in range(10)})
         scheduler.report(chosen[0], 7.0)
@@ -96,10 +97,10 @@ def count_a_turn_more(state: dict[str, Any]) -> None:
 def learn_a_late_time_twice(db: sqlite3.Connection) -> None:
     """Changes the newest close event: it learns the times that the one before it learned."""
     events = db.execute("SELECT seq, data FROM events WHERE kind = 'close' ORDER BY seq DESC").fetchall()
-    late = next(closed for _, data in events[1:] if len((closed := unpack_closed(data, None)[0]).late_rows))
+    late = next(closed for _, data in events[1:] if (closed := unpack_closed(data, None)[0]).late.turns)
 
     def repeat(_: dict[str, Any], arrays: dict[str, Any]) -> None:
-        arrays.update(late_rounds=late.late_rounds, late_rows=late.late_rows, late_seconds=late.late_seconds)
+        arrays.update(late.late.to_arrays())
 
     forge_event(db, events[0][0], repeat)
 
@@ -241,23 +242,28 @@ def play_rounds_and_die(path: Path) -> None:
             {"clients", "rounds"},
             "row 3 has the id 'x'",
         ),
+        (
+            lambda db: db.execute("UPDATE clients SET id = 'phone-00' WHERE row = 3"),
+            {"clients"},
+            "1 client has the id of another one",
+        ),
         (lambda db: db.execute("DELETE FROM clients WHERE row = 9"), {"clients"}, "has 9 ids, but 10 clients joined"),
         (lambda db: db.execute("UPDATE turns SET seconds = 1 WHERE round = 5"), {"turns", "rounds"}, "in round 5"),
         (lambda db: db.execute("DELETE FROM turns WHERE round = 5"), {"rounds"}, "0 have turns in it"),
         (
             lambda db: db.execute("DELETE FROM turns WHERE round = 25"),
             {"open round"},
-            "is not the clients that have turns",
+            "are not those that have turns in it",
         ),
         (
             lambda db: forge_turn(db, "kind = 'arrived' AND round < 24", "seconds = 1.5"),
             {"rounds"},
-            "its turn is recorded as arrived after 1.5 s",
+            "but is recorded as arrived after 1.5 s",
         ),
         (
             lambda db: forge_turn(db, "kind = 'arrived' AND round < 24 AND loss IS NOT NULL", "loss = NULL"),
             {"rounds"},
-            "its turn is recorded with loss None",
+            "but is recorded with loss None",
         ),
         (
             lambda db: db.execute("UPDATE turns SET loss = 9 WHERE round = 5 AND kind = 'arrived'"),
@@ -267,7 +273,7 @@ def play_rounds_and_die(path: Path) -> None:
         (
             lambda db: forge_turn(db, "kind = 'failed'", "kind = 'arrived', seconds = 3.0"),
             {"rounds", "books"},
-            "was closed as failed",
+            "ended as failed",
         ),
         (
             lambda db: forge_turn(db, "folded IS NOT NULL", "late_seconds = 77.0"),
@@ -365,7 +371,7 @@ def test_books_that_do_not_balance_are_found(tmp_path: Path, rows: list[int], cl
     path = tmp_path / "fleet.turnout"
     with Scheduler.open(path, settings=SETTINGS, deadline=30.0) as scheduler:
         play_rounds(scheduler, 5)
-        session_of(scheduler).snapshot()
+        take_snapshot(scheduler)
 
     def owe_less(state: dict[str, Any]) -> None:
         state["policy.queues.balance"][rows] -= 1000
@@ -386,7 +392,7 @@ def test_availability_that_a_large_fleet_dropped_with_a_snapshot_is_no_damage(
         monkeypatch.setattr(f"turnout.live.{module}.KEEP_AVAILABILITY_UP_TO", 9)
     with Scheduler.open(path, settings=SETTINGS, deadline=30.0) as scheduler:
         play_rounds(scheduler, 5)
-        session_of(scheduler).snapshot()
+        take_snapshot(scheduler)
         play_rounds(scheduler, 2)
     assert problems(path) == {}
     assert findings_by_part(path)["availability"].message == (

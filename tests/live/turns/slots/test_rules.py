@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.check_ins import Clock, simulated_clock
-from live.fleets import amendments_of, named, packed, packed_from_disk
+from live.fleets import amendments_of, named, packed, packed_from_disk, state_of, summary_round
 from turnout import GivenTurn, InfeasiblePromise, Scheduler, SettingError, Wait
-from turnout.live._internals import examine, session_of
+from turnout.live._internals import examine
+from turnout.live.reporter import Outcome
+from turnout.live.serving.session import open_session
 from turnout.live.serving.slots import SlotServer
 from turnout.live.turns.slots.state import SlotFleet
 
@@ -112,7 +115,7 @@ def test_turns_end_while_a_window_gathers(tmp_path: Path, clock: Clock) -> None:
         scheduler.fill(["a"])
         scheduler.report(1, 3.0)
         assert "1 device is waiting" in wait_of(scheduler.check_in("a")).why  # its turn has ended with this call
-        assert session_of(scheduler).memory.state()["flights.decisions"].tolist() == []
+        assert state_of(scheduler).state()["flights.decisions"].tolist() == []
         assert packed(scheduler) == packed_from_disk(scheduler.path)
         assert clock.now == 0
 
@@ -205,7 +208,7 @@ def test_a_rest_outlasts_snapshots_and_retention(tmp_path: Path, clock: Clock) -
             for turn in scheduler.fill([f"other-{row}"]):
                 scheduler.report(turn.id, 3.0)
         scheduler.compact()
-        assert session_of(scheduler).journal.summary().round > 1
+        assert summary_round(scheduler) > 1
     clock.now += 7199.0
     with open_fleet(path) as scheduler:
         assert scheduler.fill(["a"]) == []
@@ -303,7 +306,7 @@ def test_a_forgotten_client_leaves_no_time_of_its_last_turn(tmp_path: Path, cloc
             scheduler.report(turn, 3.0)
         scheduler.fill([])
         scheduler.forget("a")
-        given = session_of(scheduler).memory.state()["given"].tolist()
+        given = state_of(scheduler).state()["given"].tolist()
         assert [value == value for value in given] == [client == "b" for client in scheduler.clients]
         assert packed(scheduler) == packed_from_disk(path)
         assert clock.now == 0
@@ -371,19 +374,19 @@ def test_settings_of_the_rules_are_checked(tmp_path: Path) -> None:
 
 
 def test_clients_that_rest_do_not_ask_for_turns(tmp_path: Path, clock: Clock) -> None:
-    with open_fleet(tmp_path / "fleet.turnout", rest_seconds=100.0) as scheduler:
-        first = scheduler.check_in("a")
-        assert isinstance(first, GivenTurn)
-        scheduler.check_in("b")
+    options = {"settings": SETTINGS, "concurrency": 2, "status_ttl": 60.0, "rest_seconds": 100.0}
+    path = tmp_path / "fleet.turnout"
+    with closing(open_session(path, None, options, takeover=False, accept_older=False)) as session:
+        server = SlotServer(session)
+        for client in ("a", "b"):
+            assert isinstance(server.check_in(client, None), GivenTurn)
         for client in ("c", "d", "e"):
-            wait_of(scheduler.check_in(client))
+            wait_of(server.check_in(client, None))
         clock.now += 4.0
-        scheduler.report(first.id, 4.0)
-        assert "rests for" in wait_of(scheduler.check_in("a")).why
-        assert len(training(scheduler)) == 2
-        server, slot_fleet = scheduler._server, session_of(scheduler).fleet
-        assert isinstance(server, SlotServer)
-        assert isinstance(slot_fleet, SlotFleet)
-        pace = server.check_ins.pace(slot_fleet)
+        session.record([Outcome("a", 4.0)])
+        assert "rests for" in wait_of(server.check_in("a", None)).why
+        assert len(server.in_flight()) == 2
+        assert isinstance(session.fleet, SlotFleet)
+        pace = server.check_ins.pace(session.fleet)
         assert pace is not None
         assert (pace.mean_turn, pace.clients) == (4.0, 4)  # two train and two wait; "a" rests

@@ -37,8 +37,7 @@ def explain_client(
         row: The row of the client.
         number: The number of the round.
     """
-    newest = state.fleet.round if state.opened is None else state.opened.round
-    unit = settings.unit
+    newest, unit = state.newest_round, settings.unit
     if not newest:
         begun = "no round was opened" if settings.has_rounds else "no turn was given"
         raise ReportError(f"there is no {unit} {number} to explain: {begun} yet")
