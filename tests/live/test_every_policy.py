@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
 import sqlite3
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -18,8 +15,7 @@ import pytest
 
 from live.fleets import OpenFleet, explain_round, named, offered, packed, packed_from_disk, state_of, take_snapshot
 from live.forging import forge_snapshot
-from live.killed_server import play_until_open, state_digest
-from live.serving import TORTURE
+from live.serving import TORTURE, killed_after
 from turnout import POLICIES, RBCSF
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.rounds import RoundOffer
@@ -191,16 +187,6 @@ def play_without_marked(scheduler: Scheduler, rounds: int) -> None:
         chosen = scheduler.choose(offered(*(client for client in named(CLIENTS) if client != MARKED)))
         scheduler.report_many(dict.fromkeys(chosen, 2.0))
         scheduler.close_round()
-
-
-@pytest.fixture(scope="module")
-def killed_server() -> Iterator[Any]:
-    """A process that plays rounds in children that kill themselves."""
-    command = [sys.executable, str(Path(__file__).with_name("killed_server.py"))]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        yield server
-        assert server.stdin is not None
-        server.stdin.close()
 
 
 def problems(path: Path) -> list[str]:
@@ -445,23 +431,15 @@ def test_the_duration_of_a_round_remains_after_forgetting_the_client_that_ended_
 
 @pytest.mark.parametrize(("policy", "settings"), LIVE_POLICIES)
 def test_a_killed_scheduler_is_reopened_with_the_state_it_had(
-    killed_server: Any, folder: Path, policy: str, settings: dict[str, Any]
+    folder: Path, policy: str, settings: dict[str, Any]
 ) -> None:
     path = folder / "fleet.turnout"
-    killed_server.stdin.write(json.dumps({"path": str(path), "policy": policy, "settings": settings}) + "\n")
-    killed_server.stdin.flush()
-    answer = json.loads(killed_server.stdout.readline())
-    assert answer["signal"] == signal.SIGKILL
+    options: dict[str, Any] = {"policy": policy, "settings": settings, "deadline": 10.0, "allow_infeasible": True}
+    _, (cohort, state) = killed_after(lambda: play_until_open(Scheduler.open(path, **options), snapshot_after=2))
     assert int(stored_snapshot(path)["round"]) == 2, "the state is restored from a snapshot and later events"
-    with (
-        Scheduler.open(path) as scheduler,
-        Scheduler.open(
-            folder / "other", policy=policy, settings=settings, deadline=10.0, allow_infeasible=True
-        ) as uninterrupted,
-    ):
-        assert play_until_open(uninterrupted) == answer["cohort"]
-        assert scheduler.choose({}) == answer["cohort"]
-        assert state_digest(scheduler) == answer["digest"] == state_digest(uninterrupted)
+    with Scheduler.open(path) as scheduler, Scheduler.open(folder / "other", **options) as uninterrupted:
+        assert play_until_open(uninterrupted) == (cohort, state)
+        assert (scheduler.choose({}), packed(scheduler).hex()) == (cohort, state)
         play_on(scheduler)
         play_on(uninterrupted)
         for round_ in range(5, 8):
@@ -469,6 +447,20 @@ def test_a_killed_scheduler_is_reopened_with_the_state_it_had(
                 turn.id for turn in uninterrupted.history(round=round_)
             ]
     assert problems(path) == []
+
+
+def play_until_open(scheduler: Scheduler, snapshot_after: int | None = None) -> tuple[list[str], str]:
+    """Plays four rounds, with a snapshot after one of them, and opens the next; returns its cohort and the state."""
+    statuses = {f"c{row}": ClientStatus(1.0 + row / 7, 2.0) for row in range(CLIENTS)}
+    for round_ in range(1, 5):
+        chosen = scheduler.choose(statuses)
+        scheduler.report_failure(chosen[0], "battery")
+        times = {client: 1.0 + int(client[1:]) for client in chosen[1:]}
+        scheduler.report_many(times, losses={client: 1 / seconds for client, seconds in times.items()})
+        scheduler.close_round()
+        if round_ == snapshot_after:
+            take_snapshot(scheduler)
+    return scheduler.choose(statuses), packed(scheduler).hex()
 
 
 def play_on(scheduler: Scheduler) -> None:

@@ -18,6 +18,7 @@ import pytest
 
 from live.fleets import take_snapshot
 from live.forging import fetch_row, forge_event, forge_snapshot, forge_turn
+from live.serving import killed_after
 from turnout.errors import StateError, StoreError
 from turnout.lab import RunStore
 from turnout.live import ClientStatus, Feature, Features, FleetReader, Reporter, Scheduler
@@ -188,32 +189,23 @@ def test_a_file_in_use_is_intact_and_its_writer_is_named(path: Path) -> None:
 
 
 def test_a_killed_writer_is_named_and_the_file_is_intact(path: Path) -> None:
-    child = os.fork()
-    if child == 0:
-        play_rounds_and_die(path)
-    assert os.waitpid(child, 0)[1] == 9
+    killed_after(lambda: continue_rounds(path))
     assert problems(path) == {}
     assert "was killed or crashed" in findings_by_part(path)["writer"].message
 
 
+def continue_rounds(path: Path) -> None:
+    scheduler = Scheduler.open(path)
+    scheduler.close_round()
+    play_rounds(scheduler, 2)
+
+
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="only /proc shows who holds a lock")
 def test_an_ended_writer_is_not_taken_for_a_holder_if_its_number_is_in_use_again(path: Path) -> None:
-    child = os.fork()
-    if child == 0:
-        play_rounds_and_die(path)
-    assert os.waitpid(child, 0)[1] == 9
+    child, _ = killed_after(lambda: continue_rounds(path))
     lock = path.with_name(f"{path.name}.lock")
     lock.write_bytes(lock.read_bytes().replace(f"process {child} ".encode(), f"process {os.getpid()} ".encode()))
     assert "was killed or crashed" in findings_by_part(path)["writer"].message
-
-
-def play_rounds_and_die(path: Path) -> None:
-    try:
-        scheduler = Scheduler.open(path)
-        scheduler.close_round()
-        play_rounds(scheduler, 2)
-    finally:
-        os.kill(os.getpid(), 9)
 
 
 @pytest.mark.parametrize(

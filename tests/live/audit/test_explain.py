@@ -288,15 +288,6 @@ def test_other_policies_are_explained_without_an_objective(open_fleet: OpenFleet
     assert "random did not weigh seconds against turns owed" in explanation.sentence
 
 
-def test_a_reader_explains_like_the_scheduler(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
-    scheduler.choose({"a": ClientStatus(1.0, 2.0), "b": ClientStatus(1.0, 3.0), "c": ClientStatus(0.5, 1.0)})
-    with FleetReader(scheduler.path) as reader:
-        assert [reader.explain(client) for client in "abc"] == [scheduler.explain(client) for client in "abc"]
-        with pytest.raises(ReportError, match="there is no client 'z' in"):
-            reader.explain("z")
-
-
 def test_offers_are_kept_small(open_fleet: OpenFleet, folder: Path) -> None:
     """A context takes 17 bytes (two floats, and one byte for the cold start), and a round 3 kB more."""
     scheduler, clients = open_fleet(settings={"cohort_size": 10}), 1000

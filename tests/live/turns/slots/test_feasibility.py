@@ -100,21 +100,6 @@ def test_the_longest_deadline_of_a_large_fleet_follows_from_the_mean_time(
     assert exact != estimated
 
 
-def test_the_longest_deadline_is_the_same_in_large_and_small_fleets_if_all_turns_take_equally_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with open_fleet(tmp_path / "fleet.turnout", "1/20") as scheduler:
-        for _ in range(4):
-            for turn in scheduler.fill(offered(*named(4))):
-                scheduler.report(turn.id, 3.0)
-        scheduler.fill([])
-        fleet = state_of(scheduler).fleet
-        assert isinstance(fleet, SlotFleet)
-        assert feasibility.longest_deadline(fleet) == pytest.approx(30.0)
-        monkeypatch.setattr(feasibility, "LARGE_FLEET", 3)
-        assert feasibility.longest_deadline(fleet) == pytest.approx(30.0)
-
-
 def test_a_deadline_beyond_the_time_in_which_a_client_earns_a_turn_is_noticed(tmp_path: Path) -> None:
     with open_fleet(tmp_path / "fleet.turnout", "2/25", deadline=1000.0) as scheduler:
         assert not [notice for notice in scheduler.status().notices if "earns one turn" in notice]

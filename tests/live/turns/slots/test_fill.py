@@ -22,7 +22,7 @@ from live.fleets import (
     summary_round,
     take_snapshot,
 )
-from turnout.errors import InfeasiblePromise, OfferError, ReportError, SettingError
+from turnout.errors import OfferError, ReportError, SettingError
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.live import Feature, Features, Reporter, Scheduler, certify
 from turnout.live._internals import examine
@@ -52,37 +52,6 @@ def test_every_free_slot_is_filled_and_nobody_has_two_turns(folder: Path) -> Non
         assert len({turn.client for turn in under_way}) == 3
         assert [turn.kind for turn in scheduler.history(turns[1].client)][:1] == ["arrived"]
         assert packed(scheduler) == packed_from_disk(scheduler.path)
-
-
-def test_a_fleet_that_is_opened_again_goes_on_where_it_stopped(folder: Path) -> None:
-    rng = random.Random(4)
-    path = folder / "fleet.turnout"
-    twin = open_slots(folder / "twin.turnout")
-    scheduler = open_slots(path)
-    for step in range(40):
-        there = [client for client in named(10) if rng.random() < 0.7]
-        given, same = scheduler.fill(offered(*there)), twin.fill(offered(*there))
-        assert given == same
-        for turn in scheduler.in_flight():
-            if rng.random() < 0.4:
-                seconds = 1.0 + int(turn.client[1:]) + rng.random()
-                if rng.random() < 0.1:
-                    scheduler.report_failure(turn.id, "lost")
-                    twin.report_failure(turn.id, "lost")
-                else:
-                    scheduler.report(turn.id, seconds)
-                    twin.report(turn.id, seconds)
-        if step % 7 == 0:
-            scheduler.close()
-            scheduler = open_slots(path)
-        assert scheduler.in_flight() == twin.in_flight()
-    assert packed(scheduler) == packed_from_disk(path)
-    assert packed_without_times(scheduler) == packed_without_times(twin)
-    certificate = scheduler.certificate()
-    assert certificate.status == "kept"
-    assert scheduler.round > 40
-    twin.close()
-    scheduler.close()
 
 
 @pytest.mark.parametrize("paid", ["chosen", "contributed"])
@@ -177,14 +146,6 @@ def test_statuses_that_are_refused_change_nothing(folder: Path) -> None:
         assert packed(scheduler) == before == packed_from_disk(scheduler.path)
         assert "new" not in scheduler.clients
         assert scheduler.fill(offered(*named(8)))
-
-
-def test_a_rate_that_is_too_large_for_the_fleet_is_refused(folder: Path) -> None:
-    with (
-        open_slots(folder / "fleet.turnout", settings={"guaranteed_rate": 0.2}) as scheduler,
-        pytest.raises(InfeasiblePromise),
-    ):
-        scheduler.fill(offered(*named(9)))
 
 
 def play(scheduler: Scheduler, steps: int, seed: int = 1, clients: int = 8) -> None:

@@ -72,16 +72,6 @@ def test_a_window_ends_after_its_time(tmp_path: Path, clock: Clock) -> None:
         assert wait_of(scheduler.check_in("c")).seconds == 20.0
 
 
-def test_a_window_without_a_goal_ends_by_its_time_alone(tmp_path: Path, clock: Clock) -> None:
-    with open_fleet(tmp_path / "fleet.turnout", window_seconds=20.0) as scheduler:
-        for client in named(9):
-            wait = wait_of(scheduler.check_in(client))
-        assert wait == Wait(20.0, "check-ins are gathered for 20 s more: 9 devices are waiting")
-        clock.now += 20.0
-        scheduler.check_in("c0")
-        assert scheduler.round == 2
-
-
 def test_a_device_that_waited_for_a_whole_window_is_given_a_slot_as_soon_as_one_is_free(
     tmp_path: Path, clock: Clock
 ) -> None:
@@ -110,24 +100,6 @@ def test_devices_that_cannot_be_given_a_turn_do_not_end_a_window(tmp_path: Path,
         assert clock.now == 0
 
 
-def test_turns_end_while_a_window_gathers(tmp_path: Path, clock: Clock) -> None:
-    with open_fleet(tmp_path / "fleet.turnout", window_goal=3, window_seconds=20.0) as scheduler:
-        scheduler.fill(["a"])
-        scheduler.report(1, 3.0)
-        assert "1 device is waiting" in wait_of(scheduler.check_in("a")).why  # its turn has ended with this call
-        assert state_of(scheduler).state()["flights.decisions"].tolist() == []
-        assert packed(scheduler) == packed_from_disk(scheduler.path)
-        assert clock.now == 0
-
-
-def test_fill_does_not_wait_for_a_window(tmp_path: Path, clock: Clock) -> None:
-    with open_fleet(tmp_path / "fleet.turnout", window_goal=4, window_seconds=20.0) as scheduler:
-        scheduler.check_in("a")
-        assert [turn.client for turn in scheduler.fill([])] == ["a"]
-        assert [turn.client for turn in scheduler.fill(["b"])] == ["b"]
-        assert clock.now == 0
-
-
 # The minimum
 
 
@@ -141,21 +113,6 @@ def test_no_turn_is_given_while_too_few_clients_are_there(tmp_path: Path, clock:
         assert scheduler.round == 0
         assert isinstance(scheduler.check_in("c"), Wait | GivenTurn)
         assert scheduler.round == 2
-        assert clock.now == 0
-
-
-def test_the_minimum_is_a_condition_of_every_turn(tmp_path: Path, clock: Clock) -> None:
-    with open_fleet(tmp_path / "fleet.turnout", min_available=3) as scheduler:
-        assert len(scheduler.fill(["a", "b", "c"])) == 2
-        for turn in scheduler.in_flight():
-            scheduler.report(turn.id, 3.0)
-        assert scheduler.fill(["a", "b"]) == []
-        promised = scheduler.certificate().promised.tolist()
-        assert scheduler.fill(["a", "b"]) == []
-        assert scheduler.certificate().promised.tolist() == promised  # without a decision, nobody earns
-        assert len(scheduler.fill(["a", "b", "c"])) == 2
-        scheduler.report(3, 3.0)
-        assert len(scheduler.fill(["a", "b", "c"])) == 1  # one that is training counts
         assert clock.now == 0
 
 
@@ -215,32 +172,6 @@ def test_a_rest_outlasts_snapshots_and_retention(tmp_path: Path, clock: Clock) -
         clock.now += 1.0
         assert [turn.client for turn in scheduler.fill(["a"])] == ["a"]
     assert all(finding.ok is not False for finding in examine(path)), examine(path)
-
-
-def test_a_client_that_rests_earns_only_while_it_trains(tmp_path: Path, clock: Clock) -> None:
-    with open_fleet(tmp_path / "fleet.turnout", concurrency=1, rest_seconds=100.0) as scheduler:
-        scheduler.fill(["a"])
-        scheduler.report(1, 3.0)
-        for turn in range(2, 6):
-            clock.now += 10.0
-            scheduler.check_in("a")
-            (given,) = scheduler.fill(["a", f"b{turn}"])
-            assert given.client == f"b{turn}"
-            scheduler.report(turn, 3.0)
-        assert scheduler.certificate().promised[0] == pytest.approx(1 / 20)  # its own turn
-        clock.now += 60.0  # its rest is over
-        (given,) = scheduler.fill(["a", "c"])
-        assert scheduler.certificate().promised[0] == pytest.approx(2 / 20)
-
-
-def test_with_the_accrual_always_a_client_earns_while_it_rests(tmp_path: Path, clock: Clock) -> None:
-    settings = {**SETTINGS, "accrual": "always"}
-    with open_fleet(tmp_path / "fleet.turnout", concurrency=1, rest_seconds=100.0, settings=settings) as scheduler:
-        scheduler.fill(["a"])
-        scheduler.report(1, 3.0)
-        scheduler.fill(["a", "b"])
-        assert scheduler.certificate().promised[0] == pytest.approx(2 / 20)
-        assert clock.now == 0
 
 
 def test_the_reason_of_a_rest_is_explained_by_the_settings_of_that_time(tmp_path: Path, clock: Clock) -> None:
