@@ -17,7 +17,7 @@ from turnout.kernel.arrays import IntArray
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.randomness import round_rng
 from turnout.live import Amendment, ClientStatus, Features, FleetReader, Scheduler
-from turnout.live._internals import session_of
+from turnout.live._internals import examine, session_of
 from turnout.live.journal.replay import FleetState, load_before
 from turnout.policies.explain.explanation import Explanation
 from turnout.storage.encoding.packing import pack_snapshot
@@ -144,6 +144,11 @@ def rows_of(path: Path, query: str) -> list[tuple[Any, ...]]:
     """Returns the rows of a query."""
     with closing(sqlite3.connect(path)) as db:
         return db.execute(query).fetchall()
+
+
+def problems(path: Path) -> list[str]:
+    """Returns what the doctor finds wrong in a file."""
+    return [f"{finding.part}: {finding.message}" for finding in examine(path) if finding.ok is False]
 
 
 def changed_clock(seconds: float) -> type[datetime]:

@@ -13,7 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from live.fleets import OpenFleet, explain_round, named, offered, packed, packed_from_disk, state_of, take_snapshot
+from live.fleets import (
+    OpenFleet,
+    explain_round,
+    named,
+    offered,
+    packed,
+    packed_from_disk,
+    problems,
+    state_of,
+    take_snapshot,
+)
 from live.forging import forge_snapshot
 from live.serving import TORTURE, killed_after
 from turnout import POLICIES, RBCSF
@@ -21,7 +31,6 @@ from turnout.errors import SettingError, StoreError
 from turnout.kernel.rounds import RoundOffer
 from turnout.live import ClientStatus, Scheduler
 from turnout.live.audit.certify import certify
-from turnout.live.audit.doctor.doctor import examine
 from turnout.live.audit.verify import differences
 from turnout.policies import WRAPPERS, make_policy
 from turnout.policies.explain.explanation import explain_choice
@@ -187,10 +196,6 @@ def play_without_marked(scheduler: Scheduler, rounds: int) -> None:
         chosen = scheduler.choose(offered(*(client for client in named(CLIENTS) if client != MARKED)))
         scheduler.report_many(dict.fromkeys(chosen, 2.0))
         scheduler.close_round()
-
-
-def problems(path: Path) -> list[str]:
-    return [f"{finding.part}: {finding.message}" for finding in examine(path) if finding.ok is False]
 
 
 def state_numbers(state: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:

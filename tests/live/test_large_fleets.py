@@ -12,10 +12,20 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from live.fleets import OpenFleet, client_rows, named, packed, packed_from_disk, play_round, state_of, take_snapshot
+from live.fleets import (
+    OpenFleet,
+    client_rows,
+    named,
+    packed,
+    packed_from_disk,
+    play_round,
+    problems,
+    state_of,
+    take_snapshot,
+)
 from turnout.errors import OfferError, StateError, TurnoutError
 from turnout.live import FleetReader, FleetStatus, Scheduler
-from turnout.live._internals import examine, forget_in_steps
+from turnout.live._internals import forget_in_steps
 from turnout.live.identifiers import check_client_id, check_client_ids
 from turnout.live.journal import changes, journal, redaction
 from turnout.live.turns.rounds.state import RoundFleet
@@ -43,11 +53,6 @@ ODD_IDS = [
 def few_at_once(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(journal, "IDS_AT_ONCE", count)
     monkeypatch.setattr(changes, "JOINED_AT_ONCE", count)
-
-
-def problems(path: Path) -> list[str]:
-    """Returns what the doctor finds."""
-    return [str(finding) for finding in examine(path) if finding.ok is False]
 
 
 def execute(path: Path, *statement: Any) -> list[Any]:

@@ -20,13 +20,13 @@ from live.fleets import (
     packed,
     packed_from_disk,
     play_round,
+    problems,
     rows_of,
     state_of,
     turns_in,
 )
 from turnout.errors import ReportError
 from turnout.live import Reporter
-from turnout.live.audit.doctor.doctor import examine
 
 
 def test_losses_are_passed_to_the_policy_when_the_round_is_closed(open_fleet: OpenFleet, folder: Path) -> None:
@@ -163,5 +163,5 @@ def test_losses_are_exported_and_those_of_a_forgotten_client_leave_the_file(
     assert in_an_array not in after
     assert [event["losses"] for event in exported(scheduler) if event["kind"] == "round"] == [[None, None]] * 2
     assert rows_of(folder / "fleet.turnout", "SELECT loss FROM turns") == [(None,)] * 4
-    assert all(finding.ok is not False for finding in examine(folder / "fleet.turnout"))
+    assert problems(folder / "fleet.turnout") == []
     assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")

@@ -16,6 +16,7 @@ from live.fleets import (
     exported,
     packed,
     packed_from_disk,
+    problems,
     rows_of,
     state_of,
     take_snapshot,
@@ -106,7 +107,7 @@ def test_selections_are_the_same_and_no_status_is_in_the_file(open_fleet: OpenFl
     assert numbers_in(private.path, world, range(1, 17)) == 0
     private.report(private.history()[0].id, 5.0)
     private.close_round()
-    assert [finding.message for finding in examine(private.path) if finding.ok is False] == []
+    assert problems(private.path) == []
 
 
 @pytest.mark.parametrize("persisted", [False, True])
@@ -145,7 +146,7 @@ def test_after_a_restart_turns_under_way_count_but_teach_nothing(open_fleet: Ope
             restarted.report(turn.id, 4.0)
         restarted.fill({})
         assert learned(restarted) != known
-    assert [finding.message for finding in examine(scheduler.path) if finding.ok is False] == []
+    assert problems(scheduler.path) == []
 
 
 @pytest.mark.parametrize("persisted", [False, True])

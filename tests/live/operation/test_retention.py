@@ -25,13 +25,14 @@ from live.fleets import (
     packed,
     packed_from_disk,
     play_round,
+    problems,
     rows_of,
     take_snapshot,
 )
 from live.serving import Server
 from turnout.errors import ReportError, SettingError, StoreError
 from turnout.live import FleetReader, Scheduler, certify
-from turnout.live._internals import FleetTotals, StaleError, examine, journal_of, read_totals
+from turnout.live._internals import FleetTotals, StaleError, journal_of, read_totals
 from turnout.live._internals import verify as verifier
 from turnout.live.journal import summary as summary_module
 from turnout.live.journal.journal import Journal
@@ -72,10 +73,6 @@ def read_summary(path: Path) -> None:
         reader.summary()
         totals_of(reader)
         reader.replay_start()
-
-
-def problems(path: Path) -> list[str]:
-    return [f"{finding.part}: {finding.message}" for finding in examine(path) if finding.ok is False]
 
 
 def certificate_of(path: Path) -> dict[str, list[Any]]:

@@ -18,6 +18,7 @@ from live.fleets import (
     packed_from_disk,
     packed_without_contexts,
     packed_without_times,
+    problems,
     state_of,
     summary_round,
     take_snapshot,
@@ -25,7 +26,6 @@ from live.fleets import (
 from turnout.errors import OfferError, ReportError, SettingError
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.live import Feature, Features, Reporter, Scheduler, certify
-from turnout.live._internals import examine
 from turnout.live._internals import verify as verifier
 
 SETTINGS: dict[str, Any] = {"guaranteed_rate": "1/20", "tolerance": 1.0}
@@ -167,7 +167,7 @@ def test_retention_changes_neither_turns_nor_state(folder: Path, monkeypatch: py
     assert packed_without_times(dropping) == packed_without_times(keeping)
     dropping.compact()
     assert packed(dropping) == packed_from_disk(dropping.path)
-    assert all(finding.ok is not False for finding in examine(dropping.path)), examine(dropping.path)
+    assert problems(dropping.path) == []
     content = certify(dropping.path, folder / "proof.json", folder / "proof.jsonl")
     assert "summary" in content
     assert dropping.certificate().turns.tolist() == keeping.certificate().turns.tolist()
@@ -197,7 +197,7 @@ def test_a_turn_under_way_is_kept_as_long_as_it_lasts(folder: Path, monkeypatch:
         assert (ended.id, ended.kind, ended.seconds) == (long.client, "arrived", 90.0)
         assert (scheduler.certificate().turns[client_rows(scheduler, [long.client])] >= turns).all()
         assert packed(scheduler) == packed_from_disk(scheduler.path)
-        assert all(finding.ok is not False for finding in examine(scheduler.path)), examine(scheduler.path)
+        assert problems(scheduler.path) == []
 
 
 def test_a_forgotten_client_leaves_no_trace_and_cannot_be_training(folder: Path) -> None:
@@ -213,7 +213,7 @@ def test_a_forgotten_client_leaves_no_trace_and_cannot_be_training(folder: Path)
         assert idle not in scheduler.clients
         assert idle.encode() + b'"' not in scheduler.path.read_bytes()
         assert packed(scheduler) == packed_from_disk(scheduler.path)
-        assert all(finding.ok is not False for finding in examine(scheduler.path)), examine(scheduler.path)
+        assert problems(scheduler.path) == []
         certify(scheduler.path, folder / "proof.json", folder / "proof.jsonl")
         scheduler.retire(training[0].client)
         scheduler.report(training[0].id, 3.0)
@@ -407,7 +407,7 @@ def test_every_policy_that_fills_slots_continues_after_a_restart(folder: Path, p
         assert scheduler.round > given
         if state_of(scheduler).fleet.certificate() is not None:
             certify(path, folder / "proof.json", folder / "proof.jsonl")
-    assert all(finding.ok is not False for finding in examine(path)), examine(path)
+    assert problems(path) == []
 
 
 def training_of(scheduler: Scheduler) -> set[str]:
@@ -433,7 +433,7 @@ def test_every_policy_goes_on_after_a_restart_that_lost_the_statuses_of_turns_un
         assert [scheduler.history(round=number)[0].kind for number in under_way] == ["arrived"] * len(under_way)
         assert packed_without_contexts(scheduler) == packed_from_disk(path)
         play(scheduler, 3)
-    assert [finding.message for finding in examine(path) if finding.ok is False] == []
+    assert problems(path) == []
 
 
 def test_statuses_that_are_not_persisted_change_no_turn(folder: Path) -> None:
@@ -501,4 +501,4 @@ def test_turns_under_way_when_the_features_are_amended_count_but_teach_no_times(
         np.testing.assert_allclose(model.coefficients, learned.coefficients)
         in_memory = packed if persist_statuses else packed_without_contexts
         assert in_memory(scheduler) == packed_from_disk(scheduler.path)
-    assert all(finding.ok is not False for finding in examine(scheduler.path))
+    assert problems(scheduler.path) == []
