@@ -387,7 +387,7 @@ def test_replies_are_counted_as_by_the_scheduler(folder: Path) -> None:
     source, ledger = fleet_ledger(path)
     with closing(source), FleetReader(path) as scheduler:
         for name in ("arrived", "lost"):
-            np.testing.assert_array_equal(ledger.history.counters()[name], scheduler.state().state()[f"numbers.{name}"])
+            np.testing.assert_array_equal(getattr(ledger.history, name), scheduler.state().state()[f"numbers.{name}"])
 
 
 def test_predictions_of_a_fleet_equal_those_of_the_scheduler(folder: Path) -> None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy.typing as npt
 
 from turnout.errors import OfferError, ReportError, SettingError, StateError, TurnoutError
 from turnout.kernel.arrays import MAX_CLIENTS, FloatArray, IntArray, as_count, as_rows, refuse_where
 from turnout.kernel.certificate import Certificate
-from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.kernel.slots.turns import TurnStart
+
+if TYPE_CHECKING:  # policies without prices need no cohort problem
+    from turnout.kernel.cohort_problem import CohortProblem
 
 
 class SelectionPolicy(ABC):

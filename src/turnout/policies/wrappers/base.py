@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,11 +13,13 @@ import numpy.typing as npt
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import BoolArray
 from turnout.kernel.certificate import Certificate
-from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.kernel.slots.turns import TurnStart
 from turnout.policies.base import SelectionPolicy, prefixed, replaced, subset
 from turnout.policies.signatures import setting_names
+
+if TYPE_CHECKING:
+    from turnout.kernel.cohort_problem import CohortProblem
 
 
 class Wrapper(SelectionPolicy):
