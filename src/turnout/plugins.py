@@ -58,6 +58,36 @@ class Kind(Generic[T]):
     register: str = ""
 
 
+class LazyTable(Mapping[str, T]):
+    """What is built in, by name; a module is imported when something in it is first looked up.
+
+    Args:
+        package: The package of the modules.
+        modules: The names of what each module has, with the names of their classes.
+    """
+
+    def __init__(self, package: str, modules: Mapping[str, Mapping[str, str]]) -> None:
+        self._homes = {
+            name: (f"{package}.{module}", attribute)
+            for module, names in modules.items()
+            for name, attribute in names.items()
+        }
+
+    def __getitem__(self, name: str) -> T:
+        module, attribute = self._homes[name]
+        value: T = getattr(importlib.import_module(module), attribute)
+        return value
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._homes
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._homes)
+
+    def __len__(self) -> int:
+        return len(self._homes)
+
+
 class Registry(Generic[T]):
     """Everything of one kind that has a name."""
 

@@ -10,6 +10,15 @@ import pytest
 from live.fleets import LIVE, OpenFleet
 from live.serving import Server, running_server
 from turnout.live import Scheduler
+from turnout.storage.files import database
+
+
+@pytest.fixture(scope="module", autouse=True)
+def unsynced() -> Iterator[None]:
+    """Flushes no commit to disk in this process: what a killed process has written is in the page cache anyway."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "_sync_every_commit", lambda db: db.execute("PRAGMA synchronous = OFF"))
+        yield
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,8 +16,8 @@ import pytest
 from turnout.kernel.arrays import IntArray
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.randomness import round_rng
-from turnout.live import Amendment, ClientStatus, FleetReader, Scheduler
-from turnout.live._internals import session_of
+from turnout.live import Amendment, ClientStatus, Features, FleetReader, Scheduler
+from turnout.live._internals import examine, session_of
 from turnout.live.journal.replay import FleetState, load_before
 from turnout.policies.explain.explanation import Explanation
 from turnout.storage.encoding.packing import pack_snapshot
@@ -50,6 +51,27 @@ def state_of(fleet: Scheduler | FleetReader) -> FleetState:
     return fleet.state() if isinstance(fleet, FleetReader) else session_of(fleet).memory
 
 
+def row_of(scheduler: Scheduler, client: str) -> int:
+    """Returns the row of a client."""
+    return session_of(scheduler).row(client)
+
+
+def features_of(scheduler: Scheduler) -> Features:
+    """Returns the features of a fleet, as its scheduler has them."""
+    return session_of(scheduler).features
+
+
+def take_snapshot(scheduler: Scheduler) -> None:
+    """Writes a snapshot, as a scheduler does every 50 rounds."""
+    session_of(scheduler).snapshot()
+
+
+def summary_round(scheduler: Scheduler) -> int:
+    """Returns the last round that is no longer kept."""
+    with FleetReader(scheduler.path) as reader:
+        return reader.summary().round
+
+
 def packed(fleet: Scheduler | FleetReader) -> bytes:
     """Returns the state as bytes, for comparisons."""
     return pack_snapshot(state_of(fleet).state())
@@ -57,12 +79,12 @@ def packed(fleet: Scheduler | FleetReader) -> bytes:
 
 def packed_without_times(scheduler: Scheduler) -> bytes:
     """Returns the same without when turns were given, which differs if the same is played twice."""
-    return pack_snapshot({key: value for key, value in session_of(scheduler).memory.state().items() if key != "given"})
+    return pack_snapshot({key: value for key, value in state_of(scheduler).state().items() if key != "given"})
 
 
 def packed_without_contexts(scheduler: Scheduler) -> bytes:
     """Returns the same without the contexts of clients that train or are late, for fleets that persist no statuses."""
-    return pack_snapshot(session_of(scheduler).memory.state(with_contexts=False))
+    return pack_snapshot(state_of(scheduler).state(with_contexts=False))
 
 
 def packed_from_disk(path: Path) -> bytes:
@@ -85,12 +107,12 @@ def amendments_of(scheduler: Scheduler) -> list[Amendment]:
 
 def client_rows(scheduler: Scheduler, ids: Sequence[str]) -> IntArray:
     """Returns the rows of clients."""
-    return np.array([session_of(scheduler).row(client) for client in ids])
+    return np.array([row_of(scheduler, client) for client in ids])
 
 
 def reliability_of(scheduler: Scheduler, client: str) -> float:
     """Returns the estimated probability that a client reports in time."""
-    return float(session_of(scheduler).fleet.history.reliability[session_of(scheduler).row(client)])
+    return float(state_of(scheduler).fleet.history.reliability[row_of(scheduler, client)])
 
 
 def play_round(scheduler: Scheduler, statuses: Any, seconds: Mapping[str, float] | float = 1.0) -> list[str]:
@@ -105,10 +127,10 @@ def play_round(scheduler: Scheduler, statuses: Any, seconds: Mapping[str, float]
 def explain_round(scheduler: Scheduler, number: int) -> list[Explanation]:
     """Explains all clients of a round; the state before it is computed once, because no explanation changes it."""
     before = cache(
-        lambda: load_before(session_of(scheduler).journal, scheduler.settings, session_of(scheduler).features, number)
+        lambda: load_before(session_of(scheduler).journal, scheduler.settings, features_of(scheduler), number)
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("turnout.live.explain.load_before", lambda *_: before())
+        patch.setattr("turnout.live.operation.explain.load_before", lambda *_: before())
         return [scheduler.explain(client, number) for client in scheduler.clients]
 
 
@@ -122,6 +144,22 @@ def rows_of(path: Path, query: str) -> list[tuple[Any, ...]]:
     """Returns the rows of a query."""
     with closing(sqlite3.connect(path)) as db:
         return db.execute(query).fetchall()
+
+
+def problems(path: Path) -> list[str]:
+    """Returns what the doctor finds wrong in a file."""
+    return [f"{finding.part}: {finding.message}" for finding in examine(path) if finding.ok is False]
+
+
+def changed_clock(seconds: float) -> type[datetime]:
+    """Returns a class whose wall clock is ahead by so many seconds, to replace `turnout.live.clock.datetime`."""
+
+    class ChangedClock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+            return (datetime.now(UTC) + timedelta(seconds=seconds)).astimezone(tz)
+
+    return ChangedClock
 
 
 class World:

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from killing import Writes
+from live.fleets import take_snapshot
 from syncs import arm_sync, count_syncs
 from turnout.live import ClientStatus, Scheduler
-from turnout.live._internals import session_of
 
 SETTINGS: dict[str, Any] = {
     "settings": {"cohort_size": 4, "guaranteed_rate": "1/9"},
@@ -108,7 +108,7 @@ def _prepare(scheduler: Scheduler, round_: int) -> None:
         else:
             scheduler.forget(client)
     if round_ % 7 == 3:
-        session_of(scheduler).snapshot()
+        take_snapshot(scheduler)
     if round_ % 8 == 1:  # a selection that will be abandoned
         scheduler.choose({ABANDONED_CLIENT: ClientStatus(1.0, 1.0)})
 

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,23 @@ BEFORE, AFTER = 8, 11  # the scripted rounds with every kind of change
 #: between two transactions: there a change that was not committed as a whole is found.
 PARTS = 10
 EACH_PART = [0, *(pytest.param(part, marks=pytest.mark.thorough) for part in range(1, PARTS))]
+
+
+def killed_after(action: Callable[[], Any]) -> tuple[int, Any]:
+    """Runs an action in a forked child, which then kills itself; returns its number and the result, sent as JSON."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(writer, json.dumps(action()).encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            os._exit(1)
+    os.close(writer)
+    with os.fdopen(reader) as pipe:
+        result = pipe.read()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    return child, json.loads(result)
 
 
 class Server:

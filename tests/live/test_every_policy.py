@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import signal
 import sqlite3
 import struct
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,18 +13,25 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from live.fleets import OpenFleet, explain_round, named, offered, packed, packed_from_disk
-from live.killed_server import play_until_open, state_digest
-from live.serving import TORTURE
+from live.fleets import (
+    OpenFleet,
+    explain_round,
+    named,
+    offered,
+    packed,
+    packed_from_disk,
+    problems,
+    state_of,
+    take_snapshot,
+)
+from live.forging import forge_snapshot
+from live.serving import TORTURE, killed_after
 from turnout import POLICIES, RBCSF
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.rounds import RoundOffer
 from turnout.live import ClientStatus, Scheduler
-from turnout.live._internals import session_of
 from turnout.live.audit.certify import certify
-from turnout.live.audit.doctor.doctor import examine
 from turnout.live.audit.verify import differences
-from turnout.live.clock import now
 from turnout.policies import WRAPPERS, make_policy
 from turnout.policies.explain.explanation import explain_choice
 from turnout.policies.registry import setting_names
@@ -92,7 +96,6 @@ INSIDE = {
     "quota": "rbcsf",
     "warm-up": "fedcs",
 }
-LOSS_POLICIES = ("oort", "power-of-choice", "active-fl", "tifl")
 
 
 def own_settings(name: str) -> dict[str, Any]:
@@ -195,20 +198,6 @@ def play_without_marked(scheduler: Scheduler, rounds: int) -> None:
         scheduler.close_round()
 
 
-@pytest.fixture(scope="module")
-def killed_server() -> Iterator[Any]:
-    """A process that plays rounds in children that kill themselves."""
-    command = [sys.executable, str(Path(__file__).with_name("killed_server.py"))]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
-        yield server
-        assert server.stdin is not None
-        server.stdin.close()
-
-
-def problems(path: Path) -> list[str]:
-    return [f"{finding.part}: {finding.message}" for finding in examine(path) if finding.ok is False]
-
-
 def state_numbers(state: dict[str, Any]) -> dict[str, np.ndarray[Any, Any]]:
     """Returns every number of a state, by key."""
     return {
@@ -277,14 +266,6 @@ def test_wrappers_that_need_a_cohort_size_are_refused_around_fedcs(open_fleet: O
 # Capabilities that are delegated through wrappers
 
 
-def test_the_doctor_finds_no_problem_in_a_guarantee_around_random(open_fleet: OpenFleet, folder: Path) -> None:
-    scheduler = open_fleet(policy="with-guarantee", settings={"policy": "random", "settings": {"cohort_size": 2}})
-    scheduler.register(named(CLIENTS))
-    play(scheduler, 8)
-    assert int(scheduler.certificate().turns.sum()) > 0
-    assert problems(folder / "fleet.turnout") == []
-
-
 def test_forgetting_a_client_resets_its_change_detector(open_fleet: OpenFleet) -> None:
     settings = {"cohort_size": 2, "change_threshold": 8.0, "guaranteed_rate": "1/6"}
     scheduler = open_fleet(policy="rbcsf", settings=settings)
@@ -293,16 +274,16 @@ def test_forgetting_a_client_resets_its_change_detector(open_fleet: OpenFleet) -
         scheduler.choose({MARKED: MARKS.status})
         scheduler.report(MARKED, seconds)
         scheduler.close_round()
-    assert session_of(scheduler).memory.state()["policy.changes.sums"][:, 1].any()
+    assert state_of(scheduler).state()["policy.changes.sums"][:, 1].any()
     scheduler.forget(MARKED)
-    assert not session_of(scheduler).memory.state()["policy.changes.sums"][:, 1].any()
+    assert not state_of(scheduler).state()["policy.changes.sums"][:, 1].any()
 
 
 def test_the_debt_cap_of_a_wrapped_policy_follows_its_own_speed_weight(open_fleet: OpenFleet) -> None:
     inner = {"cohort_size": 2, "speed_weight": 200.0}
     scheduler = open_fleet(policy="cool-down", settings={"policy": "rbcsf", "settings": inner}, deadline=None)
     scheduler.register(named(CLIENTS))
-    debts = session_of(scheduler).fleet.policy.debts
+    debts = state_of(scheduler).fleet.policy.debts
     assert debts is not None
     assert debts.max_owed == 12_010
 
@@ -339,13 +320,12 @@ def test_the_doctor_finds_no_problem_and_a_changed_state_is_one(
     scheduler, path = open_fleet(policy=policy, settings=settings), folder / "fleet.turnout"
     scheduler.register(named(CLIENTS))
     play(scheduler, 2)
-    session_of(scheduler).snapshot()
+    take_snapshot(scheduler)
     play(scheduler, 2)
     assert problems(path) == []
-    state = session_of(scheduler).memory.state()
-    state["numbers.arrived"] = state["numbers.arrived"] + 1
-    with session_of(scheduler).journal.writing() as changes:
-        changes.put_snapshot(session_of(scheduler).journal.last_event(), state, now())
+    scheduler.close()
+    with closing(sqlite3.connect(path)) as db, db:
+        forge_snapshot(db, lambda state: state.update({"numbers.arrived": state["numbers.arrived"] + 1}))
     assert {problem.split(":")[0] for problem in problems(path)} == {"state", "books"}
 
 
@@ -376,8 +356,8 @@ def test_a_guarantee_is_certified_and_anything_else_is_refused(
     scheduler.register(named(CLIENTS))
     play(scheduler, 6)
     certificate, record = folder / "certificate.json", folder / "record.jsonl"
-    assert (session_of(scheduler).certificate() is not None) == has_guarantee(policy, settings)
-    if not (session_of(scheduler).certificate() is not None):
+    assert (state_of(scheduler).fleet.certificate() is not None) == has_guarantee(policy, settings)
+    if not has_guarantee(policy, settings):
         with pytest.raises(SettingError, match="guarantees nothing"):
             certify(scheduler.path, certificate, record)
         assert not certificate.exists()
@@ -402,10 +382,10 @@ def test_forgetting_removes_every_reported_value_from_the_state_and_the_files(
 ) -> None:
     scheduler, path = open_fleet(policy=policy, settings=settings), folder / "fleet.turnout"
     play_marked(scheduler, 6)
-    session_of(scheduler).snapshot()
+    take_snapshot(scheduler)
     assert stored_marks(path, MARKS) == list(MARKS.values())
     scheduler.forget(MARKED)
-    assert keys_with(session_of(scheduler).memory.state(), MARKS) == []
+    assert keys_with(state_of(scheduler).state(), MARKS) == []
     assert keys_with(stored_snapshot(path), MARKS) == []
     assert stored_marks(path, MARKS) == []
     assert packed(scheduler) == packed_from_disk(path)
@@ -433,7 +413,7 @@ def test_the_state_after_forgetting_does_not_depend_on_what_the_client_reported(
         play_marked(scheduler, 5, Marks(*(factor * value for value in MARKS)))
         cohorts.append([turn.id for round_ in range(1, 8) for turn in scheduler.history(round=round_)])
         scheduler.forget(MARKED)
-        states.append(state_numbers(session_of(scheduler).memory.state()))
+        states.append(state_numbers(state_of(scheduler).state()))
     assert cohorts[0] == cohorts[1]
     assert states[0].keys() == states[1].keys()
     means = MEANS_OVER_CLIENTS.get(settings.get("policy", policy), ())
@@ -454,41 +434,17 @@ def test_the_duration_of_a_round_remains_after_forgetting_the_client_that_ended_
     assert (cut_off.kind, cut_off.seconds) == ("cut_off", MARKS.seconds)
 
 
-@pytest.mark.parametrize("policy", LOSS_POLICIES)
-def test_policies_that_learn_losses_forget_them(open_fleet: OpenFleet, folder: Path, policy: str) -> None:
-    scheduler, path = open_fleet(policy=policy, settings=own_settings(policy)), folder / "fleet.turnout"
-    for _ in range(2):
-        chosen = scheduler.choose(offered("a", "b"))
-        assert sorted(chosen) == ["a", "b"]
-        scheduler.report_many({"a": 1.0, "b": 2.0}, losses={"a": 0.5, "b": MARKS.loss})
-        scheduler.close_round()
-    assert keys_with(session_of(scheduler).memory.state(), MARKS), "the policy learned the loss"
-    assert MARKS.loss in stored_marks(path, MARKS)
-    scheduler.forget("b")
-    assert keys_with(session_of(scheduler).memory.state(), MARKS) == []
-    assert keys_with(stored_snapshot(path), MARKS) == []
-    assert stored_marks(path, MARKS) == []
-
-
 @pytest.mark.parametrize(("policy", "settings"), LIVE_POLICIES)
 def test_a_killed_scheduler_is_reopened_with_the_state_it_had(
-    killed_server: Any, folder: Path, policy: str, settings: dict[str, Any]
+    folder: Path, policy: str, settings: dict[str, Any]
 ) -> None:
     path = folder / "fleet.turnout"
-    killed_server.stdin.write(json.dumps({"path": str(path), "policy": policy, "settings": settings}) + "\n")
-    killed_server.stdin.flush()
-    answer = json.loads(killed_server.stdout.readline())
-    assert answer["signal"] == signal.SIGKILL
+    options: dict[str, Any] = {"policy": policy, "settings": settings, "deadline": 10.0, "allow_infeasible": True}
+    _, (cohort, state) = killed_after(lambda: play_until_open(Scheduler.open(path, **options), snapshot_after=2))
     assert int(stored_snapshot(path)["round"]) == 2, "the state is restored from a snapshot and later events"
-    with (
-        Scheduler.open(path) as scheduler,
-        Scheduler.open(
-            folder / "other", policy=policy, settings=settings, deadline=10.0, allow_infeasible=True
-        ) as uninterrupted,
-    ):
-        assert play_until_open(uninterrupted) == answer["cohort"]
-        assert scheduler.choose({}) == answer["cohort"]
-        assert state_digest(scheduler) == answer["digest"] == state_digest(uninterrupted)
+    with Scheduler.open(path) as scheduler, Scheduler.open(folder / "other", **options) as uninterrupted:
+        assert play_until_open(uninterrupted) == (cohort, state)
+        assert (scheduler.choose({}), packed(scheduler).hex()) == (cohort, state)
         play_on(scheduler)
         play_on(uninterrupted)
         for round_ in range(5, 8):
@@ -496,6 +452,20 @@ def test_a_killed_scheduler_is_reopened_with_the_state_it_had(
                 turn.id for turn in uninterrupted.history(round=round_)
             ]
     assert problems(path) == []
+
+
+def play_until_open(scheduler: Scheduler, snapshot_after: int | None = None) -> tuple[list[str], str]:
+    """Plays four rounds, with a snapshot after one of them, and opens the next; returns its cohort and the state."""
+    statuses = {f"c{row}": ClientStatus(1.0 + row / 7, 2.0) for row in range(CLIENTS)}
+    for round_ in range(1, 5):
+        chosen = scheduler.choose(statuses)
+        scheduler.report_failure(chosen[0], "battery")
+        times = {client: 1.0 + int(client[1:]) for client in chosen[1:]}
+        scheduler.report_many(times, losses={client: 1 / seconds for client, seconds in times.items()})
+        scheduler.close_round()
+        if round_ == snapshot_after:
+            take_snapshot(scheduler)
+    return scheduler.choose(statuses), packed(scheduler).hex()
 
 
 def play_on(scheduler: Scheduler) -> None:

@@ -9,23 +9,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from live.fleets import OpenFleet, World, client_rows, fresh_model, named, offered, packed, packed_from_disk, play_round
+from live.fleets import (
+    OpenFleet,
+    World,
+    client_rows,
+    fresh_model,
+    named,
+    offered,
+    packed,
+    packed_from_disk,
+    play_round,
+    state_of,
+)
 from turnout.live import ClientStatus, FleetReader, Scheduler
-from turnout.live._internals import session_of
 from turnout.policies.fair_pace import FairPace
 
 PROMISE = {"cohort_size": 2, "guaranteed_rate": 0.2}
 
 
 def policy_of(scheduler: Scheduler) -> FairPace:
-    policy = session_of(scheduler).fleet.policy
+    policy = state_of(scheduler).fleet.policy
     assert isinstance(policy, FairPace)
     return policy
-
-
-def without_sync(scheduler: Scheduler) -> Scheduler:
-    session_of(scheduler).journal._file.connection.execute("PRAGMA synchronous = OFF")
-    return scheduler
 
 
 def test_the_defaults_of_a_live_fleet(open_fleet: OpenFleet) -> None:
@@ -43,7 +48,7 @@ def test_the_defaults_of_a_live_fleet(open_fleet: OpenFleet) -> None:
 
 def test_one_cold_start_excludes_nobody(open_fleet: OpenFleet) -> None:
     """Five equal clients, one of which takes 5 s in its first turn; the server measures nothing else about them."""
-    scheduler = without_sync(open_fleet(settings=PROMISE))
+    scheduler = open_fleet(settings=PROMISE)
     clients, worst = named(5), 0.0
     for _ in range(60):
         chosen = scheduler.choose(clients)
@@ -62,7 +67,7 @@ def test_one_cold_start_excludes_nobody(open_fleet: OpenFleet) -> None:
 
 @pytest.mark.parametrize("change", [50.0, 0.02])
 def test_a_device_that_changes_its_speed_stays_within_the_tolerance(open_fleet: OpenFleet, change: float) -> None:
-    scheduler, world, worst = without_sync(open_fleet(settings=PROMISE, deadline=3600.0)), World(8), 0.0
+    scheduler, world, worst = open_fleet(settings=PROMISE, deadline=3600.0), World(8), 0.0
     for round_ in range(1, 71):
         statuses = world.statuses(round_)
         cohort = scheduler.choose(statuses)
@@ -146,7 +151,7 @@ def test_an_urgent_client_is_explained_by_its_urgency(open_fleet: OpenFleet) -> 
 
 
 def test_the_numbers_of_an_explanation_are_those_of_the_selection(open_fleet: OpenFleet) -> None:
-    scheduler, world = without_sync(open_fleet(settings=PROMISE, deadline=3600.0)), World(8)
+    scheduler, world = open_fleet(settings=PROMISE, deadline=3600.0), World(8)
     for round_ in range(1, 16):
         statuses = world.statuses(round_)
         play_round(scheduler, statuses, {c: world.seconds(round_, c, statuses[c]) for c in world.clients})
@@ -196,7 +201,7 @@ def test_late_times_are_learned_and_their_turns_are_not_paid(open_fleet: OpenFle
     scheduler.report("a", 2.0)
     scheduler.close_round()
     assert scheduler.certificate().turns.tolist() == [1, 0]
-    model = session_of(scheduler).memory.fleet.model
+    model = state_of(scheduler).fleet.model
     assert model is not None
     censored = model.predict([[1.0, 1.0, 10.0]], [1])[0]
     assert scheduler.report("b", 40.0)
@@ -209,7 +214,7 @@ def test_late_times_are_learned_and_their_turns_are_not_paid(open_fleet: OpenFle
 
 def test_over_selection_serves_clients_that_are_cut_off_often(open_fleet: OpenFleet) -> None:
     """Only the first two of three updates count, so a slow client is paid only in its better rounds."""
-    scheduler, worst = without_sync(open_fleet(settings={**PROMISE, "guaranteed_rate": 0.15}, overcommit=1.5)), 0.0
+    scheduler, worst = open_fleet(settings={**PROMISE, "guaranteed_rate": 0.15}, overcommit=1.5), 0.0
     for round_ in range(1, 61):
         rng = random.Random(round_)
         seconds = {client: (5.0 + row) * rng.uniform(0.4, 1.6) for row, client in enumerate(named(6))}
@@ -239,7 +244,7 @@ def test_a_client_that_is_always_cut_off_breaks_the_promise_and_the_notice_says_
 
 def test_a_fleet_with_churn_failures_and_late_reports_keeps_its_promise(open_fleet: OpenFleet, folder: Path) -> None:
     """Every 8 rounds a client joins and another leaves; 80 % are available, 10 % of the turns fail or are late."""
-    scheduler = without_sync(open_fleet(settings={"cohort_size": 4, "guaranteed_rate": 0.15}, deadline=30.0))
+    scheduler = open_fleet(settings={"cohort_size": 4, "guaranteed_rate": 0.15}, deadline=30.0)
     world, worst = World(24), 0.0
     present = named(12)
     for round_ in range(1, 97):
@@ -273,17 +278,6 @@ def test_a_fleet_with_churn_failures_and_late_reports_keeps_its_promise(open_fle
     assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
 
 
-def test_a_new_client_starts_without_debt_and_is_served_soon(open_fleet: OpenFleet) -> None:
-    scheduler = without_sync(open_fleet(settings={"cohort_size": 2, "guaranteed_rate": 0.2}))
-    for _ in range(40):
-        play_round(scheduler, offered(*named(4)))
-    scheduler.register(["new"])
-    assert scheduler.certificate().behind[-1] == 0.0
-    selected = [play_round(scheduler, offered(*named(4), "new")) for _ in range(12)]
-    assert sum("new" in cohort for cohort in selected) >= 0.2 * 12 - 1
-    assert scheduler.certificate().status == "kept"
-
-
 def test_forgetting_a_client_removes_its_times_from_the_regression_of_the_fleet(
     open_fleet: OpenFleet, folder: Path
 ) -> None:
@@ -292,7 +286,7 @@ def test_forgetting_a_client_removes_its_times_from_the_regression_of_the_fleet(
     for _ in range(5):
         play_round(scheduler, status, {"a": 3.0, "b": 6.0, "c": 9.9})
     scheduler.forget("c")
-    model = session_of(scheduler).memory.fleet.model
+    model = state_of(scheduler).fleet.model
     assert model is not None
     expected = fresh_model(3)
     for round_ in range(5):

@@ -26,6 +26,7 @@ from live import restless_server
 from live.fleets import (
     OpenFleet,
     World,
+    changed_clock,
     client_rows,
     named,
     offered,
@@ -33,13 +34,14 @@ from live.fleets import (
     packed_from_disk,
     play_round,
     rows_of,
+    state_of,
+    take_snapshot,
     turns_in,
 )
 from live.serving import AFTER, BEFORE, EACH_PART, TORTURE, Server, read_everything
 from turnout.errors import InfeasiblePromise, OfferError, ReportError, StoreError
 from turnout.live import ClientStatus, FleetReader, Reporter, Scheduler
 from turnout.live._internals import session_of
-from turnout.storage.files.acknowledged import lock_path
 from waiting import wait_until
 
 HERE = Path(__file__).parent
@@ -219,7 +221,7 @@ def test_the_order_of_reports_does_not_change_the_state(open_fleet: OpenFleet) -
         for scheduler in (in_order, shuffled)[seed > 0 :]:
             _play_three_rounds_with_late_clients(scheduler, random.Random(seed) if scheduler is shuffled else None)
         assert packed(shuffled) == packed(in_order)
-        assert session_of(shuffled).memory.state()["awaited.rows"].tolist() == []
+        assert state_of(shuffled).state()["awaited.rows"].tolist() == []
 
 
 def _play_three_rounds_with_late_clients(scheduler: Scheduler, rng: random.Random | None) -> None:
@@ -249,7 +251,7 @@ def test_a_late_report_after_its_window_is_refused(open_fleet: OpenFleet) -> Non
         play_round(scheduler, {})
     assert scheduler.report("b", 20.0, round=1)
     play_round(scheduler, {})
-    assert session_of(scheduler).memory.state()["awaited.rows"].tolist() == []
+    assert state_of(scheduler).state()["awaited.rows"].tolist() == []
     scheduler.choose(offered("a"))
     scheduler.close_round()
     for _ in range(3):
@@ -415,7 +417,6 @@ def test_clients_that_return_after_many_rounds_get_their_share_but_not_all_turns
 ) -> None:
     """Clients accrue nothing while they are unavailable, and new clients start without debt."""
     scheduler = open_fleet(policy=policy, settings={"cohort_size": 2, "guaranteed_rate": 0.15, **weight})
-    session_of(scheduler).journal._file.connection.execute("PRAGMA synchronous = OFF")
     everyone = named(10)
     absent, present = everyone[:5], everyone[5:]
     seconds = {client: 1.0 + row % 4 for row, client in enumerate(everyone)}
@@ -460,80 +461,27 @@ def test_an_infeasible_guarantee_is_refused_before_the_first_round(open_fleet: O
     assert len(open_fleet("other", settings=settings).choose(offered(*named(8)))) == 2
 
 
-def test_a_client_that_is_available_less_often_than_guaranteed_is_noticed(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(settings={"cohort_size": 2, "guaranteed_rate": 0.3, "accrual": "always"})
-    for round_ in range(20):
-        assert scheduler.status().notices == []
-        play_round(scheduler, offered("a", "b", *(["seldom"] if round_ % 4 == 0 else [])))
-    assert len(scheduler.status().notices) == 1
-    assert "seldom were available in fewer rounds than they are guaranteed" in scheduler.status().notices[0]
-    assert "seldom were available" in str(scheduler.status())
-    scheduler.retire("seldom")
-    assert scheduler.status().notices == []
-
-
 # clock steps
 
-CLOCK = r"""
-#define _GNU_SOURCE
-#include <sys/syscall.h>
-#include <stdlib.h>
-#include <time.h>
-#include <unistd.h>
-int clock_gettime(clockid_t which, struct timespec *now) {
-    int code = syscall(SYS_clock_gettime, which, now);
-    if (which == CLOCK_REALTIME && access(getenv("FORWARD"), F_OK) == 0) now->tv_sec += 86400;
-    if (which == CLOCK_REALTIME && access(getenv("BACKWARD"), F_OK) == 0) now->tv_sec -= 86400;
-    return code;
-}
-"""
-UNDER_A_STEPPING_CLOCK = """
-import json, os, sys, time
-from pathlib import Path
-from turnout.live import ClientStatus, Scheduler
-scheduler = Scheduler.open(sys.argv[1], settings={"cohort_size": 3}, deadline=43200.0, allow_infeasible=True)
-scheduler.choose({client: ClientStatus(1.0, 1.0) for client in "abc"})
-measured = []
-for step, client in (("", "a"), ("FORWARD", "b"), ("BACKWARD", "c")):
-    if step:
-        Path(os.environ[step]).touch()
-    measured.append([time.time(), scheduler.open_round.elapsed, scheduler.ready])
-    scheduler.report(client)
-    if step:
-        Path(os.environ[step]).unlink()
-print(json.dumps([measured, scheduler.close_round().report.exchange_times.tolist()]))
-scheduler.close()
-"""
 
-
-def test_steps_of_the_wall_clock_do_not_change_measured_times(folder: Path) -> None:
+def test_steps_of_the_wall_clock_do_not_change_measured_times(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The wall clock of the process jumps by a day, forwards and backwards."""
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None or sys.platform != "linux":
-        pytest.skip("replacing the clock needs Linux and a C compiler")
-    (folder / "clock.c").write_text(CLOCK)
-    clock = folder / "clock.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", str(clock), str(folder / "clock.c")], check=True)
-    steps = {"FORWARD": str(folder / "forward"), "BACKWARD": str(folder / "backward"), "LD_PRELOAD": str(clock)}
-    done = subprocess.run(
-        [sys.executable, "-c", UNDER_A_STEPPING_CLOCK, str(folder / "fleet.turnout")],
-        env={**os.environ, **steps},
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    ((now, *_), (tomorrow, *_), (yesterday, *_)), times = (output := json.loads(done.stdout))
-    assert tomorrow - now > 43200
-    assert now - yesterday > 43200
-    assert all(elapsed < 43200 and not ready for _, elapsed, ready in output[0])
-    assert all(0 < seconds < 43200 for seconds in times)
+    scheduler = open_fleet(settings={"cohort_size": 3}, deadline=43200.0)
+    for days, client in zip((0, 1, -1), scheduler.choose(offered("a", "b", "c")), strict=True):
+        monkeypatch.setattr("turnout.live.clock.datetime", changed_clock(days * 86400.0))
+        assert scheduler.status().elapsed < 43200
+        assert not scheduler.ready
+        scheduler.report(client)
+    assert all(0 < seconds < 43200 for seconds in scheduler.close_round().report.exchange_times)
 
 
 def test_steps_of_the_wall_clock_between_two_processes_do_not_matter(open_fleet: OpenFleet, folder: Path) -> None:
     """The monotonic clock is the same for all processes until the machine is restarted."""
     scheduler = open_fleet(deadline=3600.0)
     scheduler.choose(offered("a", "b"))
-    opened = session_of(scheduler).memory.opened
+    opened = scheduler.open_round
     assert opened is not None
     scheduler.close()
     for wall in ("2020-01-01T00:00:00.000+00:00", "2999-01-01T00:00:00.000+00:00"):
@@ -553,7 +501,8 @@ def test_steps_of_the_wall_clock_between_two_processes_do_not_matter(open_fleet:
 def _rewrite_open_round(path: Path, **changes: str) -> None:
     from dataclasses import replace
 
-    from turnout.live.turns.records import digest_of, pack_open, unpack_open
+    from turnout.live.turns.records import digest_of
+    from turnout.live.turns.rounds.records import pack_open, unpack_open
 
     db = sqlite3.connect(path)
     (data,) = db.execute("SELECT data FROM open_round").fetchone()
@@ -569,7 +518,7 @@ def _rewrite_open_round(path: Path, **changes: str) -> None:
 @contextmanager
 def full_disk(scheduler: Scheduler, *, spare: int = 0) -> Iterator[None]:
     """Limits the file to its current size plus `spare` pages."""
-    db = session_of(scheduler).journal._file.connection
+    db = session_of(scheduler).journal.file.connection
     (pages,) = db.execute("PRAGMA page_count").fetchone()
     db.execute(f"PRAGMA max_page_count = {pages + spare}")
     try:
@@ -598,7 +547,7 @@ def test_changes_on_a_full_disk_are_refused_as_a_whole_and_can_be_repeated(open_
         lambda fleet: fleet.report_failure(clients[0], "a long reason " * 1000),
         lambda fleet: fleet.report_many(dict.fromkeys(clients[1:50], 2.0)),
         lambda fleet: fleet.close_round(),
-        lambda fleet: session_of(fleet).snapshot(),
+        lambda fleet: take_snapshot(fleet),
         lambda fleet: fleet.report_many(dict.fromkeys(clients[50:], 20.0), round=1),
         lambda fleet: fleet.choose(offered(*clients)),
     ]
@@ -782,45 +731,6 @@ def test_changes_that_sqlite_does_not_detect_are_refused(folder: Path, statement
         Scheduler.open(path)
 
 
-def test_flipped_bytes_in_the_log_of_a_killed_process_are_refused_or_harmless(folder: Path, server: Server) -> None:
-    """SQLite itself would silently ignore all commits after the damage."""
-    path = folder / "fleet.turnout"
-    server.play(path, 2)
-    server.play(path, 6, die_at=100)
-    assert server.killed
-    file, log = path.read_bytes(), (folder / "fleet.turnout-wal").read_bytes()
-    acknowledged = lock_path(path).read_bytes()
-    assert len(log) > 50_000
-
-    def open_copy(name: str, log: bytes) -> bytes:
-        (folder / name).write_bytes(file)
-        (folder / f"{name}-wal").write_bytes(log)
-        lock_path(folder / name).write_bytes(acknowledged)
-        with Scheduler.open(folder / name) as scheduler:
-            return packed(scheduler)
-
-    expected, rng, refused = open_copy("intact", log), random.Random(1), 0
-    for number in range(24):
-        offset = rng.randrange(len(log)) if number else 5
-        damaged = bytearray(log)
-        damaged[offset] ^= 1 << rng.randrange(8)
-        try:
-            assert open_copy(str(number), bytes(damaged)) == expected, f"byte {offset}"
-        except StoreError:
-            refused += 1
-    assert refused > 12
-
-
-def test_a_missing_file_whose_log_exists_is_not_created_again(folder: Path, open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
-    play_round(scheduler, offered("a", "b"))
-    shutil.copy(folder / "fleet.turnout-wal", folder / "other.turnout-wal")
-    with pytest.raises(
-        StoreError, match=r"other.turnout does not exist, but its log .*other.turnout-wal does: restore the database"
-    ):
-        Scheduler.open(folder / "other.turnout")
-
-
 # two schedulers on one file
 
 
@@ -877,19 +787,6 @@ def test_a_second_scheduler_is_refused_unless_it_takes_over(folder: Path, open_f
     assert open_fleet().round == 2
 
 
-def test_a_second_scheduler_in_one_process_is_refused_unless_it_takes_over(open_fleet: OpenFleet, folder: Path) -> None:
-    first = open_fleet()
-    with pytest.raises(StoreError, match=f"is being written by process {os.getpid()}"):
-        open_fleet()
-    second = open_fleet(takeover=True)
-    play_round(second, offered("a"))
-    with pytest.raises(StoreError, match="was taken over by process"):
-        first.choose(offered("a"))
-    first.close()
-    play_round(second, offered("a"))
-    assert packed_from_disk(folder / "fleet.turnout") == packed(second)
-
-
 # eight processes report at once; dashboard reads meanwhile
 
 
@@ -915,9 +812,6 @@ def test_eight_processes_report_at_once_while_one_reads(open_fleet: OpenFleet, f
     assert packed(scheduler) == packed_from_disk(path)
 
 
-# file of an older release
-
-
 # a client misreports its context
 
 
@@ -940,7 +834,6 @@ def test_misreported_contexts_are_learned_or_flagged_and_turns_stay_fair(
     world = World(12)
     settings = {"cohort_size": 4, "guaranteed_rate": 0.25, **weight}
     scheduler = open_fleet(policy=policy, settings=settings, deadline=1000.0)
-    session_of(scheduler).journal._file.connection.execute("PRAGMA synchronous = OFF")
     flagged: list[set[str]] = []
     trained: list[str] = []
     for round_ in range(1, rounds + 1):
@@ -967,7 +860,7 @@ def test_misreported_contexts_are_learned_or_flagged_and_turns_stay_fair(
         assert sum("c0" in suspects for suspects in last_quarter) < len(last_quarter) / 2
     assert "no longer explain their times" in "".join(scheduler.status().notices)
     assert set(scheduler.status().suspects) == flagged[-1]
-    model, row = session_of(scheduler).memory.fleet.model, client_rows(scheduler, ["c0"])
+    model, row = state_of(scheduler).fleet.model, client_rows(scheduler, ["c0"])
     assert model is not None
     status = _scale_status(ClientStatus(1.0, 3.0), 3.0)
     predicted = model.predict([[1 / status.free_cpu, 1.0, 20 / status.bandwidth]], row)[0]

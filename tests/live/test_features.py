@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from live.fleets import OpenFleet, exported, named, packed, packed_from_disk, play_round
+from live.fleets import OpenFleet, exported, features_of, named, packed, packed_from_disk, play_round
 from turnout.errors import OfferError, SettingError
 from turnout.kernel.arrays import FloatArray
 from turnout.live import ClientStatus, Feature, Features, FleetReader, FleetStatus, Scheduler
-from turnout.live._internals import session_of
 from turnout.live.features import (
     BANDWIDTH_RANGE,
     DEFAULT_FREE_CPU,
@@ -80,7 +79,7 @@ def test_declared_values_are_the_features_without_a_function(open_fleet: OpenFle
     assert contexts_in(scheduler) == [[[0.5, 20.0]]]
     scheduler.close()
     again = open_fleet()  # the file contains the whole declaration
-    assert session_of(again).features == Features.of(BATTERY, TEMPERATURE)
+    assert features_of(again) == Features.of(BATTERY, TEMPERATURE)
     play_round(again, {"a": {"battery": 0.25, "temperature": 30.0}})
     assert contexts_in(again)[1] == [[0.25, 30.0]]
     assert packed(again) == packed_from_disk(folder / "fleet.turnout")

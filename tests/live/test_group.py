@@ -22,7 +22,9 @@ from live.fleets import (
     packed_from_disk,
     packed_without_contexts,
     play_round,
+    problems,
     rows_of,
+    take_snapshot,
 )
 from turnout.errors import InterruptedGroupError, OfferError, ReportError, SettingError, StoreError
 from turnout.live import Reporter, Scheduler, Wait
@@ -71,7 +73,7 @@ def test_a_call_that_is_refused_changes_nothing_and_the_others_go_on(open_fleet:
             scheduler.choose({"a": {"free_cpu": -1.0, "bandwidth": 1.0}})
     assert scheduler.round == 1
     assert packed(scheduler) == packed_from_disk(path)
-    assert all(finding.ok is not False for finding in examine(path))
+    assert problems(path) == []
 
 
 def test_a_call_that_fails_inside_its_change_is_undone_alone(open_fleet: OpenFleet, folder: Path) -> None:
@@ -186,12 +188,12 @@ def test_abandoning_amending_retiring_and_snapshots_work_in_a_group(open_fleet: 
         scheduler.retire("c")
         for _ in range(60):  # more rounds than between two snapshots
             play_round(scheduler, offered("a", "b"))
-        session_of(scheduler).snapshot()
+        take_snapshot(scheduler)
     assert packed(scheduler) == packed_from_disk(path)
     scheduler.close()
     reopened = open_fleet()
     assert (reopened.round, reopened.settings.deadline, reopened.clients) == (60, 20.0, ["a", "b", "c"])
-    assert all(finding.ok is not False for finding in examine(path))
+    assert problems(path) == []
 
 
 def test_a_fleet_without_rounds_serves_check_ins_in_a_group(open_fleet: OpenFleet, folder: Path) -> None:
@@ -409,7 +411,7 @@ def test_the_calls_of_a_group_share_one_snapshot(open_fleet: OpenFleet, folder: 
         scheduler.retire("a")
     assert len(written) == 1
     assert packed_without_contexts(scheduler) == packed_from_disk(folder / "fleet.turnout")
-    assert all(finding.ok is not False for finding in examine(folder / "fleet.turnout"))
+    assert problems(folder / "fleet.turnout") == []
 
 
 def test_a_group_that_needs_no_snapshot_writes_none(open_fleet: OpenFleet) -> None:

@@ -1,21 +1,17 @@
-"""F2: an exception at any moment of a change leaves memory and file in agreement, and the change can be repeated."""
+"""An exception at any moment of a change leaves memory and file in agreement, and the change can be repeated."""
 
 from __future__ import annotations
 
 import gc
-import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
-from killing import environment
-from live.fleets import OpenFleet, exported, offered, packed, packed_from_disk, turns_in
+from live.fleets import OpenFleet, exported, offered, packed, packed_from_disk, take_snapshot, turns_in
 from live.serving import TORTURE
-from measuring import unmeasured
 from turnout.errors import ReportError, StoreError
 from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import session_of
@@ -41,7 +37,7 @@ class Interruption:
     """Raises an exception at the n-th step of a call; steps are lines of code of the package."""
 
     def __init__(self, scheduler: Scheduler, step: int) -> None:
-        self._connection = session_of(scheduler).journal._file.connection
+        self._connection = session_of(scheduler).journal.file.connection
         self._left, self._lines, self._is_committed, self.fired = step, 0, False, False
 
     def __enter__(self) -> Interruption:
@@ -90,8 +86,6 @@ class Twins:
         self.disturbed, self.undisturbed = (
             self._open_fleet(f"{name}-{self._pairs}.turnout", **SETTINGS) for name in ("disturbed", "undisturbed")
         )
-        for scheduler in (self.disturbed, self.undisturbed):
-            session_of(scheduler).journal._file.connection.execute("PRAGMA synchronous = OFF")
 
     def compare(self) -> None:
         """Compares what the files of both fleets contain, and closes them."""
@@ -261,7 +255,7 @@ def test_a_block_that_was_left_behind_does_not_end_a_later_transaction(open_flee
     scheduler = open_fleet(**SETTINGS)
     scheduler.choose(offered("a", "b", "c"))
     scheduler.close_round(9.0)
-    file = session_of(scheduler).journal._file
+    file = session_of(scheduler).journal.file
     abandoned = getattr(file, kind)()
     abandoned.__enter__()  # and an interruption before the first statement of the block
     with session_of(scheduler).journal.writing() as changes:
@@ -272,89 +266,5 @@ def test_a_block_that_was_left_behind_does_not_end_a_later_transaction(open_flee
         changes.put_closed_round(1)
     with FleetReader(scheduler.path) as reader:
         assert reader.round == 1
-    session_of(scheduler).snapshot()
+    take_snapshot(scheduler)
     assert packed(scheduler) == packed_from_disk(scheduler.path)
-
-
-# Random signals
-
-PROGRAM = """
-import random, signal, sys, threading, time, os
-from live.test_interruptions import SETTINGS, offered
-from turnout.live._internals import session_of
-from turnout.live import Scheduler
-
-armed = False
-interruptions, target_size = 0, int(sys.argv[2])
-
-def on_signal(*_):
-    global armed, interruptions
-    if armed:
-        armed = False
-        interruptions += 1
-        raise KeyboardInterrupt
-
-signal.signal(signal.SIGINT, on_signal)
-
-def call(scheduler, name, *arguments, is_done=lambda: False, **options):
-    global armed
-    while True:
-        try:
-            armed = interruptions < target_size  # so that a call that always takes longer than the timer ends at last
-            getattr(session_of(scheduler) if name == "snapshot" else scheduler, name)(*arguments, **options)
-            armed = False
-            return
-        except BaseException as error:
-            # A library may raise another error while it handles the interruption.
-            cause = error
-            while cause is not None and not isinstance(cause, KeyboardInterrupt):
-                cause = cause.__context__
-            if cause is None:
-                raise
-            if is_done():
-                return
-
-def play(path):
-    rng = random.Random(7)
-    with Scheduler.open(path, **SETTINGS) as scheduler:
-        session_of(scheduler).journal._file.connection.execute("PRAGMA synchronous = OFF")
-        number = 0
-        while number < 40 or interruptions < target_size:
-            number += 1
-            if target_size:
-                signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0001, 0.008), rng.uniform(0.006, 0.03))
-            call(scheduler, "register", [f"member-{number % 20}"])
-            call(scheduler, "choose", offered("a", "b", "c", "d"))
-            cohort = [scheduler.clients[row] for row in scheduler.open_round.rows]
-            for client in cohort:
-                call(scheduler, "report", client, 2.0 + number % 3)
-            call(scheduler, "close_round", 9.0, is_done=lambda: scheduler.open_round is None)
-            if number % 10 == 0:
-                call(scheduler, "snapshot")
-        signal.setitimer(signal.ITIMER_REAL, 0)
-    return number
-
-signal.signal(signal.SIGALRM, on_signal)
-print(play(sys.argv[1]), interruptions)
-"""
-
-
-@pytest.mark.parametrize("target_size", [50, pytest.param(200, marks=pytest.mark.thorough)])
-def test_random_interruptions_change_nothing(folder: Path, target_size: int) -> None:
-    path = folder / "fleet.turnout"
-    command = [sys.executable, "-c", PROGRAM, str(path), str(target_size)]
-    played = subprocess.run(command, env=unmeasured(environment()), capture_output=True, text=True, check=False)
-    assert played.returncode == 0, played.stderr
-    rounds, interruptions = map(int, played.stdout.split())
-    assert interruptions >= target_size
-    with FleetReader(path) as scheduler:
-        assert scheduler.round == rounds
-        assert scheduler.certificate().turns.sum() == 2 * rounds
-        assert scheduler.certificate().books_balance
-        assert [event["round"] for event in exported(scheduler) if event["kind"] == "round"] == [
-            *range(scheduler.summary().round + 1, rounds + 1)
-        ]
-        recorded = packed(scheduler)
-    with Scheduler.open(path) as scheduler:
-        session_of(scheduler).journal._file.connection.execute("DELETE FROM snapshot")
-    assert packed_from_disk(path) == recorded  # as computed from the first event

@@ -12,15 +12,23 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from live.fleets import OpenFleet, client_rows, named, packed, packed_from_disk, play_round
-from turnout.errors import OfferError, ReportError, StateError, StoreError, TurnoutError
-from turnout.live import FleetReader, FleetStatus, Reporter, Scheduler
-from turnout.live._internals import examine, forget_in_steps, session_of
+from live.fleets import (
+    OpenFleet,
+    client_rows,
+    named,
+    packed,
+    packed_from_disk,
+    play_round,
+    problems,
+    state_of,
+    take_snapshot,
+)
+from turnout.errors import OfferError, StateError, TurnoutError
+from turnout.live import FleetReader, FleetStatus, Scheduler
+from turnout.live._internals import forget_in_steps
 from turnout.live.identifiers import check_client_id, check_client_ids
 from turnout.live.journal import changes, journal, redaction
-from turnout.live.turns.records import digest_of
 from turnout.live.turns.rounds.state import RoundFleet
-from turnout.storage.encoding.packing import pack_snapshot, unpack_snapshot
 
 #: Ids with everything that JSON, SQL or the separator of ids could change.
 ODD_IDS = [
@@ -45,11 +53,6 @@ ODD_IDS = [
 def few_at_once(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     monkeypatch.setattr(journal, "IDS_AT_ONCE", count)
     monkeypatch.setattr(changes, "JOINED_AT_ONCE", count)
-
-
-def problems(path: Path) -> list[str]:
-    """Returns what the doctor finds."""
-    return [str(finding) for finding in examine(path) if finding.ok is False]
 
 
 def execute(path: Path, *statement: Any) -> list[Any]:
@@ -85,27 +88,6 @@ def test_ids_are_read_as_they_were_registered_however_many_are_read_at_once(
     assert problems(path) == []
 
 
-def test_a_table_of_clients_without_one_of_its_rows_is_refused(open_fleet: OpenFleet) -> None:
-    with open_fleet() as scheduler:
-        scheduler.register(named(4))
-        path = scheduler.path
-    execute(path, "DELETE FROM clients WHERE row = 1")
-    with pytest.raises(StoreError, match="table of clients"):
-        Scheduler.open(path)
-    assert problems(path)
-
-
-def test_a_changed_id_in_the_table_of_clients_is_refused(open_fleet: OpenFleet) -> None:
-    with open_fleet() as scheduler:
-        scheduler.register(named(4))
-        session_of(scheduler).snapshot()
-        path = scheduler.path
-    execute(path, "UPDATE clients SET id = 'c0' WHERE row = 3")
-    with pytest.raises(StoreError, match="table of clients"):
-        Scheduler.open(path)
-    assert any("1 client has the id of another one" in problem for problem in problems(path))
-
-
 def test_two_clients_never_have_the_same_id() -> None:
     fleet = RoundFleet(lambda clients: pytest.fail(f"{clients} clients"), backoff_after=3, late_window=3)
     fleet.ids = ["a", "b", "a"]
@@ -129,32 +111,7 @@ def test_many_ids_are_checked_as_each_of_them_is(ids: list[Any]) -> None:
     assert error_of(check_client_ids, ids) == first
 
 
-def test_ids_that_are_not_strings_are_refused_and_subclasses_are_stored_as_strings(open_fleet: OpenFleet) -> None:
-    with open_fleet() as scheduler:
-        for wrong in (["a", 5], ["a", ["b"]], ["a", ""], ["a", None]):
-            with pytest.raises(OfferError, match="client ids must be non-empty strings"):
-                scheduler.register(wrong)  # type: ignore[arg-type]
-        assert scheduler.clients == []
-        assert scheduler.register([np.str_("a"), "b"]) == 2
-        assert [type(client) for client in scheduler.clients] == [str, str]
-
-
 # Snapshots
-
-
-def test_a_snapshot_of_the_former_layout_is_read(open_fleet: OpenFleet) -> None:
-    """Files that were written before snapshots were compact have an npz archive there."""
-    with open_fleet() as scheduler:
-        for _ in range(3):
-            play_round(scheduler, named(5))
-        session_of(scheduler).snapshot()
-        state, path = packed(scheduler), scheduler.path
-    ((seq, data),) = execute(path, "SELECT seq, data FROM snapshot")
-    former = pack_snapshot(unpack_snapshot(data))
-    assert former == state
-    execute(path, "UPDATE snapshot SET data = ?, digest = ?", (former, digest_of(b"", str(seq), former)))
-    with Scheduler.open(path) as reopened:
-        assert packed(reopened) == state
 
 
 def test_a_large_fleet_is_opened_as_it_was_closed(open_fleet: OpenFleet) -> None:
@@ -166,7 +123,7 @@ def test_a_large_fleet_is_opened_as_it_was_closed(open_fleet: OpenFleet) -> None
             chosen = scheduler.choose(status)
             scheduler.report_many({client: float(rng.uniform(1, 9)) for client in chosen[:-1]})
             scheduler.close_round()
-        session_of(scheduler).snapshot()
+        take_snapshot(scheduler)
         assert packed(scheduler) == packed_from_disk(scheduler.path)
         ((stored,),) = execute(scheduler.path, "SELECT LENGTH(data) FROM snapshot")
         assert stored < len(packed(scheduler)) / 8
@@ -177,7 +134,7 @@ def test_a_large_fleet_is_opened_as_it_was_closed(open_fleet: OpenFleet) -> None
 
 def judged(scheduler: Scheduler, before: list[int]) -> list[int]:
     """Returns since when each client is beyond the tolerance, by a certificate after each round."""
-    broken = session_of(scheduler).fleet.policy.certificate().broken  # type: ignore[union-attr]
+    broken = state_of(scheduler).fleet.policy.certificate().broken  # type: ignore[union-attr]
     since = before + [0] * (len(broken) - len(before))
     return [(old or scheduler.round) if now else 0 for old, now in zip(since, broken.tolist(), strict=True)]
 
@@ -197,12 +154,12 @@ def test_skipped_tests_miss_no_broken_promise_and_no_absent_client(open_fleet: O
             scheduler.report_many({client: 1.0 for client in chosen if rng.random() < 0.7})
             scheduler.close_round()
             since = judged(scheduler, since)
-            counters = session_of(scheduler).fleet.counters
+            counters = state_of(scheduler).fleet.counters
             absent = (counters.retired > 0) | (counters.backoff_until > number)
-            assert session_of(scheduler).fleet.unavailable.tolist() == absent.tolist()
+            assert state_of(scheduler).fleet.unavailable.tolist() == absent.tolist()
             backed_off += int((counters.backoff_until > number).sum())
-            assert session_of(scheduler).fleet.counters.broken_since.tolist() == since
-            skipped += session_of(scheduler).fleet._unbroken_until > number
+            assert state_of(scheduler).fleet.counters.broken_since.tolist() == since
+            skipped += state_of(scheduler).fleet._unbroken_until > number
             broken += any(since)
             if number == 30:
                 scheduler.amend(guaranteed_rate=0.05, tolerance=20.0)
@@ -215,7 +172,7 @@ def test_skipped_tests_miss_no_broken_promise_and_no_absent_client(open_fleet: O
                 scheduler.forget("c4")
             if number == 90:
                 scheduler.amend(guaranteed_rate=0.4, tolerance=1.0)
-                since = session_of(scheduler).fleet.counters.broken_since.tolist()
+                since = state_of(scheduler).fleet.counters.broken_since.tolist()
     assert skipped > 20
     assert backed_off > 0
     assert broken > 20
@@ -247,19 +204,6 @@ def test_a_batch_of_reports_equals_single_reports(open_fleet: OpenFleet) -> None
         ]
 
 
-def test_a_batch_with_one_wrong_report_records_nothing(open_fleet: OpenFleet) -> None:
-    with open_fleet(settings={"cohort_size": 3}) as scheduler:
-        cohort = scheduler.choose(named(3))
-        with Reporter(scheduler.path) as reporter:
-            for wrong in ({**dict.fromkeys(cohort, 1.0), "nobody": 1.0}, {cohort[0]: 1.0, "c0'--": 2.0}):
-                with pytest.raises(ReportError, match="was not selected"):
-                    reporter.report_many(wrong)
-            assert [turn.kind for turn in scheduler.history()] == [None] * 3
-            assert reporter.report_many(dict.fromkeys(cohort, 1.0)) == 3
-            with pytest.raises(ReportError, match="was reported before"):
-                reporter.report_many({cohort[0]: 1.0, cohort[1]: 9.0})
-
-
 # Forgetting
 
 
@@ -286,23 +230,3 @@ def test_a_client_is_forgotten_step_by_step(open_fleet: OpenFleet, monkeypatch: 
         assert problems(path) == []
     small, large = files.values()
     assert small == large
-
-
-def test_forgetting_that_the_caller_stopped_is_completed_when_the_fleet_is_opened(
-    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    few_at_once(monkeypatch, 2)
-    with open_fleet(settings={"cohort_size": 2}) as scheduler:
-        for _ in range(3):
-            play_round(scheduler, ["secret-phone", "b"])
-        steps = forget_in_steps(scheduler, "secret-phone")
-        next(steps)
-        with FleetReader(scheduler.path) as reader:
-            assert not any("secret-phone" in event.clients for event in reader.events())
-        state, path = packed(scheduler), scheduler.path
-    with Scheduler.open(path) as reopened:
-        assert packed(reopened) == state
-        with pytest.raises(ReportError, match="there is no client 'secret-phone'"):
-            next(forget_in_steps(reopened, "secret-phone"))
-    assert b"secret-phone" not in path.read_bytes()
-    assert problems(path) == []

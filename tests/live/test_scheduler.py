@@ -34,6 +34,8 @@ from live.fleets import (
     play_round,
     reliability_of,
     rows_of,
+    state_of,
+    take_snapshot,
     turns_in,
 )
 from turnout.errors import OfferError, ReportError, SettingError, StateError, StoreError
@@ -52,7 +54,7 @@ def outcomes_of(report: RoundReport) -> list[str]:
 
 
 def model_of(scheduler: Scheduler) -> ExchangeTimeModel:
-    model = session_of(scheduler).memory.fleet.model
+    model = state_of(scheduler).fleet.model
     assert model is not None
     return model
 
@@ -577,7 +579,7 @@ def test_a_forgotten_client_leaves_no_trace_in_the_file(open_fleet: OpenFleet, f
     scheduler.choose(offered("a", SECRET))
     scheduler.report_failure(SECRET, "Mrs. Smith has left")
     scheduler.close_round()
-    session_of(scheduler).snapshot()
+    take_snapshot(scheduler)
     kept = scheduler.certificate()
     secret_contexts = [1 / (0.7310585786 + round_) for round_ in range(4)]
     numbers = [np.float64(value).tobytes() for value in (*secret_seconds, *secret_contexts)]
@@ -612,7 +614,7 @@ TABLES = "SELECT name FROM sqlite_master WHERE type = 'table'"
 
 def file_bytes(scheduler: Scheduler, path: Path) -> bytes:
     """Returns the bytes of the file after a checkpoint, and of its write-ahead log."""
-    busy, *_ = session_of(scheduler).journal._file.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    busy, *_ = session_of(scheduler).journal.file.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
     assert not busy
     return path.read_bytes() + path.with_name(f"{path.name}-wal").read_bytes()
 
@@ -870,24 +872,6 @@ def test_the_export_contains_every_event_and_can_be_written_as_json(open_fleet: 
     assert sum(event["kind"] == "round" for event in events) == scheduler.round
 
 
-def test_rounds_can_be_played_while_the_export_is_read(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
-    for _ in range(24):
-        play_round(scheduler, offered("a"))
-    with FleetReader(scheduler.path) as reader:
-        numbers = []
-        for event in reader.export():  # of the state in which it was begun
-            numbers.append(event["event"])
-            if len(numbers) == 1:
-                play_round(scheduler, offered("a"))
-                player = threading.Thread(target=play_round, args=(scheduler, offered("a")))
-                player.start()
-                player.join()
-        assert numbers == list(range(1, 26))
-        assert [event["event"] for event in reader.export()] == list(range(1, 28))
-    assert scheduler.round == 26
-
-
 # Settings
 
 
@@ -928,7 +912,7 @@ def test_the_stored_settings_are_accepted_again_in_equivalent_types(folder: Path
     with Scheduler.open(folder / "fleet.turnout") as scheduler:
         assert scheduler.settings.settings["guaranteed_rate"] == "1/8"
         scheduler.choose(offered(*named(4)))
-        assert session_of(scheduler).memory.fleet.policy.cohort_size == 2
+        assert state_of(scheduler).fleet.policy.cohort_size == 2
 
 
 @pytest.mark.parametrize(
@@ -944,6 +928,10 @@ def test_the_stored_settings_are_accepted_again_in_equivalent_types(folder: Path
         ({"backoff_after": 0}, "backoff_after must be at least 1"),
         ({"overcommit": 0.5}, "overcommit must be at least 1"),
         ({"confidence": 1.0}, "confidence must be at most 0.9999"),
+        ({"keep_rounds": 9, "late_window": 10}, "keep_rounds must be at least late_window"),
+        ({"keep_rounds": "3 weeks"}, "keep_rounds must be a number of rounds, or of days"),
+        ({"keep_offers": 0}, "keep_offers must be at least 1"),
+        ({"persist_statuses": "no"}, "persist_statuses must be True or False"),
         ({"settings": 5}, "settings must be a mapping of the policy's settings, got 5"),
         ({"settings": {"guaranteed_rate": Fraction(1, 8)}}, "must be finite numbers, strings, lists or mappings"),
         ({"settings": {"max_owed": float("inf")}}, "must be finite numbers, strings, lists or mappings"),
@@ -976,45 +964,6 @@ def test_a_missing_folder_is_an_error(folder: Path) -> None:
 # Policies
 
 
-@pytest.mark.parametrize(
-    ("policy", "of_policy"),
-    [
-        ("random", {"cohort_size": 3, "seed": 4}),
-        ("round-robin", {"cohort_size": 3}),
-        ("fedcs", {"deadline": 6.0, "estimates": "learned"}),
-        ("fair-pace", {"cohort_size": 3}),
-        ("fair-pace", {"cohort_size": 3, "accrual": "always", "max_owed": 5, "counts": "selected", "tolerance": 1}),
-        ("rbcsf", {"cohort_size": 3}),
-        ("rbcsf", {"cohort_size": 3, "accrual": "always", "max_owed": None, "counts": "selected"}),
-    ],
-)
-def test_policies_select_for_a_growing_live_fleet(
-    open_fleet: OpenFleet, folder: Path, policy: str, of_policy: dict[str, Any]
-) -> None:
-    world = World(9)
-    scheduler = open_fleet(policy=policy, settings=of_policy, overcommit=1.4)
-    for round_ in range(1, 17):
-        statuses = world.statuses(round_)
-        available = {client: statuses[client] for client in world.clients[: 3 + round_ // 2]}
-        cohort = scheduler.choose(available)
-        assert set(cohort) <= set(available)
-        if policy != "fedcs":
-            assert len(cohort) == min(5, len(available))
-        times = {client: world.seconds(round_, client, available[client]) for client in cohort}
-        scheduler.report_many({client: seconds for client, seconds in times.items() if seconds < 10})
-        scheduler.close_round()
-        scheduler.report_many({client: seconds for client, seconds in times.items() if seconds >= 10}, round=round_)
-        if round_ % 4 == 0:
-            assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
-    assert len(scheduler.clients) == 9
-    has_guarantee = policy in ("rbcsf", "fair-pace")
-    assert ("promise    " in str(scheduler.status())) == has_guarantee
-    if not has_guarantee:
-        match = f"the policy {policy} guarantees nothing: use fair-pace for a certificate"
-        with pytest.raises(SettingError, match=match):
-            scheduler.certificate()
-
-
 def test_a_policy_that_cannot_grow_raises_and_leaves_the_fleet_unchanged(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler = open_fleet(policy="skewed", settings={"cohort_size": 2})
     scheduler.register(["a", "b", "c"])
@@ -1035,6 +984,14 @@ def test_a_certificate_needs_a_client(open_fleet: OpenFleet) -> None:
         open_fleet().certificate()
 
 
+def test_a_certificate_needs_a_policy_with_a_guarantee(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(policy="random")
+    play_round(scheduler, offered("a", "b"))
+    assert "promise    " not in str(scheduler.status())
+    with pytest.raises(SettingError, match="the policy random guarantees nothing: use fair-pace for a certificate"):
+        scheduler.certificate()
+
+
 # Snapshots
 
 
@@ -1047,7 +1004,7 @@ def test_snapshots_are_written_automatically_and_do_not_change_the_state(
         for scheduler in (often, never):
             play_round(scheduler, offered(*named(4)), 2.0 + round_ % 3)
         if round_ % 7 == 0:
-            session_of(often).snapshot()
+            take_snapshot(often)
     assert packed(often) == packed(never) == packed_from_disk(folder / "often") == packed_from_disk(folder / "never")
     (seq,) = rows_of(folder / "never", "SELECT seq FROM snapshot")
     assert seq == (41,)  # the fortieth round, after one event for the clients that joined
@@ -1151,7 +1108,7 @@ def step(scheduler: Scheduler, action: str, number: int, seconds: float, offered
         if action == "join":
             scheduler.register([f"c{number % 15}"])
         elif action == "snapshot":
-            session_of(scheduler).snapshot()
+            take_snapshot(scheduler)
         elif action == "retire" and client:
             scheduler.retire(client)
         elif action == "forget" and client:
@@ -1195,5 +1152,5 @@ def test_any_sequence_of_actions_keeps_the_certificate_and_the_stored_state(
 
 
 def retired(scheduler: Scheduler) -> list[int]:
-    flags: list[int] = session_of(scheduler).memory.state()["numbers.retired"].tolist()
+    flags: list[int] = state_of(scheduler).state()["numbers.retired"].tolist()
     return flags

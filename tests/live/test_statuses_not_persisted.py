@@ -9,7 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from live.fleets import OpenFleet, World, client_rows, exported, packed, packed_from_disk, rows_of, state_of
+from live.fleets import (
+    OpenFleet,
+    World,
+    client_rows,
+    exported,
+    packed,
+    packed_from_disk,
+    problems,
+    rows_of,
+    state_of,
+    take_snapshot,
+)
 from turnout.cli.fleet.recording import read_recording
 from turnout.errors import ReportError, SettingError
 from turnout.kernel.rounds import RoundReport
@@ -96,7 +107,7 @@ def test_selections_are_the_same_and_no_status_is_in_the_file(open_fleet: OpenFl
     assert numbers_in(private.path, world, range(1, 17)) == 0
     private.report(private.history()[0].id, 5.0)
     private.close_round()
-    assert [finding.message for finding in examine(private.path) if finding.ok is False] == []
+    assert problems(private.path) == []
 
 
 @pytest.mark.parametrize("persisted", [False, True])
@@ -111,7 +122,7 @@ def test_no_status_of_a_client_that_trains_is_in_the_file_of_a_fleet_without_rou
         assert (numbers_in(scheduler.path, world, range(1, number + 1)) > 0) == persisted
         with FleetReader(scheduler.path) as reader:
             assert all(np.isnan(running_turn.context).all() != persisted for running_turn, _ in reader.running())
-        session_of(scheduler).snapshot()
+        take_snapshot(scheduler)
         assert has_contexts(scheduler.path, "running_turns") == persisted
         for turn in scheduler.running()[: number % 3]:
             scheduler.report(turn.id, 4.0)
@@ -135,7 +146,7 @@ def test_after_a_restart_turns_running_count_but_teach_nothing(open_fleet: OpenF
             restarted.report(turn.id, 4.0)
         restarted.fill({})
         assert learned(restarted) != known
-    assert [finding.message for finding in examine(scheduler.path) if finding.ok is False] == []
+    assert problems(scheduler.path) == []
 
 
 @pytest.mark.parametrize("persisted", [False, True])
@@ -151,7 +162,7 @@ def test_no_context_of_a_late_client_is_in_a_stored_state(
         cohort = scheduler.choose(world.statuses(number))
         scheduler.report_many(dict.fromkeys(cohort[1:], 9.0))
         scheduler.close_round()  # the first is late
-    session_of(scheduler).snapshot()
+    take_snapshot(scheduler)
     assert has_contexts(scheduler.path) == persisted
     scheduler.forget(next(client for client in scheduler.clients if client not in cohort))
     assert has_contexts(scheduler.path) == persisted

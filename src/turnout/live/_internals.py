@@ -5,6 +5,9 @@ from collections.abc import Iterator
 from turnout.live.audit import verify as verify
 from turnout.live.audit.doctor.doctor import Finding as Finding
 from turnout.live.audit.doctor.doctor import examine as examine
+from turnout.live.following import Follower as Follower
+from turnout.live.following import ReplayStart as ReplayStart
+from turnout.live.following import StaleError as StaleError
 from turnout.live.identifiers import check_client_id as check_client_id
 from turnout.live.journal.answers import TOKENS as TOKENS
 from turnout.live.journal.answers import TOKENS_BY_CLIENT as TOKENS_BY_CLIENT
@@ -26,9 +29,6 @@ from turnout.live.journal.summary import Summary as Summary
 from turnout.live.journal.summary import read_totals as read_totals
 from turnout.live.operation.amending import Amendments as Amendments
 from turnout.live.operation.metrics import seconds_since_report as seconds_since_report
-from turnout.live.reader import Follower as Follower
-from turnout.live.reader import ReplayStart as ReplayStart
-from turnout.live.reader import StaleError as StaleError
 from turnout.live.reader import explain_closed_round as explain_closed_round
 from turnout.live.reader import journal_of as journal_of
 from turnout.live.scheduler import Scheduler
@@ -44,8 +44,8 @@ from turnout.live.turns.outcomes import OUTCOME_OF_KIND as OUTCOME_OF_KIND
 from turnout.live.turns.outcomes import REDUNDANT as REDUNDANT
 from turnout.live.turns.outcomes import RETURNED as RETURNED
 from turnout.live.turns.outcomes import STILL_OUT as STILL_OUT
-from turnout.live.turns.records import OpenRound as OpenRound
 from turnout.live.turns.records import RecordedOffer as RecordedOffer
+from turnout.live.turns.rounds.records import OpenRound as OpenRound
 from turnout.live.turns.slots.records import FilledSlots as FilledSlots
 from turnout.live.turns.slots.records import RunningTurnRecord as RunningTurnRecord
 from turnout.live.turns.slots.state import SlotFleet as SlotFleet

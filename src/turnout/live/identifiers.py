@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from pathlib import Path
 
 from turnout.errors import ReportError, TurnoutError
 from turnout.kernel.arrays import as_count
@@ -45,6 +46,11 @@ def as_round(round: object) -> int:
     if isinstance(round, int) and round > LAST_ROUND:
         raise ReportError(f"there is no round {round if round < 10**40 else 'with a number of so many digits'}")
     return as_count("round", round, ReportError, least=0)
+
+
+def unknown_client(client: object, path: Path) -> ReportError:
+    """Returns the error about a client that is not in the fleet at `path`."""
+    return ReportError(f"there is no client {client!r} in {path}: check the id")
 
 
 def as_reason(why: object) -> str:

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from turnout.errors import ReportError, SettingError, StoreError
-from turnout.kernel.certificate import Certificate
-from turnout.live.explain import explain_client
+from turnout.errors import SettingError
 from turnout.live.features import Features
-from turnout.live.identifiers import as_round
+from turnout.live.following import Follower, ReplayStart, find_start
 from turnout.live.journal.amendments import Amendment, amendments, settings_at
 from turnout.live.journal.events import FleetEvent, RecordedRound, RecordedTurn, decode_event, ended_turns
 from turnout.live.journal.file_metrics import WriterMetrics, read_writer_metrics
 from turnout.live.journal.journal import Journal
-from turnout.live.journal.replay import FleetState, apply_event, fleet_at, load, restore, stored_features
+from turnout.live.journal.replay import FleetState, load, stored_features
 from turnout.live.journal.schema import meta_count
 from turnout.live.journal.summary import Summary, count_joined
 from turnout.live.journal.turns import (
@@ -27,15 +24,18 @@ from turnout.live.journal.turns import (
     read_running_turns,
     rounds_with_offers,
 )
-from turnout.live.settings import DEFAULT_POLICY, SchedulerSettings
-from turnout.live.status import SchedulerStatus, status_of, turns_of
-from turnout.live.turns.records import CLOSE, OpenRound, RecordedOffer, Turn
-from turnout.live.turns.slots.records import FILL, RunningTurnRecord
+from turnout.live.queries import FleetQueries
+from turnout.live.settings import SchedulerSettings
+from turnout.live.turns.records import RecordedOffer, Turn
+from turnout.live.turns.rounds.records import OpenRound
+from turnout.live.turns.slots.records import RunningTurnRecord
 from turnout.live.turns.state import Fleet
-from turnout.policies.explain.explanation import Explanation
+
+if TYPE_CHECKING:
+    from turnout.policies.explain.explanation import Explanation
 
 
-class FleetReader:
+class FleetReader(FleetQueries):
     """Reads the file of a fleet, from any process and at any time.
 
     Each call reads the newest state of the file. Calls inside `with reader.reading():`, and inside the loop over an
@@ -112,6 +112,21 @@ class FleetReader:
         with self._journal.reading():
             yield
 
+    @contextmanager
+    def _querying(self) -> Iterator[Journal]:
+        with self._journal.reading():
+            yield self._journal
+
+    def _state(self) -> FleetState:
+        return self.state()
+
+    def _features(self) -> Features:
+        return self.features
+
+    def _newest_round(self) -> int:
+        opened = self.open_round() if self.settings.has_rounds else None
+        return self.round if opened is None else opened[0].round
+
     # Clients and rounds
 
     @property
@@ -182,56 +197,6 @@ class FleetReader:
         with self._journal.reading() as db:
             return read_writer_metrics(db)
 
-    def status(self) -> SchedulerStatus:
-        """Returns a summary of the fleet; its string form is for people."""
-        with self.reading():
-            return status_of(self._journal, self.state(), self.settings)
-
-    def certificate(self) -> Certificate:
-        """Returns how many turns every client was promised and got, by row, and since when promises are broken.
-
-        Raises:
-            SettingError: If the policy guarantees nothing.
-        """
-        certificate = self.state().fleet.certificate()
-        if certificate is None:
-            policy = self.settings.policy
-            raise SettingError(f"the policy {policy} guarantees nothing: use {DEFAULT_POLICY} for a certificate")
-        return certificate
-
-    def explain(self, client: str, round: int | None = None) -> Explanation:
-        """Explains why a client was selected in a round, by default the latest, or what it lacked."""
-        with self.reading():
-            state = self.state()
-            row = state.fleet.rows.get(client)
-            if row is None:
-                raise self._unknown(client)
-            newest = state.fleet.round if state.opened is None else state.opened.round
-            return self._explain(state, row, newest if round is None else as_round(round))
-
-    def _explain(self, state: FleetState, row: int, number: int) -> Explanation:
-        return explain_client(self._journal, state, self.settings, self.features, row, number)
-
-    def history(self, client: str | None = None, *, round: int | None = None) -> list[Turn]:
-        """Returns turns with their outcomes, oldest first: all turns of a client, or those of a round.
-
-        Args:
-            client: The id of the client; None for all clients of the round.
-            round: The number of the round, or of the decision; None for all turns of the client or, without a client,
-                for the latest round.
-        """
-        with self._journal.reading() as db:
-            if client is None and round is None:
-                opened = read_open_round(db) if self.settings.has_rounds else None
-                return turns_of(self._journal, None, self.round if opened is None else opened.round)
-            turns = turns_of(self._journal, client, round)
-            if client is not None and not turns and client not in self.clients:
-                raise self._unknown(client)
-            return turns
-
-    def _unknown(self, client: str) -> ReportError:
-        return ReportError(f"there is no client {client!r} in {self.path}: check the id")
-
     def offer(self, round: int) -> RecordedOffer | None:
         """Returns the offer from which the cohort of a round was selected, or None if it is not recorded."""
         with self._journal.reading() as db:
@@ -298,17 +263,11 @@ class FleetReader:
             with_availability: Whether the events must have the availability of clients, which large fleets drop.
         """
         with self.reading():
-            is_usable = not with_availability or self._journal.has_all_availability()
-            start = self._journal.first_state() if is_usable else self._journal.snapshot()
-            if start is None:
-                return None
-            fleet = fleet_at(self._journal, start.event, self.settings, self.features)
-            restore(self._journal, fleet, start.state, self._journal.ids())
-            return ReplayStart(start.event, settings_at(self._journal, start.event), fleet)
+            return find_start(self._journal, self.settings, self.features, with_availability=with_availability)
 
     def follow(self) -> Follower:
         """Returns a follower, which delivers all events that are kept, with the state of the fleet."""
-        return Follower(self)
+        return Follower(self._journal, self.settings, self.features)
 
     def close(self) -> None:
         """Closes the file; a second call has no effect."""
@@ -316,14 +275,6 @@ class FleetReader:
 
     def __repr__(self) -> str:
         return f"FleetReader({str(self.path)!r}, policy={self._settings.policy!r})"
-
-    def __enter__(self) -> FleetReader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def journal_of(reader: FleetReader) -> Journal:
@@ -333,85 +284,7 @@ def journal_of(reader: FleetReader) -> Journal:
 
 def explain_closed_round(reader: FleetReader, fleet: Fleet, row: int, number: int) -> Explanation:
     """Explains a closed round with the state of a follower, instead of loading the current state again."""
-    return reader._explain(FleetState(fleet, None, 0), row, number)
+    from turnout.live.operation.explain import explain_client
 
-
-class ReplayStart(NamedTuple):
-    """A state from which later events can be applied.
-
-    Attributes:
-        event: The number of the event after which it was taken.
-        settings: The settings of the fleet then, as they are stored.
-        fleet: The state.
-    """
-
-    event: int
-    settings: dict[str, Any]
-    fleet: Fleet
-
-
-class Follower:
-    """Delivers the events of a fleet as they are written, and keeps the state of the fleet.
-
-    Attributes:
-        fleet: The state before the first event that was not applied. Pass each event to `apply` when the state before
-            it is no longer needed.
-        starts_after: The number of the last event that the initial state contains: 0; the event of the last snapshot if
-            the file no longer has the availability of every round; or that of the summary of rounds that are no longer
-            kept.
-        summary: Where the events that are delivered begin.
-        position: The number of the last event that was delivered.
-
-    `poll` raises StaleError if a client was forgotten, or if the writer dropped data that was not delivered yet. What
-    was read so far is then no longer in the file: follow it again from the beginning, with a new follower.
-    """
-
-    def __init__(self, reader: FleetReader) -> None:
-        journal = self._journal = journal_of(reader)
-        with journal.reading():
-            self._last_at_start = journal.last_event()
-            self.summary = journal.summary()
-            self.position = self.summary.event
-            start = reader.replay_start()
-            self.starts_after = 0 if start is None else start.event
-            self.fleet = fleet_at(journal, 0, reader.settings, reader.features) if start is None else start.fleet
-            self._ids = self.fleet.ids[: self.summary.clients]
-
-    def poll(self, limit: int = -1) -> list[FleetEvent]:
-        """Returns the next events, at most `limit` of them; an empty list if there are none."""
-        with self._journal.reading():
-            if self._journal.summary().event > self.position:
-                raise self._stale()
-            return self._poll(limit)
-
-    def _poll(self, limit: int) -> list[FleetEvent]:
-        events = []
-        for number, kind, data, availability in self._journal.events(self.position, limit):
-            forgotten = kind == "forget" and number > self._last_at_start
-            if forgotten or (self.is_ahead(number) and kind in (CLOSE, FILL) and availability is None):
-                raise self._stale()
-            event = decode_event(number, kind, data, availability, self._ids, len(self._ids))
-            if event.kind == "joined":  # share the strings of the state, if it has these ids already
-                ids = event.clients if self.is_ahead(number) else [self.fleet.ids[row] for row in event.rows]
-                self._ids.extend(ids)
-            self.position = number
-            events.append(event)
-        return events
-
-    def _stale(self) -> StaleError:
-        return StaleError(
-            f"data was removed from {self._journal.path} since it was read: read it again from the beginning"
-        )
-
-    def apply(self, event: FleetEvent) -> None:
-        """Applies the next event to the state of the fleet."""
-        if self.is_ahead(event.number):
-            apply_event(self.fleet, *event.stored)
-
-    def is_ahead(self, number: int) -> bool:
-        """Returns whether an event is newer than the initial state."""
-        return number > self.starts_after
-
-
-class StaleError(StoreError):
-    """The data that was read so far is no longer in the file."""
+    state = FleetState(fleet, None, 0)
+    return explain_client(reader._journal, state, reader.settings, reader.features, row, number)

@@ -6,38 +6,34 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
-from turnout.errors import SettingError
-from turnout.kernel.certificate import Certificate
 from turnout.kernel.rounds import RoundRecord
-from turnout.live.explain import explain_client
 from turnout.live.features import Features, Status, Statuses
-from turnout.live.identifiers import as_round
 from turnout.live.journal.answers import StoredAnswer
+from turnout.live.journal.journal import Journal
+from turnout.live.journal.replay import FleetState
 from turnout.live.operation.amending import Amendments
 from turnout.live.operation.metrics import SchedulerMetrics, metrics_of
 from turnout.live.operation.notices import fleet_notices
-from turnout.live.reporter import outcomes_of
-from turnout.live.serving.rounds import RoundServer
+from turnout.live.queries import FleetQueries
+from turnout.live.reporter import Outcome, outcomes_of
 from turnout.live.serving.server import TurnServer
 from turnout.live.serving.session import FleetSession, open_session
-from turnout.live.serving.slots import SlotServer
-from turnout.live.settings import DEFAULT_POLICY, SchedulerOptions, SchedulerSettings
-from turnout.live.status import SchedulerStatus, status_of, turns_of
-from turnout.live.turns.records import OpenRound, Turn
+from turnout.live.settings import SchedulerOptions, SchedulerSettings
+from turnout.live.turns.rounds.records import OpenRound
 from turnout.live.turns.slots.turns import RunningTurn, Wait
 from turnout.log import get_log
-from turnout.policies.explain.explanation import Explanation
-from turnout.tracking import Tracker
+
+if TYPE_CHECKING:
+    from turnout.tracking import Tracker
 
 log = get_log("turnout.live")
 #: The longest pause between two steps of forgetting a client, in seconds.
 MAX_PAUSE = 0.05
 
 
-class Scheduler:
+class Scheduler(FleetQueries):
     """Selects cohorts for a live fleet and records every outcome in one file.
 
     A round consists of `choose`, one `report` or `report_failure` per client, and `close_round`. A cohort is in the
@@ -48,7 +44,7 @@ class Scheduler:
     def __init__(self, session: FleetSession) -> None:
         self._session = session
         self._lock = session.lock
-        self._server: TurnServer = RoundServer(session) if session.settings.has_rounds else SlotServer(session)
+        self._server = _server_of(session)
         for notice in fleet_notices(session.journal, session.memory, session.settings):
             log.warning("%s: %s", session.path, notice)
         session.warnings.start(session.fleet, session.settings)
@@ -178,8 +174,7 @@ class Scheduler:
     def round(self) -> int:
         """The number of the open round, or of the last closed round; without rounds, of the last decision."""
         with self._lock:
-            memory = self._session.memory
-            return memory.fleet.round if memory.opened is None else memory.opened.round
+            return self._session.memory.newest_round
 
     @property
     def open_round(self) -> OpenRound | None:
@@ -221,8 +216,10 @@ class Scheduler:
             round: The round in which the client was selected; by default the latest.
         """
         with self._lock:
-            outcome = self._server.outcome(client, seconds, loss=loss, round=round)
-            return self._session.record([outcome])[0]
+            client, number = self._server.turn_of(client, round)
+            if seconds is None:
+                number, seconds = self._server.elapsed(client, number)
+            return self._session.record([Outcome(client, seconds, loss=loss, round=number)])[0]
 
     def report_many(
         self,
@@ -242,8 +239,8 @@ class Scheduler:
         In a fleet with a `concurrency`, `client` is the id of the turn.
         """
         with self._lock:
-            outcome = self._server.outcome(client, has_failed=True, why=why, round=round)
-            return self._session.record([outcome])[0]
+            client, number = self._server.turn_of(client, round)
+            return self._session.record([Outcome(client, why=why, round=number)])[0]
 
     @property
     def ready(self) -> bool:
@@ -341,57 +338,25 @@ class Scheduler:
 
     # Queries
 
-    def certificate(self) -> Certificate:
-        """Returns how many turns every client was promised and got, by row, and since when promises are broken.
-
-        The overall status, the worst client and the summary judge only clients that have not retired.
-
-        Raises:
-            SettingError: If the policy guarantees nothing.
-        """
+    @contextmanager
+    def _querying(self) -> Iterator[Journal]:
         with self._lock:
-            certificate = self._session.certificate()
-            if certificate is None:
-                raise SettingError(
-                    f"the policy {self.settings.policy} guarantees nothing: use {DEFAULT_POLICY} for a certificate"
-                )
-            return certificate
+            yield self._session.journal
 
-    def explain(self, client: str, round: int | None = None) -> Explanation:
-        """Explains why a client was selected in a round, by default the latest, or what it lacked."""
-        with self._lock:
-            session, number = self._session, self.round if round is None else as_round(round)
-            row, memory = session.row(client), session.memory
-            return explain_client(session.journal, memory, session.settings, session.features, row, number)
+    def _state(self) -> FleetState:
+        return self._session.memory
 
-    def status(self) -> SchedulerStatus:
-        """Returns a summary of the fleet; its string form is for people."""
-        with self._lock:
-            return status_of(self._session.journal, self._session.memory, self._session.settings)
+    def _features(self) -> Features:
+        return self._session.features
+
+    def _newest_round(self) -> int:
+        return self._session.memory.newest_round
 
     def metrics(self) -> SchedulerMetrics:
         """Returns figures about this scheduler, for monitoring."""
         with self._lock:
-            return metrics_of(
-                self._session.journal.figures(),
-                self._session.memory,
-                self._server.newest_turns(),
-                self._session.refused,
-            )
-
-    def history(self, client: str | None = None, *, round: int | None = None) -> list[Turn]:
-        """Returns turns with their outcomes, oldest first: all turns of a client, or those of a round.
-
-        Args:
-            client: The id of the client; None for all clients of the round.
-            round: The number of the round, or of the decision; None for all turns of the client or, without a client,
-                for the latest round.
-        """
-        with self._lock:
-            if client is not None:
-                self._session.row(client)
-            number = self.round if client is None and round is None else round
-            return turns_of(self._session.journal, client, number)
+            session = self._session
+            return metrics_of(session.journal.file, session.memory, self._server.newest_turns(), session.refused)
 
     # The file
 
@@ -415,10 +380,13 @@ class Scheduler:
             f"round={self.round}, is_open={is_open})"
         )
 
-    def __enter__(self) -> Scheduler:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+def _server_of(session: FleetSession) -> TurnServer:
+    """Returns what gives the turns of a fleet; a server imports only the modules of its own kind."""
+    if session.settings.has_rounds:
+        from turnout.live.serving.rounds import RoundServer
+
+        return RoundServer(session)
+    from turnout.live.serving.slots import SlotServer
+
+    return SlotServer(session)

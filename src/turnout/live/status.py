@@ -11,12 +11,10 @@ import numpy as np
 
 from turnout.counting import pluralize
 from turnout.kernel.certificate import Certificate, PromiseSummary, TimeUnit
-from turnout.live.identifiers import as_round
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.replay import FleetState
 from turnout.live.operation.notices import fleet_notices
 from turnout.live.settings import SchedulerSettings
-from turnout.live.turns.records import Turn
 from turnout.log import printable
 
 #: The number of clients that a list shows.
@@ -129,7 +127,7 @@ def status_of(journal: Journal, memory: FleetState, settings: SchedulerSettings)
     return SchedulerStatus(
         clients=len(fleet.ids),
         retired=int(fleet.counters.retired.sum()),
-        round=fleet.round if opened is None else opened.round,
+        round=memory.newest_round,
         is_open=opened is not None,
         elapsed=0.0 if opened is None else opened.elapsed,
         deadline=None if opened is None else opened.deadline,
@@ -145,14 +143,6 @@ def status_of(journal: Journal, memory: FleetState, settings: SchedulerSettings)
         notices=fleet_notices(journal, memory, settings),
         slots=fleet.slots,
     )
-
-
-def turns_of(journal: Journal, client: str | None, round: int | None) -> list[Turn]:
-    """Returns the turns of a client, of a round, or of a client in a round, oldest first."""
-    if client is None:
-        return journal.turns_of(as_round(round))
-    turns = journal.turns_of_client(client)
-    return turns if round is None else [turn for turn in turns if turn.round == as_round(round)]
 
 
 def _furthest_behind(certificate: Certificate, ids: Sequence[str]) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +21,14 @@ from turnout.kernel.arrays import (
     saved_value,
 )
 from turnout.kernel.certificate import Certificate
-from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.kernel.slots.turns import TurnStart
+
+if TYPE_CHECKING:  # policies without prices need no cohort problem
+    from turnout.kernel.cohort_problem import CohortProblem
 
 
 class Part(Protocol):

@@ -3,69 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Any, TypeAlias, TypeGuard, TypeVar
 
 from turnout.errors import PluginError, SettingError
 from turnout.kernel.guarantee import Guarantee
-from turnout.plugins import Kind, Registry, is_module_name
+from turnout.plugins import Kind, LazyTable, Registry, is_module_name
 from turnout.policies import signatures
 from turnout.policies.base import SelectionPolicy
-from turnout.policies.baselines.data_size import DataSize
-from turnout.policies.baselines.fedcs import FedCS
-from turnout.policies.baselines.oracle import FairOracle, Fastest
-from turnout.policies.baselines.round_robin import RoundRobin
-from turnout.policies.baselines.uniform import SkewedRandom, UniformRandom
-from turnout.policies.fair_pace import FairPace
-from turnout.policies.published.active_fl import ActiveFL
-from turnout.policies.published.cs_ucb import CSUCB, CSUCBQ
-from turnout.policies.published.e3cs import E3CS
-from turnout.policies.published.oort import Oort
-from turnout.policies.published.power_of_choice import PowerOfChoice
-from turnout.policies.published.refl import REFL
-from turnout.policies.published.tifl import TiFL
-from turnout.policies.published.ucb_cs import UCBCS
-from turnout.policies.rbcsf.policy import RBCSF
 from turnout.policies.wrappers.base import Wrapper
-from turnout.policies.wrappers.busy import ExcludeBusy
-from turnout.policies.wrappers.cooldown import CoolDown
-from turnout.policies.wrappers.eligible import Eligible
-from turnout.policies.wrappers.guarantee import WithGuarantee
-from turnout.policies.wrappers.overcommit import Overcommit
-from turnout.policies.wrappers.quota import Quota
-from turnout.policies.wrappers.warmup import WarmUp
+
+#: The names and classes of policies and wrappers, by module of this package, which is imported when it is first used.
+BUILT_IN_POLICIES = {
+    "fair_pace": {"fair-pace": "FairPace"},
+    "rbcsf.policy": {"rbcsf": "RBCSF"},
+    "baselines.uniform": {"random": "UniformRandom", "skewed": "SkewedRandom"},
+    "baselines.round_robin": {"round-robin": "RoundRobin"},
+    "baselines.fedcs": {"fedcs": "FedCS"},
+    "baselines.oracle": {"fastest": "Fastest", "fair-oracle": "FairOracle"},
+    "baselines.data_size": {"data-size": "DataSize"},
+    "published.oort": {"oort": "Oort"},
+    "published.power_of_choice": {"power-of-choice": "PowerOfChoice"},
+    "published.tifl": {"tifl": "TiFL"},
+    "published.active_fl": {"active-fl": "ActiveFL"},
+    "published.refl": {"refl": "REFL"},
+    "published.cs_ucb": {"cs-ucb": "CSUCB", "cs-ucb-q": "CSUCBQ"},
+    "published.e3cs": {"e3cs": "E3CS"},
+    "published.ucb_cs": {"ucb-cs": "UCBCS"},
+}
+
+BUILT_IN_WRAPPERS = {
+    "wrappers.guarantee": {"with-guarantee": "WithGuarantee"},
+    "wrappers.overcommit": {"overcommit": "Overcommit"},
+    "wrappers.eligible": {"eligible": "Eligible"},
+    "wrappers.busy": {"exclude-busy": "ExcludeBusy"},
+    "wrappers.cooldown": {"cool-down": "CoolDown"},
+    "wrappers.quota": {"quota": "Quota"},
+    "wrappers.warmup": {"warm-up": "WarmUp"},
+}
 
 #: The policies by name.
-POLICIES: Mapping[str, type[SelectionPolicy]] = MappingProxyType(
-    {
-        policy.name: policy
-        for policy in (
-            FairPace,
-            RBCSF,
-            UniformRandom,
-            SkewedRandom,
-            RoundRobin,
-            FedCS,
-            Fastest,
-            FairOracle,
-            DataSize,
-            Oort,
-            PowerOfChoice,
-            TiFL,
-            ActiveFL,
-            REFL,
-            CSUCB,
-            CSUCBQ,
-            E3CS,
-            UCBCS,
-        )
-    }
-)
+POLICIES: Mapping[str, type[SelectionPolicy]] = LazyTable("turnout.policies", BUILT_IN_POLICIES)
 
 #: Wrappers; their settings `policy` and `settings` are the name and the settings of the policy inside.
-WRAPPERS: Mapping[str, type[Wrapper]] = MappingProxyType(
-    {wrapper.name: wrapper for wrapper in (WithGuarantee, Overcommit, Eligible, ExcludeBusy, CoolDown, Quota, WarmUp)}
-)
+WRAPPERS: Mapping[str, type[Wrapper]] = LazyTable("turnout.policies", BUILT_IN_WRAPPERS)
 
 #: Builds a policy from a number of clients and keyword settings: a class, or a function.
 PolicyBuilder: TypeAlias = Callable[..., SelectionPolicy]
@@ -94,7 +74,8 @@ def _is_policy_class(value: object) -> TypeGuard[type[SelectionPolicy]]:
 
 #: All policies and wrappers: the built-in ones and those of other packages.
 REGISTRY: Registry[PolicyBuilder] = Registry(
-    Kind("policy", "the policies are", "turnout.policies", _check_builder, _is_policy_class), {**POLICIES, **WRAPPERS}
+    Kind("policy", "the policies are", "turnout.policies", _check_builder, _is_policy_class),
+    LazyTable("turnout.policies", BUILT_IN_POLICIES | BUILT_IN_WRAPPERS),
 )
 
 

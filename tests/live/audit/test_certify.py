@@ -18,12 +18,11 @@ import pytest
 
 from live import restless_server
 from live.audit.test_explain import play
-from live.fleets import OpenFleet, World, named, offered, play_round
+from live.fleets import OpenFleet, World, named, offered, play_round, take_snapshot
 from live.forging import forge_snapshot
 from live.serving import EACH_PART, PARTS
 from turnout.errors import SettingError, StoreError
 from turnout.live import FleetReader
-from turnout.live._internals import session_of
 from turnout.live.audit import verify
 from turnout.live.audit.certify import certify
 
@@ -319,13 +318,6 @@ def test_every_kind_of_guarantee_can_be_certified(
         assert any(client["forfeited_units"] for client in content["clients"].values())
 
 
-def test_files_of_older_releases_can_be_certified(folder: Path) -> None:
-    for old in sorted((HERE / "data").glob("*.turnout")):
-        content = certify(Path(shutil.copy(old, folder)), folder / "c.json", folder / "c.jsonl")
-        turns = json.loads(old.with_suffix(".json").read_text())["turns"]
-        assert [client["turns"] for client in content["clients"].values()] == turns[: len(content["clients"])]
-
-
 def test_fleets_that_cannot_be_certified_are_refused(open_fleet: OpenFleet, folder: Path) -> None:
     out, record = folder / "c.json", folder / "c.jsonl"
     empty = open_fleet("empty")
@@ -344,7 +336,7 @@ def test_fleets_that_cannot_be_certified_are_refused(open_fleet: OpenFleet, fold
 def test_a_fleet_whose_counts_differ_from_its_record_is_not_certified(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler = open_fleet()
     play_round(scheduler, offered("a", "b", "c"))
-    session_of(scheduler).snapshot()
+    take_snapshot(scheduler)
     scheduler.close()
     with closing(sqlite3.connect(scheduler.path)) as db, db:
         forge_snapshot(db, lambda state: state.update({"policy.turns": state["policy.turns"] + 1}))

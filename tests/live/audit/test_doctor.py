@@ -16,15 +16,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from live.fleets import take_snapshot
 from live.forging import fetch_row, forge_event, forge_snapshot, forge_turn
+from live.serving import killed_after
 from turnout.errors import StateError, StoreError
 from turnout.lab import RunStore
 from turnout.live import ClientStatus, Feature, Features, FleetReader, Reporter, Scheduler
-from turnout.live._internals import session_of
 from turnout.live.audit.doctor.doctor import Finding, examine
-from turnout.live.turns.records import digest_of, pack_offer, unpack_closed, unpack_offer
+from turnout.live.turns.records import digest_of, pack_offer, unpack_offer
+from turnout.live.turns.rounds.records import unpack_closed
 
-Damage = Callable[[sqlite3.Connection], object]
+#: A statement, or a function that changes the file.
+Damage = str | Callable[[sqlite3.Connection], object]
 SETTINGS = {"cohort_size": 3, "guaranteed_rate": 0.1}
 
 
@@ -52,7 +55,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("fleet") / "fleet.turnout"
     with Scheduler.open(path, settings=SETTINGS, deadline=30.0) as scheduler:
         play_rounds(scheduler, 18)
-        session_of(scheduler).snapshot()
+        take_snapshot(scheduler)
         play_rounds(scheduler, 6, seed=1)
         chosen = scheduler.choose({f"phone-{n:02}": ClientStatus(1.0, 3.0) for n in range(10)})
         scheduler.report(chosen[0], 7.0)
@@ -96,10 +99,10 @@ def count_a_turn_more(state: dict[str, Any]) -> None:
 def learn_a_late_time_twice(db: sqlite3.Connection) -> None:
     """Changes the newest close event: it learns the times that the one before it learned."""
     events = db.execute("SELECT seq, data FROM events WHERE kind = 'close' ORDER BY seq DESC").fetchall()
-    late = next(closed for _, data in events[1:] if len((closed := unpack_closed(data, None)[0]).late_rows))
+    late = next(closed for _, data in events[1:] if (closed := unpack_closed(data, None)[0]).late.turns)
 
     def repeat(_: dict[str, Any], arrays: dict[str, Any]) -> None:
-        arrays.update(late_rounds=late.late_rounds, late_rows=late.late_rows, late_seconds=late.late_seconds)
+        arrays.update(late.late.to_arrays())
 
     forge_event(db, events[0][0], repeat)
 
@@ -120,22 +123,10 @@ def hide_a_turn_from_the_index(db: sqlite3.Connection) -> None:
 
 
 OFFER_DAMAGE: list[tuple[Damage, str]] = [
-    (
-        lambda db: db.execute("UPDATE offers SET data = x'00' WHERE round = 5"),
-        "the offer of round 5 does not match its digest",
-    ),
-    (
-        lambda db: db.execute("UPDATE offers SET available = 'x' WHERE round = 5"),
-        "the offer of round 5 does not match its digest",
-    ),
-    (
-        lambda db: db.execute("UPDATE offers SET digest = x'00' WHERE round = 25"),
-        "the offer of round 25 does not match its digest",
-    ),
-    (
-        lambda db: db.execute("UPDATE offers SET round = 99 WHERE round = 5"),
-        "the offer of round 99 does not match its digest",
-    ),
+    ("UPDATE offers SET data = x'00' WHERE round = 5", "the offer of round 5 does not match its digest"),
+    ("UPDATE offers SET available = 'x' WHERE round = 5", "the offer of round 5 does not match its digest"),
+    ("UPDATE offers SET digest = x'00' WHERE round = 25", "the offer of round 25 does not match its digest"),
+    ("UPDATE offers SET round = 99 WHERE round = 5", "the offer of round 99 does not match its digest"),
     (lambda db: put_offer(db, 5, b"", b"\0"), "the offer of round 5 cannot be unpacked"),
     (lambda db: forge_offer(db, round=6), "the offer of round 6 is stored under round 5"),
     (lambda db: forge_offer(db, under=99, round=99), "there is an offer of round 99, which is neither closed nor open"),
@@ -153,7 +144,7 @@ OFFER_DAMAGE: list[tuple[Damage, str]] = [
         "in round 5 clients were selected that were not available",
     ),
     (lambda db: forge_offer(db, contexts=np.ones((2, 3))), "clients were available, but 2 have contexts"),
-    (lambda db: db.execute("ALTER TABLE offers RENAME COLUMN data TO other"), "cannot be read (no such column"),
+    ("ALTER TABLE offers RENAME COLUMN data TO other", "cannot be read (no such column"),
 ]
 
 
@@ -187,87 +178,59 @@ def test_a_file_in_use_is_intact_and_its_writer_is_named(path: Path) -> None:
 
 
 def test_a_killed_writer_is_named_and_the_file_is_intact(path: Path) -> None:
-    child = os.fork()
-    if child == 0:
-        play_rounds_and_die(path)
-    assert os.waitpid(child, 0)[1] == 9
+    killed_after(lambda: continue_rounds(path))
     assert problems(path) == {}
     assert "was killed or crashed" in findings_by_part(path)["writer"].message
 
 
+def continue_rounds(path: Path) -> None:
+    scheduler = Scheduler.open(path)
+    scheduler.close_round()
+    play_rounds(scheduler, 2)
+
+
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="only /proc shows who holds a lock")
 def test_an_ended_writer_is_not_taken_for_a_holder_if_its_number_is_in_use_again(path: Path) -> None:
-    child = os.fork()
-    if child == 0:
-        play_rounds_and_die(path)
-    assert os.waitpid(child, 0)[1] == 9
+    child, _ = killed_after(lambda: continue_rounds(path))
     lock = path.with_name(f"{path.name}.lock")
     lock.write_bytes(lock.read_bytes().replace(f"process {child} ".encode(), f"process {os.getpid()} ".encode()))
     assert "was killed or crashed" in findings_by_part(path)["writer"].message
 
 
-def play_rounds_and_die(path: Path) -> None:
-    try:
-        scheduler = Scheduler.open(path)
-        scheduler.close_round()
-        play_rounds(scheduler, 2)
-    finally:
-        os.kill(os.getpid(), 9)
-
-
 @pytest.mark.parametrize(
     ("damage", "parts", "message"),
     [
-        (lambda db: db.execute("UPDATE events SET data = x'00' WHERE seq = 7"), {"events"}, "event 7 (close)"),
-        (lambda db: db.execute("DELETE FROM events WHERE seq = 7"), {"events", "rounds"}, "event 7 is missing"),
+        ("UPDATE events SET data = x'00' WHERE seq = 7", {"events"}, "event 7 (close)"),
+        ("DELETE FROM events WHERE seq = 7", {"events", "rounds"}, "event 7 is missing"),
         (
-            lambda db: db.execute("DELETE FROM events WHERE seq = (SELECT MAX(seq) FROM events)"),
+            "DELETE FROM events WHERE seq = (SELECT MAX(seq) FROM events)",
             {"events", "rounds"},
             "the newest events are missing",
         ),
-        (
-            lambda db: db.execute("UPDATE masks SET data = x'00' WHERE seq = 9"),
-            {"availability"},
-            "does not match its digest",
-        ),
-        (lambda db: db.execute("DELETE FROM masks WHERE seq = 9"), {"availability"}, "is missing"),
-        (
-            lambda db: db.execute("INSERT INTO masks VALUES (999, x'00')"),
-            {"availability"},
-            "event 999, which closes no round",
-        ),
-        (
-            lambda db: db.execute("UPDATE clients SET id = 'x' WHERE row = 3"),
-            {"clients", "rounds"},
-            "row 3 has the id 'x'",
-        ),
-        (lambda db: db.execute("DELETE FROM clients WHERE row = 9"), {"clients"}, "has 9 ids, but 10 clients joined"),
-        (lambda db: db.execute("UPDATE turns SET seconds = 1 WHERE round = 5"), {"turns", "rounds"}, "in round 5"),
-        (lambda db: db.execute("DELETE FROM turns WHERE round = 5"), {"rounds"}, "0 have turns in it"),
-        (
-            lambda db: db.execute("DELETE FROM turns WHERE round = 25"),
-            {"open round"},
-            "is not the clients that have turns",
-        ),
+        ("UPDATE masks SET data = x'00' WHERE seq = 9", {"availability"}, "does not match its digest"),
+        ("DELETE FROM masks WHERE seq = 9", {"availability"}, "is missing"),
+        ("INSERT INTO masks VALUES (999, x'00')", {"availability"}, "event 999, which closes no round"),
+        ("UPDATE clients SET id = 'x' WHERE row = 3", {"clients", "rounds"}, "row 3 has the id 'x'"),
+        ("UPDATE clients SET id = 'phone-00' WHERE row = 3", {"clients"}, "1 client has the id of another one"),
+        ("DELETE FROM clients WHERE row = 9", {"clients"}, "has 9 ids, but 10 clients joined"),
+        ("UPDATE turns SET seconds = 1 WHERE round = 5", {"turns", "rounds"}, "in round 5"),
+        ("DELETE FROM turns WHERE round = 5", {"rounds"}, "0 have turns in it"),
+        ("DELETE FROM turns WHERE round = 25", {"open round"}, "are not those that have turns in it"),
         (
             lambda db: forge_turn(db, "kind = 'arrived' AND round < 24", "seconds = 1.5"),
             {"rounds"},
-            "its turn is recorded as arrived after 1.5 s",
+            "but is recorded as arrived after 1.5 s",
         ),
         (
             lambda db: forge_turn(db, "kind = 'arrived' AND round < 24 AND loss IS NOT NULL", "loss = NULL"),
             {"rounds"},
-            "its turn is recorded with loss None",
+            "but is recorded with loss None",
         ),
-        (
-            lambda db: db.execute("UPDATE turns SET loss = 9 WHERE round = 5 AND kind = 'arrived'"),
-            {"turns", "rounds"},
-            "in round 5",
-        ),
+        ("UPDATE turns SET loss = 9 WHERE round = 5 AND kind = 'arrived'", {"turns", "rounds"}, "in round 5"),
         (
             lambda db: forge_turn(db, "kind = 'failed'", "kind = 'arrived', seconds = 3.0"),
             {"rounds", "books"},
-            "was closed as failed",
+            "ended as failed",
         ),
         (
             lambda db: forge_turn(db, "folded IS NOT NULL", "late_seconds = 77.0"),
@@ -276,36 +239,28 @@ def play_rounds_and_die(path: Path) -> None:
         ),
         (lambda db: forge_turn(db, "folded IS NOT NULL", "folded = NULL"), {"rounds"}, "no turn records it"),
         (
-            lambda db: db.execute("INSERT INTO turns (round, row, id, seal) VALUES (99, 0, 'phone-00', 0)"),
+            "INSERT INTO turns (round, row, id, seal) VALUES (99, 0, 'phone-00', 0)",
             {"turns", "rounds"},
             "there are turns of round 99",
         ),
-        (
-            lambda db: db.execute("UPDATE snapshot SET data = x'00'"),
-            {"state"},
-            "the snapshot does not match its digest",
-        ),
+        ("UPDATE snapshot SET data = x'00'", {"state"}, "the snapshot does not match its digest"),
         (lambda db: forge_snapshot(db, count_a_turn_more), {"state", "books"}, "gives another policy.turns"),
-        (lambda db: db.execute("UPDATE open_round SET data = x'00'"), {"open round"}, "cannot be read"),
-        (lambda db: db.execute("UPDATE meta SET value = '{}' WHERE key = 'settings'"), {"settings"}, "cannot be read"),
+        ("UPDATE open_round SET data = x'00'", {"open round"}, "cannot be read"),
+        ("UPDATE meta SET value = '{}' WHERE key = 'settings'", {"settings"}, "cannot be read"),
+        ("UPDATE meta SET value = 'x' WHERE key = 'seal'", {"settings"}, "do not match their digest"),
         (
-            lambda db: db.execute("UPDATE meta SET value = 'x' WHERE key = 'seal'"),
-            {"settings"},
-            "do not match their digest",
-        ),
-        (
-            lambda db: db.execute("UPDATE meta SET value = '7' WHERE key = 'round'"),
+            "UPDATE meta SET value = '7' WHERE key = 'round'",
             {"rounds"},
             "should be 7, but the events end with round 24",
         ),
-        (lambda db: db.execute("DROP TABLE turns"), {"turns", "rounds"}, "no such table"),
+        ("DROP TABLE turns", {"turns", "rounds"}, "no such table"),
         (learn_a_late_time_twice, {"rounds"}, "was learned twice"),
         (hide_a_turn_from_the_index, {"pages"}, "missing from index turns_by_id"),
     ],
 )
 def test_damage_is_named(path: Path, damage: Damage, parts: set[str], message: str) -> None:
     with closing(sqlite3.connect(path)) as db, db:
-        damage(db)
+        _ = db.execute(damage) if isinstance(damage, str) else damage(db)
     found = problems(path)
     assert parts <= found.keys()
     assert any(message in finding.message for finding in found.values()), found
@@ -365,7 +320,7 @@ def test_books_that_do_not_balance_are_found(tmp_path: Path, rows: list[int], cl
     path = tmp_path / "fleet.turnout"
     with Scheduler.open(path, settings=SETTINGS, deadline=30.0) as scheduler:
         play_rounds(scheduler, 5)
-        session_of(scheduler).snapshot()
+        take_snapshot(scheduler)
 
     def owe_less(state: dict[str, Any]) -> None:
         state["policy.queues.balance"][rows] -= 1000
@@ -386,7 +341,7 @@ def test_availability_that_a_large_fleet_dropped_with_a_snapshot_is_no_damage(
         monkeypatch.setattr(f"turnout.live.{module}.KEEP_AVAILABILITY_UP_TO", 9)
     with Scheduler.open(path, settings=SETTINGS, deadline=30.0) as scheduler:
         play_rounds(scheduler, 5)
-        session_of(scheduler).snapshot()
+        take_snapshot(scheduler)
         play_rounds(scheduler, 2)
     assert problems(path) == {}
     assert findings_by_part(path)["availability"].message == (
@@ -400,7 +355,7 @@ def test_availability_that_a_large_fleet_dropped_with_a_snapshot_is_no_damage(
 @pytest.mark.parametrize(("damage", "message"), OFFER_DAMAGE)
 def test_damage_of_an_offer_is_named_and_no_other_part_is_damaged(path: Path, damage: Damage, message: str) -> None:
     with closing(sqlite3.connect(path)) as db, db:
-        damage(db)
+        _ = db.execute(damage) if isinstance(damage, str) else damage(db)
     found = problems(path)
     assert found.keys() == {"offers"}
     assert message in found["offers"].message

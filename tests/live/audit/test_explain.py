@@ -21,11 +21,12 @@ from live.fleets import (
     packed_from_disk,
     play_round,
     rows_of,
+    state_of,
+    take_snapshot,
 )
 from turnout.errors import ReportError, SettingError, StoreError
 from turnout.kernel.rounds import RoundOffer
 from turnout.live import ClientStatus, FleetReader, Scheduler
-from turnout.live._internals import session_of
 from turnout.live.turns.records import RecordedOffer, offer_digest, pack_offer
 from turnout.policies.explain.explanation import Explanation
 
@@ -125,7 +126,7 @@ def test_the_missing_turns_are_exactly_those_with_which_the_client_is_selected(o
     assert recorded is not None
     contexts = recorded.whole_contexts()
     assert contexts is not None
-    problem = session_of(scheduler).fleet.policy.cohort_problem(RoundOffer(21, recorded.available, contexts))
+    problem = state_of(scheduler).fleet.policy.cohort_problem(RoundOffer(21, recorded.available, contexts))
     assert problem is not None
     checked = 0
     for row, client in enumerate(scheduler.clients):
@@ -225,7 +226,7 @@ def test_forgetting_a_client_deletes_the_offers_in_which_it_was_available(
     for round_ in range(11, 14):
         play_round(scheduler, {client: world.statuses(round_)[client] for client in named(8) if client != "c1"}, 4.0)
     assert all(scheduler.explain("c0", round_).exact for round_ in (11, 12, 13))
-    session_of(scheduler).snapshot()  # so that explaining these rounds replays events before the last snapshot
+    take_snapshot(scheduler)  # so that explaining these rounds replays events before the last snapshot
     exact = {round_: scheduler.explain("c0", round_).exact for round_ in (4, 7, 11, 12, 13)}
     # FairPace learned the usual times of all clients from what the forgotten one had reported too.
     assert exact == dict.fromkeys(exact, options is RBCSF)
@@ -271,7 +272,7 @@ def test_rounds_whose_availability_was_dropped_are_not_explained_exactly(
     scheduler = open_fleet()
     for _ in range(3):
         play_round(scheduler, offered(*named(4)))
-    session_of(scheduler).snapshot()
+    take_snapshot(scheduler)
     play_round(scheduler, offered(*named(4)))
     explanation = scheduler.explain("c0", 2)
     assert not explanation.exact
@@ -285,15 +286,6 @@ def test_other_policies_are_explained_without_an_objective(open_fleet: OpenFleet
     explanation = scheduler.explain(chosen[0])
     assert (explanation.outcome, explanation.exact, explanation.policy) == ("chosen", False, "random")
     assert "random did not weigh seconds against turns owed" in explanation.sentence
-
-
-def test_a_reader_explains_like_the_scheduler(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
-    scheduler.choose({"a": ClientStatus(1.0, 2.0), "b": ClientStatus(1.0, 3.0), "c": ClientStatus(0.5, 1.0)})
-    with FleetReader(scheduler.path) as reader:
-        assert [reader.explain(client) for client in "abc"] == [scheduler.explain(client) for client in "abc"]
-        with pytest.raises(ReportError, match="there is no client 'z' in"):
-            reader.explain("z")
 
 
 def test_offers_are_kept_small(open_fleet: OpenFleet, folder: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -172,21 +171,6 @@ def test_a_hostile_certificate_or_record_is_reported_in_one_line(
         lines = output.splitlines()
         assert lines[-1] == "NOT verified."
         assert all(len(line) < 1100 for line in lines)
-
-
-def test_lines_and_certificates_have_a_largest_size(
-    events: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    record, certificate = as_record(events), certificate_of(as_record(events))
-    path = tmp_path / "record"
-    path.write_bytes(b"".join(record))
-    longest = max(*map(len, record), len(certificate))
-    for limit, verified in ((longest, True), (longest - 1, False)):
-        monkeypatch.setattr(verify, "LONGEST", limit)
-        with path.open("rb") as file:
-            assert (verify.differences(certificate, verify.lines_of(file)) == []) is verified
-    digest = hashlib.sha256(b"".join(record)).hexdigest()
-    assert json.loads(certificate)["record_sha256"] == digest
 
 
 def test_an_endless_certificate_takes_little_memory() -> None:

@@ -6,23 +6,72 @@ import logging
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from live.fleets import OpenFleet, named, offered, packed, packed_from_disk, play_round, rows_of
+from live.fleets import OpenFleet, named, offered, packed, packed_from_disk, play_round, problems, rows_of
 from live.forging import forge_turn
-from live.journal.test_contract import AT, SETTINGS, state_after, write_round
 from turnout.errors import StoreError
-from turnout.live import Scheduler
-from turnout.live._internals import examine, forget_in_steps, session_of
+from turnout.live import FleetReader, Scheduler
+from turnout.live._internals import forget_in_steps
+from turnout.live.journal.changes import Changes
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.redaction import continue_redaction
 from turnout.live.journal.summary import read_totals
 from turnout.live.operation.notices import UNCLEAN_NOTICE
 from turnout.live.retention import Retention
+from turnout.live.turns.records import LateTimes, RecordedOffer, Turn
+from turnout.live.turns.rounds.records import ClosedRound, OpenRound, pack_closed
 from turnout.storage.files.storefile import StoreFile
 
 IDS = ["a", "b", "c"]
+SETTINGS: dict[str, Any] = {"policy": "random", "settings": {"cohort_size": 2}, "features": {"declared": []}}
+AT = "2026-05-01T10:00:00.000+00:00"
+
+
+def opened_round(number: int, rows: list[int], clients: int) -> OpenRound:
+    return OpenRound(
+        round=number,
+        target_size=len(rows),
+        deadline=60.0,
+        opened=AT,
+        monotonic=1.0,
+        boot="boot",
+        joined=(),
+        rows=np.array(rows),
+        contexts=np.arange(2.0 * len(rows)).reshape(len(rows), 2),
+        available=np.ones(clients, dtype=np.bool_),
+        reasons={"score": np.arange(float(len(rows)))},
+    )
+
+
+def write_round(changes: Changes, number: int, rows: list[int], ids: list[str]) -> int:
+    """Writes a round that is opened, reported and closed in one transaction; returns the number of its event."""
+    opened = opened_round(number, rows, len(ids))
+    changes.put_open_round(opened, [ids[row] for row in rows])
+    offer = RecordedOffer(number, opened.rows, opened.reasons, opened.available, np.zeros((len(ids), 2)))
+    changes.put_offer(offer, AT)
+    closed = ClosedRound(
+        round=number,
+        rows=opened.rows,
+        contexts=opened.contexts,
+        seconds=np.full(len(rows), 2.5),
+        kinds=np.zeros(len(rows), dtype=np.int64),
+        available=opened.available,
+        late=LateTimes.of([]),
+    )
+    data, mask = pack_closed(closed, opened=AT, closed=AT, target_size=len(rows))
+    event = changes.add_event("close", data, mask)
+    changes.put_closed_round(number)
+    changes.put_turns([Turn(number, row, ids[row], "arrived", 2.5, at=AT) for row in rows])
+    changes.drop_open_round(number)
+    return event
+
+
+def state_after(number: int, clients: int) -> dict[str, Any]:
+    return {"clients": clients, "round": number, "ids": "", "values": np.arange(float(clients))}
 
 
 def execute(path: Path, statement: str) -> None:
@@ -148,7 +197,7 @@ def test_forgetting_that_was_interrupted_is_completed_by_compact(open_fleet: Ope
     assert packed(scheduler) == packed_from_disk(scheduler.path)
     scheduler.close()
     assert b"secret-phone" not in scheduler.path.read_bytes()
-    assert all(finding.ok is not False for finding in examine(scheduler.path))
+    assert problems(scheduler.path) == []
 
 
 def test_rows_that_are_no_longer_kept_are_deleted_before_a_client_is_redacted(
@@ -162,7 +211,8 @@ def test_rows_that_are_no_longer_kept_are_deleted_before_a_client_is_redacted(
     monkeypatch.setattr("turnout.live.journal.journal.VACUUM_UP_TO", 0)
     scheduler.compact()
     monkeypatch.setattr("turnout.live.journal.summary.BATCH", 2)
-    kept = session_of(scheduler).journal.summary().round
+    with FleetReader(scheduler.path) as reader:
+        kept = reader.summary().round
     oldest = [rows_of(scheduler.path, "SELECT MIN(round) FROM turns")[0][0]]
     assert oldest[0] <= kept - 4
     ids = rows_of(scheduler.path, f"SELECT DISTINCT id FROM turns WHERE round <= {kept}")
@@ -172,7 +222,7 @@ def test_rows_that_are_no_longer_kept_are_deleted_before_a_client_is_redacted(
     assert oldest == sorted(oldest)
     assert oldest[-1] == kept + 1
     assert packed(scheduler) == packed_from_disk(scheduler.path)
-    assert all(finding.ok is not False for finding in examine(scheduler.path))
+    assert problems(scheduler.path) == []
 
 
 def test_nothing_is_changed_if_no_client_is_to_be_redacted(folder: Path) -> None:
@@ -183,3 +233,29 @@ def test_nothing_is_changed_if_no_client_is_to_be_redacted(folder: Path) -> None
             assert not continue_redaction(changes.db)
             assert changes.db.total_changes == before
         assert not journal.redact()
+
+
+def test_no_summary_is_written_while_a_client_is_forgotten(folder: Path) -> None:
+    path, ids = folder / "fleet.turnout", ["a", "secret", "c"]
+    Journal.make(path, SETTINGS)
+    with closing(Journal(path)) as journal:
+        with journal.writing() as changes:
+            changes.add_clients(0, ids)
+            for number in range(1, 11):
+                event = write_round(changes, number, [0, 1], ids)
+            last = changes.forget(1, "secret", "forgotten-1", 0, None)
+            changes.put_snapshot(last, state_after(10, 3), AT, Retention(rounds=4))
+        with (
+            pytest.raises(StoreError, match="a client is being forgotten: open the file again"),
+            journal.writing() as changes,
+        ):
+            changes.put_summary(event - 4, state_after(6, 3), AT)
+        with journal.writing() as changes:
+            assert not changes.summarize(Retention(rounds=4), 20, 20, AT)
+        assert journal.summary().event == 0
+        while journal.redact():
+            pass
+        with journal.writing() as changes:
+            changes.put_summary(event - 4, state_after(6, 3), AT)
+        assert (journal.summary().event, journal.summary().round) == (event - 4, 6)
+        assert len([entry for entry in journal.events() if entry[1] == "close"]) == 4

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
@@ -15,11 +13,11 @@ import numpy as np
 import pytest
 
 from live import restless_server
-from live.fleets import OpenFleet, exported, named, offered, packed, play_round, rows_of
+from live.fleets import OpenFleet, exported, features_of, named, offered, packed, play_round, rows_of, take_snapshot
 from turnout.errors import StoreError
 from turnout.lab import RunStore
 from turnout.live import FleetEvent, FleetReader, Reporter, Scheduler
-from turnout.live._internals import KINDS, Follower, RecordedOffer, StaleError, forget_in_steps, session_of
+from turnout.live._internals import KINDS, Follower, RecordedOffer, StaleError, forget_in_steps
 from turnout.live.journal import changes
 from turnout.storage.encoding.packing import pack_snapshot
 
@@ -154,7 +152,7 @@ def test_a_reader_has_the_data_of_its_scheduler(open_fleet: OpenFleet, folder: P
         scheduler.choose(offered(*named(4), "new"))
         assert reader.path == path
         assert reader.settings == scheduler.settings
-        assert reader.features.declared == session_of(scheduler).features.declared
+        assert reader.features.declared == features_of(scheduler).declared
         assert (reader.clients, reader.round) == (named(5), 4), (
             "a client that is new in the open round joins when it is closed"
         )
@@ -240,43 +238,6 @@ def test_an_iterator_sees_one_state_of_the_file(open_fleet: OpenFleet, folder: P
             play(scheduler, 1, named(3))
             assert (reader.round, len(list(reader.closed_rounds()))) == (6, 6)
         assert reader.round == 7
-
-
-def test_a_writer_in_another_process_is_followed_round_by_round(folder: Path) -> None:
-    """The writer waits for a line before each round, so that it never gets ahead of the checks."""
-    path = folder / "fleet.turnout"
-    command = [sys.executable, "-c", WRITER, str(path)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
-        assert writer.stdin is not None
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == "open\n"
-        with FleetReader(path) as reader:
-            follower = reader.follow()
-            assert follower.poll() == []
-            for round_ in range(1, 6):
-                print("play", file=writer.stdin, flush=True)
-                cohort = writer.stdout.readline().split()
-                events = apply_new_events(follower)
-                assert [event.kind for event in events] == (["joined"] if round_ == 1 else []) + ["closed"]
-                assert events[-1].closed is not None
-                assert list(events[-1].closed.clients) == cohort
-                assert reader.round == follower.fleet.round == round_
-            assert state_of(follower) == loaded_state(path)
-        writer.stdin.close()
-        assert writer.wait() == 0
-
-
-WRITER = """
-import sys
-from turnout.live import Scheduler
-with Scheduler.open(sys.argv[1], settings={"cohort_size": 2}, deadline=10.0, allow_infeasible=True) as scheduler:
-    print("open", flush=True)
-    for _ in sys.stdin:
-        cohort = scheduler.choose({name: {"free_cpu": 1.0, "bandwidth": 2.0} for name in ("a", "b", "c")})
-        scheduler.report_many(dict.fromkeys(cohort, 1.5))
-        scheduler.close_round()
-        print(*cohort, flush=True)
-"""
 
 
 def test_the_number_of_changes_differs_after_every_write_and_only_then(open_fleet: OpenFleet, folder: Path) -> None:
@@ -406,7 +367,7 @@ def test_a_large_fleet_is_followed_from_its_snapshot(
     monkeypatch.setattr(changes, "KEEP_AVAILABILITY_UP_TO", 3)
     scheduler, path = open_fleet(), folder / "fleet.turnout"
     play(scheduler, 9, named(5))
-    session_of(scheduler).snapshot()
+    take_snapshot(scheduler)
     play(scheduler, 4, named(6))
     with follow(path) as follower:
         assert follower.fleet.round == 9
@@ -420,32 +381,22 @@ def test_a_large_fleet_is_followed_from_its_snapshot(
         assert state_of(follower) == loaded_state(path)
 
 
-def test_a_follower_is_stale_if_availability_was_dropped_before_it_was_read(
-    open_fleet: OpenFleet, folder: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("has_read", [True, False])
+def test_a_follower_is_stale_only_if_availability_was_dropped_before_it_was_read(
+    open_fleet: OpenFleet, folder: Path, monkeypatch: pytest.MonkeyPatch, has_read: bool
 ) -> None:
     scheduler, path = open_fleet(), folder / "fleet.turnout"
     play(scheduler, 5, named(5))
-    with follow(path) as follower:
-        follower.poll(3)
+    with FleetReader(path) as reader:
+        follower = reader.follow()
+        _ = apply_new_events(follower) if has_read else follower.poll(3)
         monkeypatch.setattr(changes, "KEEP_AVAILABILITY_UP_TO", 3)
-        session_of(scheduler).snapshot()
-        with pytest.raises(StaleError):
-            follower.poll(10)
-    with follow(path) as new:
-        apply_new_events(new)
-        assert state_of(new) == loaded_state(path)
-
-
-def test_a_follower_is_not_stale_if_availability_was_dropped_after_it_was_read(
-    open_fleet: OpenFleet, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scheduler, path = open_fleet(), folder / "fleet.turnout"
-    play(scheduler, 5, named(5))
-    with follow(path) as follower:
-        apply_new_events(follower)
-        monkeypatch.setattr(changes, "KEEP_AVAILABILITY_UP_TO", 3)
-        session_of(scheduler).snapshot()
+        take_snapshot(scheduler)
         play(scheduler, 2, named(5))
+        if not has_read:
+            with pytest.raises(StaleError):
+                follower.poll(10)
+            follower = reader.follow()
         apply_new_events(follower)
         assert state_of(follower) == loaded_state(path)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from live.fleets import OpenFleet, offered, packed, play_round
+from live.fleets import OpenFleet, features_of, offered, packed, play_round, state_of
 from live.forging import chain_events, fetch_row
 from live.turns.slots.played import open_slots, play_turns
 from turnout.errors import SettingError, StoreError
@@ -115,7 +115,7 @@ def test_the_state_around_a_round_that_was_not_closed_cannot_be_computed(open_fl
     for _ in range(3):
         play_round(scheduler, offered("a", "b", "c"))
     scheduler.choose(offered("a", "b", "c"))  # round 4 is open
-    journal, settings, features = session_of(scheduler).journal, scheduler.settings, session_of(scheduler).features
+    journal, settings, features = session_of(scheduler).journal, scheduler.settings, features_of(scheduler)
     for load in (load_before, load_after):
         for number in (4, 5):
             with pytest.raises(StoreError, match=rf"round {number} was not closed in .*: check the number"):
@@ -123,7 +123,7 @@ def test_the_state_around_a_round_that_was_not_closed_cannot_be_computed(open_fl
     assert load_before(journal, settings, features, 3).round == 2
     event, fleet = load_after(journal, settings, features, 3)
     assert (event, fleet.round) == (journal.last_event(), 3)
-    assert fleet.state()["numbers.arrived"].tolist() == session_of(scheduler).memory.state()["numbers.arrived"].tolist()
+    assert fleet.state()["numbers.arrived"].tolist() == state_of(scheduler).state()["numbers.arrived"].tolist()
 
 
 def test_features_that_a_function_computes_are_read_without_it_but_not_computed(open_fleet: OpenFleet) -> None:

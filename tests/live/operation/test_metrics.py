@@ -6,10 +6,10 @@ import logging
 
 import pytest
 
-from live.fleets import OpenFleet, named, offered, play_round
+from live.fleets import OpenFleet, named, offered, play_round, take_snapshot
 from turnout.errors import ReportError
 from turnout.live import FleetReader, Reporter
-from turnout.live._internals import WriterMetrics, session_of
+from turnout.live._internals import WriterMetrics
 
 
 def test_a_new_fleet_has_nothing_to_measure(open_fleet: OpenFleet) -> None:
@@ -46,7 +46,7 @@ def test_the_figures_follow_the_fleet(open_fleet: OpenFleet) -> None:
         scheduler.report(a, 3.0)
     scheduler.report(b, 2.0)
     scheduler.close_round()
-    session_of(scheduler).snapshot()
+    take_snapshot(scheduler)
     after = scheduler.metrics()
     assert (after.refused_reports, after.snapshot_age_rounds, after.open_round_seconds) == (1, 0, None)
     assert set(after.to_dict()) >= {"round", "commits", "log_bytes", "turns_behind"}
@@ -72,7 +72,7 @@ def test_readers_see_the_figures_that_the_writer_stored_with_the_last_closed_rou
         assert figures.commit_seconds_largest is not None
         assert 0 < figures.commit_seconds_median <= figures.commit_seconds_largest
         assert figures.snapshot_age == 2
-        session_of(scheduler).snapshot()
+        take_snapshot(scheduler)
         assert reader.writer().snapshot_age == 0
 
 

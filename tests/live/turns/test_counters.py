@@ -10,11 +10,10 @@ from turnout.live.turns.counters import NEVER, ClientCounters
 STORED_KEYS = {"joined", "offered", "trained_in", "learned", "misses", "rest_until", "retired", "broken_since"}
 
 
-def test_new_clients_start_with_the_round_in_which_they_joined() -> None:
+def test_new_clients_have_never_trained() -> None:
     counters = ClientCounters()
-    counters.add(2, 0)
-    counters.add(1, 7)
-    assert counters.joined.tolist() == [0, 0, 7]
+    counters.add(2)
+    counters.add(1)
     assert counters.last_trained.tolist() == [NEVER] * 3
     for counter in (counters.offered, counters.learned, counters.misses, counters.backoff_until, counters.retired):
         assert counter.tolist() == [0, 0, 0]
@@ -22,16 +21,16 @@ def test_new_clients_start_with_the_round_in_which_they_joined() -> None:
 
 def test_restored_counters_are_copies_of_the_stored_ones() -> None:
     counters = ClientCounters()
-    counters.add(3, 4)
+    counters.add(3)
     counters.last_trained[1], counters.backoff_until[2], counters.retired[0] = 5, 9, 1
     stored = counters.stored()
-    assert stored.keys() == STORED_KEYS
-    assert stored["trained_in"].tolist() == [NEVER, 5, NEVER]
-    assert stored["rest_until"].tolist() == [0, 0, 9]
-    restored = ClientCounters.restored({**stored, "arrived": np.zeros(3)})
+    assert stored.keys() == {f"numbers.{key}" for key in STORED_KEYS}
+    assert stored["numbers.trained_in"].tolist() == [NEVER, 5, NEVER]
+    assert stored["numbers.rest_until"].tolist() == [0, 0, 9]
+    restored = ClientCounters.restored({**stored, "numbers.arrived": np.zeros(3)})
     restored.misses[0] = 3
     counters.misses[1] = 2
-    assert (stored["misses"].tolist(), counters.misses.tolist(), restored.misses.tolist()) == (
+    assert (stored["numbers.misses"].tolist(), counters.misses.tolist(), restored.misses.tolist()) == (
         [0, 0, 0],
         [0, 2, 0],
         [3, 0, 0],
@@ -42,11 +41,11 @@ def test_restored_counters_are_copies_of_the_stored_ones() -> None:
 
 def test_forgetting_resets_what_reports_have_changed() -> None:
     counters = ClientCounters()
-    counters.add(2, 3)
+    counters.add(2)
     for counter in (counters.offered, counters.learned, counters.misses, counters.backoff_until):
         counter[:] = 6
     counters.last_trained[:] = 5
     counters.forget(0)
     for counter in (counters.offered, counters.learned, counters.misses, counters.backoff_until):
         assert counter.tolist() == [0, 6]
-    assert (counters.joined.tolist(), counters.last_trained.tolist()) == ([3, 3], [5, 5])
+    assert (counters.joined.tolist(), counters.last_trained.tolist()) == ([0, 0], [5, 5])

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from live.fleets import OpenFleet, named, offered, play_round
+from live.fleets import OpenFleet, named, offered, play_round, state_of
 from turnout.errors import InfeasiblePromise
 from turnout.kernel import feasibility as exact_test
-from turnout.live._internals import session_of
 from turnout.live.turns import feasibility
 from turnout.live.turns.feasibility import require_feasible, rounded_down
 
@@ -28,11 +27,11 @@ def test_only_large_fleets_are_judged_by_the_sum_of_their_rates(
     monkeypatch.setattr(exact_test, "require_feasible", lambda *given: exact.append(given))
     monkeypatch.setattr(feasibility, "LARGE_FLEET", 3)
     if clients == 3:
-        require_feasible(session_of(scheduler).fleet)
+        require_feasible(state_of(scheduler).fleet)
         assert len(exact) == 1
     else:
         with pytest.raises(InfeasiblePromise):  # 4 · 0.3 is above 1
-            require_feasible(session_of(scheduler).fleet)
+            require_feasible(state_of(scheduler).fleet)
         assert exact == []
 
 
@@ -46,12 +45,12 @@ def test_a_large_fleet_may_be_promised_exactly_as_many_turns_as_there_are(
     monkeypatch.setattr(exact_test, "require_feasible", lambda *given: exact.append(given))
     monkeypatch.setattr(feasibility, "LARGE_FLEET", 3)
     if feasible:
-        require_feasible(session_of(scheduler).fleet)
+        require_feasible(state_of(scheduler).fleet)
     else:
         with pytest.raises(
             InfeasiblePromise, match=r"a guaranteed_rate of at most 0\.25, use a cohort_size of at least 2"
         ):
-            require_feasible(session_of(scheduler).fleet)
+            require_feasible(state_of(scheduler).fleet)
     assert exact == []
 
 

@@ -16,9 +16,10 @@ from turnout.errors import SettingError, StoreError
 from turnout.kernel.certificate import Certificate, exact_tolerance
 from turnout.live.audit.verify import differences
 from turnout.live.clock import now
+from turnout.live.following import ReplayStart
 from turnout.live.journal.replay import live_policy, stored_features
 from turnout.live.journal.schema import meta_value
-from turnout.live.reader import FleetReader, ReplayStart, journal_of
+from turnout.live.reader import FleetReader, journal_of
 from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.state import Fleet
 from turnout.policies.base import SelectionPolicy

@@ -20,16 +20,8 @@ from turnout.live.journal.summary import (
     write_summary,
 )
 from turnout.live.retention import MIN_ROUNDS, Retention
-from turnout.live.turns.records import (
-    OpenRound,
-    RecordedOffer,
-    Turn,
-    digest_of,
-    offer_digest,
-    pack_offer,
-    pack_open,
-    settings_digest,
-)
+from turnout.live.turns.records import RecordedOffer, Turn, digest_of, offer_digest, pack_offer, settings_digest
+from turnout.live.turns.rounds.records import OpenRound, pack_open
 from turnout.live.turns.slots.records import RunningTurnRecord, pack_running_turn
 from turnout.storage.encoding.packing import pack_snapshot
 
@@ -76,41 +68,27 @@ class Changes:
 
     def put_open_round(self, opened: OpenRound, ids: Sequence[str]) -> None:
         """Writes the open round and the turns of its cohort, before the cohort is returned to the server."""
-        data = pack_open(opened)
-        digest = digest_of(b"", str(opened.round), data)
-        self.db.execute("INSERT INTO open_round VALUES (?, ?, ?)", (opened.round, data, digest))
-        turns = [Turn(opened.round, int(row), client) for row, client in zip(opened.rows, ids, strict=True)]
-        self.db.executemany(
-            "INSERT INTO turns (round, row, id, seal) VALUES (?, ?, ?, ?)",
-            [(turn.round, turn.row, turn.id, turn.checksum) for turn in turns],
-        )
+        self._put_open(opened.round, pack_open(opened), dict(zip(opened.rows.tolist(), ids, strict=True)))
 
     def put_running_turns(self, running_turns: Sequence[RunningTurnRecord], ids: Sequence[str]) -> None:
         """Writes turns that are running, of the clients with these ids, before they are returned to the server."""
         for running_turn, client in zip(running_turns, ids, strict=True):
-            data = pack_running_turn(running_turn)
-            digest = digest_of(b"", str(running_turn.decision), data)
-            self.db.execute("INSERT INTO open_round VALUES (?, ?, ?)", (running_turn.decision, data, digest))
-            turn = Turn(running_turn.decision, running_turn.row, client)
-            self.db.execute(
-                "INSERT INTO turns (round, row, id, seal) VALUES (?, ?, ?, ?)",
-                (turn.round, turn.row, turn.id, turn.checksum),
-            )
+            self._put_open(running_turn.decision, pack_running_turn(running_turn), {running_turn.row: client})
 
-    def drop_running_turns(self, decisions: Sequence[int]) -> None:
-        """Deletes turns that are no longer running; all of them must be."""
-        for decision in decisions:
-            self.drop_open_round(decision)
+    def _put_open(self, number: int, data: bytes, ids: Mapping[int, str]) -> None:
+        """Writes an open round, or a turn that is running, and the turns of the clients with these rows and ids."""
+        self.db.execute("INSERT INTO open_round VALUES (?, ?, ?)", (number, data, digest_of(b"", str(number), data)))
+        turns = [Turn(number, row, client) for row, client in ids.items()]
+        self.db.executemany(
+            "INSERT INTO turns (round, row, id, seal) VALUES (?, ?, ?, ?)",
+            [(turn.round, turn.row, turn.id, turn.checksum) for turn in turns],
+        )
 
     def put_offer(self, offer: RecordedOffer, at: str) -> None:
         """Writes the offer from which the cohort of the open round was selected, at the time `at`."""
         data, available = pack_offer(offer)
         values = (offer.round, available, data, offer_digest(offer.round, available, data), at)
         self.db.execute("INSERT INTO offers (round, available, data, digest, at) VALUES (?, ?, ?, ?, ?)", values)
-
-    def drop_offer(self, round: int) -> None:
-        """Deletes the offer of a round."""
-        self.db.execute("DELETE FROM offers WHERE round = ?", (round,))
 
     def put_turns(self, turns: Sequence[Turn]) -> None:
         """Updates turns with their outcomes."""
@@ -129,14 +107,16 @@ class Changes:
         write_answer(self.db, answer)
 
     def drop_open_round(self, round: int) -> None:
-        """Deletes the open round after it was closed or abandoned; it must be this one."""
+        """Deletes the open round, or a turn that is running, when it has ended; it must be open."""
         deleted = self.db.execute("DELETE FROM open_round WHERE round = ?", (round,)).rowcount
         if deleted != 1:
             raise StoreError(f"round {round} is not open in the file: it was closed or abandoned before")
 
-    def drop_turns(self, round: int) -> None:
-        """Deletes the turns of a round that was abandoned."""
-        self.db.execute("DELETE FROM turns WHERE round = ?", (round,))
+    def abandon(self, round: int) -> None:
+        """Deletes the open round, its offer and its turns."""
+        self.drop_open_round(round)
+        for table in ("offers", "turns"):
+            self.db.execute(f"DELETE FROM {table} WHERE round = ?", (round,))
 
     def put_snapshot(self, seq: int, state: Mapping[str, Any], at: str, retention: Retention | None = None) -> None:
         """Writes the state after event `seq`, and deletes older snapshots.

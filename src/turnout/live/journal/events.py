@@ -16,7 +16,7 @@ from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import round_seconds
 from turnout.live.journal.amendments import AMEND, Amendment
 from turnout.live.turns.outcomes import KINDS, OUTCOME_OF_KIND, REDUNDANT
-from turnout.live.turns.records import unpack_closed
+from turnout.live.turns.rounds.records import unpack_closed
 from turnout.live.turns.slots.records import FILL, FilledSlots, unpack_fill
 from turnout.storage.encoding.packing import parse_stored
 
@@ -184,7 +184,6 @@ def unknown_event(kind: str) -> StoreError:
 
 def _decode_closed_round(data: bytes, availability: bytes | None, ids: Sequence[str]) -> RecordedRound:
     closed, header = unpack_closed(data, availability)
-    late = zip(closed.late_rounds.tolist(), closed.late_rows.tolist(), closed.late_seconds.tolist(), strict=True)
     return RecordedRound(
         round=closed.round,
         clients=tuple(ids[row] for row in closed.rows.tolist()),
@@ -194,7 +193,7 @@ def _decode_closed_round(data: bytes, availability: bytes | None, ids: Sequence[
         losses=closed.losses,
         contexts=closed.contexts,
         available=None if availability is None else closed.available,
-        late=tuple(LateTime(number, row, ids[row], seconds) for number, row, seconds in late),
+        late=tuple(LateTime(number, row, ids[row], seconds) for number, row, seconds in closed.late),
         target_size=header["target_size"],
         opened=datetime.fromisoformat(header["opened"]),
         closed=datetime.fromisoformat(header["closed"]),
@@ -226,10 +225,7 @@ def _fill_to_dict(event: FleetEvent, filled: FilledSlots) -> dict[str, Any]:
         ],
         "turns": [{"turn": filled.first + index, "client": client} for index, client in enumerate(event.clients)],
         "contexts": None if np.isnan(filled.contexts).any() else filled.contexts.tolist(),
-        "late": [
-            {"turn": decision, "seconds": seconds}
-            for decision, seconds in zip(filled.late_decisions.tolist(), filled.late_seconds.tolist(), strict=True)
-        ],
+        "late": [{"turn": decision, "seconds": seconds} for decision, _, seconds in filled.late],
     }
 
 

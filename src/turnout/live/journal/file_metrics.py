@@ -1,4 +1,4 @@
-"""Figures about the file of a fleet and about the process that writes it, for monitoring."""
+"""Figures about the process that writes a fleet, for monitoring."""
 
 from __future__ import annotations
 
@@ -7,22 +7,6 @@ from typing import NamedTuple
 
 from turnout.storage.encoding.packing import parse_stored
 from turnout.storage.files.database import single_value
-
-
-class JournalMetrics(NamedTuple):
-    """Figures about the file of a fleet.
-
-    Attributes:
-        commits: The number of commits since it was created.
-        commit_times: The seconds that the newest commits of this process took.
-        log_bytes: The size of the write-ahead log.
-        file_bytes: The size of the file.
-    """
-
-    commits: int
-    commit_times: tuple[float, ...]
-    log_bytes: int
-    file_bytes: int
 
 
 class WriterMetrics(NamedTuple):

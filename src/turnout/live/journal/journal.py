@@ -17,7 +17,6 @@ from typing import Any
 from turnout.errors import StoreError
 from turnout.live.journal.answers import StoredAnswer, read_answer
 from turnout.live.journal.changes import Changes
-from turnout.live.journal.file_metrics import JournalMetrics
 from turnout.live.journal.redaction import (
     NEEDS_VACUUM,
     continue_redaction,
@@ -157,10 +156,10 @@ class Journal:
                 raise corruption(db, "the stored answer to a request does not match its checksum")
             return answer
 
-    def figures(self) -> JournalMetrics:
-        """Returns the number of commits, how long the newest ones took, and sizes, for monitoring."""
-        file = self._file
-        return JournalMetrics(file.commits, tuple(file.commit_times), file.log_bytes, self.path.stat().st_size)
+    @property
+    def file(self) -> StoreFile:
+        """The file, with figures about its commits and its size; change it only by `writing`."""
+        return self._file
 
     def check_writer(self) -> None:
         """Raises StoreError if another process has taken over the file."""

@@ -18,13 +18,7 @@ from dataclasses import asdict, dataclass, replace
 
 from turnout.live.journal.schema import update_turns
 from turnout.live.journal.summary import forget_totals, last_event, trim
-from turnout.live.turns.records import (
-    Turn,
-    as_bytes,
-    digest_of,
-    turn_from_row,
-    was_available,
-)
+from turnout.live.turns.records import Turn, as_bytes, digest_of, turn_from_row, was_available
 from turnout.live.turns.redacting import redact_event
 
 #: The number of turns, offers or events that one transaction redacts.

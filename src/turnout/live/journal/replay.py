@@ -23,7 +23,7 @@ from turnout.live.journal.schema import corruption, meta_count, meta_value
 from turnout.live.journal.summary import last_event
 from turnout.live.journal.turns import read_open_round, read_running_turns, read_unit, turns_since
 from turnout.live.settings import SchedulerSettings
-from turnout.live.turns.records import CLOSE, OpenRound
+from turnout.live.turns.rounds.records import CLOSE, OpenRound
 from turnout.live.turns.rounds.state import RoundFleet
 from turnout.live.turns.slots.records import FILL, RunningTurnRecord
 from turnout.live.turns.slots.state import SlotFleet
@@ -61,6 +61,11 @@ class FleetState:
     opened: OpenRound | None
     unsaved: int
     running_turns: dict[int, RunningTurnRecord] = field(default_factory=dict)
+
+    @property
+    def newest_round(self) -> int:
+        """The number of the open round, or of the last closed round or decision."""
+        return self.fleet.round if self.opened is None else self.opened.round
 
     def state(self, *, with_contexts: bool = True) -> dict[str, Any]:
         """Returns the state as plain arrays and numbers, with a digest of the ids.
@@ -212,7 +217,7 @@ def _default_max_owed(policy: str, settings: Mapping[str, Any], longest_wait: fl
 
 
 def resolve_features(
-    stored: Mapping[str, Any], features: Features | None, path: Path, *, read_only: bool, amended_in: int | None = None
+    stored: Mapping[str, Any], features: Features | None, path: Path, amended_in: int | None = None
 ) -> Features:
     """Returns the features with which a fleet is opened.
 
@@ -220,7 +225,6 @@ def resolve_features(
         stored: The features as they are stored in the file.
         features: The features that the caller passed, if any; they must be those of the file.
         path: The file, for messages.
-        read_only: Whether the fleet is opened only for reading; then functions that compute features are not needed.
         amended_in: The round in which the features were amended; None if they never were.
     """
     since = "was created with" if amended_in is None else f"was amended in round {amended_in} and has"
@@ -232,7 +236,7 @@ def resolve_features(
         return features
     if stored == json.loads(json.dumps(PAPER_FEATURES.to_dict())):
         return PAPER_FEATURES
-    if stored["computed"] and not read_only:
+    if stored["computed"]:
         raise SettingError(f"{path} {since} features that a function computes: open it with the same features=…")
     return stored_features(stored)
 
@@ -249,14 +253,10 @@ def fresh_fleet(settings: SchedulerSettings, features: Features) -> Fleet:
     def build(clients: int) -> SelectionPolicy:
         return live_policy(settings, features.outputs, clients)
 
-    after, window, slots, rest = (
-        settings.backoff_after,
-        settings.late_window,
-        settings.concurrency,
-        settings.min_turn_interval,
-    )
+    after, window, slots = settings.backoff_after, settings.late_window, settings.concurrency
     if slots is None:
         return RoundFleet(build, backoff_after=after, late_window=window)
+    rest = settings.min_turn_interval
     return SlotFleet(build, backoff_after=after, late_window=window, slots=slots, min_turn_interval=rest)
 
 

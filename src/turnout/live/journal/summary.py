@@ -328,16 +328,14 @@ def read_totals(db: sqlite3.Connection, clients: int | None = None) -> FleetTota
     summary = read_summary(db)
     if not summary.event:
         return FleetTotals(counts, seconds, last_round)
-    for stored in db.execute("SELECT * FROM totals"):
-        totals = _checked(stored)
-        for kind in KINDS:
-            counts[kind][totals.row] = getattr(totals, kind)
-        seconds[totals.row], last_round[totals.row] = totals.seconds, totals.last_round
+    by_row = {totals.row: totals for totals in map(_checked, db.execute("SELECT * FROM totals"))}
     for turn, _ in map(turn_from_row, _turns_until(db, summary.round)):
         if turn.kind is not None:
-            counts[turn.kind][turn.row] += 1
-            seconds[turn.row] += turn.seconds if turn.kind in KINDS[:2] and turn.seconds is not None else 0.0
-            last_round[turn.row] = max(last_round[turn.row], turn.round)
+            by_row[turn.row] = _with_turn(by_row.get(turn.row) or ClientTotals(turn.row), turn)
+    for row, totals in by_row.items():
+        for kind in KINDS:
+            counts[kind][row] = getattr(totals, kind)
+        seconds[row], last_round[row] = totals.seconds, totals.last_round
     return FleetTotals(counts, seconds, last_round)
 
 

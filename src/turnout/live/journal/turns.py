@@ -15,16 +15,8 @@ import numpy as np
 from turnout.kernel.certificate import TimeUnit
 from turnout.live.journal.redaction import Redaction, is_offer_dropped, pending_redactions, redact_pending_turn
 from turnout.live.journal.schema import corruption, meta_value
-from turnout.live.turns.records import (
-    OpenRound,
-    RecordedOffer,
-    Turn,
-    digest_of,
-    offer_digest,
-    turn_from_row,
-    unpack_offer,
-    unpack_open,
-)
+from turnout.live.turns.records import RecordedOffer, Turn, digest_of, offer_digest, turn_from_row, unpack_offer
+from turnout.live.turns.rounds.records import OpenRound, unpack_open
 from turnout.live.turns.slots.records import RunningTurnRecord, unpack_running_turn
 from turnout.storage.encoding.packing import parse_stored
 from turnout.storage.files.database import single_value

@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 from statistics import median
 from typing import Any
 
-from turnout.live.journal.file_metrics import JournalMetrics, WriterMetrics
+from turnout.live.journal.file_metrics import WriterMetrics
 from turnout.live.journal.replay import FleetState
 from turnout.live.turns.records import Turn
+from turnout.storage.files.storefile import StoreFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +54,11 @@ class SchedulerMetrics:
         return asdict(self)
 
 
-def metrics_of(figures: JournalMetrics, memory: FleetState, turns: Sequence[Turn], refused: int) -> SchedulerMetrics:
+def metrics_of(file: StoreFile, memory: FleetState, turns: Sequence[Turn], refused: int) -> SchedulerMetrics:
     """Computes the figures.
 
     Args:
-        figures: The figures about the file.
+        file: The file of the fleet.
         memory: The state of the fleet.
         turns: The turns that may have been reported last.
         refused: The reports that were refused.
@@ -65,17 +66,17 @@ def metrics_of(figures: JournalMetrics, memory: FleetState, turns: Sequence[Turn
     fleet, opened = memory.fleet, memory.opened
     certificate = fleet.certificate() if fleet.ids else None
     running_turns = None if fleet.slots is None else list(memory.running_turns.values())
-    of_writer = writer_metrics(figures, refused)
+    of_writer = writer_metrics(file, refused)
     summary = None if certificate is None else certificate.summary()
     return SchedulerMetrics(
-        round=fleet.round if opened is None else opened.round,
+        round=memory.newest_round,
         open_round_seconds=None if opened is None else opened.elapsed,
         seconds_since_report=seconds_since_report(turns),
-        commits=figures.commits,
+        commits=file.commits,
         commit_seconds_median=of_writer.commit_seconds_median,
         commit_seconds_largest=of_writer.commit_seconds_largest,
-        log_bytes=figures.log_bytes,
-        file_bytes=figures.file_bytes,
+        log_bytes=file.log_bytes,
+        file_bytes=file.path.stat().st_size,
         snapshot_age_rounds=memory.unsaved,
         refused_reports=of_writer.refused_reports,
         turns_behind=None if summary is None or summary.worst is None else summary.worst_behind,
@@ -84,9 +85,9 @@ def metrics_of(figures: JournalMetrics, memory: FleetState, turns: Sequence[Turn
     )
 
 
-def writer_metrics(figures: JournalMetrics, refused: int) -> WriterMetrics:
+def writer_metrics(file: StoreFile, refused: int) -> WriterMetrics:
     """Returns the figures that this process stores about itself."""
-    times = figures.commit_times
+    times = file.commit_times
     return WriterMetrics(median(times) if times else None, max(times, default=None), refused)
 
 

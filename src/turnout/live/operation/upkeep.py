@@ -10,7 +10,7 @@ from turnout.live.journal.changes import Changes
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.replay import FleetState, fleet_at, load_after, restore
 from turnout.live.settings import SchedulerSettings
-from turnout.live.turns.records import CLOSE, unpack_closed
+from turnout.live.turns.rounds.records import CLOSE, unpack_closed
 from turnout.live.turns.slots.records import FILL, unpack_fill
 from turnout.log import get_log
 

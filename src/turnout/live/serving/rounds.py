@@ -14,15 +14,13 @@ from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
 from turnout.live.clock import now
 from turnout.live.features import FleetStatus, Status, Statuses, statuses_by_id
 from turnout.live.journal.replay import FleetState
-from turnout.live.operation.notices import UNKNOWN_ELAPSED
-from turnout.live.operation.tracking import track_round
 from turnout.live.operation.upkeep import SNAPSHOT_EVERY, write_snapshot
-from turnout.live.reporter import Outcome
-from turnout.live.serving.server import TurnServer, needs_slots
+from turnout.live.serving.server import TurnServer, needs_slots, unknown_seconds
 from turnout.live.turns.outcomes import KINDS
-from turnout.live.turns.records import CLOSE, ClosedRound, OpenRound, RecordedOffer, Turn, pack_closed
+from turnout.live.turns.records import RecordedOffer, Turn
 from turnout.live.turns.rounds.choosing import build_open_round
 from turnout.live.turns.rounds.closing import build_closed_round
+from turnout.live.turns.rounds.records import CLOSE, ClosedRound, OpenRound, pack_closed
 from turnout.live.turns.rounds.state import RoundFleet
 from turnout.live.turns.state import Fleet
 from turnout.log import get_log
@@ -71,34 +69,24 @@ class RoundServer(TurnServer):
     ) -> tuple[OpenRound, RecordedOffer]:
         return build_open_round(fleet, self._session.features, self._session.settings, statuses, joined)
 
-    def outcome(
-        self,
-        client: str | int,
-        seconds: float | None = None,
-        *,
-        has_failed: bool = False,
-        why: str | None = None,
-        loss: float | None = None,
-        round: int | None = None,
-    ) -> Outcome:
-        """Returns the outcome to record for a client of a round."""
+    def turn_of(self, client: str | int, round: int | None) -> tuple[str, int | None]:
+        """Returns the same; a turn in a round has no number of its own."""
         if isinstance(client, int):
             raise needs_slots("a report with the id of a turn")
-        if seconds is None and not has_failed:
-            opened = self._need_open()
-            if round not in (None, opened.round):
-                raise ReportError(
-                    f"round {opened.round} is open: pass the seconds that {client!r} took in round {round}"
-                )
-            if math.isnan(opened.elapsed):
-                raise ReportError(f"{UNKNOWN_ELAPSED}: pass the seconds that {client!r} took")
-            return Outcome(client, opened.elapsed, round=opened.round, loss=loss)
-        return Outcome(client, seconds, why=why, round=round, loss=loss)
+        return client, round
+
+    def elapsed(self, client: str, round: int | None) -> tuple[int, float]:
+        """Returns the number of the open round, and the seconds since its selection."""
+        opened = self._need_open()
+        if round not in (None, opened.round):
+            raise ReportError(f"round {opened.round} is open: pass the seconds that {client!r} took in round {round}")
+        if math.isnan(opened.elapsed):
+            raise unknown_seconds(client)
+        return opened.round, opened.elapsed
 
     def newest_turns(self) -> list[Turn]:
         """Returns the turns of the open round, or of the last closed round."""
-        memory = self._session.memory
-        return self._session.journal.turns_of(memory.fleet.round if memory.opened is None else memory.opened.round)
+        return self._session.journal.turns_of(self._session.memory.newest_round)
 
     def close_round(self, after: float | None) -> RoundRecord:
         """Closes the open round."""
@@ -133,6 +121,8 @@ class RoundServer(TurnServer):
                 log.warning("no snapshot was written: %s", error)
         record = RoundRecord(Selection(opened.round, opened.rows, dict(opened.reasons)), report)
         if session.tracker is not None:
+            from turnout.live.operation.tracking import track_round
+
             track_round(session.tracker, session.fleet, record)
         return record
 
@@ -149,9 +139,7 @@ class RoundServer(TurnServer):
                     f"round {opened.round} cannot be abandoned: {reported[0]!r} has reported. Close it instead"
                 )
             self._session.drop_memory()  # the clients that joined in this round must leave
-            changes.drop_open_round(opened.round)
-            changes.drop_offer(opened.round)
-            changes.drop_turns(opened.round)
+            changes.abandon(opened.round)
 
     def _need_open(self) -> OpenRound:
         opened = self._session.memory.opened

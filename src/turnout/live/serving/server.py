@@ -6,13 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
-from turnout.errors import SettingError
+from turnout.errors import ReportError, SettingError
 from turnout.kernel.rounds import RoundRecord
 from turnout.live.features import Status, Statuses
 from turnout.live.journal.changes import Changes
 from turnout.live.operation.metrics import writer_metrics
+from turnout.live.operation.notices import UNKNOWN_ELAPSED
 from turnout.live.operation.upkeep import drop_some
-from turnout.live.reporter import Outcome
 from turnout.live.serving.session import FleetSession
 from turnout.live.turns.records import Turn
 from turnout.live.turns.slots.turns import RunningTurn, Wait
@@ -33,25 +33,20 @@ class TurnServer(ABC):
         self._session = session
 
     @abstractmethod
-    def outcome(
-        self,
-        client: str | int,
-        seconds: float | None = None,
-        *,
-        has_failed: bool = False,
-        why: str | None = None,
-        loss: float | None = None,
-        round: int | None = None,
-    ) -> Outcome:
-        """Returns the outcome to record for a client, or for the turn with this number.
+    def turn_of(self, client: str | int, round: int | None) -> tuple[str, int | None]:
+        """Returns the client and the round or decision of a turn that is reported.
 
         Args:
             client: The id of the client, or the number of a turn.
-            seconds: The exchange time; None for the time since the turn was given, unless the client failed.
-            has_failed: Whether the client failed.
-            why: Why it failed.
-            loss: The training loss, if it was reported.
             round: The round in which the client was selected; None for the latest.
+        """
+
+    @abstractmethod
+    def elapsed(self, client: str, round: int | None) -> tuple[int, float]:
+        """Returns the number of a turn that `turn_of` returned, and the seconds since it was given.
+
+        Raises:
+            ReportError: If the turn is not running, or the time is not known.
         """
 
     @abstractmethod
@@ -107,7 +102,7 @@ class TurnServer(ABC):
         changes.put_closed_round(number)
         changes.put_turns([*turns, *(replace(turn, folded=number) for turn in late)])
         drop_some(changes, self._session.settings, number)
-        figures = writer_metrics(self._session.journal.figures(), self._session.refused)
+        figures = writer_metrics(self._session.journal.file, self._session.refused)
         changes.put_writer_metrics(figures._asdict())
         return written
 
@@ -119,3 +114,8 @@ def needs_slots(what: str) -> SettingError:
 
 def _needs_rounds(what: str) -> SettingError:
     return SettingError(f"{what} needs a fleet with rounds: use fill, and report with the id of the turn")
+
+
+def unknown_seconds(client: str) -> ReportError:
+    """Returns the error for a report without seconds, if the time since the turn was given is not known."""
+    return ReportError(f"{UNKNOWN_ELAPSED}: pass the seconds that {client!r} took")

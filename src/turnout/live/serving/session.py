@@ -8,7 +8,7 @@ import threading
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from turnout.errors import InterruptedGroupError, OfferError, ReportError, SettingError
 from turnout.kernel.certificate import Certificate
@@ -26,9 +26,11 @@ from turnout.live.reporter import Outcome, record
 from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.feasibility import require_feasible
 from turnout.live.turns.records import has_context
-from turnout.live.turns.state import Fleet
+from turnout.live.turns.state import Fleet, row_of
 from turnout.log import get_log
-from turnout.tracking import GuardedTracker, Tracker, open_tracker
+
+if TYPE_CHECKING:
+    from turnout.tracking import GuardedTracker, Tracker
 
 log = get_log("turnout.live")
 
@@ -145,10 +147,7 @@ class FleetSession:
     def row(self, client: str) -> int:
         """Returns the row of a client; raises ReportError if there is none."""
         with self.lock:
-            row = self.fleet.rows.get(client) if isinstance(client, str) else None
-            if row is None:
-                raise ReportError(f"there is no client {client!r} in {self.path}: check the id")
-            return row
+            return row_of(self.fleet, client, self.path)
 
     def new_ids(self, ids: Sequence[str] | Mapping[str, Any]) -> list[str]:
         """Returns the ids that are not in the fleet yet, without duplicates; raises OfferError if one is no id."""
@@ -342,6 +341,8 @@ class FleetSession:
             if former is not None:
                 former.close()
             if tracker is not None:
+                from turnout.tracking import open_tracker
+
                 settings = {"fleet": str(self.path), **self.settings.to_dict()}
                 self.tracker = open_tracker(tracker, run=self.path.stem, settings=settings)
 
@@ -381,9 +382,7 @@ def open_session(
         settings = SchedulerSettings.from_dict(stored)
         amended = rounds_of_amendments(amendments(journal))
         settings.check_same(options, path, amended)
-        resolved = resolve_features(
-            stored["features"], features, path, read_only=False, amended_in=amended.get("features")
-        )
+        resolved = resolve_features(stored["features"], features, path, amended.get("features"))
         return FleetSession(journal, settings, resolved)
     except BaseException:
         journal.close()

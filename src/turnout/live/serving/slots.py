@@ -12,11 +12,8 @@ from turnout.live.features import FleetStatus, Status, Statuses, statuses_by_id
 from turnout.live.identifiers import check_client_id
 from turnout.live.journal.changes import Changes
 from turnout.live.journal.replay import FleetState
-from turnout.live.operation.notices import UNKNOWN_ELAPSED
-from turnout.live.operation.tracking import track_fill
 from turnout.live.operation.upkeep import SNAPSHOT_EVERY, write_snapshot
-from turnout.live.reporter import Outcome
-from turnout.live.serving.server import TurnServer
+from turnout.live.serving.server import TurnServer, unknown_seconds
 from turnout.live.serving.session import FleetSession
 from turnout.live.turns.feasibility import require_feasible
 from turnout.live.turns.records import Turn
@@ -99,30 +96,25 @@ class SlotServer(TurnServer):
         running_turns, turns = self._session.memory.running_turns, self._session.journal.turns_running()
         return [self._given(running_turns[turn.round]) for turn in turns if turn.kind is None]
 
-    def outcome(
-        self,
-        client: str | int,
-        seconds: float | None = None,
-        *,
-        has_failed: bool = False,
-        why: str | None = None,
-        loss: float | None = None,
-        round: int | None = None,
-    ) -> Outcome:
-        """Returns the outcome to record for a turn, or for the newest turn of a client."""
+    def turn_of(self, client: str | int, round: int | None) -> tuple[str, int | None]:
+        """Returns the client and the decision of a turn, or the same for a client."""
         if isinstance(client, str):
-            if seconds is None and not has_failed:
-                raise ReportError(f"no round is open: pass the id of the turn, or the seconds that {client!r} took")
-            return Outcome(client, seconds, why=why, round=round, loss=loss)
-        turn = self._turn(client)
-        if seconds is None and not has_failed:
-            running_turn = self._session.memory.running_turns.get(turn.round)
-            if running_turn is None:
-                raise ReportError(f"turn {turn.round} is no longer running: pass the seconds that {turn.id!r} took")
-            seconds = running_turn.elapsed
-            if math.isnan(seconds):
-                raise ReportError(f"{UNKNOWN_ELAPSED}: pass the seconds that {turn.id!r} took")
-        return Outcome(turn.id, seconds, why=why, round=turn.round, loss=loss)
+            return client, round
+        turns = self._session.journal.turns_of(client)
+        if not turns:
+            raise ReportError(f"there is no turn {client}: report with the id of a turn that fill returned")
+        return turns[0].id, turns[0].round
+
+    def elapsed(self, client: str, round: int | None) -> tuple[int, float]:
+        """Returns the number of a turn, and the seconds since it was given."""
+        if round is None:
+            raise ReportError(f"no round is open: pass the id of the turn, or the seconds that {client!r} took")
+        running_turn = self._session.memory.running_turns.get(round)
+        if running_turn is None or self._session.fleet.ids[running_turn.row] != client:
+            raise ReportError(f"turn {round} is no longer running: pass the seconds that {client!r} took")
+        if math.isnan(running_turn.elapsed):
+            raise unknown_seconds(client)
+        return round, running_turn.elapsed
 
     def newest_turns(self) -> list[Turn]:
         """Returns the turns that may have been reported last."""
@@ -167,6 +159,8 @@ class SlotServer(TurnServer):
         if filled.running_turns:
             session.warnings.after_round(session.fleet, session.settings)
         if session.tracker is not None:
+            from turnout.live.operation.tracking import track_fill
+
             track_fill(session.tracker, session.fleet, filled)
         return filled
 
@@ -192,7 +186,8 @@ class SlotServer(TurnServer):
                 [running_turn.without_context() for running_turn in running_turns],
             )
         ended = event.ended.decisions.tolist()
-        changes.drop_running_turns(ended)
+        for decision in ended:
+            changes.drop_open_round(decision)
         number = self._write(changes, memory.fleet.round, (FILL, *pack_fill(written)), filled.late, reported_late)
         changes.put_running_turns(running_turns, [ids[running_turn.row] for running_turn in running_turns])
         if filled.offer is not None:
@@ -222,13 +217,6 @@ class SlotServer(TurnServer):
             earliest = -math.inf if is_unknown else clock.monotonic_seconds() + min(left, default=math.inf)
             self._earliest = (memory, memory.fleet.round, len(memory.running_turns), earliest)
         return earliest
-
-    def _turn(self, decision: int) -> Turn:
-        """Returns the turn of a decision; raises ReportError if there is none."""
-        turns = self._session.journal.turns_of(decision)
-        if not turns:
-            raise ReportError(f"there is no turn {decision}: report with the id of a turn that fill returned")
-        return turns[0]
 
     def _given(self, running_turn: RunningTurnRecord) -> RunningTurn:
         return RunningTurn(

@@ -1,10 +1,10 @@
-"""Counters of each client of a live fleet."""
+"""Counters of each client of a live fleet, and arrays by client in general."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -12,16 +12,46 @@ from turnout.kernel.arrays import BoolArray, IntArray, saved_value
 
 #: The value of `last_trained` for a client that has never trained.
 NEVER = -1
-#: The key under which a snapshot stores a counter, where it differs from the name of the counter.
-_STORED_KEYS = {"last_trained": "trained_in", "backoff_until": "rest_until"}
 
 
-def _empty() -> IntArray:
-    return np.empty(0, dtype=np.int64)
+def column(key: str, dtype: type = np.int64, *, initial: int = 0) -> Any:
+    """Returns a field of `ClientColumns`.
+
+    Args:
+        key: The key under which a snapshot stores the array.
+        dtype: The type of its entries.
+        initial: The entry of a new client.
+    """
+    return field(default_factory=lambda: np.empty(0, dtype), metadata={"key": key, "initial": initial})
 
 
 @dataclass(slots=True, eq=False)
-class ClientCounters:
+class ClientColumns:
+    """Arrays with one entry per client, by row; each field of a subclass is one, made with `column`."""
+
+    @classmethod
+    def restored(cls, state: Mapping[str, Any]) -> Self:
+        """Returns the arrays from the entries of a snapshot; other entries are ignored."""
+        columns = cls()
+        for entry in fields(cls):
+            dtype = getattr(columns, entry.name).dtype
+            setattr(columns, entry.name, np.array(saved_value(state, entry.metadata["key"]), dtype=dtype))
+        return columns
+
+    def stored(self) -> dict[str, Any]:
+        """Returns copies of the arrays, by the keys under which a snapshot stores them."""
+        return {entry.metadata["key"]: getattr(self, entry.name).copy() for entry in fields(self)}
+
+    def add(self, count: int) -> None:
+        """Appends `count` new clients."""
+        for entry in fields(self):
+            array = getattr(self, entry.name)
+            new = np.full(count, entry.metadata["initial"], dtype=array.dtype)
+            setattr(self, entry.name, np.concatenate([array, new]))
+
+
+@dataclass(slots=True, eq=False)
+class ClientCounters(ClientColumns):
     """Counters of each client, by row.
 
     Attributes:
@@ -36,31 +66,14 @@ class ClientCounters:
             retired client keeps the round, because what it is behind no longer changes.
     """
 
-    joined: IntArray = field(default_factory=_empty)
-    offered: IntArray = field(default_factory=_empty)
-    last_trained: IntArray = field(default_factory=_empty)
-    learned: IntArray = field(default_factory=_empty)
-    misses: IntArray = field(default_factory=_empty)
-    backoff_until: IntArray = field(default_factory=_empty)
-    retired: IntArray = field(default_factory=_empty)
-    broken_since: IntArray = field(default_factory=_empty)
-
-    @classmethod
-    def restored(cls, stored: Mapping[str, Any]) -> ClientCounters:
-        """Returns the counters from the entries of a snapshot; other entries are ignored."""
-        names = [counter.name for counter in fields(cls)]
-        return cls(**{name: np.array(saved_value(stored, _stored_key(name)), dtype=np.int64) for name in names})
-
-    def stored(self) -> dict[str, IntArray]:
-        """Returns copies of the counters, by the keys under which a snapshot stores them."""
-        return {_stored_key(counter.name): getattr(self, counter.name).copy() for counter in fields(self)}
-
-    def add(self, count: int, round: int) -> None:
-        """Appends `count` new clients, which joined after `round` was closed."""
-        initial = {"joined": round, "last_trained": NEVER}
-        for counter in fields(self):
-            new = np.full(count, initial.get(counter.name, 0), dtype=np.int64)
-            setattr(self, counter.name, np.concatenate([getattr(self, counter.name), new]))
+    joined: IntArray = column("numbers.joined")
+    offered: IntArray = column("numbers.offered")
+    last_trained: IntArray = column("numbers.trained_in", initial=NEVER)
+    learned: IntArray = column("numbers.learned")
+    misses: IntArray = column("numbers.misses")
+    backoff_until: IntArray = column("numbers.rest_until")
+    retired: IntArray = column("numbers.retired")
+    broken_since: IntArray = column("numbers.broken_since")
 
     def forget(self, row: int) -> None:
         """Resets everything that a client's reports have changed, except the last round in which it trained."""
@@ -76,7 +89,3 @@ class ClientCounters:
     def backing_off(self, round: int) -> BoolArray:
         """Returns which clients are in back-off after `round` was closed, retired clients included."""
         return self.backoff_until > round
-
-
-def _stored_key(name: str) -> str:
-    return _STORED_KEYS.get(name, name)

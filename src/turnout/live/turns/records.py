@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,12 +13,9 @@ import numpy.typing as npt
 
 from turnout.errors import StoreError
 from turnout.kernel.arrays import MAX_CLIENTS, BoolArray, FloatArray, IntArray
-from turnout.live.clock import seconds_since
 from turnout.storage.encoding.limits import check_clients, inflate, unpack_mask
 from turnout.storage.encoding.packing import corruption_as_store_error, pack, unpack
 
-#: The kind of the event in which a round is closed.
-CLOSE = "close"
 #: Availability is compressed if so many bytes at its beginning then take less than this share of their size.
 MASK_SAMPLE, MAX_COMPRESSED = 4096, 0.75
 
@@ -30,86 +27,44 @@ def has_context(contexts: FloatArray) -> BoolArray:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ClosedRound:
-    """Everything that a closed round changes.
+class LateTimes:
+    """The actual times of clients that were late in earlier turns; they were reported since.
 
     Attributes:
-        round: The number of the round.
-        rows: The rows of the cohort.
-        contexts: The contexts of the cohort, one row per client; NaN if they are not known.
-        seconds: The exchange time of each client, or the time after which the round was closed without it.
-        kinds: The outcome of each client, as an index into KINDS.
-        available: Which clients were available, by row.
-        late_rounds: The earlier rounds of late clients whose actual times were reported since.
-        late_rows: The rows of these clients.
-        late_seconds: Their actual times.
-        losses: The loss of each client, NaN where none was reported; None if there is no loss at all.
+        rounds: The round or decision of each turn.
+        rows: The row of each client.
+        seconds: Its actual time.
     """
 
-    round: int
+    rounds: IntArray
     rows: IntArray
-    contexts: FloatArray
     seconds: FloatArray
-    kinds: IntArray
-    available: BoolArray
-    late_rounds: IntArray
-    late_rows: IntArray
-    late_seconds: FloatArray
-    losses: FloatArray | None = None
 
-    def without_contexts(self) -> ClosedRound:
-        """Returns the round with unknown contexts."""
-        return replace(self, contexts=np.full_like(self.contexts, np.nan))
+    @classmethod
+    def of(cls, turns: Sequence[Turn]) -> LateTimes:
+        """Returns the times of these turns."""
+        return cls(
+            np.array([turn.round for turn in turns], dtype=np.int64),
+            np.array([turn.row for turn in turns], dtype=np.int64),
+            np.array([turn.late_seconds for turn in turns], dtype=np.float64),
+        )
 
-    @property
-    def late_turns(self) -> list[tuple[int, int]]:
-        """The round and the row of each late turn whose actual time was reported since."""
-        return list(zip(self.late_rounds.tolist(), self.late_rows.tolist(), strict=True))
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> LateTimes:
+        """Returns the times that `to_arrays` returned, from the arrays of an event."""
+        return cls(arrays["late_rounds"], arrays["late_rows"], arrays["late_seconds"])
 
-    @property
-    def reported_losses(self) -> FloatArray:
-        """One loss per client, NaN where none was reported."""
-        return np.full(len(self.rows), np.nan) if self.losses is None else self.losses
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class OpenRound:
-    """A round whose cohort was selected and which is not closed yet.
-
-    Attributes:
-        round: The number of the round.
-        target_size: The number of updates that the round needs.
-        deadline: The deadline in seconds, or None.
-        opened: The time of the selection by the wall clock, in ISO format.
-        monotonic: The time of the selection by the monotonic clock.
-        boot: The boot id of the machine at that time.
-        joined: The ids of the clients that are new in this round; they stay only if it is closed.
-        rows: The rows of the cohort.
-        contexts: The contexts of the cohort, one row per client; NaN if they are not known.
-        available: Which clients were available, by row.
-        reasons: The policy's reasons of the selection: arrays by name.
-    """
-
-    round: int
-    target_size: int
-    deadline: float | None
-    opened: str
-    monotonic: float
-    boot: str
-    joined: tuple[str, ...]
-    rows: IntArray
-    contexts: FloatArray
-    available: BoolArray
-    reasons: Mapping[str, FloatArray]
-
-    def without_contexts(self) -> OpenRound:
-        """Returns the round with unknown contexts."""
-        return replace(self, contexts=np.full_like(self.contexts, np.nan))
+    def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Returns the arrays that an event stores."""
+        return {"late_rounds": self.rounds, "late_rows": self.rows, "late_seconds": self.seconds}
 
     @property
-    def elapsed(self) -> float:
-        """The seconds since the selection; NaN if unknown, because the clock was changed and the machine restarted."""
-        return seconds_since(self.monotonic, self.boot, self.opened)
+    def turns(self) -> list[tuple[int, int]]:
+        """The round and the row of each turn."""
+        return list(zip(self.rounds.tolist(), self.rows.tolist(), strict=True))
+
+    def __iter__(self) -> Iterator[tuple[int, int, float]]:
+        return zip(self.rounds.tolist(), self.rows.tolist(), self.seconds.tolist(), strict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,10 +156,7 @@ def pack_offer(offer: RecordedOffer) -> tuple[bytes, bytes]:
     """Returns the data of an offer, and the packed availability of the clients."""
     header: dict[str, Any] = {"round": offer.round, "clients": len(offer.available)}
     header["reasons"] = list(offer.reasons)
-    arrays: dict[str, npt.NDArray[Any]] = {
-        "rows": offer.rows,
-        **{f"reason.{name}": np.asarray(value) for name, value in offer.reasons.items()},
-    }
+    arrays: dict[str, npt.NDArray[Any]] = {"rows": offer.rows, **reason_arrays(offer.reasons)}
     if offer.contexts is not None:
         header["features"] = offer.contexts.shape[1]
         arrays |= {f"context.{index}": _as_bytes_if_exact(column) for index, column in enumerate(offer.contexts.T)}
@@ -219,7 +171,7 @@ def unpack_offer(data: bytes, availability: bytes) -> RecordedOffer:
         return RecordedOffer(
             header["round"],
             arrays["rows"],
-            {name: arrays[f"reason.{name}"] for name in header["reasons"]},
+            unpack_reasons(header, arrays),
             unpack_availability(availability, header["clients"]),
             np.column_stack(contexts) if contexts else None,
         )
@@ -255,6 +207,15 @@ def was_available(availability: bytes, row: int) -> bool:
     return row // 8 < len(bits) and bool(bits[row // 8] >> (7 - row % 8) & 1)
 
 
+def pack_event(
+    header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]], available: BoolArray
+) -> tuple[bytes, bytes]:
+    """Returns the data of an event, with a digest of the availability of the clients, and the packed availability."""
+    availability = pack_availability(available)
+    digest = hashlib.sha256(availability).hexdigest()
+    return pack({**header, "clients": len(available), "mask": digest}, arrays), availability
+
+
 def checked_availability(header: Mapping[str, Any], availability: bytes | None, what: str) -> BoolArray:
     """Returns which clients were available at an event.
 
@@ -273,45 +234,14 @@ def checked_availability(header: Mapping[str, Any], availability: bytes | None, 
     return unpack_availability(availability, header["clients"])
 
 
-def pack_open(opened: OpenRound) -> bytes:
-    """Returns the data of an open round."""
-    header = {
-        "round": opened.round,
-        "target_size": opened.target_size,
-        "deadline": opened.deadline,
-        "opened": opened.opened,
-        "monotonic": opened.monotonic,
-        "boot": opened.boot,
-        "joined": list(opened.joined),
-        "clients": len(opened.available),
-        "reasons": list(opened.reasons),
-    }
-    arrays: dict[str, npt.NDArray[Any]] = {
-        "rows": opened.rows,
-        "contexts": opened.contexts,
-        "available": np.packbits(opened.available),
-        **{f"reason.{name}": np.asarray(value) for name, value in opened.reasons.items()},
-    }
-    return pack(header, arrays)
+def reason_arrays(reasons: Mapping[str, FloatArray]) -> dict[str, npt.NDArray[Any]]:
+    """Returns the reasons of a selection as they are stored; the header has their names."""
+    return {f"reason.{name}": np.asarray(value) for name, value in reasons.items()}
 
 
-def unpack_open(data: bytes) -> OpenRound:
-    """Returns the open round that `pack_open` packed."""
-    header, arrays = unpack(data)
-    with corruption_as_store_error():
-        return OpenRound(
-            round=header["round"],
-            target_size=header["target_size"],
-            deadline=header["deadline"],
-            opened=header["opened"],
-            monotonic=header["monotonic"],
-            boot=header["boot"],
-            joined=tuple(header["joined"]),
-            rows=arrays["rows"],
-            contexts=arrays["contexts"],
-            available=unpack_mask(arrays["available"], header["clients"]),
-            reasons={name: arrays[f"reason.{name}"] for name in header["reasons"]},
-        )
+def unpack_reasons(header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, FloatArray]:
+    """Returns the reasons that `reason_arrays` returned."""
+    return {name: arrays[f"reason.{name}"] for name in header["reasons"]}
 
 
 def digest_of(before: bytes, kind: str, data: bytes) -> bytes:
@@ -335,55 +265,3 @@ def offer_digest(round: int, available: bytes, data: bytes) -> bytes:
 def settings_digest(text: str) -> str:
     """Returns the digest of the stored settings, in hexadecimal."""
     return digest_of(b"", "settings", text.encode()).hex()
-
-
-def pack_closed(round: ClosedRound, *, opened: str, closed: str, target_size: int) -> tuple[bytes, bytes]:
-    """Returns the data of the event of a closed round, and the packed availability of the clients.
-
-    Args:
-        round: The closed round.
-        opened: The time of the selection, in ISO format.
-        closed: The time of the close, in ISO format.
-        target_size: The number of updates that the round needed.
-    """
-    availability = pack_availability(round.available)
-    arrays: dict[str, npt.NDArray[Any]] = {
-        "rows": round.rows,
-        "contexts": round.contexts,
-        "seconds": round.seconds,
-        "kinds": round.kinds.astype(np.int8),
-        "late_rounds": round.late_rounds,
-        "late_rows": round.late_rows,
-        "late_seconds": round.late_seconds,
-    }
-    if round.losses is not None:
-        arrays["losses"] = round.losses
-    header = {
-        "round": round.round,
-        "clients": len(round.available),
-        "mask": hashlib.sha256(availability).hexdigest(),
-        "opened": opened,
-        "closed": closed,
-        "target_size": target_size,
-    }
-    return pack(header, arrays), availability
-
-
-def unpack_closed(data: bytes, availability: bytes | None) -> tuple[ClosedRound, dict[str, Any]]:
-    """Returns the round that `pack_closed` packed, and its header; without availability, no client is available."""
-    header, arrays = unpack(data)
-    with corruption_as_store_error():
-        available = checked_availability(header, availability, f"the availability in round {header['round']}")
-        closed = ClosedRound(
-            header["round"],
-            arrays["rows"],
-            arrays["contexts"],
-            arrays["seconds"],
-            arrays["kinds"].astype(np.int64),
-            available,
-            arrays["late_rounds"],
-            arrays["late_rows"],
-            arrays["late_seconds"],
-            arrays.get("losses"),
-        )
-    return closed, header

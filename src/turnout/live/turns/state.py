@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -16,37 +17,20 @@ from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, saved_value
 from turnout.kernel.certificate import Certificate, TimeUnit, exact_tolerance
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import FairnessQueues
-from turnout.kernel.rounds import LateArrivals
+from turnout.live.identifiers import unknown_client
 from turnout.live.turns.counters import ClientCounters
 from turnout.live.turns.history import JUDGED_AFTER, ClientHistory
 from turnout.live.turns.outcomes import CUT_OFF, FAILED, LATE, REDUNDANT
-from turnout.live.turns.records import has_context
+from turnout.live.turns.pending import PendingArrivals
+from turnout.live.turns.records import LateTimes, has_context
 from turnout.live.turns.reliability import backoff_rounds
 from turnout.policies.base import SelectionPolicy, prefixed, subset
-from turnout.policies.explain.explanation import SelectionOutcome
+
+if TYPE_CHECKING:
+    from turnout.policies.explain.explanation import SelectionOutcome
 
 #: The number of rounds after which a client may be called rarely available.
 ENOUGH_ROUNDS = 20
-#: The order of the counters in a snapshot, those of the history included.
-_STORED_COUNTERS = (
-    *("joined", "offered", "trained_in", "arrived", "lost"),
-    *("learned", "misses", "rest_until", "retired", "broken_since"),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class PendingArrival:
-    """What was learned about a late client, until its true time is known.
-
-    Attributes:
-        context: The context of the client in the round in which it was late.
-        deadline: The time that was learned in place of the true time, in seconds.
-        learned: The number of times that had been learned from the client, this one included.
-    """
-
-    context: tuple[float, ...]
-    deadline: float
-    learned: int
 
 
 class Fleet(ABC):
@@ -80,7 +64,7 @@ class Fleet(ABC):
         self._has_retired = False
         self.counters = ClientCounters()
         self.history = ClientHistory()
-        self.pending: dict[tuple[int, int], PendingArrival] = {}
+        self.pending = PendingArrivals()
 
     @property
     def rows(self) -> dict[str, int]:
@@ -216,7 +200,8 @@ class Fleet(ABC):
             self._policy = self._build(len(ids))
         else:
             self._policy.add(len(ids))
-        self.counters.add(len(ids), self.round)
+        self.counters.add(len(ids))
+        self.counters.joined[-len(ids) :] = self.round
         self.history.add(len(ids))
 
     def retire(self, row: int) -> None:
@@ -240,7 +225,7 @@ class Fleet(ABC):
         self.policy.forget([row])
         self.counters.forget(row)
         self.history.forget(row)
-        self.pending = {key: arrival for key, arrival in self.pending.items() if key[1] != row}
+        self.pending.forget(row)
 
     def amend(
         self,
@@ -274,20 +259,12 @@ class Fleet(ABC):
 
     def state(self) -> dict[str, Any]:
         """Returns everything except the ids, as plain arrays and numbers."""
-        keys = sorted(self.pending)
-        arrivals = [self.pending[key] for key in keys]
-        contexts = np.array([arrival.context for arrival in arrivals], dtype=np.float64)
-        counters = {**self.counters.stored(), **self.history.counters()}
         return {
             "clients": len(self.ids),
             "round": self.round,
-            **prefixed("numbers", {key: counters[key] for key in _STORED_COUNTERS}),
-            **prefixed("ways", self.history.errors()),
-            "awaited.rounds": np.array([key[0] for key in keys], dtype=np.int64),
-            "awaited.rows": np.array([key[1] for key in keys], dtype=np.int64),
-            "awaited.contexts": contexts.reshape(len(keys), -1 if keys else 0),
-            "awaited.deadlines": np.array([arrival.deadline for arrival in arrivals], dtype=np.float64),
-            "awaited.learned": np.array([arrival.learned for arrival in arrivals], dtype=np.int64),
+            **self.counters.stored(),
+            **self.history.stored(),
+            **self.pending.state(),
             **({} if self._policy is None else prefixed("policy", self._policy.state())),
         }
 
@@ -299,16 +276,11 @@ class Fleet(ABC):
         self._rows = None
         self.round = int(saved_value(state, "round"))
         self._unbroken_until = 0
-        self.counters = ClientCounters.restored(subset(state, "numbers"))
+        self.counters = ClientCounters.restored(state)
         self._last_backoff = int(self.counters.backoff_until.max(initial=0))
         self._has_retired = bool(self.counters.retired.any())
-        self.history = ClientHistory.restored(subset(state, "numbers"), subset(state, "ways"))
-        columns = ("rounds", "rows", "contexts", "deadlines", "learned")
-        entries = zip(*(saved_value(state, f"awaited.{name}").tolist() for name in columns), strict=True)
-        self.pending = {
-            (number, row): PendingArrival(tuple(context), deadline, learned)
-            for number, row, context, deadline, learned in entries
-        }
+        self.history = ClientHistory.restored(state)
+        self.pending = PendingArrivals.restored(state)
         self._policy = None
         if ids:
             self._policy = self._build(len(ids))
@@ -318,41 +290,7 @@ class Fleet(ABC):
         """Resets what was learned from contexts: they have other features now, `features` of them."""
         self.counters.learned[:] = 0
         self.history.restart_predictions()
-        # A context of the former features is not kept: the true time of a client that is still late is not learned.
-        unknown = (math.nan,) * features
-        self.pending = {key: replace(arrival, context=unknown) for key, arrival in self.pending.items()}
-
-    def _late_arrivals(self, keys: Sequence[tuple[int, int]], seconds: FloatArray) -> LateArrivals | None:
-        """Returns what the policy learns from the actual times of late clients; None if their contexts are unknown.
-
-        Args:
-            keys: The number and the row of each turn.
-            seconds: Its actual time.
-        """
-        arrivals = self._pending_arrivals(keys)
-        kept = [index for index, arrival in enumerate(arrivals) if not np.isnan(arrival.context).any()]
-        if not kept:
-            return None
-        arrivals, rows = [arrivals[index] for index in kept], np.array([keys[index][1] for index in kept])
-        learned = np.array([arrival.learned for arrival in arrivals], dtype=np.int64)
-        return LateArrivals(
-            rounds=np.array([keys[index][0] for index in kept], dtype=np.int64),
-            clients=rows,
-            contexts=np.array([arrival.context for arrival in arrivals]),
-            deadlines=np.array([arrival.deadline for arrival in arrivals]),
-            exchange_times=seconds[kept],
-            learned_since=self.counters.learned[rows] - learned,
-        )
-
-    def _pending_arrivals(self, keys: Sequence[tuple[int, int]]) -> list[PendingArrival]:
-        """Returns the late clients whose actual times are learned, by the numbers and rows of their turns."""
-        for number, row in keys:
-            if (number, row) not in self.pending:
-                raise StateError(
-                    f"the late time of client {row} in turn {number} was learned before, or it was not late: restore a "
-                    "backup"
-                )
-        return [self.pending[key] for key in keys]
+        self.pending.forget_contexts(features)
 
     def _predict(self, rows: IntArray, kinds: IntArray, contexts: FloatArray) -> FloatArray:
         """Returns the predicted time of each client that returned, before the policy learns from it; otherwise NaN."""
@@ -386,25 +324,16 @@ class Fleet(ABC):
             self._last_backoff = max(self._last_backoff, self.round + backoff)
         for index in np.flatnonzero((kinds == CUT_OFF) | (kinds == LATE)).tolist():
             row = int(rows[index])
-            self.pending[number, row] = PendingArrival(
-                tuple(contexts[index].tolist()), float(seconds[index]), int(counters.learned[row])
-            )
+            self.pending.add(number, row, contexts[index], float(seconds[index]), int(counters.learned[row]))
 
-    def _settle_late(self, keys: Sequence[tuple[int, int]]) -> None:
+    def _settle_late(self, late: LateTimes) -> None:
         """Ends the wait for late clients whose actual times were learned; their misses are forgiven."""
-        rows = [row for _, row in keys]
-        self.counters.misses[rows] = self.counters.backoff_until[rows] = 0
-        for key in keys:
-            del self.pending[key]
+        self.counters.misses[late.rows] = self.counters.backoff_until[late.rows] = 0
+        self.pending.settle(late)
 
-    def _drop_pending(self) -> None:
-        """Removes late clients whose actual times are no longer awaited."""
-        oldest = self.round - self._late_window
-        if any(number <= oldest for number, _ in self.pending):
-            self.pending = {key: arrival for key, arrival in self.pending.items() if key[0] > oldest}
-
-    def _judge(self) -> None:
-        """Records since when each client has been beyond the tolerance of its promise."""
+    def _end_round(self) -> None:
+        """Ends the wait for clients that were late long ago, and records since when each promise is broken."""
+        self.pending.drop_until(self.round - self._late_window)
         if self.round <= self._unbroken_until or not self._may_be_broken():
             return
         certificate = self.policy.certificate()
@@ -429,3 +358,11 @@ class Fleet(ABC):
         rate = int(np.max(queues.accounts().rates))
         self._unbroken_until = self.round + (math.floor(slack / rate) if rate else 0)
         return False
+
+
+def row_of(fleet: Fleet, client: object, path: Path) -> int:
+    """Returns the row of a client of the fleet at `path`; raises ReportError if there is none."""
+    row = fleet.rows.get(client) if isinstance(client, str) else None
+    if row is None:
+        raise unknown_client(client, path)
+    return row

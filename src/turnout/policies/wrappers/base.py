@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray
 from turnout.kernel.certificate import Certificate
-from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.kernel.slots.turns import TurnStart
 from turnout.policies.base import SelectionPolicy, prefixed, replaced, subset
 from turnout.policies.signatures import check_settings
+
+if TYPE_CHECKING:
+    from turnout.kernel.cohort_problem import CohortProblem
 
 
 class Wrapper(SelectionPolicy):

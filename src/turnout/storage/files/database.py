@@ -109,7 +109,7 @@ def create(path: Path, kind: FileKind = RUNS, fill: Callable[[sqlite3.Connection
     sync_folder(path.parent)
 
 
-def connect(path: Path, kind: FileKind = RUNS, *, read_only: bool) -> sqlite3.Connection:
+def connect(path: Path, kind: FileKind = RUNS, *, read_only: bool) -> StoreConnection:
     """Opens a connection and checks that the file is of this kind and format."""
     connection = _connect(path, mode="ro" if read_only else "rw")
     try:
@@ -155,54 +155,47 @@ def translate_sqlite_errors(path: Path) -> Iterator[None]:
         ) from error
 
 
+class StoreConnection(sqlite3.Connection):
+    """A connection that knows which block began its newest transaction.
+
+    An interruption can leave a `with` block behind that was entered but never left. Python ends it when it collects
+    garbage, at any time: it must not roll back the transaction of another block then.
+
+    Attributes:
+        token: Stands for the newest transaction.
+    """
+
+    token: object = None
+
+    def begin(self, statement: str) -> object:
+        """Begins a transaction with a statement; returns its token."""
+        self.token = token = object()
+        self.execute(statement)
+        return token
+
+    def owns(self, token: object) -> bool:
+        """Returns whether the present transaction is the one of this token."""
+        return self.token is token and self.in_transaction
+
+
 @contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+def transaction(connection: StoreConnection) -> Iterator[None]:
     """Runs the `with` block in a transaction, which is rolled back on any error."""
     token = None
     try:
         if connection.in_transaction:  # an interrupted call has left it open
             connection.execute("ROLLBACK")
-        token = own_transaction(connection)
-        connection.execute("BEGIN IMMEDIATE")
+        token = connection.begin("BEGIN IMMEDIATE")
         yield
         connection.execute("COMMIT")
     except BaseException:
         with suppress(sqlite3.Error):  # SQLite may have rolled back already, and the first error must be reported
-            if owns_transaction(connection, token):
+            if connection.owns(token):
                 connection.execute("ROLLBACK")
         raise
 
 
-class StoreConnection(sqlite3.Connection):
-    """A connection that knows which block began its newest transaction."""
-
-    token: object = None
-
-
-def own_transaction(connection: sqlite3.Connection) -> object:
-    """Returns a token of the next transaction.
-
-    An interruption can leave a `with` block behind that was entered but never left. Python ends it when it collects
-    garbage, at any time: it must not roll back the transaction of another block then.
-    """
-    token = object()
-    if isinstance(connection, StoreConnection):
-        connection.token = token
-    return token
-
-
-def transaction_token(connection: sqlite3.Connection) -> object:
-    """Returns the token of the present transaction."""
-    return connection.token if isinstance(connection, StoreConnection) else None
-
-
-def owns_transaction(connection: sqlite3.Connection, token: object) -> bool:
-    """Returns whether the present transaction is the one of this token."""
-    is_own = not isinstance(connection, StoreConnection) or connection.token is token
-    return is_own and connection.in_transaction
-
-
-def _connect(path: Path, *, mode: str) -> sqlite3.Connection:
+def _connect(path: Path, *, mode: str) -> StoreConnection:
     uri = f"{path.absolute().as_uri()}?mode={mode}"
     return sqlite3.connect(
         uri, uri=True, timeout=WAIT_SECONDS, isolation_level=None, check_same_thread=False, factory=StoreConnection

@@ -18,14 +18,12 @@ from turnout.storage.files.database import (
     TAKEOVER_WAIT_SECONDS,
     WAIT_SECONDS,
     FileKind,
+    StoreConnection,
     check_integrity,
     connect,
     log_path,
-    own_transaction,
-    owns_transaction,
     single_value,
     transaction,
-    transaction_token,
     translate_sqlite_errors,
 )
 from turnout.storage.files.lock import WriterLock
@@ -76,7 +74,7 @@ class StoreFile:
         self.guard: Callable[[], None] = lambda: None
         self._process = os.getpid()
         self._lock: WriterLock | None = None
-        self._connection: sqlite3.Connection | None = None
+        self._connection: StoreConnection | None = None
         self._log_inode: int | None = None
         self._is_marked = self._clears_mark = False
         self._group: object = None  # the token of the transaction that a group shares
@@ -93,7 +91,7 @@ class StoreFile:
     # Transactions
 
     @property
-    def connection(self) -> sqlite3.Connection:
+    def connection(self) -> StoreConnection:
         """The connection; raises StoreError if the file was closed, or opened by another process."""
         if self._connection is None:
             raise StoreError(f"{self.path} was closed: open it again")
@@ -109,12 +107,11 @@ class StoreFile:
             if db.in_transaction:
                 yield db
                 return
-            token = own_transaction(db)
-            db.execute("BEGIN")
+            token = db.begin("BEGIN")
             try:
                 yield db
             finally:
-                if owns_transaction(db, token):
+                if db.owns(token):
                     db.execute("ROLLBACK")
 
     @contextmanager
@@ -144,7 +141,7 @@ class StoreFile:
         with translate_sqlite_errors(self.path):
             db = self._writable()
             with self._committing(db, unless_empty=True):
-                self._group, self._part = transaction_token(db), None
+                self._group, self._part = db.token, None
                 try:
                     yield
                     self._check_group(db)
@@ -152,7 +149,7 @@ class StoreFile:
                     self._group = None
 
     @contextmanager
-    def _committing(self, db: sqlite3.Connection, *, unless_empty: bool = False) -> Iterator[None]:
+    def _committing(self, db: StoreConnection, *, unless_empty: bool = False) -> Iterator[None]:
         """Opens a write transaction, counts its commit and acknowledges it; with `unless_empty` only if it changes."""
         newest, before = None, db.total_changes
         with transaction(db):
@@ -167,26 +164,26 @@ class StoreFile:
             self.commit_times.append(time.perf_counter() - start)
 
     @contextmanager
-    def _writing_part(self, db: sqlite3.Connection) -> Iterator[None]:
+    def _writing_part(self, db: StoreConnection) -> Iterator[None]:
         self._check_group(db)
         part = self._part = object()
         db.execute("SAVEPOINT part")
         try:
             yield
         except BaseException:
-            if owns_transaction(db, self._group):  # a full disk makes SQLite undo the whole transaction
+            if db.owns(self._group):  # a full disk makes SQLite undo the whole transaction
                 db.execute("ROLLBACK TO part")
                 db.execute("RELEASE part")
                 self._part = None
             raise
-        if self._part is not part or not owns_transaction(db, self._group):
+        if self._part is not part or not db.owns(self._group):
             raise self._lost_group()
         db.execute("RELEASE part")
         self._part = None
 
-    def _check_group(self, db: sqlite3.Connection) -> None:
+    def _check_group(self, db: StoreConnection) -> None:
         """Raises StoreError if a part was neither stored nor undone, or if SQLite has undone the transaction."""
-        if self._part is not None or not owns_transaction(db, self._group):
+        if self._part is not None or not db.owns(self._group):
             raise self._lost_group()
 
     def _lost_group(self) -> StoreError:
@@ -221,7 +218,7 @@ class StoreFile:
         with translate_sqlite_errors(self.path):
             self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
-    def _writable(self) -> sqlite3.Connection:
+    def _writable(self) -> StoreConnection:
         if self.access == "read":
             raise StoreError(f"{self.path} was opened read-only: open it without read_only=True to write")
         return self.connection
@@ -278,7 +275,7 @@ class StoreFile:
         if self.access != "read":
             self._log_inode = _inode(log_path(self.path))
 
-    def _start_counting(self, db: sqlite3.Connection, accept_older: bool) -> None:
+    def _start_counting(self, db: StoreConnection, accept_older: bool) -> None:
         """Marks the file as in use, in the file itself, before anything else is written."""
         db.execute("PRAGMA journal_mode = WAL")  # a copy made by VACUUM INTO has lost this mode
         stored = counters(db)
@@ -313,7 +310,7 @@ class StoreFile:
             self._is_marked = frames == moved
         acknowledge(self.path, newest)
 
-    def _clear_mark(self, db: sqlite3.Connection) -> None:
+    def _clear_mark(self, db: StoreConnection) -> None:
         """Moves the log into the file and clears the mark, unless other processes prevent it or have taken over."""
         try:
             db.execute(f"PRAGMA busy_timeout = {CLOSE_WAIT_SECONDS * 1000:.0f}")

@@ -20,8 +20,8 @@ from functools import partial
 from pathlib import Path
 
 from killing import Writes
+from live.fleets import state_of
 from turnout.live import ClientStatus, RunningTurn, Scheduler
-from turnout.live._internals import session_of
 
 CLIENTS, SLOTS = 9, 3
 OPTIONS = {"concurrency": SLOTS, "settings": {"guaranteed_rate": "1/12", "tolerance": 1.0, "counts": "selected"}}
@@ -45,7 +45,7 @@ def play(path: str, turns: int, log: int | None = None) -> Scheduler:
         if decision:
             # Some turns end at once, the others when they are the oldest. Turns that were reported before a kill are
             # still running in the state, so the same turns are reported after it.
-            oldest = min(session_of(scheduler).memory.state()["running_turns.decisions"].tolist())
+            oldest = min(state_of(scheduler).state()["running_turns.decisions"].tolist())
             for turn in scheduler.running():
                 if turn.id % 3 == 0 or turn.id == oldest or decision >= turns:
                     report(scheduler, turn.id, turn.client)

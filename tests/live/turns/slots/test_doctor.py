@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from live.fleets import summary_round
 from live.forging import fetch_row, forge_event, forge_summary_state, forge_turn
 from live.turns.slots.played import open_slots, play_turns
 from turnout.errors import StoreError
 from turnout.live import FleetReader, Scheduler
-from turnout.live._internals import examine, session_of
+from turnout.live._internals import examine
 from turnout.live.turns.records import digest_of
 from turnout.live.turns.slots.records import unpack_fill
 
@@ -29,7 +30,10 @@ DAMAGES = {
         "offers",
         r"the offer of decision \d+ does not match its digest",
     ),
-    "UPDATE turns SET round = 999 WHERE round = 100": ("decisions", "turn 100 was given to row"),
+    "UPDATE turns SET round = 999 WHERE round = 100": (
+        "decisions",
+        "decision 100 gave turns to 1 client, but 0",
+    ),
     "UPDATE meta SET value = '100' WHERE key = 'round'": ("decisions", "the last decision should be 100, but"),
     "UPDATE summary SET digest = x'00'": ("summary", "the summary of earlier turns does not match its digest"),
     "DELETE FROM masks WHERE seq = (SELECT MAX(seq) FROM masks)": ("presence", r"at decision \d+ is missing"),
@@ -70,23 +74,23 @@ def end_the_turn_of_another_client(db: sqlite3.Connection) -> None:
 
 #: The same for damage whose digests are right, as a bug in turnout might write it.
 FORGERIES: list[tuple[Callable[[sqlite3.Connection], None], str, str]] = [
-    (end_the_turn_of_another_client, "decisions", r"^turn \d+ ended, but was not running$"),
+    (end_the_turn_of_another_client, "decisions", r"^the turn of row \d in decision \d+ ended, but was not running"),
     (
         lambda db: forge_turn(db, "round = 100", "id = 'stranger'"),
         "decisions",
-        r"^turn 100 has the id 'stranger' instead of 'c\d'$",
+        r"^the turn of row \d in decision 100 has the id 'stranger' instead of 'c\d'$",
     ),
     (
         lambda db: forge_turn(db, "round >= 100 AND kind = 'arrived'", "loss = 9.5"),
         "decisions",
-        r"^turn \d+ ended with loss 0\.0\d+, but its turn is recorded with loss 9\.5$",
+        r"^the turn of 'c\d' in decision \d+ ended with loss 0\.0\d+, but is recorded with loss 9\.5$",
     ),
     (
         lambda db: forge_turn(db, "round >= 100 AND kind = 'arrived'", "loss = NULL"),
         "decisions",
-        r"^turn \d+ ended with loss 0\.0\d+, but its turn is recorded with loss None$",
+        r"^the turn of 'c\d' in decision \d+ ended with loss 0\.0\d+, but is recorded with loss None$",
     ),
-    (swap_running_turns, "running turns", r"^the turn \d+ is stored as another one$"),
+    (swap_running_turns, "running turns", r"^the turn \d+, which is running, is stored as another one"),
     (
         lambda db: forge_summary_state(db, lambda state: state.update(round=state["round"] - 1)),
         "summary",
@@ -100,10 +104,9 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A fleet whose first turns are no longer kept; the tests do not change it."""
     path = tmp_path_factory.mktemp("written") / "fleet.turnout"
     with open_slots(path, keep_rounds=40) as scheduler:
-        session_of(scheduler).journal._file.connection.execute("PRAGMA synchronous = OFF")
         play_turns(scheduler, 80)
         scheduler.compact()
-        assert 0 < session_of(scheduler).journal.summary().round < 100 < scheduler.round
+        assert 0 < summary_round(scheduler) < 100 < scheduler.round
     return path
 
 

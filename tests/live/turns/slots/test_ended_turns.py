@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from live.fleets import state_of
 from live.turns.slots.played import fill, open_slots, play_turns
 from turnout.errors import SettingError
 from turnout.live import FleetReader, Scheduler
-from turnout.live._internals import session_of
 from turnout.storage.encoding.packing import pack_snapshot
 
 
@@ -77,7 +77,7 @@ def test_a_follower_of_a_live_fleet_has_the_state_of_its_scheduler(tmp_path: Pat
             for event in follower.poll():
                 follower.apply(event)
             assert pack_snapshot({**follower.fleet.state(), "ids": ""}) == pack_snapshot(
-                {**session_of(scheduler).memory.state(), "ids": ""}
+                {**state_of(scheduler).state(), "ids": ""}
             )
             assert follower.fleet.ids == scheduler.clients
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from live.fleets import named, offered
+from live.fleets import named, offered, state_of
 from turnout import InfeasiblePromise, Scheduler
-from turnout.live._internals import session_of
 from turnout.live.turns import feasibility
 from turnout.live.turns.slots.state import SlotFleet
 
@@ -91,7 +90,7 @@ def test_the_longest_deadline_of_a_large_fleet_follows_from_the_mean_time(
 ) -> None:
     with open_fleet(tmp_path / "fleet.turnout", "1/20") as scheduler:
         learn_times(scheduler)
-        fleet = session_of(scheduler).fleet
+        fleet = state_of(scheduler).fleet
         assert isinstance(fleet, SlotFleet)
         exact = feasibility.longest_deadline(fleet)
         monkeypatch.setattr(feasibility, "LARGE_FLEET", 3)
@@ -99,21 +98,6 @@ def test_the_longest_deadline_of_a_large_fleet_follows_from_the_mean_time(
     mean = sum(SECONDS.values()) / 4  # two slots give a turn in half the mean time, and a client has 1 of 20 turns
     assert estimated == pytest.approx(mean / 2 * 20)
     assert exact != estimated
-
-
-def test_the_longest_deadline_is_the_same_in_large_and_small_fleets_if_all_turns_take_equally_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with open_fleet(tmp_path / "fleet.turnout", "1/20") as scheduler:
-        for _ in range(4):
-            for turn in scheduler.fill(offered(*named(4))):
-                scheduler.report(turn.id, 3.0)
-        scheduler.fill([])
-        fleet = session_of(scheduler).fleet
-        assert isinstance(fleet, SlotFleet)
-        assert feasibility.longest_deadline(fleet) == pytest.approx(30.0)
-        monkeypatch.setattr(feasibility, "LARGE_FLEET", 3)
-        assert feasibility.longest_deadline(fleet) == pytest.approx(30.0)
 
 
 def test_a_deadline_beyond_the_time_in_which_a_client_earns_a_turn_is_noticed(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from turnout.errors import ReportError, StateError
 from turnout.live.features import PAPER_FEATURES
 from turnout.live.journal.replay import fresh_fleet
 from turnout.live.settings import SchedulerSettings
+from turnout.live.turns.records import LateTimes
 from turnout.live.turns.slots.records import EndedTurns, FilledSlots
 from turnout.live.turns.slots.state import SlotFleet
 from turnout.storage.encoding.packing import pack_snapshot
@@ -39,9 +40,7 @@ def filled(first: int, rows: list[int], ended: EndedTurns | None = None) -> Fill
         contexts=np.ones((len(rows), 3)),
         present=np.ones(len(IDS), dtype=np.bool_),
         ended=EndedTurns.none() if ended is None else ended,
-        late_decisions=NOBODY,
-        late_rows=NOBODY,
-        late_seconds=NONE,
+        late=LateTimes.of([]),
         at="2026-01-01T00:00:00.000+00:00",
     )
 
@@ -74,7 +73,7 @@ def test_only_the_client_of_a_turn_can_end_it(decision: int, row: int) -> None:
 
 def test_a_late_time_that_no_turn_waits_for_is_refused() -> None:
     fleet = new_fleet()
-    late = replace(filled(3, []), late_decisions=np.array([1]), late_rows=np.array([2]), late_seconds=np.array([150.0]))
+    late = replace(filled(3, []), late=LateTimes(np.array([1]), np.array([2]), np.array([150.0])))
     with pytest.raises(StateError, match="the late time of client 2 in turn 1 was learned before, or it was not late"):
         fleet.fill(late)
 

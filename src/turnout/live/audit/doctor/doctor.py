@@ -12,20 +12,21 @@ from pathlib import Path
 
 from turnout.errors import StoreError
 from turnout.kernel.certificate import TimeUnit
-from turnout.live.audit.doctor import slots, tables
+from turnout.live.audit.doctor import tables
 from turnout.live.audit.doctor.findings import (
     RESTORE,
     CheckResult,
     Finding,
     event_data,
     run_check,
-    snapshot_required,
 )
 from turnout.live.audit.doctor.memory import check_state
+from turnout.live.audit.doctor.turns import check_open, check_turn_events, why_not_replayed
 from turnout.live.journal.amendments import AMEND, Amendment
 from turnout.live.journal.replay import stored_features
 from turnout.live.journal.schema import FLEET, INITIAL, INITIAL_DIGEST
 from turnout.live.journal.summary import read_summary
+from turnout.live.journal.turns import read_unit
 from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.records import settings_digest
 from turnout.storage.files.database import connect, translate_sqlite_errors
@@ -66,19 +67,22 @@ def examine(path: Path) -> list[Finding]:
         )
         if not readable.ok or not _has_schema(db):
             return _with_path([readable, pages], path)
-        unit = TimeUnit.DECISION if _is_without_rounds(db) else TimeUnit.ROUND
+        unit = _unit(db)
+        has_rounds = unit is TimeUnit.ROUND
         checks: dict[str, Callable[[], CheckResult]] = {
             "settings": lambda: _check_settings(db),
             "summary": lambda: tables.check_summary(db, unit),
             "events": lambda: tables.check_events(db),
             "clients": lambda: tables.check_clients(db),
             "turns": lambda: tables.check_turns(db, unit),
-            **(_checks_without_rounds(db) if _is_without_rounds(db) else _checks_of_rounds(db)),
+            "availability" if has_rounds else "presence": lambda: tables.check_availability(db, unit),
+            unit.plural: lambda: check_turn_events(db, unit),
+            "open round" if has_rounds else "running turns": lambda: check_open(db, unit),
             "answers": lambda: tables.check_answers(db),
         }
         log = run_check("log", lambda: _check_log(db, path), ACCEPT_OLDER)
         findings = [readable, pages, log, *(run_check(part, check) for part, check in checks.items())]
-        can_replay = _is_intact(findings) and not snapshot_required(db)
+        can_replay = _is_intact(findings) and not why_not_replayed(db)
         findings.extend(check_state(path, db, DELETE_SNAPSHOT if can_replay else RESTORE))
         remedy = DELETE_OFFER.format(unit=unit) if _is_intact(findings) else RESTORE
         findings.append(run_check("offers", lambda: tables.check_offers(db, unit), remedy))
@@ -104,29 +108,12 @@ def _has_schema(db: sqlite3.Connection) -> bool:
     return True
 
 
-def _checks_of_rounds(db: sqlite3.Connection) -> dict[str, Callable[[], CheckResult]]:
-    return {
-        "availability": lambda: tables.check_availability(db, "round"),
-        "rounds": lambda: tables.check_rounds(db),
-        "open round": lambda: tables.check_open_round(db),
-    }
-
-
-def _checks_without_rounds(db: sqlite3.Connection) -> dict[str, Callable[[], CheckResult]]:
-    return {
-        "presence": lambda: tables.check_availability(db, "decision"),
-        "decisions": lambda: slots.check_decisions(db),
-        "running turns": lambda: slots.check_running_turns(db),
-    }
-
-
-def _is_without_rounds(db: sqlite3.Connection) -> bool:
-    """Returns whether the file says that it has no rounds; settings that cannot be read are found by another check."""
+def _unit(db: sqlite3.Connection) -> TimeUnit:
+    """Returns what the numbers of turns count; settings that cannot be read are found by another check."""
     try:
-        (text,) = db.execute("SELECT value FROM meta WHERE key = 'settings'").fetchone() or ("",)
-        return json.loads(text).get("concurrency") is not None
-    except (TypeError, ValueError, AttributeError, sqlite3.DatabaseError):
-        return False
+        return read_unit(db)
+    except (AttributeError, StoreError, sqlite3.DatabaseError):
+        return TimeUnit.ROUND
 
 
 def _is_intact(findings: Sequence[Finding]) -> bool:

@@ -20,8 +20,8 @@ from turnout.live.audit.doctor.findings import (
     forgotten_rows,
     run_check,
     snapshot_event,
-    snapshot_required,
 )
+from turnout.live.audit.doctor.turns import why_not_replayed
 from turnout.live.features import Features
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.replay import FleetState, load, stored_features
@@ -77,7 +77,7 @@ def _check_snapshot(
     last = snapshot_event(db)
     if not last:
         return CheckResult("built from all events; no snapshot was taken yet")
-    if reason := snapshot_required(db):
+    if reason := why_not_replayed(db):
         return CheckResult(
             f"built from the snapshot after event {last} and the events after it; earlier events cannot be compared "
             f"with it, because {reason}"

@@ -13,10 +13,7 @@ import numpy as np
 from turnout.counting import pluralize
 from turnout.live.audit.doctor.findings import (
     CheckResult,
-    close_events,
     event_data,
-    forgotten_rows,
-    outcome_problems,
     snapshot_event,
     turns_by_row,
 )
@@ -24,17 +21,7 @@ from turnout.live.journal.answers import stored_answers
 from turnout.live.journal.redaction import pending_redactions
 from turnout.live.journal.schema import KEEP_AVAILABILITY_UP_TO, meta_value
 from turnout.live.journal.summary import read_summary, read_summary_state, read_totals
-from turnout.live.turns.records import (
-    ClosedRound,
-    RecordedOffer,
-    Turn,
-    digest_of,
-    offer_digest,
-    turn_from_row,
-    unpack_closed,
-    unpack_offer,
-    unpack_open,
-)
+from turnout.live.turns.records import RecordedOffer, digest_of, offer_digest, turn_from_row, unpack_offer
 from turnout.storage.encoding.packing import unpack
 
 #: What a record of availability is called in a fleet without rounds, and what an event lacks that has none.
@@ -147,95 +134,6 @@ def check_turns(db: sqlite3.Connection, unit: str) -> CheckResult:
         if turn.checksum != checksum:
             result.problems.append(f"the turn of {turn.id!r} in {unit} {turn.round} does not match its checksum")
     result.summary = f"{pluralize(count, 'turn')} {'matches its checksum' if count == 1 else 'match their checksums'}"
-    return result
-
-
-def check_rounds(db: sqlite3.Connection) -> CheckResult:
-    """Checks turns against the events that closed their rounds: none may be lost or counted twice."""
-    summary = read_summary(db)
-    result, last_closed = CheckResult(), summary.round
-    ids = [client for (client,) in db.execute("SELECT id FROM clients ORDER BY row")]
-    unredacted = {redaction.row for redaction in pending_redactions(db)}  # their turns and events may differ for now
-    learned: dict[tuple[int, int], tuple[int, float]] = {}
-    for _, data in close_events(db):
-        closed = unpack_closed(data, None)[0]
-        if closed.round != last_closed + 1:
-            result.problems.append(f"round {closed.round} was closed after round {last_closed}")
-        last_closed = closed.round
-        turns = {row: turn for row, turn in turns_by_row(db, closed.round).items() if row not in unredacted}
-        result.problems.extend(_closed_round_problems(closed, turns, ids, unredacted))
-        for round_, row, seconds in zip(
-            closed.late_rounds.tolist(), closed.late_rows.tolist(), closed.late_seconds.tolist(), strict=True
-        ):
-            if (round_, row) in learned:
-                result.problems.append(f"the late time of {ids[row]!r} in round {round_} was learned twice")
-            if round_ > summary.round:
-                learned[round_, row] = (closed.round, seconds)
-    if str(last_closed) != meta_value(db, "round"):
-        result.problems.append(
-            f"the last closed round should be {meta_value(db, 'round')}, but the events end with round {last_closed}"
-        )
-    result.problems.extend(_late_time_problems(db, dict(learned), summary.round))
-    open_round = db.execute("SELECT COALESCE(MAX(round), 0) FROM open_round").fetchone()[0]
-    for (round_,) in db.execute("SELECT DISTINCT round FROM turns WHERE round > ?", (last_closed,)):
-        if round_ != open_round:
-            result.problems.append(f"there are turns of round {round_}, which is neither closed nor open")
-    result.summary = (
-        f"{last_closed - summary.round:,} closed rounds and {len(learned):,} late times agree with the turns"
-    )
-    return result
-
-
-def _closed_round_problems(
-    closed: ClosedRound, turns: dict[int, Turn], ids: list[str], unchecked: set[int]
-) -> Iterator[str]:
-    if sorted(turns) != sorted(set(closed.rows.tolist()) - unchecked):
-        yield f"round {closed.round} was closed with {len(closed.rows)} clients, but {len(turns)} have turns in it"
-    columns = (closed.rows, closed.kinds, closed.seconds, closed.reported_losses)
-    for row, kind, seconds, loss in zip(*(column.tolist() for column in columns), strict=True):
-        turn = turns.get(row)
-        if turn is None:
-            continue
-        if turn.id != ids[row]:
-            yield f"in round {closed.round} the turn of row {row} has the id {turn.id!r} instead of {ids[row]!r}"
-        yield from outcome_problems(f"in round {closed.round} {turn.id!r} was closed", turn, kind, seconds, loss)
-
-
-def _late_time_problems(
-    db: sqlite3.Connection, learned: dict[tuple[int, int], tuple[int, float]], after: int
-) -> Iterator[str]:
-    """Yields problems of late times.
-
-    Args:
-        db: A connection to the file.
-        learned: The round that learned a time, and the time, by the round and the row of the client that was late.
-        after: Rounds up to this one are no longer kept.
-    """
-    forgotten = forgotten_rows(db)
-    query = "SELECT * FROM turns WHERE folded IS NOT NULL AND round > ? ORDER BY round, row"
-    for turn, _ in map(turn_from_row, db.execute(query, (after,))):
-        time = learned.pop((turn.round, turn.row), None)
-        if turn.row not in forgotten and time != (turn.folded, turn.late_seconds):
-            yield f"the recorded late time of {turn.id!r} in round {turn.round} is not the time that was learned"
-    for round_, row in learned:
-        if row not in forgotten:
-            yield f"a late time of row {row} in round {round_} was learned, but no turn records it"
-
-
-def check_open_round(db: sqlite3.Connection) -> CheckResult:
-    """Checks the open round against its digest, its turns and the last closed round."""
-    stored = db.execute("SELECT round, data, digest FROM open_round").fetchall()
-    if not stored:
-        return CheckResult("no round is open")
-    result, (number, data, digest), last_closed = CheckResult(), stored[0], int(meta_value(db, "round"))
-    if digest != digest_of(b"", str(number), data):
-        result.problems.append(f"the open round {number} does not match its digest")
-    opened = unpack_open(data)
-    if len(stored) > 1 or opened.round != last_closed + 1:
-        result.problems.append(f"round {opened.round} is open, but the last closed round is {last_closed}")
-    if sorted(turns_by_row(db, opened.round)) != sorted(opened.rows.tolist()):
-        result.problems.append(f"the cohort of the open round {opened.round} is not the clients that have turns in it")
-    result.summary = f"round {opened.round} is open with {pluralize(len(opened.rows), 'client')}"
     return result
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -16,8 +18,9 @@ from turnout.live.clock import boot_id, now
 from turnout.live.features import Features, FleetStatus, Status
 from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.offering import build_offer, deadline_of, record_offer
-from turnout.live.turns.records import OpenRound, RecordedOffer
+from turnout.live.turns.records import RecordedOffer
 from turnout.live.turns.reliability import probability_at_least
+from turnout.live.turns.rounds.records import OpenRound
 from turnout.live.turns.state import Fleet
 
 
@@ -84,12 +87,14 @@ def _select(fleet: Fleet, settings: SchedulerSettings, offer: RoundOffer) -> Sel
     reliability = fleet.history.reliability
     available = int(offer.available.sum())
 
-    def try_size(size: int) -> tuple[Selection, bool]:
-        selection = policy.ask(offer.restricted(places=size))
-        probability = probability_at_least(cohort_size, reliability[selection.clients])
-        return selection, probability >= settings.confidence
+    @cache
+    def select(size: int) -> Selection:
+        return policy.ask(offer.restricted(places=size))
 
-    return _smallest_sufficient(try_size, min(cohort_size, max(available, 1)), available)
+    def is_sufficient(size: int) -> bool:
+        return probability_at_least(cohort_size, reliability[select(size).clients]) >= settings.confidence
+
+    return select(_smallest_sufficient(is_sufficient, min(cohort_size, max(available, 1)), available))
 
 
 def _places(cohort_size: int, overcommit: float) -> int:
@@ -103,24 +108,12 @@ def places_of_selection(cohort_size: int | None, overcommit: float | Literal["au
     return max(selected, 1) if overcommit == "auto" else _places(cohort_size, overcommit)
 
 
-def _smallest_sufficient(try_size: Callable[[int], tuple[Selection, bool]], smallest: int, largest: int) -> Selection:
-    """Returns the smallest sufficient cohort of at least `smallest` clients, or the cohort of `largest` clients.
+def _smallest_sufficient(is_sufficient: Callable[[int], bool], smallest: int, largest: int) -> int:
+    """Returns the smallest sufficient size from `smallest` on, or `largest` if none is.
 
     An exponential search finds a sufficient size, a binary search the smallest one.
     """
-    selection, sufficient = try_size(smallest)
-    insufficient, extra = smallest, 1
-    while not sufficient and insufficient < largest:
-        size = min(smallest + extra, largest)
-        selection, sufficient = try_size(size)
-        if sufficient:
-            while size - insufficient > 1:
-                middle = (insufficient + size) // 2
-                candidate, is_enough = try_size(middle)
-                if is_enough:
-                    selection, size = candidate, middle
-                else:
-                    insufficient = middle
-            return selection
-        insufficient, extra = size, 2 * extra
-    return selection
+    low, high, extra = smallest, smallest, 1
+    while high < largest and not is_sufficient(high):
+        low, high, extra = high + 1, min(smallest + extra, largest), 2 * extra
+    return low + bisect_left(range(low, high), True, key=is_sufficient)

@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from turnout.live.turns.outcomes import KINDS
-from turnout.live.turns.records import ClosedRound, OpenRound, Turn
+from turnout.live.turns.records import LateTimes, Turn
+from turnout.live.turns.rounds.records import ClosedRound, OpenRound
 
 #: The reason that is recorded for clients that had not reported when a round without a known duration was closed.
 UNKNOWN_TIME = "it did not report, and the time since the selection is unknown"
@@ -51,9 +52,7 @@ def build_closed_round(
         seconds=np.array([_seconds(turn, duration, is_waiting) for turn in in_order], dtype=np.float64),
         kinds=np.array([KINDS.index(str(turn.kind)) for turn in in_order], dtype=np.int64),
         available=opened.available,
-        late_rounds=np.array([turn.round for turn in late_turns], dtype=np.int64),
-        late_rows=np.array([turn.row for turn in late_turns], dtype=np.int64),
-        late_seconds=np.array([turn.late_seconds for turn in late_turns], dtype=np.float64),
+        late=LateTimes.of(late_turns),
         losses=None if np.isnan(losses).all() else losses,
     )
     return closed, [finished[turn.row] for turn in turns if finished[turn.row] is not turn]

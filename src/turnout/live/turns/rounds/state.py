@@ -8,7 +8,7 @@ from turnout.errors import StoreError
 from turnout.kernel.certificate import TimeUnit
 from turnout.kernel.rounds import RoundReport
 from turnout.live.turns.outcomes import OUTCOME_OF_KIND
-from turnout.live.turns.records import CLOSE, ClosedRound, unpack_closed
+from turnout.live.turns.rounds.records import CLOSE, ClosedRound, unpack_closed
 from turnout.live.turns.state import Fleet
 
 
@@ -45,7 +45,7 @@ class RoundFleet(Fleet):
             available=closed.available,
             outcomes=OUTCOME_OF_KIND[closed.kinds],
             losses=closed.losses,
-            late_arrivals=self._late_arrivals(closed.late_turns, closed.late_seconds),
+            late_arrivals=self.pending.report(closed.late, self.counters.learned),
         )
         self.policy.check_report(report)
         return report
@@ -59,6 +59,5 @@ class RoundFleet(Fleet):
         self.history.record(rows, kinds, closed.seconds, predicted)
         self.counters.offered += 1 if closed.available.all() else closed.available
         self._count_ended(closed.round, rows, kinds, closed.contexts, closed.seconds)
-        self._settle_late(closed.late_turns)
-        self._drop_pending()
-        self._judge()
+        self._settle_late(closed.late)
+        self._end_round()

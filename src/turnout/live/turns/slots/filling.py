@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +15,7 @@ from turnout.live.clock import boot_id
 from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.offering import deadline_of, record_offer
 from turnout.live.turns.outcomes import KINDS, LATE
-from turnout.live.turns.records import RecordedOffer, Turn
+from turnout.live.turns.records import LateTimes, RecordedOffer, Turn
 from turnout.live.turns.slots.offering import Hold, SlotOffer
 from turnout.live.turns.slots.records import EndedTurns, FilledSlots, RunningTurnRecord
 from turnout.live.turns.slots.state import SlotFleet
@@ -92,16 +93,13 @@ def fill_slots(
         late: Those of clients that are late since now.
         reported_late: Turns of late clients whose actual times were reported since.
     """
-    first = fleet.round + 1
     end_only = FilledSlots(
-        first=first,
+        first=fleet.round + 1,
         rows=np.empty(0, dtype=np.int64),
         contexts=np.empty((0, 0)),
         present=np.empty(0, dtype=np.bool_),
         ended=ended,
-        late_decisions=np.array([turn.round for turn in reported_late], dtype=np.int64),
-        late_rows=np.array([turn.row for turn in reported_late], dtype=np.int64),
-        late_seconds=np.array([turn.late_seconds for turn in reported_late], dtype=np.float64),
+        late=LateTimes.of(reported_late),
         at=clock.now(),
     )
     fleet.end_turns(end_only)
@@ -138,15 +136,5 @@ def fill_slots(
         fleet.give_turn(row, present, context)
         idle[row] = False
     rows = np.array([running_turn.row for running_turn in running_turns], dtype=np.int64)
-    event = FilledSlots(
-        first=first,
-        rows=rows,
-        contexts=np.ascontiguousarray(contexts[rows]),
-        present=present,
-        ended=ended,
-        late_decisions=end_only.late_decisions,
-        late_rows=end_only.late_rows,
-        late_seconds=end_only.late_seconds,
-        at=end_only.at,
-    )
+    event = replace(end_only, rows=rows, contexts=np.ascontiguousarray(contexts[rows]), present=present)
     return FillResult(event, running_turns, late, offer, hold)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import numpy.typing as npt
 
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.live.clock import seconds_since
-from turnout.live.turns.records import checked_availability, pack_availability
+from turnout.live.turns.records import LateTimes, checked_availability, pack_event
 from turnout.storage.encoding.packing import corruption_as_store_error, pack, unpack
 
 #: The kind of the event.
@@ -57,9 +56,7 @@ class FilledSlots:
         contexts: The context of each client; NaN if it is not known.
         present: Which clients were available or training, by row; the same for all decisions of a call.
         ended: The turns that have ended.
-        late_decisions: The earlier decisions of late clients whose actual times were reported since.
-        late_rows: The rows of these clients.
-        late_seconds: Their actual times.
+        late: The actual times of clients that were late in earlier turns.
         at: When the slots were filled, in ISO format.
     """
 
@@ -68,20 +65,13 @@ class FilledSlots:
     contexts: FloatArray
     present: BoolArray
     ended: EndedTurns
-    late_decisions: IntArray
-    late_rows: IntArray
-    late_seconds: FloatArray
+    late: LateTimes
     at: str
 
     @property
     def last(self) -> int:
         """The number of the last decision; `first` − 1 if no turn was given."""
         return self.first + len(self.rows) - 1
-
-    @property
-    def late_turns(self) -> list[tuple[int, int]]:
-        """The decision and the row of each late turn whose actual time was reported since."""
-        return list(zip(self.late_decisions.tolist(), self.late_rows.tolist(), strict=True))
 
     def until(self, decision: int) -> FilledSlots:
         """Returns the same with only the turns up to a decision."""
@@ -129,7 +119,6 @@ class RunningTurnRecord:
 
 def pack_fill(filled: FilledSlots) -> tuple[bytes, bytes]:
     """Returns the data of the event, and the packed presence of the clients."""
-    presence = pack_availability(filled.present)
     ended = filled.ended
     arrays: dict[str, npt.NDArray[Any]] = {
         "rows": filled.rows,
@@ -138,19 +127,11 @@ def pack_fill(filled: FilledSlots) -> tuple[bytes, bytes]:
         "ended_rows": ended.rows,
         "ended_seconds": ended.seconds,
         "ended_kinds": ended.kinds.astype(np.int8),
-        "late_rounds": filled.late_decisions,
-        "late_rows": filled.late_rows,
-        "late_seconds": filled.late_seconds,
+        **filled.late.to_arrays(),
     }
     if not np.isnan(ended.losses).all():
         arrays["losses"] = ended.losses
-    header = {
-        "first": filled.first,
-        "clients": len(filled.present),
-        "mask": hashlib.sha256(presence).hexdigest(),
-        "at": filled.at,
-    }
-    return pack(header, arrays), presence
+    return pack_event({"first": filled.first, "at": filled.at}, arrays, filled.present)
 
 
 def unpack_fill(data: bytes, presence: bytes | None) -> FilledSlots:
@@ -171,9 +152,7 @@ def unpack_fill(data: bytes, presence: bytes | None) -> FilledSlots:
                 arrays["ended_kinds"].astype(np.int64),
                 arrays.get("losses", np.full(len(ended_rows), np.nan)),
             ),
-            late_decisions=arrays["late_rounds"],
-            late_rows=arrays["late_rows"],
-            late_seconds=arrays["late_seconds"],
+            late=LateTimes.from_arrays(arrays),
             at=header["at"],
         )
 
@@ -181,13 +160,7 @@ def unpack_fill(data: bytes, presence: bytes | None) -> FilledSlots:
 def pack_running_turn(running_turn: RunningTurnRecord) -> bytes:
     """Returns the data of a turn that is running."""
     header = {
-        "decision": running_turn.decision,
-        "row": running_turn.row,
-        "deadline": running_turn.deadline,
-        "given": running_turn.given,
-        "monotonic": running_turn.monotonic,
-        "boot": running_turn.boot,
-        "reasons": dict(running_turn.reasons),
+        entry.name: getattr(running_turn, entry.name) for entry in fields(running_turn) if entry.name != "context"
     }
     return pack(header, {"context": running_turn.context})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -18,7 +18,9 @@ from turnout.live.turns.outcomes import OUTCOME_OF_KIND
 from turnout.live.turns.slots.records import FILL, FilledSlots, unpack_fill
 from turnout.live.turns.state import Fleet
 from turnout.policies.base import SelectionPolicy, prefixed, subset
-from turnout.policies.explain.explanation import SelectionOutcome
+
+if TYPE_CHECKING:
+    from turnout.policies.explain.explanation import SelectionOutcome
 
 
 class SlotFleet(Fleet):
@@ -156,8 +158,7 @@ class SlotFleet(Fleet):
         self.given[row] = self.called
         self.counters.offered += 1 if turn.present.all() else turn.present
         self.round = turn.decision
-        self._drop_pending()
-        self._judge()
+        self._end_round()
 
     def state(self) -> dict[str, Any]:
         """Returns everything except the ids, as plain arrays and numbers."""
@@ -226,9 +227,9 @@ class SlotFleet(Fleet):
 
     def _learn_late_times(self, filled: FilledSlots) -> None:
         """Learns the actual times of clients that were late."""
-        late = self._late_arrivals(filled.late_turns, filled.late_seconds)
+        late = self.pending.report(filled.late, self.counters.learned)
         if late is not None:
             nobody = np.empty(0, dtype=np.int64)
             contexts = np.empty((0, self.policy.features or 0))
             self.policy.tell_finished(RoundReport(self.round or 1, nobody, contexts, np.empty(0), late_arrivals=late))
-        self._settle_late(filled.late_turns)
+        self._settle_late(filled.late)

@@ -37,8 +37,7 @@ def explain_client(
         row: The row of the client.
         number: The number of the round.
     """
-    newest = state.fleet.round if state.opened is None else state.opened.round
-    unit = settings.unit
+    newest, unit = state.newest_round, settings.unit
     if not newest:
         begun = "no round was opened" if settings.has_rounds else "no turn was given"
         raise ReportError(f"there is no {unit} {number} to explain: {begun} yet")
@@ -53,11 +52,9 @@ def explain_client(
         except StoreError as error:
             why = str(error)
             return inexact_explanation(state.fleet.policy, selection, row, ids.__getitem__, why, unit=unit)
-    not_selectable = _explain_not_selectable(fleet, selection, row, ids) or _explain_staleness(
-        fleet, settings, recorded, selection, row, ids
-    )
-    if not_selectable is not None:
-        return not_selectable
+    excluded = _explain_exclusion(fleet, settings, recorded, selection, row, ids)
+    if excluded is not None:
+        return excluded
     contexts = None if recorded is None else recorded.whole_contexts()
     if recorded is None or contexts is None:
         why = _why_not_recorded(recorded, settings)
@@ -77,11 +74,22 @@ def _recorded_selection(journal: Journal, offer: RecordedOffer | None, number: i
     return Selection(number, np.array([turn.row for turn in journal.turns_of(number)], dtype=np.int64), {})
 
 
-def _explain_not_selectable(fleet: Fleet, selection: Selection, row: int, ids: list[str]) -> Explanation | None:
-    """Explains a client that was new, retired, training, resting or backed off; returns None for any other client.
+def _explain_exclusion(
+    fleet: Fleet,
+    settings: SchedulerSettings,
+    offer: RecordedOffer | None,
+    selection: Selection,
+    row: int,
+    ids: list[str],
+) -> Explanation | None:
+    """Explains a client that could not be selected, whatever the policy: returns None for any other client.
+
+    It was new, retired, training, resting or backed off, or its update would have been too old.
 
     Args:
         fleet: The state before the selection.
+        settings: The settings of the fleet.
+        offer: The recorded offer.
         selection: The recorded selection.
         row: The row of the client.
         ids: The ids of all clients, by row.
@@ -91,6 +99,14 @@ def _explain_not_selectable(fleet: Fleet, selection: Selection, row: int, ids: l
         outcome, sentence = "not joined", f"had not joined the fleet before {fleet.unit} {selection.round}"
     elif (exclusion := fleet.exclusion(row, selection.round, is_selected=row in selection.clients)) is not None:
         outcome, sentence = exclusion
+    elif (
+        offer is not None
+        and offer.contexts is not None
+        and not offer.available[row]
+        and too_stale(fleet, settings)[row]
+    ):
+        outcome = "excluded"
+        sentence = f"was not offered the turn of {fleet.unit} {selection.round}: {_why_stale(fleet, settings, row)}"
     else:
         return None
     explanation = inexact_explanation(
@@ -99,37 +115,15 @@ def _explain_not_selectable(fleet: Fleet, selection: Selection, row: int, ids: l
     return replace(explanation, sentence=f"{ids[row]} {sentence}.")
 
 
-def _explain_staleness(
-    fleet: Fleet,
-    settings: SchedulerSettings,
-    offer: RecordedOffer | None,
-    selection: Selection,
-    row: int,
-    ids: list[str],
-) -> Explanation | None:
-    """Explains a client that was not offered because its update would have been too old; returns None for any other.
-
-    Args:
-        fleet: The state before the decision.
-        settings: The settings of the fleet.
-        offer: The recorded offer.
-        selection: The recorded selection.
-        row: The row of the client.
-        ids: The ids of the clients.
-    """
-    if settings.max_staleness is None or settings.updates_per_version is None:
-        return None
-    if offer is None or offer.contexts is None or offer.available[row] or not too_stale(fleet, settings)[row]:
-        return None
-    name = ids.__getitem__
-    explanation = inexact_explanation(fleet.policy, selection, row, name, "", outcome="excluded", unit=fleet.unit)
-    versions = float(expected_staleness(fleet, settings.updates_per_version)[row])
-    sentence = (
-        f"{ids[row]} was not offered the turn of {fleet.unit} {selection.round}: during its turn of about "
-        f"{float(fleet.history.typical_seconds[row]):.3g} s the server makes {versions:.1f} versions, more than "
-        f"max_staleness={settings.max_staleness:g}, and it was less than half as far behind as it may be."
+def _why_stale(fleet: Fleet, settings: SchedulerSettings, row: int) -> str:
+    seconds, versions = (
+        fleet.history.typical_seconds[row],
+        expected_staleness(fleet, settings.updates_per_version or 1)[row],
     )
-    return replace(explanation, sentence=sentence)
+    return (
+        f"during its turn of about {seconds:.3g} s the server makes {versions:.1f} versions, more than "
+        f"max_staleness={settings.max_staleness:g}, and it was less than half as far behind as it may be"
+    )
 
 
 def _why_not_recorded(offer: RecordedOffer | None, settings: SchedulerSettings) -> str:
