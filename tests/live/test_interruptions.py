@@ -27,10 +27,14 @@ CLOSE = ("turnout/live", "turnout/storage")
 LIFETIME = 36
 SETTINGS: dict[str, Any] = {
     "settings": {"cohort_size": 2, "guaranteed_rate": "1/8"},
-    "late_window": 3,
     "keep_rounds": 6,
     "keep_offers": 4,
 }
+
+
+@pytest.fixture(autouse=True)
+def _few_late_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnout.live.retention.LATE_ROUNDS", 3)
 
 
 class Interrupted(BaseException):
