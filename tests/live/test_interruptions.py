@@ -320,7 +320,7 @@ def call(scheduler, name, *arguments, is_done=lambda: False, **options):
 
 def play(path):
     rng = random.Random(7)
-    with Scheduler.open(path, **SETTINGS) as scheduler:
+    with Scheduler.open(path, **{**SETTINGS, "keep_rounds": 10}) as scheduler:
         session_of(scheduler).journal._file.connection.execute("PRAGMA synchronous = OFF")
         number = 0
         while number < 40 or interruptions < wanted:

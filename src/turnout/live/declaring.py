@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import as_count, as_number
+from turnout.kernel.arrays import LARGEST_TIME, as_count, as_number
 from turnout.live.retention import Retention
 
-Kind = Literal["number", "count", "flag", "period"]
 #: The key of a declaration in the metadata of a field.
 DECLARATION = "setting"
 
@@ -20,24 +18,26 @@ class Setting:
     """The declaration of a setting.
 
     Attributes:
-        help: Its meaning, without a full stop.
+        kind: What its value is. One without a kind is checked where it is used.
         unit: Its unit, if it has one.
-        kind: What its value is. One that is None is checked where it is used.
-        bounds: The bounds of a number or a count, as `as_number` and `as_count` take them.
+        help: Its meaning, without a full stop.
         auto: The meaning of "auto"; None if that is not allowed.
         none: The meaning of None; None if that is not allowed.
         amendable: Whether `Scheduler.amend` can change it.
         needs_slots: Whether it needs a `concurrency`.
+        least: The smallest number, which is above 0 by default, or the smallest count.
+        most: The largest number or count.
     """
 
+    kind: Literal["number", "count", "flag", "period"] | None
+    unit: str | None
     help: str
-    unit: str | None = None
-    kind: Kind | None = None
-    bounds: Mapping[str, Any] = field(default_factory=dict)
     auto: str | None = None
     none: str | None = None
-    amendable: bool = False
+    amendable: bool = True
     needs_slots: bool = False
+    least: int | None = None
+    most: int = int(LARGEST_TIME)
 
     @property
     def none_text(self) -> str:
@@ -53,30 +53,21 @@ class Setting:
         """Returns the value as it is stored; raises SettingError if it is invalid."""
         if (value is None and self.none is not None) or (isinstance(value, str) and value == "auto" and self.auto):
             return value
-        if self.kind == "period":
-            return Retention.parse(name, value).stored
-        if self.kind == "flag" and not isinstance(value, bool):
-            raise SettingError(f"{name} must be True or False, got {value!r}")
-        if self.kind == "number" and self.auto is not None and isinstance(value, str):
-            raise SettingError(f"{name} must be a number or 'auto', got {value!r}")
-        if self.kind in ("number", "count"):
-            convert = as_number if self.kind == "number" else as_count
-            return convert(name, value, SettingError, **self.bounds)
+        match self.kind:
+            case "number" if self.auto is not None and isinstance(value, str):
+                raise SettingError(f"{name} must be a number or 'auto', got {value!r}")
+            case "number":
+                least = {"above": 0.0} if self.least is None else {"least": self.least}
+                return as_number(name, value, SettingError, **least, most=self.most)
+            case "count":
+                return as_count(name, value, SettingError)
+            case "period":
+                return Retention.parse(name, value).stored
+            case "flag" if not isinstance(value, bool):
+                raise SettingError(f"{name} must be True or False, got {value!r}")
         return value
 
 
-def declare(
-    default: Any,
-    kind: Kind | None,
-    unit: str | None,
-    help: str,
-    *,
-    auto: str | None = None,
-    none: str | None = None,
-    amendable: bool = False,
-    needs_slots: bool = False,
-    **bounds: float,
-) -> Any:
-    """Returns the field of a setting with its declaration."""
-    declared = {DECLARATION: Setting(help, unit, kind, bounds, auto, none, amendable, needs_slots)}
-    return field(default=default, metadata=declared)
+def declare(default: Any, *declared: Any, **further: Any) -> Any:
+    """Returns the field of a setting: its default, and the arguments of its `Setting`."""
+    return field(default=default, metadata={DECLARATION: Setting(*declared, **further)})

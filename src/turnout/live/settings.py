@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from turnout.errors import SettingError, suggestion
-from turnout.kernel.arrays import LARGEST_TIME, exact_rate
+from turnout.kernel.arrays import exact_rate
 from turnout.kernel.certificate import TimeUnit
 from turnout.live.declaring import DECLARATION, Setting, declare
 from turnout.live.retention import Retention, late_turns
@@ -37,6 +37,8 @@ DEFAULT_POLICY = "fair-pace"
 DEADLINE_MULTIPLE = 3.0
 #: The shortest automatic deadline, in seconds.
 MIN_AUTO_DEADLINE = 1.0
+#: The unit of periods.
+PERIOD = 'rounds, or text such as "30 days"'
 #: The probability with which automatic over-selection gives enough reports.
 REPORT_CONFIDENCE = 0.9
 
@@ -82,36 +84,28 @@ class SchedulerSettings:
     """
 
     policy: str = declare(
-        DEFAULT_POLICY, None, None, 'the selection policy: a name, `"package.module:Name"`, or a class'
+        DEFAULT_POLICY, None, None, 'the selection policy: a name, `"package.module:Name"`, or a class', amendable=False
     )
     settings: Mapping[str, Any] = field(
-        default_factory=dict, metadata={DECLARATION: Setting("the settings of the policy and of its guarantee")}
+        default_factory=dict,
+        metadata={DECLARATION: Setting(None, None, "the settings of the policy and of its guarantee", amendable=False)},
     )
     model_size: float = declare(
-        20.0, "number", "any unit", "the size of the model; `bandwidth` of a status is in this unit per second", above=0
+        20.0, "number", "any unit", "the size of the model; `bandwidth` is in this unit per second", amendable=False
     )
     deadline: float | Literal["auto"] | None = declare(
         None,
         "number",
         "seconds",
         "the time after which a client that has not reported is late",
-        auto=f"{DEADLINE_MULTIPLE:g} times the predicted time of the slowest client in the cohort, at least "
-        f"{MIN_AUTO_DEADLINE:g} second",
+        auto=f"{DEADLINE_MULTIPLE:g} times the predicted time of the slowest client in the cohort",
         none="a round ends when it is closed",
-        amendable=True,
-        above=0,
-        most=LARGEST_TIME,
     )
     deadline_ceiling: float = declare(
-        3600.0,
-        "number",
-        "seconds",
-        "the longest automatic deadline, and the one while a client of the cohort was never timed",
-        least=MIN_AUTO_DEADLINE,
-        most=LARGEST_TIME,
+        3600.0, "number", "seconds", "the longest automatic deadline; used while a time is unknown", amendable=False
     )
     backoff_after: int = declare(
-        3, "count", "misses", "the misses in a row after which a client is backed off for 1, 2, 4, … up to 64 rounds"
+        3, "count", "misses", "how many misses in a row back a client off for 1, 2, 4, … rounds", amendable=False
     )
     overcommit: float | Literal["auto"] = declare(
         1.0,
@@ -119,96 +113,37 @@ class SchedulerSettings:
         None,
         "the number of invited clients as a multiple of the cohort size; the first to report are kept",
         auto=f"as many as give enough reports with probability {REPORT_CONFIDENCE:g}",
-        amendable=True,
         least=1,
         most=10,
     )
-    allow_infeasible: bool = declare(
-        False, "flag", None, "whether a guarantee is accepted that no policy could keep", amendable=True
-    )
+    allow_infeasible: bool = declare(False, "flag", None, "whether a guarantee is accepted that no policy could keep")
     keep_rounds: int | str | timedelta | None = declare(
-        None,
-        "period",
-        "rounds, or days as text",
-        'for how long closed rounds and their turns are kept: 5000 (rounds), or "30 days"',
-        none="for ever",
-        amendable=True,
+        None, "period", PERIOD, "for how long closed rounds and their turns are kept", none="for ever"
     )
     keep_offers: int | str | timedelta | None = declare(
-        None,
-        "period",
-        "rounds, or days as text",
-        "the same for the offers of rounds, which explain selections and take most of the space",
-        none="as long as the rounds",
-        amendable=True,
+        None, "period", PERIOD, "the same for offers, which take most of the space", none="as long as the rounds"
     )
-    persist_statuses: bool = declare(
-        True,
-        "flag",
-        None,
-        "whether statuses of clients, and contexts computed from them, are written to the file",
-        amendable=True,
-    )
+    persist_statuses: bool = declare(True, "flag", None, "whether statuses and contexts are written to the file")
     concurrency: int | None = declare(
-        None, "count", "slots", "the number of clients that train at any time", none="a fleet with rounds"
+        None, "count", "slots", "how many clients train at any time", none="a fleet with rounds", amendable=False
     )
     status_ttl: float = declare(
-        60.0,
-        "number",
-        "seconds",
-        "how long a device that has checked in can be given a turn; about as long as a turn takes",
-        amendable=True,
-        needs_slots=True,
-        above=0,
-        most=LARGEST_TIME,
+        60.0, "number", "seconds", "how long a device that has checked in can be given a turn", needs_slots=True
     )
     max_staleness: float | None = declare(
-        None,
-        "number",
-        "versions",
-        "clients during whose turns more versions of the model are expected are given a turn only if they are far "
-        "behind their guarantee, or nobody else is there",
-        none="no limit",
-        amendable=True,
-        needs_slots=True,
-        above=0,
+        None, "number", "versions", "clients with older updates get fewer turns", none="no limit", needs_slots=True
     )
     buffer: int = declare(
-        1,
-        "count",
-        "updates",
-        "how many updates make a version of the model, for `max_staleness`",
-        amendable=True,
-        needs_slots=True,
+        1, "count", "updates", "how many updates make a version of the model, for `max_staleness`", needs_slots=True
     )
     window_seconds: float | None = declare(
-        None,
-        "number",
-        "seconds",
-        "how long check-ins are gathered, from the first that waits, before slots are filled; at most `status_ttl`",
-        none="a free slot is filled at once",
-        amendable=True,
-        needs_slots=True,
-        above=0,
+        None, "number", "seconds", "the time to gather check-ins, up to `status_ttl`", none="no time", needs_slots=True
     )
     min_available: int = declare(
-        1,
-        "count",
-        "clients",
-        "how many clients must be available, wait as they were asked, or train, for any turn to be given",
-        amendable=True,
-        needs_slots=True,
+        1, "count", "clients", "how many clients must be there for any turn to be given", needs_slots=True
     )
     rest_seconds: float | None = declare(
-        None,
-        "number",
-        "seconds",
-        "the time, from the start of a turn, in which its client is given no other; it earns nothing after its turn",
-        none="no rest",
-        amendable=True,
-        needs_slots=True,
-        above=0,
-        most=LARGEST_TIME,
+        None, "number", "seconds", "a client is given at most one turn in this time", none="no rest", needs_slots=True
     )
     #: The package and version that each policy came from, if it is not built in; not an option.
     packages: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)

@@ -47,9 +47,10 @@ def _option(setting: Setting) -> Any:
     described = f"Without rounds: {text}." if setting.needs_slots else f"{text[0].upper()}{text[1:]}."
     if setting.kind == "flag":
         return Annotated[bool | None, typer.Option(help=described)]
-    is_word = setting.unit is not None and " " not in setting.unit
-    metavar = setting.unit if is_word else setting.kind
-    return Annotated[str | None, typer.Option(metavar=(metavar or "value").upper(), help=described)]
+    unit = setting.unit or str(setting.kind)
+    if " " in unit:
+        unit, described = str(setting.kind), f"{described} In {unit}."
+    return Annotated[str | None, typer.Option(metavar=unit.upper(), help=described)]
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:

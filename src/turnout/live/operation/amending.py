@@ -18,15 +18,15 @@ from turnout.policies.registry import nested_settings, setting_names
 
 #: The settings of policies that can be amended; the policies check their values.
 POLICY_SETTINGS: Mapping[str, Setting] = {
-    "cohort_size": Setting("the number of clients that a round selects", "clients"),
+    "cohort_size": Setting(None, "clients", "the number of clients that a round selects"),
     "guaranteed_rate": Setting(
-        "the guaranteed share of the rounds for which a client is available; without rounds, of the decisions about a "
-        "free slot",
+        None,
         "rate",
+        "the guaranteed share of the rounds, or of the decisions about a slot, for which a client is available",
     ),
-    "tolerance": Setting("how far a client may be behind; beyond it, the promise is broken", "turns"),
-    "speed_weight": Setting("the owed turns that a second of round time is worth, for policies with a weight", "turns"),
-    "groups": Setting("the group of each client, for the policy `quota`"),
+    "tolerance": Setting(None, "turns", "how far a client may be behind; beyond it, the promise is broken"),
+    "speed_weight": Setting(None, "turns", "the owed turns that a second is worth, for policies with a weight"),
+    "groups": Setting(None, None, "the group of each client, for the policy `quota`"),
 }
 #: The only policy whose groups can be amended: those of others are parts of a guarantee.
 GROUPED = "quota"

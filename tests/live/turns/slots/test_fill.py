@@ -423,7 +423,6 @@ POLICIES: dict[str, dict[str, Any]] = {
     "power-of-choice": {},
     "ucb-cs": {},
     "with-guarantee": {"policy": "random", "settings": {}, "guaranteed_rate": "1/20", "urgency": 1.0},
-    "cool-down": {"policy": "fair-pace", "settings": {"guaranteed_rate": "1/20"}, "rounds": 2},
     "warm-up": {"policy": "fair-pace", "settings": {"guaranteed_rate": "1/20"}, "rounds": 5},
 }
 
