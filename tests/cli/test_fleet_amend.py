@@ -83,6 +83,8 @@ def test_the_change_as_json(file: Path) -> None:
         (("--overcommit", "much"), "overcommit must be a number or 'auto', got 'much'"),
         (("--deadline", "-5"), "deadline must be"),
         (("--guaranteed-rate", "a third"), "guaranteed_rate must be a number or a fraction such as '3/20'"),
+        (("--buffer", "2.5"), "buffer must be a whole number, not 2.5"),
+        (("--rest-seconds", "60"), "rest_seconds needs a concurrency"),
         (("--speed-weight", "2"), "the policy fair-pace has no setting 'speed_weight'"),
         (("--guaranteed-rate", "0.5"), "use a cohort_size of at least 4, or pass allow_infeasible=True"),
     ],
@@ -160,24 +162,3 @@ def test_settings_of_a_fleet_without_rounds_are_amended_and_switched_off(tmp_pat
     amended = settings_of(path)
     assert [getattr(amended, name) for name in switched_off] == [None] * 3
     assert (amended.status_ttl, amended.min_available) == (120.0, 3)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--buffer", "2.5"), "buffer must be a whole number, not 2.5"),
-        (("--rest-seconds", "a day"), "rest_seconds must be a number, not 'a day'"),
-        (("--status-ttl", "0"), "status_ttl must be above 0"),
-        (("--min-available", "0"), "min_available must be at least 1"),
-    ],
-)
-def test_wrong_settings_of_a_fleet_without_rounds_are_refused(
-    tmp_path: Path, arguments: tuple[str, ...], message: str
-) -> None:
-    path = tmp_path / "slots.turnout"
-    Scheduler.open(path, concurrency=2, settings={"guaranteed_rate": "1/20"}).close()
-    assert message in error_of(path, *arguments)
-
-
-def test_settings_of_slots_are_refused_in_a_fleet_with_rounds(file: Path) -> None:
-    assert "rest_seconds needs a concurrency" in error_of(file, "--rest-seconds", "60")

@@ -196,7 +196,7 @@ def next_step(change: str, step: int, *, thorough: bool) -> int:
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("thorough", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["short", "long"])
 @pytest.mark.parametrize("change", CHANGES)
-def test_f2_an_exception_at_any_step_of_a_change_leaves_the_state_of_an_undisturbed_twin(
+def test_an_exception_at_any_step_of_a_change_leaves_the_state_of_an_undisturbed_twin(
     open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch, change: str, thorough: bool
 ) -> None:
     monkeypatch.setattr(redaction, "BATCH", 30)  # so that these short histories are redacted in several steps too
@@ -219,7 +219,7 @@ def test_f2_an_exception_at_any_step_of_a_change_leaves_the_state_of_an_undistur
     twins.compare()
 
 
-def test_f2_memory_is_loaded_again_even_if_loading_was_interrupted(
+def test_memory_is_loaded_again_even_if_loading_was_interrupted(
     open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scheduler = open_fleet(**SETTINGS)
@@ -243,7 +243,7 @@ def interrupt(*_: object, **__: object) -> None:
     raise Interrupted
 
 
-def test_f2_a_round_cannot_be_closed_twice(open_fleet: OpenFleet) -> None:
+def test_a_round_cannot_be_closed_twice(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(**SETTINGS)
     scheduler.choose(offered("a", "b", "c"))
     opened = scheduler.open_round
@@ -260,7 +260,7 @@ def test_f2_a_round_cannot_be_closed_twice(open_fleet: OpenFleet) -> None:
 
 
 @pytest.mark.parametrize("kind", ["reading", "writing"])
-def test_f2_a_block_that_was_left_behind_does_not_end_a_later_transaction(open_fleet: OpenFleet, kind: str) -> None:
+def test_a_block_that_was_left_behind_does_not_end_a_later_transaction(open_fleet: OpenFleet, kind: str) -> None:
     """Python ends such a block when it collects garbage, which may be in the middle of any transaction."""
     scheduler = open_fleet(**SETTINGS)
     scheduler.choose(offered("a", "b", "c"))
@@ -344,7 +344,7 @@ print(play(sys.argv[1]), interruptions)
 
 
 @pytest.mark.parametrize("wanted", [50, pytest.param(200, marks=pytest.mark.thorough)])
-def test_f2_random_interruptions_change_nothing(folder: Path, wanted: int) -> None:
+def test_random_interruptions_change_nothing(folder: Path, wanted: int) -> None:
     path = folder / "fleet.turnout"
     command = [sys.executable, "-c", PROGRAM, str(path), str(wanted)]
     played = subprocess.run(command, env=unmeasured(environment()), capture_output=True, text=True, check=False)

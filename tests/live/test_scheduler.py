@@ -929,13 +929,6 @@ def test_the_stored_settings_are_accepted_again_in_equivalent_types(folder: Path
     ("given", "complaint"),
     [
         ({"deadline": 0}, "deadline must be above 0"),
-        ({"deadline": 1e300}, "deadline must be at most 1e\\+09"),
-        ({"deadline": "soon"}, "deadline must be a number"),
-        ({"deadline_ceiling": 0.5}, "deadline_ceiling must be at least 1"),
-        ({"model_size": float("nan")}, "model_size must be finite"),
-        ({"backoff_after": 0}, "backoff_after must be at least 1"),
-        ({"overcommit": 0.5}, "overcommit must be at least 1"),
-        ({"allow_infeasible": 1}, "allow_infeasible must be True or False, got 1"),
         ({"settings": 5}, "settings must be a mapping of the policy's settings, got 5"),
         ({"settings": {"guaranteed_rate": Fraction(1, 8)}}, "must be finite numbers, strings, lists or mappings"),
         ({"settings": {"max_owed": float("inf")}}, "must be finite numbers, strings, lists or mappings"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
@@ -43,6 +44,24 @@ def test_a_declaration_agrees_with_the_type_and_the_default_of_its_field(setting
     assert (Literal["auto"] in get_args(hint)) == (setting.auto is not None)
     kinds = {"number": float, "count": int, "flag": bool, "period": timedelta}
     assert setting.kind is None or kinds[setting.kind] in (hint, *get_args(hint))
+
+
+@pytest.mark.parametrize("name", [name for name, setting in SETTINGS.items() if setting.kind is not None])
+def test_values_that_the_declaration_does_not_allow_are_refused(name: str) -> None:
+    refused: dict[str, tuple[Any, ...]] = {
+        "number": (0, -1, math.nan, 1e300, "soon", True),
+        "count": (0, 2.5, "many", True),
+        "flag": (1, "no", None),
+        "period": (0, 2.5, "3 weeks"),
+    }
+    setting = SETTINGS[name]
+    slots: dict[str, Any] = {"concurrency": 2} if setting.needs_slots else {}
+    for value in refused[str(setting.kind)]:
+        with pytest.raises(SettingError, match=f"^{name} must be"):
+            SchedulerSettings(**{**slots, name: value})
+    if setting.needs_slots:
+        with pytest.raises(SettingError, match=f"^{name} needs a concurrency: leave it out"):
+            SchedulerSettings(**{name: 7})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from live.fleets import named, offered, packed, packed_from_disk
-from turnout import Scheduler, SettingError
+from turnout import Scheduler
 from turnout.live import certify
 
 
@@ -93,16 +93,3 @@ def test_stale_clients_are_given_turns_if_nobody_else_is_there(tmp_path: Path) -
             scheduler.report(turn.id, 30.0)
         assert [turn.client for turn in scheduler.fill(offered("c5"))] == ["c5"]
         assert not np.isnan(scheduler.certificate().behind).any()
-
-
-def test_settings_of_staleness_are_checked(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="max_staleness must be above 0"):
-        open_fleet(tmp_path / "a.turnout", max_staleness=0.0, buffer=2)
-    with pytest.raises(SettingError, match="buffer must be at least 1"):
-        open_fleet(tmp_path / "a.turnout", buffer=0)
-    with pytest.raises(SettingError, match="buffer needs a concurrency"):
-        Scheduler.open(tmp_path / "a.turnout", buffer=2)
-    with open_fleet(tmp_path / "a.turnout") as scheduler:
-        assert scheduler.amend(max_staleness=4.0, buffer=2) == ["max_staleness", "buffer"]
-        with pytest.raises(SettingError, match="buffer must be a whole number, not None"):
-            scheduler.amend(buffer=None)  # type: ignore[arg-type]
