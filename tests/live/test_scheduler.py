@@ -935,7 +935,7 @@ def test_the_stored_settings_are_accepted_again_in_equivalent_types(folder: Path
         ({"settings": {"cohort_size": np.int64(3)}}, "must be finite numbers, strings, lists or mappings"),
         (
             {"policy": "overcommit", "settings": {"policy": "random"}},
-            "a fleet over-selects with the setting overcommit",
+            "a fleet has the setting overcommit instead",
         ),
         ({"policy": "rbcsf", "settings": {"speed_weight": "fast"}}, "speed_weight must be a number, not 'fast'"),
         ({"policy": "rbcsf", "settings": {"speed_weight": -1}}, "speed_weight must be at least 0"),

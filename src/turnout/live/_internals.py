@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from turnout.live.audit import verify as verify
 from turnout.live.audit.doctor.doctor import Finding as Finding
 from turnout.live.audit.doctor.doctor import examine as examine
-from turnout.live.declaring import Setting as Setting
 from turnout.live.identifiers import check_client_id as check_client_id
 from turnout.live.journal.answers import TOKENS as TOKENS
 from turnout.live.journal.answers import TOKENS_BY_CLIENT as TOKENS_BY_CLIENT
@@ -37,6 +36,7 @@ from turnout.live.reader import journal_of as journal_of
 from turnout.live.scheduler import Scheduler
 from turnout.live.serving.session import FleetSession as FleetSession
 from turnout.live.settings import SETTINGS as SETTINGS
+from turnout.live.settings import Setting as Setting
 from turnout.live.turns.history import JUDGED_AFTER as JUDGED_AFTER
 from turnout.live.turns.outcomes import ARRIVED as ARRIVED
 from turnout.live.turns.outcomes import FAILED as FAILED

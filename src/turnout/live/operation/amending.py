@@ -11,9 +11,8 @@ import numpy as np
 
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import Rate
-from turnout.live.declaring import Setting
 from turnout.live.journal.amendments import Amendment
-from turnout.live.settings import SETTINGS, AmendableOptions, SchedulerSettings
+from turnout.live.settings import SETTINGS, AmendableOptions, SchedulerSettings, Setting
 from turnout.policies.registry import nested_settings, setting_names
 
 #: The settings of policies that can be amended; the policies check their values.

@@ -8,7 +8,7 @@ import numpy as np
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, as_number
-from turnout.kernel.rounds import RoundReport
+from turnout.kernel.rounds import RoundReport, invited_clients
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.wrappers.base import Wrapper, require_cohort_size
 
@@ -43,11 +43,6 @@ class Overcommit(Wrapper):
         """Passes the report on, with only the first clients that returned as arrived."""
         self.check_report(report)
         self.policy.tell(report if self.target_size is None else mark_late_after(report, self.target_size))
-
-
-def invited_clients(cohort_size: int, factor: float) -> int:
-    """Returns how many clients are selected if a round needs `cohort_size`, in simulations and in live fleets."""
-    return int(np.ceil(cohort_size * factor - 1e-9))  # in floats, 1.1 · 100 exceeds 110
 
 
 def mark_late_after(report: RoundReport, count: int, *, cut: bool = False) -> RoundReport:

@@ -10,7 +10,7 @@ import numpy as np
 from turnout.errors import OfferError
 from turnout.kernel.arrays import BoolArray
 from turnout.kernel.feasibility import require_feasible
-from turnout.kernel.rounds import RoundOffer, Selection
+from turnout.kernel.rounds import RoundOffer, Selection, invited_clients
 from turnout.live import clock
 from turnout.live.clock import boot_id, now
 from turnout.live.features import Features, FleetStatus, Status
@@ -19,7 +19,6 @@ from turnout.live.turns.offering import build_offer, deadline_of, record_offer
 from turnout.live.turns.records import OpenRound, RecordedOffer
 from turnout.live.turns.reliability import probability_at_least
 from turnout.live.turns.state import Fleet
-from turnout.policies.wrappers.overcommit import invited_clients
 
 
 def build_open_round(
