@@ -27,10 +27,14 @@ CLOSE = ("turnout/live", "turnout/storage")
 LIFETIME = 36
 SETTINGS: dict[str, Any] = {
     "settings": {"cohort_size": 2, "guaranteed_rate": "1/8"},
-    "late_window": 3,
     "keep_rounds": 6,
     "keep_offers": 4,
 }
+
+
+@pytest.fixture(autouse=True)
+def _few_late_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnout.live.retention.LATE_ROUNDS", 3)
 
 
 class Interrupted(BaseException):
@@ -316,7 +320,7 @@ def call(scheduler, name, *arguments, is_done=lambda: False, **options):
 
 def play(path):
     rng = random.Random(7)
-    with Scheduler.open(path, **SETTINGS) as scheduler:
+    with Scheduler.open(path, **{**SETTINGS, "keep_rounds": 10}) as scheduler:
         session_of(scheduler).journal._file.connection.execute("PRAGMA synchronous = OFF")
         number = 0
         while number < 40 or interruptions < target_size:

@@ -31,8 +31,8 @@ FLEET = Group(
     "Create, inspect and operate the file of a live fleet, and serve it.\n\n"
     "Example: turnout fleet status fleet.turnout",
     {
-        "create": "fleet.create:create",
-        "amend": "fleet.amend:amend",
+        "create": "fleet.settings:create",
+        "amend": "fleet.settings:amend",
         "status": "fleet.status:status",
         "history": "fleet.status:history",
         "explain": "fleet.explain:explain",

@@ -14,6 +14,7 @@ from turnout.live.journal.journal import Journal
 from turnout.live.journal.replay import FleetState, load_before
 from turnout.live.journal.turns import read_offer, read_offer_of_decision
 from turnout.live.settings import SchedulerSettings
+from turnout.live.turns.offering import MAX_RECORDED_CLIENTS
 from turnout.live.turns.records import RecordedOffer
 from turnout.live.turns.rounds.choosing import places_of_selection
 from turnout.live.turns.slots.offering import expected_staleness, too_stale
@@ -117,7 +118,7 @@ def _explain_staleness(
         row: The row of the client.
         ids: The ids of the clients.
     """
-    if settings.max_staleness is None or settings.updates_per_version is None:
+    if settings.max_staleness is None:
         return None
     if offer is None or offer.contexts is None or offer.available[row] or not too_stale(fleet, settings)[row]:
         return None
@@ -141,7 +142,4 @@ def _why_not_recorded(offer: RecordedOffer | None, settings: SchedulerSettings) 
         )
     if not settings.persist_statuses:
         return "the statuses of clients are not persisted (persist_statuses=False)"
-    return (
-        f"the fleet has more than {settings.record_offers_up_to:,} clients (record_offers_up_to), so only the selected "
-        "clients are recorded"
-    )
+    return f"the fleet has more than {MAX_RECORDED_CLIENTS:,} clients, so only the selected clients are recorded"

@@ -249,15 +249,12 @@ def fresh_fleet(settings: SchedulerSettings, features: Features) -> Fleet:
     def build(clients: int) -> SelectionPolicy:
         return live_policy(settings, features.outputs, clients)
 
-    after, window, slots, rest = (
-        settings.backoff_after,
-        settings.late_window,
-        settings.concurrency,
-        settings.min_turn_interval,
-    )
+    after, window, slots = settings.backoff_after, settings.late_turns, settings.concurrency
     if slots is None:
         return RoundFleet(build, backoff_after=after, late_window=window)
-    return SlotFleet(build, backoff_after=after, late_window=window, slots=slots, min_turn_interval=rest)
+    return SlotFleet(
+        build, backoff_after=after, late_window=window, slots=slots, min_turn_interval=settings.min_turn_interval
+    )
 
 
 def fleet_at(journal: Journal, event: int, settings: SchedulerSettings, features: Features) -> Fleet:

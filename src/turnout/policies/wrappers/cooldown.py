@@ -11,7 +11,6 @@ import numpy.typing as npt
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, IntArray, as_count, load_array
 from turnout.kernel.rounds import RoundOffer, RoundReport
-from turnout.kernel.slots.turns import TurnStart
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.wrappers.base import Wrapper, resize
 
@@ -29,6 +28,7 @@ class CoolDown(Wrapper):
     """
 
     name = "cool-down"
+    works_with_slots = False  # a fleet without rounds has `min_turn_interval`
 
     def __init__(self, policy: SelectionPolicy, rounds: int = 1, *, strict: bool = False) -> None:
         super().__init__(policy)
@@ -50,11 +50,6 @@ class CoolDown(Wrapper):
         """Starts the cool-down of the selected clients."""
         super().tell(report)
         self._ends[report.clients] = report.round + self.rounds
-
-    def tell_started(self, turn: TurnStart) -> None:
-        """Starts the cool-down of the client, which counts decisions."""
-        super().tell_started(turn)
-        self._ends[turn.client] = turn.decision + self.rounds
 
     def add(self, count: int) -> None:
         """Appends clients without a cool-down."""
