@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import sqlite3
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -392,11 +391,6 @@ def test_a_fleet_accepts_a_class(tmp_path: Path) -> None:
         assert len(scheduler.choose(["a", "b", "c"])) == 2
     with pytest.raises(SettingError, match="built already"):
         Scheduler.open(tmp_path / "other.turnout", policy=UniformRandom(3))  # type: ignore[arg-type]
-    with Scheduler.open(tmp_path / "plain.turnout", deadline=60.0):
-        pass
-    with sqlite3.connect(tmp_path / "plain.turnout") as database:
-        assert "packages" not in "".join(map(str, database.execute("SELECT * FROM meta").fetchall()))
-    database.close()
 
 
 def test_workers_get_what_was_registered_in_this_process(

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import ast
 import inspect
+import json
 import re
 from dataclasses import fields
 from typing import Any
 
 from documents import ROOT
 from turnout import Guarantee, Scheduler, make_policy
-from turnout.live import SchedulerOptions, SchedulerSettings
-from turnout.live._internals import LIVE_DEFAULTS, Amendments
+from turnout.live import SchedulerSettings
+from turnout.live._internals import LIVE_DEFAULTS, POLICY_SETTINGS, SETTINGS
 
 PAGE = (ROOT / "docs/settings.md").read_text()
 OF_GUARANTEE = ("guaranteed_rate", "tolerance", "accrual", "counts", "max_owed", "availability")
@@ -33,23 +34,21 @@ def defaults_of(function: Any) -> dict[str, Any]:
     return {parameter.name: parameter.default for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY}
 
 
-def test_the_settings_of_a_fleet_are_those_of_the_code() -> None:
-    table = rows("The fleet") | rows("Without rounds")
+def test_the_tables_are_those_of_the_declared_settings() -> None:
     default = SchedulerSettings()
-    assert {name: stated(row) for name, row in table.items()} == {
-        field.name: getattr(default, field.name) for field in fields(default) if field.name != "packages"
-    }
-    assert set(table) == set(SchedulerOptions.__annotations__)
-    assert set(rows("Without rounds")) == {
-        "concurrency",
-        "status_ttl",
-        "max_staleness",
-        "updates_per_version",
-        "window_goal",
-        "window_seconds",
-        "min_present",
-        "min_turn_interval",
-    }
+    expected: dict[bool, dict[str, list[str]]] = {False: {}, True: {}}
+    for name, setting in SETTINGS.items():
+        amended = "some" if name == "settings" else "yes" if setting.amendable else "no"
+        value = json.dumps(default.policy) if name == "policy" else repr(getattr(default, name))
+        cells = [f"`{value}`", setting.unit or "–", setting.sentence(), amended]
+        expected[setting.needs_slots or name == "concurrency"][name] = cells
+    assert without_links(rows("The fleet")) == expected[False]
+    assert without_links(rows("Without rounds")) == expected[True]
+
+
+def without_links(table: dict[str, list[str]]) -> dict[str, list[str]]:
+    """Returns the rows without the parentheses that link to other pages."""
+    return {name: [re.sub(r" \(\[.*\)\)$", "", cell) for cell in row] for name, row in table.items()}
 
 
 def test_the_settings_of_the_guarantee_are_those_of_fair_pace_in_a_live_fleet() -> None:
@@ -62,11 +61,11 @@ def test_the_settings_of_the_guarantee_are_those_of_fair_pace_in_a_live_fleet() 
     assert own == set(OF_GUARANTEE[1:])
 
 
-def test_the_page_says_what_can_be_amended() -> None:
-    table = rows("The fleet") | rows("Without rounds") | rows("The guarantee")
+def test_the_page_says_which_settings_of_a_policy_can_be_amended() -> None:
+    table = rows("The guarantee")
     amendable = {name for name, row in table.items() if row[-1] == "yes"}
-    assert amendable | {"cohort_size", "speed_weight", "groups"} == set(Amendments.__annotations__)
-    assert {row[-1] for row in table.values()} == {"yes", "no", "some"}
+    assert amendable | {"cohort_size", "speed_weight", "groups"} == set(POLICY_SETTINGS)
+    assert all(row[2].startswith(POLICY_SETTINGS[name].help) for name, row in table.items() if name in amendable)
 
 
 def test_the_arguments_of_opening_are_those_of_the_code() -> None:

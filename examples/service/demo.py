@@ -27,7 +27,7 @@ HERE = Path(__file__).parent
 PHONES = [f"phone-{number:02}" for number in range(1, 21)]
 KILLED, LIAR = "phone-07", "phone-13"
 KILLED_IN_TURN = 3
-SETTINGS = ("concurrency=5", "guaranteed_rate=1/30", "tolerance=1", "deadline=5", "status_ttl=1", "model_size=1")
+SETTINGS = "--concurrency 5 --guaranteed-rate 1/30 --tolerance 1 --deadline 5 --status-ttl 1 --model-size 1"
 TURNOUT = [sys.executable, "-m", "turnout"]
 console = Console(highlight=False, soft_wrap=True)
 
@@ -43,8 +43,7 @@ def main() -> None:
     with ExitStack() as opened:
         folder = options.folder or Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="turnout-demo-")))
         fleet = folder / "phones.turnout"
-        settings = [part for setting in SETTINGS for part in ("--set", setting)]
-        run(*TURNOUT, "fleet", "create", fleet, *settings)
+        run(*TURNOUT, "fleet", "create", fleet, *SETTINGS.split())
         server, viewer = (
             run(*TURNOUT, "fleet", "tokens", "create", fleet, "--role", role) for role in ("server", "viewer")
         )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
 
 from cli.in_process import run
-from turnout.live import ClientStatus, Feature, Features, FleetReader, Scheduler
+from turnout.cli.fleet import settings as commands
+from turnout.live import ClientStatus, Feature, Features, FleetReader, Scheduler, SchedulerOptions
+from turnout.live._internals import Amendments
 
 
 @pytest.fixture
@@ -76,10 +79,12 @@ def test_the_change_as_json(file: Path) -> None:
     ("arguments", "message"),
     [
         ((), "nothing to amend: pass a setting, such as --deadline 120"),
-        (("--deadline", "soon"), "deadline must be a number, 'auto' or 'none', got 'soon'"),
-        (("--overcommit", "much"), "overcommit must be a number, 'auto', got 'much'"),
+        (("--deadline", "soon"), "deadline must be a number or 'auto', got 'soon'"),
+        (("--overcommit", "much"), "overcommit must be a number or 'auto', got 'much'"),
         (("--deadline", "-5"), "deadline must be"),
         (("--guaranteed-rate", "a third"), "guaranteed_rate must be a number or a fraction such as '3/20'"),
+        (("--updates-per-version", "2.5"), "updates_per_version must be a whole number, not 2.5"),
+        (("--min-turn-interval", "60"), "min_turn_interval needs a concurrency"),
         (("--speed-weight", "2"), "the policy fair-pace has no setting 'speed_weight'"),
         (("--guaranteed-rate", "0.5"), "use a cohort_size of at least 4, or pass allow_infeasible=True"),
     ],
@@ -98,7 +103,7 @@ def test_an_infeasible_promise_needs_an_option(file: Path) -> None:
     assert any(
         note.startswith("no policy could give the clients of this fleet what they are promised") for note in notes
     )
-    assert "cannot be kept" in error_of(file, "--refuse-infeasible")
+    assert "cannot be kept" in error_of(file, "--no-allow-infeasible")
 
 
 def test_a_fleet_in_use_or_with_an_open_round_is_refused(file: Path) -> None:
@@ -121,10 +126,14 @@ def test_a_fleet_with_computed_features_is_amended_without_the_function(tmp_path
         scheduler.choose({"a": {"battery": 0.5}})
 
 
-def test_the_help_has_an_example() -> None:
-    done = run("fleet", "amend", "--help")
-    assert "Example: turnout fleet amend fleet.turnout --guaranteed-rate 0.08 --deadline 120" in done.stdout
-    assert "--cohort-size" in done.stdout
+def test_create_and_amend_have_the_same_options_but_for_settings_that_are_fixed() -> None:
+    of_create, of_amend = (set(inspect.signature(command).parameters) for command in (commands.create, commands.amend))
+    assert of_create == {"file", *get_type_hints(SchedulerOptions), *get_type_hints(Amendments)} - {
+        "settings",
+        "groups",
+    }
+    assert of_amend == {"file", "json", *get_type_hints(Amendments)} - {"groups"}
+    assert of_create - of_amend == {"policy", "model_size", "deadline_ceiling", "backoff_after", "concurrency"}
 
 
 def test_settings_of_a_fleet_without_rounds_are_amended_and_switched_off(tmp_path: Path) -> None:
@@ -135,7 +144,6 @@ def test_settings_of_a_fleet_without_rounds_are_amended_and_switched_off(tmp_pat
         "status_ttl": 120.0,
         "max_staleness": 4.0,
         "updates_per_version": 8,
-        "window_goal": 20,
         "window_seconds": 30.0,
         "min_present": 3,
         "min_turn_interval": 3600.0,
@@ -144,37 +152,14 @@ def test_settings_of_a_fleet_without_rounds_are_amended_and_switched_off(tmp_pat
     printed = amend(path, *options)
     assert printed == (
         f"{path}: amended after turn 1: max_staleness from none to 4.0, min_present from 1 to 3, "
-        "min_turn_interval from none to 3600.0, status_ttl from 60.0 to 120.0, updates_per_version from none to 8, "
-        "window_goal from none to 20, window_seconds from none to 30.0.\n"
+        "min_turn_interval from none to 3600.0, status_ttl from 60.0 to 120.0, updates_per_version from 1 to 8, "
+        "window_seconds from none to 30.0.\n"
     )
     amended = settings_of(path)
     assert {name: getattr(amended, name) for name in given} == given
-    assert (type(amended.updates_per_version), type(amended.window_goal)) == (int, int)
-    switched_off = ("max_staleness", "updates_per_version", "window_goal", "window_seconds", "min_turn_interval")
+    assert type(amended.updates_per_version) is int
+    switched_off = ("max_staleness", "window_seconds", "min_turn_interval")
     amend(path, *(part for name in switched_off for part in (f"--{name.replace('_', '-')}", "none")))
     amended = settings_of(path)
-    assert [getattr(amended, name) for name in switched_off] == [None] * 5
+    assert [getattr(amended, name) for name in switched_off] == [None] * 3
     assert (amended.status_ttl, amended.min_present) == (120.0, 3)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--updates-per-version", "2.5"), "updates_per_version must be a whole number or 'none', got '2.5'"),
-        (("--window-goal", "many"), "window_goal must be a whole number or 'none', got 'many'"),
-        (("--min-turn-interval", "a day"), "min_turn_interval must be a number, 'none', got 'a day'"),
-        (("--window-goal", "3"), "window_goal needs window_seconds"),
-        (("--status-ttl", "0"), "status_ttl must be above 0"),
-        (("--min-present", "0"), "min_present must be at least 1"),
-    ],
-)
-def test_wrong_settings_of_a_fleet_without_rounds_are_refused(
-    tmp_path: Path, arguments: tuple[str, ...], message: str
-) -> None:
-    path = tmp_path / "slots.turnout"
-    Scheduler.open(path, concurrency=2, settings={"guaranteed_rate": "1/20"}).close()
-    assert message in error_of(path, *arguments)
-
-
-def test_settings_of_slots_are_refused_in_a_fleet_with_rounds(file: Path) -> None:
-    assert "min_turn_interval needs a concurrency" in error_of(file, "--min-turn-interval", "60")

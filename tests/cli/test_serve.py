@@ -23,7 +23,7 @@ from turnout.service.access.tokens import FleetTokens
 from turnout.web.access import Role
 from waiting import MAX_WAIT
 
-SLOTS = ("--set", "concurrency=2", "--set", "guaranteed_rate=1/20", "--set", "deadline=300")
+SLOTS = ("--concurrency", "2", "--guaranteed-rate", "1/20", "--deadline", "300")
 
 
 serving = partial(running, "serve")
@@ -44,15 +44,24 @@ def test_a_fleet_is_created_with_settings_of_its_own_and_of_its_policy(tmp_path:
     )
     with FleetReader(path) as scheduler:
         settings = scheduler.settings
-    assert (settings.concurrency, settings.deadline, settings.persist_statuses) == (2, 300, False)
+    assert (settings.concurrency, settings.deadline, settings.persist_statuses) == (2, 300.0, True)
     assert settings.settings["guaranteed_rate"] == "1/20"
     assert "exists already" in error_of("fleet", "create", path)
     other = tmp_path / "other.turnout"
-    assert run("fleet", "create", other, "--set", "persist_statuses=true").returncode == 0
+    wrapped = ("--policy", "with-guarantee:policy=oort,settings.clip=0.5", "--cohort-size", "3", "--tolerance", "1")
+    assert run("fleet", "create", other, *wrapped, "--no-persist-statuses").returncode == 0
     with FleetReader(other) as scheduler:
-        assert scheduler.settings.persist_statuses
-    assert "no setting 'deadlin'" in error_of("fleet", "create", tmp_path / "x.turnout", "--set", "deadlin=3")
-    assert not (tmp_path / "x.turnout").exists()
+        settings = scheduler.settings
+    assert not settings.persist_statuses
+    assert settings.settings == {"policy": "oort", "settings": {"clip": 0.5, "cohort_size": 3}, "tolerance": 1}
+    for options, message in (
+        (("--deadline", "soon"), "deadline must be a number or 'auto', got 'soon'"),
+        (("--min-turn-interval", "5"), "min_turn_interval needs a concurrency"),
+        (("--speed-weight", "2"), "the policy fair-pace has no setting 'speed_weight'"),
+        (("--policy", "fair-pace:pace=2"), "fair-pace has no setting 'pace'"),
+    ):
+        assert message in error_of("fleet", "create", tmp_path / "x.turnout", *options)
+        assert not (tmp_path / "x.turnout").exists()
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.thorough)])
@@ -117,7 +126,7 @@ def test_a_killed_service_has_kept_what_it_answered(tmp_path: Path) -> None:
 
 def test_several_fleets_and_no_tokens(tmp_path: Path) -> None:
     for name in ("one", "two"):
-        run("fleet", "create", tmp_path / f"{name}.turnout", "--set", "deadline=300")
+        run("fleet", "create", tmp_path / f"{name}.turnout", "--deadline", "300")
     with serving(tmp_path / "one.turnout", tmp_path / "two.turnout", "--no-tokens") as (process, port, lines):
         assert "Every program on this machine may do everything: no token is needed.\n" in lines
         assert json.loads(send(port, "GET", "/v1/fleets")[2]) == {"fleets": ["one", "two"]}

@@ -31,7 +31,6 @@ from turnout.live import ClientStatus, Scheduler
 SETTINGS: dict[str, Any] = {
     "settings": {"cohort_size": 4, "guaranteed_rate": "1/9"},
     "deadline": 10.0,
-    "late_window": 4,
     "backoff_after": 2,
     "overcommit": 1.5,
     "allow_infeasible": True,

@@ -243,24 +243,24 @@ def _play_three_rounds_with_late_clients(scheduler: Scheduler, rng: random.Rando
 
 def test_a_late_report_after_its_window_is_refused(open_fleet: OpenFleet) -> None:
     """Rounds without any clients count as well."""
-    scheduler = open_fleet(late_window=3)
+    scheduler = open_fleet()
     scheduler.choose(offered("a", "b"))
     scheduler.report("a", 1.0)
     scheduler.close_round()
-    for _ in range(2):
+    for _ in range(9):
         play_round(scheduler, {})
     assert scheduler.report("b", 20.0, round=1)
     play_round(scheduler, {})
     assert state_of(scheduler).state()["awaited.rows"].tolist() == []
     scheduler.choose(offered("a"))
     scheduler.close_round()
-    for _ in range(3):
+    for _ in range(10):
         play_round(scheduler, {})
-    refusal = r"round 5 of 'a' was closed 3 rounds ago, but late_window is 3"
+    refusal = r"round 12 of 'a' was closed 10 rounds ago: its time can be learned within 10 only"
     with pytest.raises(ReportError, match=refusal):
-        scheduler.report("a", 20.0, round=5)
+        scheduler.report("a", 20.0, round=12)
     with Reporter(scheduler.path) as reporter, pytest.raises(ReportError, match=refusal):
-        reporter.report("a", 20.0, round=5)
+        reporter.report("a", 20.0, round=12)
     play_round(scheduler, offered("a", "b"))
 
 
@@ -628,7 +628,7 @@ def _offsets(data: bytes, path: Path) -> Mapping[str, list[int]]:
         "events": [blob for (blob,) in rows_of(path, "SELECT data FROM events WHERE kind != 'close'")],
         "digests": [blob for (blob,) in rows_of(path, "SELECT digest FROM events")],
         "masks": [blob for (blob,) in rows_of(path, "SELECT data FROM masks")],
-        "settings": [b'"cohort_size": 4', b'"deadline": 10.0', b'"late_window": 4', b'"fair-pace"'],
+        "settings": [b'"cohort_size": 4', b'"deadline": 10.0', b'"backoff_after": 2', b'"fair-pace"'],
         "snapshot": [blob[:400] for (blob,) in rows_of(path, "SELECT data FROM snapshot")],
         "open round": [blob[:400] for (blob,) in rows_of(path, "SELECT data FROM open_round")],
         "turns": [b"its battery died", b"arrived", b"late"],

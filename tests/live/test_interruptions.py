@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import gc
+import sqlite3
+import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
+from killing import environment
 from live.fleets import OpenFleet, exported, offered, packed, packed_from_disk, take_snapshot, turns_in
 from live.serving import TORTURE
+from measuring import unmeasured
 from turnout.errors import ReportError, StoreError
 from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import session_of
@@ -23,10 +29,14 @@ CLOSE = ("turnout/live", "turnout/storage")
 LIFETIME = 36
 SETTINGS: dict[str, Any] = {
     "settings": {"cohort_size": 2, "guaranteed_rate": "1/8"},
-    "late_window": 3,
     "keep_rounds": 6,
     "keep_offers": 4,
 }
+
+
+@pytest.fixture(autouse=True)
+def _few_late_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnout.live.retention.LATE_ROUNDS", 3)
 
 
 class Interrupted(BaseException):
@@ -268,3 +278,86 @@ def test_a_block_that_was_left_behind_does_not_end_a_later_transaction(open_flee
         assert reader.round == 1
     take_snapshot(scheduler)
     assert packed(scheduler) == packed_from_disk(scheduler.path)
+
+
+# Random signals
+
+PROGRAM = """
+import random, signal, sys, threading, time, os
+from live.test_interruptions import SETTINGS, offered
+from live.fleets import take_snapshot
+from turnout.live import Scheduler
+
+armed = False
+interruptions, least = 0, int(sys.argv[2])
+
+def on_signal(*_):
+    global armed, interruptions
+    if armed:
+        armed = False
+        interruptions += 1
+        raise KeyboardInterrupt
+
+signal.signal(signal.SIGINT, on_signal)
+
+def call(scheduler, name, *arguments, is_done=lambda: False, **options):
+    global armed
+    while True:
+        try:
+            armed = interruptions < least  # so that a call that always takes longer than the timer ends at last
+            take_snapshot(scheduler) if name == "snapshot" else getattr(scheduler, name)(*arguments, **options)
+            armed = False
+            return
+        except BaseException as error:
+            # A library may raise another error while it handles the interruption.
+            cause = error
+            while cause is not None and not isinstance(cause, KeyboardInterrupt):
+                cause = cause.__context__
+            if cause is None:
+                raise
+            if is_done():
+                return
+
+def play(path):
+    rng = random.Random(7)
+    with Scheduler.open(path, **{**SETTINGS, "keep_rounds": 10}) as scheduler:
+        number = 0
+        while number < 40 or interruptions < least:
+            number += 1
+            if least:
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.0001, 0.008), rng.uniform(0.006, 0.03))
+            call(scheduler, "register", [f"member-{number % 20}"])
+            call(scheduler, "choose", offered("a", "b", "c", "d"))
+            cohort = [scheduler.clients[row] for row in scheduler.open_round.rows]
+            for client in cohort:
+                call(scheduler, "report", client, 2.0 + number % 3)
+            call(scheduler, "close_round", 9.0, is_done=lambda: scheduler.open_round is None)
+            if number % 10 == 0:
+                call(scheduler, "snapshot")
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return number
+
+signal.signal(signal.SIGALRM, on_signal)
+print(play(sys.argv[1]), interruptions)
+"""
+
+
+@pytest.mark.parametrize("least", [50, pytest.param(200, marks=pytest.mark.thorough)])
+def test_random_interruptions_change_nothing(folder: Path, least: int) -> None:
+    path = folder / "fleet.turnout"
+    command = [sys.executable, "-c", PROGRAM, str(path), str(least)]
+    played = subprocess.run(command, env=unmeasured(environment()), capture_output=True, text=True, check=False)
+    assert played.returncode == 0, played.stderr
+    rounds, interruptions = map(int, played.stdout.split())
+    assert interruptions >= least
+    with FleetReader(path) as scheduler:
+        assert scheduler.round == rounds
+        assert scheduler.certificate().turns.sum() == 2 * rounds
+        assert scheduler.certificate().books_balance
+        assert [event["round"] for event in exported(scheduler) if event["kind"] == "round"] == [
+            *range(scheduler.summary().round + 1, rounds + 1)
+        ]
+        recorded = packed(scheduler)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DELETE FROM snapshot")
+    assert packed_from_disk(path) == recorded  # as computed from the first event

@@ -237,16 +237,12 @@ def test_forgetting_leaves_others_as_much_time_as_it_takes_itself(
     assert paused == pytest.approx([0.004, scheduler_module.MAX_PAUSE])
 
 
-@pytest.mark.parametrize(
-    ("limits", "deadline"),
-    [({}, 3.0), ({"deadline_multiple": 2.0}, 2.0), ({"deadline_floor": 20.0}, 20.0), ({"deadline_ceiling": 2.5}, 2.5)],
-)
+@pytest.mark.parametrize(("unit", "ceiling", "deadline"), [(1.0, 3600.0, None), (0.01, 3600.0, 1.0), (1.0, 2.5, 2.5)])
 def test_an_automatic_deadline_is_a_multiple_of_the_slowest_prediction(
-    open_fleet: OpenFleet, limits: dict[str, Any], deadline: float
+    open_fleet: OpenFleet, unit: float, ceiling: float, deadline: float | None
 ) -> None:
-    scheduler = open_fleet(deadline="auto", **limits)
-    ceiling = limits.get("deadline_ceiling", 3600.0)
-    seconds = {"a": 4.0, "b": 6.0, "c": 5.0}
+    scheduler = open_fleet(deadline="auto", deadline_ceiling=ceiling)
+    seconds = {"a": 4.0 * unit, "b": 6.0 * unit, "c": 5.0 * unit}
     for _ in range(5):
         scheduler.choose(offered("a", "b"))
         assert scheduler.status().round > 1 or scheduler.status().deadline == ceiling  # no time was measured yet
@@ -255,9 +251,8 @@ def test_an_automatic_deadline_is_a_multiple_of_the_slowest_prediction(
     scheduler.choose(offered("a", "b"))
     contexts = [[1.0, 0.0, 10.0]] * 2
     slowest = float(model_of(scheduler).predict(contexts, [0, 1]).max())
-    expected = deadline if "deadline_multiple" not in limits and limits else deadline * slowest
-    assert scheduler.status().deadline == pytest.approx(expected)
-    assert slowest == pytest.approx(6.0, rel=0.1)
+    assert scheduler.status().deadline == pytest.approx(3.0 * slowest if deadline is None else deadline)
+    assert slowest == pytest.approx(6.0 * unit, rel=0.1)
     scheduler.abandon_round()
     scheduler.choose(offered("c"))
     assert scheduler.status().deadline == ceiling
@@ -379,7 +374,6 @@ def test_late_times_are_learned_as_if_they_had_been_known_at_once(open_fleet: Op
     scheduler = open_fleet(
         policy="rbcsf",  # whose clients are learned independently of each other, so that corrections are exact
         settings={"cohort_size": 4, "forgetting": forgetting},
-        late_window=3,
         backoff_after=100,
     )
     truth: dict[tuple[int, str], float] = {}
@@ -456,12 +450,12 @@ def test_an_overcommit_factor_is_rounded_up_without_floating_point_surprises(
 
 
 def test_automatic_overcommit_invites_enough_clients_for_the_confidence(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(settings={"cohort_size": 3}, overcommit="auto", confidence=0.8, backoff_after=100)
+    scheduler = open_fleet(settings={"cohort_size": 3}, overcommit="auto", backoff_after=100)
     sizes = []
     for round_ in range(40):
         cohort = scheduler.choose(offered(*named(20)))
         chances = np.array([reliability_of(scheduler, client) for client in cohort])
-        assert probability_at_least(3, chances) >= 0.8
+        assert probability_at_least(3, chances) >= 0.9
         sizes.append(len(cohort))
         back = cohort if round_ > 5 else cohort[::2]
         scheduler.report_many(dict.fromkeys(back, 1.0))
@@ -919,23 +913,14 @@ def test_the_stored_settings_are_accepted_again_in_equivalent_types(folder: Path
     ("given", "complaint"),
     [
         ({"deadline": 0}, "deadline must be above 0"),
-        ({"deadline": 1e300}, "deadline must be at most 1e\\+09"),
-        ({"deadline": "soon"}, "deadline must be a number"),
-        ({"deadline_multiple": 0.5}, "deadline_multiple must be at least 1"),
-        ({"deadline_floor": 10.0, "deadline_ceiling": 5.0}, "deadline_ceiling must be at least 10"),
-        ({"model_size": float("nan")}, "model_size must be finite"),
-        ({"late_window": -1}, "late_window must be at least 0"),
-        ({"backoff_after": 0}, "backoff_after must be at least 1"),
-        ({"overcommit": 0.5}, "overcommit must be at least 1"),
-        ({"confidence": 1.0}, "confidence must be at most 0.9999"),
-        ({"keep_rounds": 9, "late_window": 10}, "keep_rounds must be at least late_window"),
-        ({"keep_rounds": "3 weeks"}, "keep_rounds must be a number of rounds, or of days"),
-        ({"keep_offers": 0}, "keep_offers must be at least 1"),
-        ({"persist_statuses": "no"}, "persist_statuses must be True or False"),
         ({"settings": 5}, "settings must be a mapping of the policy's settings, got 5"),
         ({"settings": {"guaranteed_rate": Fraction(1, 8)}}, "must be finite numbers, strings, lists or mappings"),
         ({"settings": {"max_owed": float("inf")}}, "must be finite numbers, strings, lists or mappings"),
-        ({"late_window": np.int64(3)}, "must be finite numbers, strings, lists or mappings"),
+        ({"settings": {"cohort_size": np.int64(3)}}, "must be finite numbers, strings, lists or mappings"),
+        (
+            {"policy": "overcommit", "settings": {"policy": "random"}},
+            "a fleet has the setting overcommit instead",
+        ),
         ({"policy": "rbcsf", "settings": {"speed_weight": "fast"}}, "speed_weight must be a number, not 'fast'"),
         ({"policy": "rbcsf", "settings": {"speed_weight": -1}}, "speed_weight must be at least 0"),
         ({"settings": {"speed_weight": 1.0}}, "fair-pace has no setting 'speed_weight'"),
@@ -1131,7 +1116,6 @@ def test_any_sequence_of_actions_keeps_the_certificate_and_the_stored_state(
     given = {
         "settings": {"cohort_size": 3, "guaranteed_rate": "1/3", "max_owed": 2},
         "backoff_after": 2,
-        "late_window": 3,
     }
     with TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as name:
         path, offered_to = Path(name) / "fleet.turnout", set[str]()

@@ -2,30 +2,66 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_args, get_type_hints
 
 import pytest
 
 from live.fleets import OpenFleet
 from turnout.errors import SettingError
-from turnout.live import FleetReader, Reporter, Scheduler, SchedulerSettings
-from turnout.live.settings import SchedulerOptions
+from turnout.live import FleetReader, Reporter, Scheduler, SchedulerOptions, SchedulerSettings
+from turnout.live._internals import POLICY_SETTINGS, SETTINGS, Amendments, Setting
 from turnout.policies.registry import PolicyBuilder
 
 
-def test_the_typed_options_are_the_settings() -> None:
-    options = get_type_hints(SchedulerOptions)
-    settings = {field.name: get_type_hints(SchedulerSettings)[field.name] for field in fields(SchedulerSettings)}
-    del settings["packages"]  # it is found, not chosen
-    assert options == {**settings, "policy": str | PolicyBuilder}
+def test_the_typed_options_are_the_declared_settings() -> None:
+    types = {name: get_type_hints(SchedulerSettings)[name] for name in SETTINGS}
+    assert get_type_hints(SchedulerOptions) == {**types, "policy": str | PolicyBuilder}
     assert not SchedulerOptions.__required_keys__
+    amendable = {name: types[name] for name, setting in SETTINGS.items() if setting.amendable}
+    changes = get_type_hints(Amendments)
+    assert {name: changes.pop(name) for name in amendable} == amendable
+    assert set(changes) == set(POLICY_SETTINGS)
 
 
 def test_every_setting_is_documented() -> None:
     documented = SchedulerSettings.__doc__ or ""
-    assert [field.name for field in fields(SchedulerSettings) if f"        {field.name}: " not in documented] == []
+    assert [
+        name for name, setting in SETTINGS.items() if f"        {name}: {setting.sentence()}." not in documented
+    ] == []
+    assert {field.name for field in fields(SchedulerSettings)} - set(SETTINGS) == {"packages"}  # found, not chosen
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+def test_a_declaration_agrees_with_the_type_and_the_default_of_its_field(setting: Setting) -> None:
+    (name,) = (name for name, declared in SETTINGS.items() if declared is setting)
+    default, hint = getattr(SchedulerSettings(), name), get_type_hints(SchedulerSettings)[name]
+    assert setting.check(name, default) == default
+    assert (type(None) in get_args(hint)) == (setting.none is not None)
+    assert (Literal["auto"] in get_args(hint)) == (setting.auto is not None)
+    kinds = {"number": float, "count": int, "flag": bool, "period": timedelta}
+    assert setting.kind is None or kinds[setting.kind] in (hint, *get_args(hint))
+
+
+@pytest.mark.parametrize("name", [name for name, setting in SETTINGS.items() if setting.kind is not None])
+def test_values_that_the_declaration_does_not_allow_are_refused(name: str) -> None:
+    refused: dict[str, tuple[Any, ...]] = {
+        "number": (0, -1, math.nan, 1e300, "soon", True),
+        "count": (0, 2.5, "many", True),
+        "flag": (1, "no", None),
+        "period": (0, 2.5, "3 weeks"),
+    }
+    setting = SETTINGS[name]
+    slots: dict[str, Any] = {"concurrency": 2} if setting.needs_slots else {}
+    for value in refused[str(setting.kind)]:
+        with pytest.raises(SettingError, match=f"^{name} must be"):
+            SchedulerSettings(**{**slots, name: value})
+    if setting.needs_slots:
+        with pytest.raises(SettingError, match=f"^{name} needs a concurrency: leave it out"):
+            SchedulerSettings(**{name: 7})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -154,9 +154,8 @@ def test_no_context_of_a_late_client_is_in_a_stored_state(
     open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch, persisted: bool
 ) -> None:
     monkeypatch.setattr("turnout.live.retention.MIN_ROUNDS", 2)
-    scheduler = open_fleet(
-        settings=POLICIES["fair-pace"], deadline=60.0, late_window=3, keep_rounds=3, persist_statuses=persisted
-    )
+    monkeypatch.setattr("turnout.live.retention.LATE_ROUNDS", 3)
+    scheduler = open_fleet(settings=POLICIES["fair-pace"], deadline=60.0, keep_rounds=3, persist_statuses=persisted)
     world = World(CLIENTS)
     for number in range(1, 10):
         cohort = scheduler.choose(world.statuses(number))

@@ -182,20 +182,16 @@ def test_round_robin_counts_turns_when_they_are_given() -> None:
 @pytest.mark.parametrize("inner", ["random", "rbcsf", "oort"])
 def test_wrappers_pass_decisions_on_or_refuse(wrapper: str, inner: str) -> None:
     policy = around(wrapper, inner)
-    if wrapper in ("overcommit", "exclude-busy", "quota"):
+    if wrapper in ("overcommit", "exclude-busy", "quota", "cool-down", "cool-down-strict"):
         assert not policy.fills_slots
         with pytest.raises(SettingError, match=f"{policy.name} cannot give turns one at a time"):
             policy.tell_started(TurnStart(1, 0, np.ones(40, dtype=np.bool_), NOBODY))
         return
     run = Slots(policy)
-    cooling: dict[int, int] = {}
     for _ in range(25):
         if len(run.running_turns) == 4:
             run.end_oldest()
-        turn, client = run.give()
-        if wrapper.startswith("cool-down"):
-            assert turn.decision > cooling.get(client, -2) + 2 or wrapper == "cool-down"
-            cooling[client] = turn.decision
+        _, client = run.give()
         if wrapper == "eligible":
             assert client % 3 == 0
     again = around(wrapper, inner)

@@ -40,8 +40,7 @@ FLEET = Group(
     "Create, inspect and operate the file of a live fleet, and serve it.\n\n"
     "Example: turnout fleet status fleet.turnout",
     {
-        **_in("fleet.create", "create"),
-        **_in("fleet.amend", "amend"),
+        **_in("fleet.settings", "create", "amend"),
         **_in("fleet.status", "status", "history", "export"),
         **_in("fleet.explain", "explain"),
         **_in("fleet.certify", "certify"),

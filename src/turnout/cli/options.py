@@ -124,11 +124,6 @@ def make_folder(path: Path) -> None:
         raise SettingError(f"{path} is not a folder that can be written to: {error.strerror or error}") from error
 
 
-def as_period(text: str | None) -> int | str | None:
-    """Returns a number of rounds as such; anything else is for the scheduler to understand or refuse."""
-    return int(text) if text is not None and text.isdecimal() else text
-
-
 def printable(text: str) -> Text:
     """Returns text from clients without markup, and with control characters escaped."""
     return Text(escaped(text))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -48,6 +49,11 @@ def round_seconds(exchange_times: FloatArray, waited_for: BoolArray | None = Non
     """
     times = exchange_times if waited_for is None else exchange_times[waited_for]
     return float(times.max(initial=0.0))
+
+
+def invited_clients(cohort_size: int, factor: float) -> int:
+    """Returns how many clients are invited to a round that needs `cohort_size` of them: `factor` times as many."""
+    return math.ceil(cohort_size * factor - 1e-9)  # in floats, 1.1 · 100 exceeds 110
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -27,12 +27,16 @@ from turnout.live.journal.schema import FLEET as FLEET
 from turnout.live.journal.summary import FleetTotals as FleetTotals
 from turnout.live.journal.summary import Summary as Summary
 from turnout.live.journal.summary import read_totals as read_totals
+from turnout.live.operation.amending import POLICY_SETTINGS as POLICY_SETTINGS
 from turnout.live.operation.amending import Amendments as Amendments
+from turnout.live.operation.amending import amended_settings as amended_settings
 from turnout.live.operation.metrics import seconds_since_report as seconds_since_report
 from turnout.live.reader import explain_closed_round as explain_closed_round
 from turnout.live.reader import journal_of as journal_of
 from turnout.live.scheduler import Scheduler
 from turnout.live.serving.session import FleetSession as FleetSession
+from turnout.live.settings import SETTINGS as SETTINGS
+from turnout.live.settings import Setting as Setting
 from turnout.live.turns.history import JUDGED_AFTER as JUDGED_AFTER
 from turnout.live.turns.outcomes import ARRIVED as ARRIVED
 from turnout.live.turns.outcomes import CUT_OFF as CUT_OFF

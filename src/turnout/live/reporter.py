@@ -15,6 +15,7 @@ from turnout.live.identifiers import as_reason, as_round, check_client_id
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.schema import meta_count
 from turnout.live.journal.turns import find_turn, open_turns_of
+from turnout.live.retention import late_turns
 from turnout.live.turns.outcomes import STILL_OUT
 from turnout.live.turns.records import Turn
 
@@ -130,8 +131,8 @@ def _updated_closed_turn(turn: Turn, outcome: Outcome, closed: int, late_window:
         raise _conflict(turn, f"late, after {turn.late_seconds:g} s")
     if closed - turn.round >= late_window:
         raise ReportError(
-            f"round {turn.round} of {turn.id!r} was closed {closed - turn.round} rounds ago, but late_window is "
-            f"{late_window}: its time can no longer be learned"
+            f"round {turn.round} of {turn.id!r} was closed {closed - turn.round} rounds ago: its time can be learned "
+            f"within {late_window} only"
         )
     return replace(turn, late_seconds=seconds, loss=outcome.loss, late_at=at)
 
@@ -153,8 +154,7 @@ class Reporter:
     def __init__(self, path: str | Path) -> None:
         self._mutex = threading.Lock()
         self._journal = Journal(Path(path), reporting=True)
-        settings = self._journal.settings
-        self._late_window = int(settings["late_window"]) * int(settings.get("concurrency") or 1)
+        self._late_window = late_turns(self._journal.settings.get("concurrency"))
 
     @property
     def path(self) -> Path:

@@ -14,6 +14,13 @@ _DAYS = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:d|days?)\s*", re.IGNORECASE)
 MAX_DAYS = 36_500
 #: A period in days keeps at least this many rounds, so that a wrong clock does not delete everything.
 MIN_ROUNDS = 100
+#: The number of rounds for which the actual time of a late client is still learned.
+LATE_ROUNDS = 10
+
+
+def late_turns(concurrency: int | None) -> int:
+    """Returns the number of rounds, or of decisions, for which the actual time of a late client is still learned."""
+    return LATE_ROUNDS * (concurrency or 1)
 
 
 @dataclass(frozen=True, slots=True)

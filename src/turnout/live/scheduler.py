@@ -262,7 +262,7 @@ class Scheduler(FleetQueries):
 
         The policy learns that a missing client took at least the deadline, or `after` seconds if there is none (by
         default the time since the selection; if that is unknown, the client has failed). Its actual time replaces this
-        bound if it is reported within `late_window` rounds.
+        bound if it is reported within 10 rounds.
         """
         with self._lock:
             return self._server.close_round(after)

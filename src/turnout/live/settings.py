@@ -1,9 +1,13 @@
-"""Settings of a fleet: given when the fleet is created, and stored in its file; `Scheduler.amend` changes some."""
+"""Settings of a fleet: given when the fleet is created, and stored in its file; `Scheduler.amend` changes some.
+
+A setting is declared once, by its field in `SchedulerSettings`. Checks, amendments, the options of the command line and
+docs/settings.md follow from the field; the typed options below repeat only its name and its type.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +16,7 @@ from typing import Any, Literal, TypedDict
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import MAX_TIME, as_count, as_number, exact_rate
 from turnout.kernel.certificate import TimeUnit
-from turnout.live.retention import Retention
+from turnout.live.retention import Retention, late_turns
 from turnout.plugins import packages_of
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.registry import (
@@ -27,176 +31,207 @@ from turnout.policies.registry import (
 
 #: The policy of new fleets. A file stores the policy of its fleet, also if it was the default: it keeps that policy.
 DEFAULT_POLICY = "fair-pace"
-
-#: The settings that need a concurrency.
-OF_SLOTS = (
-    "status_ttl",
-    "max_staleness",
-    "updates_per_version",
-    "window_goal",
-    "window_seconds",
-    "min_present",
-    "min_turn_interval",
-)
+#: An automatic deadline is this multiple of the predicted time of the slowest client in the cohort.
+DEADLINE_MULTIPLE = 3.0
+#: The shortest automatic deadline, in seconds.
+MIN_AUTO_DEADLINE = 1.0
+#: The unit of periods.
+PERIOD = 'rounds, or text such as "30 days"'
+#: The probability with which automatic over-selection gives enough reports.
+REPORT_CONFIDENCE = 0.9
 
 
-class SchedulerOptions(TypedDict, total=False):
+#: The key of a declaration in the metadata of a field.
+DECLARATION = "setting"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The declaration of a setting.
+
+    Attributes:
+        kind: What its value is. One without a kind is checked where it is used.
+        unit: Its unit, if it has one.
+        help: Its meaning, without a full stop.
+        auto: The meaning of "auto"; None if that is not allowed.
+        none: The meaning of None; None if that is not allowed.
+        amendable: Whether `Scheduler.amend` can change it.
+        needs_slots: Whether it needs a `concurrency`.
+        least: The smallest number, which is above 0 by default, or the smallest count.
+        most: The largest number or count.
+    """
+
+    kind: Literal["number", "count", "flag", "period"] | None
+    unit: str | None
+    help: str
+    auto: str | None = None
+    none: str | None = None
+    amendable: bool = True
+    needs_slots: bool = False
+    least: int | None = None
+    most: int = int(MAX_TIME)
+
+    @property
+    def none_text(self) -> str:
+        """What stands for None in sentences and on the command line."""
+        return "all" if self.kind == "period" else "none"
+
+    def sentence(self, auto: str = '`"auto"`', none: str = "`None`") -> str:
+        """Returns the meaning of the setting and of its special values, which are written like this."""
+        special = ((auto, self.auto), (none, self.none))
+        return "; ".join([self.help, *(f"{text}: {meaning}" for text, meaning in special if meaning is not None)])
+
+    def check(self, name: str, value: Any) -> Any:
+        """Returns the value as it is stored; raises SettingError if it is invalid."""
+        if (value is None and self.none is not None) or (isinstance(value, str) and value == "auto" and self.auto):
+            return value
+        match self.kind:
+            case "number" if self.auto is not None and isinstance(value, str):
+                raise SettingError(f"{name} must be a number or 'auto', got {value!r}")
+            case "number":
+                least = {"above": 0.0} if self.least is None else {"least": self.least}
+                return as_number(name, value, SettingError, **least, most=self.most)
+            case "count":
+                return as_count(name, value, SettingError)
+            case "period":
+                return Retention.parse(name, value).stored
+            case "flag" if not isinstance(value, bool):
+                raise SettingError(f"{name} must be True or False, got {value!r}")
+        return value
+
+
+def declare(default: Any, *declared: Any, **further: Any) -> Any:
+    """Returns the field of a setting: its default, and the arguments of its `Setting`."""
+    return field(default=default, metadata={DECLARATION: Setting(*declared, **further)})
+
+
+class AmendableOptions(TypedDict, total=False):
+    """The settings of a fleet that can be amended; `SchedulerSettings` documents them and has their defaults."""
+
+    deadline: float | Literal["auto"] | None
+    overcommit: float | Literal["auto"]
+    allow_infeasible: bool
+    keep_rounds: int | str | timedelta | None
+    keep_offers: int | str | timedelta | None
+    persist_statuses: bool
+    status_ttl: float
+    max_staleness: float | None
+    updates_per_version: int
+    window_seconds: float | None
+    min_present: int
+    min_turn_interval: float | None
+
+
+class SchedulerOptions(AmendableOptions, total=False):
     """The keyword options of `Scheduler.open`; `SchedulerSettings` documents them and has their defaults."""
 
     policy: str | PolicyBuilder
     settings: Mapping[str, Any]
     model_size: float
-    deadline: float | Literal["auto"] | None
-    deadline_multiple: float
-    deadline_floor: float
     deadline_ceiling: float
-    late_window: int
     backoff_after: int
-    overcommit: float | Literal["auto"]
-    confidence: float
-    allow_infeasible: bool
-    record_offers_up_to: int
-    keep_rounds: int | str | timedelta | None
-    keep_offers: int | str | timedelta | None
-    persist_statuses: bool
     concurrency: int | None
-    status_ttl: float
-    max_staleness: float | None
-    updates_per_version: int | None
-    window_goal: int | None
-    window_seconds: float | None
-    min_present: int
-    min_turn_interval: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
     """The settings of a fleet.
 
-    Attributes:
-        policy: The name of the policy that selects the cohorts. `Scheduler.open` also accepts `package.module:Name`,
-            which imports that module, and a class or a function that builds a policy. A name in the file of a fleet
-            imports nothing: pass the policy whenever you open the fleet, or import its module before, unless it is an
-            entry point of an installed package.
-        settings: The settings of the policy. For a live fleet, a guarantee covers the rounds for which a client is
-            available, and a turn is paid when the client contributed. The debts of policies other than fair-pace are
-            limited to 10 turns more than outweigh the deadline (or one minute without a deadline). `accrual`, `counts`
-            and `max_owed` change this.
-        model_size: The size of the model, in any unit; `ClientStatus.bandwidth` is in this unit per second.
-        deadline: The seconds after which a client that has not reported is late. "auto" means `deadline_multiple` times
-            the predicted time of the slowest client in the cohort, between `deadline_floor` and `deadline_ceiling`; it
-            is the ceiling while the time of one of them was never measured. None: a round ends when it is closed.
-        deadline_multiple: The factor for "auto".
-        deadline_floor: The shortest deadline for "auto", in seconds.
-        deadline_ceiling: The longest deadline for "auto", in seconds.
-        late_window: The number of rounds for which the actual time of a late client is still learned.
-        backoff_after: The number of consecutive misses after which a client is backed off for 1, 2, 4, … rounds.
-        overcommit: The number of invited clients as a multiple of the cohort size; the first to report are kept. "auto"
-            invites as many as give enough reports with probability `confidence`.
-        confidence: The probability for "auto".
-        allow_infeasible: Whether the fleet starts even if the guarantee cannot be kept.
-        record_offers_up_to: Fleets of up to this many clients record the status of every available client before each
-            selection, so that selections can be explained; larger fleets record only those of the selected clients.
-        keep_rounds: For how many rounds, or for how long ("30 days"), closed rounds and their turns are kept, at least;
-            None keeps all of them. Older ones are replaced by a summary, with which certificates, debts, totals and
-            what was learned stay exact.
-        keep_offers: The same for the offers from which cohorts were selected, which take most of the space. The
-            selection of a round without its offer can only be explained in part.
-        persist_statuses: Whether the statuses of clients, and the contexts computed from them, are written to the file.
-            If not, selections are the same, but they can only be explained in part, and the file has no replay. The
-            learned times are written after every round instead. After a crash, nothing is learned from the round that
-            was open, from turns that were running, and from clients that were late.
-        concurrency: The number of slots of a fleet without rounds: whenever one is free, `fill` gives one client a turn
-            (docs/asynchronous.md). None for a fleet with rounds.
-        status_ttl: The seconds for which a device that has checked in (`check_in`) can be given a turn; about as long
-            as a turn takes. Only with a `concurrency`.
-        max_staleness: Clients during whose turns the server is expected to make more versions of the model than this
-            are given no turn, unless they are half as far behind their guarantee as they may be, or nobody else is
-            there. None: no limit. Only with a `concurrency` and a `updates_per_version`.
-        updates_per_version: The number of updates of a version of the model, for `max_staleness`.
-        window_goal: With `window_seconds`: the number of waiting devices from which `check_in` gives turns at once.
-            None: it gives none before the time is over.
-        window_seconds: How long `check_in` gathers devices, from the first that waits, before it fills slots from
-            them; at most `status_ttl`. None: it fills a free slot at once. Only with a `concurrency`.
-        min_present: The number of clients that must be available, wait as they were asked, or train, for any turn to
-            be given. Only with a `concurrency`.
-        min_turn_interval: A client is given at most one turn in this time, measured from the start of its last turn. It
-            earns nothing while it rests, except while it trains. None: no rest. Only with a `concurrency`.
-        packages: The package and version that each policy came from, if it is not built in; not an option.
+    The name of a policy in the file of a fleet imports nothing: pass the policy whenever you open the fleet, or import
+    its module before, unless it is an entry point of an installed package.
+
+    In a live fleet, a guarantee covers the rounds for which a client is available, and a turn is paid when the client
+    contributed. The debts of policies other than fair-pace are limited to 10 turns more than outweigh the deadline (or
+    one minute without a deadline). `accrual`, `counts` and `max_owed` in `settings` change this.
     """
 
-    policy: str = DEFAULT_POLICY
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    model_size: float = 20.0
-    deadline: float | Literal["auto"] | None = None
-    deadline_multiple: float = 3.0
-    deadline_floor: float = 1.0
-    deadline_ceiling: float = 3600.0
-    late_window: int = 10
-    backoff_after: int = 3
-    overcommit: float | Literal["auto"] = 1.0
-    confidence: float = 0.9
-    allow_infeasible: bool = False
-    record_offers_up_to: int = 10_000
-    keep_rounds: int | str | timedelta | None = None
-    keep_offers: int | str | timedelta | None = None
-    persist_statuses: bool = True
-    concurrency: int | None = None
-    status_ttl: float = 60.0
-    max_staleness: float | None = None
-    updates_per_version: int | None = None
-    window_goal: int | None = None
-    window_seconds: float | None = None
-    min_present: int = 1
-    min_turn_interval: float | None = None
+    policy: str = declare(
+        DEFAULT_POLICY, None, None, 'the selection policy: a name, `"package.module:Name"`, or a class', amendable=False
+    )
+    settings: Mapping[str, Any] = field(
+        default_factory=dict,
+        metadata={DECLARATION: Setting(None, None, "the settings of the policy and of its guarantee", amendable=False)},
+    )
+    model_size: float = declare(
+        20.0, "number", "any unit", "the size of the model; `bandwidth` is in this unit per second", amendable=False
+    )
+    deadline: float | Literal["auto"] | None = declare(
+        None,
+        "number",
+        "seconds",
+        "the time after which a client that has not reported is late",
+        auto=f"{DEADLINE_MULTIPLE:g} times the predicted time of the slowest client in the cohort",
+        none="a round ends when it is closed",
+    )
+    deadline_ceiling: float = declare(
+        3600.0, "number", "seconds", "the longest automatic deadline; used while a time is unknown", amendable=False
+    )
+    backoff_after: int = declare(
+        3, "count", "misses", "how many misses in a row back a client off for 1, 2, 4, … rounds", amendable=False
+    )
+    overcommit: float | Literal["auto"] = declare(
+        1.0,
+        "number",
+        None,
+        "the number of invited clients as a multiple of the cohort size; the first to report are kept",
+        auto=f"as many as give enough reports with probability {REPORT_CONFIDENCE:g}",
+        least=1,
+        most=10,
+    )
+    allow_infeasible: bool = declare(False, "flag", None, "whether a guarantee is accepted that no policy could keep")
+    keep_rounds: int | str | timedelta | None = declare(
+        None, "period", PERIOD, "for how long closed rounds and their turns are kept", none="for ever"
+    )
+    keep_offers: int | str | timedelta | None = declare(
+        None, "period", PERIOD, "the same for offers, which take most of the space", none="as long as the rounds"
+    )
+    persist_statuses: bool = declare(True, "flag", None, "whether statuses and contexts are written to the file")
+    concurrency: int | None = declare(
+        None, "count", "slots", "how many clients train at any time", none="a fleet with rounds", amendable=False
+    )
+    status_ttl: float = declare(
+        60.0, "number", "seconds", "how long a device that has checked in can be given a turn", needs_slots=True
+    )
+    max_staleness: float | None = declare(
+        None, "number", "versions", "clients with older updates get fewer turns", none="no limit", needs_slots=True
+    )
+    updates_per_version: int = declare(
+        1, "count", "updates", "how many updates make a version of the model, for `max_staleness`", needs_slots=True
+    )
+    window_seconds: float | None = declare(
+        None, "number", "seconds", "the time to gather check-ins, up to `status_ttl`", none="no time", needs_slots=True
+    )
+    min_present: int = declare(
+        1, "count", "clients", "how many clients must be there for any turn to be given", needs_slots=True
+    )
+    min_turn_interval: float | None = declare(
+        None, "number", "seconds", "a client is given at most one turn in this time", none="no rest", needs_slots=True
+    )
+    #: The package and version that each policy came from, if it is not built in; not an option.
     packages: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.settings, Mapping):
             raise SettingError(f"settings must be a mapping of the policy's settings, got {self.settings!r}")
         object.__setattr__(self, "settings", dict(self.settings))
-        as_number("model_size", self.model_size, SettingError, above=0)
-        if self.deadline is not None and self.deadline != "auto":
-            as_number("deadline", self.deadline, SettingError, above=0, most=MAX_TIME)
-        as_number("deadline_multiple", self.deadline_multiple, SettingError, least=1)
-        as_number("deadline_floor", self.deadline_floor, SettingError, above=0)
-        as_number("deadline_ceiling", self.deadline_ceiling, SettingError, least=self.deadline_floor, most=MAX_TIME)
-        as_count("late_window", self.late_window, SettingError, least=0)
-        as_count("backoff_after", self.backoff_after, SettingError)
-        if self.overcommit != "auto":
-            as_number("overcommit", self.overcommit, SettingError, least=1, most=10)
-        as_number("confidence", self.confidence, SettingError, above=0, most=0.9999)
-        as_count("record_offers_up_to", self.record_offers_up_to, SettingError, least=0)
-        for name in ("keep_rounds", "keep_offers"):
-            if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, Retention.parse(name, value).stored)
-        if not isinstance(self.persist_statuses, bool):
-            raise SettingError(f"persist_statuses must be True or False, got {self.persist_statuses!r}")
-        if isinstance(self.keep_rounds, int) and self.keep_rounds < self.late_window:
+        for name, setting in SETTINGS.items():
+            object.__setattr__(self, name, setting.check(name, getattr(self, name)))
+        if isinstance(self.keep_rounds, int) and self.keep_rounds < (least := late_turns(None)):
             raise SettingError(
-                f"keep_rounds must be at least late_window, {self.late_window}, got {self.keep_rounds}: late clients "
-                "of these rounds may still report"
+                f"keep_rounds must be at least {least}, got {self.keep_rounds}: late clients may still report"
             )
-        as_number("status_ttl", self.status_ttl, SettingError, above=0, most=MAX_TIME)
         if self.has_rounds:
-            for name, default in _slot_defaults().items():
-                if getattr(self, name) != default:
+            defaults = {own.name: own.default for own in fields(self)}
+            for name, setting in SETTINGS.items():
+                if setting.needs_slots and getattr(self, name) != defaults[name]:
                     raise SettingError(f"{name} needs a concurrency: leave it out in a fleet with rounds")
-        else:
-            object.__setattr__(self, "concurrency", as_count("concurrency", self.concurrency, SettingError))
-            if self.updates_per_version is not None:
-                object.__setattr__(
-                    self, "updates_per_version", as_count("updates_per_version", self.updates_per_version, SettingError)
-                )
-            if self.max_staleness is not None:
-                as_number("max_staleness", self.max_staleness, SettingError, above=0)
-                if self.updates_per_version is None:
-                    raise SettingError(
-                        "max_staleness needs updates_per_version: the number of updates that make a version"
-                    )
-            self._check_rules()
-            if self.overcommit != 1:
-                raise SettingError("overcommit needs rounds: leave it out if the fleet has a concurrency")
+        elif self.overcommit != 1:
+            raise SettingError("overcommit needs rounds: leave it out if the fleet has a concurrency")
+        if self.window_seconds is not None and self.window_seconds > self.status_ttl:
+            raise SettingError(
+                f"window_seconds must be at most status_ttl, {self.status_ttl:g}, got {self.window_seconds:g}: a "
+                "check-in is kept for no longer"
+            )
         refuse_functions(self.settings)
         try:
             json.dumps(asdict(self), allow_nan=False)
@@ -204,25 +239,6 @@ class SchedulerSettings:
             raise SettingError(
                 f"settings are stored as JSON and must be finite numbers, strings, lists or mappings: {error}"
             ) from error
-
-    def _check_rules(self) -> None:
-        """Checks the rules by which turns are held back in a fleet with a concurrency."""
-        object.__setattr__(self, "min_present", as_count("min_present", self.min_present, SettingError))
-        if self.min_turn_interval is not None:
-            as_number("min_turn_interval", self.min_turn_interval, SettingError, above=0, most=MAX_TIME)
-        if self.window_seconds is not None:
-            as_number("window_seconds", self.window_seconds, SettingError, above=0)
-            if self.window_seconds > self.status_ttl:
-                raise SettingError(
-                    f"window_seconds must be at most status_ttl, {self.status_ttl:g}, got {self.window_seconds:g}: a "
-                    "check-in is kept for no longer"
-                )
-        if self.window_goal is not None:
-            object.__setattr__(self, "window_goal", as_count("window_goal", self.window_goal, SettingError))
-            if self.window_seconds is None:
-                raise SettingError(
-                    "window_goal needs window_seconds: otherwise, devices would wait for as long as too few come"
-                )
 
     @property
     def round_retention(self) -> Retention | None:
@@ -247,22 +263,16 @@ class SchedulerSettings:
     @property
     def late_turns(self) -> int:
         """The number of rounds, or of decisions, for which the actual time of a late client is still learned."""
-        return self.late_window * (self.concurrency or 1)
+        return late_turns(self.concurrency)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the settings as they are stored in the file."""
-        stored = asdict(self)
-        if self.has_rounds:  # as in files of earlier versions
-            for name in ("concurrency", *_slot_defaults()):
-                del stored[name]
-        if not self.packages:
-            del stored["packages"]
-        return stored
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> SchedulerSettings:
         """Builds the settings from those of a file; settings that a later version added have their defaults."""
-        known = [*_names(), "packages"]
+        known = [setting.name for setting in fields(cls)]
         return cls(**{name: value for name, value in data.items() if name in known})
 
     @classmethod
@@ -275,8 +285,10 @@ class SchedulerSettings:
         named = _named(options)
         policy, settings = named.get("policy", DEFAULT_POLICY), named.get("settings", {})
         created = cls(**_checked_names(named, policy, settings))
-        parts = nested_settings(created.policy, created.settings)
-        return replace(created, packages=packages_of((REGISTRY, name) for name, _ in parts))
+        policies = _policies(created.policy, created.settings)
+        if "overcommit" in policies:
+            raise SettingError("the policy overcommit is for simulations: a fleet has the setting overcommit instead")
+        return replace(created, packages=packages_of((REGISTRY, name) for name in policies))
 
     def check_same(self, options: Mapping[str, Any], path: Path, amended: Mapping[str, int]) -> None:
         """Raises SettingError if an option differs from the setting of the fleet.
@@ -287,7 +299,8 @@ class SchedulerSettings:
             amended: The round after which each setting was last amended.
         """
         stored = asdict(self)
-        for name, value in _checked_names(_named(options), self.policy, self.settings).items():
+        for name, option in _checked_names(_named(options), self.policy, self.settings).items():
+            value = SETTINGS[name].check(name, option)
             # Groups that were amended are facts about clients, which a server need not know when it opens the fleet.
             ignored = ("groups",) if name == "settings" and "groups" in amended else ()
             if _comparable(name, stored[name], ignored) == _comparable(name, value, ignored):
@@ -303,13 +316,14 @@ class SchedulerSettings:
             )
 
 
-def _slot_defaults() -> dict[str, Any]:
-    """Returns the settings that only fleets with a concurrency have, with their defaults."""
-    return {setting.name: setting.default for setting in fields(SchedulerSettings) if setting.name in OF_SLOTS}
-
-
-def _names() -> list[str]:
-    return [setting.name for setting in fields(SchedulerSettings) if setting.name != "packages"]
+#: The declarations of all settings that `Scheduler.open` takes, by name.
+SETTINGS: Mapping[str, Setting] = {
+    setting.name: setting.metadata[DECLARATION]
+    for setting in fields(SchedulerSettings)
+    if DECLARATION in setting.metadata
+}
+_ATTRIBUTES = [f"        {name}: {setting.sentence()}." for name, setting in SETTINGS.items()]
+SchedulerSettings.__doc__ = "\n".join([SchedulerSettings.__doc__ or "", "    Attributes:", *_ATTRIBUTES])
 
 
 def _named(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -327,7 +341,7 @@ def _named(options: Mapping[str, Any]) -> dict[str, Any]:
 def _checked_names(options: Mapping[str, Any], policy: Any, settings: Any) -> Mapping[str, Any]:
     """Returns the options, after checking that each is a setting of the scheduler."""
     for name, value in options.items():
-        if name not in _names():
+        if name not in SETTINGS:
             raise _unknown_option(name, value, policy, settings)
     return options
 
@@ -343,12 +357,12 @@ def _unknown_option(name: str, value: Any, policy: Any, settings: Any) -> Settin
             return SettingError(f"{name} is a setting of the policy {inner}: pass it as settings={advice}")
     own = [setting for inner in policies for setting in setting_names(inner)]
     return SettingError(
-        f"there is no setting {name!r}{suggestion(name, [*_names(), *own])}; the settings are {', '.join(_names())}. "
+        f"there is no setting {name!r}{suggestion(name, [*SETTINGS, *own])}; the settings are {', '.join(SETTINGS)}. "
         "Pass settings of the policy as settings={…}"
     )
 
 
-def _policies(policy: Any, settings: Any) -> Iterable[str]:
+def _policies(policy: Any, settings: Any) -> list[str]:
     """Returns the name of the policy and those of the policies inside it, outermost first."""
     if not isinstance(policy, str) or not isinstance(settings, Mapping):
         return []
@@ -363,8 +377,6 @@ def _comparable(name: str, value: Any, ignored: Sequence[str] = ()) -> Any:
         value: Its value.
         ignored: The keys that are left out of mappings.
     """
-    if name in ("keep_rounds", "keep_offers") and value is not None:
-        return Retention.parse(name, value).stored
     if isinstance(value, Mapping):
         return {key: _comparable(key, entry, ignored) for key, entry in value.items() if key not in ignored}
     if isinstance(value, list | tuple):

@@ -206,15 +206,19 @@ def test_a_late_error_changes_nothing(open_fleet: OpenFleet, caplog: pytest.LogC
     assert "c1, late in the fleet's round 1, did not come back: out of memory" in caplog.text
 
 
-def test_a_reply_after_the_late_window_is_ignored(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(settings={"cohort_size": 3}, late_window=2, backoff_after=9)
+def test_a_reply_that_is_too_late_is_ignored(open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnout.live.retention.LATE_ROUNDS", 2)
+    scheduler = open_fleet(settings={"cohort_size": 3}, backoff_after=9)
     grid = InProcessGrid(named_nodes(3, [5.0, 38.0, 5.0]))  # the reply of c1 arrives in round 4
     FairSelection(open_to_all(), scheduler, poll=POLL).start(grid, model(0.0), num_rounds=6)
     assert [turn.late_seconds for turn in scheduler.history("c1")] == [None] * 6
 
 
-def test_the_late_window_also_counts_rounds_with_an_empty_cohort(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(settings={"cohort_size": 2}, late_window=2)
+def test_rounds_with_an_empty_cohort_count_until_a_reply_is_too_late(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnout.live.retention.LATE_ROUNDS", 2)
+    scheduler = open_fleet(settings={"cohort_size": 2})
     grid = InProcessGrid(named_nodes(2, [5.0, 12.0]))
 
     def set_free_cpu(free_cpu: float) -> None:
@@ -230,14 +234,6 @@ def test_the_late_window_also_counts_rounds_with_an_empty_cohort(open_fleet: Ope
     )
     assert [result.train_metrics_clientapp[number]["turnout-asked"] for number in range(1, 7)] == [2, 0, 0, 0, 0, 2]
     assert [turn.late_seconds for turn in scheduler.history("c1")] == [None, None]
-
-
-def test_a_late_window_of_zero_ignores_all_late_replies(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(settings={"cohort_size": 2}, late_window=0)
-    FairSelection(open_to_all(), scheduler, poll=POLL).start(
-        InProcessGrid(named_nodes(2, [5.0, 12.0])), model(0.0), num_rounds=3
-    )
-    assert [turn.late_seconds for turn in scheduler.history("c1")] == [None, None, None]
 
 
 # Over-selection

@@ -306,8 +306,11 @@ def test_a_late_client_frees_its_slot_and_its_true_time_is_learned(
     assert "2" not in {name for replies in spy.aggregated for name in replies}
 
 
-def test_the_time_of_a_late_client_is_not_awaited_longer_than_it_could_be_learned(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(**{**SLOTS, "deadline": 4.0}, late_window=1)
+def test_the_time_of_a_late_client_is_not_awaited_longer_than_it_could_be_learned(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnout.live.retention.LATE_ROUNDS", 1)
+    scheduler = open_fleet(**{**SLOTS, "deadline": 4.0})
     start(scheduler, InProcessGrid(named_nodes(3, [1.0, 1.0, 14.0])), versions=18)
     late = scheduler.history("c2")[0]
     assert (late.kind, late.seconds, late.late_seconds) == ("late", 4.0, None)

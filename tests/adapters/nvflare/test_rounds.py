@@ -705,10 +705,11 @@ def test_results_after_the_end_of_their_round_change_nothing(fleet: str) -> None
 
 
 def test_the_time_of_a_late_client_is_not_learned_after_its_window(
-    fleet: str, caplog: pytest.LogCaptureFixture
+    fleet: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
-    with Scheduler.open(fleet, settings={"cohort_size": 2}, deadline=10.0, late_window=1) as scheduler:
+    monkeypatch.setattr("turnout.live.retention.LATE_ROUNDS", 1)
+    with Scheduler.open(fleet, settings={"cohort_size": 2}, deadline=10.0) as scheduler:
         directory = ClientDirectory(PAPER_FEATURES)
         rounds = FleetRounds(scheduler, directory)
         for round_ in range(4):

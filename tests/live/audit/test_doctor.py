@@ -388,9 +388,10 @@ def test_a_damaged_offer_can_be_deleted_if_everything_else_is_intact(path: Path)
     assert problems(path)["offers"].remedy == "restore the file from a backup"
 
 
-def test_offers_without_contexts_are_intact(tmp_path: Path) -> None:
+def test_offers_without_contexts_are_intact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("turnout.live.turns.offering.MAX_RECORDED_CLIENTS", 9)
     path = tmp_path / "fleet.turnout"
-    with Scheduler.open(path, settings=SETTINGS, deadline=30.0, record_offers_up_to=9) as scheduler:
+    with Scheduler.open(path, settings=SETTINGS, deadline=30.0) as scheduler:
         play_rounds(scheduler, 5)
         scheduler.choose({"phone-00": ClientStatus(1.0, 3.0)})
         scheduler.abandon_round()

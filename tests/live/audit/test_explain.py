@@ -24,7 +24,7 @@ from live.fleets import (
     state_of,
     take_snapshot,
 )
-from turnout.errors import ReportError, SettingError, StoreError
+from turnout.errors import ReportError, StoreError
 from turnout.kernel.rounds import RoundOffer
 from turnout.live import ClientStatus, FleetReader, Scheduler
 from turnout.live.turns.records import RecordedOffer, offer_digest, pack_offer
@@ -176,9 +176,11 @@ def test_before_the_first_round_there_is_nothing_to_explain(open_fleet: OpenFlee
 
 @pytest.mark.parametrize("policy", ["fair-pace", "rbcsf"])
 def test_in_a_large_fleet_only_the_selected_clients_are_recorded(
-    open_fleet: OpenFleet, folder: Path, policy: str
+    open_fleet: OpenFleet, folder: Path, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scheduler = open_fleet(policy=policy, record_offers_up_to=4)
+    for module in ("turns.offering", "explain"):
+        monkeypatch.setattr(f"turnout.live.{module}.MAX_RECORDED_CLIENTS", 4)
+    scheduler = open_fleet(policy=policy)
     play_round(scheduler, offered(*named(4)))
     chosen = play_round(scheduler, offered(*named(6)))
     assert scheduler.explain("c0", 1).exact
@@ -187,7 +189,7 @@ def test_in_a_large_fleet_only_the_selected_clients_are_recorded(
     assert not explanation.exact
     assert explanation.sentence == (
         f"{left_out} was not chosen in round 2; an exact explanation is not possible: the fleet has more than 4 "
-        "clients (record_offers_up_to), so only the selected clients are recorded."
+        "clients, so only the selected clients are recorded."
     )
     explanation = scheduler.explain(chosen[0], 2)
     assert not explanation.exact
@@ -197,8 +199,6 @@ def test_in_a_large_fleet_only_the_selected_clients_are_recorded(
     assert explanation.margin is None
     sizes = rows_of(folder / "fleet.turnout", "SELECT LENGTH(available) FROM offers")
     assert all(size < 20 for (size,) in sizes)
-    with pytest.raises(SettingError, match="record_offers_up_to"):
-        open_fleet("other", record_offers_up_to=-1)
 
 
 def test_an_abandoned_round_leaves_no_offer(open_fleet: OpenFleet, folder: Path) -> None:

@@ -203,7 +203,8 @@ def test_forgetting_that_was_interrupted_is_completed_by_compact(open_fleet: Ope
 def test_rows_that_are_no_longer_kept_are_deleted_before_a_client_is_redacted(
     open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scheduler = open_fleet(settings={"cohort_size": 2}, keep_rounds=4, late_window=2)
+    monkeypatch.setattr("turnout.live.retention.LATE_ROUNDS", 2)
+    scheduler = open_fleet(settings={"cohort_size": 2}, keep_rounds=4)
     for _ in range(20):
         play_round(scheduler, ["secret-phone", *named(3)])
     for module in ("server", "session"):

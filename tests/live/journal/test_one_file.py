@@ -177,12 +177,15 @@ def test_a_takeover_that_is_refused_leaves_the_writer_its_lock(
             play_round(scheduler, offered("a", "b", "c"))
 
 
-def test_no_status_of_a_forgotten_client_remains_in_the_summary_of_its_running_turn(folder: Path) -> None:
+def test_no_status_of_a_forgotten_client_remains_in_the_summary_of_its_running_turn(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnout.live.retention.LATE_ROUNDS", 1)
     path, free_cpu = folder / "fleet.turnout", 0.123456789
     ids = ["a", "b", "c", "d"]
     statuses = {**offered(*ids), **offered("a", free_cpu=free_cpu)}
     options: dict[str, Any] = {"settings": {"guaranteed_rate": 0.1}, "concurrency": 2, "keep_rounds": 4}
-    with Scheduler.open(path, late_window=1, allow_infeasible=True, **options) as scheduler:
+    with Scheduler.open(path, allow_infeasible=True, **options) as scheduler:
         first = scheduler.fill({"a": statuses["a"]})
         for _ in range(3):  # a trains while others get turns
             for turn in scheduler.fill({name: statuses[name] for name in ids[1:]}):

@@ -476,7 +476,7 @@ def test_an_open_round_must_be_closed_first(open_fleet: OpenFleet) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"late_window": 3}, "'late_window' cannot be amended; what can be amended is deadline, overcommit"),
+        ({"backoff_after": 3}, "'backoff_after' cannot be amended; what can be amended is deadline, overcommit"),
         ({"dead_line": 3.0}, "'dead_line' cannot be amended .did you mean 'deadline'"),
         ({"deadline": -1.0}, "deadline must be"),
         ({"overcommit": 0.5}, "overcommit must be"),

@@ -38,8 +38,8 @@ from turnout.live.journal import summary as summary_module
 from turnout.live.journal.journal import Journal
 from turnout.live.retention import MIN_ROUNDS, Retention
 
-KEPT = {**restless_server.SETTINGS, "keep_rounds": 4, "keep_offers": 3}
-ROUNDS = 32
+KEPT = {**restless_server.SETTINGS, "keep_rounds": 10, "keep_offers": 3}
+ROUNDS = 46
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def certificate_of(path: Path) -> dict[str, list[Any]]:
 def test_state_certificate_and_choices_are_those_of_a_fleet_that_keeps_everything(kept: Path, whole: Path) -> None:
     with FleetReader(kept) as reader:
         summary = reader.summary()
-    assert ROUNDS - 4 - 7 <= summary.round <= ROUNDS - 4
+    assert ROUNDS - 10 - 7 <= summary.round <= ROUNDS - 10
     assert packed_from_disk(kept) == packed_from_disk(whole)
     assert certificate_of(kept) == certificate_of(whole)
     recent = (
@@ -273,19 +273,19 @@ def test_a_server_that_is_killed_at_any_write_continues_with_its_summary(
     folder: Path, server: Server, every: int
 ) -> None:
     start, whole = folder / "start.turnout", folder / "whole.turnout"
-    options = {**restless_server.SETTINGS, "keep_rounds": 4, "keep_offers": 2}
-    restless_server.play(str(start), 22, options=options)
-    restless_server.play(str(whole), 24)
+    options = {**restless_server.SETTINGS, "keep_rounds": 10, "keep_offers": 2}
+    restless_server.play(str(start), 44, options=options)
+    restless_server.play(str(whole), 46)
     expected = packed_from_disk(whole)
     with FleetReader(start) as reader:
         first = reader.summary().round
     assert first > 0
     for kill in range(1, 60, every):
         path = Path(shutil.copy(start, folder / f"{kill}.turnout"))
-        server.play(path, 24, die_at=kill)
+        server.play(path, 46, die_at=kill)
         assert server.killed
         assert problems(path) == []
-        server.play(path, 24)
+        server.play(path, 46)
         assert packed_from_disk(path) == expected
         assert certificate_of(path) == certificate_of(whole)
         with FleetReader(path) as reader:
@@ -379,7 +379,8 @@ def test_compact_keeps_rounds_whose_state_a_large_fleet_can_no_longer_compute(
 ) -> None:
     for module in ("journal.changes", "audit.doctor.tables"):
         monkeypatch.setattr(f"turnout.live.{module}.KEEP_AVAILABILITY_UP_TO", 3)
-    scheduler = open_fleet(late_window=1)
+    monkeypatch.setattr("turnout.live.retention.LATE_ROUNDS", 1)
+    scheduler = open_fleet()
     for _ in range(9):
         play_round(scheduler, offered(*"abcde"))
     take_snapshot(scheduler)
@@ -461,6 +462,11 @@ def test_rounds_are_kept_for_days(open_fleet: OpenFleet, monkeypatch: pytest.Mon
     with FleetReader(scheduler.path) as reader:
         assert reader.summary().round == 120 - 60
     assert problems(scheduler.path) == []
+
+
+def test_rounds_are_kept_as_long_as_late_clients_may_report(open_fleet: OpenFleet) -> None:
+    with pytest.raises(SettingError, match="keep_rounds must be at least 10, got 9: late clients may still report"):
+        open_fleet(keep_rounds=9)
 
 
 def test_the_same_period_in_other_words_is_the_same_setting(open_fleet: OpenFleet, folder: Path) -> None:

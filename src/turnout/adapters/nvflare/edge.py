@@ -213,7 +213,7 @@ class FairDeviceManager(DeviceManager):
     def _is_learned(self, late: DeviceTurn) -> bool:
         """Returns whether the time of a late device is still learned."""
         scheduler = self._open()
-        return scheduler.round - late.turn.id < scheduler.settings.late_window * self.device_selection_size
+        return scheduler.round - late.turn.id < scheduler.settings.late_turns
 
 
 def fill_fairly(

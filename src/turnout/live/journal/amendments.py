@@ -18,20 +18,12 @@ from turnout.live.journal.changes import Changes
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.schema import INITIAL, INITIAL_DIGEST, corruption
 from turnout.live.journal.summary import last_event, read_summary
+from turnout.live.settings import SETTINGS
 from turnout.live.turns.records import settings_digest
 from turnout.storage.encoding.packing import parse_stored
 
 #: The kind of the event.
 AMEND = "amend"
-#: The settings that have no effect while they are None.
-NONE_IF_UNSET = (
-    "deadline",
-    "max_staleness",
-    "updates_per_version",
-    "window_goal",
-    "window_seconds",
-    "min_turn_interval",
-)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -144,5 +136,5 @@ def _shown(name: str, value: Any) -> str:
         named = [group for group in value or () if group is not None]
         return f"those of {len(named):,} clients ({', '.join(sorted(set(named)))})" if named else "none"
     if value is None:
-        return "none" if name in NONE_IF_UNSET else "all" if name in ("keep_rounds", "keep_offers") else "the default"
+        return SETTINGS[name].none_text if name in SETTINGS else "the default"
     return str(value)

@@ -253,7 +253,7 @@ def fresh_fleet(settings: SchedulerSettings, features: Features) -> Fleet:
     def build(clients: int) -> SelectionPolicy:
         return live_policy(settings, features.outputs, clients)
 
-    after, window, slots = settings.backoff_after, settings.late_window, settings.concurrency
+    after, window, slots = settings.backoff_after, settings.late_turns, settings.concurrency
     if slots is None:
         return RoundFleet(build, backoff_after=after, late_window=window)
     rest = settings.min_turn_interval

@@ -4,54 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from fractions import Fraction
-from typing import Any, Literal, TypedDict
+from typing import Any
 
 import numpy as np
 
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import Rate
 from turnout.live.journal.amendments import Amendment
-from turnout.live.settings import OF_SLOTS, SchedulerSettings
+from turnout.live.settings import SETTINGS, AmendableOptions, SchedulerSettings, Setting
 from turnout.policies.registry import nested_settings, setting_names
 
-#: The settings of the scheduler, and those of its policy, that can be amended.
-OF_SCHEDULER = (
-    "deadline",
-    "overcommit",
-    "allow_infeasible",
-    "keep_rounds",
-    "keep_offers",
-    "persist_statuses",
-    *OF_SLOTS,
-)
-OF_POLICY = ("cohort_size", "guaranteed_rate", "tolerance", "speed_weight", "groups")
+#: The settings of policies that can be amended; the policies check their values.
+POLICY_SETTINGS: Mapping[str, Setting] = {
+    "cohort_size": Setting(None, "clients", "the number of clients that a round selects"),
+    "guaranteed_rate": Setting(
+        None,
+        "rate",
+        "the guaranteed share of the rounds, or of the decisions about a slot, for which a client is available",
+    ),
+    "tolerance": Setting(None, "turns", "how far a client may be behind; beyond it, the promise is broken"),
+    "speed_weight": Setting(None, "turns", "the owed turns that a second is worth, for policies with a weight"),
+    "groups": Setting(None, None, "the group of each client, for the policy `quota`"),
+}
 #: The only policy whose groups can be amended: those of others are parts of a guarantee.
 GROUPED = "quota"
 
 
-class Amendments(TypedDict, total=False):
-    """The keyword options of `Scheduler.amend`, except features; `SchedulerSettings` and `Guarantee` document them."""
+class Amendments(AmendableOptions, total=False):
+    """The keyword options of `Scheduler.amend`, except features; `SchedulerSettings` and policies document them."""
 
-    deadline: float | Literal["auto"] | None
     cohort_size: int
-    overcommit: float | Literal["auto"]
-    tolerance: float
     guaranteed_rate: Rate
+    tolerance: float
     speed_weight: float
     groups: Mapping[str, str | None]
-    allow_infeasible: bool
-    keep_rounds: int | str | timedelta | None
-    keep_offers: int | str | timedelta | None
-    persist_statuses: bool
-    status_ttl: float
-    max_staleness: float | None
-    updates_per_version: int | None
-    window_goal: int | None
-    window_seconds: float | None
-    min_present: int
-    min_turn_interval: float | None
 
 
 def amended_settings(settings: SchedulerSettings, changes: Mapping[str, Any]) -> SchedulerSettings:
@@ -63,15 +50,16 @@ def amended_settings(settings: SchedulerSettings, changes: Mapping[str, Any]) ->
     own: dict[str, Any] = {}
     of_policy = settings.settings
     for name, value in changes.items():
-        if name in OF_SCHEDULER:
+        if name in SETTINGS and SETTINGS[name].amendable:
             own[name] = value
-        elif name in OF_POLICY:
+        elif name in POLICY_SETTINGS:
             if name != "groups" and np.ndim(value):
                 raise SettingError(f"{name} must be one value for all clients, got {value!r}: clients may join later")
             stored = str(value) if isinstance(value, Fraction) else value
             of_policy = _with_policy_setting(settings.policy, of_policy, name, stored)
         else:
-            known = (*OF_SCHEDULER, *OF_POLICY, "features")
+            own_names = [name for name, setting in SETTINGS.items() if setting.amendable]
+            known = (*own_names, *POLICY_SETTINGS, "features")
             raise SettingError(
                 f"{name!r} cannot be amended{suggestion(name, known)}; what can be amended is {', '.join(known)}"
             )
@@ -110,16 +98,12 @@ def actual_changes(
     before: SchedulerSettings, after: SchedulerSettings, changes: Mapping[str, Any]
 ) -> dict[str, tuple[Any, Any]]:
     """Returns the old and the new value of each setting that differs; an old value of None may be a default."""
-    found = {}
-    for name in changes:
-        pair = (_value_of(before, name), _value_of(after, name))
-        if pair[0] != pair[1]:
-            found[name] = pair
-    return found
+    pairs = {name: (_value_of(before, name), _value_of(after, name)) for name in changes}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
 def _value_of(settings: SchedulerSettings, name: str) -> Any:
-    if name in OF_SCHEDULER:
+    if name in SETTINGS:
         return getattr(settings, name)
     depth = _owner(settings.policy, settings.settings, name)
     return list(nested_settings(settings.policy, settings.settings))[depth][1].get(name)
@@ -138,7 +122,7 @@ def _owner(policy: str, settings: Mapping[str, Any], name: str) -> int:
         if name in setting_names(inner) and (name != "groups" or inner == GROUPED)
     ]
     if not owners:
-        raise SettingError(f"the policy {' around '.join(names)} has no setting {name!r}: it cannot be amended")
+        raise SettingError(f"the policy {' around '.join(names)} has no setting {name!r}")
     return owners[-1] if name == "cohort_size" else owners[0]
 
 
@@ -160,5 +144,5 @@ def rounds_of_amendments(amended: Sequence[Amendment]) -> dict[str, int]:
     rounds: dict[str, int] = {}
     for amendment in amended:
         for name in amendment.changes:
-            rounds["settings" if name in OF_POLICY else name] = rounds[name] = amendment.round
+            rounds["settings" if name in POLICY_SETTINGS else name] = rounds[name] = amendment.round
     return rounds

@@ -14,6 +14,7 @@ from turnout.live.journal.journal import Journal
 from turnout.live.journal.replay import FleetState, load_before
 from turnout.live.journal.turns import read_offer, read_offer_of_decision
 from turnout.live.settings import SchedulerSettings
+from turnout.live.turns.offering import MAX_RECORDED_CLIENTS
 from turnout.live.turns.records import RecordedOffer
 from turnout.live.turns.rounds.choosing import places_of_selection
 from turnout.live.turns.slots.offering import expected_staleness, too_stale
@@ -116,10 +117,7 @@ def _explain_exclusion(
 
 
 def _why_stale(fleet: Fleet, settings: SchedulerSettings, row: int) -> str:
-    seconds, versions = (
-        fleet.history.typical_seconds[row],
-        expected_staleness(fleet, settings.updates_per_version or 1)[row],
-    )
+    seconds, versions = fleet.history.typical_seconds[row], expected_staleness(fleet, settings.updates_per_version)[row]
     return (
         f"during its turn of about {seconds:.3g} s the server makes {versions:.1f} versions, more than "
         f"max_staleness={settings.max_staleness:g}, and it was less than half as far behind as it may be"
@@ -135,7 +133,4 @@ def _why_not_recorded(offer: RecordedOffer | None, settings: SchedulerSettings) 
         )
     if not settings.persist_statuses:
         return "the statuses of clients are not persisted (persist_statuses=False)"
-    return (
-        f"the fleet has more than {settings.record_offers_up_to:,} clients (record_offers_up_to), so only the selected "
-        "clients are recorded"
-    )
+    return f"the fleet has more than {MAX_RECORDED_CLIENTS:,} clients, so only the selected clients are recorded"

@@ -9,9 +9,12 @@ import numpy as np
 from turnout.errors import OfferError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_rows
 from turnout.live.features import Features, FleetStatus, Status
-from turnout.live.settings import SchedulerSettings
+from turnout.live.settings import DEADLINE_MULTIPLE, MIN_AUTO_DEADLINE, SchedulerSettings
 from turnout.live.turns.records import RecordedOffer
 from turnout.live.turns.state import Fleet
+
+#: Larger fleets record the contexts of the selected clients only: those of all would take most of the space.
+MAX_RECORDED_CLIENTS = 10_000
 
 
 def build_offer(
@@ -68,7 +71,7 @@ def record_offer(
         available: Which clients could be selected, by row.
         contexts: The contexts of all clients.
     """
-    if settings.persist_statuses and len(available) <= settings.record_offers_up_to:
+    if settings.persist_statuses and len(available) <= MAX_RECORDED_CLIENTS:
         return RecordedOffer(number, rows, reasons, available.copy(), contexts[available])
     selected = np.zeros(len(available), dtype=np.bool_)
     selected[rows] = True
@@ -82,4 +85,4 @@ def deadline_of(fleet: Fleet, settings: SchedulerSettings, rows: IntArray, conte
     if fleet.model is None or not len(rows) or (fleet.counters.learned[rows] == 0).any():
         return settings.deadline_ceiling
     slowest = float(fleet.model.predict(contexts, rows).max())
-    return float(np.clip(settings.deadline_multiple * slowest, settings.deadline_floor, settings.deadline_ceiling))
+    return float(np.clip(DEADLINE_MULTIPLE * slowest, MIN_AUTO_DEADLINE, settings.deadline_ceiling))

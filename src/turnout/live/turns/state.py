@@ -42,7 +42,7 @@ class Fleet(ABC):
     Args:
         build: Builds the policy for a number of clients.
         backoff_after: The number of consecutive misses after which a client is backed off.
-        late_window: The number of rounds in which the true time of a late client is still learned.
+        late_window: The number of rounds, or of decisions, in which the true time of a late client is still learned.
 
     `unit` is what `round` counts, `slots` the number of slots; None with rounds.
     """
@@ -53,7 +53,7 @@ class Fleet(ABC):
 
     def __init__(self, build: Callable[[int], SelectionPolicy], *, backoff_after: int, late_window: int) -> None:
         self._build = build
-        self._backoff_after, self._late_window = backoff_after, late_window * (self.slots or 1)
+        self._backoff_after, self._late_window = backoff_after, late_window
         self.ids: list[str] = []
         self._rows: dict[str, int] | None = None  # None until a row is looked up
         self._policy: SelectionPolicy | None = None

@@ -7,7 +7,6 @@ import numpy as np
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, IntArray, as_count
 from turnout.kernel.rounds import RoundOffer, RoundReport
-from turnout.kernel.slots.turns import TurnStart
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.wrappers.base import Wrapper
 
@@ -25,6 +24,7 @@ class CoolDown(Wrapper):
     """
 
     name = "cool-down"
+    works_with_slots = False  # a fleet without rounds has `min_turn_interval`
     rests_until: IntArray  # the last round of each client's cool-down
 
     def __init__(self, policy: SelectionPolicy, rounds: int = 1, *, strict: bool = False) -> None:
@@ -47,11 +47,6 @@ class CoolDown(Wrapper):
         """Starts the cool-down of the selected clients."""
         super().tell(report)
         self.rests_until[report.clients] = report.round + self.rounds
-
-    def tell_started(self, turn: TurnStart) -> None:
-        """Starts the cool-down of the client, which counts decisions."""
-        super().tell_started(turn)
-        self.rests_until[turn.client] = turn.decision + self.rounds
 
     def _shortened(self, offer: RoundOffer) -> int:
         """Returns the round by which the cool-downs of enough available clients have ended."""

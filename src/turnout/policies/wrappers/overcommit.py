@@ -8,7 +8,7 @@ import numpy as np
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, as_number
-from turnout.kernel.rounds import RoundReport
+from turnout.kernel.rounds import RoundReport, invited_clients
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.wrappers.base import Wrapper, require_cohort_size
 
@@ -17,8 +17,10 @@ class Overcommit(Wrapper):
     """Selects `factor` times as many clients as a round needs, rounded up, so that enough of them return.
 
     The first `target_size` clients to return count. The policy inside learns that the others were late, with their
-    measured times, as with the scheduler's own over-selection. A world that waits for all clients reports the time of
-    the slowest: `mark_late_after(report, target_size, cut=True)` is the report of a server that does not wait.
+    measured times. In a live fleet, the setting `overcommit` does the same.
+
+    A world that waits for all clients reports the time of the slowest: `mark_late_after(report, target_size, cut=True)`
+    is the report of a server that does not wait.
 
     Args:
         policy: The policy inside.
@@ -35,8 +37,7 @@ class Overcommit(Wrapper):
     def __init__(self, policy: SelectionPolicy, factor: float = 1.3) -> None:
         super().__init__(policy)
         self.factor = as_number("factor", factor, SettingError, least=1, most=10)
-        # The small number keeps 1.1 · 100 from becoming 111.
-        self.cohort_size: int = int(np.ceil(require_cohort_size(policy, self.name) * self.factor - 1e-9))
+        self.cohort_size: int = invited_clients(require_cohort_size(policy, self.name), self.factor)
 
     def tell(self, report: RoundReport) -> None:
         """Passes the report on, with only the first clients that returned as arrived."""

@@ -30,7 +30,6 @@ NO_RULES: Mapping[str, float] = {"status_ttl": 0.05}
 #: Times are short, so that a test lasts for seconds; on a slow machine, the rules only hold less back.
 RULES: Mapping[str, float] = {
     "status_ttl": 60.0,
-    "window_goal": 3,
     "window_seconds": 0.02,
     "min_present": 2,
     "min_turn_interval": 0.05,

@@ -178,7 +178,8 @@ def test_retention_changes_neither_turns_nor_state(folder: Path, monkeypatch: py
 
 def test_a_turn_running_is_kept_as_long_as_it_lasts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("turnout.live.serving.slots.SNAPSHOT_EVERY", 5)
-    with open_slots(folder / "fleet.turnout", keep_rounds=5, late_window=1) as scheduler:
+    monkeypatch.setattr("turnout.live.retention.LATE_ROUNDS", 1)
+    with open_slots(folder / "fleet.turnout", keep_rounds=5) as scheduler:
         play(scheduler, 10)
         scheduler.fill(offered(*named(8)))
         long = scheduler.running()[0]
@@ -258,8 +259,9 @@ def test_a_reporter_accepts_late_turns_for_as_many_decisions_as_the_window_has_f
 ) -> None:
     elapsed = {"seconds": 2.0}
     monkeypatch.setattr("turnout.live.turns.slots.records.seconds_since", lambda *_: elapsed["seconds"])
+    monkeypatch.setattr("turnout.live.retention.LATE_ROUNDS", 2)
     path = folder / "fleet.turnout"
-    with open_slots(path, deadline=5.0, late_window=2) as scheduler, Reporter(path) as reporter:
+    with open_slots(path, deadline=5.0) as scheduler, Reporter(path) as reporter:
         clients = [turn.client for turn in scheduler.fill(offered(*named(8)))]
         elapsed["seconds"] = 6.0
         assert [turn.id for turn in scheduler.fill(offered(*named(8)))] == [4, 5, 6]
@@ -270,7 +272,9 @@ def test_a_reporter_accepts_late_turns_for_as_many_decisions_as_the_window_has_f
         (turn, *_) = scheduler.fill(offered(*named(8)))
         assert turn.id == 7
         assert scheduler.history(round=1)[0].late_seconds == 9.0
-        with pytest.raises(ReportError, match=f"round 2 of '{clients[1]}' was closed .* but late_window is 6"):
+        with pytest.raises(
+            ReportError, match=f"round 2 of '{clients[1]}' was closed .*: its time can be learned within 6 only"
+        ):
             reporter.report(clients[1], 9.0, round=2)
 
 
@@ -383,7 +387,6 @@ POLICIES: dict[str, dict[str, Any]] = {
     "power-of-choice": {},
     "ucb-cs": {},
     "with-guarantee": {"policy": "random", "settings": {}, "guaranteed_rate": "1/20", "urgency": 1.0},
-    "cool-down": {"policy": "fair-pace", "settings": {"guaranteed_rate": "1/20"}, "rounds": 2},
     "warm-up": {"policy": "fair-pace", "settings": {"guaranteed_rate": "1/20"}, "rounds": 5},
 }
 

@@ -42,31 +42,31 @@ def training(scheduler: Scheduler) -> list[str]:
 # The window
 
 
-def test_check_ins_are_gathered_until_enough_devices_wait(tmp_path: Path, clock: Clock) -> None:
-    with open_fleet(tmp_path / "fleet.turnout", window_goal=4, window_seconds=20.0) as scheduler:
-        assert scheduler.check_in("a") == Wait(
-            20.0, "check-ins are gathered for 20 s more or until 4 wait: 1 device is waiting"
-        )
+def test_check_ins_are_gathered_until_the_first_has_waited_for_the_window(tmp_path: Path, clock: Clock) -> None:
+    with open_fleet(tmp_path / "fleet.turnout", window_seconds=20.0) as scheduler:
+        assert scheduler.check_in("a") == Wait(20.0, "check-ins are gathered for 20 s more: 1 device is waiting")
         clock.now += 5
         assert wait_of(scheduler.check_in("b")).seconds == 15.0
         assert wait_of(scheduler.check_in("a")).seconds == 15.0  # who asks again does not count twice
         assert "2 devices are waiting" in wait_of(scheduler.check_in("b")).why
-        scheduler.check_in("c")
-        assert scheduler.round == 0
-        scheduler.check_in("d")
-        assert scheduler.round == 2
-        assert len(set(training(scheduler)) & {"a", "b", "c", "d"}) == 2
-
-
-def test_a_window_ends_after_its_time(tmp_path: Path, clock: Clock) -> None:
-    with open_fleet(tmp_path / "fleet.turnout", window_goal=4, window_seconds=20.0) as scheduler:
-        wait = wait_of(scheduler.check_in("a"))
-        clock.now += 19.5
+        for client in named(9):
+            scheduler.check_in(client)
+        clock.now += 14.5
         assert wait_of(scheduler.check_in("b")).seconds == 0.5
-        clock.now += wait.seconds - 19.5
+        assert scheduler.round == 0
+        clock.now += 0.5
+        scheduler.check_in("a")
+        assert scheduler.round == 2
+        assert len(set(training(scheduler)) & {"a", "b", *named(9)}) == 2
+
+
+def test_a_device_begins_another_window_if_nobody_waits(tmp_path: Path, clock: Clock) -> None:
+    with open_fleet(tmp_path / "fleet.turnout", window_seconds=20.0) as scheduler:
+        scheduler.check_in("a")
+        scheduler.check_in("b")
+        clock.now += 20.0
         assert isinstance(scheduler.check_in("a"), RunningTurn)
         assert training(scheduler) == ["a", "b"]
-        # Nobody waits now, so the next device begins another window.
         scheduler.report(1, 3.0)
         assert wait_of(scheduler.check_in("c")).seconds == 20.0
 
@@ -74,8 +74,9 @@ def test_a_window_ends_after_its_time(tmp_path: Path, clock: Clock) -> None:
 def test_a_device_that_waited_for_a_whole_window_is_given_a_slot_as_soon_as_one_is_free(
     tmp_path: Path, clock: Clock
 ) -> None:
-    with open_fleet(tmp_path / "fleet.turnout", concurrency=1, window_goal=2, window_seconds=20.0) as scheduler:
+    with open_fleet(tmp_path / "fleet.turnout", concurrency=1, window_seconds=20.0) as scheduler:
         scheduler.check_in("a")
+        clock.now += 20.0
         scheduler.check_in("b")
         (first,) = training(scheduler)
         left = "b" if first == "a" else "a"
@@ -87,16 +88,14 @@ def test_a_device_that_waited_for_a_whole_window_is_given_a_slot_as_soon_as_one_
 
 def test_devices_that_cannot_be_given_a_turn_do_not_end_a_window(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "fleet.turnout"
-    with open_fleet(path, window_goal=2, window_seconds=20.0, min_turn_interval=100.0) as scheduler:
+    with open_fleet(path, window_seconds=20.0, min_turn_interval=100.0) as scheduler:
         scheduler.fill(["a"])
         assert isinstance(scheduler.check_in("a"), RunningTurn)  # it is training
         assert "1 device is waiting" in wait_of(scheduler.check_in("b")).why
         scheduler.report(1, 3.0)
         assert "rests" in wait_of(scheduler.check_in("a")).why
-        assert "1 device is waiting" in wait_of(scheduler.check_in("b")).why
-        scheduler.check_in("c")
-        assert sorted(training(scheduler)) == ["b", "c"]
-        assert clock.now == 0
+        clock.now += 19.0
+        assert wait_of(scheduler.check_in("b")) == Wait(1.0, "check-ins are gathered for 1 s more: 1 device is waiting")
 
 
 # The minimum
@@ -279,31 +278,16 @@ def test_a_rest_longer_than_all_turns_makes_equal_shares_feasible(tmp_path: Path
 # Settings
 
 
-def test_settings_of_the_rules_are_checked(tmp_path: Path) -> None:
+def test_a_window_lasts_no_longer_than_a_check_in_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
-    refused: list[tuple[str, dict[str, Any]]] = [
-        ("window_goal needs window_seconds", {"window_goal": 3}),
-        ("window_goal must be at least 1", {"window_goal": 0, "window_seconds": 5.0}),
-        ("window_seconds must be above 0", {"window_seconds": 0.0}),
-        (r"window_seconds must be at most status_ttl, 60, got 61: a check-in is kept", {"window_seconds": 61.0}),
-        ("min_present must be at least 1", {"min_present": 0}),
-        ("min_turn_interval must be above 0", {"min_turn_interval": 0}),
-    ]
-    for message, options in refused:
-        with pytest.raises(SettingError, match=message):
-            open_fleet(path, **options)
-    for name in ("window_seconds", "min_turn_interval"):
-        with pytest.raises(SettingError, match=f"{name} needs a concurrency"):
-            Scheduler.open(path, **{name: 5.0})  # type: ignore[arg-type]
-    with pytest.raises(SettingError, match="min_present needs a concurrency"):
-        Scheduler.open(path, min_present=5)
-    rules = {"window_goal": 3, "window_seconds": 5.0, "min_present": 2, "min_turn_interval": 60.0}
-    with open_fleet(path, **rules) as scheduler:
+    with pytest.raises(SettingError, match="window_seconds must be at most status_ttl, 60, got 61: a check-in is kept"):
+        open_fleet(path, window_seconds=61.0)
+    with open_fleet(path, window_seconds=5.0, min_present=2, min_turn_interval=60.0) as scheduler:
         with pytest.raises(SettingError, match="window_seconds must be at most status_ttl, 4, got 5"):
             scheduler.amend(status_ttl=4.0)
-        assert scheduler.amend(window_goal=None, min_present=1) == ["window_goal", "min_present"]
-    with open_fleet(path, window_seconds=5.0, min_turn_interval=60) as scheduler:
-        assert (scheduler.settings.window_goal, scheduler.settings.min_present) == (None, 1)
+        assert scheduler.amend(window_seconds=None, min_present=1) == ["window_seconds", "min_present"]
+    with open_fleet(path, min_turn_interval=60) as scheduler:
+        assert (scheduler.settings.window_seconds, scheduler.settings.min_present) == (None, 1)
 
 
 def test_clients_that_rest_do_not_ask_for_turns(tmp_path: Path, clock: Clock) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from live.fleets import named, offered, packed, packed_from_disk
-from turnout import Scheduler, SettingError
+from turnout import Scheduler
 from turnout.live import certify
 
 
@@ -33,9 +34,7 @@ def test_a_slow_client_is_given_only_the_turns_that_it_is_guaranteed(tmp_path: P
     shares = {}
     for limit in (None, 4.0):
         path = tmp_path / f"{limit}.turnout"
-        with open_fleet(
-            path, policy="with-guarantee", max_staleness=limit, updates_per_version=1, settings=GUARANTEED
-        ) as scheduler:
+        with open_fleet(path, policy="with-guarantee", max_staleness=limit, settings=GUARANTEED) as scheduler:
             given = play(scheduler, 50)
             shares[limit] = given.count("c5") / len(given)
             certificate = scheduler.certificate()
@@ -51,7 +50,7 @@ GUARANTEED = {"policy": "random", "settings": {}, "guaranteed_rate": "1/25", "to
 
 
 def test_the_reason_is_explained(tmp_path: Path) -> None:
-    with open_fleet(tmp_path / "fleet.turnout", max_staleness=4.0, updates_per_version=1) as scheduler:
+    with open_fleet(tmp_path / "fleet.turnout", max_staleness=4.0) as scheduler:
         play(scheduler, 30)
         decisions = range(scheduler.round - 5, scheduler.round + 1)
         sentences = [scheduler.explain("c5", decision).sentence for decision in decisions]
@@ -62,7 +61,7 @@ def test_the_reason_is_explained(tmp_path: Path) -> None:
 
 
 def test_other_clients_are_explained_as_usual(tmp_path: Path) -> None:
-    with open_fleet(tmp_path / "fleet.turnout", max_staleness=4.0, updates_per_version=1) as scheduler:
+    with open_fleet(tmp_path / "fleet.turnout", max_staleness=4.0) as scheduler:
         given = play(scheduler, 30)
         decision = scheduler.round
         explanations = {client: scheduler.explain(client, decision) for client in named(5)}
@@ -75,7 +74,7 @@ def test_other_clients_are_explained_as_usual(tmp_path: Path) -> None:
 
 
 def test_without_a_guarantee_a_slow_client_is_given_no_turn_while_others_are_there(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"policy": "random", "settings": {}, "updates_per_version": 1}
+    options: dict[str, Any] = {"policy": "random", "settings": {}}
     with open_fleet(tmp_path / "fleet.turnout", max_staleness=4.0, **options) as scheduler:
         given = play(scheduler, 40)
         assert "c5" in given[:20]  # until its time is known
@@ -87,16 +86,10 @@ def test_without_a_guarantee_a_slow_client_is_given_no_turn_while_others_are_the
         assert "c5" in play(scheduler, 40)[20:]
 
 
-def test_settings_of_staleness_are_checked(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="max_staleness needs updates_per_version"):
-        open_fleet(tmp_path / "a.turnout", max_staleness=4.0)
-    with pytest.raises(SettingError, match="max_staleness must be above 0"):
-        open_fleet(tmp_path / "a.turnout", max_staleness=0.0, updates_per_version=2)
-    with pytest.raises(SettingError, match="updates_per_version must be at least 1"):
-        open_fleet(tmp_path / "a.turnout", updates_per_version=0)
-    with pytest.raises(SettingError, match="updates_per_version needs a concurrency"):
-        Scheduler.open(tmp_path / "a.turnout", updates_per_version=2)
-    with open_fleet(tmp_path / "a.turnout") as scheduler:
-        assert scheduler.amend(max_staleness=4.0, updates_per_version=2) == ["max_staleness", "updates_per_version"]
-        with pytest.raises(SettingError, match="max_staleness needs updates_per_version"):
-            scheduler.amend(updates_per_version=None)
+def test_stale_clients_are_given_turns_if_nobody_else_is_there(tmp_path: Path) -> None:
+    with open_fleet(tmp_path / "fleet.turnout", max_staleness=4.0) as scheduler:
+        play(scheduler, 20)
+        for turn in scheduler.running():
+            scheduler.report(turn.id, 30.0)
+        assert [turn.client for turn in scheduler.fill(offered("c5"))] == ["c5"]
+        assert not np.isnan(scheduler.certificate().behind).any()

@@ -131,8 +131,8 @@ class Exchange(ReplyIntake):
         current.waited = _simulated_wait(current, times) or current.waited
 
     def _drop_expired(self, grid: TimedGrid, closed: int) -> None:
-        """Forgets late messages whose round is `late_window` or more rounds before the last closed round."""
-        window = self._scheduler.settings.late_window
+        """Forgets late messages whose times can no longer be learned after the last closed round."""
+        window = self._scheduler.settings.late_turns
         expired = [message_id for message_id, (_, when) in self._late.items() if closed - when >= window]
         grid.forget(expired)
         for message_id in expired:

@@ -302,7 +302,7 @@ class SlotExchange(ReplyIntake):
             if sent.turn.id not in alive:
                 self._late[message_id] = self._pending.pop(message_id).turn
                 self._count_failure(sent.turn, "late")
-        window = self._scheduler.settings.late_window * self._settings.concurrency
+        window = self._scheduler.settings.late_turns
         expired = [sent for sent, turn in self._late.items() if self._scheduler.round - turn.id >= window]
         grid.forget(expired)
         for message_id in expired:

@@ -12,11 +12,11 @@ import numpy as np
 from turnout.errors import OfferError
 from turnout.kernel.arrays import BoolArray
 from turnout.kernel.feasibility import require_feasible
-from turnout.kernel.rounds import RoundOffer, Selection
+from turnout.kernel.rounds import RoundOffer, Selection, invited_clients
 from turnout.live import clock
 from turnout.live.clock import boot_id, now
 from turnout.live.features import Features, FleetStatus, Status
-from turnout.live.settings import SchedulerSettings
+from turnout.live.settings import REPORT_CONFIDENCE, SchedulerSettings
 from turnout.live.turns.offering import build_offer, deadline_of, record_offer
 from turnout.live.turns.records import RecordedOffer
 from turnout.live.turns.reliability import probability_at_least
@@ -83,7 +83,7 @@ def _select(fleet: Fleet, settings: SchedulerSettings, offer: RoundOffer) -> Sel
     if cohort_size is None or settings.overcommit == 1:
         return policy.ask(offer)
     if settings.overcommit != "auto":
-        return policy.ask(offer.restricted(places=_places(cohort_size, settings.overcommit)))
+        return policy.ask(offer.restricted(places=invited_clients(cohort_size, settings.overcommit)))
     reliability = fleet.history.reliability
     available = int(offer.available.sum())
 
@@ -92,20 +92,16 @@ def _select(fleet: Fleet, settings: SchedulerSettings, offer: RoundOffer) -> Sel
         return policy.ask(offer.restricted(places=size))
 
     def is_sufficient(size: int) -> bool:
-        return probability_at_least(cohort_size, reliability[select(size).clients]) >= settings.confidence
+        return probability_at_least(cohort_size, reliability[select(size).clients]) >= REPORT_CONFIDENCE
 
     return select(_smallest_sufficient(is_sufficient, min(cohort_size, max(available, 1)), available))
-
-
-def _places(cohort_size: int, overcommit: float) -> int:
-    return int(np.ceil(cohort_size * overcommit - 1e-9))  # in floats, 1.1 · 100 exceeds 110
 
 
 def places_of_selection(cohort_size: int | None, overcommit: float | Literal["auto"], selected: int) -> int | None:
     """Returns the number of places for which a policy selected so many clients; None for its cohort size."""
     if cohort_size is None or overcommit == 1:
         return None
-    return max(selected, 1) if overcommit == "auto" else _places(cohort_size, overcommit)
+    return max(selected, 1) if overcommit == "auto" else invited_clients(cohort_size, overcommit)
 
 
 def _smallest_sufficient(is_sufficient: Callable[[int], bool], smallest: int, largest: int) -> int:

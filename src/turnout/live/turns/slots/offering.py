@@ -148,15 +148,13 @@ def open_window(settings: SchedulerSettings, waited: FloatArray) -> Hold | None:
         settings: The settings of the fleet.
         waited: For how many seconds each device that could be given a turn has been waiting.
     """
-    goal, seconds = settings.window_goal, settings.window_seconds
-    if seconds is None or not len(waited) or (goal is not None and len(waited) >= goal):
+    if settings.window_seconds is None or not len(waited):
         return None
-    left = seconds - float(waited.max())
+    left = settings.window_seconds - float(waited.max())
     if left <= 0:
         return None
-    until = "" if goal is None else f" or until {goal:,} wait"
     return Hold(
-        left, f"check-ins are gathered for {left:.3g} s more{until}: {pluralize(len(waited), 'device', 'are')} waiting"
+        left, f"check-ins are gathered for {left:.3g} s more: {pluralize(len(waited), 'device', 'are')} waiting"
     )
 
 
@@ -207,7 +205,7 @@ def expected_staleness(fleet: Fleet, updates_per_version: int) -> FloatArray:
 
 def too_stale(fleet: Fleet, settings: SchedulerSettings) -> BoolArray:
     """Returns which clients are not given a turn because of `max_staleness`; pressing clients are given theirs."""
-    if settings.max_staleness is None or settings.updates_per_version is None:
+    if settings.max_staleness is None:
         return np.zeros(len(fleet.ids), dtype=np.bool_)
     stale: BoolArray = expected_staleness(fleet, settings.updates_per_version) > settings.max_staleness
     return stale & ~pressing_clients(fleet) if stale.any() else stale

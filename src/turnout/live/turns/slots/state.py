@@ -32,7 +32,7 @@ class SlotFleet(Fleet):
     Args:
         build: Builds the policy for a number of clients.
         backoff_after: The number of consecutive misses after which a client is backed off.
-        late_window: The number of rounds in which the true time of a late client is still learned.
+        late_window: The number of decisions in which the true time of a late client is still learned.
         slots: The number of slots.
         min_turn_interval: The seconds in which a client is given at most one turn; None for no limit.
     """
