@@ -49,7 +49,7 @@ def render_report(
         "claims": verdict_summary(results),
         "version": escape(__version__),
     }
-    template = resources.files(__package__).joinpath("report.html").read_text(encoding="utf-8")
+    template = resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
     return Template(template).substitute(parts)
 
 
