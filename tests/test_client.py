@@ -57,7 +57,7 @@ def test_rounds_over_http(tmp_path: Path) -> None:
         client.choose(["a", "b"])
         assert client.abandon_round() == 3
         assert [turn["why"] for turn in client.history("d/?é")][-1] == "no power"
-        assert client.explain("d/?é", 2)["standing"] == "chosen"
+        assert client.explain("d/?é", 2)["outcome"] == "chosen"
         assert client.certificate("a")["clients"][0]["client"] == "a"
         assert len(client.certificate(limit=3)["clients"]) == 3
         assert client.amend(deadline=30.0) == ["deadline"]
@@ -370,9 +370,9 @@ def test_a_stream_whose_next_events_are_no_longer_kept_is_not_opened_again(no_pa
     assert (len(sent), no_pauses) == (1, [])
 
 
-def test_a_stream_that_ends_with_a_trouble_is_opened_again_after_a_pause(no_pauses: list[float]) -> None:
-    trouble = 'event: trouble\ndata: {"error":"the disk is full"}'
-    answers = [streamed(joined(1), trouble), streamed(joined(2), trouble), streamed(trouble)]
+def test_a_stream_that_ends_with_an_error_is_opened_again_after_a_pause(no_pauses: list[float]) -> None:
+    broken = 'event: unreadable\ndata: {"error":"the disk is full"}'
+    answers = [streamed(joined(1), broken), streamed(joined(2), broken), streamed(broken)]
     with breaking(*answers) as (address, sent), FleetClient(address, attempts=2) as client:
         found = client.events(0)
         assert [next(found).number for _ in range(2)] == [1, 2]

@@ -153,7 +153,12 @@ class SchedulerSettings:
         metadata={DECLARATION: Setting(None, None, "the settings of the policy and of its guarantee", amendable=False)},
     )
     model_size: float = declare(
-        20.0, "number", "any unit", "the size of the model; `bandwidth` is in this unit per second", amendable=False
+        20.0,
+        "number",
+        "any unit",
+        "the size of the model; `bandwidth` is in this unit per second",
+        amendable=False,
+        most=10**18,  # bits of a very large model
     )
     deadline: float | Literal["auto"] | None = declare(
         None,

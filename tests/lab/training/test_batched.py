@@ -117,6 +117,7 @@ def test_batched_runs_equal_separate_runs(store: RunStore, workers: int, save_ev
         assert store.snapshot(run) is None
 
 
+@forking
 def test_a_run_does_not_depend_on_a_learner_cache() -> None:
     assert play_plan(FEW[1]).to_bytes() == uninterrupted(FEW[1]).to_bytes()
 
@@ -146,6 +147,7 @@ def test_a_stored_plan_is_not_played_again(store: RunStore) -> None:
     assert train_plans([], store) == []
 
 
+@forking
 def test_a_finished_run_keeps_its_model_only_on_request(store: RunStore) -> None:
     plans = [FEW[0], FEW[2], make_plan(model="mlp", hidden=4, rounds=4)]
     for run, plan in zip(train_plans(plans, store, workers=1, keep_models=True, save_every=0), plans, strict=True):
@@ -241,6 +243,7 @@ def test_no_worker_survives_an_interruption(store: RunStore) -> None:
     assert not trainers() & seen
 
 
+@forking
 def test_a_run_can_switch_between_separate_and_batched_training(store: RunStore) -> None:
     with pytest.raises(Stop):
         play_into(store, FEW[0], every=4, watch=stop_after(1))

@@ -117,7 +117,7 @@ def test_updates_that_do_not_arrive_or_diverge_do_not_count() -> None:
 
 
 def test_no_more_models_are_kept_than_clients_train_on() -> None:
-    world = buffered(buffer=1)
+    world = buffered(updates_per_version=1)
     run = run_of(world, slots=3)
     for _ in range(50):
         run.decide()
@@ -125,7 +125,7 @@ def test_no_more_models_are_kept_than_clients_train_on() -> None:
     state = world.state()
     state["received"] = state["received"] + 1000
     with pytest.raises(StateError, match="lacks the model of a client that is training"):
-        buffered(buffer=1).restore(state)
+        buffered(updates_per_version=1).restore(state)
 
 
 def test_rounds_and_turns_are_not_confused() -> None:

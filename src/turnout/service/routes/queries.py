@@ -20,7 +20,7 @@ QUERIES = Resource()
 MAX_NAMED = 1000
 EVENT_SCHEMA = {
     "title": "Event",
-    "description": "The fields of each event; `data` is JSON, as `turnout fleet export` writes it.",
+    "description": "The fields of each event; `data` is JSON, as in an export of the fleet.",
     "type": "object",
     "required": ["event", "data"],
     "properties": {

@@ -78,12 +78,13 @@ def convolution_block(images: Tensor, kernels: Tensor, biases: Tensor) -> Tensor
         fused: Tensor = FusedBlock.apply(images, kernels.contiguous(), biases.contiguous())  # type: ignore[no-untyped-call]
         return fused
     # One grouped convolution. The order of dimensions is that of torch: outputs and channels of all models in one.
+    # Biases are added after pooling, as by the kernels: in bfloat16, they would decide which value is the largest.
     models, items, height, width, channels = images.shape
     maps = (
         kernels.view(models, KERNEL, KERNEL, channels, -1).permute(0, 4, 3, 1, 2).reshape(-1, channels, KERNEL, KERNEL)
     )
     values = images.permute(1, 0, 4, 2, 3).reshape(items, -1, height, width)
-    pooled = functional.max_pool2d(functional.conv2d(values, maps, biases.flatten(), groups=models), POOL)
+    pooled = functional.max_pool2d(functional.conv2d(values, maps, groups=models), POOL) + biases.view(-1, 1, 1)
     return functional.relu(pooled).view(items, models, -1, *pooled.shape[2:]).permute(1, 0, 3, 4, 2)
 
 
