@@ -49,14 +49,12 @@ def assemble(parts: Sequence[Fields], clients: int, fill_values: Mapping[str, An
         "absent": {},
     }
     for name, fill in fill_values.items():
-        shapes = [(len(part["rounds"]), clients) if name == "available" else part["chosen"].shape for part in parts]
-        fields[name] = _concatenate_optional(fields, name, [part[name] for part in parts], parts, shapes, fill)
+        fields[name] = _concatenate_optional(fields, name, [part[name] for part in parts], parts, fill)
     for attribute in NAMED_COLUMNS:
-        shapes = [(len(part["rounds"]),) if attribute in PER_ROUND else part["chosen"].shape for part in parts]
         names = dict.fromkeys(name for part in parts for name in part[attribute])
         fields[attribute] = {
             name: _concatenate_optional(
-                fields, f"{attribute}.{name}", [part[attribute].get(name) for part in parts], parts, shapes, MISSING
+                fields, f"{attribute}.{name}", [part[attribute].get(name) for part in parts], parts, MISSING
             )
             for name in names
         }
@@ -113,12 +111,7 @@ def _concatenate(arrays: Sequence[npt.NDArray[Any]], dtype: npt.DTypeLike) -> np
 
 
 def _concatenate_optional(
-    fields: Fields,
-    name: str,
-    columns: Sequence[Any],
-    parts: Sequence[Fields],
-    shapes: Sequence[tuple[int, ...]],
-    fill: Any,
+    fields: Fields, name: str, columns: Sequence[Any], parts: Sequence[Fields], fill: Any
 ) -> npt.NDArray[Any] | None:
     """Concatenates an optional column, and records in `fields["absent"]` which rounds lack it.
 
@@ -127,20 +120,32 @@ def _concatenate_optional(
         name: The name of the column.
         columns: The column of each part, or None.
         parts: The parts to concatenate.
-        shapes: The shape that the column has or would have in each part.
         fill: The fill value for parts without the column.
     """
-    if all(column is None for column in columns):
+    lacking = [column is None for column in columns]
+    if all(lacking):
         return None
-    missing: list[bool] = []
-    for column, part in zip(columns, parts, strict=True):
-        missing += part["absent"].get(name) or [column is None] * len(part["rounds"])
-    if any(missing):
-        fields["absent"][name] = np.array(missing)
-    filled = [np.full(shape, fill) if column is None else column for column, shape in zip(columns, shapes, strict=True)]
+    if any(lacking) or any(part["absent"] for part in parts):
+        missing: list[bool] = []
+        for is_lacking, part in zip(lacking, parts, strict=True):
+            missing += part["absent"].get(name) or [is_lacking] * len(part["rounds"])
+        if any(missing):
+            fields["absent"][name] = np.array(missing)
+        columns = [
+            np.full(_shape_of(name, part, fields["clients"]), fill) if column is None else column
+            for column, part in zip(columns, parts, strict=True)
+        ]
     if name.startswith(PER_ROUND):
-        return np.array(list(chain.from_iterable(filled)), dtype=np.float64)
-    return np.concatenate(filled)
+        return np.array(list(chain.from_iterable(columns)), dtype=np.float64)
+    return np.concatenate(columns)
+
+
+def _shape_of(name: str, part: Fields, clients: int) -> tuple[int, ...]:
+    """Returns the shape that a column would have in a part that lacks it."""
+    rounds = len(part["rounds"])
+    if name == "available":
+        return rounds, clients
+    return (rounds,) if name.startswith(PER_ROUND) else part["chosen"].shape
 
 
 def _sort_by_selection(fields: Fields, reports: Sequence[IntArray]) -> None:
