@@ -152,7 +152,7 @@ def test_a_run_is_read_as_it_was_played(tmp_path: Path, plan: RunPlan) -> None:
         assert debt_history(ledger, np.arange(3))[1] is None
 
 
-def test_the_overview_has_the_rate_of_updates_and_the_turns_running(watch: Watch) -> None:
+def test_the_overview_has_the_rate_of_updates_and_the_running_turns(watch: Watch) -> None:
     data = shown(watch, overview)
     with FleetReader(watch.path) as scheduler:
         running = [turn for _, turn in scheduler.running() if turn.kind is None]

@@ -514,7 +514,7 @@ def test_debts_are_capped_by_default_at_ten_turns_above_those_that_outweigh_the_
     assert "3 clients have forfeited turns to the cap: raise max_owed" in "".join(scheduler.status().notices)
 
 
-def test_an_cut_off_client_has_no_miss_and_its_actual_time_is_learned(open_fleet: OpenFleet) -> None:
+def test_a_cut_off_client_has_no_miss_and_its_actual_time_is_learned(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(policy="rbcsf", settings={"cohort_size": 1}, overcommit=2.0, backoff_after=1)
     scheduler.choose(offered("slow", "fast"))
     scheduler.report("fast", 2.0)

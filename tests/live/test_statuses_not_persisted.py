@@ -128,7 +128,7 @@ def test_no_status_of_a_client_that_trains_is_in_the_file_of_a_fleet_without_rou
             scheduler.report(turn.id, 4.0)
 
 
-def test_after_a_restart_turns_running_count_but_teach_nothing(open_fleet: OpenFleet) -> None:
+def test_after_a_restart_running_turns_count_but_teach_nothing(open_fleet: OpenFleet) -> None:
     world, settings = World(CLIENTS), {"guaranteed_rate": "1/20"}
     scheduler = open_fleet(settings=settings, concurrency=3, persist_statuses=False)
     given = scheduler.fill(world.statuses(1))

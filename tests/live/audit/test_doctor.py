@@ -532,7 +532,7 @@ def test_files_that_are_no_fleets_are_refused(tmp_path: Path) -> None:
             examine(path)
 
 
-def test_an_cut_off_client_is_paid_if_selection_is_paid(tmp_path: Path) -> None:
+def test_a_cut_off_client_is_paid_if_selection_is_paid(tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     settings = {"cohort_size": 2, "guaranteed_rate": 0.1, "counts": "selected"}
     with Scheduler.open(path, settings=settings, overcommit=2.0, deadline=60.0) as scheduler:

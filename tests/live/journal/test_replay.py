@@ -101,7 +101,7 @@ def give_a_turn_to_another_client(db: sqlite3.Connection) -> None:
         (give_a_turn_to_another_client, "the running turns are not those of the decisions"),
     ],
 )
-def test_a_fleet_without_rounds_is_refused_if_its_turns_running_are_damaged(
+def test_a_fleet_without_rounds_is_refused_if_its_running_turns_are_damaged(
     folder: Path, damage: Callable[[sqlite3.Connection], object], message: str
 ) -> None:
     path = written_slots(folder / "fleet.turnout")

@@ -39,7 +39,7 @@ def test_ended_turns_are_read_in_the_order_in_which_their_results_were_learned(t
             assert reader.round == scheduler.round
 
 
-def test_the_turns_running_are_those_of_the_scheduler(tmp_path: Path) -> None:
+def test_the_running_turns_are_those_of_the_scheduler(tmp_path: Path) -> None:
     with open_slots(tmp_path / "fleet.turnout") as scheduler, FleetReader(tmp_path / "fleet.turnout") as reader:
         given = fill(scheduler, random.Random(1))
         scheduler.report(given[1].id, 5.0)

@@ -420,7 +420,7 @@ def training_of(scheduler: Scheduler) -> set[str]:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_every_policy_goes_on_after_a_restart_that_lost_the_statuses_of_turns_running(
+def test_every_policy_goes_on_after_a_restart_that_lost_the_statuses_of_running_turns(
     folder: Path, policy: str
 ) -> None:
     path = folder / "fleet.turnout"
@@ -480,7 +480,7 @@ def test_messages_speak_of_decisions_not_of_rounds(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("persist_statuses", [True, False])
-def test_turns_running_when_the_features_are_amended_count_but_teach_no_times(
+def test_running_turns_when_the_features_are_amended_count_but_teach_no_times(
     folder: Path, persist_statuses: bool
 ) -> None:
     with open_slots(folder / "fleet.turnout", persist_statuses=persist_statuses) as scheduler:
