@@ -11,6 +11,7 @@ from typing import Any
 
 import typer
 from sphinx.pycode import ModuleAnalyzer
+from typer.core import TyperGroup
 
 from docs._pages import DOCS
 from turnout.cli.app import app
@@ -39,7 +40,17 @@ it (``Authorization: Bearer TOKEN``). ``GET /openapi.json`` returns what this pa
 
 .. openapi:: openapi.json
 """
-command = typer.main.get_command(app)
+
+
+def loaded(command: Any) -> Any:
+    """Imports all commands of a group, because sphinx-click does not look them up; returns the group."""
+    if isinstance(command, TyperGroup):
+        context = typer.Context(command)
+        command.commands = {name: loaded(command.get_command(context, name)) for name in command.commands}
+    return command
+
+
+command = loaded(typer.main.get_command(app))
 
 
 def pages() -> dict[str, str]:
