@@ -548,6 +548,12 @@ def test_concurrent_requests_while_a_fleet_is_written(folder: Path) -> None:
         server.until(lambda: all(len(own) > before for own in results))
 
 
+def test_explanations_do_not_disturb_each_other_or_the_watch(folder: Path) -> None:
+    with served_fleet(folder, 12) as server, ThreadPoolExecutor(4) as pool:
+        for answer in pool.map(server.get, ["/api/explain?id=c1", "/api/explain?id=c1&round=12", "/api/rounds"] * 30):
+            assert answer.status == 200, answer.body
+
+
 def turns_are_consistent(server: Served) -> None:
     data = server.json("/api/turns?order=id")
     assert len(data["ids"]) == data["about"]["clients"]

@@ -82,7 +82,7 @@ def test_links_of_a_copied_page_are_those_of_the_original() -> None:
 
 def test_the_page_about_the_command_line_names_every_command() -> None:
     named = set(re.findall(r"`turnout (\w+)", (DOCS / "api.md").read_text()))
-    assert set(COMMANDS) == set(command.list_commands(None)) == named  # type: ignore[attr-defined]
+    assert set(COMMANDS) == set(command.list_commands(None)) == named
 
 
 def test_options_and_examples_in_help_texts_are_code() -> None:

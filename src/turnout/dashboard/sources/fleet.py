@@ -100,11 +100,15 @@ class FleetSource(Source):
         return self._follower.fleet.ids[: self.ledger.clients]
 
     def explain(self, row: int, number: int) -> Explanation:
-        """Explains a closed round by replaying the journal up to it, an open round with the newest state."""
+        """Explains a closed round by replaying the journal up to it, an open round with the newest state.
+
+        It has a reader of its own, because the replay may take seconds, and other threads read meanwhile.
+        """
         fleet = self._follower.fleet
-        if number > fleet.round:
-            return self._reader.explain(self.id_of(row), number)
-        return explain_closed_round(self._reader, fleet, row, number)
+        with FleetReader(self._path) as reader:
+            if number > fleet.round:
+                return reader.explain(self.id_of(row), number)
+            return explain_closed_round(reader, fleet, row, number)
 
     def open_round(self) -> tuple[OpenRound, list[Turn]] | None:
         """Returns the open round and its turns; None if no round is open."""
