@@ -118,7 +118,7 @@ def _draw_measures(suite: Suite, table: Table) -> Figure:
             axes.grid(axis="y", color="#eeeeee")
             axes.set_axisbelow(True)
         panels[0].set_yticks(heights, [f"{number + 1}  {label}" for number, label in enumerate(labels)], fontsize=9)
-        note = f"FillResult: on the Pareto front of {HEADINGS[suite.measure][0]} and largest shortfall."
+        note = f"Filled: on the Pareto front of {HEADINGS[suite.measure][0]} and largest shortfall."
         if suite.trains:
             note += " Runs that never reach the target count with their whole time."
         if "microseconds" in table:
