@@ -125,7 +125,7 @@ def test_no_more_models_are_kept_than_clients_train_on() -> None:
     state = world.state()
     state["received"] = state["received"] + 1000
     with pytest.raises(StateError, match="lacks the model of a client that is training"):
-        buffered(buffer=1).restore(state)
+        buffered(updates_per_version=1).restore(state)
 
 
 def test_rounds_and_turns_are_not_confused() -> None:
