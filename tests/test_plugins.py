@@ -125,7 +125,7 @@ def test_a_name_of_turnout_cannot_be_taken(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.syspath_prepend(tmp_path)
     write_package(tmp_path, "bad-package", "bad_module", {"turnout.policies": {"random": "bad_module:First"}})
     assert type(make_policy("random", 40)) is UniformRandom
-    for name in ("random", "overcommit"):
+    for name in ("random", "warm-up"):
         with pytest.raises(SettingError, match=f"'{name}' is a policy of turnout"):
             register_policy(TopLevel, name)
 
@@ -258,7 +258,7 @@ def test_a_world_that_was_built_already_cannot_be_registered(value: Any, advice:
 
 def test_a_plan_of_a_file_imports_nothing(importable: Path) -> None:
     data = {**RunPlan("random", 3).as_dict(), "policy": LOOSE}
-    for harmful in (data, {**data, "policy": "overcommit", "settings": {"policy": LOOSE}}):
+    for harmful in (data, {**data, "policy": "warm-up", "settings": {"policy": LOOSE}}):
         plan = RunPlan.from_dict(harmful)
         with pytest.raises(PluginError, match="a name in a file does not import a module: import loose_module first"):
             plan.build()
@@ -348,7 +348,7 @@ def test_the_commands_that_read_a_store_import_nothing_unless_it_is_named(import
         play_into(store, RunPlan(LOOSE, 4, settings={"cohort_size": 3}))
     forget("loose_module")
     importable.unlink()
-    for command in ("fleet replay {}", "fleet explain {} 3", "runs show {} 1"):
+    for command in ("fleet replay {}", "runs show {} 1"):
         done = in_process.run(*command.format(path).split())
         shown_text = " ".join((done.stdout + done.stderr).replace("│", " ").split())
         assert "not loaded" in shown_text

@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from turnout.policies import Fastest as Fastest
     from turnout.policies import FedCS as FedCS
     from turnout.policies import Oort as Oort
-    from turnout.policies import Overcommit as Overcommit
     from turnout.policies import PowerOfChoice as PowerOfChoice
     from turnout.policies import Quota as Quota
     from turnout.policies import RoundRobin as RoundRobin

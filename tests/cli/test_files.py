@@ -30,11 +30,12 @@ COMMANDS = {
     "fleet": (
         ("fleet", "status", "@"),
         ("fleet", "certify", "@"),
+        ("fleet", "explain", "@", "x"),
         ("fleet", "tokens", "create", "@", "--role", "server"),
         ("fleet", "serve", "@"),
     ),
     "runs": (("runs", "show", "@"), ("simulate", "random", "--rounds", "2", "--store", "@")),
-    "either": (("fleet", "replay", "@"), ("fleet", "explain", "@", "x"), ("fleet", "dashboard", "@", "--port", "0")),
+    "either": (("fleet", "replay", "@"), ("fleet", "dashboard", "@", "--port", "0")),
     "plan.toml": (("simulate", "--config", "@"),),
     "other": (("traces", "describe", "@"), ("verify", "@", "@")),
 }

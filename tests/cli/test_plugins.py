@@ -139,7 +139,7 @@ def test_further_policies_of_a_suite_get_its_settings() -> None:
             ("oort", {"clip": 0.5}),
             ("rbcsf", {"speed_weight": 3.0}),
             ("fastest", {"cohort_size": 4}),
-            ("overcommit", {"policy": "refl"}),
+            ("exclude-busy", {"policy": "refl"}),
         ]
     )
     oort, rbcsf, fastest, wrapped = more.contenders[len(suite.contenders) :]

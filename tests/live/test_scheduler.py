@@ -921,10 +921,6 @@ def test_the_stored_settings_are_accepted_again_in_equivalent_types(folder: Path
         ({"settings": {"guaranteed_rate": Fraction(1, 8)}}, "must be finite numbers, strings, lists or mappings"),
         ({"settings": {"max_owed": float("inf")}}, "must be finite numbers, strings, lists or mappings"),
         ({"settings": {"cohort_size": np.int64(3)}}, "must be finite numbers, strings, lists or mappings"),
-        (
-            {"policy": "overcommit", "settings": {"policy": "random"}},
-            "a fleet has the setting overcommit instead",
-        ),
         ({"policy": "rbcsf", "settings": {"speed_weight": "fast"}}, "speed_weight must be a number, not 'fast'"),
         ({"policy": "rbcsf", "settings": {"speed_weight": -1}}, "speed_weight must be at least 0"),
         ({"settings": {"speed_weight": 1.0}}, "fair-pace has no setting 'speed_weight'"),

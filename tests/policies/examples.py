@@ -16,7 +16,6 @@ from turnout.policies import (
     ExcludeBusy,
     Fastest,
     FedCS,
-    Overcommit,
     Quota,
     UniformRandom,
     WarmUp,
@@ -32,7 +31,6 @@ GROUPS = ["phone", "car", "phone", "tv", None] * 8
 #: Rows of allowed clients, including some that join later.
 ALLOWED = np.arange(0, 40, 3)
 WRAP: dict[str, Callable[[SelectionPolicy], Wrapper]] = {
-    "overcommit": lambda policy: Overcommit(policy, 1.3),
     "eligible": lambda policy: Eligible(policy, ALLOWED),
     "exclude-busy": lambda policy: ExcludeBusy(policy, 3),
     "cool-down": lambda policy: CoolDown(policy, 2),
@@ -51,7 +49,7 @@ INNER: dict[str, Callable[[int], SelectionPolicy]] = {
     "fedcs": lambda clients: FedCS(clients, estimates="learned", deadline=9.0),
 }
 #: Policies whose cohorts have no fixed size, and wrappers that need one.
-WITHOUT_SIZE, NEEDS_SIZE = {"fedcs"}, {"overcommit", "quota"}
+WITHOUT_SIZE, NEEDS_SIZE = {"fedcs"}, {"quota"}
 
 PAIRS = [(wrap, inner) for wrap in WRAP for inner in INNER if not (inner in WITHOUT_SIZE and wrap in NEEDS_SIZE)]
 SOME_PAIRS = [

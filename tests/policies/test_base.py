@@ -52,7 +52,9 @@ SIZED |= {
     for wrapper in WRAP
     for inner in ("random", "rbcsf", "oort", "cs-ucb")
 }
-SIZED["nested"] = lambda size: CoolDown(WithGuarantee(SIZED["overcommit(rbcsf)"](size), 0.1, allow_infeasible=True), 1)
+SIZED["nested"] = lambda size: CoolDown(
+    WithGuarantee(SIZED["exclude-busy(rbcsf)"](size), 0.1, allow_infeasible=True), 1
+)
 #: Each wrapper is also tested around rbcsf and one of the other policies.
 REPEATED = {
     f"{wrapper}({inner})"
@@ -137,7 +139,7 @@ def test_an_offer_with_places_is_answered_as_by_a_policy_with_that_cohort_size(
 @pytest.mark.parametrize("label", UNSIZED)
 def test_a_policy_whose_cohort_has_no_fixed_size_ignores_places(label: str) -> None:
     policy, fleet = UNSIZED[label](5), fleet_of(1)
-    assert policy.cohort_size is policy.target_size is None
+    assert policy.cohort_size is None
     play(policy, fleet, 12)
     offer = fleet.offer(13)
     selection = policy.ask(offer)
@@ -217,7 +219,7 @@ def test_the_state_of_a_played_policy_has_entries_per_client() -> None:
     """Otherwise the properties above would be empty."""
     learns_nothing = {"random", "skewed", "fastest", "data-size", "data-size with replacement"}
     without = {label for label in SIZED if not per_client(SIZED[label](5).state(), 0)}
-    random_inside = {f"{wrapper}(random)" for wrapper in ("overcommit", "eligible", "quota", "warm-up")}
+    random_inside = {f"{wrapper}(random)" for wrapper in ("eligible", "quota", "warm-up")}
     assert without == learns_nothing | random_inside
 
 
@@ -228,7 +230,7 @@ def test_the_defaults_of_the_base_class_declare_no_capability() -> None:
     assert policy.certificate() is None
     assert policy.exploration_at(1) is None
     assert policy.cohort_problem(offer_of(1, [True] * 6)) is None
-    assert (policy.fills_cohort, policy.requires_expected_times, policy.target_size) == (True, False, 2)
+    assert (policy.fills_cohort, policy.requires_expected_times, policy.cohort_size) == (True, False, 2)
     assert policy.places(offer_of(1, [True] * 6)) == 2
     assert policy.places(offer_of(1, [True] * 6).restricted(places=4)) == 4
 

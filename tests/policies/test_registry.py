@@ -66,18 +66,25 @@ def test_wrappers_are_built_by_name_from_plain_settings() -> None:
     assert names == ["cool-down", "quota", "with-guarantee"]
     assert (policy.rounds, policy.policy.least, policy.policy.policy.urgency) == (2, {"car": 1}, 3)
     assert policy.cohort_size == len(policy.ask(SmallFleet().offer(1)).clients) == 5
-    assert setting_names("overcommit") == ["policy", "settings", "factor"]
 
 
 @pytest.mark.parametrize(
     ("name", "settings", "complaint"),
     [
-        ("overcommit", {}, "overcommit needs the setting policy, the name of the policy inside"),
-        ("overcommit", {"policy": "random", "settings": 3}, "settings of random inside overcommit must be a mapping"),
-        ("overcommit", {"policy": "random", "much": 2}, "overcommit has no setting 'much'; it has policy, settings, f"),
+        ("exclude-busy", {}, "exclude-busy needs the setting policy, the name of the policy inside"),
+        (
+            "exclude-busy",
+            {"policy": "random", "settings": 3},
+            "settings of random inside exclude-busy must be a mapping",
+        ),
+        (
+            "exclude-busy",
+            {"policy": "random", "much": 2},
+            "exclude-busy has no setting 'much'; it has policy, settings, r",
+        ),
         ("eligible", {"policy": "random"}, "eligible needs the setting 'allowed'"),
-        ("overcommit", {"policy": "randum"}, "unknown policy 'randum'"),
-        ("overcommit", {"policy": "random", "settings": {"size": 3}}, "random has no setting 'size'"),
+        ("exclude-busy", {"policy": "randum"}, "unknown policy 'randum'"),
+        ("exclude-busy", {"policy": "random", "settings": {"size": 3}}, "random has no setting 'size'"),
     ],
 )
 def test_invalid_plain_settings_are_refused(name: str, settings: dict[str, Any], complaint: str) -> None:
@@ -95,7 +102,7 @@ def test_the_settings_of_a_policy_include_those_of_its_guarantee() -> None:
     for name in ("fair-pace", "rbcsf", "fair-oracle", "cs-ucb-q"):
         assert set(setting_names(name)) >= GUARANTEE | {"cohort_size"}
         assert "clients" not in setting_names(name)
-    assert setting_names("overcommit") == ["policy", "settings", "factor"]
+    assert setting_names("exclude-busy") == ["policy", "settings", "rounds"]
     assert {"policy", "settings", "urgency"} | GUARANTEE == set(setting_names("with-guarantee"))
     assert setting_names("no such policy") == []
 
@@ -119,7 +126,7 @@ def test_the_default_of_a_setting_is_that_of_the_constructor() -> None:
 
 def test_defaults_reach_the_policy_inside_and_given_settings_take_precedence() -> None:
     given = {"policy": "warm-up", "settings": {"policy": "rbcsf", "settings": {"features": 2}, "rounds": 3}}
-    complete = with_defaults("overcommit", given, {"seed": 7, "features": 4, "accrual": "available"})
+    complete = with_defaults("exclude-busy", given, {"seed": 7, "features": 4, "accrual": "available"})
     assert complete["settings"] == {
         "seed": 7,
         "policy": "rbcsf",
@@ -127,7 +134,7 @@ def test_defaults_reach_the_policy_inside_and_given_settings_take_precedence() -
         "rounds": 3,
     }
     assert given["settings"] == {"policy": "rbcsf", "settings": {"features": 2}, "rounds": 3}
-    policy: Any = make_policy("overcommit", 40, **complete)
+    policy: Any = make_policy("exclude-busy", 40, **complete)
     assert policy.guarantee.accrual == "available"
     assert with_defaults("random", {}, {"seed": 7, "features": 4}) == {"seed": 7}
     assert with_defaults("no such policy", {"seed": 1}, {"features": 4}) == {"seed": 1}

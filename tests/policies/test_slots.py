@@ -182,7 +182,7 @@ def test_round_robin_counts_turns_when_they_are_given() -> None:
 @pytest.mark.parametrize("inner", ["random", "rbcsf", "oort"])
 def test_wrappers_pass_decisions_on_or_refuse(wrapper: str, inner: str) -> None:
     policy = around(wrapper, inner)
-    if wrapper in ("overcommit", "exclude-busy", "quota", "cool-down", "cool-down-strict"):
+    if wrapper in ("exclude-busy", "quota", "cool-down", "cool-down-strict"):
         assert not policy.fills_slots
         with pytest.raises(SettingError, match=f"{policy.name} cannot give turns one at a time"):
             policy.tell_started(TurnStart(1, 0, np.ones(40, dtype=np.bool_), NOBODY))

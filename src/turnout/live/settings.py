@@ -284,8 +284,6 @@ class SchedulerSettings:
         policy, settings = named.get("policy", DEFAULT_POLICY), named.get("settings", {})
         created = cls(**_checked_names(named, policy, settings))
         policies = _policies(created.policy, created.settings)
-        if "overcommit" in policies:
-            raise SettingError("the policy overcommit is for simulations: a fleet has the setting overcommit instead")
         return replace(created, packages=packages_of((REGISTRY, name) for name in policies))
 
     def check_same(self, options: Mapping[str, Any], path: Path, amended: Mapping[str, int]) -> None:

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from turnout.policies.wrappers.cooldown import CoolDown as CoolDown
     from turnout.policies.wrappers.eligible import Eligible as Eligible
     from turnout.policies.wrappers.guarantee import WithGuarantee as WithGuarantee
-    from turnout.policies.wrappers.overcommit import Overcommit as Overcommit
     from turnout.policies.wrappers.quota import Quota as Quota
     from turnout.policies.wrappers.warmup import WarmUp as WarmUp
 else:

@@ -251,11 +251,6 @@ class SelectionPolicy(Memory, ABC):
 
     # Capabilities
 
-    @property
-    def target_size(self) -> int | None:
-        """The number of updates that a round needs: less than `cohort_size` if the policy over-selects."""
-        return self.cohort_size
-
     def certificate(self) -> Certificate | None:
         """Returns what every client was promised and got; None if the policy guarantees nothing."""
         return None

@@ -27,7 +27,7 @@ from turnout import RoundOffer, RoundReport, Selection, SelectionPolicy
 from turnout.errors import ReportError, SettingError
 from turnout.kernel.rounds import LateArrivals
 from turnout.kernel.slots.turns import TurnStart
-from turnout.policies import CoolDown, FedCS, Overcommit, RoundRobin, UniformRandom
+from turnout.policies import CoolDown, ExcludeBusy, FedCS, RoundRobin, UniformRandom
 from turnout.policies.registry import WRAPPERS
 from turnout.policies.small_fleet import SmallFleet
 from turnout.policies.wrappers.base import Wrapper, ask_for_some, merge_selections, resize, restrict_report
@@ -35,7 +35,7 @@ from turnout.policies.wrappers.base import Wrapper, ask_for_some, merge_selectio
 #: Every possible pair of a wrapper and a policy inside; fewer of them for tests that take long.
 #: Each wrapper once, around policies of every kind.
 CONTRACT_PAIRS = [
-    *(("overcommit", "rbcsf"), ("eligible", "fastest"), ("exclude-busy", "rbcsf"), ("cool-down", "oort")),
+    *(("eligible", "fastest"), ("exclude-busy", "rbcsf"), ("cool-down", "oort")),
     *(("cool-down-strict", "tifl"), ("quota", "rbcsf"), ("warm-up", "random"), ("with-guarantee", "rbcsf")),
 ]
 
@@ -88,9 +88,9 @@ def test_a_delegated_member_is_that_of_the_policy_inside(member: str) -> None:
     if not callable(original) and not isinstance(original, property):
         setattr(inner, member, marker)
     wrapper = Plain(inner)
-    found = getattr(wrapper, member)
+    delegated = getattr(wrapper, member)
     if not callable(original):
-        assert found is marker
+        assert delegated is marker
         return
     offer, report = offer_of(1, [True] * 4), report_of(1, [0])
     arguments: dict[str, tuple[Any, ...]] = {
@@ -114,7 +114,7 @@ def test_a_delegated_member_is_that_of_the_policy_inside(member: str) -> None:
         inner.state = lambda: {"marker": marker}
         assert wrapper.state() == {"policy.marker": marker}
         return
-    answer = found(*arguments.get(member, ()))
+    answer = delegated(*arguments.get(member, ()))
     assert len(calls) == 1
     if member == "restore":
         assert list(calls[0][0]) == ["turns"]
@@ -125,19 +125,19 @@ def test_a_delegated_member_is_that_of_the_policy_inside(member: str) -> None:
 
 
 def test_a_wrapper_has_the_capabilities_of_the_policy_inside_and_no_other_attribute() -> None:
-    policy = CoolDown(Overcommit(INNER["rbcsf"](40), 1.5), 1)
+    policy = CoolDown(ExcludeBusy(INNER["rbcsf"](40), 3), 1)
     play_rounds(policy, SmallFleet(), 1, 5)
-    assert isinstance(policy.policy, Overcommit)
+    assert isinstance(policy.policy, ExcludeBusy)
     inner = policy.policy.policy
     assert policy.certificate() is not None
     for name in ("guarantee", "debts", "time_model"):
         assert vars(policy)[name] is vars(inner)[name] is not None
-    assert (policy.target_size, policy.cohort_size, policy.features, policy.requires_expected_times) == (5, 8, 3, False)
+    assert (policy.cohort_size, policy.features, policy.requires_expected_times) == (5, 3, False)
     assert policy.exploration_at(3) == inner.exploration_at(3)
     offer = SmallFleet().offer(6)
     problem = policy.cohort_problem(offer)
     assert problem is not None
-    assert problem.size == 8
+    assert problem.size == 5
     assert not problem.available[~offer.available].any()
     assert CoolDown(UniformRandom(9)).certificate() is None
     assert CoolDown(UniformRandom(9)).guarantee is None

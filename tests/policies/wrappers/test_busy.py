@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.examples import Spy, late_arrivals, offer_of, report_of
-from turnout.policies import ExcludeBusy, Overcommit, UniformRandom
+from turnout.policies import ExcludeBusy, UniformRandom
 
 
 @given(st.integers(0, 10**6), st.integers(1, 4))
@@ -50,13 +50,3 @@ def test_a_client_that_returned_after_enough_others_is_late_but_not_busy() -> No
     policy.tell(report_of(2, [0, 1, 2], [1.0, 9.0, 9.0], outcomes=["arrived", "late", "late"]))
     assert policy.busy(3).tolist() == [False, True, True, True, False, False]
     assert not policy.busy(8)[[1, 2, 3]].any()
-
-
-def test_over_selection_inside_or_outside_does_not_make_clients_busy() -> None:
-    outside = Overcommit(ExcludeBusy(UniformRandom(6, cohort_size=2), 5), 2)
-    outside.tell(report_of(1, [0, 1, 2, 3], [1.0, 2.0, 3.0, 4.0]))
-    assert isinstance(outside.policy, ExcludeBusy)
-    assert not outside.policy.busy(2).any()
-    inside = ExcludeBusy(Overcommit(UniformRandom(6, cohort_size=2), 2), 5)
-    inside.tell(report_of(1, [0, 1, 2, 3], [1.0, 2.0, 3.0, 2.0], outcomes=["arrived", "arrived", "late", "late"]))
-    assert inside.busy(2).tolist() == [False, False, False, True, False, False]

@@ -111,11 +111,6 @@ class Wrapper(SelectionPolicy):
         inner = self.policy.amended_state(subset(state, "policy"), keep_times=keep_times)
         return replaced(state, prefixed("policy", inner), "policy")
 
-    @property
-    def target_size(self) -> int | None:
-        """The number of updates that a round needs, as the policy inside declares it."""
-        return self.policy.target_size
-
     def certificate(self) -> Certificate | None:
         """Returns the certificate of the policy inside."""
         return self.policy.certificate()

@@ -53,7 +53,7 @@ class ExcludeBusy(Wrapper):
 
     def _still_training(self, report: RoundReport) -> BoolArray:
         late, arrived = report.with_outcome("late"), report.with_outcome("arrived")
-        if self.target_size is None or arrived.sum() < min(self.target_size, len(arrived)):
+        if self.cohort_size is None or arrived.sum() < min(self.cohort_size, len(arrived)):
             return late
         cut: BoolArray = late & (report.exchange_times <= report.exchange_times[arrived].max(initial=0.0))
         return cut

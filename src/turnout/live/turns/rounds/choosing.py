@@ -48,7 +48,7 @@ def build_open_round(
     if number == 1 and not settings.allow_infeasible:
         _require_feasible(fleet, available)
     selection = _select(fleet, settings, RoundOffer(number, available, contexts))
-    rows, target = selection.clients, fleet.policy.target_size
+    rows, target = selection.clients, fleet.policy.cohort_size
     cohort_contexts = np.ascontiguousarray(contexts[rows])
     opened = OpenRound(
         round=number,
