@@ -42,6 +42,7 @@ from live.serving import AFTER, BEFORE, EACH_PART, TORTURE, Server, read_everyth
 from turnout.errors import InfeasiblePromise, OfferError, ReportError, StoreError
 from turnout.live import ClientStatus, FleetReader, Reporter, Scheduler
 from turnout.live._internals import session_of
+from turnout.storage.files.acknowledged import lock_path
 from waiting import wait_until
 
 HERE = Path(__file__).parent
@@ -729,6 +730,45 @@ def test_changes_that_sqlite_does_not_detect_are_refused(folder: Path, statement
         assert db.execute(statement).rowcount > 0
     with pytest.raises(StoreError, match=r"is damaged|restore"):
         Scheduler.open(path)
+
+
+def test_flipped_bytes_in_the_log_of_a_killed_process_are_refused_or_harmless(folder: Path, server: Server) -> None:
+    """SQLite itself would silently ignore all commits after the damage."""
+    path = folder / "fleet.turnout"
+    server.play(path, 2)
+    server.play(path, 6, die_at=100)
+    assert server.killed
+    file, log = path.read_bytes(), (folder / "fleet.turnout-wal").read_bytes()
+    acknowledged = lock_path(path).read_bytes()
+    assert len(log) > 50_000
+
+    def open_copy(name: str, log: bytes) -> bytes:
+        (folder / name).write_bytes(file)
+        (folder / f"{name}-wal").write_bytes(log)
+        lock_path(folder / name).write_bytes(acknowledged)
+        with Scheduler.open(folder / name) as scheduler:
+            return packed(scheduler)
+
+    expected, rng, refused = open_copy("intact", log), random.Random(1), 0
+    for number in range(24):
+        offset = rng.randrange(len(log)) if number else 5
+        damaged = bytearray(log)
+        damaged[offset] ^= 1 << rng.randrange(8)
+        try:
+            assert open_copy(str(number), bytes(damaged)) == expected, f"byte {offset}"
+        except StoreError:
+            refused += 1
+    assert refused > 12
+
+
+def test_a_missing_file_whose_log_exists_is_not_created_again(folder: Path, open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    play_round(scheduler, offered("a", "b"))
+    shutil.copy(folder / "fleet.turnout-wal", folder / "other.turnout-wal")
+    with pytest.raises(
+        StoreError, match=r"other.turnout does not exist, but its log .*other.turnout-wal does: restore the database"
+    ):
+        Scheduler.open(folder / "other.turnout")
 
 
 # two schedulers on one file

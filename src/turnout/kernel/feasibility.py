@@ -249,9 +249,8 @@ def _proved(largest: Fraction | None, tolerance: Tolerance | None, clients: int,
     bound = proved_bound(min(largest, Fraction(cohort_size, clients)), tolerance, clients, cohort_size)
     return (
         f". With a guaranteed_rate of {rate} and the tolerance {float(tolerance):g}, FairPace is proved to keep every "
-        f"client less than {bound:.3f} turns behind if accrual='available' and counts='selected'; the tolerance"
-        f"must be "
-        f"above {rate}"
+        f"client less than {bound:.3f} turns behind if accrual='available' and counts='selected'; the tolerance "
+        f"must be above {rate}"
     )
 
 

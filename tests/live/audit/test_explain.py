@@ -178,7 +178,7 @@ def test_before_the_first_round_there_is_nothing_to_explain(open_fleet: OpenFlee
 def test_in_a_large_fleet_only_the_selected_clients_are_recorded(
     open_fleet: OpenFleet, folder: Path, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("turns.offering", "explain"):
+    for module in ("turns.offering", "operation.explain"):
         monkeypatch.setattr(f"turnout.live.{module}.MAX_RECORDED_CLIENTS", 4)
     scheduler = open_fleet(policy=policy)
     play_round(scheduler, offered(*named(4)))

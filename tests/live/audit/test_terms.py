@@ -75,7 +75,7 @@ FORGERIES: dict[str, tuple[Callable[[Header], None], str]] = {
     "an endless tolerance": (change_term("tolerance", "1e999999999"), "OverflowError"),
     "a tiny tolerance": (change_term("tolerance", "1e-999999999"), "the tolerance of the terms is not a fraction"),
     "accrual": (change_term("accrual", "always"), "accrual of the terms is not that of the settings"),
-    "counts": (change_term("counts", "chosen"), "paid of the terms is not that of the settings"),
+    "counts": (change_term("counts", "chosen"), "counts of the terms is not that of the settings"),
     "a lower cap": (change_term("cap_units", 1), "cap_units of the terms do not follow from max_owed"),
     "no cap": (change_term("cap_units", None), "cap_units of the terms do not follow from max_owed"),
     "the policy": (change_policy, "the policy is not that of the settings"),

@@ -93,7 +93,7 @@ def test_one_event_is_logged_for_each_choice_report_close_and_refusal(
         "choose fleet=fleet.turnout round=1 available=2 chosen=2 deadline=10",
         "report fleet=fleet.turnout client='a phone' seconds=2.5 new=True",
         "report fleet=fleet.turnout client='b=c' why='the \"battery\" died' new=True",
-        "close fleet=fleet.turnout round=1 arrived=1 surplus=0 cut_off=0 late=0 failed=1",
+        "close fleet=fleet.turnout round=1 arrived=1 redundant=0 cut_off=0 late=0 failed=1",
     ]
     assert events[1].values["client"] == "a phone"  # type: ignore[attr-defined]
     assert events[1].filename == "session.py"
