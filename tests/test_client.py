@@ -23,7 +23,7 @@ from turnout import ClientStatus
 from turnout.client import AsyncFleetClient, FleetClient, OpenedRound, RefusedError, UnavailableError, transport
 from turnout.errors import SettingError
 from turnout.live import RunningTurn, Wait
-from turnout.service import eventlog, events
+from turnout.service import events
 
 
 def client_of(service: Service, role: str = "operator", **options: Any) -> FleetClient:
@@ -57,7 +57,7 @@ def test_rounds_over_http(tmp_path: Path) -> None:
         client.choose(["a", "b"])
         assert client.abandon_round() == 3
         assert [turn["why"] for turn in client.history("d/?é")][-1] == "no power"
-        assert client.explain("d/?é", 2)["standing"] == "chosen"
+        assert client.explain("d/?é", 2)["outcome"] == "chosen"
         assert client.certificate("a")["clients"][0]["client"] == "a"
         assert len(client.certificate(limit=3)["clients"]) == 3
         assert client.amend(deadline=30.0) == ["deadline"]
@@ -333,7 +333,7 @@ def test_events_are_yielded_and_the_stream_is_resumed(tmp_path: Path, monkeypatc
 def test_a_stream_that_cannot_be_opened_is_tried_as_often_as_a_call(
     tmp_path: Path, no_pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eventlog, "MAX_STREAMS", 0)
+    monkeypatch.setattr(events, "MAX_STREAMS", 0)
     with served(tmp_path, {"fleet": ROUNDS}) as service, client_of(service, attempts=3) as client:
         with pytest.raises(UnavailableError, match=r"did not send its events in 3 attempts: .*0 streams"):
             next(client.events())
@@ -370,9 +370,9 @@ def test_a_stream_whose_next_events_are_no_longer_kept_is_not_opened_again(no_pa
     assert (len(sent), no_pauses) == (1, [])
 
 
-def test_a_stream_that_ends_with_a_trouble_is_opened_again_after_a_pause(no_pauses: list[float]) -> None:
-    trouble = 'event: trouble\ndata: {"error":"the disk is full"}'
-    answers = [streamed(joined(1), trouble), streamed(joined(2), trouble), streamed(trouble)]
+def test_a_stream_that_ends_with_an_error_is_opened_again_after_a_pause(no_pauses: list[float]) -> None:
+    broken = 'event: unreadable\ndata: {"error":"the disk is full"}'
+    answers = [streamed(joined(1), broken), streamed(joined(2), broken), streamed(broken)]
     with breaking(*answers) as (address, sent), FleetClient(address, attempts=2) as client:
         found = client.events(0)
         assert [next(found).number for _ in range(2)] == [1, 2]

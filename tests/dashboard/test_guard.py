@@ -349,7 +349,7 @@ def test_healthz_needs_no_token_and_reveals_nothing(tmp_path: Path) -> None:
             assert server.get(other).status == (200 if "?" in other else 401)
         server.path.rename(tmp_path / "elsewhere")
         answer = server.until(lambda: found if (found := server.get("/healthz")).status == 503 else None)
-        assert json.loads(answer.body) == {"status": "last_error"}
+        assert json.loads(answer.body) == {"status": "unreadable"}
 
 
 @pytest.mark.skipif(not socket.has_ipv6, reason="IPv6 is not available")
