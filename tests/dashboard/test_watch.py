@@ -18,9 +18,10 @@ import pytest
 
 from dashboard.contract import SHAPES
 from dashboard.readings import random_columns, write_random_run
-from dashboard.served import Served, play_rounds, run_store, served, served_fleet, small_fleet
+from dashboard.served import Served, play_rounds, run_store, served, served_fleet, small_fleet, watching
 from live.fleets import named, offered
 from turnout.dashboard import watch as watch_module
+from turnout.dashboard.app import view_data
 from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.views.overview import overview
 from turnout.dashboard.views.queues import turns
@@ -32,15 +33,6 @@ from turnout.live import Reporter, Scheduler
 from turnout.live._internals import session_of
 from turnout.live.journal import changes
 from turnout.storage.files.acknowledged import LINE
-
-
-@contextmanager
-def watching(path: Path) -> Iterator[Watch]:
-    watch = Watch(path)
-    try:
-        yield watch
-    finally:
-        watch.stop()
 
 
 def everything(server: Served) -> dict[str, Any]:
@@ -105,11 +97,7 @@ def test_polling_an_unchanged_file_keeps_the_state(folder: Path) -> None:
 
         def pages() -> list[dict[str, Any]]:
             with watch.locked_source() as source:
-                return [
-                    overview(watch, source),
-                    rounds(watch, source, page=1, size=50),
-                    turns(watch, source, order="owed", page=1),
-                ]
+                return [view_data(view, watch, source) for view in (overview, rounds, turns)]
 
         read_all(watch)
         state, before = watch.state, pages()
@@ -268,7 +256,7 @@ def test_a_missing_file_is_reported_until_it_is_restored(folder: Path) -> None:
             (folder / name).rename(away / name)
         answer = server.until(lambda: answer if (answer := server.get("/healthz")).status == 503 else None)
         data = json.loads(answer.body)
-        assert data["status"] == "last_error"
+        assert data["status"] == "unreadable"
         assert "is missing" in data["last_error"]
         assert "is missing" in server.json("/api/store")["last_error"]
         assert server.json("/api/overview")["about"]["rounds"] == 6, "the data read so far must still be shown"
@@ -436,13 +424,12 @@ def test_a_growing_store_of_runs(folder: Path) -> None:
         def check_progress(done: int) -> None:
             server.wait_rounds(done)
             data = server.json("/api/overview")
-            assert (data["about"]["run"], data["round"], data["about"]["finished"]) == (1, done, False)
+            assert (data["about"]["run"], data["round"], data["about"]["finished"]) == (1, done, done == 30)
             assert (data["about"]["planned"], len(data["rounds"]["x"])) == (30, done)
             seen.append(done)
 
         play_into(store, plan, every=10, watch=check_progress)
         assert seen == [10, 20, 30]
-        server.until(lambda: server.json("/api/overview")["about"]["finished"])
         play_into(store, RunPlan("random", 5, world_settings={"clients": 12}))
         server.until(lambda: server.json("/api/store")["runs_total"] == 2)
         assert server.json("/api/overview")["about"]["run"] == 2, "the newest run is the default"
@@ -490,7 +477,6 @@ def test_a_long_run_is_read_in_steps_with_progress(folder: Path, monkeypatch: py
             store.append(run, RoundColumns.from_records(records, clients=10))
     with watching(path) as watch:  # not started: only this test polls
         with watch.locked_source() as source:
-            assert source is not None
             assert len(source.ledger) == 5
         progress = []
         while watch.state.reading is not None:
@@ -498,9 +484,8 @@ def test_a_long_run_is_read_in_steps_with_progress(folder: Path, monkeypatch: py
             before = watch.state.version
             watch.poll()
             assert watch.state.version > before
-        assert progress == [(done, 50) for done in range(5, 50, 5)]
+        assert progress == [{"done": done, "of": 50} for done in range(5, 50, 5)]
         with watch.locked_source() as source:
-            assert source is not None
             assert len(source.ledger) == 50
 
 
@@ -547,6 +532,12 @@ def test_concurrent_requests_while_a_fleet_is_written(folder: Path) -> None:
         server.wait_rounds(36)
         before = max(map(len, results))
         server.until(lambda: all(len(own) > before for own in results))
+
+
+def test_explanations_do_not_disturb_each_other_or_the_watch(folder: Path) -> None:
+    with served_fleet(folder, 12) as server, ThreadPoolExecutor(4) as pool:
+        for answer in pool.map(server.get, ["/api/explain?id=c1", "/api/explain?id=c1&round=12", "/api/rounds"] * 30):
+            assert answer.status == 200, answer.body
 
 
 def turns_are_consistent(server: Served) -> None:
