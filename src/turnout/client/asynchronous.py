@@ -62,8 +62,8 @@ class AsyncFleetClient:
 
     async def events(self, after: int | None = None, *, follow: bool = True) -> AsyncIterator[ServiceEvent]:
         """Yields what happens, as `FleetClient.events` does; a stream that is waited for takes one of the calls."""
-        found, loop = self.client.events(after, follow=follow), asyncio.get_running_loop()
-        while (event := await loop.run_in_executor(self.threads, next, found, None)) is not None:
+        events, loop = self.client.events(after, follow=follow), asyncio.get_running_loop()
+        while (event := await loop.run_in_executor(self.threads, next, events, None)) is not None:
             yield event
 
     async def close(self) -> None:

@@ -6,7 +6,6 @@ import json
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
-from types import TracebackType
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -77,8 +76,8 @@ class FleetClient(Transport):
         Args:
             statuses: The available clients: statuses by id (a mapping of numbers, a ClientStatus or None), or ids.
         """
-        found = self._post("rounds", _available(statuses))
-        return OpenedRound(found["round"], found["cohort"], found["deadline"], found["target_size"])
+        opened = self._post("rounds", _available(statuses))
+        return OpenedRound(opened["round"], opened["cohort"], opened["deadline"], opened["target_size"])
 
     def close_round(self, after: float | None = None) -> dict[str, Any]:
         """Closes the round with the clients that have reported; returns its number and its turns."""
@@ -96,10 +95,10 @@ class FleetClient(Transport):
 
     def check_in(self, client: str | None = None, status: Any = None) -> RunningTurn | Wait:
         """Asks for work: returns a turn, or how long to wait. With the token of a device, leave out the client."""
-        found = self._post("check-ins", {"client": client, "status": _plain(status)})
-        if found["turn"] is not None:
-            return _turn(found["turn"])
-        return Wait(found["wait"]["seconds"], found["wait"]["why"])
+        answer = self._post("check-ins", {"client": client, "status": _plain(status)})
+        if answer["turn"] is not None:
+            return _turn(answer["turn"])
+        return Wait(answer["wait"]["seconds"], answer["wait"]["why"])
 
     def fill(self, statuses: Mapping[str, Any] | Collection[str]) -> list[RunningTurn]:
         """Gives one client a turn for every free slot; returns the new turns."""
@@ -149,9 +148,9 @@ class FleetClient(Transport):
                 {"client": client, "seconds": seconds[client], "loss": (losses or {}).get(client), "round": round}
                 for client in part
             ]
-            found = self._post("reports/batch", {"reports": reports})
-            new += found["new"]
-            refused |= {part[entry["index"]]: entry["error"] for entry in found["refused"]}
+            answer = self._post("reports/batch", {"reports": reports})
+            new += answer["new"]
+            refused |= {part[entry["index"]]: entry["error"] for entry in answer["refused"]}
         return new, refused
 
     def report_failure(self, client: str | int | None, why: str, *, round: int | None = None) -> bool:
@@ -178,14 +177,6 @@ class FleetClient(Transport):
 
     def __repr__(self) -> str:
         return f"FleetClient({self._host!r}, {self._path!r})"  # without the token
-
-    def __enter__(self) -> FleetClient:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # Requests
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
+from turnout.closing import Closable
 from turnout.errors import SettingError
 from turnout.kernel.certificate import Certificate
 from turnout.live.features import Features
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # explanations need modules of the policies that nothing else
     from turnout.policies.explain.explanation import Explanation
 
 
-class FleetQueries(ABC):
+class FleetQueries(Closable, ABC):
     """Answers queries about a fleet."""
 
     @property
@@ -100,11 +100,3 @@ class FleetQueries(ABC):
             if not turns and client not in self.clients:
                 raise unknown_client(client, journal.path)
             return turns if round is None else [turn for turn in turns if turn.round == as_round(round)]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

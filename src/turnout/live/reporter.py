@@ -6,8 +6,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 
+from turnout.closing import Closable
 from turnout.errors import ReportError
 from turnout.kernel.arrays import as_number
 from turnout.live.clock import now
@@ -143,7 +143,7 @@ def _conflict(turn: Turn, recorded: str) -> ReportError:
     return ReportError(f"{turn.id!r} was reported before in round {turn.round} ({recorded}): the first report is kept")
 
 
-class Reporter:
+class Reporter(Closable):
     """Reports outcomes to the file of a fleet from any process except its scheduler; many may report at once.
 
     Threads may share a reporter.
@@ -199,14 +199,6 @@ class Reporter:
 
     def __repr__(self) -> str:
         return f"Reporter({str(self.path)!r})"
-
-    def __enter__(self) -> Reporter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _record(self, outcomes: Sequence[Outcome]) -> list[bool]:
         with self._mutex:

@@ -6,9 +6,9 @@ import importlib
 import math
 import threading
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Protocol, runtime_checkable
 
+from turnout.closing import Closable
 from turnout.errors import SettingError
 from turnout.log import get_log
 
@@ -26,7 +26,7 @@ class Tracker(Protocol):
         """Writes everything that is not written yet; nothing is logged afterwards."""
 
 
-class GuardedTracker:
+class GuardedTracker(Closable):
     """Calls a tracker so that its errors stop nothing: the first error is logged, and all are counted.
 
     Values that are not finite are left out, because they stand for something that was not measured.
@@ -68,14 +68,6 @@ class GuardedTracker:
                 self._count(error, "it could not be closed")
             if self.failures > 1:
                 log.warning("%s: %d calls failed, of %d", self._name, self.failures, self.calls + 1)
-
-    def __enter__(self) -> GuardedTracker:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @property
     def _name(self) -> str:

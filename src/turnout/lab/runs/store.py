@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 
+from turnout.closing import Closable
 from turnout.errors import StoreError
 from turnout.kernel.arrays import as_count
 from turnout.kernel.rounds import RoundRecord
@@ -34,7 +34,7 @@ FROM runs
 """
 
 
-class RunStore:
+class RunStore(Closable):
     """A file of runs, each identified by its key.
 
     A run is started with `begin`, extended with `append`, whose last call finishes it, or written at once with
@@ -198,14 +198,6 @@ class RunStore:
     def close(self) -> None:
         """Closes the file and releases the lock; further calls have no effect."""
         self._file.close()
-
-    def __enter__(self) -> RunStore:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _create_if_missing(self) -> None:
         if not self.path.parent.is_dir():

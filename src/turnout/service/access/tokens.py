@@ -16,8 +16,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 
+from turnout.closing import Closable
 from turnout.errors import SettingError, StoreError, suggestion
 from turnout.live._internals import (
     FLEET,
@@ -89,7 +89,7 @@ class NewToken:
     text: str
 
 
-class FleetTokens:
+class FleetTokens(Closable):
     """The tokens of a fleet.
 
     A change takes effect with the next request of a running service. Any process may change them at any time.
@@ -173,12 +173,12 @@ class FleetTokens:
             db.execute("UPDATE tokens SET revoked = ? WHERE id = ? AND revoked IS NULL", (time.time(), token))
             note_tokens_changed(db)
             self._known.clear()
-            found = db.execute(f"SELECT {_COLUMNS} FROM tokens WHERE id = ?", (token,)).fetchone()
-        if found is None:
+            row = db.execute(f"SELECT {_COLUMNS} FROM tokens WHERE id = ?", (token,)).fetchone()
+        if row is None:
             raise SettingError(
                 f"there is no token with the id {token!r} in {self.fleet}: list the tokens for their ids"
             )
-        return Token(*found)
+        return Token(*row)
 
     def find(self, text: str) -> Token | None:
         """Returns the token with this text if it gives access now, otherwise None."""
@@ -192,13 +192,13 @@ class FleetTokens:
         prefix, _, rest = text[:MAX_TOKEN].partition("_")
         id_, _, secret = rest.partition("_")
         with self._file.reading() as db:
-            found = db.execute(f"SELECT digest, {_COLUMNS} FROM tokens WHERE id = ?", (id_,)).fetchone()
-        is_equal = hmac.compare_digest(digest, _NO_DIGEST if found is None else found[0])
-        if found is None or not is_equal or prefix != PREFIX or not secret:
+            row = db.execute(f"SELECT digest, {_COLUMNS} FROM tokens WHERE id = ?", (id_,)).fetchone()
+        is_equal = hmac.compare_digest(digest, _NO_DIGEST if row is None else row[0])
+        if row is None or not is_equal or prefix != PREFIX or not secret:
             return None
         if len(self._known) >= MAX_KNOWN:
             self._known.clear()
-        self._known[digest] = Token(*found[1:])
+        self._known[digest] = Token(*row[1:])
         return self._known[digest]
 
     def _forget_if_changed(self) -> None:
@@ -226,14 +226,6 @@ class FleetTokens:
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
-
-    def __enter__(self) -> FleetTokens:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _require(self) -> None:
         with self._file.reading() as db:
