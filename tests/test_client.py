@@ -23,7 +23,7 @@ from turnout import ClientStatus
 from turnout.client import AsyncFleetClient, FleetClient, OpenedRound, RefusedError, UnavailableError, transport
 from turnout.errors import SettingError
 from turnout.live import RunningTurn, Wait
-from turnout.service import eventlog, events
+from turnout.service import events
 
 
 def client_of(service: Service, role: str = "operator", **options: Any) -> FleetClient:
@@ -333,7 +333,7 @@ def test_events_are_yielded_and_the_stream_is_resumed(tmp_path: Path, monkeypatc
 def test_a_stream_that_cannot_be_opened_is_tried_as_often_as_a_call(
     tmp_path: Path, no_pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eventlog, "MAX_STREAMS", 0)
+    monkeypatch.setattr(events, "MAX_STREAMS", 0)
     with served(tmp_path, {"fleet": ROUNDS}) as service, client_of(service, attempts=3) as client:
         with pytest.raises(UnavailableError, match=r"did not send its events in 3 attempts: .*0 streams"):
             next(client.events())

@@ -25,8 +25,7 @@ from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
 from turnout.lab import RunStore
 from turnout.web.access import SharedToken
-from turnout.web.guard import READ_ONLY
-from turnout.web.headers import HEADERS
+from turnout.web.guard import HEADERS, READ_ONLY
 from waiting import MAX_WAIT
 
 READ = {"GET": 200, "HEAD": 200}

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import socket
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPResponse
+from http.client import HTTPResponse
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import uvicorn
 
+from requesting import Reply, running, send_request
 from turnout.live import Scheduler
 from turnout.service.access.callers import FleetAccess
 from turnout.service.access.rates import Rates
@@ -22,29 +22,11 @@ from turnout.service.app import make_app
 from turnout.service.calls import FleetCalls
 from turnout.service.serving import Options, make_server, open_fleets
 from turnout.web.access import Role
-from waiting import MAX_WAIT, wait_until
+from waiting import MAX_WAIT
 
 ROUNDS: Mapping[str, Any] = {"settings": {"cohort_size": 2}, "deadline": 10.0, "allow_infeasible": True}
 UNLIMITED = Rates(device=None)
 SLOTS: Mapping[str, Any] = {"concurrency": 2, "settings": {"guaranteed_rate": "1/20", "tolerance": 1.0}}
-
-
-class Reply(NamedTuple):
-    """An HTTP response; header names are in lower case."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def data(self) -> Any:
-        """The body, which is JSON."""
-        return json.loads(self.body)
-
-    @property
-    def error(self) -> str:
-        """The text of the error."""
-        return str(self.data["error"])
 
 
 @dataclass
@@ -74,14 +56,7 @@ class Service:
         if token is not None:
             sent["authorization"] = f"Bearer {token}"
         content = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=MAX_WAIT)
-        try:
-            connection.request(method, path, content, {**sent, **(headers or {})})
-            response = connection.getresponse()
-            lowered = {name.lower(): value for name, value in response.getheaders()}
-            return Reply(response.status, lowered, response.read())
-        finally:
-            connection.close()
+        return send_request(self.port, method, path, content, {**sent, **(headers or {})})
 
     def get(self, path: str, **options: Any) -> Reply:
         """Sends a GET request about the fleet; `path` begins after its name."""
@@ -151,12 +126,5 @@ def served(
     ):
         app = make_app(opened, access, page=page, limits=options.limits, bodies=options.bodies, rates=options.rates)
         server = make_server(app, options)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="served")
-        thread.start()
-        try:
-            wait_until(lambda: server.started, "the server has started")
+        with running(server, listener):
             yield Service(listener.getsockname()[1], opened, access, server, tokens if options.tokens else {})
-        finally:
-            server.should_exit = True
-            thread.join(MAX_WAIT)
-            assert not thread.is_alive()

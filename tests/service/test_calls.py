@@ -22,7 +22,6 @@ from turnout.live.journal.changes import Changes
 from turnout.service import calls as calls_module
 from turnout.service.calls import Answer, FleetCalls, RequestKey
 from turnout.service.errors import BusyError, ReusedKeyError, StoppingError
-from turnout.service.serving import Options
 from turnout.storage.files.storefile import StoreFile
 from waiting import wait_until
 
@@ -41,7 +40,7 @@ class Gate:
 
 @pytest.fixture
 def calls(tmp_path: Path) -> Iterator[FleetCalls]:
-    running = FleetCalls(Scheduler.open(tmp_path / "fleet.turnout", **ROUNDS), most_waiting=50)
+    running = FleetCalls(Scheduler.open(tmp_path / "fleet.turnout", **ROUNDS))
     running.start()
     yield running
     running.stop()
@@ -146,7 +145,8 @@ def test_a_refused_call_stores_no_answer_and_is_executed_when_it_is_sent_again(c
     assert asyncio.run(calls.execute(close, key("close"))) == '{"round":1}'
 
 
-def test_too_many_calls_are_refused_at_once(calls: FleetCalls) -> None:
+def test_too_many_calls_are_refused_at_once(calls: FleetCalls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls_module, "MAX_WAITING", 50)
     results = asyncio.run(behind_a_gate(calls, *[calls.execute(registering(f"c{n}")) for n in range(60)]))
     assert results[:50] == ['{"new":1}'] * 50
     assert [type(error) for error in results[50:]] == [BusyError] * 10
@@ -228,13 +228,13 @@ def test_other_calls_are_executed_between_the_steps_of_a_long_one(calls: FleetCa
         return Answer({}, is_change=False)
 
     async def run() -> None:
-        long = asyncio.create_task(calls.execute_steps(steps, key("long")))
+        long = asyncio.create_task(calls.execute(steps, key("long"), is_stepped=True))
         await asyncio.to_thread(wait_until, lambda: order, "the first step")
-        others = [asyncio.create_task(calls.execute(note)), asyncio.create_task(calls.execute_steps(steps))]
+        others = [asyncio.create_task(calls.execute(note)), asyncio.create_task(calls.execute(steps, is_stepped=True))]
         await asyncio.sleep(0)
         waiting.set()
         await asyncio.gather(long, *others)
-        assert await calls.execute_steps(steps, key("long")) == "{}"  # not executed again
+        assert await calls.execute(steps, key("long"), is_stepped=True) == "{}"  # not executed again
 
     asyncio.run(run())
     assert order == ["first step", "other call", "second step", "first step", "second step"]
@@ -314,8 +314,11 @@ def test_a_check_in_that_is_asked_to_wait_stores_nothing(tmp_path: Path) -> None
         assert service.fleets["fleet"].scheduler.metrics().commits == commits
 
 
-def test_a_full_queue_is_429_with_a_time_to_retry_and_a_failing_disk_is_503(tmp_path: Path) -> None:
-    with served(tmp_path, options=Options(port=0, most_waiting=1)) as service, ThreadPoolExecutor() as pool:
+def test_a_full_queue_is_429_with_a_time_to_retry_and_a_failing_disk_is_503(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls_module, "MAX_WAITING", 1)
+    with served(tmp_path) as service, ThreadPoolExecutor() as pool:
         gate, calls = Gate(), service.fleets["fleet"]
 
         def waiting() -> int:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.client import HTTPConnection, HTTPResponse
+from contextlib import AbstractContextManager
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from live.fleets import play_round
+from requesting import read_fields, streaming
 from service.served import ROUNDS, SLOTS, Service, served
 from turnout.errors import StoreError
 from turnout.live.journal.events import EVENT_KINDS as STORED_KINDS
-from turnout.service import eventlog, events
-from waiting import MAX_WAIT, wait_until
+from turnout.service import events
+from waiting import wait_until
 
 
 class Event(NamedTuple):
@@ -26,43 +28,29 @@ class Event(NamedTuple):
     id: int | None
 
 
-def parse(lines: list[str]) -> Event:
-    fields = dict(line.split(": ", 1) for line in lines if not line.startswith(":"))
+def event_of(fields: dict[str, str]) -> Event:
     return Event(fields["event"], json.loads(fields["data"]), int(fields["id"]) if "id" in fields else None)
 
 
 def read_event(response: HTTPResponse) -> Event | None:
     """Waits for the next event; None at the end of the stream."""
-    lines: list[str] = []
-    while line := response.readline():
-        if line != b"\n":
-            lines.append(line.decode().rstrip("\n"))
-        elif lines and not all(line.startswith(":") for line in lines):
-            return parse(lines)
-        else:
-            lines = []
-    return None
+    fields = read_fields(response)
+    return None if fields is None else event_of(fields)
 
 
-@contextmanager
-def streaming(service: Service, query: str = "", headers: dict[str, str] | None = None) -> Iterator[HTTPResponse]:
-    connection = HTTPConnection("127.0.0.1", service.port, timeout=MAX_WAIT)
+def following(
+    service: Service, query: str = "", headers: dict[str, str] | None = None
+) -> AbstractContextManager[HTTPResponse]:
     token = {"authorization": f"Bearer {service.tokens['fleet']['viewer']}"}
-    try:
-        connection.request("GET", f"/v1/fleets/fleet/events{query}", headers={**token, **(headers or {})})
-        response = connection.getresponse()
-        assert response.status == 200
-        assert response.headers["content-type"].startswith("text/event-stream")
-        yield response
-    finally:
-        connection.close()
+    return streaming(service.port, f"/v1/fleets/fleet/events{query}", {**token, **(headers or {})})
 
 
 def listed(service: Service, query: str) -> list[Event]:
     """Returns all events of a stream that ends by itself."""
     reply = service.get(f"/events?follow=false{query}")
     assert reply.status == 200
-    return [parse(part.split("\n")) for part in reply.body.decode().split("\n\n") if part]
+    texts = reply.body.decode().split("\n\n")
+    return [event_of(dict(line.split(": ", 1) for line in text.split("\n"))) for text in texts if text]
 
 
 def one_round(service: Service) -> None:
@@ -81,7 +69,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 def test_a_stream_delivers_what_happens_from_now_on(service: Service) -> None:
     service.ok("/clients", {"clients": ["phone-1", "phone-2"]})
-    with streaming(service) as stream:
+    with following(service) as stream:
         first = read_event(stream)
         assert first == Event(
             "state", {"round": 0, "is_open": False, "ready": False, "arrived": 0, "target_size": 0}, 1
@@ -99,7 +87,7 @@ def test_a_stream_delivers_what_happens_from_now_on(service: Service) -> None:
 
 
 def test_the_state_says_when_a_round_can_be_closed(service: Service) -> None:
-    with streaming(service) as stream:
+    with following(service) as stream:
         read_event(stream)
         service.ok("/rounds", {"clients": ["phone-1", "phone-2"]})
         opened = read_event(stream)
@@ -128,13 +116,12 @@ def test_a_stream_is_resumed_after_the_last_event_that_was_received(service: Ser
     assert everything[0].data == {"event": 1, "kind": "join", "clients": ["phone-1", "phone-2"]}
     assert listed(service, "&after=3") == everything[3:]
     assert [event.kind for event in listed(service, "")] == ["state"]  # from now on
-    with streaming(service, "?after=0", {"Last-Event-ID": "2"}) as stream:
+    with following(service, "?after=0", {"Last-Event-ID": "2"}) as stream:
         assert read_event(stream) == everything[2]  # what a browser sends when it connects again
 
 
 def test_many_events_are_delivered_in_parts(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (events, eventlog):
-        monkeypatch.setattr(module, "BATCH", 2)
+    monkeypatch.setattr(events, "BATCH", 2)
     for number in range(5):
         service.ok("/clients", {"clients": [f"phone-{number}"]})
     assert [event.id for event in listed(service, "&after=0")] == [1, 2, 3, 4, 5, 5]
@@ -174,20 +161,19 @@ def test_events_that_are_no_longer_kept_are_gone(tmp_path: Path, monkeypatch: py
         scheduler, done = service.fleets["fleet"].scheduler, 0
         while service.get("/events?follow=false&after=0").status == 200:
             for _ in range(10):
-                scheduler.report_many(dict.fromkeys(scheduler.choose(["phone-1", "phone-2"]), 1.0))
-                scheduler.close_round()
+                play_round(scheduler, ["phone-1", "phone-2"], 1.0)
             done += 10
             assert done < 500
         reply = service.get("/events?follow=false&after=0")
         assert (reply.status, "no longer kept" in reply.error) == (410, True)
         first = int(reply.error.split("begin after event ")[1])
         assert listed(service, f"&after={first}")[0].id == first + 1
-        monkeypatch.setattr(eventlog.EventLog, "begin", lambda *_: 0)  # they are removed after this check
+        monkeypatch.setattr(events.EventLog, "begin", lambda *_: 0)  # they are removed after this check
         assert listed(service, "&after=0") == [Event("stale", {"error": reply.error}, None)]
 
 
 def test_the_state_is_sent_only_if_it_has_changed(service: Service) -> None:
-    with streaming(service) as stream:
+    with following(service) as stream:
         assert read_event(stream) is not None
         for number in range(1, 4):
             service.ok("/clients", {"clients": [f"phone-{number}"]})
@@ -199,8 +185,8 @@ def test_the_state_is_sent_only_if_it_has_changed(service: Service) -> None:
 def test_too_many_streams_are_refused_and_ended_ones_do_not_count(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eventlog, "MAX_STREAMS", 1)
-    with streaming(service) as stream:
+    monkeypatch.setattr(events, "MAX_STREAMS", 1)
+    with following(service) as stream:
         read_event(stream)
         reply = service.get("/events?follow=false")
         assert (reply.status, reply.headers["retry-after"]) == (429, "1")
@@ -209,7 +195,7 @@ def test_too_many_streams_are_refused_and_ended_ones_do_not_count(
 
 
 def test_a_stream_ends_when_the_service_ends(service: Service) -> None:
-    with streaming(service) as stream:
+    with following(service) as stream:
         read_event(stream)
         service.server.should_exit = True
         assert read_event(stream) is None
@@ -217,14 +203,14 @@ def test_a_stream_ends_when_the_service_ends(service: Service) -> None:
 
 def test_a_stream_has_a_longest_time(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "STREAM_SECONDS", 0.0)
-    with streaming(service) as stream:
+    with following(service) as stream:
         assert read_event(stream) is not None
         assert read_event(stream) is None
 
 
 def test_a_quiet_stream_is_kept_open(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "KEEPALIVE_SECONDS", 0.0)
-    with streaming(service) as stream:
+    with following(service) as stream:
         assert read_event(stream) is not None
         assert stream.readline() == b": still there\n"
 
@@ -233,9 +219,9 @@ def test_a_file_that_cannot_be_read_ends_the_stream(service: Service, monkeypatc
     def fail(_: object) -> None:
         raise StoreError("damaged")
 
-    with streaming(service) as stream:
+    with following(service) as stream:
         read_event(stream)
-        monkeypatch.setattr(eventlog.EventLog, "state", fail)
+        monkeypatch.setattr(events.EventLog, "state", fail)
         assert read_event(stream) == Event("unreadable", {"error": "damaged"}, None)
         assert read_event(stream) is None
 

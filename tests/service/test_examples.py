@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
-from service.served import Reply, Service, served
+from requesting import Reply
+from service.served import Service, served
 
 JSON = "application/json"
 ROUNDS = {"settings": {"cohort_size": 2}, "deadline": 60.0, "allow_infeasible": True}

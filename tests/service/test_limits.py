@@ -19,8 +19,7 @@ from turnout.service.access.tokens import FleetTokens, Token
 from turnout.service.serving import Options
 from turnout.web.access import SharedToken
 from turnout.web.connections import Limits
-from turnout.web.guard import BodyLimits, CallGuard, PageGuard
-from turnout.web.headers import HEADERS
+from turnout.web.guard import HEADERS, BodyLimits, CallGuard, PageGuard
 from waiting import MAX_WAIT
 
 BODIES = BodyLimits(device=200, other=2000)

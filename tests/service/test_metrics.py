@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from prometheus_text import parse_metrics
 from service.served import ROUNDS, SLOTS, Service, served
 from turnout.service.metrics import TIMES, Traffic
 from turnout.service.serving import Options
-from turnout.web.prometheus import metrics_text
-
-LINE = re.compile(r"([a-z_]+)(\{.*\})? (\S+)")
-
-
-def samples(text: str) -> dict[str, float]:
-    """Returns the samples of a metrics page, after checking its format."""
-    found, described = {}, set()
-    for line in text.splitlines():
-        if line.startswith("# "):
-            described.add(line.split()[2])
-            continue
-        match = LINE.fullmatch(line)
-        assert match, line
-        assert re.sub(r"_(bucket|sum|count)$", "", match[1]) in described or match[1] in described
-        assert line.rpartition(" ")[0] not in found
-        found[line.rpartition(" ")[0]] = float(match[3])
-    return found
+from turnout.web.prometheus import labels, metrics_text
 
 
 @pytest.fixture
@@ -37,10 +20,15 @@ def service(tmp_path: Path) -> Iterator[Service]:
         yield running
 
 
+def shown(text: str) -> dict[str, float]:
+    """Returns the samples of a page of metrics, by their names and labels."""
+    return {f"{name}{labels(**dict(own))}": value for (name, own), value in parse_metrics(text)[1].items()}
+
+
 def metrics(service: Service, **options: str) -> dict[str, float]:
     reply = service.send("GET", "/metrics", **options)  # type: ignore[arg-type]
     assert (reply.status, reply.headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
-    return samples(reply.body.decode())
+    return shown(reply.body.decode())
 
 
 def test_requests_are_counted_by_operation_and_status(service: Service) -> None:
@@ -105,7 +93,7 @@ def test_times_are_counted_in_classes() -> None:
     traffic = Traffic()
     for seconds in (0.0, TIMES[0], 0.3, 50.0):
         traffic.count("fleet", "report", 200, seconds)
-    found = samples(metrics_text(traffic.metrics(frozenset({"fleet"}))))
+    found = shown(metrics_text(traffic.metrics(frozenset({"fleet"}))))
     buckets = [found[f'turnout_service_request_seconds_bucket{{fleet="fleet",le="{end}"}}'] for end in (*TIMES, "+Inf")]
     assert buckets == [2, 2, 2, 3, 3, 3, 4]
     assert found['turnout_service_request_seconds_sum{fleet="fleet"}'] == pytest.approx(50.305)

@@ -44,9 +44,9 @@ def certificate_to_dict(scheduler: Scheduler, client: str | None, limit: int) ->
     return certificate.to_dict(ids, rows.tolist())
 
 
-def explanation_to_dict(found: Explanation) -> dict[str, Any]:
+def explanation_to_dict(explanation: Explanation) -> dict[str, Any]:
     """Returns an explanation; its numbers by name."""
-    data: Mapping[str, Any] = asdict(found)
+    data: Mapping[str, Any] = asdict(explanation)
     texts = ("round", "client", "policy", "outcome", "exact", "sentence")
     numbers = {
         name: number(value)

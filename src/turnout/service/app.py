@@ -13,13 +13,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from turnout.service.access.rates import RateLimiter, Rates
 from turnout.service.calls import FleetCalls
 from turnout.service.errors import NO_ROUTE, status_of
-from turnout.service.examples import read_examples
 from turnout.service.metrics import Traffic, service_metrics
-from turnout.service.routes.clients import CLIENTS
+from turnout.service.replies import read_examples
+from turnout.service.routes.changes import CHANGES
 from turnout.service.routes.queries import QUERIES
-from turnout.service.routes.rounds import ROUNDS
-from turnout.service.routes.routing import ChangeDispatcher, ChangeRoute, check_access
-from turnout.service.routes.turns import TURNS
+from turnout.service.routes.routing import ChangeDispatcher, check_access
 from turnout.version import __version__
 from turnout.web.access import READERS, Access
 from turnout.web.connections import LIMITS, Limits
@@ -75,10 +73,8 @@ def make_app(
     app.state.fleets, app.state.ending = fleets, ending
     answer_error = ErrorAnswers(status_of, no_route=NO_ROUTE)
     answer_error.add_to(app)
-    changes: dict[str, ChangeRoute] = {}
-    for resource in (QUERIES, CLIENTS, ROUNDS, TURNS):
+    for resource in (QUERIES, CHANGES):
         app.include_router(resource.router)
-        changes |= resource.changes
 
     @app.get("/healthz", include_in_schema=False)
     async def healthz() -> Response:
@@ -102,7 +98,7 @@ def make_app(
             fleet, endpoint = scope.get("path_params", {}).get("fleet", ""), scope.get("endpoint")
             traffic.count(fleet if fleet in fleets else "", getattr(endpoint, "__name__", ""), status, seconds)
 
-    app.add_middleware(ChangeDispatcher, changes=changes, answer_error=answer_error)
+    app.add_middleware(ChangeDispatcher, changes=CHANGES.changes, answer_error=answer_error)
     limiter = RateLimiter(rates or Rates())
     app.add_middleware(
         CallGuard,

@@ -17,7 +17,7 @@ from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import StoredAnswer, session_of
 from turnout.log import get_log
 from turnout.service.errors import BusyError, ReusedKeyError, StoppingError
-from turnout.service.eventlog import EventLog
+from turnout.service.events import EventLog
 
 log = get_log("turnout.service")
 #: The most calls that share a transaction, so that the first of them is not answered much later than alone.
@@ -56,8 +56,8 @@ SteppedCall = Callable[[Scheduler, StoredAnswer | None], Iterator[None]]
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    run: GroupedCall | None
-    steps: SteppedCall | None
+    run: Callable[..., Any]
+    is_stepped: bool
     key: RequestKey | None
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[str] = field(init=False)
@@ -75,12 +75,11 @@ class FleetCalls:
 
     Args:
         scheduler: The scheduler of the fleet; it is closed by `stop`.
-        most_waiting: The most calls that may wait.
     """
 
-    def __init__(self, scheduler: Scheduler, *, most_waiting: int = MAX_WAITING) -> None:
-        self.scheduler, self._most_waiting = scheduler, most_waiting
-        self.events = EventLog(scheduler, self.open_reader)
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.events = EventLog(scheduler, self.open_reader, lambda: self.version)
         self._waiting: deque[_Call] = deque()
         self._changed = threading.Condition()
         self._is_stopping = False
@@ -120,31 +119,27 @@ class FleetCalls:
         """The number of calls that wait to be executed."""
         return len(self._waiting)
 
-    async def execute(self, run: GroupedCall, key: RequestKey | None = None) -> str:
-        """Executes a call in the next group; returns its answer as JSON.
+    async def execute(
+        self, run: GroupedCall | SteppedCall, key: RequestKey | None = None, *, is_stepped: bool = False
+    ) -> str:
+        """Executes a call; returns its answer as JSON: an empty object for one that is stepped.
 
         Args:
             run: The call.
             key: If the same request was executed with this key before, it is not executed again, and its answer is
                 returned.
+            is_stepped: Whether it writes several transactions; others run in the next group.
 
         Raises:
             BusyError: If too many calls are waiting.
             ReusedKeyError: If another request has the same key.
         """
-        return await self._submit(run, None, key)
-
-    async def execute_steps(self, steps: SteppedCall, key: RequestKey | None = None) -> str:
-        """Executes a call that writes several transactions; returns an empty JSON object."""
-        return await self._submit(None, steps, key)
-
-    async def _submit(self, run: GroupedCall | None, steps: SteppedCall | None, key: RequestKey | None) -> str:
-        call = _Call(run, steps, key, asyncio.get_running_loop())
+        call = _Call(run, is_stepped, key, asyncio.get_running_loop())
         with self._changed:
             if self._is_stopping:
                 raise StoppingError("the service is shutting down: try again soon")
-            if len(self._waiting) >= self._most_waiting:
-                raise BusyError(f"{self._most_waiting:,} calls are waiting already: try again soon")
+            if len(self._waiting) >= MAX_WAITING:
+                raise BusyError(f"{MAX_WAITING:,} calls are waiting already: try again soon")
             self._waiting.append(call)
             self._changed.notify()
         return await call.future
@@ -166,7 +161,7 @@ class FleetCalls:
         """Executes the calls that wait in one transaction; returns False if the first of them needs several."""
         calls: list[_Call] = []
         with self._changed:
-            while self._waiting and self._waiting[0].run is not None and len(calls) < MAX_AT_ONCE:
+            while self._waiting and not self._waiting[0].is_stepped and len(calls) < MAX_AT_ONCE:
                 calls.append(self._waiting.popleft())
             if not calls:
                 return not self._waiting
@@ -203,7 +198,6 @@ class FleetCalls:
 
         If its answer cannot be stored, an exception undoes the whole group.
         """
-        assert call.run is not None
         previous = self._stored(call)
         if previous is not None:
             return previous
@@ -230,12 +224,11 @@ class FleetCalls:
         return stored.answer
 
     def _run_steps(self, call: _Call) -> None:
-        assert call.steps is not None
         try:
             result = self._stored(call)
             if result is None:
                 result = _as_json({})
-                for _ in call.steps(self.scheduler, _to_store(call, result)):
+                for _ in call.run(self.scheduler, _to_store(call, result)):
                     self._run_group()
             call.result = result
             self.version += 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.requests import Request
 
-from turnout.errors import OfferError, ReportError, SettingError, StoreError, TurnoutError
+from turnout.errors import OfferError, ReportError, StoreError, TurnoutError
 from turnout.live._internals import StaleError
 from turnout.web.guard import READING
 
@@ -50,8 +50,6 @@ STATUSES: tuple[tuple[type[TurnoutError], int], ...] = (
     (ReusedKeyError, 422),
     (MissingClientError, 422),
     (OfferError, 422),
-    (ReportError, 409),
-    (SettingError, 409),
     (TurnoutError, 409),
 )
 

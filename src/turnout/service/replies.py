@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import json
+from functools import cache
+from importlib import resources
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
+
+
+@cache
+def read_examples() -> dict[str, list[Any]]:
+    """Returns the examples by the names of their schemas: rounds of a cohort of two, turns of two slots."""
+    text = resources.files("turnout.service").joinpath("examples.json").read_text(encoding="utf-8")
+    examples: dict[str, list[Any]] = json.loads(text)
+    return examples
 
 
 class Reply(BaseModel):

@@ -19,7 +19,7 @@ from turnout.service.access.callers import FleetAccess
 from turnout.service.access.rates import Rates
 from turnout.service.access.tokens import FleetTokens
 from turnout.service.app import make_app
-from turnout.service.calls import MAX_WAITING, FleetCalls
+from turnout.service.calls import FleetCalls
 from turnout.web.access import Access
 from turnout.web.connections import Limits
 from turnout.web.guard import BodyLimits
@@ -45,7 +45,6 @@ class Options:
         tokens: Whether requests need a token. Without tokens, only this machine can be served.
         certificate: The file of a TLS certificate; None for plain HTTP, behind a proxy or on this machine.
         key: The file of its private key; None if it is in the same file.
-        most_waiting: The most calls that may wait for a fleet.
         limits: The limits of connections.
         bodies: The limits of bodies.
         rates: How often a token may be used.
@@ -56,7 +55,6 @@ class Options:
     tokens: bool = True
     certificate: Path | None = None
     key: Path | None = None
-    most_waiting: int = MAX_WAITING
     limits: Limits = LIMITS
     bodies: BodyLimits = BodyLimits()  # noqa: RUF009  # it is frozen
     rates: Rates = Rates()  # noqa: RUF009  # it is frozen
@@ -110,7 +108,7 @@ def open_fleets(paths: Sequence[Path], options: Options) -> Iterator[tuple[dict[
         access = FleetAccess(tokens if options.tokens else None)
         fleets = {}
         for name, path in names.items():
-            fleets[name] = FleetCalls(Scheduler.open(path), most_waiting=options.most_waiting)
+            fleets[name] = FleetCalls(Scheduler.open(path))
             opened.callback(fleets[name].stop)
         for reader in tokens.values():
             opened.callback(reader.close)  # before the scheduler, which then moves the log into the file

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Required, TypedDict, Unpack
 from urllib.parse import parse_qs
 
-from starlette.datastructures import Headers
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -21,7 +21,6 @@ from turnout.log import get_log
 from turnout.web.access import READERS, ROLES, Access, Caller
 from turnout.web.connections import LIMITS, Limits
 from turnout.web.errors import error_response
-from turnout.web.headers import add_security_headers, refuse_large_headers
 from turnout.web.hosts import names_loopback
 
 log = get_log("turnout.web")
@@ -33,6 +32,20 @@ READ_ONLY = "this page is read-only: use GET or HEAD; the paths of the service b
 #: The key of a scope with the path under which a page is served, such as /fleets/phones; "" by default.
 PREFIX = "turnout.prefix"
 _CALLER = "turnout.caller"
+#: Plotly needs inline styles; inline scripts are forbidden.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
+    "connect-src 'self'; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+#: The security headers of every response.
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
 
 
 def caller_of(scope: Scope) -> Caller | None:
@@ -84,11 +97,11 @@ class Guard(ABC):
         async def with_headers(message: Message) -> None:
             nonlocal status
             status = status or message["status"]
-            add_security_headers(message)
+            _add_security_headers(message)
             await send(message)
 
         try:
-            refusal = refuse_large_headers(scope, self._limits) or self._refuse_host(scope)
+            refusal = _refuse_large_headers(scope, self._limits) or self._refuse_host(scope)
             if refusal is None:
                 refusal, receive = self._admit(scope, receive)
             await (self._app if refusal is None else refusal)(scope, receive, with_headers)
@@ -266,3 +279,23 @@ def _limited(receive: Receive, largest: int) -> Receive:
         return message
 
     return limited
+
+
+def _add_security_headers(message: Message) -> None:
+    """Adds the security headers to the start of a response; other messages are left as they are."""
+    if message["type"] == "http.response.start":
+        headers = MutableHeaders(scope=message)
+        for name, value in HEADERS.items():
+            headers[name] = value
+        headers.setdefault("cache-control", "no-store")
+
+
+def _refuse_large_headers(scope: Scope, limits: Limits) -> Response | None:
+    """Returns the response to a request whose address and headers exceed the limits; None if they do not."""
+    raw = Headers(scope=scope).raw
+    size = sum(len(name) + len(value) for name, value in raw)
+    size += len(scope.get("raw_path") or b"") + len(scope["query_string"])
+    if size <= limits.header_bytes and len(raw) <= limits.headers:
+        return None
+    message = f"a request must have at most {limits.headers} headers and {limits.header_bytes:,} bytes: remove cookies"
+    return error_response(message, 431, {"connection": "close"})

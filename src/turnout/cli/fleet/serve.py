@@ -28,9 +28,6 @@ def serve(
         Path | None, typer.Option(help="File of the TLS certificate (PEM). By default plain HTTP, for a proxy.")
     ] = None,
     key: Annotated[Path | None, typer.Option(help="File of its private key (PEM).")] = None,
-    most_waiting: Annotated[
-        int, typer.Option(min=1, help="Calls of a fleet that may wait; further ones are refused for a second (429).")
-    ] = 1000,
     device_rate: Annotated[
         float, typer.Option(help="Calls per second that the token of a device may send; 0: any number.")
     ] = 10.0,
@@ -52,7 +49,7 @@ def serve(
     from turnout.web.hosts import is_loopback
 
     rates = Rates(device_rate or None, rate or None)
-    options = Options(host, port, tokens, certificate, key, most_waiting, rates=rates)
+    options = Options(host, port, tokens, certificate, key, rates=rates)
     names = fleet_names(fleets)
 
     def announce(address: str) -> None:

@@ -9,9 +9,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from turnout.service import replies
-from turnout.service.answers import certificate_to_dict, explanation_to_dict
-from turnout.service.events import EVENT_KINDS, stream
-from turnout.service.examples import read_examples
+from turnout.service.answers import certificate_to_dict, explanation_to_dict, round_to_dict, turn_to_dict
+from turnout.service.events import EVENT_KINDS
 from turnout.service.routes.routing import FLEET, STREAM, Fleet, Resource, caller_of
 from turnout.web.access import READERS, ROLES
 
@@ -28,7 +27,7 @@ EVENT_SCHEMA = {
         "event": {"type": "string", "enum": [*EVENT_KINDS, "state", "stale", "unreadable"]},
         "data": {"type": "string"},
     },
-    "examples": read_examples()["Event"],
+    "examples": replies.read_examples()["Event"],
 }
 ClientQuery = Annotated[
     str, Query(min_length=1, max_length=1024, description="The id of the client.", examples=["phone-1"])
@@ -48,6 +47,23 @@ async def list_fleets(request: Request) -> Response:
 def status(fleet: str, calls: Fleet) -> Response:
     """Shows the state of the fleet, and whether its promise is kept."""
     return JSONResponse({"fleet": fleet, **calls.scheduler.status().to_dict(MAX_NAMED)})
+
+
+@QUERIES.query(f"{FLEET}/round", READERS, replies.RoundState)
+def round_state(calls: Fleet) -> Response:
+    """Shows the open round, and whether it can be closed."""
+    scheduler = calls.scheduler
+    opened = scheduler.open_round
+    if opened is None:
+        return JSONResponse({"open": None, "ready": False})
+    cohort = [turn.id for turn in scheduler.history(round=opened.round)]
+    return JSONResponse({"open": round_to_dict(opened, cohort), "ready": scheduler.ready})
+
+
+@QUERIES.query(f"{FLEET}/turns", READERS, replies.Turns)
+def running(calls: Fleet) -> Response:
+    """Lists the turns whose results are not known yet."""
+    return JSONResponse({"turns": [turn_to_dict(turn) for turn in calls.scheduler.running()]})
 
 
 @QUERIES.query(f"{FLEET}/certificate", READERS, replies.CertificatePage)
@@ -109,4 +125,4 @@ async def events(
     """
     begin = await run_in_threadpool(calls.events.begin, last if last is not None else after)
     is_ending = request.app.state.ending.is_set
-    return StreamingResponse(stream(calls, begin, follow=follow, is_ending=is_ending), media_type=STREAM)
+    return StreamingResponse(calls.events.stream(begin, follow=follow, is_ending=is_ending), media_type=STREAM)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from turnout.live import Scheduler
 from turnout.live._internals import StoredAnswer
 from turnout.service import models, replies
-from turnout.service.calls import Answer, FleetCalls, RequestKey
+from turnout.service.calls import FleetCalls, RequestKey
 from turnout.service.errors import DeniedError, UnknownFleetError
 from turnout.web.access import Caller, Role
 from turnout.web.errors import ErrorAnswers
@@ -67,10 +67,6 @@ Key = Annotated[
     ),
 ]
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
-#: A change that is executed with others in one transaction.
-Change = Callable[[Scheduler, Any, Caller], Answer]
-#: A change that writes transactions of its own, and stores its answer with the first.
-SteppedChange = Callable[[Scheduler, Any, StoredAnswer | None], Iterator[None]]
 
 
 def caller_of(request: Request) -> Caller:
@@ -160,7 +156,8 @@ class Resource:
     """The routes of one kind of things.
 
     `change` and `query` are decorators. A change is a function of the scheduler, the body and the caller; its body has
-    the model that the function names. A query is an endpoint of FastAPI; with the model None it answers with a stream.
+    the model that the function names. One that is stepped is given its answer in place of the caller, to store it with
+    its first transaction. A query is an endpoint of FastAPI; with the model None it answers with a stream.
     """
 
     def __init__(self) -> None:
@@ -173,22 +170,23 @@ class Resource:
         """Adds a route that reads; `success` describes an answer that has no model."""
         return partial(self._add, "GET", path, roles, model, success)
 
-    def change(self, path: str, roles: Sequence[Role], model: type[replies.Reply]) -> Callable[[Change], Change]:
-        """Adds a route that changes something in the transaction of a group."""
-        return partial(self._add_change, path, roles, model, _execute_grouped)
+    def change(
+        self, path: str, roles: Sequence[Role], model: type[replies.Reply], *, is_stepped: bool = False
+    ) -> Callable[[Any], Any]:
+        """Adds a route that changes something, in the transaction of a group or, if it is stepped, in several."""
+        return partial(self._add_change, path, roles, model, is_stepped)
 
-    def stepped_change(
-        self, path: str, roles: Sequence[Role], model: type[replies.Reply]
-    ) -> Callable[[SteppedChange], SteppedChange]:
-        """Adds a route that writes several transactions."""
-        return partial(self._add_change, path, roles, model, _execute_steps)
-
-    def _add_change(self, path: str, roles: Sequence[Role], model: type[replies.Reply], execute: Any, call: Any) -> Any:
+    def _add_change(
+        self, path: str, roles: Sequence[Role], model: type[replies.Reply], is_stepped: bool, call: Any
+    ) -> Any:
         """Adds the endpoint of a change, which the OpenAPI document describes by the function that it calls."""
 
         async def endpoint(request: Request, fleet: str, body: Any, key: str | None = None) -> Response:
+            def run(scheduler: Scheduler, *answer: StoredAnswer | None) -> Any:
+                return call(scheduler, body, *(answer if is_stepped else [caller_of(request)]))
+
             calls = await _fleet_of(request, fleet)
-            text = await execute(calls, call, body, caller_of(request), await _request_key(request, key))
+            text = await calls.execute(run, await _request_key(request, key), is_stepped=is_stepped)
             return Response(text, media_type=JSON)
 
         endpoint.__name__, endpoint.__doc__ = call.__name__, call.__doc__
@@ -227,18 +225,6 @@ class Resource:
             openapi_extra={ROLES_FIELD: list(roles), "security": [{"token": []}]},
         )
         return endpoint
-
-
-async def _execute_grouped(
-    calls: FleetCalls, call: Change, body: models.Body, caller: Caller, key: RequestKey | None
-) -> str:
-    return await calls.execute(lambda scheduler: call(scheduler, body, caller), key)
-
-
-async def _execute_steps(
-    calls: FleetCalls, call: SteppedChange, body: models.Body, _: Caller, key: RequestKey | None
-) -> str:
-    return await calls.execute_steps(lambda scheduler, answer: call(scheduler, body, answer), key)
 
 
 async def _execute(endpoint: Any, model: type[models.Body], request: Request) -> Response:
