@@ -51,7 +51,6 @@ def test_the_metrics_of_the_dashboard_are_listed(tmp_path: Path) -> None:
     for path in (rounds.path, slots.path):
         watch = Watch(path)
         with watch.locked_source() as source:
-            assert source is not None
             source.catch_up(FOREVER)
             found |= types(metrics_text(metrics(watch)))
         watch.stop()

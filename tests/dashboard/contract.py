@@ -22,6 +22,13 @@ class Many(NamedTuple):
     most: int
 
 
+class Columns(NamedTuple):
+    """An object with lists of values of these shapes, all of the same length and with at most `most` entries."""
+
+    shapes: dict[str, Any]
+    most: int
+
+
 class Named(NamedTuple):
     """An object with arbitrary keys."""
 
@@ -57,6 +64,11 @@ def counts(*names: str) -> dict[str, Any]:
     return dict.fromkeys(names, COUNT)
 
 
+def lines(*names: str) -> Columns:
+    """Returns the shape of lines in a chart."""
+    return Columns(numbers(*names), POINTS)
+
+
 BINS = {"edges": Many(NUMBER, 41), "counts": Many(COUNT, 40)}
 FLAGS = Many(OneOf(("context", "changed", "backing_off", "retired", "rarely_available", "too_few_rounds")), 6)
 OUTCOME = OneOf(("arrived", "late", "failed", "redundant", "cut_off"))
@@ -73,14 +85,7 @@ ABOUT = {
     "slots": Maybe(COUNT),
     "noun": OneOf(("round", "decision")),
     "promise": Maybe(
-        {
-            "least": NUMBER,
-            "most": NUMBER,
-            "of": SHARE_OF,
-            "tolerance": NUMBER,
-            "counts": OneOf(("selected", "completed")),
-            "cap": NUMBER,
-        }
+        {**numbers("least", "most", "tolerance", "cap"), "of": SHARE_OF, "counts": OneOf(("selected", "completed"))}
     ),
     "certificate": {"status": Maybe(STATUS), "text": str},
     "share_of": SHARE_OF,
@@ -88,15 +93,7 @@ ABOUT = {
     "reading": READING,
     "version": COUNT,
 }
-STANDING = {
-    "id": str,
-    "status": STATUS,
-    "behind": NUMBER,
-    "owed": NUMBER,
-    "turns": COUNT,
-    "promised": NUMBER,
-    "share": NUMBER,
-}
+STANDING = {"id": str, "status": STATUS, "turns": COUNT, **numbers("behind", "owed", "promised", "share")}
 FIGURE = {"mean": NUMBER, "half": NUMBER}
 CLIENT = {
     "id": str,
@@ -147,7 +144,7 @@ MAP = {
 }
 RUN = {
     **counts("id", "rounds", "clients"),
-    **dict.fromkeys(("name", "policy", "world", "started"), str),
+    **dict.fromkeys(("name", "policy", "world"), str),
     **dict.fromkeys(("seed", "planned"), Maybe(COUNT)),
     "finished": bool,
 }
@@ -165,37 +162,26 @@ SHAPES: dict[str, Any] = {
     "overview": {
         "about": ABOUT,
         "round": COUNT,
-        "open": Maybe(
-            {
-                "round": COUNT,
-                "elapsed": NUMBER,
-                "deadline": NUMBER,
-                **counts("target_size", "out", "back", "failed"),
-            }
-        ),
-        "mean_round": NUMBER,
-        "recent_round": NUMBER,
+        "open": Maybe({**counts("round", "target_size", "out", "back", "failed"), **numbers("elapsed", "deadline")}),
         "recent_of": COUNT,
-        **numbers("p95_round", "total_time", "available_count", "cohort"),
+        **numbers("mean_round", "recent_round", "p95_round", "total_time", "available_count", "cohort"),
         "random": Maybe({"mean_round": NUMBER, "saved": NUMBER, "how": str}),
         "least_share": NUMBER,
         "least": Maybe({"id": str}),
         "jain": NUMBER,
         "worst": Maybe(STANDING),
-        "rounds": {"x": LINE, "mean": LINE, "low": LINE, "high": LINE},
+        "rounds": lines("x", "mean", "low", "high"),
         "shortfall": Maybe({"x": LINE, "largest": LINE, "ever": NUMBER, "tolerance": NUMBER}),
         "outcomes": Named(COUNT),
         "warnings": Many({"level": OneOf(("error", "warning", "note")), "text": str, "id": Maybe(str)}, 20),
         "behind": Many(STANDING, 8),
         "slots": Maybe(
             {
-                "of": COUNT,
-                "updates": COUNT,
+                **counts("of", "updates", "recent_of"),
                 **numbers("rate", "recent_rate", "elapsed", "staleness", "largest_staleness"),
-                "recent_of": COUNT,
                 "stale_in": OneOf(("updates", "versions")),
                 "random": Maybe({"rate": NUMBER, "times": NUMBER, "how": str}),
-                "curve": {"x": LINE, "rate": LINE},
+                "curve": lines("x", "rate"),
             }
         ),
         "running": Many(
@@ -215,17 +201,9 @@ SHAPES: dict[str, Any] = {
         **numbers("least_share", "jain", "gini"),
         "shares": BINS,
         "taken_vs_promised": Maybe(
-            {
-                "ids": Many(str, DOTS),
-                "turns": Many(NUMBER, DOTS),
-                "promised": Many(NUMBER, DOTS),
-                "behind": Many(NUMBER, DOTS),
-                "status": Many(STATUS, DOTS),
-                "owed": Many(NUMBER, DOTS),
-                "tolerance": NUMBER,
-            }
+            Columns({"ids": str, "status": STATUS, **numbers("turns", "promised", "behind", "owed")}, DOTS)
         ),
-        "lorenz": {"x": LINE, "y": LINE},
+        "lorenz": lines("x", "y"),
         "worst_over_time": {"x": LINE, "least_share": LINE, "promised": NUMBER},
     },
     "clients": {
@@ -239,7 +217,7 @@ SHAPES: dict[str, Any] = {
         **MAP,
         "owed": Maybe(Many(Many(NUMBER, COLUMNS + 1), SHOWN_ROWS)),
         "empty_reason": Maybe(str),
-        "curve": Maybe({"x": LINE, "worst": LINE, "mean": LINE, "p95": LINE}),
+        "curve": Maybe(lines("x", "worst", "mean", "p95")),
         "now": Maybe(BINS),
         "cap": NUMBER,
         "owed_note": Maybe(str),
@@ -254,18 +232,10 @@ SHAPES: dict[str, Any] = {
         "about": ABOUT,
         "empty_reason": Maybe(str),
         "known": COUNT,
-        "points": {
-            "id": Many(str, 1500),
-            "round": Many(COUNT, 1500),
-            "predicted": Many(NUMBER, 1500),
-            "actual": Many(NUMBER, 1500),
-        },
-        "band": Maybe({"predicted": LINE, "low": LINE, "high": LINE}),
-        "exploration": NUMBER,
-        "inside": NUMBER,
-        "error": {"x": LINE, "mean_abs": LINE},
-        "mean_abs": NUMBER,
-        "bias": NUMBER,
+        "points": Columns({"id": str, "round": COUNT, **numbers("predicted", "actual")}, 1500),
+        "band": Maybe(lines("predicted", "low", "high")),
+        "error": lines("x", "mean_abs"),
+        **numbers("exploration", "inside", "mean_abs", "bias"),
         "residuals": BINS,
         "flags": Many({"id": str, "kind": OneOf(("context", "changed")), "text": str}, 200),
     },
@@ -273,15 +243,11 @@ SHAPES: dict[str, Any] = {
         **PAGES,
         "rows": Many(
             {
-                "round": COUNT,
-                "seconds": NUMBER,
-                **counts("cohort", "back", "late", "failed"),
+                **counts("round", "cohort", "back", "late", "failed"),
                 "bottleneck": Maybe(str),
                 "bottleneck_failed": bool,
-                "threshold": NUMBER,
-                "objective": NUMBER,
+                **numbers("seconds", "threshold", "objective", "available_count"),
                 "unit": OneOf(("turns", "seconds")),
-                "available_count": NUMBER,
                 "turn": Maybe(TURN),
             },
             PAGE,
@@ -300,15 +266,8 @@ SHAPES: dict[str, Any] = {
             "available": Maybe(Many(NUMBER, COLUMNS + 1)),
             "chosen": Many(COUNT, COLUMNS + 1),
         },
-        "times": {
-            "round": Many(COUNT, 500),
-            "seconds": Many(NUMBER, 500),
-            "predicted": Many(NUMBER, 500),
-            "low": Many(NUMBER, 500),
-            "high": Many(NUMBER, 500),
-            "outcome": Many(OUTCOME, 500),
-        },
-        "debts": Maybe({"x": LINE, "owed": LINE}),
+        "times": Columns({"round": COUNT, "outcome": OUTCOME, **numbers("seconds", "predicted", "low", "high")}, 500),
+        "debts": Maybe(lines("x", "owed")),
         "next": str,
     },
     "explain": {
@@ -334,15 +293,12 @@ SHAPES: dict[str, Any] = {
                 "name": str,
                 "runs": COUNT,
                 "is_current": bool,
-                "rounds": LINE,
-                "seconds": LINE,
-                "mean": LINE,
-                "low": Maybe(LINE),
-                "high": Maybe(LINE),
+                **dict.fromkeys(("rounds", "seconds", "mean"), LINE),
+                **dict.fromkeys(("low", "high"), Maybe(LINE)),
             },
             24,
         ),
-        "losses": Maybe({"x": LINE, "mean": LINE}),
+        "losses": Maybe(lines("x", "mean")),
     },
     "compare": {
         "about": ABOUT,
@@ -355,17 +311,14 @@ SHAPES: dict[str, Any] = {
                 "policy": str,
                 "runs": Many(COUNT, 400),
                 "rounds": COUNT,
+                "curve": lines("x", "seconds"),
                 "true_times": bool,
                 **dict.fromkeys(("mean_round", "p95_round", "total_time", "jain"), FIGURE),
-                "least_share": Maybe(FIGURE),
-                "shortfall": Maybe(FIGURE),
-                "accuracy": Maybe(FIGURE),
+                **dict.fromkeys(("least_share", "shortfall", "accuracy"), Maybe(FIGURE)),
                 **dict.fromkeys(("rate", "mean_turn", "staleness"), Maybe(FIGURE)),
             },
             24,
         ),
-        "curves": Many({"name": str, "x": LINE, "seconds": LINE}, 24),
-        "front": Many({"name": str, "mean_round": NUMBER, "least_share": NUMBER}, 24),
     },
     "runs": {
         "about": ABOUT,
@@ -386,49 +339,20 @@ SHAPES: dict[str, Any] = {
             "writer": Maybe(str),
             "changed": Maybe(str),
         },
-        "reading": {"rounds": COUNT, "seconds": NUMBER, "last_ms": NUMBER},
         "gaps": Maybe({"round_median": NUMBER, "between_median": NUMBER}),
-        "requests": Many({"route": str, "count": COUNT, "median_ms": NUMBER, "p95_ms": NUMBER}, 30),
         "versions": Named(str),
         "uptime": NUMBER,
         "memory_bytes": NUMBER,
     },
 }
-#: Lists of a response that must have the same length.
+#: Other lists of a response that must have the same length.
 SAME_LENGTH: dict[str, list[tuple[str, ...]]] = {
-    "overview": [
-        ("rounds.x", "rounds.mean", "rounds.low", "rounds.high"),
-        ("shortfall.x", "shortfall.largest"),
-        ("slots.curve.x", "slots.curve.rate"),
-    ],
-    "fairness": [
-        tuple(f"taken_vs_promised.{name}" for name in ("ids", "turns", "promised", "behind", "status", "owed")),
-        ("lorenz.x", "lorenz.y"),
-        ("worst_over_time.x", "worst_over_time.least_share"),
-    ],
-    "queues": [("ids", "owed"), ("x", "owed.0"), ("curve.x", "curve.worst", "curve.mean", "curve.p95")],
+    "overview": [("shortfall.x", "shortfall.largest")],
+    "fairness": [("worst_over_time.x", "worst_over_time.least_share")],
+    "queues": [("ids", "owed"), ("x", "owed.0")],
     "turns": [("ids", "counts", "available"), ("x", "counts.0", "available.0")],
-    "speed": [
-        ("points.id", "points.round", "points.predicted", "points.actual"),
-        ("band.predicted", "band.low", "band.high"),
-        ("error.x", "error.mean_abs"),
-    ],
-    "client": [
-        ("strip.x", "strip.available", "strip.chosen"),
-        ("times.round", "times.seconds", "times.predicted", "times.low", "times.high", "times.outcome"),
-        ("debts.x", "debts.owed"),
-    ],
-    "training": [
-        (
-            "groups.0.rounds",
-            "groups.0.seconds",
-            "groups.0.mean",
-            "groups.0.low",
-            "groups.0.high",
-        ),
-        ("losses.x", "losses.mean"),
-    ],
-    "compare": [("curves.0.x", "curves.0.seconds"), ("groups", "front", "curves")],
+    "client": [("strip.x", "strip.available", "strip.chosen")],
+    "training": [tuple(f"groups.0.{name}" for name in ("rounds", "seconds", "mean", "low", "high"))],
 }
 
 
@@ -460,6 +384,9 @@ def check(value: Any, shape: Any, where: str) -> None:
             assert len(value) <= most, (where, len(value))
             for index, item in enumerate(value):
                 check(item, inner, f"{where}.{index}")
+        case Columns(shapes, most):
+            check(value, {name: Many(inner, most) for name, inner in shapes.items()}, where)
+            assert len({len(value[name]) for name in shapes}) == 1, where
         case Named(inner):
             assert isinstance(value, dict), (where, value)
             for name, item in value.items():

@@ -6,7 +6,7 @@ import argparse
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.browser import Browser, Page
-from benchmarks.dashboard import PAGES, turn_to
+from benchmarks.dashboard import turn_to
 from benchmarks.harness import served
 from turnout.lab import RunPlan, RunStore, sweep
 from turnout.live import ClientStatus, Scheduler
@@ -43,7 +43,6 @@ def take_all(
     folder: Path,
     *,
     only: Collection[str] = (),
-    every: Path | None = None,
     rounds: int = 200,
     seeds: int = 3,
     fleet_rounds: int = 160,
@@ -54,7 +53,6 @@ def take_all(
     Args:
         folder: Where the pictures are written.
         only: The names of the pictures to take; by default all.
-        every: Where pictures of every page are written in both themes and on a phone, if they are target_size.
         rounds: The number of rounds of each training run.
         seeds: The number of training runs of each policy.
         fleet_rounds: The number of rounds of the fleet before the first picture.
@@ -78,26 +76,13 @@ def take_all(
                 stack.enter_context(playing(fleet, fleet_rounds))
                 urls["fleet"] = stack.enter_context(served("dashboard", fleet))
             for screen, pictures in screens:
-                shown = urls if every is not None else {kind for kind, _, _ in pictures.values()}
+                shown = {kind for kind, _, _ in pictures.values()}
                 opened = {kind: open_dashboard(browser.page(**screen), urls[kind]) for kind in shown}
                 for name, (kind, page, settings) in pictures.items():
                     taken.append(_take(opened[kind], folder / f"{name}.png", page, settings))
-                if every is not None:
-                    theme = "phone" if screen is NARROW else "dark" if screen is not WIDE else "wide"
-                    _take_every(opened, every, theme)
                 for page_of_kind in opened.values():
                     page_of_kind.close()
     return taken
-
-
-def _take_every(opened: Mapping[str, Page], folder: Path, theme: str) -> None:
-    """Takes a picture of every page of the fleet and of the store."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for kind, page in opened.items():
-        client = "phone-31" if kind == "fleet" else "3"
-        for name in PAGES if kind == "fleet" else ("runs", *PAGES):
-            settings = {"id": client} if name == "client" else {}
-            _take(page, folder / f"{kind}-{name}-{theme}.png", name, settings)
 
 
 def open_dashboard(page: Page, url: str) -> Page:
@@ -192,7 +177,5 @@ def _take(page: Page, path: Path, name: str, settings: dict[str, str]) -> Path:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--every", type=Path, help="also take pictures of every page in both themes and on a phone")
-    target_size = parser.parse_args()
-    for picture in take_all(target_size.folder, every=target_size.every):
+    for picture in take_all(parser.parse_args().folder):
         sys.stdout.write(f"{picture} ({picture.stat().st_size / 1e3:.0f} kB)\n")

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import atexit
 import json
+import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
-from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import pytest
 import uvicorn
 
-from benchmarks.browser import Page
+from benchmarks.browser import PROGRAMS, Page
 from dashboard.readings import write_random_run
 from live.fleets import named
+from requesting import Reply, running, send_request
 from turnout.dashboard import app as app_module
 from turnout.dashboard import watch as watch_module
 from turnout.dashboard.serving import make_server
@@ -30,18 +32,13 @@ from turnout.lab import RoundColumns, RunPlan, RunStore, play_into
 from turnout.live import ClientStatus, Scheduler
 from turnout.web.access import SharedToken
 from turnout.web.connections import LIMITS, Limits
-from waiting import MAX_WAIT, wait_until
+from waiting import wait_until
 
+needs_browser = pytest.mark.skipif(
+    not any(map(shutil.which, PROGRAMS)), reason="no Chromium is installed: apt install chromium"
+)
 #: Poll interval in seconds, shorter than in production so that tests need not wait.
 POLL_SECONDS = 0.05
-
-
-class Answer(NamedTuple):
-    """An HTTP response; header names are in lower case."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
 
 
 @dataclass
@@ -61,18 +58,11 @@ class Served:
         """The file that the dashboard shows."""
         return self.watch.path
 
-    def ask(self, method: str, path: str, headers: Mapping[str, str] | None = None) -> Answer:
+    def ask(self, method: str, path: str, headers: Mapping[str, str] | None = None) -> Reply:
         """Sends a request without cookies and without following redirects."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=MAX_WAIT)
-        try:
-            connection.request(method, path, headers=dict(headers or {}))
-            answer = connection.getresponse()
-            lowered = {name.lower(): value for name, value in answer.getheaders()}
-            return Answer(answer.status, lowered, answer.read())
-        finally:
-            connection.close()
+        return send_request(self.port, method, path, headers=headers)
 
-    def get(self, path: str, headers: Mapping[str, str] | None = None) -> Answer:
+    def get(self, path: str, headers: Mapping[str, str] | None = None) -> Reply:
         """Sends a GET request."""
         return self.ask("GET", path, headers)
 
@@ -149,19 +139,23 @@ def served(
         try:
             watch.start()
             server = make_server(watch, SharedToken(token), limits)
-            thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, name="served")
-            thread.start()
-            try:
-                dashboard = Served(watch, listener.getsockname()[1], server)
-                wait_until(lambda: server.started, "the server has started")
-                yield dashboard
-            finally:
-                watch.stop()  # before the server, so that open streams end
-                server.should_exit = True
-                thread.join(MAX_WAIT)
-                assert not thread.is_alive()
+            with running(server, listener):
+                try:
+                    yield Served(watch, listener.getsockname()[1], server)
+                finally:
+                    watch.stop()  # before the server, so that open streams end
         finally:
             watch.stop()
+
+
+@contextmanager
+def watching(path: Path) -> Iterator[Watch]:
+    """Watches a file, without a thread: only the test polls."""
+    watch = Watch(path)
+    try:
+        yield watch
+    finally:
+        watch.stop()
 
 
 @contextmanager

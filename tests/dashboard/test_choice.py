@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from starlette.responses import JSONResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from requesting import Reply, running, send_request
 from turnout.dashboard.choice import FleetPages
 from turnout.web.access import Access, Caller, SharedToken
+from turnout.web.connections import LIMITS
 from turnout.web.guard import PageGuard
+from turnout.web.serving import Server
 
 
 class Tokens:
@@ -37,75 +41,50 @@ def page(name: str, *, locked: bool) -> ASGIApp:
     return PageGuard(answer, access=access(locked=locked), fleet=name)
 
 
-def pages(*, locked: bool) -> FleetPages:
+@contextmanager
+def serving(*, locked: bool) -> Iterator[Callable[..., Reply]]:
+    """Serves the dashboards of two fleets; yields what requests a path."""
     fleets = {name: page(name, locked=locked) for name in ("phones", "cars")}
-    return FleetPages(fleets, access(locked=locked))
-
-
-def get(app: ASGIApp, path: str, *, query: str = "", **headers: str) -> tuple[int, dict[str, str], str]:
-    """Returns the status, the headers and the body of an answer."""
-    sent: list[Message] = []
-
-    async def receive() -> Message:
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    names = {"host": "localhost:8080", **headers}
-    scope: dict[str, Any] = {
-        "type": "http",
-        "method": "GET",
-        "path": path,
-        "raw_path": path.encode(),
-        "query_string": query.encode(),
-        "headers": [(name.encode(), value.encode()) for name, value in names.items()],
-        "server": ("localhost", 8080),
-    }
-
-    async def answer() -> None:
-        await app(scope, receive, send)
-
-    asyncio.run(answer())
-    start, *parts = sent
-    found = {name.decode(): value.decode() for name, value in start["headers"]}
-    return start["status"], found, b"".join(part.get("body", b"") for part in parts).decode()
+    server = Server(FleetPages(fleets, access(locked=locked)), LIMITS, [], shutdown_seconds=1)
+    with socket.create_server(("127.0.0.1", 0)) as listener, running(server, listener):
+        port = listener.getsockname()[1]
+        yield lambda path, **headers: send_request(port, "GET", path, headers=headers)
 
 
 def test_the_list_links_the_dashboard_of_every_fleet() -> None:
-    app = pages(locked=False)
-    status, headers, body = get(app, "/")
-    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
-    assert '<a href="/fleets/phones/">phones</a>' in body
-    assert '<a href="/fleets/cars/">cars</a>' in body
-    assert get(app, "/fleets/cars/")[2] == '{"fleet":"cars","path":"/"}'
-    assert get(app, "/fleets/phones/api/store")[2] == '{"fleet":"phones","path":"/api/store"}'
-    status, headers, _ = get(app, "/fleets/cars")
-    assert (status, headers["location"]) == (307, "/fleets/cars/")
-    for path in ("/fleets/trains/", "/api/store"):
-        status, _, body = get(app, path)
-        assert (status, "there is no such page" in body) == (404, True)
-    assert get(app, "/", host="elsewhere.example")[0] == 421
+    with serving(locked=False) as get:
+        listed = get("/")
+        assert (listed.status, listed.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        for name in ("phones", "cars"):
+            assert f'<a href="/fleets/{name}/">{name}</a>'.encode() in listed.body
+        assert get("/fleets/cars/").data == {"fleet": "cars", "path": "/"}
+        assert get("/fleets/phones/api/store").data == {"fleet": "phones", "path": "/api/store"}
+        moved = get("/fleets/cars")
+        assert (moved.status, moved.headers["location"]) == (307, "/fleets/cars/")
+        for path in ("/fleets/trains/", "/api/store"):
+            reply = get(path)
+            assert (reply.status, "there is no such page" in reply.error) == (404, True)
+        assert get("/", host="elsewhere.example").status == 421
 
 
 def test_a_token_shows_its_fleets_only() -> None:
-    app = pages(locked=True)
-    assert get(app, "/")[0] == 401
-    assert get(app, "/", authorization="Bearer nonsense")[0] == 401
-    body = get(app, "/", authorization="Bearer token-of-all")[2]
-    assert ("phones" in body, "cars" in body) == (True, True)
-    status, headers, body = get(app, "/", authorization="Bearer token-of-cars")
-    assert (status, headers["location"], body) == (303, "/fleets/cars/", "")
-    assert get(app, "/fleets/cars/", authorization="Bearer token-of-cars")[0] == 200
-    assert get(app, "/fleets/phones/", authorization="Bearer token-of-cars")[0] == 401
+    with serving(locked=True) as get:
+        assert get("/").status == 401
+        assert get("/", authorization="Bearer nonsense").status == 401
+        body = get("/", authorization="Bearer token-of-all").body
+        assert (b"phones" in body, b"cars" in body) == (True, True)
+        own = get("/", authorization="Bearer token-of-cars")
+        assert (own.status, own.headers["location"], own.body) == (303, "/fleets/cars/", b"")
+        assert get("/fleets/cars/", authorization="Bearer token-of-cars").status == 200
+        assert get("/fleets/phones/", authorization="Bearer token-of-cars").status == 401
 
 
 @pytest.mark.parametrize("prefix", ["", "/fleets/cars"])
 def test_a_token_becomes_a_cookie_of_the_page_that_it_opened(prefix: str) -> None:
-    app = pages(locked=True)
-    status, headers, _ = get(app, f"{prefix}/", query="token=token-of-cars")
-    assert (status, headers["location"]) == (303, f"{prefix}/")
-    cookie, *attributes = headers["set-cookie"].split("; ")
-    assert f"Path={prefix}/" in attributes
-    assert get(app, "/fleets/cars/api/store", cookie=cookie)[0] == 200
-    assert get(app, "/fleets/phones/api/store", cookie=cookie)[0] == 401
+    with serving(locked=True) as get:
+        reply = get(f"{prefix}/?token=token-of-cars")
+        assert (reply.status, reply.headers["location"]) == (303, f"{prefix}/")
+        cookie, *attributes = reply.headers["set-cookie"].split("; ")
+        assert f"Path={prefix}/" in attributes
+        assert get("/fleets/cars/api/store", cookie=cookie).status == 200
+        assert get("/fleets/phones/api/store", cookie=cookie).status == 401

@@ -25,19 +25,13 @@ FOUR = {"cohort_size": 4}
 CLIENT_ROUTES = ("client", "explain")
 
 
-def large_fleet(path: Path) -> None:
+def large_fleet(path: Path, rounds: int) -> None:
+    """Writes a large fleet with so many rounds after its snapshot."""
     with patch.object(changes, "KEEP_AVAILABILITY_UP_TO", 3):
         small_fleet(path, rounds=20, is_open=False)
         with Scheduler.open(path) as scheduler:
             session_of(scheduler).snapshot()
-            play_rounds(scheduler, 5, scheduler.clients)
-
-
-def large_fleet_at_its_snapshot(path: Path) -> None:
-    with patch.object(changes, "KEEP_AVAILABILITY_UP_TO", 3):
-        small_fleet(path, rounds=20, is_open=False)
-        with Scheduler.open(path) as scheduler:
-            session_of(scheduler).snapshot()
+            play_rounds(scheduler, rounds, scheduler.clients)
 
 
 def fleet_without_a_round(path: Path) -> None:
@@ -156,13 +150,13 @@ KINDS: dict[str, Callable[[Path], object]] = {
     ),
     "fleet without clients": lambda path: Scheduler.open(path).close(),
     "fleet of one": partial(small_fleet, rounds=5, ids=["alone"], settings={"cohort_size": 1}),
+    "large fleet": partial(large_fleet, rounds=5),
+    "large fleet at its snapshot": partial(large_fleet, rounds=0),
     "runs": partial(run_store, rounds=30, seeds=1),
     "empty store": lambda path: RunStore(path).close(),
     **{
         make.__name__: make
         for make in (
-            large_fleet,
-            large_fleet_at_its_snapshot,
             fleet_without_a_round,
             fleet_in_its_first_round,
             fleet_with_failures_only,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from fractions import Fraction
-from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from dashboard.readings import (
 from dashboard.served import Stored, play_rounds, run_store, small_fleet
 from lab.analysis.records import owed_by_queues
 from live import restless_server
-from live.fleets import named, offered
+from live.fleets import named, offered, play_round
 from turnout.dashboard.sources.columns import CHANGE_THRESHOLD
 from turnout.dashboard.sources.debts import debt_history
 from turnout.dashboard.sources.fleet import FleetSource
@@ -132,18 +132,12 @@ def test_a_run_read_in_small_steps_gives_the_same_ledger(runs: tuple[RunStore, S
     while stepwise.reading is not None:
         progress.append(stepwise.reading)
         stepwise.catch_up(-1.0)
-    assert progress == [(0, 60), (25, 60), (50, 60)]
+    assert progress == [{"done": done, "of": 60} for done in (0, 25, 50)]
     np.testing.assert_array_equal(stepwise.ledger.turn_column("predicted"), whole.ledger.turn_column("predicted"))
     np.testing.assert_array_equal(stepwise.ledger.fairness_series["worst"], whole.ledger.fairness_series["worst"])
 
 
 # Debts for every guarantee
-
-RATES: dict[str, Any] = {
-    "fraction": "1/5",
-    "float": 0.15,
-    "per client": [0.1, 0.2, 0.3, 0.05, 0.0, 0.15, 0.25, 0.4, 0.125, 0.5],
-}
 
 
 def trained_policy(name: str, policy_settings: Mapping[str, Any], columns: RoundColumns) -> Any:
@@ -154,42 +148,6 @@ def trained_policy(name: str, policy_settings: Mapping[str, Any], columns: Round
     for record in columns.records():
         policy.tell(record.report)
     return policy
-
-
-def guarantees() -> Iterator[Any]:
-    """Yields every combination of the rules, each with one of the rates; the other rates are thorough."""
-    combinations = product((None, 1, 2.5), ("always", "available"), ("selected", "completed"))
-    for index, rules in enumerate(combinations):
-        for place, rate in enumerate(RATES):
-            marks = () if place == index % len(RATES) else (pytest.mark.thorough,)
-            yield pytest.param(*rules, rate, marks=marks)
-
-
-@pytest.mark.parametrize(("cap", "accrual", "counts", "rate"), list(guarantees()))
-def test_debts_by_round_for_every_guarantee(
-    folder: Path, rate: str, counts: str, accrual: Any, cap: float | None
-) -> None:
-    columns = random_columns(50, 10, seed=3)
-    rule = {"guaranteed_rate": RATES[rate], "accrual": accrual, "max_owed": cap, "counts": counts}
-    outcomes = ("arrived",) if counts == "completed" else ("arrived", "late", "failed")
-    expected = owed_by_queues(columns, RATES[rate], accrual=accrual, max_owed=cap, counted_outcomes=outcomes)
-    cases: dict[str, dict[str, Any]] = {
-        "rbcsf": {"cohort_size": 3, **rule},
-        "with-guarantee": {"policy": "random", "settings": {"cohort_size": 3}, "urgency": 1.0, **rule},
-    }
-    with RunStore(folder / "runs.turnout") as store:
-        for name, case in cases.items():
-            source = run_source(store, write_random_run(store, name, case, columns))
-            assert source.last_error is None
-            debts, reason = debt_history(source.ledger, all_rows(source.ledger))
-            assert reason is None
-            np.testing.assert_array_equal(debts, expected)
-            some = np.array([7, 0, 4])
-            np.testing.assert_array_equal(debt_history(source.ledger, some)[0], expected[:, some])
-            assert_same_certificate(
-                source.ledger.certificate(), trained_policy(name, case, columns).certificate(), since=False
-            )
-            assert source.ledger.counts == counts
 
 
 def test_debts_of_a_wrapped_policy_are_exact_or_not_shown(folder: Path) -> None:
@@ -225,47 +183,42 @@ def test_debts_by_round_are_not_shown_if_a_wrapper_decides_who_accrues_turns(fol
         assert not queues.owed[5:].any()  # they are not allowed, and earn nothing
 
 
-@given(
-    rounds=st.integers(0, 25),
-    clients=st.integers(1, 9),
-    seed=st.integers(0, 10**6),
-    cap=st.one_of(st.none(), st.fractions(0, 3, max_denominator=7)),
-    accrual=st.sampled_from(["always", "available"]),
-    contributed=st.booleans(),
-    rate=st.fractions(0, 1, max_denominator=12),
-)
-@settings(
-    deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
-def test_debts_of_any_run(
-    tmp_path: Path, rounds: int, clients: int, seed: int, cap: Any, accrual: Any, contributed: bool, rate: Fraction
-) -> None:
-    columns = random_columns(rounds, clients, seed=seed, cohort=2)
-    most = None if cap is None else float(cap)
-    policy_settings = {
-        "cohort_size": 2,
-        "guaranteed_rate": str(rate),
-        "accrual": accrual,
-        "max_owed": most,
-        "counts": "completed" if contributed else "selected",
+@st.composite
+def guarantees(draw: st.DrawFn) -> dict[str, Any]:
+    """Generates the settings of a guarantee, with one rate or one for each of ten clients."""
+    rates = st.fractions(0, 1, max_denominator=12).map(str)
+    floats = st.sampled_from([0.0, 0.05, 0.125, 0.15, 0.5])
+    return {
+        "guaranteed_rate": draw(st.one_of(rates, floats, st.lists(floats, min_size=10, max_size=10))),
+        "accrual": draw(st.sampled_from(["always", "available"])),
+        "max_owed": draw(st.one_of(st.none(), st.floats(0.25, 3))),
+        "counts": draw(st.sampled_from(["selected", "completed"])),
     }
-    path = tmp_path / f"{seed}-{rounds}-{clients}-{rate.numerator}-{rate.denominator}-{accrual}-{contributed}-{most}"
-    with RunStore(path.with_suffix(".turnout")) as store:
-        if not rounds:
-            plan = {"policy": "rbcsf", "settings": policy_settings}
-            run = store.begin("empty", plan, clients=clients, code_version="test")
+
+
+@given(st.integers(0, 30), st.integers(0, 10**6), st.sampled_from(["rbcsf", "with-guarantee"]), guarantees())
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+def test_debts_and_certificate_of_any_run(rounds: int, seed: int, name: str, rule: dict[str, Any]) -> None:
+    columns, expected = random_columns(rounds, 10, seed=seed, cohort=2), np.empty((0, 10))
+    inside = {"policy": "random", "settings": {"cohort_size": 2}, "urgency": 0.25}
+    case = {**({"cohort_size": 2} if name == "rbcsf" else inside), **rule}
+    with TemporaryDirectory() as folder, RunStore(Path(folder) / "runs.turnout") as store:
+        if rounds:
+            run = write_random_run(store, name, case, columns)
+            outcomes = ("arrived",) if rule["counts"] == "completed" else ("arrived", "late", "failed")
+            rules = {"accrual": rule["accrual"], "max_owed": rule["max_owed"], "counted_outcomes": outcomes}
+            expected = owed_by_queues(columns, rule["guaranteed_rate"], **rules)
         else:
-            run = write_random_run(store, "rbcsf", policy_settings, columns)
-        ledger = run_source(store, run).ledger
-    path.with_suffix(".turnout").unlink()
-    debts, reason = debt_history(ledger, all_rows(ledger))
-    assert reason is None
-    assert debts is not None
-    outcomes = ("arrived",) if contributed else ("arrived", "late", "failed")
-    expected = np.empty((0, clients))
-    if rounds:
-        expected = owed_by_queues(columns, rate, accrual=accrual, max_owed=most, counted_outcomes=outcomes)
-    np.testing.assert_array_equal(debts, expected)
+            run = store.begin("empty", {"policy": name, "settings": case}, clients=10, code_version="test")
+        source = run_source(store, run)
+    assert source.last_error is None
+    for rows in (all_rows(source.ledger), np.array([7, 0, 4])):
+        debts, reason = debt_history(source.ledger, rows)
+        assert reason is None
+        np.testing.assert_array_equal(debts, expected[:, rows])
+    certificate = trained_policy(name, case, columns).certificate()
+    assert_same_certificate(source.ledger.certificate(), certificate, since=False)
+    assert source.ledger.counts == rule["counts"]
 
 
 # Fleets
@@ -431,9 +384,7 @@ def test_the_ledger_and_the_scheduler_suspect_the_same_client(folder: Path, monk
             for round_ in range(1, 41):
                 factor = float(np.exp(np.random.default_rng(round_).uniform(-2.3, 2.3)))
                 liar = offered("liar", free_cpu=factor, bandwidth=3.0 * factor)
-                chosen = scheduler.choose({**offered("a", "b", "c", bandwidth=3.0), **liar})
-                scheduler.report_many(dict.fromkeys(chosen, 5.0))
-                scheduler.close_round()
+                play_round(scheduler, {**offered("a", "b", "c", bandwidth=3.0), **liar}, 5.0)
                 if round_ == 25:
                     session_of(scheduler).snapshot()
             expected = scheduler.status().suspects
@@ -451,8 +402,7 @@ def test_flags_cover_only_the_clients_read_so_far(folder: Path, monkeypatch: pyt
     with Scheduler.open(path, settings=rules, deadline=90.0, allow_infeasible=True) as scheduler:
         scheduler.register(["rare", *named(4)])
         for _ in range(30):
-            scheduler.report_many(dict.fromkeys(scheduler.choose(offered(*named(4))), 5.0))
-            scheduler.close_round()
+            play_round(scheduler, offered(*named(4)), 5.0)
         session_of(scheduler).snapshot()
     with closing(FleetSource(FleetReader(path))) as source:
         assert source.ledger.clients == 0

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.client import HTTPConnection, HTTPResponse
+from contextlib import AbstractContextManager
+from http.client import HTTPResponse
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from dashboard.readings import random_columns, write_random_run
 from dashboard.served import Served, first_chunk_only, play_rounds, run_store, served, served_fleet, small_fleet
+from prometheus_text import Sample, parse_metrics, value_of
+from requesting import read_fields, streaming
 from turnout.dashboard import app as app_module
 from turnout.dashboard import watch as watch_module
 from turnout.errors import ReportError
@@ -23,75 +23,12 @@ from turnout.live import Scheduler
 from turnout.web.prometheus import metrics_text
 from waiting import MAX_WAIT, wait_until
 
-# Prometheus: https://prometheus.io/docs/instrumenting/exposition_formats/, text format 0.0.4
-
-NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\\n]|\\\\|\\"|\\n)*)"')
-NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?([eE][+-]?\d+)?|Inf|NaN)")
-
-
-class Sample(NamedTuple):
-    name: str
-    labels: tuple[tuple[str, str], ...]
-
-
-def parse_metrics(text: str) -> tuple[dict[str, str], dict[Sample, float]]:
-    """Returns the type of each metric and the value of each sample; violations of the format are failures."""
-    assert text.endswith("\n")
-    kinds: dict[str, str] = {}
-    with_help: set[str] = set()
-    samples: dict[Sample, float] = {}
-    family = ""
-    for line in text.split("\n")[:-1]:
-        assert line, "no empty lines"
-        if line.startswith("# "):
-            _, keyword, name, text_ = line.split(" ", 3)
-            assert NAME.fullmatch(name)
-            assert text_
-            if keyword == "HELP":
-                assert name not in with_help, "one help line per metric"
-                with_help.add(name)
-                family = name
-            else:
-                assert keyword == "TYPE"
-                assert name == family, "the type follows the help line"
-                assert name not in kinds
-                assert text_ in ("counter", "gauge", "histogram", "summary", "untyped")
-                kinds[name] = text_
-            continue
-        match = re.fullmatch(r"([^\s{]+)(?:\{(.*)\})? (\S+)", line)
-        assert match, line
-        name, inside, value = match.groups()
-        assert name == family, "samples follow the type of their metric"
-        labels = []
-        while inside:
-            label = LABEL.match(inside)
-            assert label, line
-            label_value = re.sub(r"\\(.)", lambda escaped: {"n": "\n"}.get(escaped[1], escaped[1]), label[2])
-            labels.append((label[1], label_value))
-            inside = inside[label.end() :].removeprefix(",")
-        assert len({key for key, _ in labels}) == len(labels)
-        assert NUMBER.fullmatch(value), line
-        sample = Sample(name, tuple(sorted(labels)))
-        assert sample not in samples, "samples must be unique"
-        samples[sample] = float(value)
-    assert with_help == set(kinds)
-    assert all(name.endswith("_total") == (kind == "counter") for name, kind in kinds.items())
-    return kinds, samples
-
 
 def metrics_of(server: Served) -> dict[Sample, float]:
     answer = server.get("/metrics")
     assert answer.status == 200
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     return parse_metrics(answer.body.decode())[1]
-
-
-def value_of(samples: dict[Sample, float], name: str, **labels: str) -> float:
-    (value,) = (
-        value for sample, value in samples.items() if sample.name == name and set(labels.items()) <= set(sample.labels)
-    )
-    return value
 
 
 def test_metrics_show_the_age_of_the_open_round_and_its_reports(folder: Path) -> None:
@@ -139,8 +76,8 @@ def test_metrics_agree_with_the_pages(folder: Path) -> None:
         assert value_of(samples, "turnout_up") == 1
         assert value_of(samples, "turnout_store_bytes") == server.path.stat().st_size
         assert value_of(samples, "turnout_round", policy="rbcsf") == 30
+        assert kinds["turnout_outcomes_total"] == "counter"
         assert value_of(samples, "turnout_clients") == 12
-        assert value_of(samples, "turnout_rounds_total") == 30
         assert value_of(samples, "turnout_round_seconds_total") == pytest.approx(data["total_time"], rel=1e-5)
         assert value_of(samples, "turnout_least_share") == pytest.approx(data["least_share"], rel=1e-5)
         debts = [row["owed"] for row in server.json("/api/clients")["rows"] if "retired" not in row["flags"]]
@@ -151,7 +88,6 @@ def test_metrics_agree_with_the_pages(folder: Path) -> None:
             dict(sample.labels)["outcome"]: count for sample, count in samples.items() if "outcomes" in sample.name
         }
         assert outcomes == data["outcomes"]
-        assert kinds["turnout_rounds_total"] == "counter"
         last = server.json("/api/rounds")["rows"][0]
         assert value_of(samples, "turnout_last_round_seconds") == pytest.approx(last["seconds"], rel=1e-5)
 
@@ -168,7 +104,7 @@ def test_responses_about_a_partly_read_run_contain_its_progress(folder: Path) ->
         assert server.get(f"/api/round?run={other}&number=26").body.startswith(b'{"error":"there is no round 26 yet')
         samples = metrics_of(server)
         assert value_of(samples, "turnout_read_ratio", run=str(newest)) == 0.5
-        assert value_of(samples, "turnout_rounds_total", run=str(newest)) == 15
+        assert value_of(samples, "turnout_round", run=str(newest)) == 15
         read_the_rest()
         server.wait_read(newest)
         assert server.json_now(f"/api/overview?run={newest}")["about"]["reading"] is None
@@ -185,7 +121,7 @@ def test_metrics_of_an_empty_store_and_of_runs(folder: Path) -> None:
     with served(folder / "runs.turnout") as server:
         server.wait_read()
         samples = metrics_of(server)
-        assert value_of(samples, "turnout_rounds_total", run=str(stored.unfinished), policy="rbcsf") == 6
+        assert value_of(samples, "turnout_round", run=str(stored.unfinished), policy="rbcsf") == 6
 
 
 @pytest.mark.parametrize(
@@ -195,7 +131,7 @@ def test_special_characters_are_escaped_in_labels(folder: Path, policy: str) -> 
     with RunStore(folder / "runs.turnout") as store:
         write_random_run(store, policy, {}, random_columns(5, 10))
     with served(folder / "runs.turnout") as server:
-        assert value_of(metrics_of(server), "turnout_rounds_total", policy=policy, run="1") == 5
+        assert value_of(metrics_of(server), "turnout_round", policy=policy, run="1") == 5
         assert server.json("/api/overview")["about"]["policy"] == policy
 
 
@@ -209,59 +145,32 @@ def test_metric_values_are_exact(value: float, text: str) -> None:
 # The stream
 
 
-class Stream:
-    """Reads the events of /api/live."""
-
-    def __init__(self, answer: HTTPResponse) -> None:
-        self.answer = answer
-
-    def next(self) -> dict[str, Any] | None:
-        """Returns the next event; None at the end of the stream."""
-        lines: list[str] = []
-        while line := self.answer.readline().decode():
-            if line == "\n":
-                if lines:
-                    break
-                continue
-            if not line.startswith(":"):
-                lines.append(line.rstrip("\n"))
-        if not lines:
-            return None
-        assert lines[0] == "event: change"
-        assert len(lines) == 2
-        data = json.loads(lines[1].removeprefix("data: "))
-        assert set(data) == {"version", "reading", "last_error", "live"}
-        return dict(data)
+def listening(server: Served) -> AbstractContextManager[HTTPResponse]:
+    return streaming(server.port, "/api/live")
 
 
-@contextmanager
-def listening(server: Served) -> Iterator[Stream]:
-    connection = HTTPConnection("127.0.0.1", server.port, timeout=MAX_WAIT)
-    try:
-        connection.request("GET", "/api/live")
-        answer = connection.getresponse()
-        assert answer.status == 200
-        assert (answer.getheader("content-type") or "").startswith("text/event-stream")
-        assert answer.getheader("cache-control") == "no-store"
-        with answer:
-            yield Stream(answer)
-    finally:
-        connection.close()
+def next_change(stream: HTTPResponse) -> dict[str, Any]:
+    """Waits for the next state of the stream."""
+    fields = read_fields(stream)
+    assert fields is not None, "the stream has ended"
+    assert (set(fields), fields["event"]) == ({"event", "data"}, "change")
+    data: dict[str, Any] = json.loads(fields["data"])
+    assert set(data) == {"version", "reading", "last_error", "live"}
+    return data
 
 
 def test_the_stream_sends_the_state_at_once_and_after_every_change(folder: Path) -> None:
     with served_fleet(folder, 5, is_open=False) as server:
         with listening(server) as stream, listening(server) as other:
-            first = stream.next()
+            first = next_change(stream)
             assert first == {"version": server.watch.state.version, "reading": None, "last_error": None, "live": False}
-            assert other.next() == first
+            assert next_change(other) == first
             with Scheduler.open(server.path) as scheduler:
                 play_rounds(scheduler, 1, scheduler.clients)
                 for listener in (stream, other):
                     data = first
                     while server.watch.state.version > data["version"] or data is first:
-                        event = listener.next()
-                        assert event is not None
+                        event = next_change(listener)
                         assert event["version"] > data["version"]
                         data = event
                     assert data["live"]
@@ -270,27 +179,22 @@ def test_the_stream_sends_the_state_at_once_and_after_every_change(folder: Path)
 
 def test_the_stream_reports_a_missing_file(folder: Path) -> None:
     with served_fleet(folder, 2, is_open=False) as server, listening(server) as stream:
-        stream.next()
+        next_change(stream)
         server.path.rename(folder / "away")
-        data = stream.next()
-        assert data is not None
-        assert "is missing" in data["last_error"]
+        assert "is missing" in next_change(stream)["last_error"]
         (folder / "away").rename(server.path)
-        data = stream.next()
-        assert data is not None
-        assert data["last_error"] is None
+        assert next_change(stream)["last_error"] is None
 
 
 def test_the_stream_reports_that_the_file_is_no_longer_live(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with served_fleet(folder, 2, is_open=False) as server, listening(server) as stream:
-        stream.next()
+        next_change(stream)
         Scheduler.open(server.path).close()
-        while not (data := stream.next() or {})["live"]:
+        while not next_change(stream)["live"]:
             pass
         monkeypatch.setattr(watch_module, "LIVE_SECONDS", 0.0)
-        data = stream.next() or {}
-        while data["live"]:
-            data = stream.next() or {}
+        while (data := next_change(stream))["live"]:
+            pass
         assert data["version"] == server.watch.state.version
 
 
@@ -301,15 +205,15 @@ def test_an_idle_stream_sends_keep_alive_comments(folder: Path, monkeypatch: pyt
     with served(path) as server:
         server.wait_read()
         with listening(server) as stream:
-            stream.next()
-            assert stream.answer.readline().startswith(b": ")
+            next_change(stream)
+            assert stream.readline().startswith(b": ")
 
 
 def test_the_stream_ends_when_the_watch_stops(folder: Path) -> None:
     with served_fleet(folder, 2, is_open=False) as server, listening(server) as stream:
-        assert stream.next() is not None
+        next_change(stream)
         server.watch.request_stop()
-        assert stream.next() is None
+        assert read_fields(stream) is None
 
 
 def test_closed_streams_leave_no_threads_behind(folder: Path) -> None:
@@ -321,6 +225,6 @@ def test_closed_streams_leave_no_threads_behind(folder: Path) -> None:
         server.wait_read()
         for _ in range(5):
             with listening(server) as stream:
-                stream.next()
+                next_change(stream)
         assert server.json("/api/overview")["round"] == 2
     server.until(lambda: threading.active_count() <= before)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,19 +12,27 @@ from typing import Any
 
 import pytest
 
-from benchmarks.browser import PROGRAMS, Browser, Page
+from benchmarks.browser import Browser, Page
 from benchmarks.dashboard import DRAWN, PAGES, SETTLED, turn_to
 from benchmarks.live import play_rounds
 from dashboard.pictures import DARK, PHONE, PICTURES, make_runs, take_all
-from dashboard.served import first_chunk_only, offer_of, reserve, run_store, served, served_fleet, small_fleet, used
+from dashboard.served import (
+    first_chunk_only,
+    needs_browser,
+    offer_of,
+    reserve,
+    run_store,
+    served,
+    served_fleet,
+    small_fleet,
+    used,
+)
 from live.fleets import named
 from live.turns.slots.played import open_slots, play_turns
 from turnout.lab import RunPlan, RunStore, play_into
 from turnout.live import FleetReader, Scheduler
 
-pytestmark = pytest.mark.skipif(
-    not any(map(shutil.which, PROGRAMS)), reason="no Chromium is installed: apt install chromium"
-)
+pytestmark = needs_browser
 ROOT = Path(__file__).parents[2]
 HOSTILE = [
     "<img src=x onerror=\"window.hacked='img'\">",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from fractions import Fraction
@@ -14,12 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.browser import PROGRAMS, Page
+from benchmarks.browser import Page
 from benchmarks.dashboard import PAGES, SETTLED, turn_to
 from dashboard.readings import fleet_ledger, run_source
-from dashboard.served import TWELVE, Served, promise_fleet, served, used
-from dashboard.test_machines import metrics_of, value_of
-from live.fleets import named
+from dashboard.served import TWELVE, Served, needs_browser, promise_fleet, served, used
+from dashboard.test_machines import metrics_of
+from live.fleets import named, play_round
+from prometheus_text import value_of
 from turnout.kernel.certificate import STATUSES
 from turnout.lab import RunPlan, RunStore, play_into
 from turnout.live import FleetReader, Scheduler
@@ -136,7 +136,6 @@ def test_the_metrics_of_a_broken_promise(broken: Path, broken_server: Served) ->
     shortfalls = [12 - counts[-1] for counts in turns_by_round(broken).values()]
     samples = metrics_of(broken_server)
     assert value_of(samples, "turnout_promise_status", policy="rbcsf") == 2
-    assert value_of(samples, "turnout_promise_holds") == 0
     assert value_of(samples, "turnout_promise_broken_clients") == sum(value > TOLERANCE for value in shortfalls)
     assert value_of(samples, "turnout_promise_largest_shortfall_turns") == max(shortfalls)
     assert value_of(samples, "turnout_promise_tolerance_turns") == TOLERANCE
@@ -156,7 +155,6 @@ def test_a_fair_fleet_is_never_beyond_the_tolerance(fair: Path, fair_server: Ser
     assert not any(warning["level"] == "error" for warning in data["warnings"])
     level = STATUSES.index(certificate["status"])
     assert value_of(samples, "turnout_promise_status", policy="fair-pace") == level
-    assert value_of(samples, "turnout_promise_holds") == 1
     assert value_of(samples, "turnout_promise_broken_clients") == 0
 
 
@@ -273,8 +271,7 @@ def test_owed_turns_of_clients_with_a_surplus_are_explained(folder: Path) -> Non
     }
     with Scheduler.open(path, policy="rbcsf", settings=rules, allow_infeasible=True) as scheduler:
         for number in range(1, 31):  # two clients take all turns of the first rounds, then they share with four others
-            scheduler.report_many(dict.fromkeys(scheduler.choose(named(2 if number <= 15 else 6)), 5.0))
-            scheduler.close_round()
+            play_round(scheduler, named(2 if number <= 15 else 6), 5.0)
         certificate = scheduler.certificate()
     with_surplus = (certificate.behind < 0) & (certificate.owed > 0)
     assert with_surplus.any()
@@ -294,11 +291,9 @@ def test_clients_that_were_there_for_too_few_rounds_are_named(folder: Path) -> N
     rules = {"cohort_size": 2, "guaranteed_rate": 0.2, "accrual": "available", "speed_weight": 0.0}
     with Scheduler.open(path, policy="rbcsf", settings=rules, allow_infeasible=True) as scheduler:
         for _ in range(20):
-            scheduler.report_many(dict.fromkeys(scheduler.choose(named(4)), 5.0))
-            scheduler.close_round()
+            play_round(scheduler, named(4), 5.0)
         scheduler.register(["guest"])
-        scheduler.report_many(dict.fromkeys(scheduler.choose(named(4)), 5.0))
-        scheduler.close_round()
+        play_round(scheduler, named(4), 5.0)
     with served(path) as server:
         server.wait_read()
         data = server.json("/api/fairness")
@@ -342,8 +337,7 @@ def test_shares_are_named_by_the_rounds_that_they_are_a_share_of(folder: Path, a
     rules = {"cohort_size": 2, "accrual": accrual}
     with Scheduler.open(path, policy="rbcsf", settings=rules, allow_infeasible=True) as scheduler:
         for number in range(1, 11):
-            scheduler.report_many(dict.fromkeys(scheduler.choose(named(4)[number % 2 :]), 5.0))
-            scheduler.close_round()
+            play_round(scheduler, named(4)[number % 2 :], 5.0)
     with served(path) as server:
         data = server.json("/api/clients?sort=id&order=asc")
         assert data["about"]["share_of"] == data["about"]["promise"]["of"] == of
@@ -357,9 +351,6 @@ def test_shares_are_named_by_the_rounds_that_they_are_a_share_of(folder: Path, a
 
 # In a browser
 
-in_a_browser = pytest.mark.skipif(
-    not any(map(shutil.which, PROGRAMS)), reason="no Chromium is installed: apt install chromium"
-)
 BADGE = "document.querySelector('#promise .badge')"
 MARK = "document.querySelector('#promise .mark').textContent"
 
@@ -377,7 +368,7 @@ def text_of(page: Page, selector: str) -> str:
     return str(page.evaluate(f"document.querySelector({json.dumps(selector)}).textContent"))
 
 
-@in_a_browser
+@needs_browser
 def test_the_badge_of_every_page_says_broken(broken_page: Page, broken: Path) -> None:
     with FleetReader(broken) as scheduler:
         certificate, ids = scheduler.certificate(), scheduler.clients
@@ -395,7 +386,7 @@ def test_the_badge_of_every_page_says_broken(broken_page: Page, broken: Path) ->
     assert broken_page.console == []
 
 
-@in_a_browser
+@needs_browser
 def test_the_chart_shows_the_turns_behind_with_the_tolerance_as_a_line(broken_page: Page, broken: Path) -> None:
     with FleetReader(broken) as scheduler:
         summary = scheduler.certificate().summary()
@@ -410,7 +401,7 @@ def test_the_chart_shows_the_turns_behind_with_the_tolerance_as_a_line(broken_pa
     assert broken_page.console == []
 
 
-@in_a_browser
+@needs_browser
 def test_statuses_differ_in_word_mark_and_colour(empty_page: Page, folder: Path) -> None:
     plans = {
         "kept": RunPlan("fair-pace", 5, settings={"cohort_size": 4, "guaranteed_rate": 0.1}),
@@ -435,7 +426,7 @@ def test_statuses_differ_in_word_mark_and_colour(empty_page: Page, folder: Path)
     assert len(set(marks)) == len(set(colours)) == 3
 
 
-@in_a_browser
+@needs_browser
 def test_the_client_page_shows_one_estimate_of_the_next_turn(broken_page: Page, broken: Path) -> None:
     with FleetReader(broken) as scheduler:
         why = next(

@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 
 from dashboard.readings import FOREVER, close_to
-from dashboard.served import served
+from dashboard.served import served, watching
 from live.fleets import named, offered
 from live.turns.slots.played import fill, open_slots, play_turns
+from turnout.dashboard.app import view_data
 from turnout.dashboard.sources.columns import RUNNING
 from turnout.dashboard.sources.debts import debt_history
 from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.sources.run import RunSource
 from turnout.dashboard.views.client import client
 from turnout.dashboard.views.comparing import training
-from turnout.dashboard.views.overview import overview
-from turnout.dashboard.views.rounds import round_detail, rounds
-from turnout.dashboard.views.slots import RECENT_PER_SLOT, decision_summary
+from turnout.dashboard.views.overview import RECENT_PER_SLOT, overview
+from turnout.dashboard.views.rounds import _summary, round_detail, rounds
 from turnout.dashboard.views.system import metrics
 from turnout.dashboard.watch import Watch
 from turnout.lab import RoundColumns, RunPlan, RunStore, SlotRun, play_into, play_plan
@@ -42,18 +42,15 @@ def watch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watch]:
         play_turns(scheduler, 40)
         fill(scheduler, random.Random(1))
         scheduler.report(scheduler.running()[0].id, 4.0)
-        opened = Watch(path)
-        with opened.locked_source() as source:
-            assert source is not None
-            source.catch_up(FOREVER)
-        yield opened
-        opened.stop()
+        with watching(path) as opened:
+            with opened.locked_source() as source:
+                source.catch_up(FOREVER)
+            yield opened
 
 
 def shown(watch: Watch, view: Any, **arguments: Any) -> dict[str, Any]:
     with watch.locked_source() as source:
-        data: dict[str, Any] = view(watch, source, **arguments)
-        return data
+        return view_data(view, watch, source, **arguments)
 
 
 def play_with_a_long_turn(scheduler: Scheduler) -> None:
@@ -177,14 +174,9 @@ def test_the_rate_of_a_run_is_that_of_its_figures_and_is_compared_with_random_se
         play_into(store, RunPlan("random", 200, 1))  # with rounds: another world
         run = play_into(store, RunPlan("fair-pace", 200, 1, {"tolerance": 1.0}, concurrency=6))
         figures = {info.id: slot_metrics(store.columns(info.id)) for info in store.runs() if info.id != 2}
-    watch = Watch(path)
-    try:
-        with watch.locked_source(run) as source:
-            assert source is not None
-            source.catch_up(FOREVER)
-            slots = overview(watch, source)["slots"]
-    finally:
-        watch.stop()
+    with watching(path) as watch, watch.locked_source(run) as source:
+        source.catch_up(FOREVER)
+        slots = view_data(overview, watch, source)["slots"]
     assert slots["rate"] == pytest.approx(figures[run].updates_per_second, rel=1e-5)
     assert slots["random"]["times"] == pytest.approx(figures[1].seconds / figures[run].seconds, rel=1e-5)
     assert slots["random"]["how"].startswith("mean of 1 run with random selection")
@@ -263,15 +255,11 @@ def test_the_curve_of_a_fleet_without_rounds_is_drawn_at_the_times_of_its_turns(
     with open_slots(tmp_path / "fleet.turnout") as scheduler:
         play_turns(scheduler, 5)
     TrainingLog(scheduler.path).write_metrics({"server": {0: {"accuracy": 0.1}, 3: {"accuracy": 0.4}}})
-    watch = Watch(scheduler.path)
-    try:
+    with watching(scheduler.path) as watch:
         with watch.locked_source() as source:
-            assert source is not None
             source.catch_up(FOREVER)
             started = source.ledger.round_column("started")
         (group,) = shown(watch, training, metric=None)["groups"]
-    finally:
-        watch.stop()
     assert (group["rounds"], group["mean"]) == ([0, 3], [0.1, 0.4])
     assert close_to(group["seconds"], [0.0, started[2] - started[0]])
 
@@ -279,8 +267,8 @@ def test_the_curve_of_a_fleet_without_rounds_is_drawn_at_the_times_of_its_turns(
 def test_a_decision_whose_client_was_late_says_when_its_deadline_passed() -> None:
     turn = {"id": "c1", "outcome": "late", "staleness": None, "predicted": None}
     row = {"turn": turn, "seconds": 30.0, "available_count": 4}
-    assert decision_summary(row) == (
+    assert _summary(row) == (
         "c1 was given a turn, as one of 4 idle clients. It was late: its deadline passed after 30.00 s."
     )
     row["turn"] = {**turn, "outcome": "arrived"}
-    assert decision_summary(row) == ("c1 was given a turn, as one of 4 idle clients. Its update arrived after 30.00 s.")
+    assert _summary(row) == ("c1 was given a turn, as one of 4 idle clients. Its update arrived after 30.00 s.")

@@ -18,9 +18,10 @@ import pytest
 
 from dashboard.contract import SHAPES
 from dashboard.readings import random_columns, write_random_run
-from dashboard.served import Served, play_rounds, run_store, served, served_fleet, small_fleet
+from dashboard.served import Served, play_rounds, run_store, served, served_fleet, small_fleet, watching
 from live.fleets import named, offered
 from turnout.dashboard import watch as watch_module
+from turnout.dashboard.app import view_data
 from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.views.overview import overview
 from turnout.dashboard.views.queues import turns
@@ -32,15 +33,6 @@ from turnout.live import Reporter, Scheduler
 from turnout.live._internals import session_of
 from turnout.live.journal import changes
 from turnout.storage.files.acknowledged import LINE
-
-
-@contextmanager
-def watching(path: Path) -> Iterator[Watch]:
-    watch = Watch(path)
-    try:
-        yield watch
-    finally:
-        watch.stop()
 
 
 def everything(server: Served) -> dict[str, Any]:
@@ -105,11 +97,7 @@ def test_polling_an_unchanged_file_keeps_the_state(folder: Path) -> None:
 
         def pages() -> list[dict[str, Any]]:
             with watch.locked_source() as source:
-                return [
-                    overview(watch, source),
-                    rounds(watch, source, page=1, size=50),
-                    turns(watch, source, order="owed", page=1),
-                ]
+                return [view_data(view, watch, source) for view in (overview, rounds, turns)]
 
         read_all(watch)
         state, before = watch.state, pages()
@@ -489,7 +477,6 @@ def test_a_long_run_is_read_in_steps_with_progress(folder: Path, monkeypatch: py
             store.append(run, RoundColumns.from_records(records, clients=10))
     with watching(path) as watch:  # not started: only this test polls
         with watch.locked_source() as source:
-            assert source is not None
             assert len(source.ledger) == 5
         progress = []
         while watch.state.reading is not None:
@@ -497,9 +484,8 @@ def test_a_long_run_is_read_in_steps_with_progress(folder: Path, monkeypatch: py
             before = watch.state.version
             watch.poll()
             assert watch.state.version > before
-        assert progress == [(done, 50) for done in range(5, 50, 5)]
+        assert progress == [{"done": done, "of": 50} for done in range(5, 50, 5)]
         with watch.locked_source() as source:
-            assert source is not None
             assert len(source.ledger) == 50
 
 

@@ -6,7 +6,6 @@ import asyncio
 import inspect
 import json
 import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from functools import partial
@@ -16,8 +15,9 @@ from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 from turnout.dashboard.files import page_files
-from turnout.dashboard.views import client, comparing, fairness, overview, queues, rounds, runs, speed, system
-from turnout.dashboard.views.common import RoundNumber, Run, Text, json_number
+from turnout.dashboard.sources.base import Source
+from turnout.dashboard.views import client, comparing, fairness, overview, queues, rounds, speed, system
+from turnout.dashboard.views.common import RoundNumber, Run, Text, about, plain
 from turnout.dashboard.watch import Watch
 from turnout.errors import ReportError, StoreError, TurnoutError
 from turnout.version import __version__
@@ -31,7 +31,7 @@ STREAM_POLL_SECONDS = 0.25  # interval between two checks of the version, for ea
 KEEPALIVE_SECONDS = 15.0  # prevents proxies from closing idle connections
 CACHED_RESPONSES = 64
 STREAM = "text/event-stream"
-#: Returns the data of a page.
+#: Returns the data of a page: a function of the watch, the source or both, and of the parameters of the request.
 View = Callable[..., dict[str, Any]]
 #: Paths that are answered without a token, for monitors and load balancers; their responses reveal nothing then.
 PUBLIC = ("/healthz",)
@@ -49,26 +49,9 @@ VIEWS: dict[str, View] = {
     "client": client.client,
     "compare": comparing.compare,
     "training": comparing.training,
-    "runs": runs.runs,
+    "runs": comparing.runs,
+    "system": system.system,
 }
-
-
-class ResponseCache:
-    """The most recent response bodies, each valid for one version of the data."""
-
-    def __init__(self) -> None:
-        self._bodies: OrderedDict[tuple[Any, ...], tuple[int, bytes]] = OrderedDict()
-
-    def get(self, key: tuple[Any, ...], version: int) -> bytes | None:
-        """Returns the body for this version; None if it is not cached."""
-        entry = self._bodies.get(key)
-        return entry[1] if entry is not None and entry[0] == version else None
-
-    def put(self, key: tuple[Any, ...], version: int, body: bytes) -> None:
-        """Stores a body and drops the oldest if the cache is full."""
-        self._bodies[key] = (version, body)
-        while len(self._bodies) > CACHED_RESPONSES:
-            self._bodies.popitem(last=False)
 
 
 def make_app(watch: Watch, access: Access, *, fleet: str | None = None, limits: Limits = LIMITS) -> FastAPI:
@@ -81,27 +64,25 @@ def make_app(watch: Watch, access: Access, *, fleet: str | None = None, limits: 
         limits: The limits of headers.
     """
     app = FastAPI(title="turnout", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-    latencies, cache = system.Latencies(), ResponseCache()
+    bodies: dict[tuple[Any, ...], bytes] = {}  # the latest that were computed, by version, view and parameters
     route = partial(app.api_route, methods=list(READING))
     app.add_middleware(PageGuard, access=access, fleet=fleet, public=PUBLIC, limits=limits)
 
     def add_view(name: str, view: View) -> None:
         def respond(run: Run = None, **arguments: Any) -> Response:
             """Computes the view under the lock of the watch, or returns the cached response of the same version."""
-            start = time.perf_counter()
-            key = (name, run, *arguments.items())
             with watch.locked_source(run) as source:
-                version = watch.state.version
-                body = cache.get(key, version)
+                key = (watch.state.version, name, run, *arguments.items())
+                body = bodies.get(key)
                 if body is None:
-                    data = view(watch, source, **arguments)
+                    data = view_data(view, watch, source, **arguments)
                     body = as_json(data)
                     # Elapsed times of open rounds, of running turns and of the system page, and figures of runs that
                     # are still being computed, change without a new version.
-                    is_timed = any(data.get(key) for key in ("open", "is_open", "running", "pending", "uptime"))
-                    if not is_timed:
-                        cache.put(key, version, body)
-            latencies.add(f"/api/{name}", time.perf_counter() - start)
+                    if not any(data.get(timed) for timed in ("open", "is_open", "running", "pending", "uptime")):
+                        bodies[key] = body
+                        if len(bodies) > CACHED_RESPONSES:
+                            del bodies[next(iter(bodies))]
             return Response(body, media_type=JSON)
 
         own, parameters = inspect.signature(respond, eval_str=True), inspect.signature(view, eval_str=True).parameters
@@ -112,7 +93,6 @@ def make_app(watch: Watch, access: Access, *, fleet: str | None = None, limits: 
 
     for name, view in VIEWS.items():
         add_view(name, view)
-    add_view("system", lambda watch, source: system.system(watch, source, latencies))
 
     @route("/")
     def page(request: Request) -> Response:
@@ -153,6 +133,14 @@ def make_app(watch: Watch, access: Access, *, fleet: str | None = None, limits: 
     return app
 
 
+def view_data(view: View, watch: Watch, source: Source, **arguments: Any) -> dict[str, Any]:
+    """Returns the data of a view for JSON, with the description of the source that every page shows."""
+    known = {"watch": watch, "source": source}
+    own = [known[name] for name in inspect.signature(view).parameters if name in known]
+    data: dict[str, Any] = plain({"about": about(watch, source), **view(*own, **arguments)})
+    return data
+
+
 def as_json(data: Any) -> bytes:
     """Encodes data as compact JSON; NaN and infinity raise ValueError."""
     return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
@@ -175,8 +163,8 @@ def _explanation(watch: Watch, run: int | None, client_id: str, number: int | No
     if not newest:
         raise ReportError("there is nothing to explain yet: no cohort has been selected")
     explanation = source.explain(row, newest if number is None else number)
-    data = {**asdict(explanation), "next": client.next_turn(explanation)}
-    return {name: json_number(value) if isinstance(value, float) else value for name, value in data.items()}
+    data: dict[str, Any] = plain({**asdict(explanation), "next": client.next_turn(explanation)})
+    return data
 
 
 async def _change_events(watch: Watch, request: Request) -> AsyncIterator[str]:
@@ -186,13 +174,7 @@ async def _change_events(watch: Watch, request: Request) -> AsyncIterator[str]:
         state = watch.state
         if state != sent:
             sent, sent_at = state, time.monotonic()
-            data = {
-                "version": state.version,
-                "reading": None if state.reading is None else {"done": state.reading[0], "of": state.reading[1]},
-                "last_error": state.last_error,
-                "live": state.live,
-            }
-            yield f"event: change\ndata: {json.dumps(data)}\n\n"
+            yield f"event: change\ndata: {json.dumps(asdict(state))}\n\n"
         elif time.monotonic() - sent_at > KEEPALIVE_SECONDS:
             sent_at = time.monotonic()
             yield ": keep-alive\n\n"

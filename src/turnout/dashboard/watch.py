@@ -15,8 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from turnout.counting import pluralize
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.digests import Digest, DigestCache, promise_of_runs
+from turnout.dashboard.sources.digests import Digest, make_digest, promise_of_runs
 from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.sources.run import RunSource, describe_run
 from turnout.errors import ReportError, StoreError, TurnoutError
@@ -42,13 +43,13 @@ class WatchState:
 
     Attributes:
         version: Increases with every change.
-        reading: The numbers of records read and stored of a source; None if all open sources have been read.
+        reading: The numbers of records read ("done") and stored ("of") of a source; None if all have been read.
         last_error: Why the file cannot be read at the moment; None if it can.
         live: Whether the file was written less than LIVE_SECONDS ago.
     """
 
     version: int = 1
-    reading: tuple[int, int] | None = None
+    reading: dict[str, int] | None = None
     last_error: str | None = None
     live: bool = False
 
@@ -64,11 +65,11 @@ class Watch:
     def __init__(self, path: Path, open_reader: Callable[[], FleetReader] | None = None) -> None:
         self.path, self._open_reader = path, open_reader
         self.kind = ""
-        self.rounds_read, self.seconds_read, self.last_ms = 0, 0.0, 0.0
         self.started_at = time.monotonic()
         self.infos: dict[int, RunInfo] = {}
         self._lock = threading.RLock()
-        self._state = WatchState()
+        #: The current state, as one immutable value; reading it never waits for the lock.
+        self.state = WatchState()
         self._last_changes: Any = None
         self._inode: int | None = None
         self._changed_at: float | None = None
@@ -76,15 +77,10 @@ class Watch:
         self._thread: threading.Thread | None = None
         self._fleet: FleetSource | None = None
         self._store: RunStore | None = None
-        self._digests = DigestCache()
+        self._digests: dict[int, Digest] = {}
         self._promise: JudgedPromise | None = None  # once it is known
         self._runs: OrderedDict[int, RunSource] = OrderedDict()
         self._open()
-
-    @property
-    def state(self) -> WatchState:
-        """The current state, as one immutable value; reading it never waits for the lock."""
-        return self._state
 
     def start(self) -> None:
         """Starts the background thread."""
@@ -114,7 +110,7 @@ class Watch:
         with self._lock:
             if self.kind == "fleet":
                 if self._fleet is None:
-                    raise StoreError(self._state.last_error or f"{self.path} cannot be read")
+                    raise StoreError(self.state.last_error or f"{self.path} cannot be read")
                 yield self._fleet
             else:
                 yield self._run(run)
@@ -124,8 +120,8 @@ class Watch:
         with self._lock:
             return list(reversed(self.infos.values()))
 
-    def random_rounds(self, source: Source) -> tuple[float, int] | None:
-        """Returns the mean round duration of random selection in the same world, and the number of runs it comes from.
+    def random_rounds(self, source: Source) -> tuple[float, str] | None:
+        """Returns the mean round duration of random selection in the same world, and how it was found, in words.
 
         Without rounds, it is the mean time from one decision to the next. Uses the first rounds of these runs, as many
         as `source` has, and prefers runs with the same seed. Returns None if the store has no such run.
@@ -143,7 +139,11 @@ class Watch:
         ]
         same_seed = [info for info in same_world if info.plan.get("seed") == own.plan.get("seed")]
         means = [float(self.digest(info).seconds[:rounds].mean()) for info in same_seed or same_world[:CACHED_RUNS]]
-        return (sum(means) / len(means), len(means)) if means else None
+        if not means:
+            return None
+        what = f"{pluralize(len(means), 'run')} with random selection in this store"
+        over = "rounds" if source.ledger.slots is None else "turns"
+        return sum(means) / len(means), f"mean of {what}, over the same number of {over}"
 
     @property
     def promise(self) -> JudgedPromise:
@@ -154,13 +154,16 @@ class Watch:
             return self._promise
 
     def has_digest(self, info: RunInfo) -> bool:
-        """Returns whether the summary of a run is known without reading the run."""
-        return self._digests.has(info)
+        """Returns whether the summary of a run is known, with all its rounds, without reading the run."""
+        return info.id in self._digests and self._digests[info.id].rounds == info.rounds
 
     def digest(self, info: RunInfo, promise: JudgedPromise | None = None) -> Digest:
         """Returns the summary of a run, judged by a promise; by default by that of the store."""
         assert self._store is not None
-        return self._digests.get(self._store, info, promise or self.promise)
+        promise = promise or self.promise
+        if not self.has_digest(info) or self._digests[info.id].promise != promise:
+            self._digests[info.id] = make_digest(self._store.columns(info.id), promise)
+        return self._digests[info.id]
 
     def describe(self) -> dict[str, Any]:
         """Returns the description of the store that the page shows, with the newest runs."""
@@ -199,7 +202,7 @@ class Watch:
 
     def _run(self, run: int | None) -> Source:
         if self._store is None:
-            raise StoreError(self._state.last_error or f"{self.path} cannot be read")
+            raise StoreError(self.state.last_error or f"{self.path} cannot be read")
         if run is None:
             if not self.infos:
                 return Source()
@@ -209,7 +212,7 @@ class Watch:
         source = self._runs.get(run)
         if source is None:
             source = RunSource(self._store, self.infos[run])
-            self._read(source, FIRST_READ_SECONDS)
+            source.catch_up(FIRST_READ_SECONDS)
             self._runs[run] = source
             while len(self._runs) > CACHED_RUNS:
                 self._runs.popitem(last=False)
@@ -237,7 +240,7 @@ class Watch:
             self._publish(last_error=str(error))
         except Exception as error:  # the thread must survive, and the pages must show that their data are outdated
             message = f"{self.path} cannot be read ({type(error).__name__}: {error}): see the log of the dashboard"
-            if message != self._state.last_error:
+            if message != self.state.last_error:
                 log.error("%s", self.path, exc_info=error)
             self._publish(last_error=message)
         return False
@@ -262,29 +265,20 @@ class Watch:
             raise StaleError(f"{self.path} was replaced by another file")
         if self._fleet is None and self._store is None:
             raise StaleError(f"{self.path} is not open")
-        changes = self._changes_now()
+        changes = self._opened.changes
         changed = changes != self._last_changes
         if changed:
             self._changed_at = time.monotonic()
             self._list_runs()
         sources: list[Source] = [self._fleet] if self._fleet is not None else list(self._runs.values())
-        has_new_records = changed or self._state.reading is not None
+        has_new_records = changed or self.state.reading is not None
         if has_new_records:
             for source in sources:
-                self._read(source, READ_SECONDS)
+                source.catch_up(READ_SECONDS)
         self._last_changes = changes  # set after reading, so that a failed read is repeated
         reading = next((source.reading for source in sources if source.reading is not None), None)
         self._publish(changed=has_new_records, reading=reading, last_error=None)
         return reading is not None
-
-    def _read(self, source: Source, seconds: float) -> None:
-        before, started = len(source.ledger), time.monotonic()
-        source.catch_up(seconds)
-        elapsed = time.monotonic() - started
-        if (new_rounds := len(source.ledger) - before) > 0:
-            self.rounds_read += new_rounds
-            self.seconds_read += elapsed
-            self.last_ms = 1e3 * elapsed
 
     def _open(self) -> None:
         self.kind = "fleet" if self._open_reader is not None or is_fleet(self.path) else "runs"
@@ -295,7 +289,7 @@ class Watch:
             self._fleet = FleetSource(open_reader())
         else:
             self._store = RunStore(self.path, read_only=True)
-        self._last_changes = self._changes_now()
+        self._last_changes = self._opened.changes
         self._list_runs()
         self._publish(reading=None if self._fleet is None else self._fleet.reading)
 
@@ -308,11 +302,11 @@ class Watch:
                 self._store.close()
         self._fleet = self._store = None
 
-    def _changes_now(self) -> Any:
-        if self._fleet is not None:
-            return self._fleet.changes
-        assert self._store is not None
-        return self._store.changes
+    @property
+    def _opened(self) -> FleetSource | RunStore:
+        opened = self._fleet or self._store
+        assert opened is not None
+        return opened
 
     def _list_runs(self) -> None:
         if self._store is None:
@@ -328,9 +322,9 @@ class Watch:
         """Updates fields of the state; its version increases if a field differs, or if the data have `changed`."""
         with self._lock:
             live = self._changed_at is not None and time.monotonic() - self._changed_at < LIVE_SECONDS
-            state = replace(self._state, live=live, **fields)
-            if changed or state != self._state:
-                self._state = replace(state, version=state.version + 1)
+            state = replace(self.state, live=live, **fields)
+            if changed or state != self.state:
+                self.state = replace(state, version=state.version + 1)
 
 
 def _stat(file: Path) -> os.stat_result | None:

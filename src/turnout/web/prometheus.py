@@ -17,7 +17,6 @@ HELP = {
     "turnout_read_ratio": "Share of the records that have been read; below 1 the other metrics are incomplete.",
     "turnout_round": "The last closed round; in a service, also the open one. Without rounds, the last decision.",
     "turnout_clients": "Clients that have joined, including retired ones.",
-    "turnout_rounds_total": "Closed rounds; without rounds, decisions.",
     "turnout_round_seconds_total": "Total duration of the rounds that are kept, in seconds; without rounds, of turns.",
     "turnout_last_round_seconds": "Duration of the last round in seconds; without rounds, of the last turn.",
     "turnout_least_share": "The smallest share of any client: its turns, divided by the rounds that count for it.",
@@ -32,7 +31,6 @@ HELP = {
         "How many turns the client that is furthest behind is behind its promise; 0 if none is behind."
     ),
     "turnout_promise_tolerance_turns": "How many turns a client may be behind.",
-    "turnout_promise_holds": "1 if no client is further behind than the tolerance, else 0.",
     "turnout_open_round_seconds": "How long the open round has been open; 0 if none is open.",
     "turnout_open_round_reports": "Reports of the open round.",
     "turnout_seconds_since_report": "Time since the newest report of the open round or, without rounds, of any turn.",
@@ -73,7 +71,6 @@ def promise_metrics(summary: PromiseSummary | None) -> dict[str, float]:
         "turnout_promise_broken_clients": summary.broken,
         "turnout_promise_largest_shortfall_turns": max(summary.worst_behind, 0.0),
         "turnout_promise_tolerance_turns": summary.tolerance,
-        "turnout_promise_holds": float(summary.status != "broken"),
     }
 
 

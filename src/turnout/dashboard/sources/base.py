@@ -52,8 +52,8 @@ class Source:
         return False
 
     @property
-    def reading(self) -> tuple[int, int] | None:
-        """The numbers of records read and of records stored; None if all records have been read."""
+    def reading(self) -> dict[str, int] | None:
+        """The numbers of records read ("done") and of records stored ("of"); None if all records have been read."""
         return None
 
     def catch_up(self, seconds: float) -> None:

@@ -19,7 +19,6 @@ from turnout.lab.analysis.promise import knows_available
 from turnout.lab.analysis.slots import SlotMetrics, slot_metrics, turn_clocks
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.info import RunInfo
-from turnout.lab.runs.store import RunStore
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,6 +31,7 @@ class Digest:
     turn in that order, ended.
     """
 
+    promise: JudgedPromise
     rounds: int
     seconds: FloatArray
     turns: IntArray
@@ -64,26 +64,6 @@ class Digest:
         }
 
 
-class DigestCache:
-    """Digests of the runs of a store, computed on demand and cached until the run has more rounds."""
-
-    def __init__(self) -> None:
-        self._cache: dict[int, tuple[JudgedPromise, Digest]] = {}
-
-    def has(self, info: RunInfo) -> bool:
-        """Returns whether the digest of a run is cached with all its rounds."""
-        cached = self._cache.get(info.id)
-        return cached is not None and cached[1].rounds == info.rounds
-
-    def get(self, store: RunStore, info: RunInfo, promise: JudgedPromise) -> Digest:
-        """Returns the digest of a run that has at least one round, judged by a promise."""
-        judged_by, digest = self._cache.get(info.id, (None, None))
-        if digest is None or digest.rounds != info.rounds or judged_by != promise:
-            digest = _make_digest(store.columns(info.id), promise)
-            self._cache[info.id] = (promise, digest)
-        return digest
-
-
 def promise_of_runs(infos: Iterable[RunInfo]) -> JudgedPromise:
     """Returns the promise by which these runs are judged, as `turnout runs compare` judges them."""
     return first_promise([_guarantee(info) for info in infos])
@@ -97,7 +77,8 @@ def _guarantee(info: RunInfo) -> Guarantee | None:
         return None
 
 
-def _make_digest(columns: RoundColumns, promise: JudgedPromise) -> Digest:
+def make_digest(columns: RoundColumns, promise: JudgedPromise) -> Digest:
+    """Returns the digest of a run that has at least one round, judged by a promise."""
     summary = promise.summarise(columns) if promise.accrual == "always" or knows_available(columns) else None
     is_timed = FINISHED in columns.metrics
     order = np.argsort(columns.metrics[FINISHED], kind="stable") if is_timed else np.arange(len(columns))
@@ -111,7 +92,7 @@ def _make_digest(columns: RoundColumns, promise: JudgedPromise) -> Digest:
             metrics[name] = (columns.rounds[known], values[order][known])
     if not is_timed:
         durations = columns.durations
-        return Digest(len(columns), durations, columns.turns, metrics, summary, np.cumsum(durations))
+        return Digest(promise, len(columns), durations, columns.turns, metrics, summary, np.cumsum(durations))
     started, finished = turn_clocks(columns)
-    between = np.diff(started, prepend=0.0)
-    return Digest(len(columns), between, columns.turns, metrics, summary, finished[order], slot_metrics(columns))
+    between, slots = np.diff(started, prepend=0.0), slot_metrics(columns)
+    return Digest(promise, len(columns), between, columns.turns, metrics, summary, finished[order], slots)

@@ -12,7 +12,6 @@ import numpy as np
 from turnout.dashboard.sources.base import Source, align_reasons
 from turnout.dashboard.sources.columns import Decision, Outcomes
 from turnout.dashboard.sources.ledger import EVERY_ROUND_UP_TO, Ledger
-from turnout.dashboard.sources.training import read_training_metrics
 from turnout.errors import ReportError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import RoundReport, Selection
@@ -36,6 +35,8 @@ from turnout.storage.training_log import TrainingLog
 EVENTS_PER_POLL, EVENTS_PER_POLL_LARGE = 20, 4
 #: The number of amendments that the page lists, the newest ones.
 SHOWN_AMENDMENTS = 5
+#: Prefixes of the display names by kind of metric, in display order.
+METRIC_PREFIXES = {"server": "", "evaluate": "clients' ", "train": "training "}
 NO_DEADLINE = {
     "round": "No deadline is set: a round stays open until every selected client replies or the round is closed.",
     "decision": "No deadline is set: a client that never reports keeps its slot.",
@@ -69,10 +70,10 @@ class FleetSource(Source):
         return self._reader.changes, TrainingLog(self._path).written_at
 
     @property
-    def reading(self) -> tuple[int, int] | None:
+    def reading(self) -> dict[str, int] | None:
         """The numbers of events read and of events stored at the last check; None if all events have been read."""
         position = self._follower.position
-        return (position, self._events) if position < self._events else None
+        return {"done": position, "of": self._events} if position < self._events else None
 
     def catch_up(self, seconds: float) -> None:
         """Reads a few events at a time, so that it stops soon after `seconds`."""
@@ -127,10 +128,16 @@ class FleetSource(Source):
         return {turn.row: turn.why for turn in self._reader.history(round=number) if turn.why is not None}
 
     def training_metrics(self) -> dict[str, tuple[IntArray, FloatArray]]:
-        """Returns the metrics that an adapter recorded next to the fleet, up to the last closed round."""
-        metrics = read_training_metrics(self._path)
-        last = self.ledger.last_round
-        return {name: (rounds[rounds <= last], values[rounds <= last]) for name, (rounds, values) in metrics.items()}
+        """Returns the metrics that an adapter recorded next to the fleet, up to the last closed round.
+
+        Round 0 precedes the first round.
+        """
+        series, last = TrainingLog(self._path).series(), self.ledger.last_round
+        return {
+            f"{prefix}{name}": (rounds[rounds <= last], values[rounds <= last])
+            for kind, prefix in METRIC_PREFIXES.items()
+            for name, (rounds, values) in series.get(kind, {}).items()
+        }
 
     def notices(self) -> list[str]:
         """Returns messages about the settings and about data that are not recorded."""

@@ -59,10 +59,10 @@ class RunSource(Source):
         return self.info.finished
 
     @property
-    def reading(self) -> tuple[int, int] | None:
+    def reading(self) -> dict[str, int] | None:
         """The numbers of rounds read and of rounds stored; None if all rounds have been read."""
         rounds = len(self.ledger)
-        return (rounds, self.info.rounds) if rounds < self.info.rounds else None
+        return {"done": rounds, "of": self.info.rounds} if rounds < self.info.rounds else None
 
     def catch_up(self, seconds: float) -> None:
         """Reads one chunk of rounds at a time, so that it stops soon after `seconds`."""
@@ -201,7 +201,6 @@ def describe_run(info: RunInfo) -> dict[str, Any]:
         "planned": planned,
         "clients": info.clients,
         "finished": info.finished,
-        "started": info.started,
     }
 
 

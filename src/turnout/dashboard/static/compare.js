@@ -102,10 +102,10 @@ function groupTable(groups, about, highlighted, highlight) {
 
 function frontChart(data, groups, highlighted, highlight) {
   const isTimed = data.about.slots != null;
-  const byName = new Map(groups.map((group) => [group.name, group]));
-  const front = data.front.filter(
-    (point) => byName.has(point.name) && point.mean_round != null && point.least_share != null);
-  const best = paretoFront(front.filter((point) => !byName.get(point.name).true_times));
+  const front = groups
+    .map((group) => ({ ...group, mean_round: group.mean_round.mean, least_share: group.least_share?.mean }))
+    .filter((point) => point.least_share != null);
+  const best = paretoFront(front.filter((point) => !point.true_times));
   return chart({
     id: 'compare-front', from: data, state: highlighted, height: 400, title: 'What does fairness cost?',
     caption:
@@ -120,7 +120,7 @@ function frontChart(data, groups, highlighted, highlight) {
       },
       ...front.map((point) => {
         const { symbol } = styleOf(point.name);
-        const isHollow = byName.get(point.name).true_times;
+        const isHollow = point.true_times;
         return {
           type: 'scatter', mode: point.name === highlighted ? 'markers+text' : 'markers', name: plain(point.name, 32),
           x: [point.mean_round], y: [point.least_share], text: [plain(point.name, 40)], textposition: 'top right',
@@ -149,8 +149,7 @@ function frontChart(data, groups, highlighted, highlight) {
 
 function curveChart(data, groups, highlighted, highlight) {
   const isTimed = data.about.slots != null;
-  const names = new Set(groups.map((group) => group.name));
-  const curves = data.curves.filter((curve) => names.has(curve.name));
+  const curves = groups.map((group) => ({ name: group.name, ...group.curve }));
   const current = groups.find((group) => group.is_current)?.name;
   const [by, unit] = timeUnit(Math.max(...curves.map((curve) => curve.seconds.at(-1) ?? 0)));
   const isFaint = (name) => highlighted != null && name !== highlighted;

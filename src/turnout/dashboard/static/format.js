@@ -18,7 +18,6 @@ export const percent = (value) => (known(value) ? `${fixed(value * 100, 0)}${THI
 export const turns = (value) => (known(value) ? `${number(value)} ${value === 1 ? 'turn' : 'turns'}` : UNKNOWN);
 /** 1.20 turns behind, 3 turns ahead */
 export const behind = (value) => known(value) ? `${turns(Math.abs(value))} ${value < 0 ? 'ahead' : 'behind'}` : UNKNOWN;
-export const milliseconds = (value) => (known(value) ? `${number(value)}${THIN}ms` : UNKNOWN);
 
 /** 8.42 s, 128 s, 12.4 min, 3.2 h, 2.5 d */
 export function seconds(value) {

@@ -15,14 +15,11 @@ from turnout.dashboard.views.common import (
     OWED_WITH_SURPLUS,
     Standings,
     Text,
-    about,
     bin_series,
-    json_numbers,
     standings,
 )
 from turnout.dashboard.views.fairness import client_columns, client_rows
 from turnout.dashboard.views.queues import turn_bins, turns_and_availability
-from turnout.dashboard.watch import Watch
 from turnout.live._internals import KINDS
 from turnout.policies.explain.explanation import Explanation
 
@@ -31,7 +28,7 @@ SHOWN_TURNS = 500
 AVAILABLE = {"round": "in which it is available", "decision": "while it is there"}
 
 
-def client(watch: Watch, source: Source, *, id: Text) -> dict[str, Any]:
+def client(source: Source, *, id: Text) -> dict[str, Any]:
     """Returns the turns, availability, times and debts of a client, and how it stands with its promise."""
     ledger = source.ledger
     row = source.row_of(id)
@@ -41,15 +38,14 @@ def client(watch: Watch, source: Source, *, id: Text) -> dict[str, Any]:
     counts, available, edges = turns_and_availability(ledger, rows)
     (listed,) = client_rows(source, rows, client_columns(ledger))
     return {
-        "about": about(watch, source),
         **listed,
         "standing": _standing(source, standing, row),
         "rank": int((debts > debts[row]).sum()) + 1 if math.isfinite(debts[row]) else None,
         "joined": int(ledger.counters["joined"][row]),
         "strip": {
             **turn_bins(ledger, edges),
-            "available": None if available is None else json_numbers(available[:, 0]),
-            "chosen": counts[:, 0].tolist(),
+            "available": None if available is None else available[:, 0],
+            "chosen": counts[:, 0],
         },
         "times": _times(source, row),
         "debts": _debts(source, row),
@@ -63,11 +59,11 @@ def _times(source: Source, row: int) -> dict[str, Any]:
     indices = np.flatnonzero((ledger.turn_column("chosen") == row) & is_over)[-SHOWN_TURNS:]
     predicted, band = ledger.turn_column("predicted")[indices], ledger.turn_column("band")[indices]
     return {
-        "round": ledger.round_of_each_turn[indices].tolist(),
-        "seconds": json_numbers(ledger.turn_column("times")[indices]),
-        "predicted": json_numbers(predicted),
-        "low": json_numbers(np.maximum(predicted - band, 0.0)),
-        "high": json_numbers(predicted + band),
+        "round": ledger.round_of_each_turn[indices],
+        "seconds": ledger.turn_column("times")[indices],
+        "predicted": predicted,
+        "low": np.maximum(predicted - band, 0.0),
+        "high": predicted + band,
         "outcome": [KINDS[kind] for kind in ledger.turn_column("kinds")[indices].tolist()],
     }
 
@@ -80,7 +76,7 @@ def _debts(source: Source, row: int) -> dict[str, Any] | None:
     if debts is None or not len(debts):
         return None
     x, (_, _, high) = bin_series(ledger.round_column("rounds")[-len(debts) :], debts[:, 0])
-    return {"x": x, "owed": json_numbers(high)}
+    return {"x": x, "owed": high}
 
 
 def next_turn(explanation: Explanation) -> str | None:

@@ -1,4 +1,4 @@
-"""Helpers of several pages: JSON numbers, binning of long series, pagination, and the description of a source."""
+"""Helpers of several pages: values for JSON, binning of long series, pagination, and the description of a source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from fastapi import Query
 
 from turnout.counting import pluralize
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.columns import UNKNOWN
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.watch import Watch
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
@@ -34,40 +33,27 @@ FLAGS = ("context", "changed", "backing_off", "retired", "rarely_available", "to
 OWED_WITH_SURPLUS = "the queue of owed turns never falls below 0, so early extra turns do not count against later turns"
 
 
-class Page(NamedTuple):
-    """A page of a list: its number counted from 1, the number of pages, its slice of the list, and the whole length."""
+def plain(value: Any) -> Any:
+    """Returns a value for JSON, with arrays as lists and numbers rounded to six significant digits.
 
-    number: int
-    pages: int
-    start: int
-    end: int
-    total: int
-
-    def to_dict(self) -> dict[str, int]:
-        """Returns what a response says about the page."""
-        return {"total": self.total, "page": self.number, "pages": self.pages}
-
-
-def json_number(value: float | int | None) -> float | int | None:
-    """Rounds a value to six significant digits; returns None for NaN and infinity, which JSON cannot represent."""
-    if value is None or not math.isfinite(value):
+    NaN and infinity, which JSON cannot represent, become None.
+    """
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist()) if value.dtype.kind == "f" else value.tolist()
+    if value is None or isinstance(value, str | int):
+        return value
+    if not math.isfinite(value):
         return None
-    return int(value) if float(value).is_integer() and abs(value) < 2**53 else float(f"{value:.{DIGITS}g}")
+    return int(value) if float(value).is_integer() and abs(value) < 2**53 else float(f"{float(value):.{DIGITS}g}")
 
 
-def json_numbers(values: npt.ArrayLike) -> list[Any]:
-    """Applies `json_number` to every value."""
-    return [json_number(value) for value in np.asarray(values).tolist()]
-
-
-def mean_of(values: FloatArray) -> float | int | None:
-    """Returns the mean as a JSON number; None if there are no values."""
-    return json_number(float(values.mean())) if len(values) else None
-
-
-def known_count(value: int) -> int | None:
-    """Returns a count, or None if it is UNKNOWN."""
-    return None if value == UNKNOWN else int(value)
+def mean_of(values: npt.NDArray[Any]) -> float | None:
+    """Returns the mean; None if there are no values."""
+    return float(values.mean()) if len(values) else None
 
 
 def bin_edges(count: int, limit: int = POINTS) -> IntArray:
@@ -76,11 +62,11 @@ def bin_edges(count: int, limit: int = POINTS) -> IntArray:
     return np.append(np.arange(0, count, width), count)
 
 
-def bin_series(rounds: npt.ArrayLike, values: npt.ArrayLike, limit: int = POINTS) -> tuple[list[Any], FloatArray]:
+def bin_series(rounds: npt.ArrayLike, values: npt.ArrayLike, limit: int = POINTS) -> tuple[IntArray, FloatArray]:
     """Returns the last round of each bin, and the mean, minimum and maximum of each bin, shape (3, bins)."""
     x, y = np.asarray(rounds), np.asarray(values, dtype=np.float64)
     if not len(y):
-        return [], np.empty((3, 0))
+        return x, np.empty((3, 0))
     edges = bin_edges(len(y), limit)
     starts, widths = edges[:-1], np.diff(edges)
     known = np.isfinite(y)
@@ -89,14 +75,14 @@ def bin_series(rounds: npt.ArrayLike, values: npt.ArrayLike, limit: int = POINTS
     mean = np.divide(sums, counts, out=np.full(len(widths), np.nan), where=counts > 0)
     low = np.minimum.reduceat(np.where(known, y, np.inf), starts)
     high = np.maximum.reduceat(np.where(known, y, -np.inf), starts)
-    return x[edges[1:] - 1].tolist(), np.stack([mean, low, high])
+    return x[edges[1:] - 1], np.stack([mean, low, high])
 
 
-def mean_by_round(rounds: IntArray, values: FloatArray) -> tuple[list[Any], list[Any]]:
+def mean_by_round(rounds: IntArray, values: FloatArray) -> tuple[IntArray, FloatArray]:
     """Returns rounds, and the mean of the values of each; long series are binned."""
     unique_rounds, indices = np.unique(rounds, return_inverse=True)
     x, (mean, _, _) = bin_series(unique_rounds, np.bincount(indices, values) / np.bincount(indices))
-    return x, json_numbers(mean)
+    return x, mean
 
 
 def histogram(values: FloatArray, limit: int = 40) -> dict[str, Any]:
@@ -107,14 +93,14 @@ def histogram(values: FloatArray, limit: int = 40) -> dict[str, Any]:
     low, high = float(known.min()), float(known.max())
     if high - low <= 1e-9 * max(abs(low), abs(high), 1.0):
         half = max(abs(low) * 0.05, 0.005)
-        return {"edges": json_numbers([low - half, high + half]), "counts": [len(known)]}
+        return {"edges": [low - half, high + half], "counts": [len(known)]}
     counts, edges = np.histogram(known, bins=min(limit, max(8, int(math.sqrt(len(known))))), range=(low, high))
-    return {"edges": json_numbers(edges), "counts": counts.tolist()}
+    return {"edges": edges, "counts": counts}
 
 
 def about(watch: Watch, source: Source) -> dict[str, Any]:
     """Returns the description of the source that every page shows in its header."""
-    ledger, reading = source.ledger, source.reading
+    ledger = source.ledger
     return {
         "run": source.run,
         "name": source.name,
@@ -128,7 +114,7 @@ def about(watch: Watch, source: Source) -> dict[str, Any]:
         "certificate": certificate(source),
         "share_of": share_of(ledger, ledger.share_accrual),
         "finished": source.finished,
-        "reading": None if reading is None else {"done": reading[0], "of": reading[1]},
+        "reading": source.reading,
         "version": watch.state.version,
     }
 
@@ -145,12 +131,12 @@ def promise(ledger: Ledger) -> dict[str, Any] | None:
         return None
     rates = queues.guaranteed_rates
     return {
-        "least": json_number(float(rates.min())),
-        "most": json_number(float(rates.max())),
+        "least": rates.min(),
+        "most": rates.max(),
         "of": share_of(ledger, queues.accrual),
         "counts": ledger.counts,
-        "tolerance": json_number(tolerance_of(ledger)),
-        "cap": None if queues.max_owed is None else json_number(float(queues.max_owed)),
+        "tolerance": tolerance_of(ledger),
+        "cap": queues.max_owed,
     }
 
 
@@ -186,7 +172,7 @@ class Standings(NamedTuple):
 
     Attributes:
         promised: The promised turns.
-        counted: The turns that count: with counts="completed" only those whose updates arrived in time.
+        turns: The turns that count: with counts="completed" only those whose updates arrived in time.
         behind: Promised turns minus turns that count; negative for a surplus.
         owed: The queue of owed turns.
         forfeited: The turns lost because of the cap.
@@ -195,7 +181,7 @@ class Standings(NamedTuple):
     """
 
     promised: FloatArray
-    counted: FloatArray
+    turns: npt.NDArray[Any]
     behind: FloatArray
     owed: FloatArray
     forfeited: FloatArray
@@ -220,15 +206,7 @@ def standings(ledger: Ledger) -> Standings:
     if certified is None:
         unknown, none = np.full(ledger.clients, np.nan), np.zeros(ledger.clients, dtype=np.bool_)
         return Standings(*(unknown,) * 5, np.full(ledger.clients, -1, dtype=np.int64), none)
-    return Standings(
-        certified.promised,
-        certified.turns.astype(np.float64),
-        certified.behind,
-        certified.owed,
-        certified.forfeited,
-        certified.levels.astype(np.int64),
-        certified.unserved,
-    )
+    return Standings(*(getattr(certified, name) for name in Standings._fields))
 
 
 def owed_note(standing: Standings) -> str | None:
@@ -259,24 +237,19 @@ def flag_names(source: Source, rows: IntArray) -> list[list[str]]:
     return [[name for name in FLAGS if name in masks and masks[name][row]] for row in rows.tolist()]
 
 
-def page_of(total: int, number: int, size: int) -> Page:
-    """Returns the page with this number, or the last page if there are fewer."""
+def page_of(total: int, number: int, size: int) -> tuple[slice, dict[str, int]]:
+    """Returns the part of a list on the page with this number, or on the last page, and what a response says of it."""
     pages = max(1, -(-total // size))
     number = min(number, pages)
-    return Page(number, pages, (number - 1) * size, min(number * size, total), total)
+    shown = slice((number - 1) * size, min(number * size, total))
+    return shown, {"total": total, "page": number, "pages": pages}
 
 
-def client_page(watch: Watch, source: Source, order: ClientOrder, page: int) -> tuple[dict[str, Any], IntArray]:
+def client_page(source: Source, order: ClientOrder, page: int) -> tuple[dict[str, Any], IntArray]:
     """Returns the part of a response that says which clients a map shows, and their rows."""
     ledger = source.ledger
     values = ledger.queues.owed if order == "owed" and ledger.queues is not None else ledger.counters["turns"]
     rows = np.arange(ledger.clients) if order == "id" else np.argsort(-values, kind="stable")
-    current = page_of(len(rows), page, SHOWN_ROWS)
-    shown = rows[current.start : current.end]
-    data = {
-        "about": about(watch, source),
-        "order": order,
-        **current.to_dict(),
-        "ids": [source.id_of(row) for row in shown.tolist()],
-    }
-    return data, shown
+    part, paging = page_of(len(rows), page, SHOWN_ROWS)
+    shown = rows[part]
+    return {"order": order, **paging, "ids": [source.id_of(row) for row in shown.tolist()]}, shown

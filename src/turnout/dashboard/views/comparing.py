@@ -1,9 +1,10 @@
-"""Training and Compare: runs of one store side by side."""
+"""Runs, Training and Compare: the runs of one store in a table, and side by side."""
 
 from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,20 +13,38 @@ import numpy as np
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.digests import promise_of_runs
 from turnout.dashboard.sources.ledger import Ledger
-from turnout.dashboard.sources.run import given_true_times, name_of
-from turnout.dashboard.views.common import Text, about, bin_series, json_number, json_numbers, mean_by_round
-from turnout.dashboard.watch import Watch
+from turnout.dashboard.sources.run import describe_run, given_true_times, name_of
+from turnout.dashboard.views.common import Text, bin_series, mean_by_round
+from turnout.dashboard.watch import LISTED_RUNS, Watch
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.lab.analysis.promise import share_of
 from turnout.lab.analysis.statistics import mean_confidence_interval
 from turnout.lab.runs.info import RunInfo
 
+#: How long one request may compute figures of runs; the next request continues.
+FIGURES_SECONDS = 0.5
 MAX_RUNS = 400
 MAX_GROUPS = 24
 MAX_DIGITS = 15  # of the id of a run
 #: Metrics that are shares; their confidence intervals stay between 0 and 1.
 SHARES = ("accuracy", "precision", "recall", "f1", "auc")
+
+
+def runs(watch: Watch) -> dict[str, Any]:
+    """Returns the newest runs with their settings and figures; `pending` counts runs without figures so far."""
+    listed = watch.runs()
+    end = time.monotonic() + FIGURES_SECONDS
+    rows: list[dict[str, Any]] = []
+    pending = 0
+    for info in listed[:LISTED_RUNS] if watch.kind == "runs" else []:
+        figures = None
+        if info.rounds and (watch.has_digest(info) or time.monotonic() < end):
+            figures = watch.digest(info).figures
+        elif info.rounds:
+            pending += 1
+        rows.append({**_row(info), "figures": figures})
+    return {"rows": rows, "total": len(listed), "pending": pending}
 
 
 def training(watch: Watch, source: Source, *, metric: Text | None = None, runs: Text = "") -> dict[str, Any]:
@@ -37,8 +56,7 @@ def training(watch: Watch, source: Source, *, metric: Text | None = None, runs: 
         metric: The metric; by default the accuracy, or else the first one.
         runs: The ids of the runs to compare, separated by commas; by default all runs in the same world.
     """
-    data: dict[str, Any] = {"about": about(watch, source), "metrics": [], "metric": None, "groups": [], "losses": None}
-    data["losses"] = _losses(source)
+    data: dict[str, Any] = {"metrics": [], "metric": None, "groups": [], "losses": _losses(source)}
     metrics = {name: columns for name, columns in source.training_metrics().items() if len(columns[0])}
     if not metrics:
         return data
@@ -67,14 +85,7 @@ def compare(watch: Watch, source: Source, *, runs: Text = "") -> dict[str, Any]:
 
     `runs` are the ids of the runs to compare, separated by commas; by default all runs in the world of this run.
     """
-    data: dict[str, Any] = {
-        "about": about(watch, source),
-        "reference_rate": None,
-        "share_of": None,
-        "groups": [],
-        "curves": [],
-        "front": [],
-    }
+    data: dict[str, Any] = {"reference_rate": None, "share_of": None, "groups": []}
     if watch.kind == "fleet":
         what = "rounds" if source.ledger.slots is None else "turns"
         fleet = f"A live fleet has only one run. A replay can show its {what} with other policies."
@@ -86,7 +97,6 @@ def compare(watch: Watch, source: Source, *, runs: Text = "") -> dict[str, Any]:
     promise = promise_of_runs(infos[0] for infos in compared.values())
     slots = source.ledger.slots
     groups: list[dict[str, Any]] = []
-    curves = []
     for name, group_infos in compared.items():
         infos = [info for info in group_infos if info.rounds]
         if not infos:
@@ -95,27 +105,19 @@ def compare(watch: Watch, source: Source, *, runs: Text = "") -> dict[str, Any]:
         rounds = min(digest.rounds for digest in digests)
         seconds = np.mean([np.cumsum(digest.seconds[:rounds]) for digest in digests], axis=0)
         x, (_, _, high) = bin_series(np.arange(1, rounds + 1), seconds)
-        curves.append({"name": name, "x": x, "seconds": json_numbers(high)})
         groups.append(
             {
                 "name": name,
                 "policy": str(infos[0].plan.get("policy", "")),
                 "runs": [info.id for info in infos],
                 "rounds": rounds,
+                "curve": {"x": x, "seconds": high},
                 "true_times": given_true_times(infos[0]),
                 "is_current": any(info.id == source.run for info in infos),
                 **{figure: _interval([digest.figures[figure] for digest in digests]) for figure in digests[0].figures},
             }
         )
     groups.sort(key=lambda group: group["mean_round"]["mean"])
-    front = [
-        {
-            "name": group["name"],
-            "mean_round": group["mean_round"]["mean"],
-            "least_share": None if group["least_share"] is None else group["least_share"]["mean"],
-        }
-        for group in groups
-    ]
     reason = "This store has runs of only one policy in this world." if len(groups) < 2 else None
     return {
         **data,
@@ -123,8 +125,6 @@ def compare(watch: Watch, source: Source, *, runs: Text = "") -> dict[str, Any]:
         "share_of": share_of(promise.accrual, slots),
         "empty_reason": reason,
         "groups": groups,
-        "curves": curves,
-        "front": front,
         "left_out": len(picks) - sum(len(picks.intersection(group["runs"])) for group in groups),
     }
 
@@ -190,8 +190,8 @@ def _curve(metric: str, runs: Sequence[tuple[IntArray, FloatArray, FloatArray]])
     x, (y, _, _) = bin_series(rounds, mean)
     return {
         "rounds": x,
-        "seconds": json_numbers(bin_series(rounds, seconds)[1][2]),
-        "mean": json_numbers(y),
+        "seconds": bin_series(rounds, seconds)[1][2],
+        "mean": y,
         **_bounds(metric, rounds, values, half),
     }
 
@@ -207,7 +207,7 @@ def _bounds(metric: str, rounds: IntArray, values: FloatArray, half: FloatArray)
     least, most = (0.0 if bool((values >= 0).all()) else -math.inf), (1.0 if is_share else math.inf)
     mean = values.mean(axis=0)
     low, high = np.maximum(mean - half, least), np.minimum(mean + half, most)
-    return {name: json_numbers(bin_series(rounds, ends)[1][0]) for name, ends in (("low", low), ("high", high))}
+    return {name: bin_series(rounds, ends)[1][0] for name, ends in (("low", low), ("high", high))}
 
 
 def _elapsed(ledger: Ledger) -> FloatArray:
@@ -224,7 +224,7 @@ def _interval(values: list[float | None]) -> dict[str, Any] | None:
     if len(known) < len(values) or not known:
         return None
     mean, half = mean_confidence_interval(known)
-    return {"mean": json_number(float(mean)), "half": json_number(float(half))}
+    return {"mean": float(mean), "half": float(half)}
 
 
 def _losses(source: Source) -> dict[str, Any] | None:
@@ -236,3 +236,18 @@ def _losses(source: Source) -> dict[str, Any] | None:
         return None
     x, mean = mean_by_round(ledger.round_of_each_turn[reported], losses[reported])
     return {"x": x, "mean": mean}
+
+
+def _row(info: RunInfo) -> dict[str, Any]:
+    plan = info.plan
+    settings = {**_texts(plan.get("world_settings")), **_texts(plan.get("settings"))}
+    if plan.get("concurrency") is not None:
+        settings["concurrency"] = str(plan["concurrency"])
+    return {**describe_run(info), "settings": settings, "true_times": given_true_times(info)}
+
+
+def _texts(settings: Any) -> dict[str, str]:
+    """Returns settings as text; plans of other programs may contain anything."""
+    if not isinstance(settings, dict):
+        return {}
+    return {str(name): f"{value:g}" if isinstance(value, float) else str(value) for name, value in settings.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.ledger import Ledger
@@ -13,60 +14,46 @@ from turnout.dashboard.views.common import (
     Size,
     Standings,
     Text,
-    about,
     bin_series,
     flag_names,
     histogram,
-    json_number,
-    json_numbers,
     owed_note,
     page_of,
     standings,
     tolerance_of,
 )
-from turnout.dashboard.watch import Watch
 from turnout.errors import SettingError
-from turnout.kernel.arrays import FloatArray, IntArray
+from turnout.kernel.arrays import IntArray
 from turnout.lab.analysis.metrics import gini_coefficient, jain_index, lorenz_curve
 
+#: A value for each client.
+Column = npt.NDArray[Any]
 MAX_POINTS = 2000
 LORENZ_POINTS = 200
 MAX_NAMED_UNSERVED = 20
 MAX_MATCHES = 10_000
-EMPTY: dict[str, Any] = {
-    **dict.fromkeys(("least_share", "jain", "gini", "taken_vs_promised", "owed_note")),
-    "unserved": {"total": 0, "ids": []},
-    "shares": {"edges": [], "counts": []},
-    "lorenz": {"x": [], "y": []},
-    "worst_over_time": {"x": [], "least_share": [], "promised": None},
-}
 
 
-def fairness(watch: Watch, source: Source) -> dict[str, Any]:
+def fairness(source: Source) -> dict[str, Any]:
     """Returns taken and promised turns, the distribution of shares, the Lorenz curve and the least share by round."""
-    data: dict[str, Any] = {"about": about(watch, source)}
-    if not source.ledger.clients:
-        return {**data, **EMPTY}
     ledger = source.ledger
     shares, turns = ledger.shares(), ledger.counters["turns"]
     known = shares[np.isfinite(shares) & ~ledger.retired]
     standing, least = standings(ledger), ledger.least_served()
     return {
-        **data,
         "unserved": _unserved(source, standing),
         "owed_note": owed_note(standing),
-        "least_share": None if least is None else json_number(shares[least]),
-        "jain": json_number(jain_index(turns)),
-        "gini": json_number(gini_coefficient(turns)),
+        "least_share": None if least is None else shares[least],
+        "jain": jain_index(turns) if ledger.clients else None,
+        "gini": gini_coefficient(turns) if ledger.clients else None,
         "shares": histogram(known),
         "taken_vs_promised": _taken_vs_promised(source, standing),
-        "lorenz": _lorenz(turns),
+        "lorenz": _lorenz(turns) if ledger.clients else {"x": [], "y": []},
         "worst_over_time": _worst_over_time(ledger),
     }
 
 
 def clients(
-    watch: Watch,
     source: Source,
     *,
     sort: Text = "behind",
@@ -78,8 +65,7 @@ def clients(
     """Returns a page of the list of clients.
 
     Args:
-        watch: The watched store.
-        source: The run or fleet; None if the store has no run.
+        source: The run or fleet.
         sort: The sort key: "id", or a name of `client_columns`.
         order: Ascending or descending.
         page: The page number, counted from 1.
@@ -89,27 +75,20 @@ def clients(
     columns = client_columns(source.ledger)
     if sort not in ("id", *columns):
         raise SettingError(f"sort must be one of id, {', '.join(columns)}, got {sort!r}")
-    part = search.strip()
-    rows = source.search(part, MAX_MATCHES) if part else np.arange(source.ledger.clients)
+    rows = source.search(search.strip(), MAX_MATCHES) if search.strip() else np.arange(source.ledger.clients)
     rows = _sorted(rows, None if sort == "id" else columns[sort], order)
-    current = page_of(len(rows), page, size)
-    return {
-        "about": about(watch, source),
-        "sort": sort,
-        "order": order,
-        **current.to_dict(),
-        "size": size,
-        "rows": client_rows(source, rows[current.start : current.end], columns),
-    }
+    part, paging = page_of(len(rows), page, size)
+    shown = client_rows(source, rows[part], columns)
+    return {"sort": sort, "order": order, **paging, "size": size, "rows": shown}
 
 
-def client_rows(source: Source, rows: IntArray, columns: dict[str, FloatArray]) -> list[dict[str, Any]]:
+def client_rows(source: Source, rows: IntArray, columns: dict[str, Column]) -> list[dict[str, Any]]:
     """Returns what the list of clients shows about each of these."""
-    standing, tolerance = standings(source.ledger), json_number(tolerance_of(source.ledger))
+    standing, tolerance = standings(source.ledger), tolerance_of(source.ledger)
     return [
         {
             "id": source.id_of(row),
-            **{name: json_number(column[row]) for name, column in columns.items()},
+            **{name: column[row] for name, column in columns.items()},
             "tolerance": tolerance,
             "status": standing.status(row),
             "flags": names,
@@ -118,21 +97,20 @@ def client_rows(source: Source, rows: IntArray, columns: dict[str, FloatArray]) 
     ]
 
 
-def client_columns(ledger: Ledger) -> dict[str, FloatArray]:
+def client_columns(ledger: Ledger) -> dict[str, Column]:
     """Returns the columns of the list of clients."""
     standing = standings(ledger)
-    last = ledger.counters["last_round"].astype(np.float64)
-    offered = ledger.counters["offered"].astype(np.float64)
+    last = ledger.counters["last_round"]
     return {
-        "turns": ledger.counters["turns"].astype(np.float64),
+        "turns": ledger.counters["turns"],
         "share": ledger.shares(),
-        "counted": standing.counted,
+        "counted": standing.turns,
         "promised": standing.promised,
         "behind": standing.behind,
-        "status": standing.levels.astype(np.float64),
+        "status": standing.levels,
         "owed": standing.owed,
         "forfeited": standing.forfeited,
-        "offered": offered if ledger.knows_availability else np.full(ledger.clients, np.nan),
+        "offered": ledger.counters["offered"] if ledger.knows_availability else np.full(ledger.clients, np.nan),
         "mean_seconds": ledger.mean_seconds(),
         "reliability": ledger.history.reliability,
         "last_round": np.where(last > 0, last, np.nan),
@@ -145,7 +123,7 @@ def _unserved(source: Source, standing: Standings) -> dict[str, Any]:
     return {"total": len(rows), "ids": [source.id_of(row) for row in rows[:MAX_NAMED_UNSERVED].tolist()]}
 
 
-def _sorted(rows: IntArray, values: FloatArray | None, order: str) -> IntArray:
+def _sorted(rows: IntArray, values: Column | None, order: str) -> IntArray:
     """Sorts rows by these values; ties keep the order of joining, unknown values come last in both orders."""
     if values is None:
         return rows if order == "asc" else rows[::-1]
@@ -164,12 +142,12 @@ def _taken_vs_promised(source: Source, standing: Standings) -> dict[str, Any] | 
         rows = np.unique(np.concatenate([most, evenly]))
     return {
         "ids": [source.id_of(row) for row in rows.tolist()],
-        "turns": json_numbers(standing.counted[rows]),
-        "promised": json_numbers(standing.promised[rows]),
-        "behind": json_numbers(standing.behind[rows]),
+        "turns": standing.turns[rows],
+        "promised": standing.promised[rows],
+        "behind": standing.behind[rows],
         "status": [standing.status(row) for row in rows.tolist()],
-        "owed": json_numbers(standing.owed[rows]),
-        "tolerance": json_number(tolerance_of(ledger)),
+        "owed": standing.owed[rows],
+        "tolerance": tolerance_of(ledger),
         "of": ledger.clients,
     }
 
@@ -177,7 +155,7 @@ def _taken_vs_promised(source: Source, standing: Standings) -> dict[str, Any] | 
 def _lorenz(turns: IntArray) -> dict[str, Any]:
     curve = lorenz_curve(turns)
     points = np.unique(np.linspace(0, len(curve) - 1, LORENZ_POINTS).astype(np.int64))
-    return {"x": json_numbers(curve[points, 0]), "y": json_numbers(curve[points, 1])}
+    return {"x": curve[points, 0], "y": curve[points, 1]}
 
 
 def _worst_over_time(ledger: Ledger) -> dict[str, Any]:
@@ -186,6 +164,6 @@ def _worst_over_time(ledger: Ledger) -> dict[str, Any]:
     queues = ledger.queues
     return {
         "x": x,
-        "least_share": json_numbers(mean),
-        "promised": None if queues is None else json_number(float(queues.guaranteed_rates.min())),
+        "least_share": mean,
+        "promised": None if queues is None else queues.guaranteed_rates.min(),
     }

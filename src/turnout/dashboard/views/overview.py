@@ -11,23 +11,26 @@ from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.views.common import (
     Standings,
-    about,
+    bin_edges,
     bin_series,
     certificate,
     flags,
-    json_number,
-    json_numbers,
     mean_of,
     standings,
     tolerance_of,
 )
-from turnout.dashboard.views.slots import running, slot_metrics
+from turnout.dashboard.views.rounds import OUT
 from turnout.dashboard.watch import Watch
 from turnout.kernel.arrays import FloatArray
 from turnout.lab.analysis.metrics import jain_index
 from turnout.live._internals import ARRIVED, KINDS, MISSED, RETURNED
 
 RECENT_ROUNDS = 50
+#: The number of running turns that the page lists, the oldest ones.
+SHOWN_RUNNING_TURNS = 50
+#: The number of decisions of which the recent rate is that of their updates: at least this many per slot.
+RECENT_PER_SLOT = 20
+RATE_POINTS = 60
 SHOWN_CLIENTS = 8
 DRAWS = 400
 MAX_SAMPLED_TURNS = 200_000
@@ -48,7 +51,6 @@ WARNINGS = {
 
 def overview(watch: Watch, source: Source) -> dict[str, Any]:
     """Returns the current round, durations compared with random selection, the promise and warnings."""
-    data: dict[str, Any] = {"about": about(watch, source)}
     ledger = source.ledger
     seconds = ledger.round_column("seconds")
     x, (mean, low, high) = bin_series(ledger.round_column("rounds"), seconds)
@@ -60,24 +62,23 @@ def overview(watch: Watch, source: Source) -> dict[str, Any]:
     available_count = ledger.round_column("available_count")
     known = available_count[available_count >= 0]
     return {
-        **data,
         "round": ledger.last_round,
         "open": _open_round(source),
         "mean_round": mean_of(seconds),
         "recent_round": mean_of(seconds[-RECENT_ROUNDS:]),
         "recent_of": min(RECENT_ROUNDS, len(seconds)),
-        "p95_round": json_number(np.percentile(seconds, 95)) if len(seconds) else None,
-        "total_time": json_number(seconds.sum()),
+        "p95_round": np.percentile(seconds, 95) if len(seconds) else None,
+        "total_time": seconds.sum(),
         "available_count": mean_of(known),
         "cohort": mean_of(sizes),
         "random": random_baseline(watch, source) if ledger.slots is None else None,
-        "slots": slot_metrics(watch, source),
-        "running": running(source),
-        "least_share": None if least is None else json_number(shares[least]),
+        "slots": _slot_metrics(watch, source),
+        "running": _running(source),
+        "least_share": None if least is None else shares[least],
         "least": None if least is None else {"id": source.id_of(least)},
-        "jain": json_number(jain_index(ledger.counters["turns"])) if ledger.clients else None,
+        "jain": jain_index(ledger.counters["turns"]) if ledger.clients else None,
         "worst": None if worst is None else _behind_row(source, worst, standing, shares),
-        "rounds": {"x": x, "mean": json_numbers(mean), "low": json_numbers(low), "high": json_numbers(high)},
+        "rounds": {"x": x, "mean": mean, "low": low, "high": high},
         "shortfall": shortfall_over_time(ledger),
         "outcomes": outcomes(ledger),
         "warnings": _warnings(source),
@@ -93,7 +94,7 @@ def debts_over_time(ledger: Ledger) -> dict[str, Any] | None:
     data: dict[str, Any] = {}
     for name in ("worst", "mean", "p95"):
         data["x"], (mean, _, high) = bin_series(series["rounds"].astype(np.int64), series[name])
-        data[name] = json_numbers(high if name == "worst" else mean)
+        data[name] = high if name == "worst" else mean
     return data
 
 
@@ -105,9 +106,9 @@ def shortfall_over_time(ledger: Ledger) -> dict[str, Any] | None:
     x, (_, _, high) = bin_series(series["rounds"].astype(np.int64), series["behind"])
     return {
         "x": x,
-        "largest": json_numbers(high),
-        "ever": json_number(np.nanmax(series["behind"])),
-        "tolerance": json_number(tolerance_of(ledger)),
+        "largest": high,
+        "ever": np.nanmax(series["behind"]),
+        "tolerance": tolerance_of(ledger),
     }
 
 
@@ -125,21 +126,15 @@ def random_baseline(watch: Watch, source: Source) -> dict[str, Any] | None:
     if not len(ledger) or source.policy == "random":
         return None
     own_mean = float(ledger.round_column("seconds").mean())
-    recorded = watch.random_rounds(source)
-    if recorded is not None:
-        mean, runs = recorded
-        how = f"mean of {pluralize(runs, 'run')} with random selection in this store, over the same number of rounds"
-    else:
-        estimated = _sample_random_cohorts(ledger)
-        if estimated is None:
-            return None
-        mean, clients = estimated
-        how = f"estimated from {DRAWS} random cohorts of the {clients:,} clients with known times"
-    return {"mean_round": json_number(mean), "saved": json_number(1 - own_mean / mean) if mean else None, "how": how}
+    estimate = watch.random_rounds(source) or _sample_random_cohorts(ledger)
+    if estimate is None:
+        return None
+    mean, how = estimate
+    return {"mean_round": mean, "saved": 1 - own_mean / mean if mean else None, "how": how}
 
 
-def _sample_random_cohorts(ledger: Ledger) -> tuple[float, int] | None:
-    """Returns the mean duration of random cohorts, each client with one of its own times, and the number of clients."""
+def _sample_random_cohorts(ledger: Ledger) -> tuple[float, str] | None:
+    """Returns the mean duration of random cohorts, each client with one of its own times, and how it was found."""
     times = ledger.turn_column("times")[-MAX_SAMPLED_TURNS:]
     known = np.isfinite(times) & (times > 0)
     rows, seconds = ledger.turn_column("chosen")[-MAX_SAMPLED_TURNS:][known], times[known]
@@ -154,7 +149,8 @@ def _sample_random_cohorts(ledger: Ledger) -> tuple[float, int] | None:
         cohort = rng.choice(len(clients), size, replace=False)
         indices = first[cohort] + (rng.random(size) * count[cohort]).astype(np.int64)
         slowest[draw] = seconds[order[indices]].max()
-    return float(slowest.mean()), len(clients)
+    how = f"estimated from {DRAWS} random cohorts of the {len(clients):,} clients with known times"
+    return float(slowest.mean()), how
 
 
 def _open_round(source: Source) -> dict[str, Any] | None:
@@ -165,8 +161,8 @@ def _open_round(source: Source) -> dict[str, Any] | None:
     kinds = [turn.kind for turn in turns]
     return {
         "round": opened.round,
-        "elapsed": json_number(opened.elapsed),
-        "deadline": json_number(opened.deadline),
+        "elapsed": opened.elapsed,
+        "deadline": opened.deadline,
         "target_size": opened.target_size,
         "out": kinds.count(None),
         "back": sum(map(kinds.count, RETURNED)),
@@ -185,11 +181,11 @@ def _behind_row(source: Source, row: int, standing: Standings, shares: FloatArra
     return {
         "id": source.id_of(row),
         "status": standing.status(row),
-        "behind": json_number(standing.behind[row]),
-        "owed": json_number(standing.owed[row]),
-        "turns": json_number(standing.counted[row]),
-        "promised": json_number(standing.promised[row]),
-        "share": json_number(shares[row]),
+        "behind": standing.behind[row],
+        "owed": standing.owed[row],
+        "turns": standing.turns[row],
+        "promised": standing.promised[row],
+        "share": shares[row],
     }
 
 
@@ -212,3 +208,99 @@ def _warnings(source: Source) -> list[dict[str, Any]]:
         warnings.append({"level": "warning", "text": text, "id": None})
     warnings.extend({"level": "note", "text": text, "id": None} for text in source.notices())
     return warnings
+
+
+def _slot_metrics(watch: Watch, source: Source) -> dict[str, Any] | None:
+    """Returns the rate of updates, their staleness and the comparison with random selection; None for rounds."""
+    ledger, slots = source.ledger, source.ledger.slots
+    if slots is None:
+        return None
+    arrivals, started = _arrival_times(ledger), ledger.round_column("started")
+    stale = ledger.round_column("staleness")
+    known = stale[np.isfinite(stale)]
+    rate, recent = rate_of(ledger), rate_of(ledger, RECENT_PER_SLOT * slots)
+    return {
+        "of": slots,
+        "updates": len(arrivals),
+        "rate": rate,
+        "recent_rate": recent,
+        "recent_of": min(RECENT_PER_SLOT * slots, len(started)),
+        "elapsed": started[-1] - started[0] if len(started) else None,
+        "staleness": mean_of(known),
+        "stale_in": ledger.stale_in,
+        "largest_staleness": known.max() if len(known) else None,
+        "random": _random_rate(watch, source, slots, rate),
+        "curve": _rate_curve(ledger, arrivals),
+    }
+
+
+def _running(source: Source) -> list[dict[str, Any]]:
+    """Returns the running turns of a live fleet, the oldest first."""
+    return [
+        {
+            "turn": running_turn.decision,
+            "id": turn.id,
+            "age": running_turn.elapsed,
+            "deadline": running_turn.deadline,
+            "outcome": turn.kind or OUT,
+            "price": running_turn.reasons.get("price"),
+            "behind": running_turn.reasons.get("behind"),
+        }
+        for running_turn, turn in source.running()[:SHOWN_RUNNING_TURNS]
+    ]
+
+
+def _arrival_times(ledger: Ledger) -> FloatArray:
+    """Returns when the updates arrived, in order."""
+    arrived = ledger.turn_column("kinds") == ARRIVED
+    times: FloatArray = np.sort(ledger.round_column("finished")[arrived])
+    return times
+
+
+def rate_of(ledger: Ledger, decisions: int | None = None) -> float:
+    """Returns the updates per second until the last turn was given, from the first kept turn on; NaN if unknown.
+
+    Args:
+        ledger: The ledger.
+        decisions: If given, only the time since this many decisions counts.
+    """
+    started = ledger.round_column("started")[-(decisions or 0) :]
+    if len(started) < 2 or started[-1] <= started[0]:
+        return float("nan")
+    arrivals = _arrival_times(ledger)
+    first, last = np.searchsorted(arrivals, [started[0], started[-1]], side="right")
+    return float((last - first) / (started[-1] - started[0]))
+
+
+def _rate_curve(ledger: Ledger, arrivals: FloatArray) -> dict[str, Any]:
+    """Returns the updates per second between decisions, by the last decision of each interval."""
+    started, decisions = ledger.round_column("started"), ledger.round_column("rounds")
+    if len(started) < 2:
+        return {"x": [], "rate": []}
+    ends = bin_edges(len(started), RATE_POINTS)
+    ends[-1] -= 1
+    ends = np.unique(ends)
+    counts = np.diff(np.searchsorted(arrivals, started[ends], side="right"))
+    seconds = np.diff(started[ends])
+    rates = np.divide(counts, seconds, out=np.full(len(seconds), np.nan), where=seconds > 0)
+    return {"x": decisions[ends[1:]], "rate": rates}
+
+
+def _random_rate(watch: Watch, source: Source, slots: int, rate: float) -> dict[str, Any] | None:
+    """Returns the rate of random selection, from runs of this store or estimated from known times."""
+    ledger = source.ledger
+    if source.policy == "random" or not np.isfinite(rate):
+        return None
+    recorded = watch.random_rounds(source)
+    if recorded is not None and recorded[0] > 0:
+        started, (between, how) = ledger.round_column("started"), recorded
+        times = between * len(started) / float(started[-1])
+    else:
+        means, seconds = ledger.mean_seconds(), ledger.round_column("seconds")
+        known, ended = means[np.isfinite(means)], seconds[np.isfinite(seconds)]
+        if len(known) < 2 * slots or not ended.any():
+            return None
+        # As long as all slots are in use, the rate is their number divided by the mean turn.
+        times = float(known.mean() / ended.mean())
+        how = f"estimated: with turns of all {len(known):,} clients with known times equally often"
+    return {"rate": rate / times, "times": times, "how": how}

@@ -15,55 +15,50 @@ from turnout.dashboard.views.common import (
     bin_edges,
     client_page,
     histogram,
-    json_number,
-    json_numbers,
     owed_note,
     standings,
 )
 from turnout.dashboard.views.overview import debts_over_time
-from turnout.dashboard.watch import Watch
 from turnout.kernel.arrays import FloatArray, IntArray
 
 COLUMNS = 160
 
 
-def queues(watch: Watch, source: Source, *, order: ClientOrder = "owed", page: PageNumber = 1) -> dict[str, Any]:
+def queues(source: Source, *, order: ClientOrder = "owed", page: PageNumber = 1) -> dict[str, Any]:
     """Returns the debts of a page of clients by round, a summary of all debts by round, and their distribution now."""
-    data, shown = client_page(watch, source, order, page)
+    data, shown = client_page(source, order, page)
     ledger = source.ledger
-    if ledger.queues is None or not ledger.clients:
-        no_guarantee = f"The policy {source.policy} guarantees no turns, so no turns are owed."
-        nothing = dict.fromkeys(("owed", "curve", "now", "cap", "owed_note"))
-        reason = no_guarantee if ledger.clients else None
-        return {**data, "page": 1, "pages": 1, "total": 0, "x": [], "ids": [], **nothing, "empty_reason": reason}
-    debts, reason = debt_history(ledger, shown)
-    x: list[int] = []
+    queues = ledger.queues if ledger.clients else None
+    debts: FloatArray | None = None
+    reason = f"The policy {source.policy} guarantees no turns, so no turns are owed." if ledger.clients else None
+    if queues is not None:
+        debts, reason = debt_history(ledger, shown)
+    x = np.empty(0, dtype=np.int64)
     if debts is not None:
         ends = bin_edges(len(debts), COLUMNS)[1:] - 1
-        x = ledger.round_column("rounds")[len(ledger) - len(debts) :][ends].tolist()
+        x = ledger.round_column("rounds")[len(ledger) - len(debts) :][ends]
         debts = debts[ends]
-    cap = ledger.queues.max_owed
     return {
         **data,
         "x": x,
-        "owed": None if debts is None else [json_numbers(column) for column in debts.T],
+        "owed": None if debts is None else debts.T,
         "empty_reason": reason,
         "curve": debts_over_time(ledger),
-        "now": histogram(ledger.queues.owed),
-        "cap": None if cap is None else json_number(float(cap)),
+        "now": None if queues is None else histogram(queues.owed),
+        "cap": None if queues is None else queues.max_owed,
         "owed_note": owed_note(standings(ledger)),
     }
 
 
-def turns(watch: Watch, source: Source, *, order: ClientOrder = "owed", page: PageNumber = 1) -> dict[str, Any]:
+def turns(source: Source, *, order: ClientOrder = "owed", page: PageNumber = 1) -> dict[str, Any]:
     """Returns the turns and the availability of a page of clients by round (the "pull record" of the paper)."""
-    data, shown = client_page(watch, source, order, page)
+    data, shown = client_page(source, order, page)
     counts, available, edges = turns_and_availability(source.ledger, shown)
     return {
         **data,
         **turn_bins(source.ledger, edges),
-        "counts": counts.T.tolist(),
-        "available": None if available is None else [json_numbers(column) for column in available.T],
+        "counts": counts.T,
+        "available": None if available is None else available.T,
     }
 
 
@@ -71,7 +66,7 @@ def turn_bins(ledger: Ledger, edges: IntArray) -> dict[str, Any]:
     """Returns the first round and the width of bins of rounds."""
     rounds = ledger.round_column("rounds")
     return {
-        "x": rounds[edges[:-1]].tolist() if len(rounds) else [],
+        "x": rounds[edges[:-1]] if len(rounds) else [],
         "width": int(edges[1] - edges[0]) if len(edges) > 1 else 1,
     }
 

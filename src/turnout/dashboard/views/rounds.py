@@ -9,16 +9,15 @@ import numpy as np
 
 from turnout.counting import pluralize
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.columns import ROUND_REASONS, TURN_REASONS
+from turnout.dashboard.sources.columns import ROUND_REASONS, RUNNING, TURN_REASONS, UNKNOWN
 from turnout.dashboard.sources.ledger import Ledger
-from turnout.dashboard.views.common import PageNumber, RoundNumber, Size, about, json_number, known_count, page_of
-from turnout.dashboard.views.slots import OUT, decision_summary, kind_name, turn_of
-from turnout.dashboard.watch import Watch
+from turnout.dashboard.views.common import PageNumber, RoundNumber, Size, page_of, plain
 from turnout.errors import ReportError
 from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.live import Turn
 from turnout.live._internals import ARRIVED, CUT_OFF, FAILED, KINDS, LATE, REDUNDANT, OpenRound
 
+OUT = "out"
 EMPTY: dict[str, Any] = {
     **dict.fromkeys(("number", "first", "last", "seconds", "available_count", "target_size", "threshold", "objective")),
     **dict.fromkeys(("opened", "closed", "turn")),
@@ -29,22 +28,20 @@ EMPTY: dict[str, Any] = {
 }
 
 
-def rounds(watch: Watch, source: Source, *, page: PageNumber = 1, size: Size = 50) -> dict[str, Any]:
+def rounds(source: Source, *, page: PageNumber = 1, size: Size = 50) -> dict[str, Any]:
     """Returns a page of the list of rounds, newest first."""
-    data: dict[str, Any] = {"about": about(watch, source)}
     total, starts = len(source.ledger), source.ledger.starts
-    current = page_of(total, page, size)
-    indices = range(total - 1 - current.start, total - 1 - current.end, -1)
+    shown, paging = page_of(total, page, size)
+    indices = range(total - 1 - shown.start, total - 1 - shown.stop, -1)
     rows = [_round_row(source, index, slice(int(starts[index]), int(starts[index + 1]))) for index in indices]
-    return {**data, **current.to_dict(), "size": size, "rows": rows}
+    return {**paging, "size": size, "rows": rows}
 
 
-def round_detail(watch: Watch, source: Source, *, number: RoundNumber = None) -> dict[str, Any]:
+def round_detail(source: Source, *, number: RoundNumber = None) -> dict[str, Any]:
     """Returns a round, by default the newest, with the prediction and the outcome of each chosen client."""
-    data: dict[str, Any] = {"about": about(watch, source)}
     ledger, opened = source.ledger, source.open_round()
     newest = source.newest_round
-    data = {**data, "first": ledger.first_after + 1 if newest else None, "last": newest or None}
+    data: dict[str, Any] = {"first": ledger.first_after + 1 if newest else None, "last": newest or None}
     number = newest if number is None else number
     if not newest:
         return {**EMPTY, **data}
@@ -62,7 +59,7 @@ def round_detail(watch: Watch, source: Source, *, number: RoundNumber = None) ->
     is_open = row["turn"] is not None and row["turn"]["outcome"] == OUT
     if is_open:
         running_turns = {running_turn.decision: running_turn for running_turn, _ in source.running()}
-        row["seconds"] = json_number(running_turns[number].elapsed) if number in running_turns else None
+        row["seconds"] = running_turns[number].elapsed if number in running_turns else None
     return {
         **data,
         **{name: row[name] for name in ("turn", "seconds", "available_count", "threshold", "objective", "unit")},
@@ -79,23 +76,26 @@ def round_detail(watch: Watch, source: Source, *, number: RoundNumber = None) ->
 def _round_row(source: Source, index: int, turns: slice) -> dict[str, Any]:
     ledger = source.ledger
     kinds = ledger.turn_column("kinds")[turns]
+    available = int(ledger.round_column("available_count")[index])
     slowest = _slowest(kinds, ledger.turn_column("times")[turns], float(ledger.round_column("seconds")[index]))
     bottleneck = None if slowest is None else int(ledger.turn_column("chosen")[turns][slowest])
-    return {
-        "round": int(ledger.round_column("rounds")[index]),
-        "seconds": json_number(ledger.round_column("seconds")[index]),
+    row = {
+        "round": ledger.round_column("rounds")[index],
+        "seconds": ledger.round_column("seconds")[index],
         "cohort": len(kinds),
         "back": int((kinds < CUT_OFF).sum()),
         "late": int(((kinds == LATE) | (kinds == CUT_OFF)).sum()),
         "failed": int((kinds == FAILED).sum()),
         "bottleneck": None if bottleneck is None else source.id_of(bottleneck),
         "bottleneck_failed": slowest is not None and int(kinds[slowest]) == FAILED,
-        "threshold": json_number(ledger.round_column("threshold")[index]),
-        "objective": json_number(ledger.round_column("objective")[index]),
+        "threshold": ledger.round_column("threshold")[index],
+        "objective": ledger.round_column("objective")[index],
         "unit": _unit(ledger.turn_column("price")[turns]),
-        "available_count": known_count(int(ledger.round_column("available_count")[index])),
-        "turn": turn_of(source, index),
+        "available_count": None if available == UNKNOWN else available,
+        "turn": _turn_of(source, index),
     }
+    values: dict[str, Any] = plain(row)
+    return values
 
 
 def _slowest(kinds: IntArray, times: FloatArray, duration: float) -> int | None:
@@ -115,13 +115,13 @@ def _turn_row(source: Source, turn: int, bottleneck: str | None, reasons: dict[i
     predicted, band = float(ledger.turn_column("predicted")[turn]), float(ledger.turn_column("band")[turn])
     return {
         "id": client,
-        **{name: json_number(ledger.turn_column(name)[turn]) for name in TURN_REASONS},
-        "predicted": json_number(predicted),
-        "low": json_number(max(predicted - band, 0.0)),
-        "high": json_number(predicted + band),
-        "seconds": json_number(ledger.turn_column("times")[turn]),
-        "outcome": kind_name(int(ledger.turn_column("kinds")[turn])),
-        "loss": json_number(ledger.turn_column("losses")[turn]),
+        **{name: ledger.turn_column(name)[turn] for name in TURN_REASONS},
+        "predicted": predicted,
+        "low": max(predicted - band, 0.0),
+        "high": predicted + band,
+        "seconds": ledger.turn_column("times")[turn],
+        "outcome": _kind_name(int(ledger.turn_column("kinds")[turn])),
+        "loss": ledger.turn_column("losses")[turn],
         "bottleneck": client == bottleneck,
         "why": reasons.get(row),
     }
@@ -141,7 +141,7 @@ def _timestamp(ledger: Ledger, name: str, index: int) -> str | None:
 
 def _summary(row: dict[str, Any]) -> str:
     if row["turn"] is not None:
-        return decision_summary(row)
+        return _decision_summary(row)
     if not row["cohort"]:
         return "No client was chosen in this round."
     text = f"{pluralize(row['cohort'], 'client')} chosen"
@@ -173,11 +173,11 @@ def _open_round(opened: OpenRound, turns: list[Turn]) -> dict[str, Any]:
     rows = [
         {
             **dict.fromkeys((*TURN_REASONS, "predicted", "low", "high")),
-            **{name: json_number(float(reasons[name][index_of[turn.row]])) for name in per_client},
+            **{name: float(reasons[name][index_of[turn.row]]) for name in per_client},
             "id": turn.id,
-            "seconds": json_number(turn.seconds),
+            "seconds": turn.seconds,
             "outcome": turn.kind or OUT,
-            "loss": json_number(turn.loss),
+            "loss": turn.loss,
             "bottleneck": False,
             "why": turn.why,
         }
@@ -187,10 +187,10 @@ def _open_round(opened: OpenRound, turns: list[Turn]) -> dict[str, Any]:
     deadline = "" if opened.deadline is None else f" The deadline is {opened.deadline:.1f} s after the selection."
     return {
         **EMPTY,
-        **{name: json_number(float(reasons[name])) for name in ROUND_REASONS if name in reasons},
+        **{name: float(reasons[name]) for name in ROUND_REASONS if name in reasons},
         "number": opened.round,
         "is_open": True,
-        "seconds": json_number(opened.elapsed),
+        "seconds": opened.elapsed,
         "available_count": int(opened.available.sum()),
         "target_size": opened.target_size,
         "unit": "seconds" if "price" in reasons else "turns",
@@ -201,3 +201,43 @@ def _open_round(opened: OpenRound, turns: list[Turn]) -> dict[str, Any]:
         ),
         "rows": rows,
     }
+
+
+def _kind_name(kind: int) -> str:
+    """Returns the outcome of a turn; "out" if it has not ended yet."""
+    return OUT if kind == RUNNING else KINDS[kind]
+
+
+def _turn_of(source: Source, index: int) -> dict[str, Any] | None:
+    """Returns the client, the outcome, the predicted time and the staleness of a turn without rounds."""
+    ledger = source.ledger
+    if ledger.slots is None:
+        return None
+    return {
+        "id": source.id_of(int(ledger.turn_column("chosen")[index])),
+        "outcome": _kind_name(int(ledger.turn_column("kinds")[index])),
+        "predicted": ledger.turn_column("predicted")[index],
+        "staleness": ledger.round_column("staleness")[index],
+        "stale_in": ledger.stale_in,
+    }
+
+
+def _decision_summary(row: dict[str, Any]) -> str:
+    """Returns what a decision was and what came of it; `row` is the decision as the list has it."""
+    turn, seconds = row["turn"], row["seconds"]
+    text = f"{turn['id']} was given a turn"
+    text += (
+        f", as one of {pluralize(row['available_count'], 'idle client')}" if row["available_count"] is not None else ""
+    )
+    if turn["outcome"] == OUT:
+        return f"{text}. It is running{'' if seconds is None else f' since {seconds:.1f} s'}."
+    if turn["outcome"] == KINDS[FAILED]:
+        return f"{text}. It failed after {seconds:.2f} s."
+    if turn["outcome"] == KINDS[LATE]:
+        return f"{text}. It was late: its deadline passed after {seconds:.2f} s."
+    text += f". Its update arrived after {seconds:.2f} s"
+    if turn["staleness"] is not None:
+        text += f"; its staleness was {turn['staleness']:g} {turn['stale_in']}"
+    if turn["predicted"] is not None:
+        text += f". The model had predicted {turn['predicted']:.2f} s"
+    return f"{text}."

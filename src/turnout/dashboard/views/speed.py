@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.views.common import about, flags, histogram, json_number, json_numbers, mean_by_round, mean_of
-from turnout.dashboard.watch import Watch
+from turnout.dashboard.views.common import flags, histogram, mean_by_round, mean_of
 from turnout.kernel.arrays import FloatArray
 from turnout.live._internals import LATE
 
@@ -21,7 +20,7 @@ FLAG_TEXTS = {
 }
 
 
-def speed(watch: Watch, source: Source) -> dict[str, Any]:
+def speed(source: Source) -> dict[str, Any]:
     """Returns predicted and actual times with a 90 % band, residuals, the error by round, and flagged clients."""
     ledger = source.ledger
     predicted, actual = ledger.turn_column("predicted"), ledger.turn_column("times")
@@ -32,18 +31,17 @@ def speed(watch: Watch, source: Source) -> dict[str, Any]:
     rounds = ledger.round_of_each_turn
     x, by_round = mean_by_round(rounds[judged], np.abs(error))
     return {
-        "about": about(watch, source),
         "empty_reason": None if len(judged) or not len(ledger) else _empty_reason(source),
         "known": int((ledger.history.arrived > 0).sum()),
         "points": {
             "id": [source.id_of(row) for row in ledger.turn_column("chosen")[shown].tolist()],
-            "round": rounds[shown].tolist(),
-            "predicted": json_numbers(predicted[shown]),
-            "actual": json_numbers(actual[shown]),
+            "round": rounds[shown],
+            "predicted": predicted[shown],
+            "actual": actual[shown],
         },
         "band": band,
         "inside": inside,
-        "exploration": json_number(ledger.exploration) if len(judged) else None,
+        "exploration": ledger.exploration if len(judged) else None,
         "error": {"x": x, "mean_abs": by_round},
         "mean_abs": mean_of(np.abs(error)),
         "bias": mean_of(error),
@@ -77,11 +75,11 @@ def _band(predicted: FloatArray, actual: FloatArray) -> tuple[dict[str, Any] | N
     bounds = (np.interp(predicted[older:], centres, edge) for edge in (low, high))
     inside = (error >= next(bounds)) & (error <= next(bounds))
     band = {
-        "predicted": json_numbers(ends),
-        "low": json_numbers(np.maximum(ends + low, 0.0)),
-        "high": json_numbers(ends + high),
+        "predicted": ends,
+        "low": np.maximum(ends + low, 0.0),
+        "high": ends + high,
     }
-    return band, json_number(float(inside.mean()))
+    return band, float(inside.mean())
 
 
 def _flags(source: Source) -> list[dict[str, Any]]:

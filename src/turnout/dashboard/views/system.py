@@ -1,4 +1,4 @@
-"""System: the file, reading and response times, versions; and the metrics for Prometheus."""
+"""System: the file, the timing of rounds, versions; and the metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ import importlib.metadata
 import platform
 import sqlite3
 import sys
-import threading
 import time
-from collections import deque
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.views.common import about, json_number
-from turnout.dashboard.views.overview import outcomes
-from turnout.dashboard.views.slots import RECENT_PER_SLOT, rate_of
+from turnout.dashboard.views.overview import RECENT_PER_SLOT, outcomes, rate_of
 from turnout.dashboard.watch import Watch
 from turnout.errors import StoreError
 from turnout.kernel.backend import kernel_name
@@ -25,52 +21,14 @@ from turnout.live._internals import seconds_since_report
 from turnout.version import __version__
 from turnout.web.prometheus import labels, promise_metrics
 
-KEPT_SAMPLES = 500
 
-
-class Latencies:
-    """Response times of the most recent requests of each route, in seconds."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._newest: dict[str, deque[float]] = {}
-        self._counts: dict[str, int] = {}
-
-    def add(self, route: str, seconds: float) -> None:
-        """Adds the time of one response."""
-        with self._lock:
-            self._newest.setdefault(route, deque(maxlen=KEPT_SAMPLES)).append(seconds)
-            self._counts[route] = self._counts.get(route, 0) + 1
-
-    def summary(self) -> list[dict[str, Any]]:
-        """Returns the number of requests, the median and the 95th percentile of each route."""
-        with self._lock:
-            newest = {route: np.array(times) for route, times in sorted(self._newest.items())}
-            return [
-                {
-                    "route": route,
-                    "count": self._counts[route],
-                    "median_ms": json_number(1e3 * float(np.median(times))),
-                    "p95_ms": json_number(1e3 * float(np.percentile(times, 95))),
-                }
-                for route, times in newest.items()
-            ]
-
-
-def system(watch: Watch, source: Source, latencies: Latencies) -> dict[str, Any]:
-    """Returns the sizes of the file, reading and response times, and versions."""
+def system(watch: Watch, source: Source) -> dict[str, Any]:
+    """Returns the sizes of the file, the timing of rounds, and versions."""
     return {
-        "about": about(watch, source),
         "store": {"name": watch.path.name, "kind": watch.kind, "writer": watch.writer, **watch.sizes()},
-        "reading": {
-            "rounds": watch.rounds_read,
-            "seconds": json_number(watch.seconds_read),
-            "last_ms": json_number(watch.last_ms),
-        },
         "gaps": _gaps(source),
-        "requests": latencies.summary(),
         "versions": versions(),
-        "uptime": json_number(time.monotonic() - watch.started_at),
+        "uptime": time.monotonic() - watch.started_at,
         "memory_bytes": peak_memory(),
     }
 
@@ -119,8 +77,8 @@ def _gaps(source: Source) -> dict[str, Any] | None:
         return None
     between = started[1:] - finished[:-1] if source.ledger.slots is None else np.empty(0)
     return {
-        "round_median": json_number(float(np.nanmedian(finished - started))),
-        "between_median": json_number(float(np.median(between))) if len(between) else None,
+        "round_median": float(np.nanmedian(finished - started)),
+        "between_median": float(np.median(between)) if len(between) else None,
     }
 
 
@@ -129,12 +87,11 @@ def _values(source: Source) -> dict[str, float]:
     ledger = source.ledger
     seconds = ledger.round_column("seconds")
     seconds = seconds[np.isfinite(seconds)]
-    records_read, records = source.reading or (1, 1)
+    progress = source.reading or {"done": 1, "of": 1}
     values: dict[str, float] = {
-        "turnout_read_ratio": records_read / records,
+        "turnout_read_ratio": progress["done"] / progress["of"],
         "turnout_round": ledger.last_round,
         "turnout_clients": ledger.clients,
-        "turnout_rounds_total": ledger.last_round,
         "turnout_round_seconds_total": float(seconds.sum()),
     }
     if len(seconds):
