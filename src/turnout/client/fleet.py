@@ -6,6 +6,7 @@ import json
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
+from types import TracebackType
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -177,6 +178,14 @@ class FleetClient(Transport):
 
     def __repr__(self) -> str:
         return f"FleetClient({self._host!r}, {self._path!r})"  # without the token
+
+    def __enter__(self) -> FleetClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     # Requests
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
-from turnout.closing import Closable
 from turnout.errors import SettingError, TurnoutError
 
 #: The statuses after which a call is tried again: the service, or a proxy before it, cannot execute it now.
@@ -63,7 +62,7 @@ class ServiceEvent:
     number: int
 
 
-class Transport(Closable):
+class Transport:
     """Sends requests about one fleet, with one connection for each thread; `FleetClient` describes its arguments."""
 
     def __init__(
