@@ -38,17 +38,25 @@ def plain(value: Any) -> Any:
 
     NaN and infinity, which JSON cannot represent, become None.
     """
-    if isinstance(value, dict):
-        return {name: plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, np.ndarray | np.generic):
-        return plain(value.tolist()) if value.dtype.kind == "f" else value.tolist()
     if value is None or isinstance(value, str | int):
         return value
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, dict):
+        return {name: plain(item) for name, item in value.items()}
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind == "f" and value.ndim == 1:
+            return [_rounded(item) for item in value.tolist()]
+        return [plain(part) for part in value] if value.dtype.kind == "f" else value.tolist()
+    if isinstance(value, np.integer | np.bool_):
+        return value.item()
+    return _rounded(float(value))
+
+
+def _rounded(value: float) -> float | int | None:
     if not math.isfinite(value):
         return None
-    return int(value) if float(value).is_integer() and abs(value) < 2**53 else float(f"{float(value):.{DIGITS}g}")
+    return int(value) if value.is_integer() and abs(value) < 2**53 else float(f"{value:.{DIGITS}g}")
 
 
 def mean_of(values: npt.NDArray[Any]) -> float | None:
