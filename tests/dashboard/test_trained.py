@@ -27,7 +27,7 @@ METRICS: dict[str, Metrics] = {
 
 
 def saved(number: int) -> SavedRun:
-    return SavedRun(number, number + ROUNDS_BEFORE, 10, 1.0, {"weights": [2]}, model(1.0, 2.0))
+    return SavedRun(number, number + ROUNDS_BEFORE, 1.0, {"weights": [2]}, model(1.0, 2.0))
 
 
 def test_metrics_of_a_flower_run_have_rounds_and_times(folder: Path) -> None:

@@ -10,11 +10,12 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
+from turnout.adapters.flower import FairSelection
 from turnout.adapters.flower.client import with_status
 from turnout.live import Scheduler
 
@@ -304,6 +305,23 @@ class Spy(FedAvg):
 
     def _record_names(self, replies: list[Message]) -> None:
         self.seen |= {name for reply in replies if reply.has_content() for name in reply.content}
+
+
+def train(
+    scheduler: Scheduler,
+    grid: Grid,
+    strategy: Strategy | None = None,
+    *,
+    rounds: int = 3,
+    arrays: ArrayRecord | None = None,
+    timeout: float = 3600,
+    evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    train_config: ConfigRecord | None = None,
+    **settings: Any,
+) -> Result:
+    """Trains a model under fair selection, whose other settings are given; by default with FedAvg."""
+    fair = FairSelection(open_to_all() if strategy is None else strategy, scheduler, **settings)
+    return fair.start(grid, arrays or model(0.0), rounds, timeout, train_config, evaluate_fn=evaluate_fn)
 
 
 def between_rounds(action: Between) -> Callable[[int, ArrayRecord], MetricRecord | None]:

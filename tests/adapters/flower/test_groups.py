@@ -16,10 +16,11 @@ from adapters.flower.in_process import (
     named_nodes,
     open_to_all,
     plain_app,
+    train,
     turns_of,
 )
 from live.fleets import amendments_of
-from turnout.adapters.flower import FairSelection, client_groups
+from turnout.adapters.flower import FairSelection
 from turnout.errors import SettingError
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -30,12 +31,12 @@ WARDS = ("icu", "icu", "lab", "lab", None)
 
 
 def nodes() -> list[Node]:
-    found = named_nodes(5)
-    for node, city, ward in zip(found, CITIES, WARDS, strict=True):
+    nodes = named_nodes(5)
+    for node, city, ward in zip(nodes, CITIES, WARDS, strict=True):
         node.described = {"location": city, "owner_name": f"owner of {city}"}
         if ward is not None:
             node.config["ward"] = ward
-    return found
+    return nodes
 
 
 @pytest.mark.parametrize(
@@ -53,8 +54,7 @@ def test_only_clients_of_eligible_groups_take_part(
     open_fleet: OpenFleet, eligible: dict[str, Any], clients: list[str]
 ) -> None:
     scheduler, grid = open_fleet(settings={"cohort_size": 5}), InProcessGrid(nodes())
-    fair = FairSelection(open_to_all(), scheduler, eligible=eligible)
-    fair.start(grid, model(0.0), num_rounds=2)
+    train(scheduler, grid, rounds=2, eligible=eligible)
     assert grid.asked("train") == [clients, clients]
     assert scheduler.clients == clients  # the others are not promised anything
     assert len(grid.sent(QUERY)) == 1
@@ -64,20 +64,19 @@ def test_only_clients_of_eligible_groups_take_part(
 def test_a_client_that_does_not_tell_its_group_is_not_eligible_and_is_queried_once(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 5})
     grid = InProcessGrid([*nodes(), Node(777, plain_app(), {"ward": "icu"}, 1.0)])
-    fair = FairSelection(open_to_all(), scheduler, eligible={"ward": ["icu"]})
-    fair.start(grid, model(0.0), num_rounds=3)
+    train(scheduler, grid, rounds=3, eligible={"ward": ["icu"]})
     assert scheduler.clients == ["c0", "c1"]
     assert len(grid.sent(QUERY)) == 1
 
 
 def test_a_registered_node_is_queried_only_if_its_configuration_is_needed(open_fleet: OpenFleet) -> None:
     for eligible, queries in (({"location": ["berlin"]}, 0), ({"ward": ["icu"]}, 1)):
-        found = nodes()
-        for row, node in enumerate(found):
+        sites = nodes()
+        for row, node in enumerate(sites):
             node.described["name"] = f"h{row}"
-        grid = InProcessGrid(found)
+        grid = InProcessGrid(sites)
         name = f"{queries}.turnout"
-        FairSelection(open_to_all(), open_fleet(name), eligible=eligible).start(grid, model(0.0), num_rounds=2)
+        train(open_fleet(name), grid, rounds=2, eligible=eligible)
         assert len(grid.sent(QUERY)) == queries
         assert grid.asked("train")[0] == (["c0", "c1"] if queries else ["c0", "c2"])
 
@@ -87,9 +86,7 @@ def test_a_client_that_joins_is_judged_by_its_group(open_fleet: OpenFleet) -> No
     other.config["ward"] = "icu"
     scheduler, grid = open_fleet(settings={"cohort_size": 5}), InProcessGrid(first)
     join = after(1, lambda: grid.add(last, other))
-    FairSelection(open_to_all(), scheduler, eligible={"ward": ["icu"]}).start(
-        grid, model(0.0), num_rounds=3, evaluate_fn=join
-    )
+    train(scheduler, grid, rounds=3, evaluate_fn=join, eligible={"ward": ["icu"]})
     assert turns_of(scheduler) == {"c0": 3, "c1": 3, "c4": 2}
 
 
@@ -104,34 +101,9 @@ def test_if_nobody_is_eligible_the_error_says_so(open_fleet: OpenFleet, clock: C
 # Policies with groups
 
 
-def test_the_groups_of_all_clients_can_be_read_before_a_fleet_is_created() -> None:
-    grid = InProcessGrid(nodes())
-    assert client_groups(grid, "location") == {"c0": "berlin", "c1": "paris", "c2": "berlin", "c3": "rome", "c4": None}
-    assert client_groups(grid, "ward") == {"c0": "icu", "c1": "icu", "c2": "lab", "c3": "lab", "c4": ""}
-    assert client_groups(grid, "owner")["c1"] == "owner of paris"
-
-
-def test_a_quota_reserves_places_for_groups_of_the_superlink(open_fleet: OpenFleet) -> None:
-    found = nodes()
-    for node in found:
-        node.seconds = 9.0 if node.name in ("c1", "c3") else 1.0
-    grid = InProcessGrid(found)
-    groups = client_groups(grid, "location")
-    settings = {
-        "policy": "fair-pace",
-        "settings": {"cohort_size": 3, "guaranteed_rate": 0.05},
-        "groups": list(groups.values()),
-        "least": {"paris": 1, "rome": 1},
-    }
-    scheduler = open_fleet(policy="quota", settings=settings)
-    scheduler.register(list(groups))
-    FairSelection(open_to_all(fraction_evaluate=0.0), scheduler).start(grid, model(0.0), num_rounds=6)
-    assert all({"c1", "c3"} <= set(cohort) for cohort in grid.asked("train"))
-
-
 def test_clients_that_join_are_entered_into_their_groups_before_the_next_round(open_fleet: OpenFleet) -> None:
-    found = nodes()
-    for node in found:
+    sites = nodes()
+    for node in sites:
         node.seconds = 9.0 if node.name in ("c1", "c3") else 1.0
     settings = {
         "policy": "fair-pace",
@@ -143,12 +115,12 @@ def test_clients_that_join_are_entered_into_their_groups_before_the_next_round(o
     assert any(
         "places are reserved for 'paris', 'rome', but no client is in" in text for text in scheduler.status().notices
     )
-    grid = InProcessGrid([found[0], found[1], found[2], found[4]])
+    grid = InProcessGrid([sites[0], sites[1], sites[2], sites[4]])
     fair = FairSelection(open_to_all(fraction_evaluate=0.0), scheduler, groups="location")
 
     def join_after_three(number: int, _: object) -> None:
         if number == 3:
-            grid.add(found[3])
+            grid.add(sites[3])
 
     fair.start(grid, model(0.0), num_rounds=6, evaluate_fn=join_after_three)
     asked = grid.asked("train")

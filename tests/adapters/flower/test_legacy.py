@@ -13,7 +13,7 @@ from flwr.common import Code, EvaluateIns, EvaluateRes, FitIns, FitRes, Status
 from flwr.server import Server, ServerConfig, SimpleClientManager
 
 from adapters.flower.conftest import OpenFleet
-from adapters.flower.in_process import InProcessGrid, Node, kinds_in, open_to_all, turns_of
+from adapters.flower.in_process import InProcessGrid, Node, kinds_in, open_to_all, train, turns_of
 from turnout.adapters.flower import FairSelection
 from turnout.adapters.flower.client import with_status
 from turnout.adapters.flower.legacy import message_app
@@ -60,14 +60,15 @@ def layers() -> ArrayRecord:
 
 def test_numpy_clients_train_and_evaluate_under_fair_selection(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 3})
-    fair = FairSelection(open_to_all(), scheduler)
-    result = fair.start(InProcessGrid(nodes()), layers(), num_rounds=2, train_config=ConfigRecord({"step": 1.5}))
+    result = train(
+        scheduler, InProcessGrid(nodes()), arrays=layers(), rounds=2, train_config=ConfigRecord({"step": 1.5})
+    )
     assert {name: array.numpy().tolist() for name, array in result.arrays.items()} == {
         "layer.weight": [[3.0, 3.0], [3.0, 3.0]],
         "layer.bias": [4.0, 4.0],
     }
     assert kinds_in(scheduler, 2) == {"c0": "arrived", "c1": "arrived", "c2": "failed"}
-    assert scheduler.history("c2")[0].why == "FIT_NOT_IMPLEMENTED: no data yet (code 0)"
+    assert scheduler.history("c2")[0].why == "FIT_NOT_IMPLEMENTED: no data yet (code 2)"
     assert scheduler.history("c0")[0].loss == 0.5
     metrics = result.train_metrics_clientapp[1]
     assert (metrics["train_loss"], metrics["ok"]) == (0.5, 1.0)
@@ -85,8 +86,7 @@ def test_arrays_of_another_number_than_the_server_sent_have_numbers_as_names(ope
     scheduler = open_fleet(settings={"cohort_size": 2})
     app = with_status(message_app(lambda _: Longer()))
     nodes = [Node(100 + row, app, {"client-id": f"c{row}", "bandwidth": 1.0}, 1.0) for row in range(2)]
-    fair = FairSelection(open_to_all(), scheduler)
-    result = fair.start(InProcessGrid(nodes), layers(), num_rounds=1, train_config=ConfigRecord({"step": 1.5}))
+    result = train(scheduler, InProcessGrid(nodes), arrays=layers(), rounds=1, train_config=ConfigRecord({"step": 1.5}))
     assert {name: array.numpy().tolist() for name, array in result.arrays.items()} == {
         "0": [[1.5, 1.5], [1.5, 1.5]],
         "1": [2.5, 2.5],

@@ -17,16 +17,15 @@ from adapters.flower.in_process import (
     Spy,
     after,
     between_rounds,
-    model,
     named_node,
     named_nodes,
     open_to_all,
     plain_app,
+    train,
     turns_of,
 )
-from turnout.adapters.flower import FairSelection, identify_clients
+from turnout.adapters.flower import identify_clients
 from turnout.adapters.flower.client import Status, with_status
-from turnout.adapters.flower.discovery.identity import describe_nodes
 from turnout.adapters.flower.discovery.statuses import FIRST_CAPACITY, StatusTable
 from turnout.live import Scheduler
 from turnout.live.features import Feature, Features
@@ -47,7 +46,7 @@ def test_a_client_keeps_its_history_when_its_node_id_changes(open_fleet: OpenFle
         nodes = [named_node(f"c{row}", 1000 * (number + 1) + row) for row in range(4)]
         grid.nodes = {node.node_id: node for node in nodes}
 
-    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=8, evaluate_fn=between_rounds(restart))
+    train(scheduler, grid, rounds=8, evaluate_fn=between_rounds(restart))
     assert scheduler.clients == ["c0", "c1", "c2", "c3"]
     assert set(turns_of(scheduler).values()) == {4}
     assert [len(push) for push in grid.sent(QUERY)] == [4] * 8
@@ -57,7 +56,7 @@ def test_clients_keep_their_history_across_server_restarts(open_fleet: OpenFleet
     scheduler = open_fleet()
     for start in range(3):
         nodes = [named_node(f"c{row}", 100 * (start + 1) + row) for row in range(4)]
-        FairSelection(open_to_all(), scheduler).start(InProcessGrid(nodes), model(0.0), num_rounds=2)
+        train(scheduler, InProcessGrid(nodes), rounds=2)
     assert scheduler.clients == ["c0", "c1", "c2", "c3"]
     assert sum(turns_of(scheduler).values()) == 2 * 2 * 3
     assert min(turns_of(scheduler).values()) >= 1
@@ -68,7 +67,7 @@ def test_of_two_nodes_with_the_same_client_id_the_newer_is_selected(
 ) -> None:
     scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(named_nodes(3))
     join = after(1, lambda: grid.add(named_node("c1", 50)))  # a lower node id, but connected later
-    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=3, evaluate_fn=join)
+    train(scheduler, grid, rounds=3, evaluate_fn=join)
     trained = [sorted(sent.node_id for sent in push) for push in grid.sent("train")]
     assert trained == [[100, 101, 102], [50, 100, 102], [50, 100, 102]]
     assert caplog.text.count("nodes 101 and 50 both report the client id 'c1'; messages go to the newer one") == 1
@@ -80,7 +79,7 @@ def test_an_app_without_with_status_is_identified_by_its_node_id_with_a_warning(
 ) -> None:
     scheduler = open_fleet(settings={"cohort_size": 3})
     grid = InProcessGrid([*named_nodes(2), Node(777, plain_app(), {"partition-id": 5}, 1.0)])
-    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=3)
+    train(scheduler, grid, rounds=3)
     assert scheduler.clients == ["777", "c0", "c1"]
     assert turns_of(scheduler) == {"777": 3, "c0": 3, "c1": 3}
     assert caplog.text.count("1 client does not report an id (nodes 777, …)") == 1
@@ -93,7 +92,7 @@ def test_a_changed_client_id_is_accepted_with_a_warning(
 ) -> None:
     scheduler, grid = open_fleet(), InProcessGrid(named_nodes(2))
     rename = after(1, lambda: grid.nodes[101].config.update({"client-id": "c9"}))
-    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=4, evaluate_fn=rename)
+    train(scheduler, grid, rounds=4, evaluate_fn=rename)
     assert "node 101 was client 'c1' and now reports the id 'c9'" in caplog.text
     assert turns_of(scheduler) == {"c0": 4, "c1": 2, "c9": 2}
 
@@ -101,7 +100,7 @@ def test_a_changed_client_id_is_accepted_with_a_warning(
 @pytest.mark.parametrize("name", ["", "a\0b", "\ud800", "x" * 1025])
 def test_an_invalid_client_id_is_replaced_by_the_node_id(open_fleet: OpenFleet, name: str) -> None:
     scheduler, grid = open_fleet(), InProcessGrid([named_node("c0", 100), named_node(name, 555)])
-    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=2)
+    train(scheduler, grid, rounds=2)
     assert turns_of(scheduler) == {"555": 2, "c0": 2}
 
 
@@ -109,7 +108,7 @@ def test_an_id_cannot_forge_lines_of_the_log(open_fleet: OpenFleet, caplog: pyte
     forged = "c1\nturnout: round 7 closed\x1b[2J"
     grid = InProcessGrid([named_node("c0", 100), named_node(forged, 101)])
     grid.nodes[101].trouble = "raises"
-    FairSelection(open_to_all(), open_fleet()).start(grid, model(0.0), num_rounds=2)
+    train(open_fleet(), grid, rounds=2)
     ours = [record.getMessage() for record in caplog.records if record.getMessage().startswith("turnout: ")]
     assert any(r"c1\nturnout: round 7 closed\x1b[2J" in line for line in ours)
     assert all(line.isprintable() for line in ours)
@@ -118,7 +117,7 @@ def test_an_id_cannot_forge_lines_of_the_log(open_fleet: OpenFleet, caplog: pyte
 def test_a_client_that_is_forgotten_while_it_is_connected_joins_as_a_new_one(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(named_nodes(3))
     forget = after(2, lambda: scheduler.forget("c1"))
-    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=4, evaluate_fn=forget)
+    train(scheduler, grid, rounds=4, evaluate_fn=forget)
     assert scheduler.clients == ["c0", "forgotten-1", "c2", "c1"]
     assert turns_of(scheduler)["c1"] == 2
 
@@ -136,7 +135,7 @@ def registered(count: int, **described: Any) -> list[Node]:
 
 def test_nodes_that_the_grid_names_are_not_queried(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(registered(3))
-    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=3)
+    train(scheduler, grid, rounds=3)
     assert grid.sent(QUERY) == []
     assert turns_of(scheduler) == {"h0": 3, "h1": 3, "h2": 3}
 
@@ -144,19 +143,33 @@ def test_nodes_that_the_grid_names_are_not_queried(open_fleet: OpenFleet) -> Non
 def test_only_nodes_without_a_name_are_queried(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 4})
     grid = InProcessGrid([*registered(3), named_node("c9", 900)])
-    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=2)
+    train(scheduler, grid, rounds=2)
     assert grid.asked(QUERY) == [["c9"]]
     assert turns_of(scheduler) == {"c9": 2, "h0": 2, "h1": 2, "h2": 2}
 
 
-def test_the_registered_name_takes_precedence_over_the_id_that_a_client_reports(
-    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_registered_name_takes_precedence_over_the_id_that_a_client_reports(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(), InProcessGrid(registered(2))
-    caplog.set_level("INFO", "flwr")
-    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=3)
+    train(scheduler, grid, rounds=3)
     assert scheduler.clients == ["h0", "h1"]
-    assert caplog.text.count("node 101 is registered as 'h1', which is its client id; it reports 'c1'") == 1
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_no_other_node_can_use_a_registered_name_as_its_id(
+    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture, is_first: bool
+) -> None:
+    """Neither if it was there before, nor if it joins."""
+    impostor, nodes = named_node("h0", 900), registered(2)
+    impostor.config["free_cpu"] = 500.0
+    scheduler, grid = open_fleet(settings={"cohort_size": 2}), InProcessGrid([impostor] if is_first else nodes)
+    spy = ContextSpy(scheduler)
+    join = after(1, lambda: grid.add(*(nodes if is_first else [impostor])))
+    train(scheduler, grid, spy, rounds=4, evaluate_fn=join)
+    assert "node 900 reports the id 'h0', under which another is registered" in caplog.text
+    trained = {sent.node_id for push in grid.sent("train")[1:] for sent in push if sent.client != "c1"}
+    assert trained <= {100, 900}
+    assert "900" in scheduler.clients
+    assert all(contexts["h0"][0] == 1.0 for contexts in spy.contexts[2:] if "h0" in contexts)
 
 
 def test_the_status_of_a_registered_node_is_used_as_soon_as_it_replies(open_fleet: OpenFleet) -> None:
@@ -164,7 +177,7 @@ def test_the_status_of_a_registered_node_is_used_as_soon_as_it_replies(open_flee
     for node in grid.nodes.values():
         node.config["free_cpu"] = 4.0
     spy = ContextSpy(scheduler)
-    FairSelection(spy, scheduler).start(grid, model(0.0), num_rounds=2)
+    train(scheduler, grid, spy, rounds=2)
     assert [contexts["h0"][0] for contexts in spy.contexts] == [1.0, 0.25]
 
 
@@ -175,7 +188,7 @@ def test_of_two_nodes_with_the_same_name_the_one_registered_later_is_selected(
     nodes[0].described["registered_at"] = "2026-03-02T00:00:00+00:00"
     nodes[1].described["registered_at"] = "2026-03-01T00:00:00+00:00"
     scheduler, grid = open_fleet(), InProcessGrid(nodes)
-    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=2)
+    train(scheduler, grid, rounds=2)
     assert [[sent.node_id for sent in push] for push in grid.sent("train")] == [[100], [100]]
     assert "nodes 100 and 101 both report the client id 'h0'; messages go to the newer one, 100" in caplog.text
 
@@ -194,9 +207,7 @@ def test_a_client_that_joins_during_the_run_is_not_behind_at_first(open_fleet: O
             certificate = scheduler.certificate()
             behind[number] = float(certificate.behind[scheduler.clients.index("c4")])
 
-    FairSelection(open_to_all(), scheduler).start(
-        grid, model(0.0), num_rounds=8, evaluate_fn=between_rounds(join_and_observe)
-    )
+    train(scheduler, grid, rounds=8, evaluate_fn=between_rounds(join_and_observe))
     assert scheduler.clients[-1] == "c4"
     assert behind[4] in (pytest.approx(0.2), pytest.approx(-0.8))  # the accrual of one round, not of four
     assert [turn.round >= 4 for turn in scheduler.history("c4")] == [True] * len(scheduler.history("c4"))
@@ -207,7 +218,7 @@ def test_a_client_that_joins_during_the_run_is_not_behind_at_first(open_fleet: O
 def test_a_disconnected_client_is_not_selected_and_the_others_continue(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(), InProcessGrid(named_nodes(4))
     disconnect = after(2, lambda: (grid.nodes.pop(100), grid.nodes.pop(103)))
-    result = FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=6, evaluate_fn=disconnect)
+    result = train(scheduler, grid, rounds=6, evaluate_fn=disconnect)
     assert grid.asked("train")[2:] == [["c1", "c2"]] * 4
     assert grid.asked("evaluate")[2:] == [["c1", "c2"]] * 4
     assert len(result.train_metrics_clientapp) == 6
@@ -222,9 +233,7 @@ def test_a_client_that_returns_with_another_node_id_is_recognised(open_fleet: Op
         if number == 4:
             grid.add(named_node("c1", 888))
 
-    FairSelection(open_to_all(), scheduler).start(
-        grid, model(0.0), num_rounds=6, evaluate_fn=between_rounds(leave_and_return)
-    )
+    train(scheduler, grid, rounds=6, evaluate_fn=between_rounds(leave_and_return))
     assert [turn.round for turn in scheduler.history("c1")] == [1, 2, 5, 6]
     assert scheduler.clients == ["c0", "c1", "c2"]
 
@@ -236,7 +245,7 @@ def test_with_no_node_connected_the_server_waits_for_one(open_fleet: OpenFleet, 
         grid.nodes.clear()
         clock.after(50.0, lambda: grid.add(named_node("c0", 700)))
 
-    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=3, evaluate_fn=after(1, disconnect_all))
+    train(scheduler, grid, rounds=3, evaluate_fn=after(1, disconnect_all))
     assert grid.asked("train") == [["c0", "c1"], ["c0"], ["c0"]]
 
 
@@ -266,48 +275,17 @@ def valid_status(_: Context) -> dict[str, float]:
         ({"free_cpu": 1.0}, "the status of 'c0' has no 'bandwidth'"),
     ],
 )
-def test_a_status_out_of_range_excludes_only_its_own_client(
+def test_a_status_out_of_range_counts_as_unknown(
     open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture, status: dict[str, float], problem: str
 ) -> None:
-    scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(nodes_with_status(lambda _: status))
-    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=2)
-    assert grid.asked("train") == [["c1", "c2"], ["c1", "c2"]]
-    assert f"excluded from this round: {problem}" in caplog.text
-
-
-def test_a_client_whose_status_is_valid_again_is_selected_again(open_fleet: OpenFleet) -> None:
-    cpu = [-1.0]
-    grid = InProcessGrid(nodes_with_status(lambda _: {"free_cpu": cpu[0], "bandwidth": 2.0}))
-    scheduler = open_fleet(settings={"cohort_size": 3})
-    recover = after(1, lambda: cpu.__setitem__(0, 1.0))  # reported with the evaluation reply of the next round
-    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=3, evaluate_fn=recover)
-    assert grid.asked("train") == [["c1", "c2"], ["c1", "c2"], ["c0", "c1", "c2"]]
-
-
-def test_a_client_with_a_bad_status_is_asked_again_before_the_next_selection(open_fleet: OpenFleet) -> None:
-    """Without evaluation, only a query can bring the status of a client that is not selected."""
-    cpu = [-1.0]
-    grid = InProcessGrid(nodes_with_status(lambda _: {"free_cpu": cpu[0], "bandwidth": 2.0}))
-    scheduler = open_fleet(settings={"cohort_size": 3})
-    FairSelection(open_to_all(fraction_evaluate=0.0), scheduler).start(
-        grid, model(0.0), num_rounds=5, evaluate_fn=after(2, lambda: cpu.__setitem__(0, 1.0))
-    )
-    assert grid.asked("train") == [["c1", "c2"], ["c1", "c2"], *[["c0", "c1", "c2"]] * 3]
-    assert grid.asked(QUERY) == [["c0", "c1", "c2"], ["c0"], ["c0"]]  # as long as it was out of range
-
-
-def test_a_client_with_a_bad_status_that_does_not_answer_is_asked_less_and_less_often(
-    open_fleet: OpenFleet, clock: Clock
-) -> None:
-    grid = InProcessGrid(nodes_with_status(lambda _: {"free_cpu": -1.0, "bandwidth": 2.0}))
-    fall_silent = after(1, lambda: setattr(grid.client("c0"), "trouble", "silent"))
-    grid.client("c0").troubled = ("query",)
-    start = clock.now
-    FairSelection(open_to_all(fraction_evaluate=0.0), open_fleet(), status_timeout=4.0, poll=0.25).start(
-        grid, model(0.0), num_rounds=8, evaluate_fn=fall_silent
-    )
-    assert grid.asked(QUERY)[1:] == [["c0"]] * 3  # before rounds 2, 3 and 5
-    assert clock.now - start == 8 * 1 + 3 * 4
+    cpu = [status]
+    scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(nodes_with_status(lambda _: cpu[0]))
+    spy = ContextSpy(scheduler)
+    recover = after(1, lambda: cpu.__setitem__(0, {"free_cpu": 4.0, "bandwidth": 2.0}))
+    train(scheduler, grid, spy, rounds=3, evaluate_fn=recover)
+    assert turns_of(scheduler) == {"c0": 3, "c1": 3, "c2": 3}
+    assert f"the status of a client counts as unknown: {problem}" in caplog.text
+    assert [contexts["c0"][0] for contexts in spy.contexts] == [1.0, 1.0, 0.25]
 
 
 def test_a_failing_status_function_loses_neither_the_client_nor_its_model(
@@ -317,7 +295,7 @@ def test_a_failing_status_function_loses_neither_the_client_nor_its_model(
         raise PermissionError(f"no counters for node {context.node_id}")
 
     scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(nodes_with_status(broken))
-    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=2)
+    train(scheduler, grid, rounds=2)
     assert turns_of(scheduler) == {"c0": 2, "c1": 2, "c2": 2}
     assert {turn.kind for turn in scheduler.history("c0")} == {"arrived"}
     assert (
@@ -351,7 +329,7 @@ def test_the_selection_uses_the_status_of_the_latest_reply(open_fleet: OpenFleet
 
     scheduler = open_fleet(settings={"cohort_size": 3})
     spy, grid = ContextSpy(scheduler), InProcessGrid(nodes_with_status(busier))
-    FairSelection(spy, scheduler).start(grid, model(0.0), num_rounds=3)
+    train(scheduler, grid, spy, rounds=3)
     # one query, then one status with each training and each evaluation reply
     assert [contexts["c0"] for contexts in spy.contexts] == [
         [pytest.approx(1.0), 1.0, 1.0],
@@ -369,44 +347,25 @@ def test_custom_features_are_read_from_the_status(open_fleet: OpenFleet) -> None
     grid = InProcessGrid(
         [Node(100, app, {"client-id": "c0"}), Node(101, app, {"client-id": "c1"}), Node(102, plain_app())]
     )
-    FairSelection(spy, scheduler).start(grid, model(0.0), num_rounds=2)
+    train(scheduler, grid, spy, rounds=2)
     known = {client: context for contexts in spy.contexts for client, context in contexts.items()}
     assert known == {"c0": [0.5, 100.0], "c1": [0.5, 101.0], "102": [1.0, 1.0]}
 
 
 def test_the_strategy_sees_its_own_records_only(open_fleet: OpenFleet) -> None:
     spy = Spy()
-    FairSelection(spy, open_fleet(), context="query").start(InProcessGrid(named_nodes(4)), model(0.0), num_rounds=3)
+    train(open_fleet(), InProcessGrid(named_nodes(4)), spy, rounds=3)
     assert spy.seen == {"arrays", "metrics"}
 
 
 # Queries
 
 
-def test_with_context_reply_only_new_nodes_are_queried(open_fleet: OpenFleet) -> None:
+def test_only_new_nodes_are_queried(open_fleet: OpenFleet) -> None:
     grid = InProcessGrid(named_nodes(3))
     join = after(2, lambda: grid.add(named_node("c3", 900)))
-    FairSelection(open_to_all(), open_fleet()).start(grid, model(0.0), num_rounds=5, evaluate_fn=join)
+    train(open_fleet(), grid, rounds=5, evaluate_fn=join)
     assert grid.asked(QUERY) == [["c0", "c1", "c2"], ["c3"]]
-
-
-def test_with_context_query_all_nodes_are_queried_before_each_selection(open_fleet: OpenFleet) -> None:
-    grid = InProcessGrid(named_nodes(3))
-    FairSelection(open_to_all(), open_fleet(), context="query").start(grid, model(0.0), num_rounds=4)
-    assert grid.asked(QUERY) == [["c0", "c1", "c2"]] * 4
-
-
-def test_with_context_query_the_selection_uses_current_statuses(open_fleet: OpenFleet) -> None:
-    now = [1.0]
-    scheduler = open_fleet(settings={"cohort_size": 3})
-    spy, grid = (
-        ContextSpy(scheduler),
-        InProcessGrid(nodes_with_status(lambda _: {"free_cpu": now[0], "bandwidth": 20.0})),
-    )
-    FairSelection(spy, scheduler, context="query").start(
-        grid, model(0.0), num_rounds=2, evaluate_fn=after(1, lambda: now.__setitem__(0, 0.25))
-    )
-    assert [contexts["c0"][0] for contexts in spy.contexts] == [1.0, 4.0]
 
 
 def test_a_node_that_does_not_identify_itself_is_queried_again_after_1_2_and_4_rounds(
@@ -416,9 +375,7 @@ def test_a_node_that_does_not_identify_itself_is_queried_again_after_1_2_and_4_r
     grid.client("c2").trouble, grid.client("c2").troubled = "silent", ("query", "evaluate")
     start, rounds = clock.now, list[int]()
     grid.before = lambda operation: rounds.append(scheduler.round + 1) if operation == "push" else None
-    FairSelection(open_to_all(fraction_evaluate=0.0), scheduler, patience=7, poll=0.25).start(
-        grid, model(0.0), num_rounds=10
-    )
+    train(scheduler, grid, open_to_all(fraction_evaluate=0.0), rounds=10, patience=7, poll=0.25)
     queried = [rounds[index] for index, push in enumerate(grid.pushes) if push[0].kind == QUERY]
     assert queried == [1, 2, 4, 8]
     assert caplog.text.count("1 nodes did not identify themselves within 7 s") == 4
@@ -428,47 +385,20 @@ def test_a_node_that_does_not_identify_itself_is_queried_again_after_1_2_and_4_r
 
 def test_nodes_that_answer_one_after_the_other_are_all_identified(open_fleet: OpenFleet, clock: Clock) -> None:
     """Thousands of virtual nodes share a few cores."""
-    found = named_nodes(12)
-    for row, node in enumerate(found):
+    nodes = named_nodes(12)
+    for row, node in enumerate(nodes):
         node.query_seconds = 3.0 * row
-    scheduler, grid, start = open_fleet(settings={"cohort_size": 12}), InProcessGrid(found), clock.now
-    FairSelection(open_to_all(), scheduler, patience=5, poll=0.25).start(grid, model(0.0), num_rounds=1)
+    scheduler, grid, start = open_fleet(settings={"cohort_size": 12}), InProcessGrid(nodes), clock.now
+    train(scheduler, grid, rounds=1, patience=5, poll=0.25)
     assert len(grid.asked("train")[0]) == 12
     assert clock.now - start == 33 + 1
     assert {sent.ttl > 33 for sent in grid.sent(QUERY)[0]} == {True}
 
 
-def test_a_status_query_has_a_time_limit_of_its_own(open_fleet: OpenFleet, clock: Clock) -> None:
-    scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(named_nodes(3))
-    grid.client("c1").troubled = ("query",)
-    start = clock.now
-    FairSelection(open_to_all(), scheduler, context="query", status_timeout=2.0, patience=50, poll=0.25).start(
-        grid, model(0.0), num_rounds=3, evaluate_fn=after(1, lambda: setattr(grid.client("c1"), "trouble", "silent"))
-    )
-    assert clock.now - start == 3 * 1 + 2 * 2.0
-    assert turns_of(scheduler) == {"c0": 3, "c1": 3, "c2": 3}  # its last status is used
-
-
-def test_new_nodes_and_statuses_are_queried_at_the_same_time(open_fleet: OpenFleet, clock: Clock) -> None:
-    scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(named_nodes(3))
-
-    def fall_silent() -> None:
-        grid.add(named_node("c3", 900))
-        for name in ("c1", "c3"):
-            grid.client(name).trouble, grid.client(name).troubled = "silent", ("query", "evaluate")
-
-    start = clock.now
-    FairSelection(
-        open_to_all(fraction_evaluate=0.0), scheduler, context="query", status_timeout=2.0, patience=5, poll=0.25
-    ).start(grid, model(0.0), num_rounds=2, evaluate_fn=after(1, fall_silent))
-    assert grid.asked(QUERY) == [["c0", "c1", "c2"], ["c0", "c1", "c2", "c3"]]
-    assert clock.now - start == 2 * 1 + 5
-
-
 def test_a_node_that_ignored_the_query_is_identified_by_its_first_reply(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(named_nodes(3))
     grid.client("c2").trouble, grid.client("c2").troubled = "silent", ("query",)
-    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=2)  # it replies to evaluation
+    train(scheduler, grid, rounds=2)  # it replies to evaluation
     assert grid.asked("train") == [["c0", "c1"], ["c0", "c1", "c2"]]
     assert len(grid.sent(QUERY)) == 1
 
@@ -476,7 +406,7 @@ def test_a_node_that_ignored_the_query_is_identified_by_its_first_reply(open_fle
 def test_a_node_that_disconnects_during_the_query_is_not_registered_by_its_node_id(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(), InProcessGrid(named_nodes(3))
     grid.client("c2").trouble, grid.client("c2").troubled = "gone", ("query", "evaluate")
-    FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=2)
+    train(scheduler, grid, rounds=2)
     assert scheduler.clients == ["c0", "c1"]
 
 
@@ -493,18 +423,8 @@ def test_the_table_of_statuses_grows_and_keeps_its_values() -> None:
     many = [f"c{number}" for number in range(3 * FIRST_CAPACITY)]
     rows = table.rows(many)
     assert rows.tolist() == list(range(1, len(many) + 1))
-    table.put(many[-1], {"battery": 9.0})
+    table.put(many[-1], {"battery": 3.0})
     table.put("last", {})
     everybody = table.rows(["first", *many, "last"])
     offered = np.asarray(table.offer(everybody, everybody).columns["battery"])
-    assert offered.tolist() == [4.0, *[1.0] * (len(many) - 1), 9.0, 1.0]
-    assert table.is_valid(everybody).tolist() == [True, *[True] * (len(many) - 1), False, True]
-    assert many[-1] in table.problem(many[-1])
-
-
-def test_a_grid_of_an_older_release_describes_no_nodes() -> None:
-    class Older:
-        def get_node_ids(self) -> list[int]:
-            return [100]
-
-    assert describe_nodes(Older()) == {}  # type: ignore[arg-type]
+    assert offered.tolist() == [4.0, *[1.0] * (len(many) - 1), 3.0, 1.0]

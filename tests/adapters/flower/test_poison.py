@@ -23,6 +23,7 @@ from adapters.flower.in_process import (
     open_to_all,
     plain_app,
     step_of,
+    train,
     turns_of,
     weights,
 )
@@ -152,7 +153,7 @@ def test_a_reply_that_cannot_be_used_is_a_failure_of_its_client(
 ) -> None:
     change, problem = POISON[case]
     scheduler, spy = open_fleet(**ALL), Spy()
-    result = FairSelection(spy, scheduler).start(InProcessGrid(nodes(4, change)), model(0.0, 0.0), num_rounds=2)
+    result = train(scheduler, InProcessGrid(nodes(4, change)), spy, arrays=model(0.0, 0.0), rounds=2)
     for number in (1, 2):
         assert kinds_in(scheduler, number) == {"c0": "arrived", "c1": "failed", "c2": "arrived", "c3": "arrived"}
     assert weights(result.arrays) == pytest.approx([mean_step(1, 0, 2, 3) + mean_step(2, 0, 2, 3)] * 2)
@@ -170,7 +171,7 @@ def test_with_overcommit_another_reply_takes_the_place_of_one_that_cannot_be_use
     grid = InProcessGrid(nodes(4, with_arrays(weights=[np.nan]), [0]))
     for row, seconds in enumerate([1.0, 2.0, 3.0, 4.0]):
         grid.client(f"c{row}").seconds = seconds
-    FairSelection(spy, scheduler, poll=0.25).start(grid, model(0.0), num_rounds=1)
+    train(scheduler, grid, spy, rounds=1, poll=0.25)
     assert spy.aggregated == [["1", "2"]]
     assert kinds_in(scheduler, 1) == {"c0": "failed", "c1": "arrived", "c2": "arrived", "c3": "cut_off"}
 
@@ -190,8 +191,9 @@ def test_replies_with_wrong_shapes_never_change_the_shape_of_the_model(
             wrong_app: Any = next(iter(grid.nodes.values())).app
             wrong_app._app._numbers.update(numbers)
 
-    fair = FairSelection(open_to_all(fraction_evaluate=0.0), scheduler)
-    result = fair.start(grid, model(0.0, 0.0), num_rounds=2, evaluate_fn=spoil)
+    result = train(
+        scheduler, grid, open_to_all(fraction_evaluate=0.0), arrays=model(0.0, 0.0), rounds=2, evaluate_fn=spoil
+    )
     assert set(kinds_in(scheduler, 2).values()) == {"failed"}
     assert weights(result.arrays) == pytest.approx([mean_step(1, *numbers)] * 2)
 
@@ -199,7 +201,7 @@ def test_replies_with_wrong_shapes_never_change_the_shape_of_the_model(
 def test_a_single_reply_with_a_wrong_shape_in_the_first_round_is_refused(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 1})
     grid = InProcessGrid(nodes(1, with_arrays(weights=[9.0, 9.0, 9.0]), [0]))
-    result = FairSelection(open_to_all(), scheduler).start(grid, model(1.0), num_rounds=1)
+    result = train(scheduler, grid, arrays=model(1.0), rounds=1)
     assert kinds_in(scheduler, 1) == {"c0": "failed"}
     assert weights(result.arrays) == [1.0]
 
@@ -218,7 +220,7 @@ def test_replies_that_all_have_another_form_than_the_message_are_accepted(open_f
     """Control variates, for example, travel as a second record."""
     scheduler, grid = open_fleet(**ALL), InProcessGrid(nodes(4, twice("arrays"), range(4)))
     grid.client("c3").trouble = "raises"
-    result = FairSelection(open_to_all(BothRecords), scheduler).start(grid, model(0.0), num_rounds=2)
+    result = train(scheduler, grid, open_to_all(BothRecords), rounds=2)
     assert weights(result.arrays) == pytest.approx([mean_step(1, 0, 1, 2) + mean_step(2, 0, 1, 2)])
 
 
@@ -231,7 +233,7 @@ def test_all_clients_may_begin_to_report_another_metric(open_fleet: OpenFleet) -
             app: Any = grid.nodes[100].app
             app._app._numbers.update(range(4))
 
-    result = FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=3, evaluate_fn=begin)
+    result = train(scheduler, grid, rounds=3, evaluate_fn=begin)
     assert turns_of(scheduler) == dict.fromkeys(("c0", "c1", "c2", "c3"), 3)
     assert set(kinds_in(scheduler, 2).values()) == {"arrived"}
     assert ["accuracy" in result.train_metrics_clientapp[number] for number in (1, 2, 3)] == [False, True, True]
@@ -240,9 +242,7 @@ def test_all_clients_may_begin_to_report_another_metric(open_fleet: OpenFleet) -
 def test_arrays_that_were_not_finite_before_may_stay_so(open_fleet: OpenFleet) -> None:
     """The mask of an attention layer contains infinity."""
     scheduler = open_fleet(**ALL)
-    result = FairSelection(open_to_all(), scheduler).start(
-        InProcessGrid(nodes(4, lambda _: None)), model(0.0, -np.inf), num_rounds=2
-    )
+    result = train(scheduler, InProcessGrid(nodes(4, lambda _: None)), arrays=model(0.0, -np.inf), rounds=2)
     assert set(kinds_in(scheduler, 2).values()) == {"arrived"}
     assert weights(result.arrays)[1] == -np.inf
 
@@ -285,8 +285,12 @@ def test_serialized_trees_of_different_lengths_are_accepted(open_fleet: OpenFlee
 
     scheduler = open_fleet(**ALL)
     trees = ArrayRecord({"0": Array(np.zeros(3, np.uint8))})
-    FairSelection(open_to_all(Lengths, fraction_evaluate=0.0), scheduler).start(
-        InProcessGrid(nodes(4, grow, range(4))), trees, num_rounds=1
+    train(
+        scheduler,
+        InProcessGrid(nodes(4, grow, range(4))),
+        open_to_all(Lengths, fraction_evaluate=0.0),
+        arrays=trees,
+        rounds=1,
     )
     assert sorted(received) == [5, 7, 9, 11]
     assert set(kinds_in(scheduler, 1).values()) == {"arrived"}
@@ -296,9 +300,7 @@ def test_arrays_in_fortran_order_are_accepted(open_fleet: OpenFleet) -> None:
     change = with_arrays(weights=np.asfortranarray([[1.0, 2.0], [3.0, 4.0]]))
     scheduler = open_fleet(**ALL)
     arrays = ArrayRecord({"weights": Array(np.zeros((2, 2)))})
-    FairSelection(open_to_all(fraction_evaluate=0.0), scheduler).start(
-        InProcessGrid(nodes(4, change)), arrays, num_rounds=1
-    )
+    train(scheduler, InProcessGrid(nodes(4, change)), open_to_all(fraction_evaluate=0.0), arrays=arrays, rounds=1)
     assert set(kinds_in(scheduler, 1).values()) == {"arrived"}
 
 
@@ -310,7 +312,7 @@ def test_without_checks_the_strategy_sees_all_replies_and_the_run_survives_its_e
 ) -> None:
     scheduler, spy = open_fleet(**ALL), Spy()
     grid = InProcessGrid(nodes(4, with_arrays(weights=[1.0, 2.0, 3.0])))
-    result = FairSelection(spy, scheduler, check_replies=False).start(grid, model(0.5, 0.5), num_rounds=2)
+    result = train(scheduler, grid, spy, arrays=model(0.5, 0.5), rounds=2, check_replies=False)
     assert spy.aggregated == [["0", "1", "2", "3"]] * 2
     assert weights(result.arrays) == [0.5, 0.5]
     assert scheduler.round == 2
@@ -337,9 +339,9 @@ def test_after_a_failed_aggregation_the_model_and_the_strategy_are_those_of_the_
     open_fleet: OpenFleet,
 ) -> None:
     failing, scheduler = open_to_all(Fragile), open_fleet(**ALL)
-    FairSelection(failing, scheduler).start(InProcessGrid(nodes(4, lambda _: None)), model(0.0), num_rounds=2)
+    train(scheduler, InProcessGrid(nodes(4, lambda _: None)), failing, rounds=2)
     single, other = open_to_all(FedAdam), open_fleet("other.turnout", **ALL)
-    result = FairSelection(single, other).start(InProcessGrid(nodes(4, lambda _: None)), model(0.0), num_rounds=1)
+    result = train(other, InProcessGrid(nodes(4, lambda _: None)), single, rounds=1)
     assert scheduler.round == 2
     assert not hasattr(failing, "half_done")
     assert failing.m_t is not None
@@ -356,9 +358,7 @@ def test_an_aggregated_model_that_is_not_finite_is_not_used(open_fleet: OpenFlee
             return (model(np.inf) if server_round == 2 else arrays), metrics
 
     scheduler = open_fleet(**ALL)
-    result = FairSelection(open_to_all(Overflow), scheduler).start(
-        InProcessGrid(nodes(4, lambda _: None)), model(0.0), num_rounds=3
-    )
+    result = train(scheduler, InProcessGrid(nodes(4, lambda _: None)), open_to_all(Overflow), rounds=3)
     assert weights(result.arrays) == pytest.approx([mean_step(1, 0, 1, 2, 3) + mean_step(3, 0, 1, 2, 3)])
 
 
@@ -376,7 +376,7 @@ def test_too_many_failed_rounds_in_a_row_end_the_run_with_an_error(
     assert scheduler.round == 1 + limit
     assert scheduler.open_round is None
     monkeypatch.setattr(Fragile, "fails_in", ())
-    result = FairSelection(open_to_all(Fragile), scheduler).start(grid, model(0.0), num_rounds=9)
+    result = train(scheduler, grid, open_to_all(Fragile), rounds=9)
     assert scheduler.round == 9  # the corrected app resumes after the last round
     assert list(result.train_metrics_clientapp) == list(range(1, 10))
     assert RunFiles(scheduler.path).last.exists()
@@ -385,8 +385,7 @@ def test_too_many_failed_rounds_in_a_row_end_the_run_with_an_error(
 def test_a_good_round_resets_the_count_of_failed_rounds(open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Fragile, "fails_in", (1, 2, 4, 5, 7, 8))
     scheduler = open_fleet(**ALL)
-    fair = FairSelection(open_to_all(Fragile), scheduler, max_failed_rounds=3)
-    fair.start(InProcessGrid(nodes(4, lambda _: None)), model(0.0), num_rounds=9)
+    train(scheduler, InProcessGrid(nodes(4, lambda _: None)), open_to_all(Fragile), rounds=9, max_failed_rounds=3)
     assert scheduler.round == 9
 
 
@@ -395,10 +394,9 @@ def test_rounds_in_which_no_reply_can_be_used_count_as_failed(open_fleet: OpenFl
     for node in grid.nodes.values():
         node.trouble = "raises"
     with pytest.raises(TrainingError, match="5 rounds in a row have failed, the last one because no reply could be"):
-        FairSelection(open_to_all(), scheduler).start(grid, model(0.0), num_rounds=20)
+        train(scheduler, grid, rounds=20)
     assert scheduler.round == 5
-    endless = FairSelection(open_to_all(), scheduler, max_failed_rounds=None, resume=False)
-    endless.start(grid, model(0.0), num_rounds=20)
+    train(scheduler, grid, rounds=20, max_failed_rounds=None, resume=False)
     assert scheduler.round == 25
 
 
@@ -412,7 +410,7 @@ def test_an_evaluation_that_cannot_be_used_is_left_out(
     open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture, change: Change
 ) -> None:
     grid = InProcessGrid(nodes(4, change, kind="evaluate"))
-    result = FairSelection(open_to_all(), open_fleet(**ALL)).start(grid, model(0.0), num_rounds=1)
+    result = train(open_fleet(**ALL), grid, rounds=1)
     assert list(result.evaluate_metrics_clientapp[1]) == ["mean"]
     assert "turnout: the evaluation of c1 is not used: " in caplog.text
 
@@ -424,8 +422,9 @@ def test_an_aggregation_of_evaluations_that_fails_does_not_end_the_run(
         raise KeyError(key, len(records))
 
     scheduler = open_fleet(**ALL)
-    fair = FairSelection(open_to_all(evaluate_metrics_aggr_fn=fail), scheduler)
-    result = fair.start(InProcessGrid(nodes(4, lambda _: None)), model(0.0), num_rounds=2)
+    result = train(
+        scheduler, InProcessGrid(nodes(4, lambda _: None)), open_to_all(evaluate_metrics_aggr_fn=fail), rounds=2
+    )
     assert result.evaluate_metrics_clientapp == {}
     assert scheduler.round == 2
     assert "the aggregation of the evaluations of round 2 failed: KeyError('num-examples', 4)" in caplog.text

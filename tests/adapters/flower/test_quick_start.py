@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from adapters.flower.conftest import OpenFleet
-from adapters.flower.in_process import InProcessGrid, between_rounds, model, named_nodes, open_to_all, turns_of
-from turnout.adapters.flower import FairSelection
+from adapters.flower.in_process import InProcessGrid, between_rounds, named_nodes, open_to_all, train, turns_of
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -26,8 +25,13 @@ def test_a_client_with_a_slow_cold_start_is_selected_again_within_its_promise_an
             grid.client("c0").seconds = WARM
 
     rounds = 40
-    FairSelection(open_to_all(fraction_evaluate=0.0), scheduler, poll=1.0).start(
-        grid, model(0.0), num_rounds=rounds, evaluate_fn=between_rounds(warm_up)
+    train(
+        scheduler,
+        grid,
+        open_to_all(fraction_evaluate=0.0),
+        rounds=rounds,
+        evaluate_fn=between_rounds(warm_up),
+        poll=1.0,
     )
     turns = [turn.round for turn in scheduler.history("c0")]
     assert [turn.seconds for turn in scheduler.history("c0")][:2] == [COLD, WARM]

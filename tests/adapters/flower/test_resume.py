@@ -30,12 +30,12 @@ from adapters.flower.in_process import (
     named_node,
     named_nodes,
     open_to_all,
+    train,
     turns_of,
     weights,
 )
 from adapters.flower.killable_app import FLEET, ROUNDS, STRATEGIES, Checkpoints, Killed, as_dict, play
 from live.fleets import packed_from_disk, turns_in
-from turnout.adapters.flower import FairSelection
 from turnout.adapters.flower.resume.saved_run import RunFiles
 from turnout.errors import StateError
 from turnout.live import Scheduler
@@ -202,14 +202,14 @@ class Crash(Spy):
 
 def crash(scheduler: Scheduler, grid: InProcessGrid) -> None:
     with pytest.raises(Killed):
-        FairSelection(Crash(), scheduler, poll=0.25).start(grid, model(0.0), num_rounds=3)
+        train(scheduler, grid, Crash(), rounds=3, poll=0.25)
 
 
 def test_the_same_cohort_trains_again_and_no_turn_is_counted_twice(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(), InProcessGrid(named_nodes(4, [1.0, 2.0, 3.0, 4.0]))
     crash(scheduler, grid)
     spy, again = Spy(), InProcessGrid(named_nodes(4, 5.0))
-    FairSelection(spy, scheduler, poll=0.25).start(again, model(0.0), num_rounds=3)
+    train(scheduler, again, spy, rounds=3, poll=0.25)
     assert again.asked("train")[0] == grid.asked("train")[0]
     assert spy.configured == [1, 2, 3]
     assert [turn.seconds for turn in scheduler.history(round=1)] == [1.0, 2.0]  # measured by the earlier server
@@ -217,33 +217,29 @@ def test_the_same_cohort_trains_again_and_no_turn_is_counted_twice(open_fleet: O
     assert sum(turns_of(scheduler).values()) == 6
 
 
-def test_a_client_that_is_disconnected_after_the_restart_has_failed(open_fleet: OpenFleet) -> None:
+@pytest.mark.parametrize(
+    ("trouble", "is_gone", "why"),
+    [("silent", True, "was not connected when the server restarted"), ("raises", False, "out of memory (code 2)")],
+)
+def test_a_client_that_is_gone_or_had_failed_does_not_train_after_the_restart(
+    open_fleet: OpenFleet, trouble: str, is_gone: bool, why: str
+) -> None:
     scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(named_nodes(3))
-    grid.client("c1").trouble = "silent"
+    grid.client("c1").trouble = trouble
     crash(scheduler, grid)
-    spy, again = Spy(), InProcessGrid(named_nodes(3))
-    del again.nodes[101]
-    FairSelection(spy, scheduler, poll=0.25).start(again, model(0.0), num_rounds=1)
-    assert kinds_in(scheduler, 1) == {"c0": "arrived", "c1": "failed", "c2": "arrived"}
-    assert [turn.why for turn in scheduler.history("c1")] == ["was not connected when the server restarted"]
-    assert spy.aggregated == [["0", "2"]]
-
-
-def test_a_client_that_failed_before_the_restart_does_not_train_again(open_fleet: OpenFleet) -> None:
-    scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(named_nodes(3))
-    grid.client("c1").trouble = "raises"
-    crash(scheduler, grid)
-    spy, again = Spy(), InProcessGrid(named_nodes(3))
-    FairSelection(spy, scheduler, poll=0.25).start(again, model(0.0), num_rounds=1)
+    spy, again = Spy(), InProcessGrid(node for node in named_nodes(3) if not (is_gone and node.name == "c1"))
+    train(scheduler, again, spy, rounds=1, poll=0.25)
     assert again.asked("train") == [["c0", "c2"]]
     assert kinds_in(scheduler, 1) == {"c0": "arrived", "c1": "failed", "c2": "arrived"}
+    assert [turn.why for turn in scheduler.history("c1")] == [why]
+    assert spy.aggregated == [["0", "2"]]
 
 
 def test_an_outcome_recorded_before_the_restart_is_not_changed_by_a_late_reply(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(named_nodes(3))
     crash(scheduler, grid)
     spy, again = Spy(), InProcessGrid(named_nodes(3, [5.0, 12.0, 5.0]))  # the reply of c1 arrives in the next round
-    FairSelection(spy, scheduler, poll=0.25).start(again, model(0.0), num_rounds=3)
+    train(scheduler, again, spy, rounds=3, poll=0.25)
     first = scheduler.history("c1")[0]
     assert (first.kind, first.seconds, first.late_seconds) == ("arrived", 1.0, None)
     assert spy.aggregated[0] == ["0", "2"]
@@ -259,9 +255,9 @@ def test_if_the_whole_cohort_is_gone_after_the_restart_the_round_ends_and_the_ne
 
     grid.before = kill_after_the_queries
     with pytest.raises(Killed):
-        FairSelection(open_to_all(), scheduler).start(grid, model(0.0))
+        train(scheduler, grid)
     spy, again = Spy(), InProcessGrid([named_node("c7", 500), named_node("c8", 501)])
-    FairSelection(spy, scheduler, poll=0.25).start(again, model(0.0), num_rounds=2)
+    train(scheduler, again, spy, rounds=2, poll=0.25)
     assert kinds_in(scheduler, 1) == {"c0": "failed", "c1": "failed"}
     assert kinds_in(scheduler, 2) == {"c7": "arrived", "c8": "arrived"}
     assert spy.configured == [2]
@@ -277,10 +273,12 @@ def interrupt_after(path: Path, server_round: int, strategy: Strategy | None = N
         raise Killed
 
     with Scheduler.open(path, **FLEET) as scheduler, pytest.raises(Killed):
-        FairSelection(strategy or open_to_all(), scheduler).start(
+        train(
+            scheduler,
             InProcessGrid(named_nodes(4)),
-            model(1.0, -2.0),
-            num_rounds=ROUNDS,
+            strategy or open_to_all(),
+            arrays=model(1.0, -2.0),
+            rounds=ROUNDS,
             evaluate_fn=after(server_round, interrupt),
         )
 
@@ -291,41 +289,34 @@ def resume_run(
     """Resumes a run and returns its result, the spy that was its strategy, and the round of the fleet."""
     spy = Spy()
     with Scheduler.open(path, **FLEET) as scheduler:
-        fair = FairSelection(strategy or spy, scheduler, **settings)
-        result = fair.start(InProcessGrid(named_nodes(4)), model(1.0, -2.0), num_rounds=rounds)
+        result = train(
+            scheduler,
+            InProcessGrid(named_nodes(4)),
+            strategy or spy,
+            arrays=model(1.0, -2.0),
+            rounds=rounds,
+            **settings,
+        )
         return result, spy, scheduler.round
 
 
+@pytest.mark.parametrize(
+    ("stopped_after", "rounds", "trained"),
+    [(4, ROUNDS, [5, 6]), (3, 8, [4, 5, 6, 7, 8]), (ROUNDS, ROUNDS, [])],
+    ids=["resumed", "extended", "already trained"],
+)
 def test_a_restarted_server_resumes_after_the_last_round_and_logs_it(
-    folder: Path, caplog: pytest.LogCaptureFixture
+    folder: Path, caplog: pytest.LogCaptureFixture, stopped_after: int, rounds: int, trained: list[int]
 ) -> None:
     path = folder / "fleet.turnout"
-    interrupt_after(path, 4)
-    result, spy, fleet_round = resume_run(path)
-    assert spy.configured == [5, 6]
-    assert spy.evaluated[-2:] == [5, 6]
-    assert fleet_round == ROUNDS
-    assert list(result.train_metrics_clientapp) == [1, 2, 3, 4, 5, 6]
-    assert list(result.evaluate_metrics_clientapp) == [1, 2, 3, 4, 5, 6]
-    assert "resuming after round 4 of 6 (Flower counts from 1 again)" in caplog.text
-
-
-def test_an_unfinished_run_can_be_extended(folder: Path) -> None:
-    path = folder / "fleet.turnout"
-    interrupt_after(path, 3)
-    result, spy, _ = resume_run(path, rounds=8)
-    assert spy.configured == [4, 5, 6, 7, 8]
-    assert len(result.train_metrics_clientapp) == 8
-
-
-def test_a_run_interrupted_after_its_last_round_is_not_trained_again(folder: Path) -> None:
-    path = folder / "fleet.turnout"
-    interrupt_after(path, ROUNDS)
-    result, spy, fleet_round = resume_run(path)
-    assert spy.configured == []
-    assert fleet_round == ROUNDS
-    assert len(result.train_metrics_clientapp) == ROUNDS
+    interrupt_after(path, stopped_after)
+    result, spy, fleet_round = resume_run(path, rounds=rounds)
+    assert spy.configured == trained
+    assert fleet_round == rounds
+    assert list(result.train_metrics_clientapp) == list(range(1, rounds + 1))
+    assert list(result.evaluate_metrics_clientapp) == list(range(1, rounds + 1))
     assert weights(result.arrays) != [1.0, -2.0]
+    assert f"resuming after round {stopped_after} of {rounds} (Flower counts from 1 again)" in caplog.text
 
 
 def test_after_a_finished_run_the_next_start_is_a_new_run_on_the_same_fleet(folder: Path) -> None:
@@ -344,9 +335,8 @@ def test_after_a_finished_run_the_next_start_is_a_new_run_on_the_same_fleet(fold
 def test_the_same_object_can_be_started_again(folder: Path) -> None:
     spy = Spy()
     with Scheduler.open(folder / "fleet.turnout", settings={"cohort_size": 2}, deadline=60.0) as scheduler:
-        fair = FairSelection(spy, scheduler)
         for _ in range(2):
-            result = fair.start(InProcessGrid(named_nodes(4)), model(0.0), num_rounds=2)
+            result = train(scheduler, InProcessGrid(named_nodes(4)), spy, rounds=2)
             assert list(result.train_metrics_clientapp) == [1, 2]
         assert scheduler.round == 4
     assert spy.configured == [1, 2, 1, 2]
@@ -384,8 +374,8 @@ def test_a_completed_evaluation_is_not_repeated_after_a_restart(folder: Path) ->
 
     interrupt_after(path, 2)
     with Scheduler.open(path) as scheduler:
-        result = FairSelection(open_to_all(), scheduler).start(
-            InProcessGrid(named_nodes(4)), model(1.0, -2.0), num_rounds=4, evaluate_fn=evaluate
+        result = train(
+            scheduler, InProcessGrid(named_nodes(4)), arrays=model(1.0, -2.0), rounds=4, evaluate_fn=evaluate
         )
     assert rounds == [2, 3, 4]  # the earlier server was interrupted in its evaluation of round 2
     assert list(result.evaluate_metrics_serverapp) == [2, 3, 4]
@@ -402,15 +392,8 @@ def test_a_run_of_another_model_is_refused(folder: Path, other: ArrayRecord) -> 
         Scheduler.open(path) as scheduler,
         pytest.raises(StateError, match=r"unfinished run of another model.*resume=False"),
     ):
-        FairSelection(open_to_all(), scheduler).start(InProcessGrid(named_nodes(4)), other)
+        train(scheduler, InProcessGrid(named_nodes(4)), arrays=other)
     assert RunFiles(path).model.exists()
-
-
-def test_a_run_of_another_strategy_is_refused(folder: Path) -> None:
-    path = folder / "fleet.turnout"
-    interrupt_after(path, 2, STRATEGIES["FedAdam"]())
-    with pytest.raises(StateError, match=r"the strategy of the saved run has '.*', this FedAvg has not"):
-        resume_run(path, open_to_all())
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "text", "flipped"])
@@ -459,7 +442,7 @@ def test_metrics_recovered_after_a_restart_belong_to_the_closed_round(folder: Pa
 
     grid.before = kill_in_the_fifth_round
     with Scheduler.open(path, **FLEET) as scheduler, pytest.raises(Killed):
-        FairSelection(open_to_all(), scheduler).start(grid, model(1.0, -2.0), num_rounds=ROUNDS)
+        train(scheduler, grid, arrays=model(1.0, -2.0), rounds=ROUNDS)
     shutil.copytree(path.parent, folder / "copy")
     undamaged, _, _ = resume_run(folder / "copy" / "fleet.turnout")
     RunFiles(path).metrics.unlink()
@@ -521,7 +504,7 @@ class Accounted(FedAvg):
 def test_the_state_of_a_privacy_accountant_is_restored(folder: Path) -> None:
     path, accountant = folder / "fleet.turnout", Accountant()
     interrupt_after(path, 3, Accounted(Accountant()))
-    with pytest.raises(StateError, match="strategy of the saved run has 'accountant', this Accounted has not"):
+    with pytest.raises(StateError, match=r"had a Accountant with state_dict\(\), which this NoneType does not match"):
         resume_run(path, Accounted(None))
     resume_run(path, Accounted(accountant))
     assert accountant.spent == ROUNDS

@@ -7,8 +7,7 @@ import re
 import pytest
 
 from adapters.flower.conftest import OpenFleet
-from adapters.flower.in_process import InProcessGrid, metrics_keys, model, named_nodes, open_to_all
-from turnout.adapters.flower import FairSelection
+from adapters.flower.in_process import InProcessGrid, metrics_keys, model, named_nodes, train
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -23,24 +22,16 @@ def log_lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [message for message in messages if "turnout: round" in message]
 
 
-def test_the_log_names_the_selected_clients_and_the_reasons(
+def test_the_log_names_the_selected_clients_with_the_reasons_and_summarises_each_round(
     open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     grid = InProcessGrid(named_nodes(3, [1.0, 2.0, 4.0]))
-    FairSelection(open_to_all(), open_fleet(), poll=0.25).start(grid, model(0.0), num_rounds=3)
+    train(open_fleet(), grid, rounds=3, poll=0.25)
     asked = [line for line in log_lines(caplog) if " asks " in line]
     assert asked[0] == "turnout: round 1 asks c0 (0.00 behind, never timed), c1 (0.00 behind, never timed)"
-    assert re.fullmatch(
-        r"turnout: round 2 asks c\d \(0\.90 ahead, expected \d\.\d s\), c2 \(0\.10 behind, never timed\)", asked[1]
-    )
-    assert all(
-        cohort == sorted(re.findall(r"c\d", line)) for cohort, line in zip(grid.asked("train"), asked, strict=True)
-    )
-
-
-def test_the_log_summarises_each_round(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
-    grid = InProcessGrid(named_nodes(3, [1.0, 2.0, 4.0]))
-    FairSelection(open_to_all(), open_fleet(), poll=0.25).start(grid, model(0.0), num_rounds=3)
+    second = r"turnout: round 2 asks c\d \(0\.90 ahead, expected \d\.\d s\), c2 \(0\.10 behind, never timed\)"
+    assert re.fullmatch(second, asked[1])
+    assert grid.asked("train") == [sorted(re.findall(r"c\d", line)) for line in asked]
     ended = [line for line in log_lines(caplog) if " took " in line]
     kept = "promise kept: all 3 clients are less than one turn behind"
     assert ended[0] == (
@@ -57,7 +48,7 @@ def test_the_log_and_the_metrics_report_a_broken_promise(
     grid = InProcessGrid(named_nodes(3, [1.0, 1.0, 9.0]))
     settings = {"cohort_size": 2, "guaranteed_rate": 0.5, "speed_weight": 1000.0}
     scheduler = open_fleet(policy="rbcsf", settings=settings)
-    result = FairSelection(open_to_all(), scheduler, poll=0.25).start(grid, model(0.0), num_rounds=12)
+    result = train(scheduler, grid, rounds=12, poll=0.25)
     certificate = scheduler.certificate()
     assert certificate.status == "broken"
     sentence = certificate.summary().sentence(scheduler.clients.__getitem__)
@@ -68,19 +59,23 @@ def test_the_log_and_the_metrics_report_a_broken_promise(
     assert last["turnout-most-behind-turns"] == float(certificate.behind.max()) > 2
 
 
-def test_the_log_names_failed_and_late_clients(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_names_failed_and_late_clients_and_the_metrics_count_them(
+    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
+) -> None:
     grid = InProcessGrid(named_nodes(4))
     grid.client("c1").trouble, grid.client("c3").trouble = "raises", "silent"
-    FairSelection(open_to_all(), open_fleet(settings={"cohort_size": 4})).start(grid, model(0.0), num_rounds=1)
+    result = train(open_fleet(settings={"cohort_size": 4}), grid, rounds=1)
     assert "failed c1: out of memory (code 2); late c3" in log_lines(caplog)[-1]
     assert "round 1 took 10.0 s; the last one back was c" in log_lines(caplog)[-1]  # until the deadline
+    metrics = result.train_metrics_clientapp[1]
+    assert (metrics["turnout-asked"], metrics["turnout-arrived"]) == (4, 2)
 
 
 def test_the_log_states_that_no_client_came_back(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
     grid = InProcessGrid(named_nodes(2))
     for node in grid.nodes.values():
         node.trouble = "gone"
-    FairSelection(open_to_all(), open_fleet()).start(grid, model(0.0), num_rounds=1)
+    train(open_fleet(), grid, rounds=1)
     assert (
         "round 1 took 1.0 s; no client came back; failed c0: node unavailable (code 5), c1: node unavailable"
         in caplog.text
@@ -91,26 +86,24 @@ def test_the_time_of_a_round_includes_waiting_for_a_failure(
     open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Flower reports a killed SuperNode only when its heartbeat expires."""
-    scheduler, grid = (
-        open_fleet(settings={"cohort_size": 3}, deadline=60.0),
-        InProcessGrid(named_nodes(3, [1.0, 44.0, 2.0])),
-    )
+    scheduler = open_fleet(settings={"cohort_size": 3}, deadline=60.0)
+    grid = InProcessGrid(named_nodes(3, [1.0, 44.0, 2.0]))
     grid.client("c1").trouble = "gone"
-    result = FairSelection(open_to_all(), scheduler, poll=0.25).start(grid, model(0.0), num_rounds=1)
+    result = train(scheduler, grid, rounds=1, poll=0.25)
     assert "round 1 took 44.0 s; the last one back was c2 after 2.0 s; failed c1" in caplog.text
     assert result.train_metrics_clientapp[1]["turnout-round-seconds"] == 44.0
 
 
 def test_the_log_names_at_most_ten_clients(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
     scheduler = open_fleet(settings={"cohort_size": 14, "guaranteed_rate": 0.1})
-    FairSelection(open_to_all(), scheduler).start(InProcessGrid(named_nodes(14)), model(0.0), num_rounds=1)
+    train(scheduler, InProcessGrid(named_nodes(14)), rounds=1)
     assert log_lines(caplog)[0].endswith(" and 4 more")
     assert log_lines(caplog)[0].count("never timed") == 10
 
 
 def test_the_summary_names_the_policy_and_the_strategy(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
     scheduler = open_fleet()
-    FairSelection(open_to_all(), scheduler).start(InProcessGrid(named_nodes(2)), model(0.0), num_rounds=1)
+    train(scheduler, InProcessGrid(named_nodes(2)), rounds=1)
     assert "turnout: fair-pace {'cohort_size': 2, 'guaranteed_rate': 0.1}" in caplog.text
     assert str(scheduler.path) in caplog.text
     assert "Strategy: FedAvg" in caplog.text
@@ -119,9 +112,7 @@ def test_the_summary_names_the_policy_and_the_strategy(open_fleet: OpenFleet, ca
 
 def test_selection_metrics_are_added_to_each_round(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
-    result = FairSelection(open_to_all(), scheduler, poll=0.25).start(
-        InProcessGrid(named_nodes(3, [1.0, 2.0, 4.0])), model(0.0), num_rounds=6
-    )
+    result = train(scheduler, InProcessGrid(named_nodes(3, [1.0, 2.0, 4.0])), rounds=6, poll=0.25)
     keys = metrics_keys(result.train_metrics_clientapp)
     assert list(keys) == [1, 2, 3, 4, 5, 6]
     assert all(set(names) >= OWN | ALWAYS | PROMISED for names in keys.values())
@@ -136,23 +127,15 @@ def test_selection_metrics_are_added_to_each_round(open_fleet: OpenFleet) -> Non
     assert result.train_metrics_clientapp[2]["turnout-round-seconds"] == 4.0
 
 
-def test_the_metrics_count_selected_and_arrived_clients(open_fleet: OpenFleet) -> None:
-    grid = InProcessGrid(named_nodes(4))
-    grid.client("c1").trouble, grid.client("c3").trouble = "raises", "silent"
-    result = FairSelection(open_to_all(), open_fleet(settings={"cohort_size": 4})).start(grid, model(0.0), num_rounds=1)
-    metrics = result.train_metrics_clientapp[1]
-    assert (metrics["turnout-asked"], metrics["turnout-arrived"]) == (4, 2)
-
-
 def test_a_policy_without_a_guarantee_reports_no_promise(
     open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     scheduler = open_fleet(policy="random", settings={"cohort_size": 2})
-    result = FairSelection(open_to_all(), scheduler).start(InProcessGrid(named_nodes(3)), model(0.0), num_rounds=2)
+    result = train(scheduler, InProcessGrid(named_nodes(3)), rounds=2)
     assert set(result.train_metrics_clientapp[2]) == OWN | ALWAYS
     assert not re.search("promise|behind|ahead", "".join(log_lines(caplog)))
 
 
 def test_evaluation_metrics_are_unchanged(open_fleet: OpenFleet) -> None:
-    result = FairSelection(open_to_all(), open_fleet()).start(InProcessGrid(named_nodes(3)), model(2.0), num_rounds=2)
+    result = train(open_fleet(), InProcessGrid(named_nodes(3)), arrays=model(2.0), rounds=2)
     assert metrics_keys(result.evaluate_metrics_clientapp) == {1: ["mean"], 2: ["mean"]}

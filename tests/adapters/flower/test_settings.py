@@ -23,7 +23,17 @@ from flwr.serverapp.strategy import (
 
 import turnout
 from adapters.flower.conftest import OpenFleet
-from adapters.flower.in_process import Clock, InProcessGrid, Spy, model, named_nodes, open_to_all, partitions, weights
+from adapters.flower.in_process import (
+    Clock,
+    InProcessGrid,
+    Spy,
+    model,
+    named_nodes,
+    open_to_all,
+    partitions,
+    train,
+    weights,
+)
 from turnout.adapters.flower import FairSelection
 from turnout.errors import SettingError
 from turnout.lab import PaperWorld
@@ -49,11 +59,6 @@ def test_settings_that_make_flower_wait_are_refused_with_the_line_to_write(
         FairSelection(open_to_all(kind, **settings), open_fleet())
 
 
-def test_the_defaults_of_flower_are_refused(open_fleet: OpenFleet) -> None:
-    with pytest.raises(SettingError, match="write FedAvg"):
-        FairSelection(FedAvg(), open_fleet())
-
-
 @pytest.mark.parametrize("case", WAITING)
 def test_settings_of_a_strategy_inside_differential_privacy_are_checked(open_fleet: OpenFleet, case: str) -> None:
     settings, problem = WAITING[case]
@@ -68,8 +73,7 @@ def test_settings_of_a_strategy_inside_differential_privacy_are_checked(open_fle
 
 def test_a_strategy_that_needs_fewer_nodes_than_the_cohort_is_taken(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(), InProcessGrid(named_nodes(3))
-    fair = FairSelection(open_to_all(min_train_nodes=0, min_available_nodes=0), scheduler)
-    fair.start(grid, model(0.0), num_rounds=1)
+    train(scheduler, grid, open_to_all(min_train_nodes=0, min_available_nodes=0), rounds=1)
     assert len(grid.asked("train")[0]) == 2
 
 
@@ -81,9 +85,7 @@ class Fixed(FedAvg):
 
 
 def test_a_custom_strategy_with_fixed_settings_is_refused(open_fleet: OpenFleet) -> None:
-    with pytest.raises(
-        SettingError, match=r"Fixed with min_train_nodes=3 may wait.*Fixed has no argument min_train_nodes"
-    ):
+    with pytest.raises(SettingError, match=r"Fixed with min_train_nodes=3 may wait.*or use another strategy"):
         FairSelection(Fixed(), open_fleet())
 
 
@@ -108,7 +110,7 @@ class Minimal(Strategy):
 
 def test_a_strategy_without_these_settings_is_accepted(open_fleet: OpenFleet) -> None:
     grid = InProcessGrid(named_nodes(3))
-    result = FairSelection(Minimal(), open_fleet()).start(grid, model(0.0), num_rounds=2)
+    result = train(open_fleet(), grid, Minimal(), rounds=2)
     assert [len(cohort) for cohort in grid.asked("train")] == [2, 2]
     assert result.evaluate_metrics_clientapp == {}
 
@@ -126,12 +128,9 @@ SLOTS: dict[str, Any] = {"settings": {"guaranteed_rate": 0.05}, "concurrency": 2
 @pytest.mark.parametrize(
     ("fleet", "settings", "problem"),
     [
-        ({}, {"context": "sometimes"}, "context must be 'reply' or 'query', not 'sometimes'"),
-        ({}, {"duplicates": "first"}, "duplicates must be 'replace' or 'refuse', got 'first'"),
         ({}, {"nodes": 0}, "nodes"),
         ({}, {"poll": 0.0}, "poll"),
         ({}, {"patience": float("nan")}, "patience"),
-        ({}, {"status_timeout": 0}, "status_timeout"),
         ({}, {"evaluate_deadline": -1.0}, "evaluate_deadline"),
         ({}, {"max_failed_rounds": 0}, "max_failed_rounds"),
         *(({}, {"eligible": wrong}, "eligible") for wrong in INELIGIBLE),
@@ -147,7 +146,6 @@ SLOTS: dict[str, Any] = {"settings": {"guaranteed_rate": 0.05}, "concurrency": 2
         (SLOTS, {"updates_per_version": 0}, "updates_per_version"),
         (SLOTS, {"discount": -1.0}, "discount"),
         (SLOTS, {"evaluate_every": 0}, "evaluate_every"),
-        (SLOTS, {"context": "query"}, "context='query' needs a fleet with rounds"),
         ({**SLOTS, "deadline": 9.0}, {"simulated": PaperWorld()}, "create the fleet without deadline"),
     ],
 )
@@ -165,8 +163,7 @@ def test_evaluation_with_too_few_nodes_is_skipped_with_a_warning(
     open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     grid = InProcessGrid(named_nodes(3))
-    fair = FairSelection(open_to_all(min_evaluate_nodes=4), open_fleet())
-    result = fair.start(grid, model(0.0), num_rounds=2)
+    result = train(open_fleet(), grid, open_to_all(min_evaluate_nodes=4), rounds=2)
     assert grid.sent("evaluate") == []
     assert result.evaluate_metrics_clientapp == {}
     assert len(result.train_metrics_clientapp) == 2
@@ -175,7 +172,7 @@ def test_evaluation_with_too_few_nodes_is_skipped_with_a_warning(
 
 def test_no_evaluation_messages_are_sent_if_the_strategy_does_not_evaluate(open_fleet: OpenFleet) -> None:
     grid = InProcessGrid(named_nodes(1))
-    FairSelection(open_to_all(fraction_evaluate=0.0), open_fleet()).start(grid, model(0.0), num_rounds=2)
+    train(open_fleet(), grid, open_to_all(fraction_evaluate=0.0), rounds=2)
     assert grid.sent("evaluate") == []
 
 
@@ -220,7 +217,7 @@ def test_without_connected_nodes_start_fails_after_the_timeout(
 ) -> None:
     start = clock.now
     with pytest.raises(SettingError, match="0 of 1 nodes were connected after 300 s: start more SuperNodes"):
-        FairSelection(open_to_all(), open_fleet()).start(InProcessGrid(), model(0.0), timeout=300)
+        train(open_fleet(), InProcessGrid(), timeout=300)
     assert 300 <= clock.now - start <= 301
     assert 25 <= caplog.text.count("waiting for nodes: 0 of 1 are connected") <= 31  # about every 10 s
 
@@ -230,26 +227,23 @@ def test_start_waits_for_the_given_number_of_nodes(open_fleet: OpenFleet, clock:
     grid = InProcessGrid([first])
     for seconds, node in enumerate(later, start=5):
         clock.after(float(seconds), partial(grid.add, node))
-    FairSelection(open_to_all(), open_fleet(), nodes=4).start(grid, model(0.0), num_rounds=1)
+    train(open_fleet(), grid, rounds=1, nodes=4)
     assert grid.asked("query.turnout") == [["c0", "c1", "c2", "c3"]]
     assert grid.asked("evaluate") == [["c0", "c1", "c2", "c3"]]
 
 
 def test_start_fails_if_fewer_nodes_than_given_connect(open_fleet: OpenFleet) -> None:
     with pytest.raises(SettingError, match=r"3 of 4 nodes were connected after 100 s.*or increase timeout"):
-        FairSelection(open_to_all(), open_fleet(), nodes=4).start(
-            InProcessGrid(named_nodes(3)), model(0.0), timeout=100
-        )
+        train(open_fleet(), InProcessGrid(named_nodes(3)), timeout=100, nodes=4)
 
 
 def test_a_fleet_that_has_trained_before_continues_with_fewer_nodes(
     open_fleet: OpenFleet, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     scheduler = open_fleet()
-    FairSelection(open_to_all(), scheduler, nodes=4).start(InProcessGrid(named_nodes(4)), model(0.0), num_rounds=1)
+    train(scheduler, InProcessGrid(named_nodes(4)), rounds=1, nodes=4)
     start = clock.now
-    fair = FairSelection(open_to_all(), scheduler, nodes=4, patience=20)
-    fair.start(InProcessGrid(named_nodes(3, 0.0)), model(0.0), num_rounds=2)
+    train(scheduler, InProcessGrid(named_nodes(3, 0.0)), rounds=2, nodes=4, patience=20)
     assert 20 <= clock.now - start <= 21  # once, not in every round
     assert "continuing with 3 of 4 nodes" in caplog.text
 
@@ -261,28 +255,28 @@ def test_nodes_that_never_identify_themselves_are_a_separate_error(open_fleet: O
     with pytest.raises(
         SettingError, match=r"none of 2 nodes identified itself within 100 s, .*check the log of a SuperNode"
     ):
-        FairSelection(open_to_all(), open_fleet(), patience=30).start(grid, model(0.0), timeout=100)
+        train(open_fleet(), grid, timeout=100, patience=30)
     assert len(grid.sent("query.turnout")) == 4  # all nodes are queried repeatedly
 
 
 def test_a_single_node_is_enough(open_fleet: OpenFleet) -> None:
     grid = InProcessGrid(named_nodes(1))
-    result = FairSelection(open_to_all(min_evaluate_nodes=1), open_fleet()).start(grid, model(0.0), num_rounds=2)
+    result = train(open_fleet(), grid, open_to_all(min_evaluate_nodes=1), rounds=2)
     assert grid.asked("train") == [["c0"], ["c0"]]
     assert weights(result.arrays) == [2.75]
 
 
 def test_the_strategy_is_not_called_for_an_empty_cohort(open_fleet: OpenFleet) -> None:
-    spy, scheduler = Spy(), open_fleet()
+    spy, scheduler = Spy(), open_fleet(backoff_after=1)
     grid = InProcessGrid(named_nodes(2))
     for node in grid.nodes.values():
-        node.config["free_cpu"] = -1.0
-    result = FairSelection(spy, scheduler).start(grid, model(5.0), num_rounds=3)
-    assert spy.configured == []
-    assert spy.aggregated == []
-    assert scheduler.round == 3
+        node.trouble = "raises"  # and is backed off
+    result = train(scheduler, grid, spy, arrays=model(5.0), rounds=2)
+    assert spy.configured == [1]
+    assert spy.aggregated == [["error", "error"]]
+    assert scheduler.round == 2
     assert weights(result.arrays) == [5.0]
-    assert result.train_metrics_clientapp[3]["turnout-asked"] == 0
+    assert result.train_metrics_clientapp[2]["turnout-asked"] == 0
 
 
 # Installation
@@ -291,8 +285,10 @@ def test_the_strategy_is_not_called_for_an_empty_cohort(open_fleet: OpenFleet) -
 def python(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Another Python, with the same package."""
     path = [str(Path(turnout.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
-    found = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
-    return subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False, cwd=cwd, env=found)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    return subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, check=False, cwd=cwd, env=environment
+    )
 
 
 def test_without_flower_the_first_import_already_says_so(tmp_path: Path) -> None:

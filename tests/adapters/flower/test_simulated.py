@@ -7,22 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord
 
 from adapters.flower.conftest import OpenFleet
 from adapters.flower.in_process import (
-    Clock,
     InProcessGrid,
     Spy,
     kinds_in,
     model,
     named_nodes,
-    open_to_all,
     partitions,
-    turns_of,
-    weights,
+    train,
 )
-from turnout.adapters.flower import FairSelection
 from turnout.adapters.flower.simulated import SimulatedFleet, SimulatedSlots
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray
@@ -77,9 +72,7 @@ def test_times_come_from_the_simulated_world(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(deadline=1000.0), InProcessGrid(partitions(CLIENTS))
     for node in grid.nodes.values():
         node.seconds = 77.0  # queueing time on the host
-    FairSelection(open_to_all(), scheduler, simulated=PaperWorld(3, clients=CLIENTS)).start(
-        grid, model(0.0), num_rounds=5
-    )
+    train(scheduler, grid, rounds=5, simulated=PaperWorld(3, clients=CLIENTS))
     world = PaperWorld(3, clients=CLIENTS)
     for number in range(1, 6):
         turns = scheduler.history(round=number)
@@ -91,7 +84,7 @@ def test_times_come_from_the_simulated_world(open_fleet: OpenFleet) -> None:
 def test_only_available_clients_train_and_all_clients_evaluate(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(deadline=None), InProcessGrid(partitions(CLIENTS))
     world = PaperWorld(5, clients=CLIENTS, availability=0.4)
-    FairSelection(open_to_all(), scheduler, simulated=world).start(grid, model(0.0), num_rounds=8)
+    train(scheduler, grid, rounds=8, simulated=world)
     available = {
         number: PaperWorld(5, clients=CLIENTS, availability=0.4).offer(number).available for number in range(1, 9)
     }
@@ -108,7 +101,7 @@ def test_in_a_round_without_available_clients_the_strategy_is_not_called_and_the
     all_clients = set(range(3))
     world = Scripted([1.0, 2.0, 3.0], {1: all_clients, 3: all_clients, 4: all_clients})
     scheduler, spy, grid = open_fleet(), Spy(), InProcessGrid(partitions(3))
-    result = FairSelection(spy, scheduler, simulated=world).start(grid, model(1.0), num_rounds=5)
+    result = train(scheduler, grid, spy, arrays=model(1.0), rounds=5, simulated=world)
     assert spy.configured == [2, 5]
     assert len(spy.aggregated) == 2
     assert scheduler.round == 5
@@ -116,57 +109,45 @@ def test_in_a_round_without_available_clients_the_strategy_is_not_called_and_the
     assert [len(rows) for _, rows in world.played] == [0, 2, 0, 0, 2]
     assert "round 3 asks no clients: none is available" in caplog.text
     assert list(result.train_metrics_clientapp) == [1, 2, 3, 4, 5]
+    assert [record["turnout-asked"] for record in result.train_metrics_clientapp.values()] == [0, 2, 0, 0, 2]
     assert len(grid.asked("evaluate")) == 5
 
 
-def test_a_world_without_available_clients_leaves_the_model_unchanged(open_fleet: OpenFleet) -> None:
-    world = Scripted([1.0, 2.0], {number: {0, 1} for number in range(1, 5)})
-    scheduler, spy = open_fleet(), Spy()
-    result = FairSelection(spy, scheduler, simulated=world).start(
-        InProcessGrid(partitions(2)), model(4.0), num_rounds=4
-    )
-    assert spy.configured == []
-    assert weights(result.arrays) == [4.0]
-    assert turns_of(scheduler) == {"0": 0, "1": 0}
-
-
-def test_a_client_that_fails_in_the_world_is_not_aggregated(open_fleet: OpenFleet) -> None:
-    scheduler, spy = open_fleet(settings={"cohort_size": 3}), Spy()
-    FairSelection(spy, scheduler, simulated=Scripted([1.0, None, 3.0])).start(
-        InProcessGrid(partitions(3)), model(0.0), num_rounds=1
-    )
-    assert kinds_in(scheduler, 1) == {"0": "arrived", "1": "failed", "2": "arrived"}
-    assert [turn.why for turn in scheduler.history("1")] == ["failed in the simulated world"]
-    assert spy.aggregated == [["0", "2"]]
-
-
-def test_who_is_slower_than_the_deadline_in_the_world_is_late(open_fleet: OpenFleet, clock: Clock) -> None:
-    scheduler, spy = open_fleet(settings={"cohort_size": 3}, deadline=10.0), Spy()
-    began = clock.now
-    result = FairSelection(spy, scheduler, simulated=Scripted([10.0, 10.5, 3.0])).start(
-        InProcessGrid(partitions(3)), model(0.0), num_rounds=1
-    )
-    assert result.train_metrics_clientapp[1]["turnout-round-seconds"] == 10.0  # the server waits for the deadline
-    assert kinds_in(scheduler, 1) == {"0": "arrived", "1": "late", "2": "arrived"}
-    assert spy.aggregated == [["2", "0"]]
-    assert clock.now == began
-
-
-def test_with_overcommit_the_fastest_clients_of_the_world_are_aggregated(open_fleet: OpenFleet) -> None:
-    scheduler, spy, grid = open_fleet(overcommit=2.0, deadline=None), Spy(), InProcessGrid(partitions(4))
+@pytest.mark.parametrize(
+    ("seconds", "troubles", "fleet", "kinds", "aggregated", "waited"),
+    [
+        ([1.0, None, 3.0], {}, {}, ["arrived", "failed", "arrived"], ["0", "2"], 3.0),
+        ([10.0, 10.5, 3.0], {}, {}, ["arrived", "late", "arrived"], ["2", "0"], 10.0),  # the deadline
+        ([1.0, 2.0, 3.0], {1: "raises", 2: "silent"}, {}, ["arrived", "failed", "late"], ["0", "error"], 3.0),
+        (
+            [1.0, 2.0, 3.0, 4.0],
+            {},
+            {"settings": {"cohort_size": 2}, "overcommit": 2.0, "deadline": None},
+            ["arrived", "arrived", "redundant", "redundant"],
+            ["0", "1"],
+            2.0,
+        ),
+    ],
+    ids=["failed in the world", "late in the world", "failed on the host", "overcommitted"],
+)
+def test_the_world_determines_who_is_aggregated_and_how_long_the_round_takes(
+    open_fleet: OpenFleet,
+    seconds: list[float | None],
+    troubles: dict[int, str],
+    fleet: dict[str, Any],
+    kinds: list[str],
+    aggregated: list[str],
+    waited: float,
+) -> None:
+    scheduler, spy = open_fleet(**{"settings": {"cohort_size": 3}, **fleet}), Spy()
+    grid = InProcessGrid(partitions(len(seconds)))
     for row, node in enumerate(grid.nodes.values()):
-        node.seconds = 4.0 - row  # on the host the order is reversed
-    FairSelection(spy, scheduler, simulated=Scripted([1.0, 2.0, 3.0, 4.0])).start(grid, model(0.0), num_rounds=1)
-    assert spy.aggregated == [["0", "1"]]
-    assert kinds_in(scheduler, 1) == {"0": "arrived", "1": "arrived", "2": "redundant", "3": "redundant"}
-
-
-def test_a_client_that_fails_on_the_host_has_failed(open_fleet: OpenFleet) -> None:
-    scheduler, spy, grid = open_fleet(settings={"cohort_size": 3}), Spy(), InProcessGrid(partitions(3))
-    grid.client("1").trouble, grid.client("2").trouble = "raises", "silent"
-    FairSelection(spy, scheduler, simulated=Scripted([1.0, 2.0, 3.0])).start(grid, model(0.0), num_rounds=1)
-    assert kinds_in(scheduler, 1) == {"0": "arrived", "1": "failed", "2": "late"}
-    assert spy.aggregated == [["0", "error"]]
+        node.seconds, node.trouble = 4.0 - row, troubles.get(row)  # on the host the order is reversed
+    result = train(scheduler, grid, spy, rounds=1, simulated=Scripted(seconds))
+    assert list(kinds_in(scheduler, 1).values()) == kinds
+    assert spy.aggregated == [aggregated]
+    assert result.train_metrics_clientapp[1]["turnout-round-seconds"] == waited
+    assert all(turn.why == "failed in the simulated world" for turn in scheduler.history("1") if None in seconds)
 
 
 def test_the_deadline_of_the_world_does_not_limit_the_lifetime_of_messages(open_fleet: OpenFleet) -> None:
@@ -174,9 +155,7 @@ def test_the_deadline_of_the_world_does_not_limit_the_lifetime_of_messages(open_
     scheduler, grid = open_fleet(deadline=10.0), InProcessGrid(partitions(3))
     for node in grid.nodes.values():
         node.seconds = 500.0
-    FairSelection(open_to_all(), scheduler, simulated=Scripted([1.0, 2.0, 3.0])).start(
-        grid, model(0.0), num_rounds=1, timeout=3600
-    )
+    train(scheduler, grid, rounds=1, timeout=3600, simulated=Scripted([1.0, 2.0, 3.0]))
     assert {sent.ttl for sent in grid.sent("train")[0]} == {3960.0}
     assert set(kinds_in(scheduler, 1).values()) == {"arrived"}
 
@@ -202,7 +181,7 @@ def test_a_client_that_is_not_in_the_world_is_refused(client: str) -> None:
 def test_client_ids_outside_the_world_are_refused_before_training(open_fleet: OpenFleet) -> None:
     grid = InProcessGrid(named_nodes(3))
     with pytest.raises(SettingError, match="give the world as many clients as there are nodes"):
-        FairSelection(open_to_all(), open_fleet(), simulated=PaperWorld(clients=3)).start(grid, model(0.0))
+        train(open_fleet(), grid, simulated=PaperWorld(clients=3))
     assert grid.sent("train") == []
 
 
@@ -213,15 +192,6 @@ def test_a_world_with_other_features_is_refused() -> None:
 
     with pytest.raises(SettingError, match="needs the paper's 3 features, this one has 5"):
         SimulatedFleet(Other([1.0, 2.0]), 20.0).statuses(1, ["0"])
-
-
-def test_the_train_config_reaches_the_clients(open_fleet: OpenFleet) -> None:
-    grid = InProcessGrid(partitions(3))
-    FairSelection(open_to_all(), open_fleet(), simulated=Scripted([1.0, 2.0, 3.0])).start(
-        grid, model(0.0), num_rounds=2, train_config=ConfigRecord({"lr": 0.125})
-    )
-    configs = [dict(sent.content.config_records["config"]) for push in grid.sent("train") for sent in push]
-    assert {config["lr"] for config in configs} == {0.125}
 
 
 class ClockedScript(Scripted):

@@ -18,6 +18,7 @@ from flwr.serverapp.strategy import (
     FedMedian,
     FedXgbBagging,
     QFedAvg,
+    Result,
     Strategy,
 )
 
@@ -27,15 +28,16 @@ from adapters.flower.in_process import (
     InProcessGrid,
     Spy,
     after,
-    model,
     named_node,
     named_nodes,
     open_to_all,
     partitions,
     step_of,
+    train,
     turns_of,
     weights,
 )
+from adapters.flower.killable_app import Killed
 from adapters.flower.test_poison import nodes as changed_nodes
 from adapters.flower.test_poison import with_arrays, with_metrics
 from adapters.flower.test_simulated import Scripted
@@ -62,13 +64,9 @@ def all_turns(scheduler: Scheduler) -> list[tuple[str, str | None]]:
     return [(turn.id, turn.kind) for turn in turns]
 
 
-def start(
-    scheduler: Scheduler, grid: InProcessGrid, strategy: Strategy | None = None, *, versions: int = 3, **settings: Any
-) -> Any:
-    arguments = {name: settings.pop(name) for name in ("timeout", "evaluate_fn") if name in settings}
+def start(scheduler: Scheduler, grid: InProcessGrid, strategy: Strategy | None = None, **settings: Any) -> Result:
     strategy = open_to_all(fraction_evaluate=0.0) if strategy is None else strategy
-    fair = FairSelection(strategy, scheduler, **{"poll": 0.25, **settings})
-    return fair.start(grid, model(0.0), num_rounds=versions, **arguments)
+    return train(scheduler, grid, strategy, **{"poll": 0.25, **settings})
 
 
 # Slots and versions
@@ -80,7 +78,7 @@ def test_slots_are_filled_as_soon_as_they_are_free_and_nobody_waits_for_a_slow_c
     scheduler = open_fleet(**SLOTS)
     grid = InProcessGrid(named_nodes(4, [1.0, 1.0, 1.0, 1000.0]))
     begun = clock.now
-    result = start(scheduler, grid, updates_per_version=2, versions=40)
+    result = start(scheduler, grid, updates_per_version=2, rounds=40)
     assert clock.now - begun < 200  # 80 updates: in rounds, each with the slow client would take 1,000 s
     assert list(result.train_metrics_clientapp) == list(range(1, 41))
     assert [turn.client for turn in scheduler.running()][:1] == ["c3"]
@@ -90,31 +88,24 @@ def test_slots_are_filled_as_soon_as_they_are_free_and_nobody_waits_for_a_slow_c
     assert min(arrived[client] for client in ("c0", "c1", "c2")) > 10
 
 
-def test_every_so_many_updates_make_a_version(open_fleet: OpenFleet) -> None:
+@pytest.mark.parametrize(("settings", "updates"), [({"updates_per_version": 3}, 3), ({}, 2)])
+def test_every_so_many_updates_make_a_version(open_fleet: OpenFleet, settings: dict[str, Any], updates: int) -> None:
+    """By default, as many as there are slots."""
     spy, scheduler = AsyncSpy(), open_fleet(**SLOTS)
-    result = start(
-        scheduler, InProcessGrid(named_nodes(4, [1.0, 2.0, 3.0, 4.0])), spy, updates_per_version=3, versions=5
-    )
-    assert [len(replies) for replies in spy.aggregated] == [3] * 5
+    result = start(scheduler, InProcessGrid(named_nodes(4, [1.0, 2.0, 3.0, 4.0])), spy, rounds=5, **settings)
+    assert [len(replies) for replies in spy.aggregated] == [updates] * 5
     assert spy.seen == {"arrays", "metrics"}
     metrics = result.train_metrics_clientapp[5]
-    assert metrics["turnout-arrived"] == 3
-    assert metrics["turnout-failed"] == 0
-    assert metrics["turnout-version-seconds"] > 0
-    assert metrics["turnout-broken-promises"] == 0
+    assert metrics["turnout-arrived"] == updates
+    assert metrics["turnout-failed"] == metrics["turnout-broken-promises"] == 0
+    assert float(str(metrics["turnout-version-seconds"])) > 0
     assert {"turnout-mean-staleness", "turnout-max-staleness", "train_loss"} <= set(metrics)
-
-
-def test_the_buffer_is_the_concurrency_unless_it_is_set(open_fleet: OpenFleet) -> None:
-    spy = AsyncSpy()
-    start(open_fleet(**SLOTS), InProcessGrid(named_nodes(4)), spy)
-    assert [len(replies) for replies in spy.aggregated] == [2] * 3
 
 
 def test_a_single_slot_with_a_buffer_of_one_is_ordinary_training(open_fleet: OpenFleet) -> None:
     """Nothing is stale, so the model is the sum of all steps."""
     scheduler = open_fleet(**{**SLOTS, "concurrency": 1})
-    result = start(scheduler, InProcessGrid(named_nodes(3)), versions=6)
+    result = start(scheduler, InProcessGrid(named_nodes(3)), rounds=6)
     clients = [int(client[1:]) for client, _ in all_turns(scheduler)][:6]
     assert weights(result.arrays) == pytest.approx(
         [sum(step_of(number, version) for version, number in enumerate(clients, start=1))]
@@ -129,7 +120,7 @@ def test_the_messages_carry_the_current_model_and_its_number(open_fleet: OpenFle
         open_fleet(**SLOTS),
         grid,
         updates_per_version=1,
-        versions=6,
+        rounds=6,
         evaluate_fn=lambda number, arrays: seen.update({number: weights(arrays)}),
     )
     for push in grid.sent("train"):
@@ -148,7 +139,7 @@ def test_what_a_client_changed_is_added_to_the_current_model_with_a_discount(
     """FedBuff: two versions were made while the slow client trained."""
     scheduler = open_fleet(**SLOTS)
     result = start(
-        scheduler, InProcessGrid(named_nodes(2, [1.0, 2.5])), updates_per_version=1, versions=3, discount=discount
+        scheduler, InProcessGrid(named_nodes(2, [1.0, 2.5])), updates_per_version=1, rounds=3, discount=discount
     )
     assert all_turns(scheduler)[:2] == [("c0", "arrived"), ("c1", "arrived")]
     staleness = [result.train_metrics_clientapp[number]["turnout-max-staleness"] for number in (1, 2, 3)]
@@ -167,7 +158,7 @@ def test_strategies_that_compare_updates_with_the_model_get_the_current_one(
     }
     strategy = open_to_all(kind, fraction_evaluate=0.0, **like_fedavg.get(kind, {}))
     result = start(
-        open_fleet(**SLOTS), InProcessGrid(named_nodes(2, [1.0, 2.5])), strategy, updates_per_version=1, versions=3
+        open_fleet(**SLOTS), InProcessGrid(named_nodes(2, [1.0, 2.5])), strategy, updates_per_version=1, rounds=3
     )
     plain = step_of(0, 1) + step_of(0, 2) + 3**-0.5 * step_of(1, 1)
     assert weights(result.arrays) == pytest.approx([plain], rel=0.001)
@@ -184,7 +175,7 @@ class Skipping(AsyncSpy):
 def test_a_version_that_leaves_the_model_unchanged_makes_no_update_older(open_fleet: OpenFleet) -> None:
     """While the slow client trains, two versions end, but only the first of them changes the model."""
     grid = InProcessGrid(named_nodes(2, [1.0, 2.5]))
-    result = start(open_fleet(**SLOTS), grid, Skipping(), updates_per_version=1, versions=3)
+    result = start(open_fleet(**SLOTS), grid, Skipping(), updates_per_version=1, rounds=3)
     staleness = [result.train_metrics_clientapp[number]["turnout-max-staleness"] for number in (1, 2, 3)]
     assert staleness == [0, 0, 1]
     assert weights(result.arrays) == pytest.approx([step_of(0, 1) + 2**-0.5 * step_of(1, 1)])
@@ -192,7 +183,7 @@ def test_a_version_that_leaves_the_model_unchanged_makes_no_update_older(open_fl
 
 def test_a_strategy_that_has_sent_the_current_model_is_not_configured_again(open_fleet: OpenFleet) -> None:
     spy, grid = AsyncSpy(), InProcessGrid(named_nodes(3))
-    start(open_fleet(**{**SLOTS, "concurrency": 1}), grid, spy, versions=6)
+    start(open_fleet(**{**SLOTS, "concurrency": 1}), grid, spy, rounds=6)
     assert spy.configured == [1, 2, 3, 4, 5, 6]
     assert len(grid.sent("train")) == 6
 
@@ -202,7 +193,7 @@ def test_a_strategy_that_has_not_sent_the_current_model_is_configured_with_it_be
 ) -> None:
     """Two replies arrive together, and each makes a version: nothing is sent between the two."""
     spy, grid = AsyncSpy(), InProcessGrid(named_nodes(2))
-    start(open_fleet(**SLOTS), grid, spy, updates_per_version=1, versions=2)
+    start(open_fleet(**SLOTS), grid, spy, updates_per_version=1, rounds=2)
     assert len(grid.sent("train")) == 1
     assert spy.configured == [1, 2]
 
@@ -236,7 +227,7 @@ def test_failures_and_replies_that_cannot_be_used_free_their_slots(
     spy, scheduler = AsyncSpy(), open_fleet(**SLOTS, backoff_after=1)
     grid = InProcessGrid(changed_nodes(5, with_arrays(weights=[np.nan]), [1]))
     grid.client("c2").trouble, grid.client("c3").trouble = "raises", "gone"
-    result = start(scheduler, grid, spy, updates_per_version=2, versions=20)
+    result = start(scheduler, grid, spy, updates_per_version=2, rounds=20)
     turns = all_turns(scheduler)
     ended = {client: {kind for other, kind in turns if other == client and kind} for client in scheduler.clients}
     assert ended == {"c0": {"arrived"}, "c1": {"failed"}, "c2": {"failed"}, "c3": {"failed"}, "c4": {"arrived"}}
@@ -251,7 +242,7 @@ def test_failures_and_replies_that_cannot_be_used_free_their_slots(
 
 def test_a_reply_with_another_shape_than_the_others_is_a_failure(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(**SLOTS), InProcessGrid(changed_nodes(4, with_arrays(weights=[1.0, 2.0, 3.0]), [1]))
-    result = start(scheduler, grid, updates_per_version=2, versions=8)
+    result = start(scheduler, grid, updates_per_version=2, rounds=8)
     turns = all_turns(scheduler)
     assert {kind for client, kind in turns if client == "c1" and kind} == {"failed"}
     assert {kind for client, kind in turns if client != "c1" and kind} == {"arrived"}
@@ -275,7 +266,7 @@ class KeepsModel(AsyncSpy):
 def test_without_checks_a_reply_with_another_metric_is_used_without_rounds_too(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(**SLOTS), InProcessGrid(changed_nodes(3, with_metrics(accuracy=0.5), [1]))
     strategy = KeepsModel()
-    start(scheduler, grid, strategy, versions=6, check_replies=False)
+    start(scheduler, grid, strategy, rounds=6, check_replies=False)
     assert {kind for _, kind in all_turns(scheduler) if kind} == {"arrived"}
     assert "c1" in {client for client, _ in all_turns(scheduler)}
     assert len({node for nodes in strategy.aggregated for node in nodes}) == 3
@@ -290,41 +281,38 @@ def test_a_message_that_cannot_be_sent_or_has_no_reply_within_the_timeout_is_a_f
 ) -> None:
     scheduler, grid = open_fleet(**SLOTS), InProcessGrid(named_nodes(3))
     grid.client("c1").trouble = trouble
-    start(scheduler, grid, versions=versions, timeout=20)
+    start(scheduler, grid, rounds=versions, timeout=20)
     assert scheduler.history("c1")[0].why == why
 
 
+@pytest.mark.parametrize(
+    ("deadline", "trouble", "window", "late_seconds", "line"),
+    [
+        (10.0, None, 10, 14.0, "c2, late, was back after 14.0 s"),
+        (10.0, "raises", 10, None, "c2, late, did not come back: out of memory"),
+        (4.0, None, 1, None, "failed c2: late"),  # it comes back after its time could be learned
+    ],
+)
 def test_a_late_client_frees_its_slot_and_its_true_time_is_learned(
-    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
+    open_fleet: OpenFleet,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    deadline: float,
+    trouble: str | None,
+    window: int,
+    late_seconds: float | None,
+    line: str,
 ) -> None:
     caplog.set_level(logging.INFO)
-    spy, scheduler = AsyncSpy(), open_fleet(**{**SLOTS, "deadline": 10.0})
-    start(scheduler, InProcessGrid(named_nodes(3, [1.0, 1.0, 14.0])), spy, versions=16)
-    late = scheduler.history("c2")[0]
-    assert (late.kind, late.seconds, late.late_seconds) == ("late", 10.0, 14.0)
-    assert "c2, late, was back after 14.0 s" in caplog.text
-    assert "2" not in {name for replies in spy.aggregated for name in replies}
-
-
-def test_the_time_of_a_late_client_is_not_awaited_longer_than_it_could_be_learned(
-    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("turnout.live.retention.LATE_ROUNDS", 1)
-    scheduler = open_fleet(**{**SLOTS, "deadline": 4.0})
-    start(scheduler, InProcessGrid(named_nodes(3, [1.0, 1.0, 14.0])), versions=18)
-    late = scheduler.history("c2")[0]
-    assert (late.kind, late.seconds, late.late_seconds) == ("late", 4.0, None)
-
-
-def test_a_late_client_that_fails_has_no_true_time(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    scheduler = open_fleet(**{**SLOTS, "deadline": 10.0})
+    monkeypatch.setattr("turnout.live.retention.LATE_ROUNDS", window)
+    spy, scheduler = AsyncSpy(), open_fleet(**{**SLOTS, "deadline": deadline})
     grid = InProcessGrid(named_nodes(3, [1.0, 1.0, 14.0]))
-    grid.client("c2").trouble = "raises"
-    start(scheduler, grid, versions=16)
+    grid.client("c2").trouble = trouble
+    start(scheduler, grid, spy, rounds=18)
     late = scheduler.history("c2")[0]
-    assert (late.kind, late.late_seconds) == ("late", None)
-    assert "c2, late, did not come back: out of memory" in caplog.text
+    assert (late.kind, late.seconds, late.late_seconds) == ("late", deadline, late_seconds)
+    assert line in caplog.text
+    assert "2" not in {name for replies in spy.aggregated for name in replies}
 
 
 def test_a_policy_without_a_guarantee_is_summarised_without_a_promise(
@@ -338,35 +326,28 @@ def test_a_policy_without_a_guarantee_is_summarised_without_a_promise(
     assert not [name for name in result.train_metrics_clientapp[1] if "promise" in name or "behind" in name]
 
 
-def test_a_fleet_that_only_fails_ends_the_run_which_can_be_resumed(open_fleet: OpenFleet) -> None:
-    scheduler, grid = open_fleet(**SLOTS, backoff_after=99), InProcessGrid(named_nodes(3))
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_a_fleet_that_only_fails_ends_the_run_which_can_be_resumed(open_fleet: OpenFleet, concurrency: int) -> None:
+    """With one slot, failures come one at a time: the count of each version begins with none."""
+    scheduler = open_fleet(**{**SLOTS, "concurrency": concurrency}, backoff_after=99)
+    grid = InProcessGrid(named_nodes(3))
     for node in grid.nodes.values():
         node.trouble = "raises"
     with pytest.raises(TrainingError, match="5 rounds in a row have failed, the last one because no reply could be"):
-        start(scheduler, grid, versions=20)
-    assert {kind for _, kind in all_turns(scheduler)} <= {"failed", None}
-    failed = sum(kind == "failed" for _, kind in all_turns(scheduler))
-    assert failed == 50  # each of the five versions ended after ten failures in a row
+        start(scheduler, grid, rounds=20)
+    kinds = Counter(kind for _, kind in all_turns(scheduler))
+    assert kinds.pop("failed") == 50  # each of the five versions ended after ten failures in a row
+    assert set(kinds) <= {None}
     for node in grid.nodes.values():
         node.trouble = None
-    result = start(scheduler, grid, versions=20)  # the corrected app resumes
+    result = start(scheduler, grid, rounds=20)  # the corrected app resumes
     assert list(result.train_metrics_clientapp) == list(range(1, 21))
-
-
-def test_a_version_ends_after_ten_failures_in_a_row_also_after_a_version_that_ended_so(open_fleet: OpenFleet) -> None:
-    """With one slot, failures come one at a time: the count of each version begins with none."""
-    scheduler, grid = open_fleet(**{**SLOTS, "concurrency": 1}, backoff_after=99), InProcessGrid(named_nodes(3))
-    for node in grid.nodes.values():
-        node.trouble = "raises"
-    with pytest.raises(TrainingError, match="5 rounds in a row have failed"):
-        start(scheduler, grid, versions=20)
-    assert [kind for _, kind in all_turns(scheduler)] == ["failed"] * 50
 
 
 def test_a_version_does_not_wait_longer_than_the_timeout_for_its_updates(open_fleet: OpenFleet, clock: Clock) -> None:
     spy, scheduler = AsyncSpy(), open_fleet(**SLOTS)
     begun = clock.now
-    start(scheduler, InProcessGrid(named_nodes(2, [1.0, 99.0])), spy, updates_per_version=50, versions=1, timeout=20)
+    start(scheduler, InProcessGrid(named_nodes(2, [1.0, 99.0])), spy, updates_per_version=50, rounds=1, timeout=20)
     assert 20 <= clock.now - begun < 22
     assert 10 < len(spy.aggregated[0]) < 50
 
@@ -378,7 +359,7 @@ def test_nodes_may_vanish_and_join_during_a_run(open_fleet: OpenFleet) -> None:
         del grid.nodes[100]
         grid.add(named_node("c9", 999))
 
-    start(scheduler, grid, versions=30, timeout=50, evaluate_fn=after(5, change))
+    start(scheduler, grid, rounds=30, timeout=50, evaluate_fn=after(5, change))
     assert turns_of(scheduler)["c9"] > 3
     assert turns_of(scheduler)["c0"] <= 10
 
@@ -391,7 +372,7 @@ def test_slots_are_filled_while_a_new_node_identifies_itself(
     slow = named_node("c9", 999)
     slow.query_seconds, slow.trouble, slow.troubled = 25.0, trouble, ("query",)
     begun = clock.now
-    start(scheduler, grid, versions=30, evaluate_fn=after(5, lambda: grid.add(slow)))
+    start(scheduler, grid, rounds=30, evaluate_fn=after(5, lambda: grid.add(slow)))
     assert clock.now - begun < 45  # 60 updates of 1 s in two slots, and the poll that finds each
     assert ("c9" in scheduler.clients) == (trouble is None)
 
@@ -404,7 +385,7 @@ def test_without_nodes_the_server_waits_for_them(open_fleet: OpenFleet, clock: C
         grid.nodes.clear()
         clock.after(30.0, lambda: grid.nodes.update(gone))
 
-    result = start(scheduler, grid, versions=6, timeout=100, evaluate_fn=after(3, vanish))
+    result = start(scheduler, grid, rounds=6, timeout=100, evaluate_fn=after(3, vanish))
     assert list(result.train_metrics_clientapp) == list(range(1, 7))
 
 
@@ -412,7 +393,7 @@ def test_a_version_in_which_nobody_is_asked_and_nobody_answers_is_empty(open_fle
     """Both clients rest after their first turn."""
     scheduler = open_fleet(**{**SLOTS, "concurrency": 1}, min_turn_interval=1e6)
     spy, begun = AsyncSpy(), clock.now
-    result = start(scheduler, InProcessGrid(named_nodes(2)), spy, versions=4, timeout=20)
+    result = start(scheduler, InProcessGrid(named_nodes(2)), spy, rounds=4, timeout=20)
     assert spy.configured == [1, 2]
     arrived = {number: metrics["turnout-arrived"] for number, metrics in result.train_metrics_clientapp.items()}
     assert arrived == {1: 1, 2: 1, 3: 0, 4: 0}
@@ -428,7 +409,7 @@ def test_clients_evaluate_every_so_many_versions_while_others_train(open_fleet: 
     grid = InProcessGrid(named_nodes(4))
     grid.client("c3").trouble, grid.client("c3").troubled = "silent", ("evaluate",)
     begun = clock.now
-    result = start(scheduler, grid, spy, versions=7, evaluate_every=3, evaluate_deadline=40.0)
+    result = start(scheduler, grid, spy, rounds=7, evaluate_every=3, evaluate_deadline=40.0)
     assert list(result.evaluate_metrics_clientapp) == [3, 6, 7]
     assert clock.now - begun >= 120
     times = [turn.seconds for turn in scheduler.history("c0") if turn.kind == "arrived"]
@@ -437,19 +418,11 @@ def test_clients_evaluate_every_so_many_versions_while_others_train(open_fleet: 
 
 
 def test_in_rounds_clients_may_evaluate_less_often_too(open_fleet: OpenFleet) -> None:
-    fair = FairSelection(open_to_all(), open_fleet(), evaluate_every=2)
-    assert list(fair.start(InProcessGrid(named_nodes(3)), model(0.0), num_rounds=5).evaluate_metrics_clientapp) == [
-        2,
-        4,
-        5,
-    ]
+    result = train(open_fleet(), InProcessGrid(named_nodes(3)), rounds=5, evaluate_every=2)
+    assert list(result.evaluate_metrics_clientapp) == [2, 4, 5]
 
 
 # Resuming
-
-
-class Killed(BaseException):
-    """Stands for the end of the process."""
 
 
 def test_a_restarted_server_resumes_with_the_turns_that_were_running(open_fleet: OpenFleet) -> None:
@@ -460,14 +433,14 @@ def test_a_restarted_server_resumes_with_the_turns_that_were_running(open_fleet:
         raise Killed
 
     with pytest.raises(Killed):
-        start(scheduler, grid, open_to_all(FedAdam, fraction_evaluate=0.0), versions=9, evaluate_fn=after(4, die))
+        start(scheduler, grid, open_to_all(FedAdam, fraction_evaluate=0.0), rounds=9, evaluate_fn=after(4, die))
     path = scheduler.path.name
     running = scheduler.running()
     assert "c3" in {turn.client for turn in running}
     scheduler.close()
     scheduler = open_fleet(path)
     grid = InProcessGrid(named_nodes(4, [1.0, 1.0, 1.0, 2.0]))
-    result = start(scheduler, grid, open_to_all(FedAdam, fraction_evaluate=0.0), versions=9)
+    result = start(scheduler, grid, open_to_all(FedAdam, fraction_evaluate=0.0), rounds=9)
     assert list(result.train_metrics_clientapp) == list(range(1, 10))
     assert {turn.client for turn in running} <= set(grid.asked("train")[0])
     assert scheduler.history(round=running[0].id)[0].kind == "arrived"
@@ -481,7 +454,7 @@ def test_a_turn_whose_client_is_gone_after_the_restart_has_failed(open_fleet: Op
     scheduler.register(["c0", "c1", "c2"])
     turns = scheduler.fill({"c0": {"free_cpu": 1.0, "bandwidth": 2.0}, "c1": {"free_cpu": 1.0, "bandwidth": 2.0}})
     gone = next(turn for turn in turns if turn.client == "c1")
-    start(scheduler, InProcessGrid([named_node("c0", 100), named_node("c2", 102)]), versions=2)
+    start(scheduler, InProcessGrid([named_node("c0", 100), named_node("c2", 102)]), rounds=2)
     assert scheduler.history(round=gone.id)[0].why == "was not connected when the server restarted"
 
 
@@ -494,7 +467,7 @@ def test_in_a_simulation_turns_end_in_the_order_of_the_simulated_times(open_flee
     for node in grid.nodes.values():
         node.seconds = float(7 - node.node_id % 4)  # on the host, the order is another
     result = start(
-        scheduler, grid, spy, simulated=Scripted([10.0, 100.0, 1000.0, None]), updates_per_version=1, versions=30
+        scheduler, grid, spy, simulated=Scripted([10.0, 100.0, 1000.0, None]), updates_per_version=1, rounds=30
     )
     assert {turn.seconds for turn in scheduler.history("0") if turn.kind == "arrived"} == {10.0}
     assert {turn.kind for turn in scheduler.history("3")} == {"failed"}
@@ -510,7 +483,7 @@ def test_a_simulated_run_is_the_same_each_time_and_serves_everybody(open_fleet: 
         scheduler = open_fleet(
             name, settings={"guaranteed_rate": "1/16", "tolerance": 1.0}, concurrency=4, deadline=None
         )
-        result = start(scheduler, InProcessGrid(partitions(12)), simulated=PaperWorld(3, clients=12), versions=12)
+        result = start(scheduler, InProcessGrid(partitions(12)), simulated=PaperWorld(3, clients=12), rounds=12)
         totals.append((all_turns(scheduler), weights(result.arrays)))
         assert scheduler.certificate().status == "kept"
     assert totals[0] == totals[1]
@@ -534,15 +507,10 @@ class Renamed(FedAdam):
     """Has Flower's methods."""
 
 
-class Refusing(FedAvg):
-    works_without_rounds = False
-
-
 @pytest.mark.parametrize(
     ("strategy", "problem"),
     [
         (lambda: open_to_all(Own), "Own cannot be used without rounds: Own has its own aggregate_train.*declare"),
-        (lambda: open_to_all(Refusing), "Refusing declares works_without_rounds = False"),
         (lambda: open_to_all(FedXgbBagging), "FedXgbBagging cannot be used without rounds: its models are trees"),
         (
             lambda: DifferentialPrivacyServerSideFixedClipping(open_to_all(), 0.0, 1.0, 2),
@@ -573,7 +541,5 @@ def test_models_without_differences_are_refused(open_fleet: OpenFleet) -> None:
 
 def test_the_settings_of_the_app_reach_the_clients(open_fleet: OpenFleet) -> None:
     grid, config = InProcessGrid(named_nodes(2)), ConfigRecord({"lr": 0.5})
-    FairSelection(open_to_all(fraction_evaluate=0.0), open_fleet(**SLOTS)).start(
-        grid, model(0.0), num_rounds=2, train_config=config
-    )
+    train(open_fleet(**SLOTS), grid, open_to_all(fraction_evaluate=0.0), rounds=2, train_config=config)
     assert {sent.content.config_records["config"]["lr"] for push in grid.sent("train") for sent in push} == {0.5}

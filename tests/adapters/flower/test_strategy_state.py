@@ -189,7 +189,7 @@ def test_a_state_that_cannot_be_stored_is_refused_before_the_first_round(folder:
         def state_dict(self) -> dict[Any, Any]:
             return {"locks": [self.lock]}
 
-    with pytest.raises(StateError, match=r"state_dict\(\) of Wrong returns what.*\['locks'\]\[0\] is a _thread.lock"):
+    with pytest.raises(StateError, match=r"state_dict\(\) of Wrong returns what cannot be stored, a _thread.lock"):
         play(folder / "fleet.turnout", Wrong())
     with pytest.raises(StateError, match="the function save returns what cannot be stored"):
         play(folder / "fleet.turnout", open_to_all(), save=lambda _: threading.Lock(), load=lambda *_: None)
@@ -206,19 +206,9 @@ def test_a_strategy_must_have_both_hooks_or_neither(folder: Path) -> None:
         play(folder / "fleet.turnout", open_to_all(Half))
 
 
-@pytest.mark.parametrize("kinds", [(Hooked, open_to_all), (open_to_all, Hooked)])
-def test_a_run_with_hooks_is_not_resumed_without_them(folder: Path, kinds: tuple[Any, Any]) -> None:
+@pytest.mark.parametrize("kinds", [(Hooked, open_to_all), (open_to_all, Hooked), (Rich, Careless)])
+def test_a_run_is_not_resumed_with_another_strategy(folder: Path, kinds: tuple[Any, Any]) -> None:
     before, now = kinds
     interrupt(folder / "fleet.turnout", before())
-    with pytest.raises(StateError, match=r"state_dict.*construct the strategy as before, or start a new run"):
+    with pytest.raises(StateError, match=r"the saved run had a .*construct the strategy as before, or start a new run"):
         play(folder / "fleet.turnout", now())
-
-
-def test_an_attribute_that_appeared_later_is_not_added_to_another_class(folder: Path) -> None:
-    interrupt(folder / "fleet.turnout", Rich())
-
-    class Other(Rich):
-        """Has all attributes with which Rich starts."""
-
-    with pytest.raises(StateError, match="the strategy of the saved run has 'history', this Other has not"):
-        play(folder / "fleet.turnout", Other())

@@ -38,6 +38,12 @@ def first_contexts(fleet: str) -> dict[str, list[float]]:
         return dict(zip(ids.tolist(), offer.contexts.tolist(), strict=True))
 
 
+def stored_groups(fleet: str) -> Any:
+    with FleetReader(Path(fleet)) as reader:
+        assert reader.settings.policy == "quota"
+        return reader.settings.settings["groups"]
+
+
 def turns(fleet: str) -> dict[str, int]:
     with FleetReader(fleet) as scheduler:
         return {client: len(scheduler.history(client)) for client in scheduler.clients}
@@ -128,9 +134,7 @@ def test_a_quota_reserves_places_in_every_round_also_in_the_next_job(
         job = make_job(a=always(), b=always(), c=always(seconds=5))
         job.run(fedavg(fleet, groups=groups_of(job), quota={"south": 1}, num_rounds=5))
     assert turns(fleet)["c"] == 10
-    with FleetReader(Path(fleet)) as reader:
-        assert reader.settings.policy == "quota"
-        assert reader.settings.settings["groups"] == ["north", "north", "south"]
+    assert stored_groups(fleet) == ["north", "north", "south"]
 
 
 def test_a_client_that_joins_in_a_later_job_is_entered_into_its_group(make_job: MakeJob, fleet: str) -> None:
@@ -138,8 +142,7 @@ def test_a_client_that_joins_in_a_later_job_is_entered_into_its_group(make_job: 
     job = make_job(a=always(), b=always(), c=always(), d=always(seconds=5))
     job.run(fedavg(fleet, groups={**REGIONS, "d": "east"}, quota={"east": 1}, num_rounds=5))
     assert turns(fleet)["d"] == 5
-    with FleetReader(Path(fleet)) as reader:
-        assert reader.settings.settings["groups"] == ["north", "north", "south", "east"]
+    assert stored_groups(fleet) == ["north", "north", "south", "east"]
 
 
 def test_groups_without_a_source_are_refused(fleet: str) -> None:

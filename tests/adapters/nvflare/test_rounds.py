@@ -23,7 +23,7 @@ from adapters.nvflare.controllers import Averaging, OneAfterTheOther, Scaffoldin
 from adapters.nvflare.in_process import REQUEST_INTERVAL, Job, Work, always, in_turn
 from tracking.recording import Recording
 from turnout.adapters.nvflare.clients import ClientDirectory
-from turnout.adapters.nvflare.rounds import FleetRounds, TaskEnd
+from turnout.adapters.nvflare.rounds import FleetRounds
 from turnout.adapters.nvflare.selection import _content_of, _limit, _model_problem
 from turnout.errors import SettingError
 from turnout.live import PAPER_FEATURES, FleetReader, Scheduler, Turn
@@ -44,6 +44,14 @@ def turns_of(fleet: str, client: str) -> list[Turn]:
 def turns_in(fleet: str, round: int) -> dict[str, Turn]:
     with FleetReader(fleet) as scheduler:
         return {turn.id: turn for turn in scheduler.history(round=round)}
+
+
+def kinds_in(fleet: str, round: int) -> dict[str, str | None]:
+    return {client: turn.kind for client, turn in turns_in(fleet, round).items()}
+
+
+def outcomes_in(fleet: str, round: int) -> dict[str, tuple[str | None, str | None]]:
+    return {client: (turn.kind, turn.why) for client, turn in turns_in(fleet, round).items()}
 
 
 def rounds_of(fleet: str) -> int:
@@ -130,11 +138,7 @@ def test_an_automatic_deadline_follows_the_learned_times(make_job: MakeJob, flee
 def test_the_first_results_end_an_overcommitted_round_and_the_others_are_cut_off(make_job: MakeJob, fleet: str) -> None:
     job = make_job(a=always(seconds=1), b=always(seconds=2), c=always(seconds=8))
     job.run(fedavg(fleet, num_rounds=1, options={"overcommit": 1.5}))
-    assert {client: turn.kind for client, turn in turns_in(fleet, 1).items()} == {
-        "a": "arrived",
-        "b": "arrived",
-        "c": "cut_off",
-    }
+    assert kinds_in(fleet, 1) == {"a": "arrived", "b": "arrived", "c": "cut_off"}
     assert job.clock.now - job.start < 8
 
 
@@ -177,19 +181,36 @@ def test_a_failing_client_is_backed_off_and_selected_again_later(make_job: MakeJ
     assert "arrived" in kinds
 
 
-def test_a_result_that_the_controller_does_not_accept_is_a_failure(make_job: MakeJob, fleet: str) -> None:
+def raise_error(_: Any) -> None:
+    raise ValueError("three columns")
+
+
+def reject(fl_ctx: Any) -> None:
+    fl_ctx.set_prop(AppConstants.AGGREGATION_ACCEPTED, False, private=True, sticky=False)
+
+
+@pytest.mark.parametrize(
+    ("refuse", "why"),
+    [
+        (raise_error, "its result could not be processed: ValueError('three columns')"),
+        (reject, "its result was not accepted for aggregation"),
+    ],
+)
+def test_a_result_that_the_controller_does_not_accept_is_a_failure(
+    make_job: MakeJob, fleet: str, refuse: Any, why: str
+) -> None:
     class Picky(Averaging):
         def _process_result(self, client_task: Any, fl_ctx: Any) -> None:
             if client_task.client.name == "b":
-                raise ValueError("three columns")
-            super()._process_result(client_task, fl_ctx)
+                refuse(fl_ctx)
+            else:
+                super()._process_result(client_task, fl_ctx)
 
     job = make_job(a=always(seconds=3), b=always(seconds=1))
     controller = Picky(fleet=fleet, num_clients=2, num_rounds=1, **FAIR)
     job.run(controller)
     assert controller.saved == [1.0]  # the result of a, which came later, counts
-    turn = turns_of(fleet, "b")[0]
-    assert (turn.kind, turn.why) == ("failed", "its result could not be processed: ValueError('three columns')")
+    assert outcomes_in(fleet, 1) == {"a": ("arrived", None), "b": ("failed", why)}
 
 
 @pytest.mark.parametrize(
@@ -209,21 +230,6 @@ def test_a_model_that_cannot_be_aggregated_is_a_failure(
     assert controller.saved == [1.0]
     assert turns_of(fleet, "b")[0].why == why
     assert turns_of(fleet, "a")[0].kind == "arrived"
-
-
-def test_a_result_that_the_aggregation_rejects_is_a_failure(make_job: MakeJob, fleet: str) -> None:
-    class Rejecting(Averaging):
-        def _process_result(self, client_task: Any, fl_ctx: Any) -> None:
-            if client_task.client.name == "b":
-                fl_ctx.set_prop(AppConstants.AGGREGATION_ACCEPTED, False, private=True, sticky=False)
-            else:
-                super()._process_result(client_task, fl_ctx)
-
-    job = make_job(a=always(seconds=3), b=always(seconds=1))
-    controller = Rejecting(fleet=fleet, num_clients=2, num_rounds=1, **FAIR)
-    job.run(controller)
-    assert controller.saved == [1.0]
-    assert turns_of(fleet, "b")[0].why == "its result was not accepted for aggregation"
 
 
 # Clients that are dead or gone
@@ -246,8 +252,7 @@ def test_a_client_that_is_disconnected_at_the_deadline_has_failed_and_is_not_lat
     job = make_job(a=always(silent=True), b=always(silent=True))
     job.after(5, lambda: job.kill("b"))
     job.run(fedavg(fleet, deadline=100))
-    outcomes = {client: (turn.kind, turn.why) for client, turn in turns_in(fleet, 1).items()}
-    assert outcomes == {"a": ("late", None), "b": ("failed", "was disconnected")}
+    assert outcomes_in(fleet, 1) == {"a": ("late", None), "b": ("failed", "was disconnected")}
 
 
 def test_a_task_that_nvflare_cancels_is_a_failure_of_those_that_have_not_answered(
@@ -258,8 +263,7 @@ def test_a_task_that_nvflare_cancels_is_a_failure_of_those_that_have_not_answere
     controller = fedavg(fleet)
     job.run(controller)
     assert controller.saved == [1.0]
-    outcomes = {client: (turn.kind, turn.why) for client, turn in turns_in(fleet, 1).items()}
-    assert outcomes == {"a": ("arrived", None), "b": ("failed", "NVFlare cancelled the task")}
+    assert outcomes_in(fleet, 1) == {"a": ("arrived", None), "b": ("failed", "NVFlare cancelled the task")}
 
 
 def test_a_dead_client_is_available_again_after_it_asks_for_work(make_job: MakeJob, fleet: str) -> None:
@@ -407,7 +411,7 @@ def test_only_the_first_task_of_a_cohort_counts_and_the_second_has_the_deadline_
     assert controller.evaluated == [1]  # b hung in the evaluation
     assert controller.open_rounds == [False]  # the round was closed with its last outcome
     assert job.clients["b"].names == ["train", "validate"]
-    assert {client: turn.kind for client, turn in turns_in(fleet, 1).items()} == {"a": "arrived", "b": "arrived"}
+    assert kinds_in(fleet, 1) == {"a": "arrived", "b": "arrived"}
     assert rounds_of(fleet) == 1
 
 
@@ -446,7 +450,7 @@ def test_a_task_that_has_ended_counts_before_nvflare_calls_its_callback(
     job = make_job(a=always(seconds=1), b=always(seconds=30))
     job.run(Quick(fleet=fleet, num_rounds=1, num_clients=2, **FAIR))
     assert job.engine.panics == []
-    assert {client: turn.kind for client, turn in turns_in(fleet, 1).items()} == {"a": "arrived", "b": "late"}
+    assert kinds_in(fleet, 1) == {"a": "arrived", "b": "late"}
     assert rounds_of(fleet) == (2 if goes_on else 1)
 
 
@@ -467,11 +471,7 @@ def test_tasks_for_one_client_after_the_other_are_one_round(make_job: MakeJob, f
     controller = OneAfterTheOther(fleet=fleet, num_rounds=2, num_clients=3, **{**FAIR, "options": {"backoff_after": 5}})
     job.run(controller)
     assert rounds_of(fleet) == 2
-    assert {client: turn.kind for client, turn in turns_in(fleet, 2).items()} == {
-        "a": "arrived",
-        "b": "arrived",
-        "c": "failed",
-    }
+    assert kinds_in(fleet, 2) == {"a": "arrived", "b": "arrived", "c": "failed"}
     assert (turns_in(fleet, 1)["b"].seconds or 0) < 2 + REQUEST_INTERVAL + 0.5  # since its own task was sent
 
 
@@ -532,54 +532,39 @@ def test_a_cohort_cannot_be_sampled_while_another_is_working(make_job: MakeJob, 
 # The life of the job and of the fleet
 
 
-def test_a_job_that_is_aborted_leaves_a_round_with_reports_to_the_next_job(make_job: MakeJob, fleet: str) -> None:
-    job = make_job(a=always(seconds=1), b=always(seconds=8))
+GONE = "was not connected when the server restarted"
+ERROR = ReturnCode.EXECUTION_EXCEPTION
+
+
+@pytest.mark.parametrize(
+    ("answer", "again", "a", "b"),
+    [
+        (ReturnCode.OK, {"a": 1, "b": 1}, ("arrived", None), ("arrived", None)),
+        (ReturnCode.OK, {"a": 1}, ("arrived", None), ("failed", GONE)),
+        (ReturnCode.OK, {"b": 1}, ("arrived", None), ("arrived", None)),
+        (ERROR, {"a": 0, "b": 1}, ("failed", f"returned {ERROR}"), ("arrived", None)),
+    ],
+    ids=["all are there", "one is gone", "one that has contributed is gone", "one has failed"],
+)
+def test_the_next_job_continues_a_round_that_was_interrupted(
+    make_job: MakeJob, fleet: str, answer: str, again: dict[str, int], a: Any, b: Any
+) -> None:
+    """`again` are the clients of the next job, and how many tasks each gets."""
+    job = make_job(a=always(seconds=1, answer=answer), b=always(seconds=8))
     job.after(6, job.abort)
     job.run(fedavg(fleet, num_rounds=3))
     with FleetReader(fleet) as scheduler:
         assert scheduler.open_round() is not None
-        assert {turn.id: turn.kind for turn in scheduler.history()} == {"a": "arrived", "b": None}
+        assert {turn.id: turn.kind for turn in scheduler.history()} == {"a": a[0], "b": None}
     seconds = turns_of(fleet, "a")[0].seconds
-    again = make_job(a=always(seconds=3), b=always(seconds=4))
-    controller = fedavg(fleet, num_rounds=1)
-    again.run(controller)
-    assert controller.saved == [1.0]  # both have trained
-    assert (again.clients["a"].tasks, again.clients["b"].tasks) == (1, 1)
-    assert {turn.kind for turn in turns_in(fleet, 1).values()} == {"arrived"}
+    job, controller = make_job(**{client: always(seconds=3) for client in again}), fedavg(fleet)
+    job.run(controller)
+    assert job.engine.panics == []
+    assert controller.saved == [1.0]
+    assert {name: client.tasks for name, client in job.clients.items()} == again
+    assert outcomes_in(fleet, 1) == {"a": a, "b": b}
     assert turns_of(fleet, "a")[0].seconds == seconds  # the first report counts
     assert rounds_of(fleet) == 1
-
-
-def test_a_client_of_an_interrupted_round_that_is_gone_fails(make_job: MakeJob, fleet: str) -> None:
-    job = make_job(a=always(seconds=1), b=always(seconds=8))
-    job.after(6, job.abort)
-    job.run(fedavg(fleet))
-    again = make_job(a=always())
-    again.run(fedavg(fleet))
-    assert turns_of(fleet, "b")[0].why == "was not connected when the server restarted"
-    assert rounds_of(fleet) == 1
-
-
-def test_a_client_that_has_contributed_to_an_interrupted_round_may_be_gone(make_job: MakeJob, fleet: str) -> None:
-    job = make_job(a=always(seconds=1), b=always(seconds=8))
-    job.after(6, job.abort)
-    job.run(fedavg(fleet))
-    again = make_job(b=always())
-    again.run(fedavg(fleet))
-    assert again.engine.panics == []
-    assert {client: turn.kind for client, turn in turns_in(fleet, 1).items()} == {"a": "arrived", "b": "arrived"}
-
-
-def test_a_client_that_has_failed_in_an_interrupted_round_is_not_asked_again_in_it(
-    make_job: MakeJob, fleet: str
-) -> None:
-    job = make_job(a=always(seconds=1, answer=ReturnCode.EXECUTION_EXCEPTION), b=always(seconds=8))
-    job.after(6, job.abort)
-    job.run(fedavg(fleet))
-    again = make_job(a=always(), b=always())
-    again.run(fedavg(fleet))
-    assert (again.clients["a"].tasks, again.clients["b"].tasks) == (0, 1)
-    assert {client: turn.kind for client, turn in turns_in(fleet, 1).items()} == {"a": "failed", "b": "arrived"}
 
 
 def test_a_job_that_is_aborted_while_it_waits_for_a_task_does_not_make_clients_late(
@@ -661,11 +646,6 @@ def test_the_log_names_every_cohort_and_every_outcome(
     assert ", expected " in caplog.text
 
 
-def test_settings_are_refused_before_the_job_is_submitted() -> None:
-    with pytest.raises(SettingError, match=r"must be an absolute path on the server, got 'fleet\.turnout'"):
-        fedavg("fleet.turnout")
-
-
 def test_models_are_checked_and_other_results_are_not() -> None:
     sent = Task("train", DXO(DataKind.WEIGHTS, data={"mask": np.array([-np.inf])}).to_shareable())
     finite, broken = {"a": 1.0, "mask": np.array([-np.inf])}, {"a": np.array([np.inf])}
@@ -694,7 +674,7 @@ def test_results_after_the_end_of_their_round_change_nothing(fleet: str) -> None
         rounds.record_failure(task, "stranger", "no reason")
         assert not rounds.record_arrival(task, "a", 1.0, None)
         assert rounds.record_arrival(task, "b", 2.0, None)
-        rounds.end(task, TaskEnd.COMPLETE, cohort, [])
+        rounds.end(task, TaskCompletionStatus.OK, cohort, [])
         assert scheduler.open_round is None
         assert not rounds.record_arrival(task, "a", 9.0, None)
         rounds.record_failure(task, "b", "too late")
@@ -717,7 +697,7 @@ def test_the_time_of_a_late_client_is_not_learned_after_its_window(
             begun = rounds.begin(cohort)
             assert begun is not None
             rounds.record_arrival(begun[0], "a", 1.0, None)
-            rounds.end(begun[0], TaskEnd.TIMEOUT, cohort, [])
+            rounds.end(begun[0], TaskCompletionStatus.TIMEOUT, cohort, [])
         assert scheduler.history("slow")[0].kind == "late"
         rounds.record_request("slow", None)
         assert scheduler.history("slow")[0].late_seconds is None

@@ -37,10 +37,8 @@ class Persistor(ModelPersistor):
 def run(job: Job, fleet: str, **settings: Any) -> list[float]:
     """Runs the controller and returns the saved models."""
     persistor = Persistor()
-    aggregator, generator = (
-        InTimeAccumulateWeightedAggregator(expected_data_kind=DataKind.WEIGHTS),
-        FullModelShareableGenerator(),
-    )
+    aggregator = InTimeAccumulateWeightedAggregator(expected_data_kind=DataKind.WEIGHTS)
+    generator = FullModelShareableGenerator()
     job.engine.components = {"aggregator": aggregator, "shareable_generator": generator, "persistor": persistor}
     controller = FairScatterAndGather(
         fleet=fleet,
@@ -89,10 +87,7 @@ def test_a_result_that_the_aggregator_rejects_is_a_failure(make_job: MakeJob, fl
     assert job.engine.panics == []
     with FleetReader(fleet) as scheduler:
         outcomes = {turn.id: (turn.kind, turn.why) for turn in scheduler.history(round=1)}
-    assert outcomes == {
-        "a": ("arrived", None),
-        "b": ("failed", "its result was not accepted for aggregation"),
-    }
+    assert outcomes == {"a": ("arrived", None), "b": ("failed", "its result was not accepted for aggregation")}
 
 
 def test_a_job_that_is_aborted_ends(make_job: MakeJob, fleet: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
 from typing import Any
 
 MIN_CPU = 0.05  # in cores: a fully loaded machine is slow, but still available
@@ -12,28 +11,14 @@ UNKNOWN_BANDWIDTH = 1.0
 MIN_INTERVAL = 0.1  # seconds: over a shorter interval the counters of the system are too coarse
 
 
-@dataclass(frozen=True, slots=True)
-class CpuSample:
-    """The CPU seconds that were used up to a moment: by all programs of the machine, and by this one."""
-
-    moment: float
-    all_programs: float
-    this_program: float
-
-    def busy_since(self, earlier: CpuSample) -> float:
-        """Returns the mean number of cores that other programs used between two samples."""
-        used = (self.all_programs - earlier.all_programs) - (self.this_program - earlier.this_program)
-        return max(used / (self.moment - earlier.moment), 0.0)
-
-
-_samples: list[CpuSample] = []  # the last sample, if there is one
+#: The last sample: its time by the monotonic clock, and the CPU seconds that other programs had used until then.
+_samples: list[tuple[float, float]] = []
 
 
 def start_measuring() -> None:
     """Takes the first sample, so that the first status already covers an interval: that of the first training."""
-    psutil = _psutil()
-    if psutil is not None and not _samples:
-        _samples.append(_sample(psutil))
+    if not _samples:
+        free_cpu()
 
 
 def free_cpu() -> float:
@@ -60,19 +45,21 @@ def bandwidth() -> float:
 def _busy_cores() -> float:
     psutil = _psutil()
     if psutil is not None:
-        earlier, now = (_samples[-1] if _samples else None), _sample(psutil)
-        if earlier is None or now.moment - earlier.moment >= MIN_INTERVAL:
+        now = _sample(psutil)
+        earlier = _samples[0] if _samples else now
+        seconds = now[0] - earlier[0]
+        if earlier is now or seconds >= MIN_INTERVAL:
             _samples[:] = [now]
-        if earlier is not None and now.moment - earlier.moment >= MIN_INTERVAL:
-            return now.busy_since(earlier)
+        if seconds >= MIN_INTERVAL:
+            return max((now[1] - earlier[1]) / seconds, 0.0)
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
 
 
-def _sample(psutil: Any) -> CpuSample:
+def _sample(psutil: Any) -> tuple[float, float]:
     times = psutil.cpu_times()._asdict()
     idle = times["idle"] + times.get("iowait", 0.0)
     guests = times.get("guest", 0.0) + times.get("guest_nice", 0.0)  # already part of user and nice
-    return CpuSample(time.monotonic(), sum(times.values()) - guests - idle, sum(os.times()[:4]))
+    return time.monotonic(), sum(times.values()) - guests - idle - sum(os.times()[:4])
 
 
 def _psutil() -> Any:

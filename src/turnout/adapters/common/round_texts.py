@@ -19,7 +19,7 @@ def describe_selection(scheduler: Scheduler, cohort: Sequence[str], expected: Ma
         cohort: The selected clients.
         expected: The predicted seconds of those whose times were learned.
     """
-    certificate, clients = certificate_of(scheduler), []
+    certificate, clients = session_of(scheduler).certificate(), []
     shown = cohort[:MAX_LISTED]
     for client, row in zip(shown, map(session_of(scheduler).row, shown), strict=True):
         reasons = [f"expected {expected[client]:.1f} s" if client in expected else "never timed"]
@@ -61,11 +61,6 @@ def describe_closed_round(
     if certificate is not None:
         parts.append(f"promise {certificate.summary().sentence(scheduler.clients.__getitem__)}")
     return "; ".join(parts)
-
-
-def certificate_of(scheduler: Scheduler) -> Certificate | None:
-    """Returns what every client was promised and got; None if nothing is guaranteed."""
-    return session_of(scheduler).certificate()
 
 
 def join_first(items: Sequence[str], count: int | None = None) -> str:

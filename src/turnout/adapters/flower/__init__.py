@@ -7,8 +7,8 @@ result = fair.start(grid=grid, initial_arrays=arrays, num_rounds=100)
 """
 
 from turnout.adapters.flower import requirement as requirement  # first: its error names the package to install
-from turnout.adapters.flower.discovery.nodes import client_groups, identify_clients
+from turnout.adapters.flower.discovery.nodes import identify_clients
 from turnout.adapters.flower.grid import restrict_grid
 from turnout.adapters.flower.selection import FairSelection
 
-__all__ = ["FairSelection", "client_groups", "identify_clients", "restrict_grid"]
+__all__ = ["FairSelection", "identify_clients", "restrict_grid"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,11 +30,9 @@ def check_strategy(strategy: Strategy) -> None:
                 continue
             kind = type(layer).__name__
             effect = "would train only a part of the cohort" if name == "fraction_train" else "may wait indefinitely"
-            remedy = f"write {kind}(fraction_train=1.0, min_train_nodes=1, min_available_nodes=1, …)"
-            if not _accepts(layer, name):
-                remedy = f"{kind} has no argument {name}, use another strategy"
             raise SettingError(
-                f"{kind} with {name}={value} {effect}, because it sees only the selected clients: {remedy}"
+                f"{kind} with {name}={value} {effect}, because it sees only the selected clients: write {kind}("
+                "fraction_train=1.0, min_train_nodes=1, min_available_nodes=1, …), or use another strategy"
             )
 
 
@@ -75,12 +72,6 @@ def nested_strategies(strategy: Strategy) -> list[Strategy]:
     while isinstance(inner := getattr(strategies[-1], "strategy", None), Strategy):
         strategies.append(inner)
     return strategies
-
-
-def _accepts(strategy: Strategy, name: str) -> bool:
-    """Returns whether the constructor of the strategy has an argument of this name."""
-    parameters = inspect.signature(type(strategy)).parameters.values()
-    return any(parameter.name == name or parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
 
 
 def check_quota(scheduler: Scheduler) -> None:

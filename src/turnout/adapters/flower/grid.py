@@ -75,22 +75,21 @@ class TimedGrid(Grid):
         handler = self._handlers.get(sent[0].metadata.message_type.split(".")[0])
         if handler is not None:
             return handler(self, sent, timeout)
-        return self.ask(sent, [math.inf if timeout is None else timeout] * len(sent))
+        return self.ask(sent, math.inf if timeout is None else timeout)
 
-    def ask(self, messages: Sequence[Message], limits: Sequence[float], idle: float = math.inf) -> list[Message]:
-        """Sends all messages at once and waits for each reply up to its own limit in seconds.
+    def ask(self, messages: Sequence[Message], limit: float, idle: float = math.inf) -> list[Message]:
+        """Sends all messages at once and waits for the replies up to the limit in seconds.
 
         Args:
             messages: the messages.
-            limits: the limit of each message.
-            idle: the waiting ends for all if no reply has arrived for so many seconds.
+            limit: the longest wait for all replies.
+            idle: the waiting ends if no reply has arrived for so many seconds.
         """
         start = last = time.monotonic()
-        for message, limit in zip(messages, limits, strict=True):
-            if math.isfinite(limit):
+        if math.isfinite(limit):
+            for message in messages:
                 message.metadata.ttl = lifetime(limit)
-        sent = zip(self.push(messages), limits, strict=True)
-        pending = {message_id: limit for message_id, limit in sent if message_id is not None}
+        pending = {message_id: None for message_id in self.push(messages) if message_id is not None}
         replies: list[Message] = []
         while pending:
             for message_id, reply, _ in self.pull(pending):
@@ -98,11 +97,9 @@ class TimedGrid(Grid):
                 replies.append(reply)
                 last = time.monotonic()
             now = time.monotonic()
-            is_idle = now - last >= idle
-            expired = [message_id for message_id, limit in pending.items() if is_idle or now - start >= limit]
-            self.forget(expired)
-            for message_id in expired:
-                del pending[message_id]
+            if now - start >= limit or now - last >= idle:
+                self.forget(pending)
+                break
             if pending:
                 self.meanwhile()
                 time.sleep(self.poll)

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import Client, NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.common import Code, EvaluateIns, FitIns, Status, ndarrays_to_parameters, parameters_to_ndarrays
 
-UNKNOWN_ERROR = 0  # Flower's error code
 NUM_EXAMPLES = "num-examples"
 ClientFn = Callable[[Context], Client | NumPyClient]
 
@@ -24,7 +23,7 @@ def message_app(client_fn: ClientFn) -> ClientApp:
     """Returns a client app that calls `fit` and `evaluate` of the client that `client_fn` returns.
 
     The arrays keep the names that the server gave them. Numeric metrics are sent to the server, with the number of
-    examples as "num-examples" and the loss of an evaluation as "loss". A status other than OK is an error reply.
+    examples as "num-examples" and the loss of an evaluation as "loss". A status other than OK is an error.
     """
     app = ClientApp()
 
@@ -32,8 +31,7 @@ def message_app(client_fn: ClientFn) -> ClientApp:
     def _train(message: Message, context: Context) -> Message:
         names, parameters, config = _instructions(message)
         result = _client(client_fn, context).fit(FitIns(parameters, config))
-        if result.status.code != Code.OK:
-            return _error(message, result.status)
+        _check(result.status)
         arrays = parameters_to_ndarrays(result.parameters)
         if len(arrays) != len(names):
             names = [str(index) for index in range(len(arrays))]
@@ -45,8 +43,7 @@ def message_app(client_fn: ClientFn) -> ClientApp:
     def _evaluate(message: Message, context: Context) -> Message:
         _, parameters, config = _instructions(message)
         result = _client(client_fn, context).evaluate(EvaluateIns(parameters, config))
-        if result.status.code != Code.OK:
-            return _error(message, result.status)
+        _check(result.status)
         metrics = _metrics(result.num_examples, {"loss": result.loss, **result.metrics})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
@@ -71,5 +68,6 @@ def _metrics(examples: int, metrics: Mapping[str, Any]) -> MetricRecord:
     return MetricRecord({NUM_EXAMPLES: examples, **converted})
 
 
-def _error(message: Message, status: Status) -> Message:
-    return Message(Error(UNKNOWN_ERROR, f"{status.code.name}: {status.message}"), reply_to=message)
+def _check(status: Status) -> None:
+    if status.code != Code.OK:
+        raise RuntimeError(f"{status.code.name}: {status.message}")  # Flower replies with it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
-from typing import Literal, NoReturn
+from typing import NoReturn
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -21,8 +21,7 @@ from turnout.adapters.flower.checks import (
     weight_key,
 )
 from turnout.adapters.flower.discovery.groups import as_rules
-from turnout.adapters.flower.discovery.identity import KeyBook
-from turnout.adapters.flower.discovery.nodes import PATIENCE, STATUS_TIMEOUT, Duplicates, NodeDirectory
+from turnout.adapters.flower.discovery.nodes import PATIENCE, NodeDirectory
 from turnout.adapters.flower.grid import POLL, RestrictedGrid, TimedGrid, lifetime, restrict_grid
 from turnout.adapters.flower.resume.training_run import Evaluate, Load, Save, TrainingRun
 from turnout.adapters.flower.rounds.aggregation import Aggregation
@@ -56,13 +55,7 @@ class FairSelection(Strategy):
     Args:
         strategy: any strategy of `flwr.serverapp.strategy` that trains on all visible nodes.
         scheduler: selects the cohorts and records all outcomes.
-        context: how clients report their status. "reply": with each reply, so that only nodes are queried that the grid
-            does not name, and clients whose last status was out of range; "query": all connected nodes are queried
-            before each selection.
         nodes: the number of connected nodes to wait for before the first round.
-        duplicates: what happens if another SuperNode claims the id of a client. "replace": messages go to the one that
-            was registered last, which suits restarted SuperNodes without registered keys. "refuse": the id belongs to
-            the public key that used it first, also after a restart of the server.
         eligible: the groups whose clients may take part: a mapping of "owner", "location" (both known to the SuperLink)
             or the name of an entry in the nodes' configurations to a list of names. Others are never selected.
         groups: for a fleet with the policy `quota`: "owner", "location" or the name of such an entry, which is the
@@ -76,7 +69,6 @@ class FairSelection(Strategy):
         load: a function of the strategy, and of what `save` returned, that restores it.
         patience: how many seconds after the last answer the server waits for clients that have not identified
             themselves.
-        status_timeout: the timeout in seconds for a known client to report a status if it is queried.
         evaluate_deadline: how many seconds the server waits for evaluations; by default as long as for training in the
             same round.
         check_replies: whether a reply that cannot be aggregated with the others is a failure of its client: arrays that
@@ -98,9 +90,7 @@ class FairSelection(Strategy):
         strategy: Strategy,
         scheduler: Scheduler,
         *,
-        context: Literal["reply", "query"] = "reply",
         nodes: int = 1,
-        duplicates: Duplicates = "replace",
         eligible: Mapping[str, Collection[str]] | None = None,
         groups: str | None = None,
         simulated: World | None = None,
@@ -109,7 +99,6 @@ class FairSelection(Strategy):
         save: bool | Save = True,
         load: Load | None = None,
         patience: float = PATIENCE,
-        status_timeout: float = STATUS_TIMEOUT,
         evaluate_deadline: float | None = None,
         check_replies: bool = True,
         max_failed_rounds: int | None = 5,
@@ -120,10 +109,6 @@ class FairSelection(Strategy):
         tracker: str | Tracker | None = None,
     ) -> None:
         check_strategy(strategy)
-        if context not in ("reply", "query"):
-            raise SettingError(f"context must be 'reply' or 'query', not {context!r}")
-        if duplicates not in ("replace", "refuse"):
-            raise SettingError(f"duplicates must be 'replace' or 'refuse', got {duplicates!r}")
         if evaluate_deadline is not None:
             as_number("evaluate_deadline", evaluate_deadline, SettingError, above=0)
         if groups is not None:
@@ -132,47 +117,36 @@ class FairSelection(Strategy):
         self._poll = as_number("poll", poll, SettingError, above=0)
         self._evaluate_deadline = evaluate_deadline
         self._evaluate_every = as_count("evaluate_every", evaluate_every, SettingError)
-        slots = check_slots(
-            strategy,
-            scheduler,
-            updates_per_version,
-            discount,
-            is_queried=context == "query",
-            is_simulated=simulated is not None,
+        self._slot_settings = check_slots(
+            strategy, scheduler, updates_per_version, discount, is_simulated=simulated is not None
         )
-        kind = SimulatedFleet if slots is None else SimulatedSlots
+        kind = SimulatedFleet if self._slot_settings is None else SimulatedSlots
         self._simulated = None if simulated is None else kind(simulated, scheduler.settings.model_size)
         patience = as_number("patience", patience, SettingError, above=0)
-        path = scheduler.path.with_name(f"{scheduler.path.name}.keys.json") if duplicates == "refuse" else None
+        if max_failed_rounds is not None:
+            as_count("max_failed_rounds", max_failed_rounds, SettingError)
         self._nodes = NodeDirectory(
             session_of(scheduler).features,
             patience,
-            as_number("status_timeout", status_timeout, SettingError, above=0),
-            duplicates=duplicates,
-            keys=KeyBook(path),
             eligible=as_rules(eligible),
             group_names=() if groups is None else [groups],
         )
-        setup = TrainingSetup(
-            strategy, scheduler, self._nodes, self._simulated, loss_key, weight_key(strategy), check_replies
+        self._setup = TrainingSetup(
+            strategy,
+            scheduler,
+            self._nodes,
+            self._simulated,
+            loss_key,
+            weight_key(strategy),
+            check_replies,
+            max_failed_rounds,
+            as_count("nodes", nodes, SettingError),
+            patience,
+            groups,
         )
-        self._selector = CohortSelector(
-            setup,
-            query_all=context == "query",
-            min_nodes=as_count("nodes", nodes, SettingError),
-            patience=patience,
-            groups=groups,
-        )
-        self._exchange = Exchange(setup)
-        if max_failed_rounds is not None:
-            as_count("max_failed_rounds", max_failed_rounds, SettingError)
-        self._aggregation = Aggregation(setup, max_failed_rounds)
-        self._run = TrainingRun(setup, resume=resume, save=save, load=load)
-        self._slots = None if slots is None else SlotExchange(setup, self._selector, slots)
+        self._run = TrainingRun(self._setup, resume=resume, save=save, load=load)
         self._tracker = tracker
-        self._timeout = 0.0
-        self._rounds = 0
-        self._evaluate_limit = math.inf  # of the current round
+        self._slots: SlotExchange | None = None
         self._round: LiveRound | None = None
 
     def start(
@@ -200,18 +174,18 @@ class FairSelection(Strategy):
         if self._tracker is not None:
             session_of(self.scheduler).track(self._tracker)
         try:
-            self._timeout, self._round, self._evaluate_limit = timeout, None, self._default_evaluate_limit()
-            self._selector.start(timeout)
-            self._exchange.clear()
-            self._aggregation.start()
-            self._rounds = num_rounds
-            if self._slots is not None:
-                check_model(initial_arrays)
-                self._slots.start(num_rounds, timeout)
-            self._run.begin(initial_arrays, num_rounds)
+            self._timeout, self._rounds, self._round = timeout, num_rounds, None
+            self._evaluate_limit = self._default_evaluate_limit()  # of the current round
+            self._selector = CohortSelector(self._setup, timeout)
+            self._exchange, self._aggregation = Exchange(self._setup), Aggregation(self._setup)
             timed_grid = TimedGrid(grid, self._poll, {"train": self._train, "evaluate": self._evaluate})
-            if self._slots is not None:
+            if self._slot_settings is not None:
+                check_model(initial_arrays)
+                self._slots = SlotExchange(
+                    self._setup, self._selector, self._slot_settings, timed_grid, num_rounds, timeout
+                )
                 timed_grid.meanwhile = self._slots.step
+            self._run.begin(initial_arrays, num_rounds)
             self._complete_evaluation(timed_grid, evaluate_config)
             evaluate = None if evaluate_fn is None else self._run.with_true_round(evaluate_fn)
             remaining = max(num_rounds - self._run.offset, 0)
@@ -244,12 +218,13 @@ class FairSelection(Strategy):
             )
         number = server_round + self._run.offset
         if self._slots is not None:
-            self._slots.begin(grid, number, arrays, config)
+            self._slots.begin(number, arrays, config)
             return []  # clients are asked as long as the version is made, in aggregate_train
         current = self._round = self._selector.select(grid)
         limit = self._exchange.limit(current.opened, self._timeout)
         self._evaluate_limit = self._evaluate_deadline or limit
-        log.info("turnout: round %d asks %s", number, self._describe_selection(current))
+        asked = describe_selection(self.scheduler, list(current.nodes), current.expected)
+        log.info("turnout: round %d asks %s", number, asked or "no clients: none is available")
         if not current.nodes:
             self._exchange.skip(current)
             return []
@@ -328,12 +303,6 @@ class FairSelection(Strategy):
 
     # Messages
 
-    def _describe_selection(self, current: LiveRound) -> str:
-        if not current.nodes:
-            return "no clients: none is available"
-        ids = self.scheduler.clients
-        return describe_selection(self.scheduler, [ids[row] for row in current.opened.rows.tolist()], current.expected)
-
     def _train(self, grid: TimedGrid, messages: list[Message], timeout: float | None) -> list[Message]:
         if self._round is None:
             raise StateError("training messages were sent without a selection: call start of FairSelection")
@@ -342,7 +311,7 @@ class FairSelection(Strategy):
     def _evaluate(self, grid: TimedGrid, messages: list[Message], timeout: float | None) -> list[Message]:
         """Waits for evaluations up to their deadline, and logs who did not reply."""
         limit = min(self._evaluate_limit, math.inf if timeout is None else timeout)
-        replies = grid.ask(messages, [limit] * len(messages))
+        replies = grid.ask(messages, limit)
         answered = {reply.metadata.reply_to_message_id for reply in replies}
         missing = [
             self._nodes.client_of(message.metadata.dst_node_id)

@@ -23,6 +23,10 @@ class TrainingSetup:
         loss_key: The metric with the training loss.
         weight_key: The metric by which the strategy weights replies.
         is_checked: Whether replies and models that cannot be used are refused.
+        max_failed_rounds: The number of failed rounds in a row after which training ends; None: never.
+        min_nodes: The number of connected nodes to wait for before the first round.
+        patience: How many seconds a fleet that has trained before waits for them.
+        groups: The name of the groups that the fleet has quotas for; None if it has none.
     """
 
     strategy: Strategy
@@ -32,3 +36,7 @@ class TrainingSetup:
     loss_key: str | None
     weight_key: str | None
     is_checked: bool
+    max_failed_rounds: int | None
+    min_nodes: int
+    patience: float
+    groups: str | None

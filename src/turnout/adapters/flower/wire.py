@@ -28,9 +28,8 @@ class ClientInfo:
 
     def to_record(self) -> ConfigRecord:
         """Converts to a ConfigRecord, the one record type that no strategy aggregates."""
-        content: dict[str, Any] = {CLIENT_ID: self.client, "status": dict(self.status)}
-        if any(type(value) is not float for value in self.status.values()):
-            content["status"] = {name: float(value) for name, value in self.status.items()}
+        status = {name: float(value) for name, value in self.status.items()}
+        content: dict[str, Any] = {CLIENT_ID: self.client, "status": status}
         if self.groups:
             content[GROUPS] = dict(self.groups)
         return ConfigRecord({INFO: json.dumps(content)})
@@ -52,19 +51,12 @@ def pop_client_info(content: RecordDict) -> ClientInfo | None:
     client = info.get(CLIENT_ID) if isinstance(info, dict) else None
     if not isinstance(client, str) or not is_client_id(client):
         return None
-    return ClientInfo(client, _numbers(info.get("status")), _texts(info.get(GROUPS)))
+    return ClientInfo(client, _of_type(info.get("status"), float), _of_type(info.get(GROUPS), str))
 
 
-def _numbers(status: Any) -> dict[str, float]:
-    if not isinstance(status, dict):
-        return {}
-    return {name: value for name, value in status.items() if type(value) is float}
-
-
-def _texts(groups: Any) -> dict[str, str]:
-    if not isinstance(groups, dict):
-        return {}
-    return {name: value for name, value in groups.items() if isinstance(value, str)}
+def _of_type(values: Any, kind: type) -> dict[str, Any]:
+    """Returns the entries of a mapping that have this type; empty for anything else."""
+    return {name: value for name, value in values.items() if type(value) is kind} if isinstance(values, dict) else {}
 
 
 def is_client_id(text: str) -> bool:

@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Literal, NamedTuple, Unpack
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_context import FLContext
 from nvflare.edge.assessors.buff_device_manager import BuffDeviceManager
-from nvflare.edge.assessors.device_manager import DeviceManager
 from nvflare.job_config.api import FedJob
 from nvflare.recipe.spec import Recipe
 
@@ -22,7 +21,6 @@ from turnout.adapters.nvflare.clients import ClientDirectory
 from turnout.adapters.nvflare.fleet import FleetPlan, SchedulerOptions, as_stored
 from turnout.adapters.nvflare.recipes import PACKAGE, job_of
 from turnout.errors import SettingError
-from turnout.kernel.arrays import as_count
 from turnout.live import PAPER_FEATURES, Features, RunningTurn, Scheduler
 from turnout.log import EscapingLog
 
@@ -46,7 +44,7 @@ class DeviceTurn(NamedTuple):
         return self.turn.deadline is not None and time.monotonic() - self.given >= self.turn.deadline
 
 
-class FairDeviceManager(DeviceManager):
+class FairDeviceManager(BuffDeviceManager):
     """Fills the selection of an edge job with the devices that a scheduler gives turns, in place of random ones.
 
     A device trains at most once on each version of the model, as NVFlare demands: it is not available for a second turn
@@ -77,62 +75,49 @@ class FairDeviceManager(DeviceManager):
         min_hole_to_fill: int = 1,
         tracker: str | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(device_selection_size, initial_min_client_num, min_hole_to_fill)
         # NVFlare writes them into the job, and finds them under the names of the arguments.
-        self.device_selection_size = as_count("device_selection_size", device_selection_size, SettingError)
-        self.initial_min_client_num = as_count("initial_min_client_num", initial_min_client_num, SettingError)
-        self.min_hole_to_fill = as_count("min_hole_to_fill", min_hole_to_fill, SettingError)
         self.fleet, self.deadline, self.tracker = fleet, deadline, tracker
         self.guarantee, self.options = as_stored(guarantee), as_stored(options)
         slots = {"concurrency": self.device_selection_size}
         self._plan = FleetPlan(fleet, self.guarantee or {}, deadline, {**(self.options or {}), **slots}, tracker)
         self._plan.check(self.features)
-        self.device_reuse = True  # the assessor asks: a device may train again
-        self.current_selection_version = 0
         self._lock = threading.Lock()
         self._directory = ClientDirectory(self.features)
-        self._scheduler: Scheduler | None = None
+        self.scheduler: Scheduler | None = None  # before the first selection
         self._turns: dict[str, DeviceTurn] = {}  # by device: those in the selection
         self._late: dict[str, DeviceTurn] = {}
         self._trained_on: dict[str, int] = {}  # by device: the last version that it was sent
         self._version = 0
         self._reported: set[int] = set()  # versions of updates that wait for aggregation
 
-    @property
-    def scheduler(self) -> Scheduler | None:
-        """The scheduler of the fleet; None before the first selection."""
-        return self._scheduler
-
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Closes the file of the fleet at the end of the job."""
         super().handle_event(event_type, fl_ctx)
         if event_type == EventType.END_RUN:
             with self._lock:
-                scheduler, self._scheduler = self._scheduler, None
+                scheduler, self.scheduler = self.scheduler, None
                 if scheduler is not None:
                     scheduler.close()
 
     def update_available_devices(self, devices: Mapping[str, Any], fl_ctx: FLContext) -> None:
         """Notes devices that are available; their properties may hold their status, such as `free_cpu`."""
-        del fl_ctx
         with self._lock:
-            self.available_devices.update(devices)
+            super().update_available_devices(devices, fl_ctx)
             for device, described in devices.items():
                 self._directory.record_request(device, described.props or None)
 
     def has_enough_devices_and_clients(self, fl_ctx: FLContext) -> bool:
         """Returns whether the selection can be filled: the first time, all of its slots must be."""
         del fl_ctx
-        clients = {device.client_name for device in self.available_devices.values()}
-        if len(clients) < self.initial_min_client_num:
+        if len(set(self.device_client_map.values())) < self.initial_min_client_num:
             return False
         return bool(self._version) or len(self.available_devices) >= self.device_selection_size
 
     def should_fill_selection(self, fl_ctx: FLContext) -> bool:
         """Returns whether enough slots are free, or the deadline of a turn has passed."""
-        del fl_ctx
-        free = self.device_selection_size - len(self.current_selection)
-        return free >= self.min_hole_to_fill or any(turn.is_overdue for turn in self._turns.values())
+        is_free = super().should_fill_selection(fl_ctx)
+        return bool(is_free) or any(turn.is_overdue for turn in self._turns.values())
 
     def fill_selection(self, current_model_version: int, fl_ctx: FLContext) -> None:
         """Gives turns on this version of the model for all free slots."""
@@ -178,12 +163,6 @@ class FairDeviceManager(DeviceManager):
                 if ended is not None:
                     self._open().report(ended.turn.id, max(time.monotonic() - ended.given, SHORTEST))
 
-    def remove_devices_from_used(self, devices: Iterable[str], fl_ctx: FLContext) -> None:
-        """Notes that these devices may train again."""
-        del fl_ctx
-        for device in devices:
-            self.used_devices.pop(device, None)
-
     def get_active_model_versions(self, fl_ctx: FLContext) -> set[int]:
         """Returns all versions since the oldest that a device trains on, or that has updates to aggregate.
 
@@ -194,9 +173,9 @@ class FairDeviceManager(DeviceManager):
         return set(range(min(oldest, *self._reported, self._version), self._version + 1))
 
     def _open(self) -> Scheduler:
-        if self._scheduler is None:
-            self._scheduler = self._plan.open([], {}, None, self.features)
-        return self._scheduler
+        if self.scheduler is None:
+            self.scheduler = self._plan.open([], {}, None, self.features)
+        return self.scheduler
 
     def _end_late(self, devices: Iterable[str]) -> None:
         """Removes devices from the selection whose turns have ended without an update."""
@@ -241,13 +220,13 @@ def fill_fairly(
     job = recipe if isinstance(recipe, FedJob) else job_of(recipe)
     server = job._deploy_map.get("server")
     components = {} if server is None else server.app_config.components
-    found = {name: part for name, part in components.items() if type(part) is BuffDeviceManager}
-    if len(found) != 1:
+    managers = {name: part for name, part in components.items() if type(part) is BuffDeviceManager}
+    if len(managers) != 1:
         raise SettingError(
-            f"fill_fairly replaces the BuffDeviceManager of a job, and this one has {len(found)}: add a "
+            f"fill_fairly replaces the BuffDeviceManager of a job, and this one has {len(managers)}: add a "
             "FairDeviceManager to your job"
         )
-    ((name, manager),) = found.items()
+    ((name, manager),) = managers.items()
     if not manager.device_reuse:
         raise SettingError("device_reuse must be True: a device that trains only once cannot be guaranteed a share")
     components[name] = FairDeviceManager(

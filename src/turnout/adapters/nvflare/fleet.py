@@ -15,8 +15,6 @@ from turnout.live._internals import live_policy, session_of
 
 #: Options of `Scheduler.open` that have an argument of their own.
 NAMED_OPTIONS = {"settings": "guarantee", "deadline": "deadline"}
-#: Keys by which NVFlare takes a dictionary in a job for the description of a component.
-COMPONENT_KEYS = ("path", "class_path", "name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +52,12 @@ class FleetPlan:
         for name, value in (("guarantee", self.guarantee), ("options", self.options), ("quota", self.quota)):
             if not isinstance(value, Mapping):
                 raise SettingError(f"{name} must be a mapping, got {value!r}")
-            misread = [key for key in COMPONENT_KEYS if key in value]
-            if misread:
-                raise SettingError(f"{name} has the unknown setting {misread[0]!r}: remove it")
         for name, argument in NAMED_OPTIONS.items():
             if name in self.options:
                 raise SettingError(f"options has {name!r}: pass it as {argument}=…")
         for group, places in self.quota.items():
             as_count(f"quota of {group}", places, SettingError, least=0)
-        settings = SchedulerSettings.from_kwargs(self._options(self.guarantee))
+        settings = SchedulerSettings.from_kwargs(self._options(self.guarantee, {}))
         live_policy(settings, features.outputs, 1)
 
     def open(
@@ -79,10 +74,7 @@ class FleetPlan:
         guarantee = dict(self.guarantee)
         if cohort_size:
             guarantee.setdefault("cohort_size", cohort_size)
-        options = self._options(guarantee)
-        if self.quota:
-            options = self._with_quota(options)
-        scheduler = Scheduler.open(self.path, features=features, **options)
+        scheduler = Scheduler.open(self.path, features=features, **self._options(guarantee, self.quota))
         if self.tracker is not None:
             session_of(scheduler).track(self.tracker)
         if scheduler.open_round is None:
@@ -91,15 +83,14 @@ class FleetPlan:
                 scheduler.amend(groups={client: groups.get(client) for client in clients})
         return scheduler
 
-    def _options(self, guarantee: Mapping[str, Any]) -> SchedulerOptions:
+    def _options(self, guarantee: Mapping[str, Any], quota: Mapping[str, int]) -> SchedulerOptions:
+        """Returns the options of the scheduler; groups of the policy inside a `Quota` are amended, as clients join."""
         options: Any = {**self.options, "settings": guarantee, "deadline": self.deadline}
+        if quota:
+            inner = {"policy": options.get("policy", SchedulerSettings().policy), "settings": guarantee}
+            options |= {"policy": "quota", "settings": {**inner, "least": dict(quota), "groups": []}}
         checked: SchedulerOptions = options
         return checked
-
-    def _with_quota(self, options: SchedulerOptions) -> SchedulerOptions:
-        """Returns the options with the policy inside a `Quota`; its groups are amended when clients are known."""
-        inner = {"policy": options.get("policy", SchedulerSettings().policy), "settings": options["settings"]}
-        return {**options, "policy": "quota", "settings": {**inner, "least": dict(self.quota), "groups": []}}
 
 
 def as_stored(value: Any) -> Any:

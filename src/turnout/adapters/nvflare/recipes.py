@@ -105,11 +105,11 @@ def _workflow_to_replace(job: FedJob) -> Any:
             raise SettingError(f"{type(workflow.controller).__name__} selects fairly already: call select_fairly once")
     replaceable = [workflow for workflow in workflows if type(workflow.controller) in FAIR]
     if not replaceable:
-        found = ", ".join(type(workflow.controller).__name__ for workflow in workflows) or "no controller"
+        controllers = ", ".join(type(workflow.controller).__name__ for workflow in workflows) or "no controller"
         known = ", ".join(controller.__name__ for controller in FAIR)
         raise SettingError(
-            f"select_fairly replaces {known}, but the job has {found}: for a controller that calls sample_clients, "
-            "write class Mine(FairSelection, …) and add it to a job"
+            f"select_fairly replaces {known}, but the job has {controllers}: for a controller that calls "
+            "sample_clients, write class Mine(FairSelection, …) and add it to a job"
         )
     return replaceable[0]
 

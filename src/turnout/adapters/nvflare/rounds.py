@@ -7,11 +7,12 @@ import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any
 
+from nvflare.apis.controller_spec import TaskCompletionStatus
+
 from turnout.adapters.common.restart import take_over_round
-from turnout.adapters.common.round_texts import certificate_of, describe_closed_round, describe_selection
+from turnout.adapters.common.round_texts import describe_closed_round, describe_selection
 from turnout.adapters.nvflare.clients import ClientDirectory, LateTurn
 from turnout.errors import ReportError, StateError
 from turnout.live import Scheduler
@@ -19,16 +20,6 @@ from turnout.live._internals import OpenRound, session_of
 from turnout.log import EscapingLog
 
 log = EscapingLog(logging.getLogger("turnout.nvflare"))
-
-
-class TaskEnd(Enum):
-    """Why a task ended."""
-
-    COMPLETE = "complete"  # enough or all clients have answered
-    TIMEOUT = "timeout"
-    DEAD = "dead"  # all clients that had not answered are disconnected
-    ERROR = "error"  # NVFlare cancelled the task
-    INTERRUPTED = "interrupted"  # the job was aborted
 
 
 @dataclass(eq=False, slots=True)
@@ -165,7 +156,7 @@ class FleetRounds:
             current.outcomes[client] = False
             self._fail(current, client, why)
 
-    def end(self, task: RoundTask, how: TaskEnd, took: Iterable[str], gone: Iterable[str]) -> None:
+    def end(self, task: RoundTask, how: TaskCompletionStatus, took: Iterable[str], gone: Iterable[str]) -> None:
         """Accounts for the clients that have not answered; closes the round if this was its last task.
 
         Args:
@@ -179,19 +170,19 @@ class FleetRounds:
             if current is None or task.is_over:
                 return
             task.is_over = True
-            if how is TaskEnd.INTERRUPTED:
+            if how == TaskCompletionStatus.ABORTED:  # with the job
                 current.is_interrupted = True
                 return
             waited = time.monotonic() - task.started
             fetched, lost = set(took), set(gone)
             for client in sorted(task.targets - current.outcomes.keys()):
-                if client in lost or how is TaskEnd.DEAD:
+                if client in lost or how == TaskCompletionStatus.CLIENT_DEAD:
                     self._fail(current, client, "was disconnected")
-                elif how is TaskEnd.ERROR:
+                elif how not in (TaskCompletionStatus.OK, TaskCompletionStatus.TIMEOUT):
                     self._fail(current, client, "NVFlare cancelled the task")
                 elif client in fetched:  # its next request for work tells how long it took
                     self._directory.record_late(client, LateTurn(current.opened.round, task.started))
-                elif how is TaskEnd.TIMEOUT:
+                elif how == TaskCompletionStatus.TIMEOUT:
                     self._fail(current, client, f"did not fetch the task within {waited:.0f} s")
             if current.is_over:
                 self._close(current)
@@ -241,7 +232,7 @@ class FleetRounds:
         expected = session_of(self.scheduler).predicted_seconds()
         self._round = None
         self.scheduler.close_round(after=waited or None)
-        number, certificate = current.opened.round, certificate_of(self.scheduler)
+        number, certificate = current.opened.round, session_of(self.scheduler).certificate()
         text = describe_closed_round(
             self.scheduler, self.scheduler.history(round=number), certificate, expected, waited or 0.0
         )

@@ -22,7 +22,7 @@ from turnout.adapters.common.models import as_loss, model_problem
 from turnout.adapters.nvflare.clients import ClientDirectory
 from turnout.adapters.nvflare.fleet import FleetPlan, as_stored
 from turnout.adapters.nvflare.groups import SiteGroups
-from turnout.adapters.nvflare.rounds import FleetRounds, RoundTask, TaskEnd
+from turnout.adapters.nvflare.rounds import FleetRounds, RoundTask
 from turnout.adapters.nvflare.status import read_status
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_number
@@ -38,12 +38,6 @@ log = EscapingLog(logging.getLogger("turnout.nvflare"))
 POLL = 0.2  # seconds between two checks whether a client is available
 EMPTY_ROUND_PAUSE = 2.0  # seconds between two rounds in which every available client is backed off
 PROGRESS_INTERVAL = 30.0  # seconds between two log lines while no client is available
-ENDS = {
-    TaskCompletionStatus.OK: TaskEnd.COMPLETE,
-    TaskCompletionStatus.TIMEOUT: TaskEnd.TIMEOUT,
-    TaskCompletionStatus.CLIENT_DEAD: TaskEnd.DEAD,
-    TaskCompletionStatus.ABORTED: TaskEnd.INTERRUPTED,
-}
 
 
 class FairSelection(_Base):
@@ -337,11 +331,10 @@ class FairSelection(_Base):
                 self._end(rounds, task, watched)
 
     def _end(self, rounds: FleetRounds, task: Task, watched: RoundTask) -> None:
-        how = ENDS.get(task.completion_status, TaskEnd.ERROR)
         took = [client_task.client.name for client_task in list(task.client_tasks)]
         gone = [name for name in watched.targets if self.get_client_disconnect_time(name)]
         self._tasks = [pair for pair in self._tasks if pair[1] is not watched]
-        rounds.end(watched, how, took, gone)
+        rounds.end(watched, task.completion_status, took, gone)
 
 
 def _content_of(result: Shareable) -> DXO | None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 from flwr.app import ConfigRecord, RecordDict
 
-from turnout.adapters.flower.discovery.identity import NodeDescription
 from turnout.adapters.flower.wire import GROUPS, RECORD
 from turnout.errors import SettingError
 
-OWNER, LOCATION = "owner", "location"
+#: The groups that the SuperLink knows, and the fields of its description of a node.
+DESCRIBED = {"owner": "owner_name", "location": "location"}
 Rules = Mapping[str, Collection[str]]
 
 
@@ -21,7 +22,7 @@ class NodeGroups:
     """
 
     def __init__(self, names: Iterable[str] = ()) -> None:
-        self._reported_names = [name for name in names if name not in (OWNER, LOCATION)]
+        self._reported_names = [name for name in names if name not in DESCRIBED]
         self._reported: dict[int, Mapping[str, str]] = {}
 
     def query(self) -> RecordDict:
@@ -39,12 +40,10 @@ class NodeGroups:
         """Returns whether a group of this node is known only to itself."""
         return bool(self._reported_names) and node not in self._reported
 
-    def group(self, name: str, node: int, description: NodeDescription) -> str | None:
-        """Returns a group of a node; None if it has none, or if it is not known."""
-        if name == OWNER:
-            return description.owner or None
-        if name == LOCATION:
-            return description.location or None
+    def group(self, name: str, node: int, description: Any) -> str | None:
+        """Returns a group of a node, which the SuperLink describes; None if it has none, or if it is not known."""
+        if name in DESCRIBED:
+            return getattr(description, DESCRIBED[name], "") or None
         return self._reported.get(node, {}).get(name)
 
 

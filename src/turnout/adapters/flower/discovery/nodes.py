@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
 from turnout.adapters.flower.discovery.groups import NodeGroups, Rules
-from turnout.adapters.flower.discovery.identity import UNKNOWN, KeyBook, NodeDescription, describe_nodes
 from turnout.adapters.flower.discovery.statuses import StatusTable
 from turnout.adapters.flower.grid import POLL, TimedGrid
-from turnout.adapters.flower.wire import QUERY, ClientInfo, pop_client_info
+from turnout.adapters.flower.wire import QUERY, ClientInfo, is_client_id, pop_client_info
 from turnout.counting import pluralize
 from turnout.kernel.arrays import IntArray
 from turnout.live import PAPER_FEATURES, Features, FleetStatus
@@ -22,23 +20,17 @@ from turnout.log import get_log
 log = get_log("flwr")
 APP_ERROR = 2  # Flower's error code for an exception in the client app
 PATIENCE = 30.0  # seconds
-STATUS_TIMEOUT = 10.0  # seconds
 MAX_WAVE = 3600.0  # seconds for all nodes to tell their ids
-Duplicates = Literal["replace", "refuse"]
 
 
 class NodeDirectory:
-    """Learns from the grid and from every reply which client runs on which node, and queries nodes if it must.
+    """Learns from the grid and from every reply which client runs on which node.
 
-    A node is queried if neither the grid nor the node has given the id of its client, and if the last status of its
-    client was out of range.
+    A node is queried only if neither the grid nor the node has given the id of its client, or a group that is needed.
 
     Args:
         features: the features of the fleet.
         patience: how long to wait for a client id after the last node has given its own, in seconds.
-        status_timeout: the seconds that a node has to tell a new status.
-        duplicates: whether another node that claims the id of a client replaces it or is refused.
-        keys: the keys of the SuperNodes that run the clients.
         eligible: the groups whose clients may take part, by the name of the group.
         group_names: the names of other groups that are needed.
     """
@@ -47,34 +39,26 @@ class NodeDirectory:
         self,
         features: Features,
         patience: float = PATIENCE,
-        status_timeout: float = STATUS_TIMEOUT,
         *,
-        duplicates: Duplicates = "replace",
-        keys: KeyBook | None = None,
         eligible: Rules | None = None,
         group_names: Sequence[str] = (),
     ) -> None:
-        self._patience, self._status_timeout = patience, status_timeout
-        self._refuses, self._keys = duplicates == "refuse", keys or KeyBook()
-        self._refused: dict[int, str] = {}  # nodes that claim the id of another node's client
+        self._patience = patience
         self._eligible: Rules = eligible or {}
         self._groups = NodeGroups([*self._eligible, *group_names])
         self._statuses = StatusTable(features)
         self._clients: dict[int, str] = {}  # by node, the newest last
-        self._nodes_of: dict[str, set[int]] = {}  # by client
-        self._descriptions: dict[int, NodeDescription] = {}
+        self._descriptions: dict[int, Any] = {}  # by node: what the SuperLink knows, which no client can forge
+        self._names: set[str] = set()  # under which nodes are registered: no other node can use them as an id
         self._duplicates: set[str] = set()
-        self._other_ids: set[int] = set()  # nodes that report another id than their name
-        self._invalid: set[str] = set()  # clients whose last status was out of range
         self._unanswered: dict[int, tuple[int, int]] = {}  # by node: failed queries, and the round of the next one
-        self._present: set[int] = set()  # the connected nodes
         self._connected: list[int] = []
         self._by_client: dict[str, int] | None = None  # of these nodes; None after a change
         self._all_known = False
         self._rows: IntArray = self._statuses.rows([])
 
-    def refresh(self, grid: TimedGrid, nodes: Sequence[int], round: int, *, query_all: bool = False) -> None:
-        """Identifies new nodes and asks for the statuses that are needed, all at once.
+    def refresh(self, grid: TimedGrid, nodes: Sequence[int], round: int) -> None:
+        """Identifies new nodes, all at once.
 
         A node that does not answer is queried again after 1, 2, 4, … rounds. As long as no client is known, all nodes
         are queried without back-off.
@@ -83,49 +67,32 @@ class NodeDirectory:
             grid: the grid.
             nodes: the connected nodes.
             round: the round of the fleet, for which clients are selected next.
-            query_all: whether to query the nodes of all clients.
         """
-        is_same = self._by_client is not None and nodes == self._connected and self._all_known
-        if is_same and not self._invalid and not query_all:
+        if self._by_client is not None and nodes == self._connected and self._all_known:
             return
-        self._present = set(nodes)
-        for node, client in list(self._refused.items()):
-            if node in self._present and self._claim_problem(node, client) is None:
-                self._assign(node, client)  # the other node has gone
-        unknown = [node for node in nodes if node not in self._clients and node not in self._refused]
+        unknown = [node for node in nodes if node not in self._clients]
         if unknown:
             unknown = self._identify_by_grid(grid, unknown)
         any_known = len(unknown) < len(nodes)
-        identified = [node for node in nodes if node in self._clients]
-        unknown += [node for node in identified if self._groups.must_query(node)]
-        known = [node for node in identified if query_all or self._clients[node] in self._invalid]
-        # Many virtual nodes share a machine and answer one after the other: as long as they do, none of them is silent.
-        longest = max(self._patience, min(self._patience * len(unknown), MAX_WAVE))
-        limits = dict.fromkeys(known, self._status_timeout) | dict.fromkeys(unknown, longest)
-        due = {
-            node: limit
-            for node, limit in limits.items()
-            if not (any_known and self._unanswered.get(node, (0, 0))[1] > round)
-        }
+        unknown += [node for node in nodes if node in self._clients and self._groups.must_query(node)]
+        due = [node for node in unknown if not (any_known and self._unanswered.get(node, (0, 0))[1] > round)]
         if not due:
             return
-        answered = self.query(grid, due)
+        answered = self._query(grid, due)
         for node in due:
             failures = self._unanswered.pop(node, (0, 0))[0]
             if node not in answered:
                 self._unanswered[node] = (failures + 1, round + 2**failures)
-        silent = sum(node not in self._clients and node not in self._refused for node in due)
+        silent = sum(node not in self._clients for node in due)
         if silent:
             log.warning("turnout: %d nodes did not identify themselves within %g s", silent, self._patience)
 
-    def query(self, grid: TimedGrid, limits: Mapping[int, float]) -> set[int]:
-        """Sends a query to each node and waits up to its limit in seconds; returns the nodes that answered.
-
-        If new nodes are among them and no answer arrives for `patience` seconds, the waiting ends for all.
-        """
-        queries = [Message(self._groups.query(), dst_node_id=node, message_type=QUERY) for node in limits]
-        has_new = any(node not in self._clients or self._groups.must_query(node) for node in limits)
-        replies = grid.ask(queries, list(limits.values()), idle=self._patience if has_new else math.inf)
+    def _query(self, grid: TimedGrid, nodes: Sequence[int]) -> set[int]:
+        """Sends a query to each node; returns the nodes that answered before `patience` seconds without any answer."""
+        queries = [Message(self._groups.query(), dst_node_id=node, message_type=QUERY) for node in nodes]
+        # Many virtual nodes share a machine and answer one after the other: as long as they do, none of them is silent.
+        longest = max(self._patience, min(self._patience * len(nodes), MAX_WAVE))
+        replies = grid.ask(queries, longest, idle=self._patience)
         node_of = {message.metadata.message_id: message.metadata.dst_node_id for message in queries}
         answered, anonymous = set(), []
         for reply in replies:
@@ -150,27 +117,19 @@ class NodeDirectory:
 
     def record(self, node: int, info: ClientInfo | None) -> None:
         """Stores what a node reports about its client; None if its app does not use `with_status`."""
-        named = self._descriptions.get(node, UNKNOWN).client
-        client = named or (str(node) if info is None else info.client)
-        previous = self._clients.get(node)
+        named, previous = self._name_of(node), self._clients.get(node)
+        client = named or (str(node) if info is None or info.client in self._names else info.client)
         if info is None:
             if previous is None:
                 self._assign(node, client)
             return
-        if named is not None and info.client not in (named, str(node)) and node not in self._other_ids:
-            self._other_ids.add(node)
-            log.info(
-                "turnout: node %d is registered as %r, which is its client id; it reports %r", node, named, info.client
-            )
-        if previous is not None and previous != client:
-            log.warning("turnout: node %d was client %r and now reports the id %r", node, previous, client)
-            del self._clients[node]
-            self._nodes_of[previous].discard(node)
-            self._by_client = None
-        if previous != client and not self._assign(node, client):
-            return
+        if previous != client:
+            if info.client in self._names and named is None:
+                log.warning("turnout: node %d reports the id %r, under which another is registered", node, info.client)
+            elif previous is not None:
+                log.warning("turnout: node %d was client %r and now reports the id %r", node, previous, client)
+            self._assign(node, client)
         self._statuses.put(client, info.status)
-        self._invalid.discard(client)
 
     def nodes_by_client(self, nodes: Sequence[int]) -> dict[str, int]:
         """Returns the node of every known client that is connected; with duplicates the newest node wins."""
@@ -183,80 +142,46 @@ class NodeDirectory:
         return self._by_client
 
     def offer(self, fleet_rows: IntArray) -> FleetStatus:
-        """Returns the latest status of each client of `nodes_by_client`, whose rows in the fleet are given.
-
-        A client whose values are out of range is left out, with a warning, and is queried before the next selection.
-        """
-        valid = self._statuses.is_valid(self._rows)
-        if valid.all():
-            return self._statuses.offer(self._rows, fleet_rows)
-        clients = list(self._by_client or {})
-        for index in (~valid).nonzero()[0].tolist():
-            self._invalid.add(clients[index])
-            problem = self._statuses.problem(clients[index])
-            log.warning("turnout: excluded from this round: %s; its status is asked for again before the next", problem)
-        return self._statuses.offer(self._rows[valid], fleet_rows[valid])
+        """Returns the latest status of each client of `nodes_by_client`, whose rows in the fleet are given."""
+        return self._statuses.offer(self._rows, fleet_rows)
 
     def groups_of(self, name: str, nodes: Mapping[str, int]) -> dict[str, str | None]:
         """Returns the group of each client, whose nodes are given; None where it is not known."""
-        return {
-            client: self._groups.group(name, node, self._descriptions.get(node, UNKNOWN))
-            for client, node in nodes.items()
-        }
+        return {client: self._group_of(node, name) for client, node in nodes.items()}
+
+    def _group_of(self, node: int, name: str) -> str | None:
+        return self._groups.group(name, node, self._descriptions.get(node))
 
     def _is_eligible(self, node: int) -> bool:
-        description = self._descriptions.get(node, UNKNOWN)
-        return all(self._groups.group(name, node, description) in allowed for name, allowed in self._eligible.items())
+        return all(self._group_of(node, name) in allowed for name, allowed in self._eligible.items())
 
     def admitted(self, nodes: Sequence[int]) -> list[int]:
-        """Returns those of these nodes that may take part: eligible ones that do not claim the id of another client."""
-        if not self._refused and not self._eligible:
-            return list(nodes)
-        return [node for node in nodes if node not in self._refused and self._is_eligible(node)]
+        """Returns those of these nodes that may take part."""
+        return [node for node in nodes if self._is_eligible(node)]
 
     def client_of(self, node: int) -> str:
         """Returns the client of a node, or a text that names the node."""
         return self._clients.get(node, f"node {node}")
 
     def _identify_by_grid(self, grid: TimedGrid, unknown: Sequence[int]) -> list[int]:
-        """Identifies nodes by what the grid knows about them; returns those that must be queried."""
-        self._descriptions |= describe_nodes(grid.inner)
+        """Identifies nodes by the names under which they are registered; returns those that must be queried."""
+        if hasattr(grid.inner, "get_nodes"):  # grids before Flower 1.41 know only node ids
+            self._descriptions |= {node.node_id: node for node in grid.inner.get_nodes()}
+        self._names |= {name for node in self._descriptions if (name := self._name_of(node)) is not None}
         for node in unknown:
-            name = self._descriptions.get(node, UNKNOWN).client
-            if name is not None:
+            if (name := self._name_of(node)) is not None:
                 self._assign(node, name)
         return [node for node in unknown if node not in self._clients]
 
-    def _assign(self, node: int, client: str) -> bool:
-        """Maps a node to a client; returns False if the id belongs to another node."""
-        problem = self._claim_problem(node, client)
-        if problem is not None and self._refuses:
-            if self._refused.get(node) != client:
-                log.warning("turnout: node %d is refused: it claims the client id %r, %s", node, client, problem)
-            self._refused[node] = client
-            return False
-        if problem is not None:
-            log.info("turnout: node %d takes over the client id %r, %s", node, client, problem)
-        self._refused.pop(node, None)
+    def _name_of(self, node: int) -> str | None:
+        """Returns the name under which a node is registered, which is its client id; None if it has none."""
+        name = getattr(self._descriptions.get(node), "name", "")
+        return name if is_client_id(name) else None
+
+    def _assign(self, node: int, client: str) -> None:
+        self._clients.pop(node, None)  # the newest is the last
         self._clients[node] = client
-        self._nodes_of.setdefault(client, set()).add(node)
         self._by_client = None
-        key = self._descriptions.get(node, UNKNOWN).key
-        if key:
-            self._keys.bind(client, key)
-        return True
-
-    def _claim_problem(self, node: int, client: str) -> str | None:
-        """Returns why the client id seems to belong to another node; None if it does not."""
-        key = self._descriptions.get(node, UNKNOWN).key
-        if key:
-            return "which another SuperNode key used before" if self._keys.is_other(client, key) else None
-        others = (other for other in self._nodes_of.get(client, ()) if other != node and other in self._present)
-        return next((f"which node {other} uses" for other in others), None)
-
-    def save_keys(self, clients: Sequence[str]) -> None:
-        """Stores which keys run these clients, if any has changed."""
-        self._keys.save(clients)
 
     def _newest_nodes(self, connected: set[int]) -> dict[str, int]:
         """Returns one node of each client: the one that was registered last, or that was identified last."""
@@ -279,8 +204,9 @@ class NodeDirectory:
                 )
         return by_client
 
-    def _registered(self, node: int) -> str:
-        return self._descriptions.get(node, UNKNOWN).registered
+    def _registered(self, node: int) -> tuple[bool, str]:
+        """Returns whether a node is registered under a name, and when it was registered."""
+        return self._name_of(node) is not None, getattr(self._descriptions.get(node), "registered_at", "")
 
 
 def identify_clients(grid: Grid, *, patience: float = PATIENCE) -> dict[str, int]:
@@ -288,27 +214,7 @@ def identify_clients(grid: Grid, *, patience: float = PATIENCE) -> dict[str, int
 
     Nodes that the grid does not name are queried; those that do not answer within `patience` seconds are missing.
     """
-    return _identify(grid, NodeDirectory(PAPER_FEATURES, patience))
-
-
-def client_groups(grid: Grid, name: str, *, patience: float = PATIENCE) -> dict[str, str | None]:
-    """Returns the group of each client that is connected, by client id, in the order of the ids.
-
-    `Scheduler.amend(groups=…)` accepts the result, after the clients have been registered; `FairSelection(groups=…)`
-    does the same before each round.
-
-    Args:
-        grid: Flower's grid.
-        name: "owner" or "location", which the SuperLink knows from Flower 1.41 on, or the name of an entry in the
-            configurations of the nodes.
-        patience: the seconds that a node has to answer; the group of a client that does not is None.
-    """
-    directory = NodeDirectory(PAPER_FEATURES, patience, group_names=[name])
-    return directory.groups_of(name, _identify(grid, directory))
-
-
-def _identify(grid: Grid, directory: NodeDirectory) -> dict[str, int]:
     timed = grid if isinstance(grid, TimedGrid) else TimedGrid(grid, POLL)
-    connected = timed.get_node_ids()
+    connected, directory = timed.get_node_ids(), NodeDirectory(PAPER_FEATURES, patience)
     directory.refresh(timed, connected, 1)
     return directory.nodes_by_client(connected)

@@ -29,7 +29,6 @@ class SavedRun:
 
     server_round: int
     fleet_round: int
-    rounds: int
     waited: float
     begun_with: dict[str, list[int]]
     arrays: ArrayRecord

@@ -8,73 +8,55 @@ from typing import Any
 
 from flwr.serverapp.strategy import Strategy
 
-from turnout.adapters.flower.resume.packing import STORABLE, unstorable_part
+from turnout.adapters.flower.resume.packing import STORABLE, unstorable_type
 from turnout.errors import SettingError, StateError
 
 
-def strategy_state(strategy: Any) -> dict[str, Any]:
-    """Returns what the strategy's own `state_dict` gives, or else its plain attributes and the states of its parts.
+def strategy_state(strategy: Any) -> tuple[dict[str, Any], list[str]]:
+    """Returns what is saved of a strategy, and the names of the attributes that are not.
 
-    Parts are strategies inside it, and objects with `state_dict` and `load_state_dict`.
+    It is what its `state_dict` returns, if it has one; otherwise its plain attributes, and the states of its parts:
+    strategies, and objects with `state_dict`, such as a privacy accountant. Functions are code, not state.
     """
-    state: dict[str, Any] = {"class": _class_name(strategy)}
+    state: dict[str, Any] = {"class": type(strategy).__name__}
     if has_hooks(strategy):
         own = strategy.state_dict()
         check_storable(own, f"state_dict() of {type(strategy).__name__}")
-        return state | {"hook": own}
-    attributes = {}
+        return state | {"own": own}, []
+    attributes, inner, unsaved = {}, {}, list[str]()
     for name, value in vars(strategy).items():
         if _is_part(value):
-            attributes[name] = {"inner": strategy_state(value)}
-        elif unstorable_part(value) is None:
-            attributes[name] = {"value": value}
-    return state | {"attributes": attributes}
+            inner[name], parts = strategy_state(value)
+            unsaved += [f"{name}.{part}" for part in parts]
+        elif unstorable_type(value) is None:
+            attributes[name] = value
+        elif not callable(value) and not isinstance(value, logging.Logger):
+            unsaved.append(name)
+    return state | {"attributes": attributes, "inner": inner}, unsaved
 
 
 def check_storable(value: Any, source: str) -> None:
     """Raises StateError if a value contains something that cannot be stored; `source` says what returned it."""
-    problem = unstorable_part(value)
+    problem = unstorable_type(value)
     if problem is not None:
-        raise StateError(f"{source} returns what cannot be stored ({problem}): return {STORABLE}")
-
-
-def unsaved_attributes(strategy: Any) -> list[str]:
-    """Returns the attributes of a strategy and its parts that are not saved. Functions are code, not state."""
-    if has_hooks(strategy):
-        return []
-    unsaved = []
-    for name, value in vars(strategy).items():
-        if _is_part(value):
-            unsaved += [f"{name}.{inner}" for inner in unsaved_attributes(value)]
-        elif not callable(value) and not isinstance(value, logging.Logger) and unstorable_part(value) is not None:
-            unsaved.append(name)
-    return unsaved
+        raise StateError(f"{source} returns what cannot be stored, a {problem}: return {STORABLE}")
 
 
 def restore_strategy(strategy: Any, state: Mapping[str, Any]) -> None:
     """Restores the state to a strategy that was constructed with the same arguments."""
-    if has_hooks(strategy) != ("hook" in state):
-        had, has = ("", "no ") if "hook" in state else ("no ", "")
+    classes, is_own = [kind.__name__ for kind in type(strategy).__mro__], "own" in state
+    if state["class"] not in classes or has_hooks(strategy) != is_own:
         raise StateError(
-            f"the strategy of the saved run had {had}state_dict, this {type(strategy).__name__} has {has}such method: "
-            "construct the strategy as before, or start a new run with resume=False"
+            f"the saved run had a {state['class']} with{'' if is_own else 'out'} state_dict(), which this {classes[0]} "
+            "does not match: construct the strategy as before, or start a new run with resume=False"
         )
-    if "hook" in state:
-        strategy.load_state_dict(state["hook"])
+    if "own" in state:
+        strategy.load_state_dict(state["own"])
         return
-    for name, saved in state["attributes"].items():
-        inner = getattr(strategy, name, None)
-        # An attribute that appeared in a round is added if the strategy is of the same class.
-        is_unknown = not hasattr(strategy, name) and state["class"] != _class_name(strategy)
-        if is_unknown or ("inner" in saved and inner is None):
-            raise StateError(
-                f"the strategy of the saved run has {name!r}, this {type(strategy).__name__} has not: construct the "
-                "strategy as before, or start a new run with resume=False"
-            )
-        if "inner" in saved:
-            restore_strategy(inner, saved["inner"])
-        else:
-            setattr(strategy, name, saved["value"])
+    for name, value in state["attributes"].items():
+        setattr(strategy, name, value)
+    for name, inner in state["inner"].items():
+        restore_strategy(getattr(strategy, name, None), inner)
 
 
 def has_hooks(strategy: Any) -> bool:
@@ -88,13 +70,7 @@ def has_hooks(strategy: Any) -> bool:
     return bool(names)
 
 
-def _class_name(value: Any) -> str:
-    return f"{type(value).__module__}.{type(value).__qualname__}"
-
-
 def _is_part(value: Any) -> bool:
     """Returns whether an attribute is a strategy, or an object that saves itself as something that can be stored."""
-    if isinstance(value, Strategy):
-        return True
-    saves_itself = callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
-    return saves_itself and unstorable_part(value.state_dict()) is None
+    hooks = [getattr(value, name, None) for name in ("state_dict", "load_state_dict")]
+    return isinstance(value, Strategy) or (all(map(callable, hooks)) and unstorable_type(value.state_dict()) is None)

@@ -9,13 +9,7 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result, Strategy
 
 from turnout.adapters.flower.resume.saved_run import RunFiles, SavedRun, metrics_of, shapes_of
-from turnout.adapters.flower.resume.strategy_state import (
-    check_storable,
-    has_hooks,
-    restore_strategy,
-    strategy_state,
-    unsaved_attributes,
-)
+from turnout.adapters.flower.resume.strategy_state import check_storable, has_hooks, restore_strategy, strategy_state
 from turnout.adapters.flower.rounds.round_summary import summarize_round
 from turnout.adapters.flower.setup import TrainingSetup
 from turnout.errors import SettingError, StateError
@@ -39,14 +33,7 @@ class TrainingRun:
         load: a function that restores what `save` returned.
     """
 
-    def __init__(
-        self,
-        setup: TrainingSetup,
-        *,
-        resume: bool,
-        save: bool | Save,
-        load: Load | None,
-    ) -> None:
+    def __init__(self, setup: TrainingSetup, *, resume: bool, save: bool | Save, load: Load | None) -> None:
         if callable(save) != (load is not None):
             raise SettingError("save and load must both be functions, or load must be None: pass save=…, load=…")
         has_hooks(setup.strategy)  # raises an error if it has only one of both methods
@@ -72,10 +59,9 @@ class TrainingRun:
         if saved is not None:
             self._restore(saved)
         self._unsaved.clear()
-        if self._is_saved:
-            strategy_state(self._strategy)  # raises an error, before the first round, if a hook returns anything else
+        if self._is_saved:  # raises an error, before the first round, if a hook returns what cannot be stored
+            self._strategy_state()
             self._extra()
-            self._warn_of_unsaved()
 
     @property
     def is_evaluated(self) -> bool:
@@ -104,18 +90,16 @@ class TrainingRun:
         run = SavedRun(
             number,
             fleet_round,
-            self._rounds,
             waited,
             self._initial_shapes,
             self.arrays,
             {} if metrics is None else metrics_of(metrics),
             expected or {},
-            strategy_state(self._strategy) if self._is_saved else {},
+            self._strategy_state() if self._is_saved else {},
             {} if self._simulated is None else self._simulated.state(),
             self._extra() if self._is_saved else None,
         )
         if self._is_saved:
-            self._warn_of_unsaved()
             self._files.write(run)
         return self._close(run)
 
@@ -187,19 +171,19 @@ class TrainingRun:
         check_storable(extra, "the function save")
         return extra
 
-    def _warn_of_unsaved(self) -> None:
-        """Logs which attributes of the strategy are not saved, each one once, unless the app saves its own state."""
-        if self._save_extra is not None:
-            return
-        unsaved = [name for name in unsaved_attributes(self._strategy) if name not in self._unsaved]
-        self._unsaved.update(unsaved)
-        if unsaved:
+    def _strategy_state(self) -> dict[str, Any]:
+        """Returns what is saved of the strategy; logs what is not, once, unless the app has its own function for it."""
+        state, unsaved = strategy_state(self._strategy)
+        new = [name for name in unsaved if name not in self._unsaved and self._save_extra is None]
+        self._unsaved.update(new)
+        if new:
             log.warning(
                 "turnout: these attributes of %s are not saved, and a restarted server begins without them: %s. Give "
                 "the strategy state_dict() and load_state_dict(state), or pass save= and load= to FairSelection",
                 type(self._strategy).__name__,
-                ", ".join(unsaved),
+                ", ".join(new),
             )
+        return state
 
     def _close(self, run: SavedRun) -> MetricRecord:
         """Closes the round in the fleet and returns its metrics, including those of the selection."""

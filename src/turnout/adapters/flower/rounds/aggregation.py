@@ -19,21 +19,11 @@ log = get_log("flwr")
 
 
 class Aggregation:
-    """Calls the strategy; if it raises an error, the model and the strategy's attributes stay as they were.
+    """Calls the strategy; if it raises an error, the model and the strategy's attributes stay as they were."""
 
-    Args:
-        setup: the strategy, and how replies are read.
-        max_failed_rounds: the number of failed rounds in a row after which training ends; None: never.
-    """
-
-    def __init__(self, setup: TrainingSetup, max_failed_rounds: int | None) -> None:
-        self._strategy, self._nodes = setup.strategy, setup.nodes
-        self._weight_key, self._is_checked = setup.weight_key, setup.is_checked
-        self._max_failed, self._failed, self._problem = max_failed_rounds, 0, ""
-
-    def start(self) -> None:
-        """Starts to count failed rounds again."""
-        self._failed = 0
+    def __init__(self, setup: TrainingSetup) -> None:
+        self._setup, self._strategy = setup, setup.strategy
+        self._failed, self._problem = 0, ""  # the number of failed rounds in a row, and the reason of the last one
 
     def train(
         self, number: int, replies: Sequence[Message], before: ArrayRecord
@@ -47,7 +37,7 @@ class Aggregation:
             with _undone_on_error(self._strategy):
                 arrays, metrics = self._strategy.aggregate_train(number, replies)
                 problem = None if arrays is None else model_problem(arrays, lambda: [before])
-                if problem is not None and self._is_checked:
+                if problem is not None and self._setup.is_checked:
                     raise ValueError(f"the aggregated model cannot be used: {problem}")
         except Exception as error:  # of the strategy, or of a function of the app
             log.exception("turnout: the aggregation of round %d failed, and the model is unchanged: %r", number, error)
@@ -59,7 +49,7 @@ class Aggregation:
 
     def evaluate(self, number: int, replies: Sequence[Message]) -> MetricRecord | None:
         """Aggregates evaluations; returns None if there is none, or if that fails."""
-        usable = self._usable(replies) if self._is_checked else list(replies)
+        usable = self._usable(replies) if self._setup.is_checked else list(replies)
         if not usable:
             return None
         try:
@@ -71,7 +61,7 @@ class Aggregation:
 
     def check_failures(self) -> None:
         """Raises TrainingError if too many rounds in a row have failed."""
-        if self._max_failed is not None and self._failed >= self._max_failed:
+        if self._setup.max_failed_rounds is not None and self._failed >= self._setup.max_failed_rounds:
             raise TrainingError(
                 f"{self._failed} rounds in a row have failed, the last one because {self._problem}: correct the app "
                 "and start it again, which resumes after the last round, or change max_failed_rounds"
@@ -82,7 +72,7 @@ class Aggregation:
 
     def _usable(self, replies: Sequence[Message]) -> list[Message]:
         """Returns the replies that can be aggregated together, and error replies; logs the others."""
-        judge, problems = ReplyJudge(len(replies), self._weight_key), dict[str, str]()
+        judge, problems = ReplyJudge(len(replies), self._setup.weight_key), dict[str, str]()
         by_id = {reply.metadata.reply_to_message_id: reply for reply in replies}
         for message_id, reply in by_id.items():
             if reply.has_content():
@@ -91,7 +81,7 @@ class Aggregation:
                     problems[message_id] = problem
         problems |= judge.settle(is_final=True)[1]
         for message_id, problem in problems.items():
-            client = self._nodes.client_of(by_id[message_id].metadata.src_node_id)
+            client = self._setup.nodes.client_of(by_id[message_id].metadata.src_node_id)
             log.warning("turnout: the evaluation of %s is not used: %s", client, problem)
         return [reply for message_id, reply in by_id.items() if message_id not in problems]
 

@@ -25,32 +25,16 @@ class CohortSelector:
 
     Args:
         setup: the fleet and its nodes.
-        query_all: whether all nodes are asked for their status before each selection.
-        min_nodes: the number of connected nodes to wait for before the first round.
-        patience: how many seconds a fleet that has trained before waits for them.
-        groups: the name of the groups that the fleet has quotas for; None if it has none.
+        timeout: how many seconds it waits for nodes.
     """
 
-    def __init__(
-        self,
-        setup: TrainingSetup,
-        *,
-        query_all: bool,
-        min_nodes: int,
-        patience: float,
-        groups: str | None = None,
-    ) -> None:
+    def __init__(self, setup: TrainingSetup, timeout: float) -> None:
+        self._setup, self._timeout = setup, timeout
         self._scheduler, self._nodes, self._simulated = setup.scheduler, setup.nodes, setup.simulated
-        self._query_all, self._min_nodes, self._patience = query_all, min_nodes, patience
-        self._groups, self._timeout = groups, 0.0
         self._has_gathered = False  # whether `min_nodes` nodes have been connected since the start
         self._registered: dict[str, int] | None = None  # the clients whose rows are in `_rows`
         self._rows = np.zeros(0, dtype=np.int64)
         self._ids: list[str] = []  # all clients of the fleet at that time, by row
-
-    def start(self, timeout: float) -> None:
-        """Starts a run, which waits up to `timeout` seconds for nodes."""
-        self._timeout, self._has_gathered = timeout, False
 
     def select(self, grid: TimedGrid) -> LiveRound:
         """Selects a cohort, or takes over the round that an earlier server left open."""
@@ -88,10 +72,10 @@ class CohortSelector:
         In a fleet that has trained before, some nodes may be gone for good: there it waits at most `patience` seconds.
         """
         start = logged = time.monotonic()
-        required = 1 if self._has_gathered else self._min_nodes
+        required = 1 if self._has_gathered else self._setup.min_nodes
         while len(nodes := grid.get_node_ids()) < required:
             waited = time.monotonic() - start
-            if nodes and self._scheduler.round and waited > self._patience:
+            if nodes and self._scheduler.round and waited > self._setup.patience:
                 log.warning("turnout: continuing with %d of %d nodes", len(nodes), required)
                 break
             if waited > self._timeout:
@@ -112,9 +96,8 @@ class CohortSelector:
             self._scheduler.register(list(connected))
             self._rows = np.array([session_of(self._scheduler).row(client) for client in connected], dtype=np.int64)
             self._registered, self._ids = connected, self._scheduler.clients
-            self._nodes.save_keys(self._ids)
-            if self._groups is not None:
-                groups = self._nodes.groups_of(self._groups, connected)
+            if self._setup.groups is not None:
+                groups = self._nodes.groups_of(self._setup.groups, connected)
                 self._scheduler.amend(groups={client: group for client, group in groups.items() if group})
         if self._simulated is None:
             return self._nodes.offer(self._rows)
@@ -125,7 +108,7 @@ class CohortSelector:
         start = time.monotonic()
         while True:
             connected = self.connected_nodes(grid)
-            self._nodes.refresh(grid, connected, number, query_all=self._query_all)
+            self._nodes.refresh(grid, connected, number)
             by_client = self._nodes.nodes_by_client(connected)
             if by_client:
                 return by_client

@@ -31,11 +31,6 @@ class Exchange(ReplyIntake):
         self._late: dict[str, tuple[str, int]] = {}  # message id -> client and round
         self._usual_form: Form | None = None
 
-    def clear(self) -> None:
-        """Forgets all pending messages: those of an earlier Flower run cannot be answered any more."""
-        self._late.clear()
-        self._usual_form = None
-
     def run(
         self, grid: TimedGrid, current: LiveRound, messages: Sequence[Message], timeout: float | None
     ) -> list[Message]:

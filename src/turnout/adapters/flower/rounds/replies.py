@@ -25,11 +25,11 @@ class Form:
     arrays: tuple[tuple[str, Shapes], ...] | None
     metrics: tuple[tuple[str, tuple[str, ...]], ...]
 
-    def difference(self, other: Form) -> str:
-        """Returns in what a reply of this form differs from the form that was expected."""
-        if self.metrics != other.metrics:
+    def difference(self, other: Form | None) -> str:
+        """Returns in what a reply of this form differs from the form that was expected; None: that of the model."""
+        if other is not None and self.metrics != other.metrics:
             return f"its metrics are {_names(self.metrics)}, those of the other replies {_names(other.metrics)}"
-        if other.arrays is None:
+        if other is None or other.arrays is None:
             return f"its arrays are {_shapes(self.arrays)}, which are not those of the model that was sent"
         return f"its arrays are {_shapes(self.arrays)}, those of the other replies {_shapes(other.arrays)}"
 
@@ -64,12 +64,9 @@ class ReplyJudge:
     def settle(self, *, is_final: bool) -> tuple[list[str], dict[str, str]]:
         """Returns the clients whose replies are accepted, and why others are refused, since the last call."""
         form = self._expected_form(is_final)
-        if form is None:
-            if not is_final:
-                return [], {}
-            form = Form(None, max(map(_metrics, self._undecided.values()), key=len, default=()))  # all are refused
-        else:
-            self.usual = form
+        if form is None and not is_final:
+            return [], {}
+        self.usual = form or self.usual
         accepted = [client for client, other in self._undecided.items() if other == form]
         refused = {client: other.difference(form) for client, other in self._undecided.items() if other != form}
         self._undecided.clear()
@@ -124,10 +121,6 @@ def _record_shapes(record: ArrayRecord) -> Shapes:
             for name, array in record.items()
         )
     )
-
-
-def _metrics(form: Form) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    return form.metrics
 
 
 def _names(metrics: tuple[tuple[str, tuple[str, ...]], ...]) -> list[str]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from turnout.adapters.common.round_texts import certificate_of, describe_closed_round
+from turnout.adapters.common.round_texts import describe_closed_round
 from turnout.kernel.certificate import Certificate
 from turnout.live import Scheduler
+from turnout.live._internals import session_of
 from turnout.storage.training_log import OWN_PREFIX
 
 
@@ -29,7 +30,7 @@ def summarize_round(scheduler: Scheduler, round: int, expected: Mapping[str, flo
         waited: the seconds that the server waited, for replies and for failures.
     """
     turns = scheduler.history(round=round)
-    certificate = certificate_of(scheduler)
+    certificate = session_of(scheduler).certificate()
     metrics = {
         f"{OWN_PREFIX}round-seconds": waited if turns else 0.0,
         f"{OWN_PREFIX}asked": float(len(turns)),

@@ -14,8 +14,7 @@ from turnout.adapters.common.round_texts import join_first
 from turnout.adapters.flower.checks import check_recipients
 from turnout.adapters.flower.grid import RestrictedGrid, TimedGrid, lifetime
 from turnout.adapters.flower.rounds.cohort import CohortSelector
-from turnout.adapters.flower.rounds.intake import Arrival, ReplyIntake, report_late
-from turnout.adapters.flower.rounds.replies import ReplyJudge
+from turnout.adapters.flower.rounds.intake import ReplyIntake, report_late
 from turnout.adapters.flower.setup import TrainingSetup
 from turnout.adapters.flower.simulated import SimulatedSlots
 from turnout.adapters.flower.slots.strategies import SlotSettings
@@ -59,31 +58,30 @@ class SlotExchange(ReplyIntake):
         setup: The strategy, the fleet, and how replies are read.
         selector: Fills the slots with connected clients.
         settings: How updates become versions.
+        grid: The grid.
+        versions: The number of the last version.
+        timeout: The seconds after which a version is made of fewer updates, and a turn without a reply has failed.
     """
 
-    def __init__(self, setup: TrainingSetup, selector: CohortSelector, settings: SlotSettings) -> None:
+    def __init__(
+        self,
+        setup: TrainingSetup,
+        selector: CohortSelector,
+        settings: SlotSettings,
+        grid: TimedGrid,
+        versions: int,
+        timeout: float,
+    ) -> None:
         super().__init__(setup)
         self._strategy, self._selector, self._settings = setup.strategy, selector, settings
         self._simulated = setup.simulated if isinstance(setup.simulated, SimulatedSlots) else None
-        self._grid: TimedGrid | None = None
-        self.start(0, math.inf)
-
-    def start(self, versions: int, timeout: float) -> None:
-        """Begins a run; the messages of an earlier one cannot be answered any more.
-
-        Args:
-            versions: The number of the last version.
-            timeout: The seconds after which a version is made of fewer updates, and a turn without a reply has failed.
-        """
-        self._versions, self._timeout, self._grid = versions, timeout, None
-        self._judge = ReplyJudge(1, self._setup.weight_key)  # the first reply is not kept waiting for others
+        self._grid, self._versions, self._timeout = grid, versions, timeout
         self._number, self._made = 0, 0  # the version that is being made, and how many models were made
         self._arrays, self._config = ArrayRecord(), ConfigRecord()
         self._is_configured = False  # whether the strategy was configured with the current model
         self._pending: dict[str, SentTurn] = {}  # by message
         self._late: dict[str, RunningTurn] = {}  # by message
         self._answered: dict[int, tuple[SentTurn, Message]] = {}  # in a simulation: replies whose time has not come
-        self._received: dict[str, Arrival] = {}
         self._judged: dict[str, SentTurn] = {}  # the turns of these replies
         self._buffer: list[tuple[SentTurn, Message]] = []
         self._version, self._began = Version(), self._now()
@@ -93,37 +91,28 @@ class SlotExchange(ReplyIntake):
         if self._simulated is not None:
             self._simulated.begin()
 
-    def begin(self, grid: TimedGrid, number: int, arrays: ArrayRecord, config: ConfigRecord) -> None:
-        """Sends this model from now on.
-
-        Args:
-            grid: The grid.
-            number: The number of the version that is made from it.
-            arrays: The model.
-            config: The settings that are sent with it.
-        """
-        if self._grid is None:
+    def begin(self, number: int, arrays: ArrayRecord, config: ConfigRecord) -> None:
+        """Sends this model, with these settings, from now on; version `number` is made from it."""
+        if not self._number:
             self._began = self._now()
         if arrays is not self._arrays:
             self._made += 1
-        self._grid, self._number, self._arrays, self._config = grid, number, arrays, config
+        self._number, self._arrays, self._config = number, arrays, config
 
     def run(self) -> list[Message]:
         """Returns the replies to aggregate, as soon as there are enough; fewer after a timeout or many failures.
 
         Each update is moved to the current model, and discounted by its staleness.
         """
-        start, most = (
-            time.monotonic(),
-            max(self._settings.updates_per_version, self._settings.concurrency, MIN_FAILURES),
-        )
-        while len(self._buffer) < self._settings.updates_per_version and self._failed_in_a_row < most:
+        start, needed = time.monotonic(), self._settings.updates_per_version
+        most = max(needed, self._settings.concurrency, MIN_FAILURES)
+        while len(self._buffer) < needed and self._failed_in_a_row < most:
             self._fill()
             if self._collect():
                 continue  # its slot is filled at once
             if time.monotonic() - start >= self._timeout:
                 break
-            time.sleep(self._need_grid().poll)
+            time.sleep(self._grid.poll)
         self._failed_in_a_row = 0
         return self._take_updates()
 
@@ -132,12 +121,12 @@ class SlotExchange(ReplyIntake):
         ended, now = self._version, self._now()
         ended.waited, self._began, self._version = max(now - self._began, 0.0), now, Version()
         self._is_configured = False
-        self.begin(self._need_grid(), self._number + 1, self._arrays if arrays is None else arrays, self._config)
+        self.begin(self._number + 1, self._arrays if arrays is None else arrays, self._config)
         return ended
 
     def step(self) -> None:
         """Does what can be done while the server waits for other replies, for which the simulated world has no time."""
-        if self._grid is not None and self._simulated is None:
+        if self._number and self._simulated is None:
             self._collect()
             if self._grid.get_node_ids():
                 self._fill()
@@ -146,8 +135,8 @@ class SlotExchange(ReplyIntake):
 
     def _collect(self) -> bool:
         """Takes the replies that have arrived, and reports them; returns whether any turn has ended."""
-        grid, ended = self._need_grid(), False
-        for message_id, reply, seconds in grid.pull([*self._pending, *self._late]):
+        ended = False
+        for message_id, reply, seconds in self._grid.pull([*self._pending, *self._late]):
             if message_id not in self._pending:
                 self._report_late(self._late.pop(message_id), reply, seconds)
                 continue
@@ -160,7 +149,7 @@ class SlotExchange(ReplyIntake):
         now = time.monotonic()
         for message_id, sent in list(self._pending.items()):
             if now >= sent.limit:
-                grid.forget([message_id])
+                self._grid.forget([message_id])
                 del self._pending[message_id]
                 self._fail_turn(sent.turn, f"no reply within {self._timeout:g} s")
                 ended = True
@@ -223,11 +212,9 @@ class SlotExchange(ReplyIntake):
         report_late(f"{turn.client}, late", reply, seconds, lambda time: self._scheduler.report(turn.id, time))
 
     def _take_updates(self) -> list[Message]:
-        """Takes the updates of a version from the updates_per_version, and returns them with all error replies."""
-        taken, self._buffer = (
-            self._buffer[: self._settings.updates_per_version],
-            self._buffer[self._settings.updates_per_version :],
-        )
+        """Takes the updates of a version from the buffer, and returns them with all error replies."""
+        needed = self._settings.updates_per_version
+        taken, self._buffer = self._buffer[:needed], self._buffer[needed:]
         if taken and not self._is_configured:  # it compares updates with the model with which it was configured last
             self._messages([taken[0][0].node])
         for sent, reply in taken:
@@ -244,27 +231,27 @@ class SlotExchange(ReplyIntake):
 
         While new nodes identify themselves, it is called again, and does not wait for them.
         """
-        grid, now, may_wait = self._need_grid(), time.monotonic(), not self._is_filling
+        now, may_wait = time.monotonic(), not self._is_filling
         if self._number > self._versions or not (may_wait or self._is_resumed):
             return
         running = len(self._pending) + len(self._answered) + len(self._received)
         is_due = self._has_ended or now - self._filled_at >= FILL_INTERVAL or not (self._simulated is None or running)
-        if not is_due or (running and not grid.get_node_ids()):
+        if not is_due or (running and not self._grid.get_node_ids()):
             return
         self._is_filling, self._has_ended, self._filled_at = True, False, now
         try:
-            turns, nodes = self._selector.fill(grid, may_wait=may_wait)
+            turns, nodes = self._selector.fill(self._grid, may_wait=may_wait)
         finally:
             self._is_filling = not may_wait
         alive = {turn.id: turn for turn in self._scheduler.running()}
-        self._drop_late(grid, alive)
+        self._drop_late(alive)
         if not self._is_resumed:
             self._is_resumed, turns = True, keep_turns(list(alive.values()), nodes, self._fail_turn)
         if self._simulated is not None:
             self._simulated.give({turn.id: turn.client for turn in turns})
-        self._send(grid, turns, nodes)
+        self._send(turns, nodes)
 
-    def _send(self, grid: TimedGrid, turns: Sequence[RunningTurn], nodes: Mapping[str, int]) -> None:
+    def _send(self, turns: Sequence[RunningTurn], nodes: Mapping[str, int]) -> None:
         if not turns:
             return
         by_node = {nodes[turn.client]: turn for turn in turns}
@@ -275,7 +262,7 @@ class SlotExchange(ReplyIntake):
         clients = [by_node[message.metadata.dst_node_id].client for message in messages]
         log.info("turnout: version %d is trained by %s", self._number, join_first(clients))
         now = time.monotonic()
-        for message, message_id in zip(messages, grid.push(messages), strict=True):
+        for message, message_id in zip(messages, self._grid.push(messages), strict=True):
             node = message.metadata.dst_node_id
             turn = by_node[node]
             if message_id is None:
@@ -286,7 +273,7 @@ class SlotExchange(ReplyIntake):
 
     def _messages(self, nodes: Sequence[int]) -> list[Message]:
         """Returns the messages with which the strategy sends the current model to these nodes."""
-        view = RestrictedGrid(self._need_grid(), nodes)
+        view = RestrictedGrid(self._grid, nodes)
         config = ConfigRecord(dict(self._config))
         messages = list(self._strategy.configure_train(self._number, self._arrays, config, view))
         check_recipients(self._strategy, messages, {str(node): node for node in nodes})
@@ -296,7 +283,7 @@ class SlotExchange(ReplyIntake):
     def _limit(self, turn: RunningTurn) -> float:
         return min(self._timeout, self._timeout if turn.deadline is None else turn.deadline)
 
-    def _drop_late(self, grid: TimedGrid, alive: Mapping[int, RunningTurn]) -> None:
+    def _drop_late(self, alive: Mapping[int, RunningTurn]) -> None:
         """Sets turns that have ended without a reply aside, and forgets those whose times are not learned any more."""
         for message_id, sent in list(self._pending.items()):
             if sent.turn.id not in alive:
@@ -304,14 +291,9 @@ class SlotExchange(ReplyIntake):
                 self._count_failure(sent.turn, "late")
         window = self._scheduler.settings.late_turns
         expired = [sent for sent, turn in self._late.items() if self._scheduler.round - turn.id >= window]
-        grid.forget(expired)
+        self._grid.forget(expired)
         for message_id in expired:
             del self._late[message_id]
-
-    def _need_grid(self) -> TimedGrid:
-        if self._grid is None:
-            raise AssertionError("no version was begun")
-        return self._grid
 
     def _now(self) -> float:
         return time.monotonic() if self._simulated is None else self._simulated.now

@@ -4,21 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flwr.serverapp.strategy import (
-    Bulyan,
-    FedAdagrad,
-    FedAdam,
-    FedAvg,
-    FedAvgM,
-    FedMedian,
-    FedProx,
-    FedTrimmedAvg,
-    FedYogi,
-    Krum,
-    MultiKrum,
-    QFedAvg,
-    Strategy,
-)
+from flwr.serverapp import strategy as flower
+from flwr.serverapp.strategy import Strategy
 
 from turnout.adapters.flower.checks import nested_strategies
 from turnout.errors import SettingError
@@ -29,8 +16,8 @@ from turnout.live import Scheduler
 DECLARATION = "works_without_rounds"
 #: Flower's strategies that keep nothing between both methods but the current model.
 TRIED = (
-    *(FedAvg, FedAdagrad, FedAdam, FedAvgM, FedMedian, FedProx, FedTrimmedAvg, FedYogi),
-    *(Krum, MultiKrum, Bulyan, QFedAvg),
+    *(flower.FedAvg, flower.FedAdagrad, flower.FedAdam, flower.FedAvgM, flower.FedMedian, flower.FedProx),
+    *(flower.FedTrimmedAvg, flower.FedYogi, flower.Krum, flower.MultiKrum, flower.Bulyan, flower.QFedAvg),
 )
 KNOWN = frozenset(base for strategy in TRIED for base in strategy.__mro__)
 #: Why others of Flower's strategies need rounds, by the start of their names.
@@ -62,25 +49,16 @@ def check_slot_strategy(strategy: Strategy) -> None:
     with `works_without_rounds = True`.
     """
     for layer in nested_strategies(strategy):
-        name, declared = type(layer).__name__, getattr(layer, DECLARATION, None)
-        if declared is not None:
-            if declared:
-                continue
-            raise SettingError(f"{name} declares {DECLARATION} = {declared!r}: use a fleet with rounds")
+        if getattr(layer, DECLARATION, False):
+            continue
         for method in ("configure_train", "aggregate_train"):
             owner = next(base for base in type(layer).__mro__ if method in vars(base))
             if owner not in KNOWN:
-                raise SettingError(f"{name} cannot be used without rounds: {_remedy(owner, method)}")
+                raise SettingError(f"{type(layer).__name__} cannot be used without rounds: {_remedy(owner, method)}")
 
 
 def check_slots(
-    strategy: Strategy,
-    scheduler: Scheduler,
-    updates_per_version: int | None,
-    discount: float,
-    *,
-    is_queried: bool,
-    is_simulated: bool,
+    strategy: Strategy, scheduler: Scheduler, updates_per_version: int | None, discount: float, *, is_simulated: bool
 ) -> SlotSettings | None:
     """Returns how updates become versions, or None if the fleet has rounds.
 
@@ -91,7 +69,6 @@ def check_slots(
         scheduler: The fleet.
         updates_per_version: The number of updates that make a version.
         discount: The exponent of the discount by staleness.
-        is_queried: Whether all clients are asked for their status before each selection.
         is_simulated: Whether a world determines the exchange times.
     """
     slots = scheduler.settings.concurrency
@@ -102,10 +79,6 @@ def check_slots(
                 "fleet with Scheduler.open(…, concurrency=8)"
             )
         return None
-    if is_queried:
-        raise SettingError(
-            "context='query' needs a fleet with rounds, because clients that train cannot answer: use 'reply'"
-        )
     if is_simulated and scheduler.settings.deadline is not None:
         raise SettingError(
             "in a fleet without rounds, deadlines are measured by the clock of this machine, not by that of the "

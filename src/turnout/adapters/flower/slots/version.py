@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 from flwr.app import Message
 
-from turnout.adapters.common.round_texts import certificate_of, join_first
+from turnout.adapters.common.round_texts import join_first
 from turnout.adapters.flower.rounds.round_summary import RoundSummary, promise_metrics
 from turnout.live import Scheduler
+from turnout.live._internals import session_of
 from turnout.storage.training_log import OWN_PREFIX
 
 
@@ -30,7 +31,7 @@ class Version:
 
     def summary(self, scheduler: Scheduler) -> RoundSummary:
         """Summarises the version: its updates, their staleness, failed turns, and the status of the promise."""
-        count, certificate = len(self.staleness), certificate_of(scheduler)
+        count, certificate = len(self.staleness), session_of(scheduler).certificate()
         metrics = {
             f"{OWN_PREFIX}version-seconds": self.waited,
             f"{OWN_PREFIX}arrived": float(count),
