@@ -317,10 +317,11 @@ def train(
     timeout: float = 3600,
     evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
     train_config: ConfigRecord | None = None,
+    poll: float = 0.25,
     **settings: Any,
 ) -> Result:
     """Trains a model under fair selection, whose other settings are given; by default with FedAvg."""
-    fair = FairSelection(open_to_all() if strategy is None else strategy, scheduler, **settings)
+    fair = FairSelection(open_to_all() if strategy is None else strategy, scheduler, poll=poll, **settings)
     return fair.start(grid, arrays or model(0.0), rounds, timeout, train_config, evaluate_fn=evaluate_fn)
 
 

@@ -49,24 +49,13 @@ def play(
     strategy: Strategy,
     *,
     rounds: int = ROUNDS,
-    grid: InProcessGrid | None = None,
     simulated: bool = True,
     checkpoint: Callable[[], object] = lambda: None,
     **settings: Any,
 ) -> Result:
-    """Starts or resumes a run with new objects.
-
-    Args:
-        path: the fleet file.
-        strategy: the strategy to wrap.
-        rounds: the number of rounds.
-        grid: the nodes; by default `CLIENTS` of them.
-        simulated: whether times come from a simulated world.
-        checkpoint: a function that is called at every moment at which the run may be interrupted.
-        settings: further arguments of FairSelection.
-    """
+    """Starts or resumes a run with new objects; calls `checkpoint` whenever the run may be interrupted."""
     world = PaperWorld(7, clients=CLIENTS, availability=0.7) if simulated else None
-    connected = grid or InProcessGrid(partitions(CLIENTS) if simulated else named_nodes(CLIENTS, seconds()))
+    connected = InProcessGrid(partitions(CLIENTS) if simulated else named_nodes(CLIENTS, seconds()))
     connected.before = lambda _: checkpoint()
 
     def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:

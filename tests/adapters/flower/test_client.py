@@ -70,14 +70,6 @@ class CpuTimes(NamedTuple):
     guest: float  # is part of user
 
 
-@pytest.fixture
-def used(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The CPU seconds that the client itself has used."""
-    seconds = [7.0]
-    monkeypatch.setattr(os, "times", lambda: (seconds[0], 0.0, 0.0, 0.0, 0.0))
-    return seconds
-
-
 # Client ids
 
 
@@ -92,17 +84,36 @@ def test_the_configuration_determines_the_client_id() -> None:
 # Statuses
 
 
+@pytest.mark.parametrize(
+    ("elapsed", "others", "own", "free"),
+    [
+        (10.0, 15.0, 5.0, 8 - 1.5),
+        (4.0, 0.0, 0.0, 8.0),
+        (1.0, -0.25, 2.25, 8.0),  # the counters are not read at the same moment
+        (0.0625, 1.0, 0.0, 8 - 2.5),  # too short: the load average
+        (None, 0.0, 0.0, 8 - 2.5),  # the first sample
+    ],
+)
 def test_free_cores_are_those_that_other_programs_left_free_since_the_last_status(
-    monkeypatch: pytest.MonkeyPatch, psutil: SimpleNamespace, clock: Clock, used: list[float]
+    monkeypatch: pytest.MonkeyPatch,
+    psutil: SimpleNamespace,
+    clock: Clock,
+    elapsed: float | None,
+    others: float,
+    own: float,
+    free: float,
 ) -> None:
+    """Others and the client itself use so many CPU seconds."""
+    used = [7.0]
+    monkeypatch.setattr(os, "times", lambda: (used[0], 0.0, 0.0, 0.0, 0.0))
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    app = with_status(plain_app())  # the first sample
-    clock.sleep(10.0)
-    psutil.times = CpuTimes(user=90.0, system=30.0, idle=930.0, iowait=55.0, guest=60.0)  # 20 s of CPU time
-    used[0] += 5.0  # of which the client used 5 s to train
-    assert client_record(app(message("query.turnout"), context()))["free_cpu"] == 8 - 1.5
-    clock.sleep(4.0)
-    assert machine_status(context()) == {"free_cpu": 8.0, "bandwidth": 1000.0}
+    monkeypatch.setattr(os, "getloadavg", lambda: (2.5, 0.0, 0.0), raising=False)
+    if elapsed is not None:
+        with_status(plain_app())  # takes the first sample
+        clock.sleep(elapsed)
+    used[0] += own
+    psutil.times = CpuTimes(user=80 + (others + own) / 2, system=20 + (others + own) / 2, idle=930, iowait=55, guest=60)
+    assert machine_status(context()) == {"free_cpu": free, "bandwidth": 1000.0}
 
 
 def test_a_status_does_not_wait(monkeypatch: pytest.MonkeyPatch, psutil: SimpleNamespace) -> None:
@@ -118,33 +129,6 @@ def test_a_status_does_not_wait(monkeypatch: pytest.MonkeyPatch, psutil: SimpleN
     app = with_status(plain_app())
     for _ in range(3):
         assert client_record(app(message("query.turnout"), context()))["free_cpu"] > 0
-
-
-@pytest.mark.usefixtures("used")
-@pytest.mark.parametrize("measured_before", [True, False])
-def test_a_status_right_after_the_first_sample_uses_the_load_average(
-    monkeypatch: pytest.MonkeyPatch, psutil: SimpleNamespace, clock: Clock, measured_before: bool
-) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    monkeypatch.setattr(os, "getloadavg", lambda: (2.5, 0.0, 0.0), raising=False)
-    if measured_before:
-        machine.start_measuring()
-        clock.sleep(0.0625)
-    assert machine_status(context())["free_cpu"] == 5.5
-    clock.sleep(0.25)
-    psutil.times = psutil.times._replace(user=81.0)
-    assert machine_status(context())["free_cpu"] == pytest.approx(8 - 1 / (0.3125 if measured_before else 0.25))
-
-
-def test_a_client_that_used_all_cpu_time_itself_leaves_all_cores_free(
-    monkeypatch: pytest.MonkeyPatch, psutil: SimpleNamespace, clock: Clock, used: list[float]
-) -> None:
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    machine.start_measuring()
-    clock.sleep(1.0)
-    psutil.times = psutil.times._replace(user=82.0)
-    used[0] += 2.25  # the counters are not read at the same moment
-    assert machine_status(context())["free_cpu"] == 2.0
 
 
 @pytest.mark.parametrize(("cores", "load", "free"), [(8, 3.5, 4.5), (2, 40.0, 0.05), (None, None, 1.0)])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from flwr.serverapp.strategy import FedAvg
 
-from adapters.flower.in_process import InProcessGrid, Node, model, open_to_all, plain_app, weights
+from adapters.flower.in_process import InProcessGrid, Node, model, named_nodes, open_to_all, plain_app, weights
 from adapters.flower.test_client import context, message
 from adapters.flower.test_legacy import Adder
 from turnout.adapters.flower import FairSelection, identify_clients
@@ -26,11 +26,9 @@ def test_the_code_in_the_documentation_trains_fairly(
     document: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(), flags=re.DOTALL)
-    (code,) = [block for block in blocks if "fair.start(" in block]
+    code = block_with("fair.start(", document)
     assert len([line for line in code.splitlines() if line]) == 6
-    app = with_status(plain_app(), lambda _: {"free_cpu": 1.0, "bandwidth": 1.0})
-    grid = InProcessGrid([Node(100 + n, app, {"client-id": f"c{n}"}, 1.0 + n / 4) for n in range(12)])
+    grid = InProcessGrid(named_nodes(12, [1.0 + n / 4 for n in range(12)]))
     names: dict[str, Any] = {"FedAvg": FedAvg, "grid": grid, "arrays": model(0.0)}
     rounds = 30
     assert "num_rounds=100" in code
@@ -46,15 +44,12 @@ def test_the_code_in_the_documentation_trains_fairly(
 
 
 def test_the_page_for_newcomers_has_the_same_lines() -> None:
-    for page in ("docs/flower.md", "docs/which-policy.md"):
-        blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
-        assert block_with("fair.start(") in blocks, page
+    assert block_with("fair.start(", "docs/which-policy.md") == block_with("fair.start(")
 
 
 @pytest.mark.usefixtures("clock")
 def test_the_code_without_rounds_trains_fairly(tmp_path: Path) -> None:
-    app = with_status(plain_app(), lambda _: {"free_cpu": 1.0, "bandwidth": 1.0})
-    grid = InProcessGrid([Node(100 + n, app, {"client-id": f"c{n}"}, 1.0 + n / 4) for n in range(12)])
+    grid = InProcessGrid(named_nodes(12, [1.0 + n / 4 for n in range(12)]))
     names: dict[str, Any] = {"Scheduler": Scheduler, "FairSelection": FairSelection}
     names["strategy"] = open_to_all(fraction_evaluate=0.0)
     exec(block_with("updates_per_version=4").replace("/srv/", f"{tmp_path}/"), names)
@@ -87,9 +82,9 @@ def test_the_code_for_groups_reserves_places_also_for_clients_that_join_later(tm
         assert scheduler.settings.settings["groups"][9:] == ["paris", "rome", "berlin"]
 
 
-def block_with(text: str) -> str:
+def block_with(text: str, page: str = "docs/flower.md") -> str:
     """Returns the block of the documentation that contains a text."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/flower.md").read_text(), flags=re.DOTALL)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.DOTALL)
     (code,) = [block for block in blocks if text in block]
     return str(code)
 

@@ -12,7 +12,6 @@ from adapters.flower.in_process import (
     InProcessGrid,
     Node,
     after,
-    model,
     named_nodes,
     open_to_all,
     plain_app,
@@ -20,7 +19,6 @@ from adapters.flower.in_process import (
     turns_of,
 )
 from live.fleets import amendments_of
-from turnout.adapters.flower import FairSelection
 from turnout.errors import SettingError
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -92,9 +90,8 @@ def test_a_client_that_joins_is_judged_by_its_group(open_fleet: OpenFleet) -> No
 
 def test_if_nobody_is_eligible_the_error_says_so(open_fleet: OpenFleet, clock: Clock) -> None:
     start = clock.now
-    fair = FairSelection(open_to_all(), open_fleet(), eligible={"location": ["madrid"]})
     with pytest.raises(SettingError, match=r"none of 5 nodes.* or none is eligible: .*the setting eligible"):
-        fair.start(InProcessGrid(nodes()), model(0.0), timeout=20)
+        train(open_fleet(), InProcessGrid(nodes()), timeout=20, eligible={"location": ["madrid"]})
     assert clock.now - start <= 21
 
 
@@ -112,17 +109,10 @@ def test_clients_that_join_are_entered_into_their_groups_before_the_next_round(o
         "least": {"paris": 1, "rome": 1},
     }
     scheduler = open_fleet(policy="quota", settings=settings)
-    assert any(
-        "places are reserved for 'paris', 'rome', but no client is in" in text for text in scheduler.status().notices
-    )
+    assert "places are reserved for 'paris', 'rome', but no client is in" in "".join(scheduler.status().notices)
     grid = InProcessGrid([sites[0], sites[1], sites[2], sites[4]])
-    fair = FairSelection(open_to_all(fraction_evaluate=0.0), scheduler, groups="location")
-
-    def join_after_three(number: int, _: object) -> None:
-        if number == 3:
-            grid.add(sites[3])
-
-    fair.start(grid, model(0.0), num_rounds=6, evaluate_fn=join_after_three)
+    join, strategy = after(3, lambda: grid.add(sites[3])), open_to_all(fraction_evaluate=0.0)
+    train(scheduler, grid, strategy, rounds=6, evaluate_fn=join, groups="location")
     asked = grid.asked("train")
     assert all("c1" in cohort for cohort in asked)
     assert [sorted(cohort) == ["c1", "c3"] for cohort in asked] == [False] * 3 + [True] * 3

@@ -77,23 +77,6 @@ def test_numpy_clients_train_and_evaluate_under_fair_selection(open_fleet: OpenF
     assert turns_of(scheduler) == {"c0": 2, "c1": 2, "c2": 2}
 
 
-def test_arrays_of_another_number_than_the_server_sent_have_numbers_as_names(open_fleet: OpenFleet) -> None:
-    class Longer(Adder):
-        def fit(self, parameters: list[Any], config: dict[str, Any]) -> tuple[list[Any], int, dict[str, Any]]:
-            arrays, examples, metrics = super().fit(parameters, config)
-            return [*arrays, np.zeros(3)], examples, metrics
-
-    scheduler = open_fleet(settings={"cohort_size": 2})
-    app = with_status(message_app(lambda _: Longer()))
-    nodes = [Node(100 + row, app, {"client-id": f"c{row}", "bandwidth": 1.0}, 1.0) for row in range(2)]
-    result = train(scheduler, InProcessGrid(nodes), arrays=layers(), rounds=1, train_config=ConfigRecord({"step": 1.5}))
-    assert {name: array.numpy().tolist() for name, array in result.arrays.items()} == {
-        "0": [[1.5, 1.5], [1.5, 1.5]],
-        "1": [2.5, 2.5],
-        "2": [0.0, 0.0, 0.0],
-    }
-
-
 def test_a_client_app_with_a_client_fn_is_refused_with_the_line_to_write() -> None:
     for app in (ClientApp(client_fn), Adder()):  # type: ignore[arg-type]
         with pytest.raises(SettingError, match=r"write with_status\(message_app\(client_fn\)\)"):

@@ -73,16 +73,7 @@ def interrupt_at(path: Path, moment: int, strategy: str, **options: Any) -> int:
 def check_interruptions(
     folder: Path, strategy: str, first: int, step: int, *, rounds: int = ROUNDS, **options: Any
 ) -> None:
-    """Interrupts runs at every `step`-th moment, resumes each, and compares it with an uninterrupted run.
-
-    Args:
-        folder: the folder for the fleet files.
-        strategy: a name in STRATEGIES.
-        first: the first moment at which a run is interrupted.
-        step: the number of moments between two interruptions.
-        rounds: the rounds of the run.
-        options: further arguments of `play`.
-    """
+    """Interrupts runs at every `step`-th moment, resumes each, and compares it with an uninterrupted run."""
     options |= {"rounds": rounds}
     reference, checkpoints = folder / "reference.turnout", Checkpoints()
     with checkpoints.installed():
@@ -202,14 +193,14 @@ class Crash(Spy):
 
 def crash(scheduler: Scheduler, grid: InProcessGrid) -> None:
     with pytest.raises(Killed):
-        train(scheduler, grid, Crash(), rounds=3, poll=0.25)
+        train(scheduler, grid, Crash(), rounds=3)
 
 
 def test_the_same_cohort_trains_again_and_no_turn_is_counted_twice(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(), InProcessGrid(named_nodes(4, [1.0, 2.0, 3.0, 4.0]))
     crash(scheduler, grid)
     spy, again = Spy(), InProcessGrid(named_nodes(4, 5.0))
-    train(scheduler, again, spy, rounds=3, poll=0.25)
+    train(scheduler, again, spy, rounds=3)
     assert again.asked("train")[0] == grid.asked("train")[0]
     assert spy.configured == [1, 2, 3]
     assert [turn.seconds for turn in scheduler.history(round=1)] == [1.0, 2.0]  # measured by the earlier server
@@ -228,7 +219,7 @@ def test_a_client_that_is_gone_or_had_failed_does_not_train_after_the_restart(
     grid.client("c1").trouble = trouble
     crash(scheduler, grid)
     spy, again = Spy(), InProcessGrid(node for node in named_nodes(3) if not (is_gone and node.name == "c1"))
-    train(scheduler, again, spy, rounds=1, poll=0.25)
+    train(scheduler, again, spy, rounds=1)
     assert again.asked("train") == [["c0", "c2"]]
     assert kinds_in(scheduler, 1) == {"c0": "arrived", "c1": "failed", "c2": "arrived"}
     assert [turn.why for turn in scheduler.history("c1")] == [why]
@@ -239,7 +230,7 @@ def test_an_outcome_recorded_before_the_restart_is_not_changed_by_a_late_reply(o
     scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(named_nodes(3))
     crash(scheduler, grid)
     spy, again = Spy(), InProcessGrid(named_nodes(3, [5.0, 12.0, 5.0]))  # the reply of c1 arrives in the next round
-    train(scheduler, again, spy, rounds=3, poll=0.25)
+    train(scheduler, again, spy, rounds=3)
     first = scheduler.history("c1")[0]
     assert (first.kind, first.seconds, first.late_seconds) == ("arrived", 1.0, None)
     assert spy.aggregated[0] == ["0", "2"]
@@ -257,7 +248,7 @@ def test_if_the_whole_cohort_is_gone_after_the_restart_the_round_ends_and_the_ne
     with pytest.raises(Killed):
         train(scheduler, grid)
     spy, again = Spy(), InProcessGrid([named_node("c7", 500), named_node("c8", 501)])
-    train(scheduler, again, spy, rounds=2, poll=0.25)
+    train(scheduler, again, spy, rounds=2)
     assert kinds_in(scheduler, 1) == {"c0": "failed", "c1": "failed"}
     assert kinds_in(scheduler, 2) == {"c7": "arrived", "c8": "arrived"}
     assert spy.configured == [2]

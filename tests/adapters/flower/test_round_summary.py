@@ -7,7 +7,7 @@ import re
 import pytest
 
 from adapters.flower.conftest import OpenFleet
-from adapters.flower.in_process import InProcessGrid, metrics_keys, model, named_nodes, train
+from adapters.flower.in_process import InProcessGrid, metrics_keys, named_nodes, train
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -26,7 +26,7 @@ def test_the_log_names_the_selected_clients_with_the_reasons_and_summarises_each
     open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     grid = InProcessGrid(named_nodes(3, [1.0, 2.0, 4.0]))
-    train(open_fleet(), grid, rounds=3, poll=0.25)
+    train(open_fleet(), grid, rounds=3)
     asked = [line for line in log_lines(caplog) if " asks " in line]
     assert asked[0] == "turnout: round 1 asks c0 (0.00 behind, never timed), c1 (0.00 behind, never timed)"
     second = r"turnout: round 2 asks c\d \(0\.90 ahead, expected \d\.\d s\), c2 \(0\.10 behind, never timed\)"
@@ -48,7 +48,7 @@ def test_the_log_and_the_metrics_report_a_broken_promise(
     grid = InProcessGrid(named_nodes(3, [1.0, 1.0, 9.0]))
     settings = {"cohort_size": 2, "guaranteed_rate": 0.5, "speed_weight": 1000.0}
     scheduler = open_fleet(policy="rbcsf", settings=settings)
-    result = train(scheduler, grid, rounds=12, poll=0.25)
+    result = train(scheduler, grid, rounds=12)
     certificate = scheduler.certificate()
     assert certificate.status == "broken"
     sentence = certificate.summary().sentence(scheduler.clients.__getitem__)
@@ -71,27 +71,23 @@ def test_the_log_names_failed_and_late_clients_and_the_metrics_count_them(
     assert (metrics["turnout-asked"], metrics["turnout-arrived"]) == (4, 2)
 
 
-def test_the_log_states_that_no_client_came_back(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
-    grid = InProcessGrid(named_nodes(2))
-    for node in grid.nodes.values():
-        node.trouble = "gone"
-    train(open_fleet(), grid, rounds=1)
-    assert (
-        "round 1 took 1.0 s; no client came back; failed c0: node unavailable (code 5), c1: node unavailable"
-        in caplog.text
-    )
-
-
+@pytest.mark.parametrize(
+    ("seconds", "gone", "line"),
+    [
+        ([1.0, 1.0], [0, 1], "round 1 took 1.0 s; no client came back; failed c0: node unavailable (code 5), c1: node"),
+        ([2.0, 44.0], [1], "round 1 took 44.0 s; the last one back was c0 after 2.0 s; failed c1"),
+    ],
+)
 def test_the_time_of_a_round_includes_waiting_for_a_failure(
-    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
+    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture, seconds: list[float], gone: list[int], line: str
 ) -> None:
     """Flower reports a killed SuperNode only when its heartbeat expires."""
-    scheduler = open_fleet(settings={"cohort_size": 3}, deadline=60.0)
-    grid = InProcessGrid(named_nodes(3, [1.0, 44.0, 2.0]))
-    grid.client("c1").trouble = "gone"
-    result = train(scheduler, grid, rounds=1, poll=0.25)
-    assert "round 1 took 44.0 s; the last one back was c2 after 2.0 s; failed c1" in caplog.text
-    assert result.train_metrics_clientapp[1]["turnout-round-seconds"] == 44.0
+    grid = InProcessGrid(named_nodes(2, seconds))
+    for row in gone:
+        grid.client(f"c{row}").trouble = "gone"
+    result = train(open_fleet(deadline=60.0), grid, rounds=1)
+    assert line in caplog.text
+    assert result.train_metrics_clientapp[1]["turnout-round-seconds"] == max(seconds)
 
 
 def test_the_log_names_at_most_ten_clients(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
@@ -112,7 +108,7 @@ def test_the_summary_names_the_policy_and_the_strategy(open_fleet: OpenFleet, ca
 
 def test_selection_metrics_are_added_to_each_round(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
-    result = train(scheduler, InProcessGrid(named_nodes(3, [1.0, 2.0, 4.0])), rounds=6, poll=0.25)
+    result = train(scheduler, InProcessGrid(named_nodes(3, [1.0, 2.0, 4.0])), rounds=6)
     keys = metrics_keys(result.train_metrics_clientapp)
     assert list(keys) == [1, 2, 3, 4, 5, 6]
     assert all(set(names) >= OWN | ALWAYS | PROMISED for names in keys.values())
@@ -134,8 +130,3 @@ def test_a_policy_without_a_guarantee_reports_no_promise(
     result = train(scheduler, InProcessGrid(named_nodes(3)), rounds=2)
     assert set(result.train_metrics_clientapp[2]) == OWN | ALWAYS
     assert not re.search("promise|behind|ahead", "".join(log_lines(caplog)))
-
-
-def test_evaluation_metrics_are_unchanged(open_fleet: OpenFleet) -> None:
-    result = train(open_fleet(), InProcessGrid(named_nodes(3)), arrays=model(2.0), rounds=2)
-    assert metrics_keys(result.evaluate_metrics_clientapp) == {1: ["mean"], 2: ["mean"]}

@@ -246,26 +246,10 @@ def test_remove_deletes_temporary_files_of_a_killed_process(folder: Path) -> Non
 
 def test_metrics_are_restored_up_to_the_saved_round(folder: Path) -> None:
     files = RunFiles(folder / "fleet.turnout")
-    metrics: Metrics = {1: {"loss": 0.5}, 2: {"loss": 0.25, "by class": [1.0, 2.0]}, 3: {"loss": 0.125}}
-    files.write_metrics({"train": metrics, "evaluate": {}, "server": {0: {"count": 5}}})
+    metrics: Metrics = {1: {"loss": math.inf}, 2: {"loss": 0.25, "by class": [1.0, 2.0]}, 3: {"loss": 0.125}}
+    server: Metrics = {0: {"count": 5}, 1: metrics_of(MetricRecord({"loss": math.nan}))}
+    files.write_metrics({"train": metrics, "evaluate": {}, "server": server})
     restored = files.read_metrics(2)
+    assert math.isnan(restored["server"].pop(1)["loss"])
     assert restored == {"train": {1: metrics[1], 2: metrics[2]}, "evaluate": {}, "server": {0: {"count": 5}}}
     assert MetricRecord(restored["train"][2]) == MetricRecord({"loss": 0.25, "by class": [1.0, 2.0]})
-
-
-def test_metrics_that_are_not_finite_are_restored(folder: Path) -> None:
-    files = RunFiles(folder / "fleet.turnout")
-    files.write_metrics({"train": {1: metrics_of(MetricRecord({"loss": math.nan, "best": math.inf}))}})
-    restored = files.read_metrics(1)["train"][1]
-    assert math.isnan(restored["loss"])
-    assert restored["best"] == math.inf
-
-
-def test_the_files_of_a_finished_run_are_renamed(tmp_path: Path) -> None:
-    files = RunFiles(tmp_path / "fleet.turnout")
-    files.model.write_bytes(b"a model")
-    files.metrics.write_bytes(b"{}")
-    files.finish()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["fleet.turnout.last.json", "fleet.turnout.last.npz"]
-    assert files.last.read_bytes() == b"a model"
-    assert files.last_metrics.read_bytes() == b"{}"

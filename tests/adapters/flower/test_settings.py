@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,45 +49,31 @@ WAITING: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+WRAPPED: dict[str, Callable[[FedAvg], Strategy]] = {
+    "alone": lambda strategy: strategy,
+    "privacy": lambda strategy: DifferentialPrivacyServerSideFixedClipping(strategy, 0.0, 1.0, 2),
+    "adaptive privacy": lambda strategy: DifferentialPrivacyClientSideAdaptiveClipping(
+        strategy, 0.0, 2, clipped_count_stddev=0.0
+    ),
+}
+
+
 @pytest.mark.parametrize("case", WAITING)
 @pytest.mark.parametrize("kind", [FedAvg, FedAdam])
+@pytest.mark.parametrize("wrapped", WRAPPED)
 def test_settings_that_make_flower_wait_are_refused_with_the_line_to_write(
-    open_fleet: OpenFleet, case: str, kind: type[FedAvg]
+    open_fleet: OpenFleet, case: str, kind: type[FedAvg], wrapped: str
 ) -> None:
     settings, problem = WAITING[case]
-    line = rf"write {kind.__name__}\(fraction_train=1.0, min_train_nodes=1, min_available_nodes=1, …\)"
+    line = rf"write {kind.__name__}\(fraction_train=1.0, min_train_nodes=1, min_available_nodes=1, …\), or use another"
     with pytest.raises(SettingError, match=f"{kind.__name__} with {problem}.*{line}"):
-        FairSelection(open_to_all(kind, **settings), open_fleet())
-
-
-@pytest.mark.parametrize("case", WAITING)
-def test_settings_of_a_strategy_inside_differential_privacy_are_checked(open_fleet: OpenFleet, case: str) -> None:
-    settings, problem = WAITING[case]
-    inner, scheduler = open_to_all(**settings), open_fleet()
-    for strategy in (
-        DifferentialPrivacyServerSideFixedClipping(inner, 0.0, 1.0, 2),
-        DifferentialPrivacyClientSideAdaptiveClipping(inner, 0.0, 2, clipped_count_stddev=0.0),
-    ):
-        with pytest.raises(SettingError, match=f"FedAvg with {problem}.*write FedAvg"):
-            FairSelection(strategy, scheduler)
+        FairSelection(WRAPPED[wrapped](open_to_all(kind, **settings)), open_fleet())
 
 
 def test_a_strategy_that_needs_fewer_nodes_than_the_cohort_is_taken(open_fleet: OpenFleet) -> None:
     scheduler, grid = open_fleet(), InProcessGrid(named_nodes(3))
     train(scheduler, grid, open_to_all(min_train_nodes=0, min_available_nodes=0), rounds=1)
     assert len(grid.asked("train")[0]) == 2
-
-
-class Fixed(FedAvg):
-    """A custom strategy whose settings are not arguments."""
-
-    def __init__(self) -> None:
-        super().__init__(min_train_nodes=3, min_available_nodes=1)
-
-
-def test_a_custom_strategy_with_fixed_settings_is_refused(open_fleet: OpenFleet) -> None:
-    with pytest.raises(SettingError, match=r"Fixed with min_train_nodes=3 may wait.*or use another strategy"):
-        FairSelection(Fixed(), open_fleet())
 
 
 class Minimal(Strategy):
@@ -212,14 +199,16 @@ def test_in_a_simulation_the_deadline_does_not_apply_to_evaluation(open_fleet: O
 # Nodes
 
 
-def test_without_connected_nodes_start_fails_after_the_timeout(
-    open_fleet: OpenFleet, clock: Clock, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("connected", [0, 3])
+def test_start_fails_after_the_timeout_if_fewer_nodes_than_given_are_connected(
+    open_fleet: OpenFleet, clock: Clock, caplog: pytest.LogCaptureFixture, connected: int
 ) -> None:
-    start = clock.now
-    with pytest.raises(SettingError, match="0 of 1 nodes were connected after 300 s: start more SuperNodes"):
-        train(open_fleet(), InProcessGrid(), timeout=300)
+    start, grid = clock.now, InProcessGrid(named_nodes(connected))
+    problem = rf"{connected} of 4 nodes were connected after 300 s: start more SuperNodes, or increase timeout"
+    with pytest.raises(SettingError, match=problem):
+        train(open_fleet(), grid, timeout=300, nodes=4)
     assert 300 <= clock.now - start <= 301
-    assert 25 <= caplog.text.count("waiting for nodes: 0 of 1 are connected") <= 31  # about every 10 s
+    assert 25 <= caplog.text.count(f"waiting for nodes: {connected} of 4 are connected") <= 31  # about every 10 s
 
 
 def test_start_waits_for_the_given_number_of_nodes(open_fleet: OpenFleet, clock: Clock) -> None:
@@ -230,11 +219,6 @@ def test_start_waits_for_the_given_number_of_nodes(open_fleet: OpenFleet, clock:
     train(open_fleet(), grid, rounds=1, nodes=4)
     assert grid.asked("query.turnout") == [["c0", "c1", "c2", "c3"]]
     assert grid.asked("evaluate") == [["c0", "c1", "c2", "c3"]]
-
-
-def test_start_fails_if_fewer_nodes_than_given_connect(open_fleet: OpenFleet) -> None:
-    with pytest.raises(SettingError, match=r"3 of 4 nodes were connected after 100 s.*or increase timeout"):
-        train(open_fleet(), InProcessGrid(named_nodes(3)), timeout=100, nodes=4)
 
 
 def test_a_fleet_that_has_trained_before_continues_with_fewer_nodes(

@@ -9,15 +9,7 @@ import numpy as np
 import pytest
 
 from adapters.flower.conftest import OpenFleet
-from adapters.flower.in_process import (
-    InProcessGrid,
-    Spy,
-    kinds_in,
-    model,
-    named_nodes,
-    partitions,
-    train,
-)
+from adapters.flower.in_process import InProcessGrid, Spy, kinds_in, model, named_nodes, partitions, train
 from turnout.adapters.flower.simulated import SimulatedFleet, SimulatedSlots
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray

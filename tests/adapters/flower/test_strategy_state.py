@@ -72,13 +72,6 @@ def test_everything_that_a_strategy_keeps_survives_a_restart(folder: Path, stop_
         assert getattr(resumed, name) == getattr(whole, name)
 
 
-def test_nothing_is_logged_about_a_strategy_that_is_saved_completely(
-    folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    play(folder / "fleet.turnout", Rich())
-    assert "not saved" not in caplog.text
-
-
 # What is not saved
 
 
@@ -112,14 +105,21 @@ def test_attributes_that_are_not_saved_are_named_before_the_first_round(
     assert [("event" in lines[index], "lock" in lines[index]) for index in named] == [(False, True), (True, False)]
 
 
-def test_attributes_of_a_strategy_inside_another_are_named(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    play(folder / "fleet.turnout", DifferentialPrivacyServerSideFixedClipping(Careless(), 0.0, 9.0, 2))
-    assert "strategy.lock" in caplog.text
-
-
-def test_without_saving_nothing_is_logged(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    play(folder / "fleet.turnout", Careless(), save=False)
-    assert "not saved" not in caplog.text
+@pytest.mark.parametrize(
+    ("strategy", "settings", "named"),
+    [
+        (lambda: DifferentialPrivacyServerSideFixedClipping(Careless(), 0.0, 9.0, 2), {}, "strategy.lock"),
+        (Careless, {"save": False}, None),
+        (Rich, {}, None),
+    ],
+    ids=["inside another", "not saved at all", "saved completely"],
+)
+def test_only_what_is_not_saved_is_named(
+    folder: Path, caplog: pytest.LogCaptureFixture, strategy: Any, settings: dict[str, Any], named: str | None
+) -> None:
+    play(folder / "fleet.turnout", strategy(), **settings)
+    assert ("not saved" in caplog.text) == (named is not None)
+    assert named is None or named in caplog.text
 
 
 # Hooks

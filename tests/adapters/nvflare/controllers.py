@@ -56,16 +56,11 @@ class TwoTasks(InMemory, FairSelection, ModelController):
         return result
 
 
-class OneAfterTheOther(InMemory, FairSelection, ModelController):
+class OneAfterTheOther(TwoTasks):
     """Sends the model to the clients of a cohort one after the other, as cyclic training does."""
-
-    def __init__(self, *args: Any, num_rounds: int, num_clients: int, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.num_rounds, self.num_clients = num_rounds, num_clients
-        self.results: list[list[FLModel]] = []
 
     def run(self) -> None:
         model = self.load_model()
         for _ in range(self.num_rounds):
             for client in self.sample_clients(self.num_clients):
-                self.results.append(self.send_model_and_wait(targets=[client], data=model))
+                self.send_model_and_wait(targets=[client], data=model)

@@ -146,7 +146,7 @@ def test_a_job_is_made_fair_once_and_installed_packages_stay_out_of_it(script: s
     job.set_app_packages(["digits_library"])
     select_fairly(job, fleet=FLEET)
     assert job.job.app_packages == ["digits_library", "turnout"]
-    with pytest.raises(SettingError, match="FairFedAvg selects fairly already"):
+    with pytest.raises(SettingError, match="but the job has FairFedAvg"):
         select_fairly(job, fleet=FLEET)
 
 

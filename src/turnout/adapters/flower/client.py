@@ -105,8 +105,5 @@ class _AppWithStatus(ClientApp):
 
 def _requested_groups(query: Message, context: Context) -> dict[str, str]:
     """Returns the entries of the node's configuration that a query asks for; empty for a missing one."""
-    record = query.content.config_records.get(RECORD)
-    names = record.get(GROUPS) if record is not None else None
-    if not isinstance(names, list):
-        return {}
-    return {str(name): str(context.node_config.get(str(name), "")) for name in names}
+    names = query.content.config_records.get(RECORD, ConfigRecord()).get(GROUPS, [])
+    return {str(name): str(context.node_config.get(str(name), "")) for name in names} if isinstance(names, list) else {}

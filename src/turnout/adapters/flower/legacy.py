@@ -22,8 +22,9 @@ ClientFn = Callable[[Context], Client | NumPyClient]
 def message_app(client_fn: ClientFn) -> ClientApp:
     """Returns a client app that calls `fit` and `evaluate` of the client that `client_fn` returns.
 
-    The arrays keep the names that the server gave them. Numeric metrics are sent to the server, with the number of
-    examples as "num-examples" and the loss of an evaluation as "loss". A status other than OK is an error.
+    The arrays keep the names that the server gave them, so there must be as many. Numeric metrics are sent to the
+    server, with the number of examples as "num-examples" and the loss of an evaluation as "loss". A status other than
+    OK is an error.
     """
     app = ClientApp()
 
@@ -33,8 +34,6 @@ def message_app(client_fn: ClientFn) -> ClientApp:
         result = _client(client_fn, context).fit(FitIns(parameters, config))
         _check(result.status)
         arrays = parameters_to_ndarrays(result.parameters)
-        if len(arrays) != len(names):
-            names = [str(index) for index in range(len(arrays))]
         trained = ArrayRecord({name: Array(array) for name, array in zip(names, arrays, strict=True)})
         metrics = _metrics(result.num_examples, result.metrics)
         return Message(RecordDict({"arrays": trained, "metrics": metrics}), reply_to=message)

@@ -254,9 +254,9 @@ class FairSelection(Strategy):
             self._run.arrays = arrays
         self._round = None
         if self._slots is not None:
-            summary = self._slots.end_version(arrays).summary(self.scheduler)
-            log.info("turnout: version %d %s", number, summary.text)
-            metrics = self._run.end_round(number, number, MetricRecord({**(metrics or {}), **summary.metrics}))
+            text, own = self._slots.end_version(arrays).summary(self.scheduler)
+            log.info("turnout: version %d %s", number, text)
+            metrics = self._run.end_round(number, number, MetricRecord({**(metrics or {}), **own}))
         elif current is not None:
             metrics = self._run.end_round(number, current.opened.round, metrics, current.waited, current.expected)
         self._aggregation.check_failures()

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from turnout.errors import OfferError
 from turnout.live import Features
-from turnout.log import EscapingLog
+from turnout.log import get_log
 
-log = EscapingLog(logging.getLogger("turnout.nvflare"))
+log = get_log("turnout.nvflare")
 
 
 class LateTurn(NamedTuple):
@@ -29,6 +28,8 @@ class ClientDirectory:
 
     def __init__(self, features: Features) -> None:
         self._features = features
+        self._names = [feature.name for feature in features.declared]
+        self._have_defaults = all(feature.default is not None for feature in features.declared)
         self._lock = threading.Lock()
         self._statuses: dict[str, Mapping[str, Any] | None] = {}  # of the clients that have asked for work
         self._late: dict[str, LateTurn] = {}
@@ -82,14 +83,6 @@ class ClientDirectory:
             elif self._have_defaults:
                 checked[client] = None
         return checked
-
-    @property
-    def _names(self) -> list[str]:
-        return [feature.name for feature in self._features.declared]
-
-    @property
-    def _have_defaults(self) -> bool:
-        return all(feature.default is not None for feature in self._features.declared)
 
     def _is_valid(self, client: str, status: Mapping[str, Any]) -> bool:
         try:

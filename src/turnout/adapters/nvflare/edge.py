@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -22,13 +21,13 @@ from turnout.adapters.nvflare.fleet import FleetPlan, SchedulerOptions, as_store
 from turnout.adapters.nvflare.recipes import PACKAGE, job_of
 from turnout.errors import SettingError
 from turnout.live import PAPER_FEATURES, Features, RunningTurn, Scheduler
-from turnout.log import EscapingLog
+from turnout.log import get_log
 
 #: The edge jobs of NVFlare 2.7 fail if an update arrives whose version of the model is not used any more.
 OLDEST = (2, 9)
 require_framework("nvflare", "NVFlare", OLDEST, "pip install 'nvflare>=2.9'")
 
-log = EscapingLog(logging.getLogger("turnout.nvflare"))
+log = get_log("turnout.nvflare")
 SHORTEST = 1e-6  # seconds: an exchange time must be positive, even below the resolution of the clock
 
 

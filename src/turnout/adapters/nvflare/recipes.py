@@ -100,9 +100,6 @@ def _workflow_to_replace(job: FedJob) -> Any:
     """Returns the workflow whose controller selects clients."""
     server = job._deploy_map.get("server")
     workflows = [] if server is None else server.app_config.workflows
-    for workflow in workflows:
-        if isinstance(workflow.controller, FairSelection):
-            raise SettingError(f"{type(workflow.controller).__name__} selects fairly already: call select_fairly once")
     replaceable = [workflow for workflow in workflows if type(workflow.controller) in FAIR]
     if not replaceable:
         controllers = ", ".join(type(workflow.controller).__name__ for workflow in workflows) or "no controller"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping
@@ -17,9 +16,9 @@ from turnout.adapters.nvflare.clients import ClientDirectory, LateTurn
 from turnout.errors import ReportError, StateError
 from turnout.live import Scheduler
 from turnout.live._internals import OpenRound, session_of
-from turnout.log import EscapingLog
+from turnout.log import get_log
 
-log = EscapingLog(logging.getLogger("turnout.nvflare"))
+log = get_log("turnout.nvflare")
 
 
 @dataclass(eq=False, slots=True)

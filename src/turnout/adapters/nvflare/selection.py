@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -27,14 +26,14 @@ from turnout.adapters.nvflare.status import read_status
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_number
 from turnout.live import PAPER_FEATURES, Features, Scheduler
-from turnout.log import EscapingLog
+from turnout.log import get_log
 
 if TYPE_CHECKING:
     from nvflare.apis.impl.controller import Controller as _Base
 else:
     _Base = object  # NVFlare finds the arguments of a controller in the bases of its class
 
-log = EscapingLog(logging.getLogger("turnout.nvflare"))
+log = get_log("turnout.nvflare")
 POLL = 0.2  # seconds between two checks whether a client is available
 EMPTY_ROUND_PAUSE = 2.0  # seconds between two rounds in which every available client is backed off
 PROGRESS_INTERVAL = 30.0  # seconds between two log lines while no client is available
@@ -133,7 +132,7 @@ class FairSelection(_Base):
         if event_type == EventType.BEFORE_PROCESS_TASK_REQUEST:
             peer = fl_ctx.get_peer_context()
             if isinstance(peer, FLContext):
-                self._record_request(peer.get_identity_name(), read_status(peer))
+                (self._rounds or self._directory).record_request(peer.get_identity_name(), read_status(peer))
         elif event_type == EventType.CLIENT_DISCONNECTED:
             self._directory.remove(fl_ctx.get_prop(FLContextKey.DISCONNECTED_CLIENT_NAME))
 
@@ -153,7 +152,7 @@ class FairSelection(_Base):
         self._settle(rounds)
         waiting_since = last_logged = time.monotonic()
         while not self._is_aborted:
-            available = self._available_clients()
+            available = [name for name in self._client_names() if self._directory.is_free(name)]
             if available:
                 cohort = rounds.select(self._directory.statuses(available, self._groups.configurations))
                 if cohort:
@@ -246,20 +245,10 @@ class FairSelection(_Base):
                 self._wait(POLL)
         return self._rounds
 
-    def _available_clients(self) -> list[str]:
-        return [name for name in self._client_names() if self._directory.is_free(name)]
-
     def _wait(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while not self._is_aborted and (left := end - time.monotonic()) > 0:
             time.sleep(min(left, POLL))
-
-    def _record_request(self, client: str, status: dict[str, Any] | None) -> None:
-        rounds = self._rounds
-        if rounds is None:
-            self._directory.record_request(client, status)
-        else:
-            rounds.record_request(client, status)
 
     def _watch(self, task: Task, targets: Any) -> bool:
         """Sets the deadline of a task, and reports its outcomes if it is the work of the round."""

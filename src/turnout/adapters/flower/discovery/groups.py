@@ -33,8 +33,7 @@ class NodeGroups:
 
     def record(self, node: int, groups: Mapping[str, str]) -> None:
         """Stores what a node answered to such a query; nothing if its app does not implement it."""
-        if self._reported_names:
-            self._reported[node] = groups
+        self._reported[node] = groups
 
     def must_query(self, node: int) -> bool:
         """Returns whether a group of this node is known only to itself."""
@@ -49,11 +48,9 @@ class NodeGroups:
 
 def as_rules(eligible: Mapping[str, Collection[str]] | None) -> Rules:
     """Returns the groups that may take part, by name; raises SettingError unless each is a list of names."""
-    if eligible is None:
-        return {}
-    if not isinstance(eligible, Mapping):
-        raise SettingError(f"eligible must be a mapping of names to lists of groups, got {eligible!r}")
-    for name, allowed in eligible.items():
-        if isinstance(allowed, str) or not isinstance(allowed, Collection) or not allowed:
-            raise SettingError(f"eligible[{name!r}] must be a list of at least one group, got {allowed!r}")
-    return {name: {str(group) for group in allowed} for name, allowed in eligible.items()}
+    rules = {} if eligible is None else eligible
+    if not isinstance(rules, Mapping) or any(
+        isinstance(allowed, str) or not isinstance(allowed, Collection) or not allowed for allowed in rules.values()
+    ):
+        raise SettingError(f"eligible must be a mapping of names to lists of at least one group, got {eligible!r}")
+    return {name: {str(group) for group in allowed} for name, allowed in rules.items()}

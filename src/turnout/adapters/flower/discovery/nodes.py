@@ -54,7 +54,6 @@ class NodeDirectory:
         self._unanswered: dict[int, tuple[int, int]] = {}  # by node: failed queries, and the round of the next one
         self._connected: list[int] = []
         self._by_client: dict[str, int] | None = None  # of these nodes; None after a change
-        self._all_known = False
         self._rows: IntArray = self._statuses.rows([])
 
     def refresh(self, grid: TimedGrid, nodes: Sequence[int], round: int) -> None:
@@ -68,8 +67,6 @@ class NodeDirectory:
             nodes: the connected nodes.
             round: the round of the fleet, for which clients are selected next.
         """
-        if self._by_client is not None and nodes == self._connected and self._all_known:
-            return
         unknown = [node for node in nodes if node not in self._clients]
         if unknown:
             unknown = self._identify_by_grid(grid, unknown)
@@ -138,7 +135,6 @@ class NodeDirectory:
             newest = self._newest_nodes(set(nodes))
             self._by_client = {client: newest[client] for client in sorted(newest) if self._is_eligible(newest[client])}
             self._rows = self._statuses.rows(list(self._by_client))
-            self._all_known = all(node in self._clients and not self._groups.must_query(node) for node in nodes)
         return self._by_client
 
     def offer(self, fleet_rows: IntArray) -> FleetStatus:

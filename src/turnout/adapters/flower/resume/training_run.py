@@ -192,8 +192,8 @@ class TrainingRun:
             opened = self._scheduler.open_round
             if opened is not None and opened.round == run.fleet_round:
                 self._scheduler.close_round(after=run.waited or None)
-            summary = summarize_round(self._scheduler, run.fleet_round, run.expected, run.waited)
-            log.info("turnout: round %d %s", run.server_round, summary.text)
-            metrics = MetricRecord({**run.metrics, **summary.metrics})
+            text, own = summarize_round(self._scheduler, run.fleet_round, run.expected, run.waited)
+            log.info("turnout: round %d %s", run.server_round, text)
+            metrics = MetricRecord({**run.metrics, **own})
         self.keep_metrics("train", run.server_round, metrics)
         return metrics

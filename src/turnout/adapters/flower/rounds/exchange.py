@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 
 from flwr.app import Message
 
-from turnout.adapters.flower.grid import TimedGrid
+from turnout.adapters.flower.grid import SHORTEST, TimedGrid
 from turnout.adapters.flower.rounds.intake import Arrival, ReplyIntake, report_late
 from turnout.adapters.flower.rounds.live_round import LiveRound
 from turnout.adapters.flower.rounds.replies import Form, ReplyJudge
 from turnout.adapters.flower.setup import TrainingSetup
 from turnout.adapters.flower.simulated import SimulatedFleet
 from turnout.live._internals import OpenRound
-
-SHORTEST = 1e-6  # seconds: a round takes some time, even if all replies arrive at once
 
 
 class Exchange(ReplyIntake):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from turnout.adapters.common.round_texts import describe_closed_round
 from turnout.kernel.certificate import Certificate
@@ -12,16 +11,12 @@ from turnout.live._internals import session_of
 from turnout.storage.training_log import OWN_PREFIX
 
 
-@dataclass(frozen=True, slots=True)
-class RoundSummary:
-    """A closed round in one sentence, and the same as numbers, to be added to the round's training metrics."""
+def summarize_round(
+    scheduler: Scheduler, round: int, expected: Mapping[str, float], waited: float
+) -> tuple[str, dict[str, float]]:
+    """Summarises a closed round in one sentence, and as numbers, which are added to the round's training metrics.
 
-    text: str
-    metrics: dict[str, float]
-
-
-def summarize_round(scheduler: Scheduler, round: int, expected: Mapping[str, float], waited: float) -> RoundSummary:
-    """Summarises a closed round: its duration, its slowest client, missing clients, and the status of the promise.
+    It tells its duration, its slowest client, missing clients, and the status of the promise.
 
     Args:
         scheduler: the fleet.
@@ -39,7 +34,7 @@ def summarize_round(scheduler: Scheduler, round: int, expected: Mapping[str, flo
     if len(expected) == len(turns) > 0:
         metrics[f"{OWN_PREFIX}expected-seconds"] = max(expected.values())
     metrics |= promise_metrics(certificate)
-    return RoundSummary(describe_closed_round(scheduler, turns, certificate, expected, waited), metrics)
+    return describe_closed_round(scheduler, turns, certificate, expected, waited), metrics
 
 
 def promise_metrics(certificate: Certificate | None) -> dict[str, float]:

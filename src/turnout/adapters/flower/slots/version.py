@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from flwr.app import Message
 
 from turnout.adapters.common.round_texts import join_first
-from turnout.adapters.flower.rounds.round_summary import RoundSummary, promise_metrics
+from turnout.adapters.flower.rounds.round_summary import promise_metrics
 from turnout.live import Scheduler
 from turnout.live._internals import session_of
 from turnout.storage.training_log import OWN_PREFIX
@@ -29,8 +29,8 @@ class Version:
     failures: list[tuple[str, str]] = field(default_factory=list)
     waited: float = 0.0
 
-    def summary(self, scheduler: Scheduler) -> RoundSummary:
-        """Summarises the version: its updates, their staleness, failed turns, and the status of the promise."""
+    def summary(self, scheduler: Scheduler) -> tuple[str, dict[str, float]]:
+        """Summarises its updates, their staleness, failed turns and the promise, as a sentence and as numbers."""
         count, certificate = len(self.staleness), session_of(scheduler).certificate()
         metrics = {
             f"{OWN_PREFIX}version-seconds": self.waited,
@@ -46,4 +46,4 @@ class Version:
             text += f"; failed {join_first([f'{client}: {why}' for client, why in self.failures])}"
         if certificate is not None:
             text += f"; promise {certificate.summary().sentence(scheduler.clients.__getitem__)}"
-        return RoundSummary(text, metrics | promise_metrics(certificate))
+        return text, metrics | promise_metrics(certificate)
