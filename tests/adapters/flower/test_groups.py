@@ -111,8 +111,8 @@ def test_clients_that_join_are_entered_into_their_groups_before_the_next_round(o
     scheduler = open_fleet(policy="quota", settings=settings)
     assert "places are reserved for 'paris', 'rome', but no client is in" in "".join(scheduler.status().notices)
     grid = InProcessGrid([sites[0], sites[1], sites[2], sites[4]])
-    join, strategy = after(3, lambda: grid.add(sites[3])), open_to_all(fraction_evaluate=0.0)
-    train(scheduler, grid, strategy, rounds=6, evaluate_fn=join, groups="location")
+    join = after(3, lambda: grid.add(sites[3]))
+    train(scheduler, grid, open_to_all(fraction_evaluate=0.0), rounds=6, evaluate_fn=join, groups="location")
     asked = grid.asked("train")
     assert all("c1" in cohort for cohort in asked)
     assert [sorted(cohort) == ["c1", "c3"] for cohort in asked] == [False] * 3 + [True] * 3

@@ -186,7 +186,7 @@ def test_replies_with_wrong_shapes_never_change_the_shape_of_the_model(
     grid = InProcessGrid(nodes(4, with_arrays(weights=[9.0, 9.0, 9.0]), wrong))
     for row in set(range(4)) - set(numbers):
         grid.client(f"c{row}").trouble = "raises"
-    strategy, spoil = open_to_all(fraction_evaluate=0.0), after(1, lambda: wrong.update(numbers))
+    strategy, spoil = open_to_all(FedAvg, fraction_evaluate=0.0), after(1, lambda: wrong.update(numbers))
     result = train(scheduler, grid, strategy, arrays=model(0.0, 0.0), rounds=2, evaluate_fn=spoil)
     assert set(kinds_in(scheduler, 2).values()) == {"failed"}
     assert weights(result.arrays) == pytest.approx([mean_step(1, *numbers)] * 2)
@@ -241,7 +241,7 @@ def test_all_clients_may_begin_to_report_another_metric(open_fleet: OpenFleet) -
 def test_unusual_arrays_are_accepted(open_fleet: OpenFleet, initial: ArrayRecord, change: Change) -> None:
     """The mask of an attention layer contains infinity."""
     scheduler = open_fleet(**ALL)
-    strategy = open_to_all(fraction_evaluate=0.0)
+    strategy = open_to_all(FedAvg, fraction_evaluate=0.0)
     result = train(scheduler, InProcessGrid(nodes(4, change)), strategy, arrays=initial, rounds=2)
     assert set(kinds_in(scheduler, 2).values()) == {"arrived"}
     trained = result.arrays["weights"].numpy()

@@ -83,7 +83,7 @@ class FairDeviceManager(BuffDeviceManager):
         self._plan.check(self.features)
         self._lock = threading.Lock()
         self._directory = ClientDirectory(self.features)
-        self.scheduler: Scheduler | None = None  # before the first selection
+        self.scheduler: Scheduler | None = None  # None before the first selection
         self._turns: dict[str, DeviceTurn] = {}  # by device: those in the selection
         self._late: dict[str, DeviceTurn] = {}
         self._trained_on: dict[str, int] = {}  # by device: the last version that it was sent
