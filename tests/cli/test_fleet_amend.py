@@ -83,7 +83,7 @@ def test_the_change_as_json(file: Path) -> None:
         (("--overcommit", "much"), "overcommit must be a number or 'auto', got 'much'"),
         (("--deadline", "-5"), "deadline must be"),
         (("--guaranteed-rate", "a third"), "guaranteed_rate must be a number or a fraction such as '3/20'"),
-        (("--updates-per-version", "2.5"), "updates_per_version must be a whole number, not 2.5"),
+        (("--min-present", "2.5"), "min_present must be a whole number, not 2.5"),
         (("--min-turn-interval", "60"), "min_turn_interval needs a concurrency"),
         (("--speed-weight", "2"), "the policy fair-pace has no setting 'speed_weight'"),
         (("--guaranteed-rate", "0.5"), "use a cohort_size of at least 4, or pass allow_infeasible=True"),
@@ -100,9 +100,7 @@ def test_an_infeasible_promise_needs_an_option(file: Path) -> None:
     amend(file, "--guaranteed-rate", "0.5", "--allow-infeasible")
     assert settings_of(file).allow_infeasible
     notes = json.loads(run("fleet", "status", file, "--json").stdout)["notices"]
-    assert any(
-        note.startswith("no policy could give the clients of this fleet what they are promised") for note in notes
-    )
+    assert any(note.startswith("the guaranteed_rate cannot be kept for the clients of this fleet") for note in notes)
     assert "cannot be kept" in error_of(file, "--no-allow-infeasible")
 
 
@@ -142,8 +140,6 @@ def test_settings_of_a_fleet_without_rounds_are_amended_and_switched_off(tmp_pat
         scheduler.fill(["a"])
     given = {
         "status_ttl": 120.0,
-        "max_staleness": 4.0,
-        "updates_per_version": 8,
         "window_seconds": 30.0,
         "min_present": 3,
         "min_turn_interval": 3600.0,
@@ -151,15 +147,15 @@ def test_settings_of_a_fleet_without_rounds_are_amended_and_switched_off(tmp_pat
     options = [part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", f"{value:g}")]
     printed = amend(path, *options)
     assert printed == (
-        f"{path}: amended after turn 1: max_staleness from none to 4.0, min_present from 1 to 3, "
-        "min_turn_interval from none to 3600.0, status_ttl from 60.0 to 120.0, updates_per_version from 1 to 8, "
+        f"{path}: amended after turn 1: min_present from 1 to 3, "
+        "min_turn_interval from none to 3600.0, status_ttl from 60.0 to 120.0, "
         "window_seconds from none to 30.0.\n"
     )
     amended = settings_of(path)
     assert {name: getattr(amended, name) for name in given} == given
-    assert type(amended.updates_per_version) is int
-    switched_off = ("max_staleness", "window_seconds", "min_turn_interval")
+    assert type(amended.min_present) is int
+    switched_off = ("window_seconds", "min_turn_interval")
     amend(path, *(part for name in switched_off for part in (f"--{name.replace('_', '-')}", "none")))
     amended = settings_of(path)
-    assert [getattr(amended, name) for name in switched_off] == [None] * 3
+    assert [getattr(amended, name) for name in switched_off] == [None] * 2
     assert (amended.status_ttl, amended.min_present) == (120.0, 3)

@@ -23,7 +23,7 @@ from turnout.live.features import (
 from turnout.storage.encoding.packing import pack_snapshot
 
 BATTERY = Feature("battery", 0.0, 1.0, "of capacity")
-TEMPERATURE = Feature("temperature", -40.0, 90.0, "°C", source="server")
+TEMPERATURE = Feature("temperature", -40.0, 90.0, "°C")
 
 
 def warm_contexts(columns: Columns) -> Sequence[FloatArray]:
@@ -162,7 +162,6 @@ def test_a_function_may_return_one_number_for_all_clients(open_fleet: OpenFleet)
         ),
         (lambda: Feature("x", 2, 1), "high of x must be at least 2, not 1"),
         (lambda: Feature("x", float("nan"), 1), "low of x must be finite"),
-        (lambda: Feature("x", 0, 1, source="guess"), "source of x must be 'client' or 'server', got 'guess'"),  # type: ignore[arg-type]
     ],
 )
 def test_invalid_declarations_are_refused(declare: Any, complaint: str) -> None:

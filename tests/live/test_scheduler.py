@@ -1136,5 +1136,5 @@ def test_any_sequence_of_actions_keeps_the_certificate_and_the_stored_state(
 
 
 def retired(scheduler: Scheduler) -> list[int]:
-    flags: list[int] = state_of(scheduler).state()["numbers.retired"].tolist()
+    flags: list[int] = state_of(scheduler).state()["clients.retired"].tolist()
     return flags

@@ -27,6 +27,7 @@ from turnout.kernel.rounds import RoundReport
 from turnout.live import FleetReader, Scheduler, certify
 from turnout.live._internals import examine, session_of
 from turnout.live.journal.journal import Journal
+from turnout.live.journal.summary import first_state, newest_state
 from turnout.storage.files.database import log_path
 
 CLIENTS, COHORT = 14, 4
@@ -166,16 +167,16 @@ def test_no_context_of_a_late_client_is_in_a_stored_state(
     scheduler.forget(next(client for client in scheduler.clients if client not in cohort))
     assert has_contexts(scheduler.path) == persisted
     scheduler.compact()
-    with closing(Journal(scheduler.path, read_only=True)) as journal:
-        summary = journal.first_state()
+    with closing(Journal(scheduler.path, read_only=True)) as journal, journal.reading() as db:
+        summary = first_state(db)
         assert summary is not None
         assert np.isfinite(summary.state["awaited.contexts"]).any() == persisted
 
 
 def has_contexts(path: Path, part: str = "awaited") -> bool:
     """Returns whether the stored state has contexts of clients that are late, or train ("running_turns"); some do."""
-    with closing(Journal(path, read_only=True)) as journal:
-        saved = journal.snapshot()
+    with closing(Journal(path, read_only=True)) as journal, journal.reading() as db:
+        saved = newest_state(db)
         assert saved is not None
         contexts = saved.state[f"{part}.contexts"]
         assert contexts.size

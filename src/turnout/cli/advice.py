@@ -29,7 +29,7 @@ PHRASES = {
     "is a store of runs, not": "turnout runs show FILE lists its runs",
     "is a fleet, not": "turnout fleet status FILE describes it",
     "is a plan in TOML, n": "turnout simulate --config FILE plays its runs",
-    "clients of this fleet, as often as they are available": "--allow-infeasible accepts a promise that cannot be kept",
+    "cannot be kept for the clients of this fleet": "--allow-infeasible accepts a promise that cannot be kept",
 }
 
 

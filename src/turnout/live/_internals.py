@@ -6,7 +6,6 @@ from turnout.live.audit import verify as verify
 from turnout.live.audit.doctor.doctor import Finding as Finding
 from turnout.live.audit.doctor.doctor import examine as examine
 from turnout.live.following import Follower as Follower
-from turnout.live.following import ReplayStart as ReplayStart
 from turnout.live.following import StaleError as StaleError
 from turnout.live.identifiers import check_client_id as check_client_id
 from turnout.live.journal.answers import TOKENS as TOKENS
@@ -15,7 +14,6 @@ from turnout.live.journal.answers import StoredAnswer as StoredAnswer
 from turnout.live.journal.answers import has_tokens as has_tokens
 from turnout.live.journal.answers import note_tokens_changed as note_tokens_changed
 from turnout.live.journal.answers import tokens_version as tokens_version
-from turnout.live.journal.events import LateTime as LateTime
 from turnout.live.journal.events import RecordedRound as RecordedRound
 from turnout.live.journal.events import RecordedTurn as RecordedTurn
 from turnout.live.journal.file_metrics import WriterMetrics as WriterMetrics
@@ -25,7 +23,6 @@ from turnout.live.journal.replay import LIVE_DEFAULTS as LIVE_DEFAULTS
 from turnout.live.journal.replay import live_policy as live_policy
 from turnout.live.journal.schema import FLEET as FLEET
 from turnout.live.journal.summary import FleetTotals as FleetTotals
-from turnout.live.journal.summary import Summary as Summary
 from turnout.live.journal.summary import read_totals as read_totals
 from turnout.live.operation.amending import POLICY_SETTINGS as POLICY_SETTINGS
 from turnout.live.operation.amending import Amendments as Amendments
@@ -47,7 +44,6 @@ from turnout.live.turns.outcomes import MISSED as MISSED
 from turnout.live.turns.outcomes import OUTCOME_OF_KIND as OUTCOME_OF_KIND
 from turnout.live.turns.outcomes import REDUNDANT as REDUNDANT
 from turnout.live.turns.outcomes import RETURNED as RETURNED
-from turnout.live.turns.outcomes import STILL_OUT as STILL_OUT
 from turnout.live.turns.records import RecordedOffer as RecordedOffer
 from turnout.live.turns.rounds.records import OpenRound as OpenRound
 from turnout.live.turns.slots.records import FilledSlots as FilledSlots

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -71,7 +71,6 @@ class Feature:
         low: The smallest credible value.
         high: The largest credible value.
         unit: The unit, for messages.
-        source: Whether the "client" reports the value or the "server" measures it.
         default: The value that is assumed for a client whose status is unknown (None, or only its id is given), or a
             function that computes it from the setting `model_size`. None: such a client is refused. The file of a fleet
             contains it only if it is a number and no function computes the features.
@@ -81,14 +80,11 @@ class Feature:
     low: float
     high: float
     unit: str = field(default="", compare=False)
-    source: Literal["client", "server"] = "client"
     default: float | Callable[[float], float] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         as_number(f"low of {self.name}", self.low, SettingError)
         as_number(f"high of {self.name}", self.high, SettingError, least=self.low)
-        if self.source not in ("client", "server"):
-            raise SettingError(f"source of {self.name} must be 'client' or 'server', got {self.source!r}")
         if self.default is not None and not callable(self.default):
             as_number(f"default of {self.name}", self.default, SettingError, least=self.low, most=self.high)
 
@@ -125,8 +121,6 @@ def _fill_paper_contexts(contexts: FloatArray, rows: IntArray | slice, columns: 
 
 BANDWIDTH_RANGE = (1e-6, 1e9)
 BANDWIDTH_UNIT = "units of model_size per second"
-#: Units under the text by which every version stores them, so that the same features always compare equal.
-STORED_UNITS = {BANDWIDTH_UNIT: "model size a second"}
 
 
 def default_bandwidth(model_size: float) -> float:
@@ -280,8 +274,7 @@ class Features:
 
     def _declaration(self, feature: Feature) -> list[Any]:
         """Returns the arguments of a feature; a default only where no function must be passed again anyway."""
-        unit = STORED_UNITS.get(feature.unit, feature.unit)
-        stored = [feature.name, feature.low, feature.high, unit, feature.source]
+        stored = [feature.name, feature.low, feature.high, feature.unit]
         has_number = feature.default is not None and not callable(feature.default)
         return [*stored, feature.default] if has_number and self.compute is None else stored
 

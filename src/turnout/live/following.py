@@ -9,7 +9,8 @@ from turnout.live.features import Features
 from turnout.live.journal.amendments import settings_at
 from turnout.live.journal.events import FleetEvent, decode_event
 from turnout.live.journal.journal import Journal
-from turnout.live.journal.replay import apply_event, fleet_at, restore
+from turnout.live.journal.replay import apply_event, start_from
+from turnout.live.journal.summary import first_state, has_all_availability, last_event, newest_state, read_summary
 from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.rounds.records import CLOSE
 from turnout.live.turns.slots.records import FILL
@@ -41,14 +42,13 @@ def find_start(
         features: Its present features.
         with_availability: Whether the events must have the availability of clients, which large fleets drop.
     """
-    with journal.reading():
-        is_usable = not with_availability or journal.has_all_availability()
-        start = journal.first_state() if is_usable else journal.snapshot()
+    with journal.reading() as db:
+        is_usable = not with_availability or has_all_availability(db)
+        start = first_state(db) if is_usable else newest_state(db)
         if start is None:
             return None
-        fleet = fleet_at(journal, start.event, settings, features)
-        restore(journal, fleet, start.state, journal.ids())
-        return ReplayStart(start.event, settings_at(journal, start.event), fleet)
+        event, fleet = start_from(journal, start, settings, features)
+        return ReplayStart(event, settings_at(journal, event), fleet)
 
 
 class Follower:
@@ -69,35 +69,32 @@ class Follower:
 
     def __init__(self, journal: Journal, settings: SchedulerSettings, features: Features) -> None:
         self._journal = journal
-        with journal.reading():
-            self._last_at_start = journal.last_event()
-            self.summary = journal.summary()
+        with journal.reading() as db:
+            self._last_at_start = last_event(db)[0]
+            self.summary = read_summary(db)
             self.position = self.summary.event
             start = find_start(journal, settings, features)
             self.starts_after = 0 if start is None else start.event
-            self.fleet = fleet_at(journal, 0, settings, features) if start is None else start.fleet
+            self.fleet = start_from(journal, None, settings, features)[1] if start is None else start.fleet
             self._ids = self.fleet.ids[: self.summary.clients]
 
     def poll(self, limit: int = -1) -> list[FleetEvent]:
         """Returns the next events, at most `limit` of them; an empty list if there are none."""
-        with self._journal.reading():
-            if self._journal.summary().event > self.position:
+        with self._journal.reading() as db:
+            if read_summary(db).event > self.position:
                 raise self._stale()
-            return self._poll(limit)
-
-    def _poll(self, limit: int) -> list[FleetEvent]:
-        events = []
-        for number, kind, data, availability in self._journal.events(self.position, limit):
-            forgotten = kind == "forget" and number > self._last_at_start
-            if forgotten or (self.is_ahead(number) and kind in (CLOSE, FILL) and availability is None):
-                raise self._stale()
-            event = decode_event(number, kind, data, availability, self._ids, len(self._ids))
-            if event.kind == "joined":  # share the strings of the state, if it has these ids already
-                ids = event.clients if self.is_ahead(number) else [self.fleet.ids[row] for row in event.rows]
-                self._ids.extend(ids)
-            self.position = number
-            events.append(event)
-        return events
+            events = []
+            for number, kind, data, availability in self._journal.events(self.position, limit):
+                forgotten = kind == "forget" and number > self._last_at_start
+                if forgotten or (self.is_ahead(number) and kind in (CLOSE, FILL) and availability is None):
+                    raise self._stale()
+                event = decode_event(number, kind, data, availability, self._ids, len(self._ids))
+                if event.kind == "joined":  # share the strings of the state, if it has these ids already
+                    ids = event.clients if self.is_ahead(number) else [self.fleet.ids[row] for row in event.rows]
+                    self._ids.extend(ids)
+                self.position = number
+                events.append(event)
+            return events
 
     def _stale(self) -> StaleError:
         return StaleError(

@@ -51,10 +51,6 @@ class FleetQueries(Closable, ABC):
     def _features(self) -> Features:
         """Returns the present features, inside such a block."""
 
-    @abstractmethod
-    def _newest_round(self) -> int:
-        """Returns the number of the open round, or of the last closed round or decision."""
-
     def certificate(self) -> Certificate:
         """Returns how many turns every client was promised and got, by row, and since when promises are broken.
 
@@ -95,7 +91,7 @@ class FleetQueries(Closable, ABC):
         """
         with self._querying() as journal:
             if client is None:
-                return journal.turns_of(self._newest_round() if round is None else as_round(round))
+                return journal.turns_of(journal.newest_round() if round is None else as_round(round))
             turns = journal.turns_of_client(client) if isinstance(client, str) else []
             if not turns and client not in self.clients:
                 raise unknown_client(client, journal.path)

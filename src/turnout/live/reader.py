@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from turnout.live.journal.file_metrics import WriterMetrics, read_writer_metrics
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.replay import FleetState, load, stored_features
 from turnout.live.journal.schema import meta_count
-from turnout.live.journal.summary import Summary, count_joined
+from turnout.live.journal.summary import Summary, count_joined, last_event
 from turnout.live.journal.turns import (
     read_offer,
     read_offer_of_decision,
@@ -106,11 +106,9 @@ class FleetReader(FleetQueries):
         """The file of the fleet."""
         return self._journal.path
 
-    @contextmanager
-    def reading(self) -> Iterator[None]:
+    def reading(self) -> AbstractContextManager[object]:
         """Opens a block in which all calls see the same state of the file."""
-        with self._journal.reading():
-            yield
+        return self._journal.reading()
 
     @contextmanager
     def _querying(self) -> Iterator[Journal]:
@@ -122,10 +120,6 @@ class FleetReader(FleetQueries):
 
     def _features(self) -> Features:
         return self.features
-
-    def _newest_round(self) -> int:
-        opened = self.open_round() if self.settings.has_rounds else None
-        return self.round if opened is None else opened[0].round
 
     # Clients and rounds
 
@@ -147,7 +141,8 @@ class FleetReader(FleetQueries):
             SettingError: If the fleet has no rounds.
         """
         self._need(rounds=True, instead="ended_turns")
-        return self._closed_rounds(after)
+        closed = (event.closed for event in self.events() if event.closed is not None)
+        return (round_ for round_ in closed if round_.round > after)
 
     def ended_turns(self) -> Iterator[RecordedTurn]:
         """Yields the turns of a fleet without rounds that have ended, in the order in which their results were learned.
@@ -175,11 +170,6 @@ class FleetReader(FleetQueries):
         if self.settings.has_rounds != rounds:
             what = "no rounds" if rounds else "rounds"
             raise SettingError(f"{self.path} is a fleet with {what}: use {instead} of its reader")
-
-    def _closed_rounds(self, after: int) -> Iterator[RecordedRound]:
-        for event in self.events():
-            if event.closed is not None and event.closed.round > after:
-                yield event.closed
 
     def open_round(self) -> tuple[OpenRound, list[Turn]] | None:
         """Returns the open round with the turns of its cohort, or None if no round is open.
@@ -240,12 +230,13 @@ class FleetReader(FleetQueries):
     @property
     def last_event(self) -> int:
         """The number of the newest event; 0 before the first."""
-        return self._journal.last_event()
+        with self._journal.reading() as db:
+            return last_event(db)[0]
 
     @property
     def changes(self) -> int:
         """A number that changes whenever another process or connection has written to the file."""
-        return self._journal.changes
+        return self._journal.file.changes
 
     def state(self) -> FleetState:
         """Returns the state of the fleet after the newest event, with the open round, as its scheduler has it."""

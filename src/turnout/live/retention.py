@@ -42,14 +42,12 @@ class Retention:
 
     @classmethod
     def parse(cls, name: str, value: object) -> Retention:
-        """Returns the period that a setting states: 5000, "30 days", "30d" or a `timedelta`.
+        """Returns the period that a setting states: 5000, "30 days" or "30d".
 
         Args:
             name: The name of the setting, for messages.
             value: Its value.
         """
-        if isinstance(value, timedelta):
-            value = f"{value / timedelta(days=1)!r} days"
         if isinstance(value, str):
             match = _DAYS.fullmatch(value)
             if match is None:

@@ -349,9 +349,6 @@ class Scheduler(FleetQueries):
     def _features(self) -> Features:
         return self._session.features
 
-    def _newest_round(self) -> int:
-        return self._session.memory.newest_round
-
     def metrics(self) -> SchedulerMetrics:
         """Returns figures about this scheduler, for monitoring."""
         with self._lock:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -111,12 +110,10 @@ class AmendableOptions(TypedDict, total=False):
     deadline: float | Literal["auto"] | None
     overcommit: float | Literal["auto"]
     allow_infeasible: bool
-    keep_rounds: int | str | timedelta | None
-    keep_offers: int | str | timedelta | None
+    keep_rounds: int | str | None
+    keep_offers: int | str | None
     persist_statuses: bool
     status_ttl: float
-    max_staleness: float | None
-    updates_per_version: int
     window_seconds: float | None
     min_present: int
     min_turn_interval: float | None
@@ -184,10 +181,10 @@ class SchedulerSettings:
         most=10,
     )
     allow_infeasible: bool = declare(False, "flag", None, "whether a guarantee is accepted that no policy could keep")
-    keep_rounds: int | str | timedelta | None = declare(
+    keep_rounds: int | str | None = declare(
         None, "period", PERIOD, "for how long closed rounds and their turns are kept", none="for ever"
     )
-    keep_offers: int | str | timedelta | None = declare(
+    keep_offers: int | str | None = declare(
         None, "period", PERIOD, "the same for offers, which take most of the space", none="as long as the rounds"
     )
     persist_statuses: bool = declare(True, "flag", None, "whether statuses and contexts are written to the file")
@@ -196,12 +193,6 @@ class SchedulerSettings:
     )
     status_ttl: float = declare(
         60.0, "number", "seconds", "how long a device that has checked in can be given a turn", needs_slots=True
-    )
-    max_staleness: float | None = declare(
-        None, "number", "versions", "clients with older updates get fewer turns", none="no limit", needs_slots=True
-    )
-    updates_per_version: int = declare(
-        1, "count", "updates", "how many updates make a version of the model, for `max_staleness`", needs_slots=True
     )
     window_seconds: float | None = declare(
         None, "number", "seconds", "the time to gather check-ins, up to `status_ttl`", none="no time", needs_slots=True

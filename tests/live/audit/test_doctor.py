@@ -128,22 +128,16 @@ OFFER_DAMAGE: list[tuple[Damage, str]] = [
     ("UPDATE offers SET digest = x'00' WHERE round = 25", "the offer of round 25 does not match its digest"),
     ("UPDATE offers SET round = 99 WHERE round = 5", "the offer of round 99 does not match its digest"),
     (lambda db: put_offer(db, 5, b"", b"\0"), "the offer of round 5 cannot be unpacked"),
-    (lambda db: forge_offer(db, round=6), "the offer of round 6 is stored under round 5"),
-    (lambda db: forge_offer(db, under=99, round=99), "there is an offer of round 99, which is neither closed nor open"),
-    (lambda db: forge_offer(db, under=0, round=0), "there is an offer of round 0, which is neither closed nor open"),
-    (
-        lambda db: forge_offer(db, rows=np.array([0, 1])),
-        "selected from the offer of round 5 are not those that have turns",
-    ),
-    (
-        lambda db: forge_offer(db, 25, rows=np.array([0, 0, 0])),
-        "selected from the offer of round 25 are not those that have turns",
-    ),
+    (lambda db: forge_offer(db, round=6), "the offer of round 5 does not agree with the turns of that round"),
+    (lambda db: forge_offer(db, under=99, round=99), "the offer of round 99 does not agree"),
+    (lambda db: forge_offer(db, under=0, round=0), "the offer of round 0 does not agree"),
+    (lambda db: forge_offer(db, rows=np.array([0, 1])), "the offer of round 5 does not agree"),
+    (lambda db: forge_offer(db, 25, rows=np.array([0, 0, 0])), "the offer of round 25 does not agree"),
     (
         lambda db: forge_offer(db, available=np.zeros(10, np.bool_), contexts=None),
-        "in round 5 clients were selected that were not available",
+        "the offer of round 5 does not agree",
     ),
-    (lambda db: forge_offer(db, contexts=np.ones((2, 3))), "clients were available, but 2 have contexts"),
+    (lambda db: forge_offer(db, contexts=np.ones((2, 3))), "the offer of round 5 does not agree"),
     ("ALTER TABLE offers RENAME COLUMN data TO other", "cannot be read (no such column"),
 ]
 
@@ -151,9 +145,8 @@ OFFER_DAMAGE: list[tuple[Damage, str]] = [
 def test_an_undamaged_file_is_intact(path: Path) -> None:
     findings = findings_by_part(path)
     assert problems(path) == {}
-    assert "round 25 is open with 3 clients" in findings["open round"].message
     assert "give the same state as all events" in findings["state"].message
-    assert "late times agree" in findings["rounds"].message
+    assert "late times agree with the events" in findings["turns"].message
     assert "offers are recorded for 25 rounds" in findings["offers"].message
     assert "no process holds the file now" in findings["writer"].message
 
@@ -201,60 +194,55 @@ def test_an_ended_writer_is_not_taken_for_a_holder_if_its_number_is_in_use_again
     ("damage", "parts", "message"),
     [
         ("UPDATE events SET data = x'00' WHERE seq = 7", {"events"}, "event 7 (close)"),
-        ("DELETE FROM events WHERE seq = 7", {"events", "rounds"}, "event 7 is missing"),
+        ("DELETE FROM events WHERE seq = 7", {"events", "turns"}, "event 7 is missing"),
         (
             "DELETE FROM events WHERE seq = (SELECT MAX(seq) FROM events)",
-            {"events", "rounds"},
+            {"events", "turns"},
             "the newest events are missing",
         ),
-        ("UPDATE masks SET data = x'00' WHERE seq = 9", {"availability"}, "does not match its digest"),
-        ("DELETE FROM masks WHERE seq = 9", {"availability"}, "is missing"),
-        ("INSERT INTO masks VALUES (999, x'00')", {"availability"}, "event 999, which closes no round"),
-        ("UPDATE clients SET id = 'x' WHERE row = 3", {"clients", "rounds"}, "row 3 has the id 'x'"),
-        ("UPDATE clients SET id = 'phone-00' WHERE row = 3", {"clients"}, "1 client has the id of another one"),
-        ("DELETE FROM clients WHERE row = 9", {"clients"}, "has 9 ids, but 10 clients joined"),
-        ("UPDATE turns SET seconds = 1 WHERE round = 5", {"turns", "rounds"}, "in round 5"),
-        ("DELETE FROM turns WHERE round = 5", {"rounds"}, "0 have turns in it"),
-        ("DELETE FROM turns WHERE round = 25", {"open round"}, "are not those that have turns in it"),
+        ("UPDATE masks SET data = x'00' WHERE seq = 9", {"turns"}, "the availability in round 7 does not match its"),
+        ("DELETE FROM masks WHERE seq = 9", {"turns"}, "the availability of clients at event 9 is missing"),
+        ("UPDATE clients SET id = 'x' WHERE row = 3", {"state", "turns"}, "is in row 3, which has the id 'x'"),
+        ("UPDATE clients SET id = 'phone-00' WHERE row = 3", {"state"}, "the table of clients does not match"),
+        ("DELETE FROM clients WHERE row = 9", {"state"}, "the table of clients does not match"),
+        ("UPDATE turns SET seconds = 1 WHERE round = 5", {"turns"}, "in round 5 does not match its checksum"),
+        ("DELETE FROM turns WHERE round = 5", {"turns"}, "in round 5 is missing"),
+        ("DELETE FROM turns WHERE round = 25", {"state"}, "the turns of the open round 25 are not those of its cohort"),
         (
             lambda db: forge_turn(db, "kind = 'arrived' AND round < 24", "seconds = 1.5"),
-            {"rounds"},
+            {"turns"},
             "but is recorded as arrived after 1.5 s",
         ),
         (
             lambda db: forge_turn(db, "kind = 'arrived' AND round < 24 AND loss IS NOT NULL", "loss = NULL"),
-            {"rounds"},
+            {"turns"},
             "but is recorded with loss None",
         ),
-        ("UPDATE turns SET loss = 9 WHERE round = 5 AND kind = 'arrived'", {"turns", "rounds"}, "in round 5"),
+        ("UPDATE turns SET loss = 9 WHERE round = 5 AND kind = 'arrived'", {"turns"}, "in round 5"),
         (
             lambda db: forge_turn(db, "kind = 'failed'", "kind = 'arrived', seconds = 3.0"),
-            {"rounds", "books"},
+            {"turns", "books"},
             "ended as failed",
         ),
         (
             lambda db: forge_turn(db, "folded IS NOT NULL", "late_seconds = 77.0"),
-            {"rounds"},
-            "is not the time that was",
+            {"turns"},
+            "has another late time than",
         ),
-        (lambda db: forge_turn(db, "folded IS NOT NULL", "folded = NULL"), {"rounds"}, "no turn records it"),
+        (lambda db: forge_turn(db, "folded IS NOT NULL", "folded = NULL"), {"turns"}, "has another late time than"),
         (
             "INSERT INTO turns (round, row, id, seal) VALUES (99, 0, 'phone-00', 0)",
-            {"turns", "rounds"},
-            "there are turns of round 99",
+            {"turns"},
+            "the turn of 'phone-00' in round 99 was given by no event",
         ),
         ("UPDATE snapshot SET data = x'00'", {"state"}, "the snapshot does not match its digest"),
         (lambda db: forge_snapshot(db, count_a_turn_more), {"state", "books"}, "gives another policy.turns"),
-        ("UPDATE open_round SET data = x'00'", {"open round"}, "cannot be read"),
-        ("UPDATE meta SET value = '{}' WHERE key = 'settings'", {"settings"}, "cannot be read"),
-        ("UPDATE meta SET value = 'x' WHERE key = 'seal'", {"settings"}, "do not match their digest"),
-        (
-            "UPDATE meta SET value = '7' WHERE key = 'round'",
-            {"rounds"},
-            "should be 7, but the events end with round 24",
-        ),
-        ("DROP TABLE turns", {"turns", "rounds"}, "no such table"),
-        (learn_a_late_time_twice, {"rounds"}, "was learned twice"),
+        ("UPDATE open_round SET data = x'00'", {"state"}, "the open round 25 does not match its digest"),
+        ("UPDATE meta SET value = '{}' WHERE key = 'settings'", {"state"}, "the settings do not match their digest"),
+        ("UPDATE meta SET value = 'x' WHERE key = 'seal'", {"state"}, "do not match their digest"),
+        ("UPDATE meta SET value = '7' WHERE key = 'round'", {"state"}, "there are turns after round 24, the last one"),
+        ("DROP TABLE turns", {"turns"}, "no such table"),
+        (learn_a_late_time_twice, {"turns"}, "was learned twice"),
         (hide_a_turn_from_the_index, {"pages"}, "missing from index turns_by_id"),
     ],
 )
@@ -280,11 +268,9 @@ def test_a_file_whose_settings_cannot_be_read_is_checked_as_one_with_rounds(path
     with closing(sqlite3.connect(path)) as db, db:
         db.execute(damage)
     found = findings_by_part(path)
-    assert found["settings"].ok is False
-    assert found["settings"].message.startswith("cannot be read")
-    assert found["availability"].ok is True
-    assert found["availability"].message == "the availability of clients is stored for 24 rounds"
-    assert "decisions" not in found
+    assert found["state"].ok is False
+    assert found["state"].message.startswith("a scheduler cannot open this file")
+    assert found["summary"].message == "all rounds are kept"
 
 
 def test_an_incomplete_index_of_turns_is_refused_also_by_readers(path: Path) -> None:
@@ -344,12 +330,9 @@ def test_availability_that_a_large_fleet_dropped_with_a_snapshot_is_no_damage(
         take_snapshot(scheduler)
         play_rounds(scheduler, 2)
     assert problems(path) == {}
-    assert findings_by_part(path)["availability"].message == (
-        "the availability of clients is stored for 2 rounds; that of 5 was dropped with a snapshot, because this fleet "
-        "is large"
-    )
+    assert "at some events was dropped" in findings_by_part(path)["state"].message
     monkeypatch.setattr("turnout.live.audit.doctor.tables.KEEP_AVAILABILITY_UP_TO", 10)
-    assert problems(path)["availability"].message.count("is missing") == 5
+    assert problems(path)["turns"].message.count("is missing") == 5
 
 
 @pytest.mark.parametrize(("damage", "message"), OFFER_DAMAGE)
@@ -493,13 +476,12 @@ def test_a_late_time_that_was_learned_needs_no_record_once_its_client_is_forgott
         if forgets:
             scheduler.forget("b")
     assert problems(path) == {}
-    assert "1 late times agree with the turns" in findings_by_part(path)["rounds"].message
+    assert "1 late time agree" in findings_by_part(path)["turns"].message
     with closing(sqlite3.connect(path)) as db, db:
         forge_turn(db, "row = 1 AND folded = 2", "folded = NULL")
     found = {part: finding.message for part, finding in problems(path).items()}
-    assert found.get("rounds") == (
-        None if forgets else "a late time of row 1 in round 1 was learned, but no turn records it"
-    )
+    problem = "the turn of 'b' in round 1 has another late time than the one that was learned"
+    assert found.get("turns") == (None if forgets else problem)
 
 
 @pytest.mark.parametrize("policy", ["random", "round-robin"])

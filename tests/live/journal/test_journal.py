@@ -19,7 +19,7 @@ from turnout.live._internals import forget_in_steps
 from turnout.live.journal.changes import Changes
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.redaction import continue_redaction
-from turnout.live.journal.summary import read_totals
+from turnout.live.journal.summary import read_totals, trim
 from turnout.live.operation.notices import UNCLEAN_NOTICE
 from turnout.live.retention import Retention
 from turnout.live.turns.records import LateTimes, RecordedOffer, Turn
@@ -88,7 +88,7 @@ def summarized(path: Path, rounds: int = 10, *, trims: bool = False) -> Path:
             event = write_round(changes, number, [number % 3], IDS)
             changes.put_snapshot(event, state_after(number, 3), AT, Retention(rounds=4))
         assert changes.summarize(Retention(rounds=4), rounds, rounds, AT)
-        while trims and changes.trim():
+        while trims and trim(changes.db):
             pass
     return path
 
@@ -139,7 +139,7 @@ def test_a_turn_without_an_outcome_is_not_counted_and_its_row_is_not_deleted(fol
             pytest.raises(StoreError, match="the turn of row 1 in round 4 has no outcome: restore a backup"),
             journal.writing() as changes,
         ):
-            changes.trim()
+            trim(changes.db)
     assert rows_of(path, "SELECT COUNT(*) FROM turns") == [(10,)]
 
 

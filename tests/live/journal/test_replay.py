@@ -122,8 +122,9 @@ def test_the_state_around_a_round_that_was_not_closed_cannot_be_computed(open_fl
                 load(journal, settings, features, number)
     assert load_before(journal, settings, features, 3).round == 2
     event, fleet = load_after(journal, settings, features, 3)
-    assert (event, fleet.round) == (journal.last_event(), 3)
-    assert fleet.state()["numbers.arrived"].tolist() == state_of(scheduler).state()["numbers.arrived"].tolist()
+    with FleetReader(scheduler.path) as reader:
+        assert (event, fleet.round) == (reader.last_event, 3)
+    assert fleet.state()["clients.arrived"].tolist() == state_of(scheduler).state()["clients.arrived"].tolist()
 
 
 def test_features_that_a_function_computes_are_read_without_it_but_not_computed(open_fleet: OpenFleet) -> None:

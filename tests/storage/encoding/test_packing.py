@@ -101,7 +101,7 @@ def test_arrays_that_need_pickle_are_refused() -> None:
     for array in (np.array([{}], dtype=object), np.zeros(2, dtype=[("a", "<i4")]), np.array(["2026"], dtype="M8[D]")):
         with pytest.raises(StoreError, match="numbers, booleans or strings"):
             pack({}, {"values": array})
-        with pytest.raises(StoreError, match=r"snapshot\['values'\] is an array of"):
+        with pytest.raises(StoreError, match="numbers, booleans or strings"):
             pack_snapshot({"values": array})
 
 

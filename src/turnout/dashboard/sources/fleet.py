@@ -162,8 +162,7 @@ class FleetSource(Source):
     def extra_flags(self) -> dict[str, BoolArray]:
         """Returns which clients back off after missed turns and which are rarely available."""
         fleet, clients = self._follower.fleet, self.ledger.clients
-        rarely_available = np.zeros(len(fleet.ids), dtype=np.bool_)
-        rarely_available[fleet.rarely_available()] = True
+        rarely_available = fleet.rarely_available()
         backing_off = fleet.counters.backing_off(fleet.round)
         # While the ledger reads events before the snapshot, the fleet has more clients than the ledger.
         return {"backing_off": backing_off[:clients], "rarely_available": rarely_available[:clients]}

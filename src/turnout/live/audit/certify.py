@@ -21,7 +21,6 @@ from turnout.live.journal.replay import live_policy, stored_features
 from turnout.live.journal.schema import meta_value
 from turnout.live.reader import FleetReader, journal_of
 from turnout.live.settings import SchedulerSettings
-from turnout.live.turns.state import Fleet
 from turnout.policies.base import SelectionPolicy
 from turnout.storage.files.atomic import atomic_write
 from turnout.version import __version__
@@ -57,7 +56,8 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
         settings, state, head = reader.settings, reader.state(), meta_value(db, "head")
         if not state.fleet.ids:
             raise StoreError(f"no client has joined {fleet} yet: close a round before you certify")
-        start = _start(reader, state.fleet)
+        queues = state.fleet.queues
+        start = reader.replay_start(with_availability=queues is not None and queues.accrual == "available")
         header = {
             "format": FORMAT,
             "turnout": __version__,
@@ -95,11 +95,11 @@ def certify(fleet: Path, certificate: Path, record: Path) -> dict[str, Any]:
         }
     text = f"{json.dumps(content, indent=1, ensure_ascii=False)}\n".encode()
     with record.open("rb") as lines:
-        found = differences(text, lines)
-    if found:
-        more = f"; and {len(found) - 1:,} more" if len(found) > 1 else ""
+        problems = differences(text, lines)
+    if problems:
+        more = f"; and {len(problems) - 1:,} more" if len(problems) > 1 else ""
         raise StoreError(
-            f"the counts of the scheduler of {fleet} differ from its record ({found[0]}{more}): if a wrapper around "
+            f"the counts of the scheduler of {fleet} differ from its record ({problems[0]}{more}): if a wrapper around "
             "the policy decides which clients accrue turns, the fleet cannot be certified; otherwise the file may be "
             "damaged",
             damaged=fleet,
@@ -140,12 +140,6 @@ def _terms_of(stored: Mapping[str, Any], unit: int = 1) -> dict[str, Any]:
     settings = SchedulerSettings.from_dict(stored)
     policy = live_policy(settings, stored_features(stored["features"]).outputs, 1)
     return _terms(policy, unit)
-
-
-def _start(reader: FleetReader, fleet: Fleet) -> ReplayStart | None:
-    """Returns the state with which the record begins; None if it begins with the first event."""
-    is_available_needed = fleet.queues is not None and fleet.queues.accrual == "available"
-    return reader.replay_start(with_availability=is_available_needed)
 
 
 def _record_lines(reader: FleetReader, header: dict[str, Any], start: ReplayStart | None) -> Iterator[bytes]:

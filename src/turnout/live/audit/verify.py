@@ -151,9 +151,7 @@ def play(terms: dict[str, Any], clients: dict[str, dict[str, Any]], left: set[st
         available = mask is None or bool(mask[row // 8] >> (7 - row % 8) & 1)
         _require(available or name not in outcomes, f"{name!r} was selected in round {number}, but was not available")
         if name not in left and (available or terms["accrual"] == "always"):
-            rate = terms["rate_units"][row] if isinstance(terms["rate_units"], list) else terms["rate_units"]
-            client["promised_units"] += rate
-            client["owed_units"] += rate
+            _accrue(client, _rate(terms, row))
         if outcomes.get(name) == "arrived" or (name in outcomes and terms["counts"] == "selected"):
             _pay(terms, client)
         _forfeit(terms, client)
@@ -183,18 +181,27 @@ def fill(
         for row, (other, client) in enumerate(clients.items()):
             present = mask is None or bool(mask[row // 8] >> (7 - row % 8) & 1)
             _require(present or other != name, f"{name!r} is given turn {decisions}, but was not available")
-            rate = terms["rate_units"][row] if isinstance(terms["rate_units"], list) else terms["rate_units"]
+            rate = _rate(terms, row)
             since = training.get(other, decisions)
             is_capped = rate > 0 and decisions - since > terms["units_per_turn"] // rate
             if other not in left and not is_capped and (present or terms["accrual"] == "always"):
-                client["promised_units"] += rate
-                client["owed_units"] += rate
+                _accrue(client, rate)
             if other == name and terms["counts"] == "selected":
                 _pay(terms, client)
             _forfeit(terms, client)
         training[name] = decisions
         judge(terms, clients, decisions)
     return decisions
+
+
+def _rate(terms: dict[str, Any], row: int) -> int:
+    rates: Any = terms["rate_units"]
+    return int(rates[row] if isinstance(rates, list) else rates)
+
+
+def _accrue(client: dict[str, Any], units: int) -> None:
+    client["promised_units"] += units
+    client["owed_units"] += units
 
 
 def _pay(terms: dict[str, Any], client: dict[str, Any]) -> None:
@@ -270,6 +277,6 @@ def _require(condition: bool, problem: str) -> None:
 
 if __name__ == "__main__":
     with Path(sys.argv[1]).open("rb") as certificate, Path(sys.argv[2]).open("rb") as record:
-        found = differences(certificate.read(LONGEST + 1), lines_of(record))
-    print("\n".join(found) or "the certificate agrees with its record")
-    sys.exit(1 if found else 0)
+        problems = differences(certificate.read(LONGEST + 1), lines_of(record))
+    print("\n".join(problems) or "the certificate agrees with its record")
+    sys.exit(1 if problems else 0)

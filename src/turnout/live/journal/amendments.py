@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from turnout.kernel.certificate import TimeUnit
@@ -55,13 +55,7 @@ class Amendment:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the amendment for JSON."""
-        return {
-            "round": self.round,
-            "at": self.at,
-            "changes": dict(self.changes),
-            "before": dict(self.before),
-            "settings": dict(self.settings),
-        }
+        return asdict(self)
 
     @classmethod
     def unpack(cls, data: bytes) -> Amendment:

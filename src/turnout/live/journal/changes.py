@@ -12,11 +12,10 @@ from turnout.live.journal.answers import StoredAnswer, drop_answers_about, drop_
 from turnout.live.journal.redaction import Redaction, pending_redactions, start_redaction
 from turnout.live.journal.schema import INITIAL, INITIAL_DIGEST, KEEP_AVAILABILITY_UP_TO, update_turns
 from turnout.live.journal.summary import (
-    drop_oldest_offers,
+    delete_oldest,
     last_event,
     read_summary,
     replace_summary_state,
-    trim,
     write_summary,
 )
 from turnout.live.retention import MIN_ROUNDS, Retention
@@ -178,10 +177,6 @@ class Changes:
         self._insert_snapshot(event, state, at)
         write_summary(self.db, event)
 
-    def trim(self) -> bool:
-        """Deletes some rows from before the summary; returns whether any are left."""
-        return trim(self.db)
-
     def drop_offers(self, retention: Retention, newest_round: int, at: str) -> bool:
         """Deletes some offers that are no longer kept, the oldest first; returns whether any are left.
 
@@ -191,10 +186,10 @@ class Changes:
             at: The present time, in ISO format.
         """
         if retention.rounds is not None:
-            return drop_oldest_offers(self.db, newest_round - retention.rounds)
+            return delete_oldest(self.db, "offers", "round", newest_round - retention.rounds)
         query, cutoff = "SELECT COALESCE(MAX(round), 0) FROM offers WHERE at <= ?", retention.cutoff(at)
         (until,) = self.db.execute(query, (cutoff,)).fetchone()
-        return drop_oldest_offers(self.db, min(int(until), newest_round - MIN_ROUNDS))
+        return delete_oldest(self.db, "offers", "round", min(int(until), newest_round - MIN_ROUNDS))
 
     def forget(self, row: int, client: str, name: str, since: int, summary: Mapping[str, Any] | None) -> int:
         """Replaces the id of a client, starts to remove all that it reported, and returns the number of the event.

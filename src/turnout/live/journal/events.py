@@ -201,15 +201,8 @@ def _decode_closed_round(data: bytes, availability: bytes | None, ids: Sequence[
 
 
 def _fill_to_dict(event: FleetEvent, filled: FilledSlots) -> dict[str, Any]:
-    ended = filled.ended
-    numbers = zip(
-        ended.decisions.tolist(),
-        event.ended,
-        ended.kinds.tolist(),
-        ended.seconds.tolist(),
-        ended.losses.tolist(),
-        strict=True,
-    )
+    columns = (filled.ended.decisions, filled.ended.kinds, filled.ended.seconds, filled.ended.losses)
+    numbers = zip(event.ended, *(column.tolist() for column in columns), strict=True)
     return {
         "at": filled.at,
         "present": np.packbits(filled.present).tobytes().hex() if event.stored[2] is not None else None,
@@ -221,7 +214,7 @@ def _fill_to_dict(event: FleetEvent, filled: FilledSlots) -> dict[str, Any]:
                 "seconds": seconds,
                 "loss": None if math.isnan(loss) else loss,
             }
-            for decision, client, kind, seconds, loss in numbers
+            for client, decision, kind, seconds, loss in numbers
         ],
         "turns": [{"turn": filled.first + index, "client": client} for index, client in enumerate(event.clients)],
         "contexts": None if np.isnan(filled.contexts).any() else filled.contexts.tolist(),

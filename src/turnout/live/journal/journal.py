@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +25,7 @@ from turnout.live.journal.redaction import (
     redact_pending_event,
 )
 from turnout.live.journal.schema import FLEET, corruption, meta_count, meta_value
-from turnout.live.journal.summary import (
-    SavedState,
-    Summary,
-    first_state,
-    has_all_availability,
-    last_event,
-    newest_state,
-    read_summary,
-)
+from turnout.live.journal.summary import Summary, read_summary
 from turnout.live.journal.turns import turns_where
 from turnout.live.turns.records import Turn, digest_of, settings_digest
 from turnout.log import get_log
@@ -78,7 +70,8 @@ class Journal:
         if not path.exists():
             raise StoreError(f"there is no fleet at {path}: check the path, or create one with Scheduler.open(path)")
         schedules = not read_only and not reporting
-        self._file = StoreFile(
+        #: The file, with figures about its commits and its size; change it only by `writing`.
+        self.file = StoreFile(
             path,
             FLEET,
             "write" if schedules else "report" if reporting else "read",
@@ -89,7 +82,7 @@ class Journal:
         )
         try:
             if schedules:
-                self._file.guard = self._check_epoch
+                self.file.guard = self._check_epoch
                 while self.redact():
                     pass
         except BaseException:
@@ -120,7 +113,7 @@ class Journal:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings of the fleet, as the last amendment left them."""
-        with self._file.reading() as db:
+        with self.file.reading() as db:
             text = meta_value(db, "settings")
             if settings_digest(text) != meta_value(db, "seal"):
                 raise corruption(db, "the settings do not match their digest")
@@ -128,47 +121,38 @@ class Journal:
 
     def close(self) -> None:
         """Closes the file and releases the lock; a second call has no effect."""
-        self._file.close()
+        self.file.close()
 
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
         """Opens a read transaction, in which all queries see one state of the file; it may be nested."""
-        with self._file.reading() as db:
-            yield db
+        return self.file.reading()
 
     @contextmanager
     def writing(self) -> Iterator[Changes]:
         """Opens a write transaction; refused once another process has taken over the file."""
-        with self._file.writing() as db:
+        with self.file.writing() as db:
             yield Changes(db)
 
-    @contextmanager
-    def grouping(self) -> Iterator[None]:
+    def grouping(self) -> AbstractContextManager[None]:
         """Opens a write transaction that all `writing` blocks inside share; each of them that fails is undone alone."""
-        with self._file.grouping():
-            yield
+        return self.file.grouping()
 
     def answer(self, key: bytes) -> StoredAnswer | None:
         """Returns the answer that was stored with this key; None if there is none."""
-        with self._file.reading() as db:
+        with self.file.reading() as db:
             answer = read_answer(db, key)
             if answer is not None and not answer.is_intact:
                 raise corruption(db, "the stored answer to a request does not match its checksum")
             return answer
 
-    @property
-    def file(self) -> StoreFile:
-        """The file, with figures about its commits and its size; change it only by `writing`."""
-        return self._file
-
     def check_writer(self) -> None:
         """Raises StoreError if another process has taken over the file."""
-        with self._file.reading():
-            self._file.guard()
+        with self.file.reading():
+            self.file.guard()
 
     def reset(self) -> None:
         """Ends a transaction that an interrupted call has left open."""
-        self._file.roll_back()
+        self.file.roll_back()
         self._outcomes = None
 
     def redact(self) -> bool:
@@ -176,14 +160,14 @@ class Journal:
 
         Each call is a short transaction, so that other processes can write in between.
         """
-        with self._file.reading() as db:
+        with self.file.reading() as db:
             is_pending, is_left = bool(pending_redactions(db)), needs_vacuum(db)
         if is_pending:
-            with self._file.writing() as db:
+            with self.file.writing() as db:
                 continue_redaction(db)
             return True
         if is_left:
-            self._file.checkpoint()
+            self.file.checkpoint()
             if self.path.stat().st_size <= VACUUM_UP_TO:
                 self._clean()
         return False
@@ -198,13 +182,13 @@ class Journal:
     @property
     def needs_vacuum(self) -> bool:
         """Whether unused parts of the file may contain data of forgotten clients, which no query returns."""
-        with self._file.reading() as db:
+        with self.file.reading() as db:
             return needs_vacuum(db)
 
     def compact(self) -> None:
         """Rewrites the file without unused space; this temporarily needs as much disk space again."""
-        self._file.vacuum()
-        with self._file.writing() as db:
+        self.file.vacuum()
+        with self.file.writing() as db:
             db.execute("DELETE FROM meta WHERE key = ?", (NEEDS_VACUUM,))
 
     # Queries
@@ -213,7 +197,7 @@ class Journal:
         """Returns the ids of all clients, by row."""
         # One string for many rows, which SQLite joins, takes a third of the time of one string per row.
         query = f"SELECT GROUP_CONCAT(id, '{SEPARATOR}') FROM clients WHERE row BETWEEN ? AND ?"
-        with self._file.reading() as db:
+        with self.file.reading() as db:
             count, first, last = db.execute("SELECT COUNT(*), MIN(row), MAX(row) FROM clients").fetchone()
             ids: list[str] = []
             if count and (first, last) == (0, count - 1):
@@ -225,25 +209,15 @@ class Journal:
 
     def summary(self) -> Summary:
         """Returns the place at which the events that are kept begin."""
-        with self._file.reading() as db:
+        with self.file.reading() as db:
             return read_summary(db)
-
-    def snapshot(self, before: int | None = None) -> SavedState | None:
-        """Returns the newest state that is stored before round `before` was closed, if that is given."""
-        with self._file.reading() as db:
-            return newest_state(db, before)
-
-    def first_state(self) -> SavedState | None:
-        """Returns the state at which the events that are kept begin: the summary; None if all events are kept."""
-        with self._file.reading() as db:
-            return first_state(db)
 
     def events(self, after: int = 0, limit: int = -1) -> Iterator[tuple[int, str, bytes, bytes | None]]:
         """Yields (number, kind, data, packed availability) of the events after event `after`, checking each digest.
 
         At most `limit` events are read; −1 stands for all. Events before the summary are not kept.
         """
-        with self._file.reading() as db:
+        with self.file.reading() as db:
             summary = read_summary(db)
             if after <= summary.event:
                 after, previous = summary.event, summary.digest
@@ -265,41 +239,37 @@ class Journal:
                 previous = digest
                 yield seq, kind, redact_pending_event(pending, seq, kind, data), availability
 
-    def last_event(self) -> int:
-        """Returns the number of the newest event; 0 before the first."""
-        with self._file.reading() as db:
-            return last_event(db)[0]
-
-    def has_all_availability(self) -> bool:
-        """Returns whether the availability of clients is stored for every closed round since the summary."""
-        with self._file.reading() as db:
-            return has_all_availability(db)
+    def newest_round(self) -> int:
+        """Returns the number of the open round, or of the last closed round or decision."""
+        with self.file.reading() as db:
+            opened = single_value(db, "SELECT COALESCE(MAX(round), 0) FROM open_round")
+            return max(meta_count(db, "round"), int(opened))
 
     def turns_between(self, first: int, last: int) -> list[Turn]:
         """Returns the turns of the rounds from `first` to `last`."""
-        with self._file.reading() as db:
+        with self.file.reading() as db:
             return turns_where(db, "t.round BETWEEN ? AND ? ORDER BY t.round, t.row", first, last)
 
     def turns_of(self, round: int) -> list[Turn]:
         """Returns the turns of all clients that were invited in a round, by row."""
-        with self._file.reading() as db:
+        with self.file.reading() as db:
             return turns_where(db, "t.round = ? ORDER BY t.row", round)
 
     def turns_of_client(self, client: str) -> list[Turn]:
         """Returns all turns of a client, in order."""
-        with self._file.reading() as db:
+        with self.file.reading() as db:
             return turns_where(db, "t.id = ? ORDER BY t.round", client)
 
     def turns_running(self) -> list[Turn]:
         """Returns the turns of the open round, or those in slots, with the outcomes reported so far, in their order."""
-        with self._file.reading() as db:
+        with self.file.reading() as db:
             return turns_where(db, "t.round IN (SELECT round FROM open_round) ORDER BY t.round, t.row")
 
     def has_outcomes(self) -> bool:
         """Returns whether the outcome of a running turn was reported; the file is read only if it has changed."""
         query = "SELECT EXISTS (SELECT 1 FROM open_round o JOIN turns t ON t.round = o.round WHERE t.kind IS NOT NULL)"
-        with self._file.reading() as db:
-            changes = (db.total_changes, self._file.changes)
+        with self.file.reading() as db:
+            changes = (db.total_changes, self.file.changes)
             if self._outcomes is None or self._outcomes[0] != changes:
                 self._outcomes = (changes, bool(single_value(db, query)))
         return self._outcomes[1]
@@ -309,14 +279,9 @@ class Journal:
 
         Only rounds after round `after` are read: late clients of earlier ones can no longer report.
         """
-        with self._file.reading() as db:
+        with self.file.reading() as db:
             reported = "t.late_seconds IS NOT NULL AND t.folded IS NULL"
             return turns_where(db, f"t.round > ? AND {reported} ORDER BY t.round, t.row", after)
-
-    @property
-    def changes(self) -> int:
-        """A number that changes whenever another connection has written to the file."""
-        return self._file.changes
 
     def _claim_epoch(self, db: sqlite3.Connection) -> None:
         """Makes this process the writer of the file."""
@@ -325,7 +290,7 @@ class Journal:
         db.executemany("UPDATE meta SET value = ? WHERE key = ?", values)
 
     def _check_epoch(self) -> None:
-        db = self._file.connection
+        db = self.file.connection
         if meta_count(db, "epoch") != self._epoch:
             writer = meta_value(db, "writer")
             raise StoreError(

@@ -20,7 +20,7 @@ from turnout.live.journal.amendments import AMEND, Amendment, settings_at
 from turnout.live.journal.events import unknown_event
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.schema import corruption, meta_count, meta_value
-from turnout.live.journal.summary import last_event
+from turnout.live.journal.summary import SavedState, first_state, last_event, newest_state, read_summary
 from turnout.live.journal.turns import read_open_round, read_running_turns, read_unit, turns_since
 from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.rounds.records import CLOSE, OpenRound
@@ -95,11 +95,8 @@ def load(
     """
     with journal.reading() as db:
         ids, unsaved = journal.ids(), 0
-        snapshot = journal.snapshot() if from_snapshot else journal.first_state()
-        after = 0 if snapshot is None else snapshot.event
-        fleet = fleet_at(journal, after, settings, features)
-        if snapshot is not None:
-            restore(journal, fleet, snapshot.state, ids)
+        saved = newest_state(db) if from_snapshot else first_state(db)
+        after, fleet = start_from(journal, saved, settings, features, ids)
         for _, kind, data, availability in journal.events(after):
             apply_event(fleet, kind, data, availability)
             unsaved += kind in (CLOSE, FILL)
@@ -118,12 +115,12 @@ def load(
 
 def load_before(journal: Journal, settings: SchedulerSettings, features: Features, round: int) -> Fleet:
     """Computes the state in which the cohort of a closed round was selected."""
-    with journal.reading():
-        first = journal.summary().round
+    with journal.reading() as db:
+        first = read_summary(db).round
         if round <= first:
             unit = settings.unit
             raise StoreError(f"{unit.plural} up to {first:,} are no longer kept (keep_rounds): choose a later {unit}")
-        after, fleet = _load_saved(journal, settings, features, before=round)
+        after, fleet = start_from(journal, newest_state(db, before=round), settings, features)
         for _, kind, data, availability in journal.events(after):
             if fleet.apply_before(round, kind, data, availability):
                 return fleet
@@ -133,8 +130,8 @@ def load_before(journal: Journal, settings: SchedulerSettings, features: Feature
 
 def load_after(journal: Journal, settings: SchedulerSettings, features: Features, round: int) -> tuple[int, Fleet]:
     """Computes the state right after a round was closed; returns the number of that event, and the state."""
-    with journal.reading():
-        after, fleet = _load_saved(journal, settings, features, before=round)
+    with journal.reading() as db:
+        after, fleet = start_from(journal, newest_state(db, before=round), settings, features)
         for number, kind, data, availability in journal.events(after):
             apply_event(fleet, kind, data, availability)
             if kind in (CLOSE, FILL) and fleet.round == round:
@@ -142,14 +139,34 @@ def load_after(journal: Journal, settings: SchedulerSettings, features: Features
     raise StoreError(f"round {round} was not closed in {journal.path}: check the number of the round")
 
 
-def _load_saved(journal: Journal, settings: SchedulerSettings, features: Features, *, before: int) -> tuple[int, Fleet]:
-    """Loads the newest stored state before a round; returns the number of its event, and the state."""
-    saved = journal.snapshot(before=before)
-    after = 0 if saved is None else saved.event
-    fleet = fleet_at(journal, after, settings, features)
-    if saved is not None:
-        restore(journal, fleet, saved.state, journal.ids())
-    return after, fleet
+def start_from(
+    journal: Journal,
+    saved: SavedState | None,
+    settings: SchedulerSettings,
+    features: Features,
+    ids: Sequence[str] | None = None,
+) -> tuple[int, Fleet]:
+    """Returns the number of the event after which a state was saved, and the state; without one, the beginning.
+
+    Args:
+        journal: The journal of the fleet.
+        saved: The state; None for the beginning.
+        settings: The present settings, which are used if they were never amended.
+        features: The present features.
+        ids: The ids of all clients, if they were read before.
+
+    Raises:
+        StoreError: The state belongs to other ids than those of the file.
+    """
+    if saved is None:
+        return 0, _fleet_at(journal, 0, settings, features)
+    fleet = _fleet_at(journal, saved.event, settings, features)
+    known = (journal.ids() if ids is None else ids)[: int(saved.state["clients"])]
+    if _ids_digest(known) != saved.state["ids"]:
+        with journal.reading() as db:
+            raise corruption(db, "the table of clients does not match the digest in the snapshot")
+    fleet.restore(saved.state, known)
+    return saved.event, fleet
 
 
 def live_policy(settings: SchedulerSettings, features: int, clients: int) -> SelectionPolicy:
@@ -260,7 +277,7 @@ def fresh_fleet(settings: SchedulerSettings, features: Features) -> Fleet:
     return SlotFleet(build, backoff_after=after, late_window=window, slots=slots, min_turn_interval=rest)
 
 
-def fleet_at(journal: Journal, event: int, settings: SchedulerSettings, features: Features) -> Fleet:
+def _fleet_at(journal: Journal, event: int, settings: SchedulerSettings, features: Features) -> Fleet:
     """Returns the state of a fleet that no client has joined, with the settings that it had after event `event`.
 
     Args:
@@ -284,15 +301,6 @@ def amend_fleet(fleet: Fleet, amendment: Amendment) -> None:
         new_features=outputs if amendment.has_new_features else None,
         min_turn_interval=settings.min_turn_interval,
     )
-
-
-def restore(journal: Journal, fleet: Fleet, state: Mapping[str, Any], ids: Sequence[str]) -> None:
-    """Restores a snapshot; raises StoreError if it belongs to other ids than those of the file."""
-    known = ids[: int(state["clients"])]
-    if _ids_digest(known) != state["ids"]:
-        with journal.reading() as db:
-            raise corruption(db, "the table of clients does not match the digest in the snapshot")
-    fleet.restore(state, known)
 
 
 def _refuse_to_compute(_: Columns) -> Sequence[FloatArray]:

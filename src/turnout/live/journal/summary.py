@@ -242,8 +242,8 @@ def trim(db: sqlite3.Connection) -> bool:
     summary = read_summary(db)
     if not summary.event:
         return False
-    events = _delete_oldest(db, "events", "seq", summary.event)
-    masks = _delete_oldest(db, "masks", "seq", summary.event)
+    events = delete_oldest(db, "events", "seq", summary.event)
+    masks = delete_oldest(db, "masks", "seq", summary.event)
     oldest = _oldest(db, "turns", "round")
     if oldest is not None and oldest <= summary.round:
         limit = min(_end_of_batch(db, oldest), summary.round)
@@ -252,7 +252,7 @@ def trim(db: sqlite3.Connection) -> bool:
     # The offers of rounds whose turns are gone; those of other rounds before the summary follow with their turns.
     kept_from = _oldest(db, "turns", "round")
     last = summary.round if kept_from is None else min(kept_from - 1, summary.round)
-    offers = _delete_oldest(db, "offers", "round", last)
+    offers = delete_oldest(db, "offers", "round", last)
     is_turn_left = kept_from is not None and kept_from <= summary.round
     return events or masks or offers or is_turn_left
 
@@ -273,7 +273,7 @@ def _oldest(db: sqlite3.Connection, table: str, key: str) -> int | None:
     return None if oldest is None else int(oldest)
 
 
-def _delete_oldest(db: sqlite3.Connection, table: str, key: str, last: int) -> bool:
+def delete_oldest(db: sqlite3.Connection, table: str, key: str, last: int) -> bool:
     """Deletes some rows up to `last`; returns whether any are left."""
     oldest = _oldest(db, table, key)
     if oldest is None or oldest > last:
@@ -282,11 +282,6 @@ def _delete_oldest(db: sqlite3.Connection, table: str, key: str, last: int) -> b
     db.execute(f"DELETE FROM {table} WHERE {key} <= ?", (end,))
     oldest = _oldest(db, table, key)
     return oldest is not None and oldest <= last
-
-
-def drop_oldest_offers(db: sqlite3.Connection, until: int) -> bool:
-    """Deletes some offers up to round `until`, the oldest first; returns whether any are left."""
-    return _delete_oldest(db, "offers", "round", until)
 
 
 def _add_to_totals(db: sqlite3.Connection, turns: Iterable[Turn]) -> None:

@@ -17,7 +17,6 @@ from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.offering import MAX_RECORDED_CLIENTS
 from turnout.live.turns.records import RecordedOffer
 from turnout.live.turns.rounds.choosing import places_of_selection
-from turnout.live.turns.slots.offering import expected_staleness, too_stale
 from turnout.live.turns.state import Fleet
 from turnout.policies.explain.explanation import Explanation, SelectionOutcome, explain_choice, inexact_explanation
 
@@ -53,7 +52,7 @@ def explain_client(
         except StoreError as error:
             why = str(error)
             return inexact_explanation(state.fleet.policy, selection, row, ids.__getitem__, why, unit=unit)
-    excluded = _explain_exclusion(fleet, settings, recorded, selection, row, ids)
+    excluded = _explain_exclusion(fleet, selection, row, ids)
     if excluded is not None:
         return excluded
     contexts = None if recorded is None else recorded.whole_contexts()
@@ -75,22 +74,11 @@ def _recorded_selection(journal: Journal, offer: RecordedOffer | None, number: i
     return Selection(number, np.array([turn.row for turn in journal.turns_of(number)], dtype=np.int64), {})
 
 
-def _explain_exclusion(
-    fleet: Fleet,
-    settings: SchedulerSettings,
-    offer: RecordedOffer | None,
-    selection: Selection,
-    row: int,
-    ids: list[str],
-) -> Explanation | None:
-    """Explains a client that could not be selected, whatever the policy: returns None for any other client.
-
-    It was new, retired, training, resting or backed off, or its update would have been too old.
+def _explain_exclusion(fleet: Fleet, selection: Selection, row: int, ids: list[str]) -> Explanation | None:
+    """Explains a client that was new, retired, training, resting or backed off; returns None for any other client.
 
     Args:
         fleet: The state before the selection.
-        settings: The settings of the fleet.
-        offer: The recorded offer.
         selection: The recorded selection.
         row: The row of the client.
         ids: The ids of all clients, by row.
@@ -100,28 +88,12 @@ def _explain_exclusion(
         outcome, sentence = "not joined", f"had not joined the fleet before {fleet.unit} {selection.round}"
     elif (exclusion := fleet.exclusion(row, selection.round, is_selected=row in selection.clients)) is not None:
         outcome, sentence = exclusion
-    elif (
-        offer is not None
-        and offer.contexts is not None
-        and not offer.available[row]
-        and too_stale(fleet, settings)[row]
-    ):
-        outcome = "excluded"
-        sentence = f"was not offered the turn of {fleet.unit} {selection.round}: {_why_stale(fleet, settings, row)}"
     else:
         return None
     explanation = inexact_explanation(
         fleet.policy, selection, row, ids.__getitem__, "", outcome=outcome, unit=fleet.unit
     )
     return replace(explanation, sentence=f"{ids[row]} {sentence}.")
-
-
-def _why_stale(fleet: Fleet, settings: SchedulerSettings, row: int) -> str:
-    seconds, versions = fleet.history.typical_seconds[row], expected_staleness(fleet, settings.updates_per_version)[row]
-    return (
-        f"during its turn of about {seconds:.3g} s the server makes {versions:.1f} versions, more than "
-        f"max_staleness={settings.max_staleness:g}, and it was less than half as far behind as it may be"
-    )
 
 
 def _why_not_recorded(offer: RecordedOffer | None, settings: SchedulerSettings) -> str:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from turnout.live.operation.notices import infeasible_notice, promise_notice, waiting_notice
+from turnout.live.operation.notices import infeasible_notice, promise_notice
 from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.feasibility import LARGE_FLEET
 from turnout.live.turns.state import Fleet
 from turnout.log import get_log
 
 log = get_log("turnout.live")
-#: The round from which waiting times are estimated: few times are known before.
-FIRST_ESTIMATE = 4
 
 
 class FleetWarnings:
@@ -20,29 +18,24 @@ class FleetWarnings:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._is_broken = self._waits_too_long = self._is_infeasible = False
+        self._is_broken = self._is_infeasible = False
         self._judged_clients = self._round = 0
 
     def start(self, fleet: Fleet, settings: SchedulerSettings) -> None:
         """Notes the problems of a fleet that is opened to write, whose notices were logged."""
         self._round = fleet.round
         self._is_broken = bool(promise_notice(fleet, settings))
-        self._waits_too_long = bool(waiting_notice(fleet, settings))
         self._is_infeasible = bool(infeasible_notice(fleet))
         self._judged_clients = _active_clients(fleet)
 
     def after_round(self, fleet: Fleet, settings: SchedulerSettings) -> None:
-        """Warns if the promise is broken since this round, a client waits too long, or the promise is infeasible."""
+        """Warns if the promise is broken since this round, or infeasible."""
         was_broken, self._is_broken = self._is_broken, fleet.is_broken
         if self._is_broken and not was_broken:
             self._warn(promise_notice(fleet, settings))
-        # Waiting times are estimated after rounds 4, 8, 16, …: that takes long in large fleets. Without rounds, several
-        # decisions are made at once.
+        # In large fleets the promise is judged after rounds 1, 2, 4, 8, …, because that takes long. Without rounds,
+        # several decisions are made at once.
         is_due, self._round = fleet.round.bit_length() > self._round.bit_length(), fleet.round
-        if not self._waits_too_long and fleet.round >= FIRST_ESTIMATE and is_due:
-            notice = waiting_notice(fleet, settings)
-            self._waits_too_long = bool(notice)
-            self._warn(notice)
         is_small = len(fleet.ids) <= LARGE_FLEET
         if is_due or (is_small and self._judged_clients != _active_clients(fleet)):
             self.after_change(fleet)

@@ -8,7 +8,8 @@ from turnout.live.clock import now
 from turnout.live.features import Features
 from turnout.live.journal.changes import Changes
 from turnout.live.journal.journal import Journal
-from turnout.live.journal.replay import FleetState, fleet_at, load_after, restore
+from turnout.live.journal.replay import FleetState, load_after, start_from
+from turnout.live.journal.summary import first_state, has_all_availability, trim
 from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.rounds.records import CLOSE, unpack_closed
 from turnout.live.turns.slots.records import FILL, unpack_fill
@@ -43,7 +44,7 @@ def drop_some(changes: Changes, settings: SchedulerSettings, round: int) -> bool
         settings: The settings of the fleet.
         round: The newest round.
     """
-    is_left = changes.trim()
+    is_left = trim(changes.db)
     if settings.offer_retention is not None:
         is_left |= changes.drop_offers(settings.offer_retention, round, now())
     return is_left
@@ -61,7 +62,9 @@ def summarize_at_once(journal: Journal, settings: SchedulerSettings, features: F
     last = _last_dropped_round(journal, settings, memory)
     if last <= journal.summary().round:
         return
-    if not journal.has_all_availability():  # a large fleet: one of its snapshots becomes the summary in time
+    with journal.reading() as db:
+        is_computable = has_all_availability(db)
+    if not is_computable:  # a large fleet: one of its snapshots becomes the summary in time
         log.info("%s: round %s is kept for now, because the state after it cannot be computed", journal.path, last)
         return
     event, fleet = load_after(journal, settings, features, last)
@@ -106,11 +109,10 @@ def summary_without(
         row: The row of the client.
         name: The name that replaces its id.
     """
-    with journal.reading():
-        first = journal.first_state()
+    with journal.reading() as db:
+        first = first_state(db)
         if first is None or row >= int(first.state["clients"]):
             return None
-        fleet = fleet_at(journal, first.event, settings, features)
-        restore(journal, fleet, first.state, journal.ids())
+        _, fleet = start_from(journal, first, settings, features)
         fleet.erase(row, name)  # it was retired later
         return FleetState(fleet, None, 0).state()

@@ -19,6 +19,7 @@ from turnout.live.journal.amendments import Amendment, amendments, write_amendme
 from turnout.live.journal.answers import StoredAnswer
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.replay import FleetState, amend_fleet, live_policy, load, resolve_features
+from turnout.live.journal.summary import last_event
 from turnout.live.operation.amending import actual_changes, amended_settings, groups_by_row, rounds_of_amendments
 from turnout.live.operation.fleet_warnings import FleetWarnings
 from turnout.live.operation.upkeep import drop_some, summarize_at_once, summary_without, write_snapshot
@@ -318,7 +319,7 @@ class FleetSession:
     def _write_snapshot(self) -> None:
         memory = self.memory
         with self.journal.writing() as changes:
-            write_snapshot(changes, self._settings, memory, self.journal.last_event())
+            write_snapshot(changes, self._settings, memory, last_event(changes.db)[0])
 
     def compact(self) -> None:
         """Deletes everything that is no longer kept, and rewrites the file without unused space."""

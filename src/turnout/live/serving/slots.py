@@ -34,16 +34,15 @@ class SlotServer(TurnServer):
     def __init__(self, session: FleetSession) -> None:
         super().__init__(session)
         self._earliest: tuple[FleetState, int, int, float] | None = None
-        self._features, settings = session.features, session.settings
-        self._check_ins = CheckIns(settings.status_ttl, settings.concurrency or 1)
+        self._check_ins: CheckIns
+        self.drop_check_ins()
 
     @property
     def check_ins(self) -> CheckIns:
         """The check-ins that are kept; none of them has statuses of former features."""
         self._check_ins.ttl = self._session.settings.status_ttl
         if self._features is not self._session.features:
-            self._features = self._session.features
-            self._check_ins.clear()
+            self.drop_check_ins()
         return self._check_ins
 
     def drop_check_ins(self, client: str | None = None, row: int = 0) -> None:
@@ -51,11 +50,8 @@ class SlotServer(TurnServer):
         if client is not None:
             self._check_ins.remove(client, row)
             return
-        settings = self._session.settings
-        self._check_ins, self._features = (
-            CheckIns(settings.status_ttl, settings.concurrency or 1),
-            self._session.features,
-        )
+        settings, self._features = self._session.settings, self._session.features
+        self._check_ins = CheckIns(settings.status_ttl, settings.concurrency or 1)
 
     def fill(self, statuses: Statuses) -> list[RunningTurn]:
         """Gives one turn for every free slot."""

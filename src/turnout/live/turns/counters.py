@@ -14,15 +14,9 @@ from turnout.kernel.arrays import BoolArray, IntArray, saved_value
 NEVER = -1
 
 
-def column(key: str, dtype: type = np.int64, *, initial: int = 0) -> Any:
-    """Returns a field of `ClientColumns`.
-
-    Args:
-        key: The key under which a snapshot stores the array.
-        dtype: The type of its entries.
-        initial: The entry of a new client.
-    """
-    return field(default_factory=lambda: np.empty(0, dtype), metadata={"key": key, "initial": initial})
+def column(dtype: type = np.int64, *, initial: int = 0) -> Any:
+    """Returns a field of `ClientColumns`, with this type of entries and this entry for a new client."""
+    return field(default_factory=lambda: np.empty(0, dtype), metadata={"initial": initial})
 
 
 @dataclass(slots=True, eq=False)
@@ -35,12 +29,12 @@ class ClientColumns:
         columns = cls()
         for entry in fields(cls):
             dtype = getattr(columns, entry.name).dtype
-            setattr(columns, entry.name, np.array(saved_value(state, entry.metadata["key"]), dtype=dtype))
+            setattr(columns, entry.name, np.array(saved_value(state, f"clients.{entry.name}"), dtype=dtype))
         return columns
 
     def stored(self) -> dict[str, Any]:
         """Returns copies of the arrays, by the keys under which a snapshot stores them."""
-        return {entry.metadata["key"]: getattr(self, entry.name).copy() for entry in fields(self)}
+        return {f"clients.{entry.name}": getattr(self, entry.name).copy() for entry in fields(self)}
 
     def add(self, count: int) -> None:
         """Appends `count` new clients."""
@@ -66,14 +60,14 @@ class ClientCounters(ClientColumns):
             retired client keeps the round, because what it is behind no longer changes.
     """
 
-    joined: IntArray = column("numbers.joined")
-    offered: IntArray = column("numbers.offered")
-    last_trained: IntArray = column("numbers.trained_in", initial=NEVER)
-    learned: IntArray = column("numbers.learned")
-    misses: IntArray = column("numbers.misses")
-    backoff_until: IntArray = column("numbers.rest_until")
-    retired: IntArray = column("numbers.retired")
-    broken_since: IntArray = column("numbers.broken_since")
+    joined: IntArray = column()
+    offered: IntArray = column()
+    last_trained: IntArray = column(initial=NEVER)
+    learned: IntArray = column()
+    misses: IntArray = column()
+    backoff_until: IntArray = column()
+    retired: IntArray = column()
+    broken_since: IntArray = column()
 
     def forget(self, row: int) -> None:
         """Resets everything that a client's reports have changed, except the last round in which it trained."""

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
 from turnout.errors import InfeasiblePromise
 from turnout.kernel import feasibility
-from turnout.kernel.arrays import FINEST, FloatArray, IntArray
+from turnout.kernel.arrays import FINEST, FloatArray
 from turnout.kernel.feasibility import ROUNDING
-from turnout.kernel.slots.limits import fastest_pace, slot_limits
+from turnout.kernel.slots.limits import slot_limits
 from turnout.live.turns.state import ENOUGH_ROUNDS, Fleet
 
 #: In larger fleets the exact test takes seconds, and no test is made whenever a client joins or leaves.
@@ -43,7 +44,7 @@ def require_feasible(fleet: Fleet) -> None:
         _require_feasible_rates(fleet)
     except InfeasiblePromise as problem:
         most = problem.largest_rate or Fraction(0)
-        raise _slot_problem(most, problem.scale, "all rates together exceed 1", None) from None
+        raise _problem("all rates together exceed 1", most, problem.scale) from None
     times, rate = _times(fleet), _rate(fleet)
     if times is None or rate is None or len(times) > LARGE_FLEET:
         return
@@ -53,42 +54,13 @@ def require_feasible(fleet: Fleet) -> None:
     if slots <= limits.sufficient_slots or rate <= ACCEPTED * limits.full_speed_rate:
         return
     largest = ACCEPTED * limits.full_speed_rate
-    raise _slot_problem(
+    raise _problem(
+        f"nobody is in two slots, and the turns of one client last {times[-1]:.3g} s",
         Fraction(largest).limit_denominator(FINEST),
         largest / rate,
-        f"nobody is in two slots, and the turns of one client last {times[-1]:.3g} s",
-        limits.sufficient_slots,
+        f", or create a new fleet with a concurrency of at most {limits.sufficient_slots:,}",
+        slots=limits.sufficient_slots,
     )
-
-
-def infeasibility(fleet: Fleet) -> InfeasiblePromise | None:
-    """Returns why no policy could keep the promise to the clients of a fleet; None if one could."""
-    try:
-        require_feasible(fleet)
-    except InfeasiblePromise as problem:
-        return problem
-    return None
-
-
-def longest_deadline(fleet: Fleet) -> float | None:
-    """Returns the seconds in which a client earns one turn; None with rounds, without a promise or without times.
-
-    A turn that takes longer costs its client more than this turn.
-    """
-    times, rate = _times(fleet), _rate(fleet)
-    if times is None or not rate or fleet.slots is None:
-        return None
-    slots = min(fleet.slots, len(times))
-    if len(times) > LARGE_FLEET:
-        return float(times.mean()) / (rate * slots)
-    pace = fastest_pace(times, slots, min(rate, 1 / len(times)))
-    return 1 / (rate * pace) if pace else None
-
-
-def longest_rest(fleet: Fleet) -> float | None:
-    """Returns the longest rest in seconds with which the clients can use all slots; None if no times are known."""
-    times = _times(fleet)
-    return None if times is None or fleet.slots is None else float(times.sum()) / min(fleet.slots, len(times))
 
 
 def _times(fleet: Fleet) -> FloatArray | None:
@@ -107,27 +79,6 @@ def _rate(fleet: Fleet) -> float | None:
     return float(np.max(fleet.queues.guaranteed_rates[fleet.counters.retired == 0], initial=0.0))
 
 
-def _slot_problem(largest: Fraction, scale: float, why: str, slots: int | None) -> InfeasiblePromise:
-    """Returns the error, with a remedy.
-
-    Args:
-        largest: The largest rate that is accepted.
-        scale: The factor that makes the rate feasible.
-        why: Why a larger one is not.
-        slots: The number of slots with which every client can have an equal share; None if it makes no difference.
-    """
-    fewer = "" if slots is None else f", or create a new fleet with a concurrency of at most {slots:,}"
-    return InfeasiblePromise(
-        f"the guaranteed_rate cannot be kept for the clients of this fleet, because {why}: use a guaranteed_rate of at "
-        f"most {rounded_down(largest)}{fewer}, or pass allow_infeasible=True to go on without a guarantee",
-        largest_rate=largest,
-        scale=scale,
-        cohort_size=None,
-        clients=(),
-        slots=slots,
-    )
-
-
 def _require_feasible_rates(fleet: Fleet) -> None:
     """Raises InfeasiblePromise if no policy could keep the promise to the clients that have not retired.
 
@@ -142,6 +93,7 @@ def _require_feasible_rates(fleet: Fleet) -> None:
         return
     rates = np.array(queues.guaranteed_rates)[active]
     rate, size = float(rates.max()), fleet.policy.cohort_size
+    sufficient: int | None
     places = len(rates) if size is None else size
     if queues.accrual == "available":
         if len(rates) * rate <= places:
@@ -153,37 +105,41 @@ def _require_feasible_rates(fleet: Fleet) -> None:
         rates = np.minimum(rates, availability)
     if len(rates) > LARGE_FLEET:
         total = float(rates.sum())
-        if total > places * (1 + ROUNDING):
-            raise _rate_problem(rate, places, places / total, math.ceil(total * (1 - ROUNDING)), active)
-        return
-    try:
-        feasibility.require_feasible(rates, availability, places)
-    except InfeasiblePromise as problem:
-        raise _rate_problem(rate, places, problem.scale, problem.cohort_size, active[list(problem.clients)]) from None
+        if total <= places * (1 + ROUNDING):
+            return
+        scale, sufficient, clients = places / total, math.ceil(total * (1 - ROUNDING)), active
+    else:
+        try:
+            feasibility.require_feasible(rates, availability, places)
+            return
+        except InfeasiblePromise as problem:
+            scale, sufficient, clients = problem.scale, problem.cohort_size, active[list(problem.clients)]
+    raise _problem(
+        f"as often as they are available, {rate:g} is too much for a cohort_size of {places}",
+        Fraction(rate * scale).limit_denominator(FINEST),
+        scale,
+        "" if sufficient is None else f", use a cohort_size of at least {sufficient:,}",
+        cohort_size=sufficient,
+        clients=tuple(clients.tolist()),
+    )
 
 
-def _rate_problem(
-    rate: float, cohort_size: int, scale: float, sufficient: int | None, clients: IntArray
-) -> InfeasiblePromise:
+def _problem(why: str, largest: Fraction, scale: float, remedy: str = "", **figures: Any) -> InfeasiblePromise:
     """Returns the error, with a remedy.
 
     Args:
-        rate: The guaranteed rate.
-        cohort_size: The number of clients to select in a round.
+        why: Why the rate cannot be kept.
+        largest: The largest rate that can be.
         scale: The factor that makes the rate feasible.
-        sufficient: The cohort size with which the rate is feasible, if there is one.
-        clients: The rows of the clients that are promised too much together.
+        remedy: What else would make it feasible.
+        figures: The further attributes of the error.
     """
-    largest = Fraction(rate * scale).limit_denominator(FINEST)
-    larger = "" if sufficient is None else f", use a cohort_size of at least {sufficient:,}"
     return InfeasiblePromise(
-        f"guaranteed_rate {rate:g} cannot be kept with cohort_size {cohort_size} for the clients of this fleet, as "
-        f"often as they are available: use a guaranteed_rate of at most {rounded_down(largest)}{larger}, or pass "
-        "allow_infeasible=True to go on without a guarantee",
+        f"the guaranteed_rate cannot be kept for the clients of this fleet, because {why}: use a guaranteed_rate of at "
+        f"most {rounded_down(largest)}{remedy}, or pass allow_infeasible=True to go on without a guarantee",
         largest_rate=largest,
         scale=scale,
-        cohort_size=sufficient,
-        clients=tuple(clients.tolist()),
+        **figures,
     )
 
 

@@ -27,11 +27,11 @@ class ClientHistory(ClientColumns):
         typical_seconds: The mean of the client's times.
     """
 
-    arrived: IntArray = column("numbers.arrived")
-    lost: IntArray = column("numbers.lost")
-    context_errors: FloatArray = column("ways.from_context", float)
-    typical_errors: FloatArray = column("ways.from_habit", float)
-    typical_seconds: FloatArray = column("ways.habit", float)
+    arrived: IntArray = column()
+    lost: IntArray = column()
+    context_errors: FloatArray = column(float)
+    typical_errors: FloatArray = column(float)
+    typical_seconds: FloatArray = column(float)
 
     def forget(self, row: int) -> None:
         """Resets the history of a client."""

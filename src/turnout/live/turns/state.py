@@ -166,22 +166,14 @@ class Fleet(ABC):
             f"was backed off in {self.unit} {number} after {after}, up to and including {self.unit} {last}",
         )
 
-    def rarely_available(self) -> IntArray:
-        """Returns the rows of clients that were available in fewer rounds than their guaranteed rate requires."""
+    def rarely_available(self) -> BoolArray:
+        """Returns which clients were available in fewer rounds than their guaranteed rate requires."""
         if self.queues is None or self.queues.accrual == "available":
-            return np.empty(0, dtype=np.int64)
-        rare = self.counters.offered < self.queues.guaranteed_rates * (self.round - self.counters.joined)
-        return np.flatnonzero(rare & self.observed_enough())
-
-    def observed_enough(self) -> BoolArray:
-        """Returns which clients have been in the fleet for enough rounds to judge how often they are available."""
-        enough: BoolArray = (self.round - self.counters.joined >= ENOUGH_ROUNDS) & (self.counters.retired == 0)
-        return enough
-
-    def observed_availability(self) -> FloatArray:
-        """Returns the estimated probability that each client is available, by Laplace's rule."""
-        availability: FloatArray = (self.counters.offered + 1) / (self.round - self.counters.joined + 2)
-        return availability
+            return np.zeros(len(self.ids), dtype=np.bool_)
+        rounds = self.round - self.counters.joined
+        is_rare = self.counters.offered < self.queues.guaranteed_rates * rounds
+        rare: BoolArray = is_rare & (rounds >= ENOUGH_ROUNDS) & (self.counters.retired == 0)
+        return rare
 
     def needs_cold_start(self) -> BoolArray:
         """Returns which clients did not train in the last closed round."""

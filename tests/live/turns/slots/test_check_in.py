@@ -17,7 +17,8 @@ from turnout import ClientStatus, RunningTurn, Scheduler, Wait
 from turnout.errors import OfferError, SettingError
 from turnout.live import FleetStatus, certify
 from turnout.live.turns.slots.check_ins import RECENT, CheckIns
-from turnout.live.turns.slots.records import EndedTurns, RunningTurnRecord
+from turnout.live.turns.slots.filling import ended_turns
+from turnout.live.turns.slots.records import RunningTurnRecord
 
 SETTINGS: dict[str, Any] = {"guaranteed_rate": "1/20", "tolerance": 1.0}
 
@@ -266,10 +267,11 @@ def test_the_pace_of_decisions_is_known_after_more_of_them_than_there_are_slots(
     """The first decisions fill all slots at once, which says nothing about the pace."""
     check_ins = CheckIns(60.0, 2)
     running_turn = RunningTurnRecord(1, 0, np.zeros(3), None, "", 0.0, "", {})
-    check_ins.count([running_turn, running_turn], EndedTurns.none())
+    nothing, _ = ended_turns({}, [])
+    check_ins.count([running_turn, running_turn], nothing)
     clock.now += 10.0
     assert check_ins.decisions_per_second is None
-    check_ins.count([running_turn], EndedTurns.none())
+    check_ins.count([running_turn], nothing)
     assert check_ins.decisions_per_second == pytest.approx(0.2)  # two decisions since the first, in ten seconds
 
 

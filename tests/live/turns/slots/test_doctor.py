@@ -30,28 +30,21 @@ DAMAGES = {
         "offers",
         r"the offer of decision \d+ does not match its digest",
     ),
-    "UPDATE turns SET round = 999 WHERE round = 100": (
-        "decisions",
-        "decision 100 gave turns to 1 client, but 0",
-    ),
-    "UPDATE meta SET value = '100' WHERE key = 'round'": ("decisions", "the last decision should be 100, but"),
+    "UPDATE turns SET round = 999 WHERE round = 100": ("turns", r"the turn of row \d in decision 100 is missing"),
+    "UPDATE meta SET value = '100' WHERE key = 'round'": ("state", r"there are turns after decision \d+, the last one"),
     "UPDATE summary SET digest = x'00'": ("summary", "the summary of earlier turns does not match its digest"),
-    "DELETE FROM masks WHERE seq = (SELECT MAX(seq) FROM masks)": ("presence", r"at decision \d+ is missing"),
+    "DELETE FROM masks WHERE seq = (SELECT MAX(seq) FROM masks)": ("turns", r"at event \d+ is missing"),
     "UPDATE masks SET data = x'00' WHERE seq = (SELECT MAX(seq) FROM masks)": (
-        "presence",
+        "turns",
         r"the presence of clients at decision \d+ does not match its digest",
     ),
-    "INSERT INTO masks VALUES (9999, x'00')": (
-        "presence",
-        "a record of presence belongs to event 9999, which gives no turns",
-    ),
     "DELETE FROM events WHERE seq = (SELECT MAX(seq) - 1 FROM events)": (
-        "decisions",
+        "turns",
         r"^decision (\d+) follows decision (?!\1)\d+",
     ),
     "UPDATE open_round SET digest = x'00' WHERE round = (SELECT MAX(round) FROM open_round)": (
-        "running turns",
-        r"^the turn \d+, which is running, does not match its digest$",
+        "state",
+        r"the turn \d+ that is running does not match its digest",
     ),
 }
 
@@ -74,23 +67,23 @@ def end_the_turn_of_another_client(db: sqlite3.Connection) -> None:
 
 #: The same for damage whose digests are right, as a bug in turnout might write it.
 FORGERIES: list[tuple[Callable[[sqlite3.Connection], None], str, str]] = [
-    (end_the_turn_of_another_client, "decisions", r"^the turn of row \d in decision \d+ ended, but was not running"),
+    (end_the_turn_of_another_client, "turns", r"^the turn of row \d in decision \d+ ended, but was not running"),
     (
         lambda db: forge_turn(db, "round = 100", "id = 'stranger'"),
-        "decisions",
-        r"^the turn of row \d in decision 100 has the id 'stranger' instead of 'c\d'$",
+        "turns",
+        r"^the turn of 'stranger' in decision 100 is in row \d, which has the id 'c\d'$",
     ),
     (
         lambda db: forge_turn(db, "round >= 100 AND kind = 'arrived'", "loss = 9.5"),
-        "decisions",
+        "turns",
         r"^the turn of 'c\d' in decision \d+ ended with loss 0\.0\d+, but is recorded with loss 9\.5$",
     ),
     (
         lambda db: forge_turn(db, "round >= 100 AND kind = 'arrived'", "loss = NULL"),
-        "decisions",
+        "turns",
         r"^the turn of 'c\d' in decision \d+ ended with loss 0\.0\d+, but is recorded with loss None$",
     ),
-    (swap_running_turns, "running turns", r"^the turn \d+, which is running, is stored as another one"),
+    (swap_running_turns, "state", "the running turns are not those of the decisions"),
     (
         lambda db: forge_summary_state(db, lambda state: state.update(round=state["round"] - 1)),
         "summary",

@@ -340,10 +340,10 @@ def test_predictions_are_judged_from_the_third_turn_of_a_client_on(folder: Path)
         errors = []
         for seconds in (4.0, 4.0, 8.0, 8.0):
             (turn,) = scheduler.fill(offered("only"))
-            errors.append(float(state_of(scheduler).state()["ways.from_context"][0]))
+            errors.append(float(state_of(scheduler).state()["clients.context_errors"][0]))
             scheduler.report(turn.id, seconds)
         scheduler.fill(offered("only"))
-        errors.append(float(state_of(scheduler).state()["ways.from_context"][0]))
+        errors.append(float(state_of(scheduler).state()["clients.context_errors"][0]))
     assert errors[:3] == [0.0, 0.0, 0.0]
     assert errors[3] > 0.4  # the third turn took twice as long as predicted
     assert errors[4] < errors[3]
@@ -495,7 +495,7 @@ def test_running_turns_when_the_features_are_amended_count_but_teach_no_times(
         scheduler.report(third.id, 6.0)
         scheduler.report(new[0].id, 7.0)
         assert [turn.id for turn in scheduler.fill(statuses)] == [6, 7]
-        assert state_of(scheduler).state()["numbers.arrived"].sum() == 4
+        assert state_of(scheduler).state()["clients.arrived"].sum() == 4
         rows = {turn.client: scheduler.history(turn.client)[0].row for turn in (first, second, third, new[0])}
         model = state_of(scheduler).fleet.policy.time_model
         assert model is not None

@@ -242,22 +242,6 @@ def test_a_forgotten_client_leaves_no_time_of_its_last_turn(tmp_path: Path, cloc
     assert problems(path) == []
 
 
-def test_a_notice_states_that_rests_leave_slots_empty(tmp_path: Path, clock: Clock) -> None:
-    with open_fleet(tmp_path / "fleet.turnout", min_turn_interval=100.0, deadline=10.0) as scheduler:
-        for _ in range(2):
-            for turn in scheduler.fill(named(4)):
-                scheduler.report(turn.id, 10.0)
-        scheduler.fill([])
-        (notice,) = [notice for notice in scheduler.status().notices if "slots stay empty" in notice]
-        assert notice == (
-            "slots stay empty, because each client has at most one turn in 100 s: about 0.4 of 2 slots can be in use. "
-            "Amend the fleet to a min_turn_interval of at most 20 to use all of them"
-        )
-        scheduler.amend(min_turn_interval=20.0)
-        assert not any("slots stay empty" in notice for notice in scheduler.status().notices)
-        assert clock.now == 0
-
-
 def test_a_rest_longer_than_all_turns_makes_equal_shares_feasible(tmp_path: Path, clock: Clock) -> None:
     """The fastest clients cannot take all turns while a slow one trains."""
     settings = {**SETTINGS, "guaranteed_rate": "1/20"}

@@ -15,6 +15,7 @@ from turnout.live.features import PAPER_FEATURES
 from turnout.live.journal.replay import fresh_fleet
 from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.records import LateTimes
+from turnout.live.turns.slots.filling import ended_turns
 from turnout.live.turns.slots.records import EndedTurns, FilledSlots
 from turnout.live.turns.slots.state import SlotFleet
 from turnout.storage.encoding.packing import pack_snapshot
@@ -39,7 +40,7 @@ def filled(first: int, rows: list[int], ended: EndedTurns | None = None) -> Fill
         rows=np.array(rows, dtype=np.int64),
         contexts=np.ones((len(rows), 3)),
         present=np.ones(len(IDS), dtype=np.bool_),
-        ended=EndedTurns.none() if ended is None else ended,
+        ended=ended_turns({}, [])[0] if ended is None else ended,
         late=LateTimes.of([]),
         at="2026-01-01T00:00:00.000+00:00",
     )

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,22 +12,10 @@ from pathlib import Path
 from turnout.errors import StoreError
 from turnout.kernel.certificate import TimeUnit
 from turnout.live.audit.doctor import tables
-from turnout.live.audit.doctor.findings import (
-    RESTORE,
-    CheckResult,
-    Finding,
-    event_data,
-    run_check,
-)
-from turnout.live.audit.doctor.memory import check_state
-from turnout.live.audit.doctor.turns import check_open, check_turn_events, why_not_replayed
-from turnout.live.journal.amendments import AMEND, Amendment
-from turnout.live.journal.replay import stored_features
-from turnout.live.journal.schema import FLEET, INITIAL, INITIAL_DIGEST
-from turnout.live.journal.summary import read_summary
+from turnout.live.audit.doctor.findings import RESTORE, CheckResult, Finding, run_check
+from turnout.live.audit.doctor.memory import can_replay, check_state
+from turnout.live.journal.schema import FLEET
 from turnout.live.journal.turns import read_unit
-from turnout.live.settings import SchedulerSettings
-from turnout.live.turns.records import settings_digest
 from turnout.storage.files.database import connect, translate_sqlite_errors
 from turnout.storage.files.identify import application_id
 from turnout.storage.files.lock import Writer, lock_line
@@ -68,22 +55,18 @@ def examine(path: Path) -> list[Finding]:
         if not readable.ok or not _has_schema(db):
             return _with_path([readable, pages], path)
         unit = _unit(db)
-        has_rounds = unit is TimeUnit.ROUND
-        checks: dict[str, Callable[[], CheckResult]] = {
-            "settings": lambda: _check_settings(db),
-            "summary": lambda: tables.check_summary(db, unit),
-            "events": lambda: tables.check_events(db),
-            "clients": lambda: tables.check_clients(db),
-            "turns": lambda: tables.check_turns(db, unit),
-            "availability" if has_rounds else "presence": lambda: tables.check_availability(db, unit),
-            unit.plural: lambda: check_turn_events(db, unit),
-            "open round" if has_rounds else "running turns": lambda: check_open(db, unit),
-            "answers": lambda: tables.check_answers(db),
-        }
-        log = run_check("log", lambda: _check_log(db, path), ACCEPT_OLDER)
-        findings = [readable, pages, log, *(run_check(part, check) for part, check in checks.items())]
-        can_replay = _is_intact(findings) and not why_not_replayed(db)
-        findings.extend(check_state(path, db, DELETE_SNAPSHOT if can_replay else RESTORE))
+        findings = [
+            readable,
+            pages,
+            run_check("log", lambda: _check_log(db, path), ACCEPT_OLDER),
+            run_check("summary", lambda: tables.check_summary(db, unit)),
+            run_check("events", lambda: tables.check_events(db)),
+            run_check("turns", lambda: tables.check_turns(db, unit)),
+            run_check("answers", lambda: tables.check_answers(db)),
+        ]
+        for finding in check_state(path, db):
+            is_snapshot_wrong = finding.part == "state" and finding.ok is False and can_replay(path, db)
+            findings.append(replace(finding, remedy=DELETE_SNAPSHOT) if is_snapshot_wrong else finding)
         remedy = DELETE_OFFER.format(unit=unit) if _is_intact(findings) else RESTORE
         findings.append(run_check("offers", lambda: tables.check_offers(db, unit), remedy))
         information = (
@@ -109,7 +92,7 @@ def _has_schema(db: sqlite3.Connection) -> bool:
 
 
 def _unit(db: sqlite3.Connection) -> TimeUnit:
-    """Returns what the numbers of turns count; settings that cannot be read are found by another check."""
+    """Returns what the numbers of turns count; the check of the state names settings that cannot be read."""
     try:
         return read_unit(db)
     except (AttributeError, StoreError, sqlite3.DatabaseError):
@@ -160,30 +143,6 @@ def _check_log(db: sqlite3.Connection, path: Path) -> CheckResult:
     lost = find_lost_commits(path, db)
     commits = int(counters(db)["commits"])
     return CheckResult(f"all {commits:,} commits that were acknowledged are there", [lost] if lost else [])
-
-
-def _check_settings(db: sqlite3.Connection) -> CheckResult:
-    meta = dict(db.execute("SELECT key, value FROM meta"))
-    stored = json.loads(meta["settings"])
-    settings, features = SchedulerSettings.from_dict(stored), stored_features(stored["features"])
-    result = CheckResult(f"policy {settings.policy}, {features.outputs} features")
-    if settings_digest(meta["settings"]) != meta["seal"]:
-        result.problems.append("the settings do not match their digest")
-    result.problems.extend(_amendment_problems(db, meta))
-    return result
-
-
-def _amendment_problems(db: sqlite3.Connection, meta: dict[str, str]) -> Iterator[str]:
-    """Yields where the settings at creation, the amendments and the present settings do not agree."""
-    dropped = [data for _, data in read_summary(db).amendments]
-    amended = [Amendment.unpack(data) for data in (*dropped, *event_data(db, AMEND))]
-    if bool(amended) != (INITIAL in meta):
-        kept = "were kept" if INITIAL in meta else "are missing"
-        yield f"there are {len(amended):,} amendments, but the settings at creation {kept}"
-    if INITIAL in meta and settings_digest(meta[INITIAL]) != meta.get(INITIAL_DIGEST):
-        yield "the settings at creation do not match their digest"
-    if amended and amended[-1].settings != json.loads(meta["settings"]):
-        yield "the settings are not those of the last amendment"
 
 
 # Information that is neither right nor wrong

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
 from turnout.live.journal.summary import read_summary
-from turnout.live.turns.records import Turn, turn_from_row
 
 #: The largest number of problems that one message lists; the others are only counted.
 MAX_LISTED = 5
@@ -56,22 +55,11 @@ def run_check(part: str, check: Callable[[], CheckResult], remedy: str = RESTORE
     return Finding(part, False, "; ".join(result.problems[:MAX_LISTED]) + more, remedy)
 
 
-def event_data(db: sqlite3.Connection, kind: str) -> Iterator[bytes]:
-    """Yields the data of all events of one kind that are kept, in order."""
-    query = "SELECT data FROM events WHERE kind = ? AND seq > ? ORDER BY seq"
-    for (data,) in db.execute(query, (kind, read_summary(db).event)):
-        yield data
-
-
-def turns_by_row(db: sqlite3.Connection, round: int) -> dict[int, Turn]:
-    """Returns the turns of a round, by the row of the client."""
-    stored = db.execute("SELECT * FROM turns WHERE round = ?", (round,))
-    return {turn.row: turn for turn, _ in map(turn_from_row, stored)}
-
-
 def forgotten_rows(db: sqlite3.Connection) -> set[int]:
     """Returns the rows of the clients that were forgotten."""
-    return {*read_summary(db).forgotten, *(int(json.loads(data)["row"]) for data in event_data(db, "forget"))}
+    summary = read_summary(db)
+    kept = db.execute("SELECT data FROM events WHERE kind = 'forget' AND seq > ?", (summary.event,))
+    return {*summary.forgotten, *(int(json.loads(data)["row"]) for (data,) in kept)}
 
 
 def snapshot_event(db: sqlite3.Connection) -> int:

@@ -13,15 +13,8 @@ import numpy as np
 
 from turnout.counting import pluralize
 from turnout.errors import PluginError, TurnoutError
-from turnout.kernel.arrays import IntArray
-from turnout.live.audit.doctor.findings import (
-    CheckResult,
-    Finding,
-    forgotten_rows,
-    run_check,
-    snapshot_event,
-)
-from turnout.live.audit.doctor.turns import why_not_replayed
+from turnout.live.audit.doctor.findings import RESTORE, CheckResult, Finding, run_check, snapshot_event
+from turnout.live.audit.doctor.tables import why_not_replayed
 from turnout.live.features import Features
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.replay import FleetState, load, stored_features
@@ -32,30 +25,38 @@ from turnout.live.turns.slots.state import SlotFleet
 from turnout.live.turns.state import Fleet
 
 
-def check_state(path: Path, db: sqlite3.Connection, remedy: str) -> Iterator[Finding]:
+def check_state(path: Path, db: sqlite3.Connection) -> Iterator[Finding]:
     """Loads the file as a scheduler does, and checks the snapshot and the counters of the state.
 
-    Args:
-        path: The file of the fleet.
-        db: A connection to it, inside a transaction.
-        remedy: What to do if the state cannot be loaded.
+    Loading compares the settings with their amendments, the ids of the clients with the join events, and the open round
+    or the running turns with the turns.
     """
     try:
         with closing(Journal(path, read_only=True)) as journal, journal.reading():
             stored = journal.settings
             settings, features = SchedulerSettings.from_dict(stored), stored_features(stored["features"])
             state = load(journal, settings, features)
-            yield run_check("state", lambda: _check_snapshot(journal, db, state, settings, features), remedy)
+            yield run_check("state", lambda: _check_snapshot(journal, db, state, settings, features))
             yield run_check("books", lambda: _check_counters(db, state.fleet))
             # A broken promise is no damage: the file is intact and says truthfully that clients got too few turns.
             yield replace(run_check("promise", lambda: _describe_promise(state.fleet)), ok=None, remedy="")
     except PluginError as error:  # the file may be intact: nobody without the policy can tell
         yield Finding("state", None, f"not checked, because its policy is missing here: {error}", "")
-    except TurnoutError as error:
-        yield Finding("state", False, f"a scheduler cannot open this file: {error}", remedy)
     except Exception as error:  # damaged data can raise any exception
-        problem = f"{type(error).__name__}: {error}"
-        yield Finding("state", False, f"a scheduler cannot open this file: {problem}", remedy)
+        problem = str(error) if isinstance(error, TurnoutError) else f"{type(error).__name__}: {error}"
+        yield Finding("state", False, f"a scheduler cannot open this file: {problem}", RESTORE)
+
+
+def can_replay(path: Path, db: sqlite3.Connection) -> bool:
+    """Returns whether the state can be computed from all events, without a snapshot."""
+    try:
+        with closing(Journal(path, read_only=True)) as journal:
+            stored = journal.settings
+            settings, features = SchedulerSettings.from_dict(stored), stored_features(stored["features"])
+            load(journal, settings, features, from_snapshot=False)
+            return not why_not_replayed(db)
+    except Exception:  # whatever else is damaged, only a backup helps
+        return False
 
 
 def _check_snapshot(
@@ -94,7 +95,7 @@ def _check_snapshot(
 
 
 def _check_counters(db: sqlite3.Connection, fleet: Fleet) -> CheckResult:
-    """Checks that the counters of the state are those of the recorded turns, and that the books balance."""
+    """Checks that the turns that the state counts are those that are recorded, and that the books balance."""
     result = CheckResult("this policy guarantees nothing")
     counts = {kind: np.zeros(len(fleet.ids), np.int64) for kind in KINDS}
     kept = (
@@ -105,18 +106,17 @@ def _check_counters(db: sqlite3.Connection, fleet: Fleet) -> CheckResult:
         counts[kind][row] = count
     dropped = read_totals(db, len(fleet.ids))
     counts = {kind: count + dropped.counts[kind] for kind, count in counts.items()}
-    known = np.ones(len(fleet.ids), np.int64)
-    known[list(forgotten_rows(db))] = 0
-    arrived, lost = counts["arrived"] + counts["redundant"], counts["late"] + counts["failed"]
-    result.problems.extend(_count_differences(fleet, "returned", fleet.history.arrived, arrived * known))
-    result.problems.extend(_count_differences(fleet, "was late or failed", fleet.history.lost, lost * known))
     guarantee = fleet.policy.guarantee if fleet.ids else None
     certificate = fleet.policy.certificate() if fleet.ids else None
     if guarantee is not None and certificate is not None:
         paid = counts["arrived"] if guarantee.counts == "completed" else np.sum(list(counts.values()), axis=0)
         if isinstance(fleet, SlotFleet) and guarantee.counts == "selected":
             paid[fleet.running.rows] += 1  # turns count when they are given
-        result.problems.extend(_count_differences(fleet, "was paid a turn", certificate.turns, paid))
+        result.problems.extend(
+            f"{fleet.ids[row]!r} was paid {certificate.turns[row]} turns according to the state, but {paid[row]} "
+            "according to its turns"
+            for row in np.flatnonzero(certificate.turns != paid).tolist()
+        )
         if not certificate.books_balance:
             unbalanced = pluralize(int((~certificate.balanced).sum()), "client")
             result.problems.append(f"the books of {unbalanced} do not balance")
@@ -129,14 +129,6 @@ def _describe_promise(fleet: Fleet) -> CheckResult:
     if certificate is None:
         return CheckResult("nothing is promised" if fleet.ids else "there are no clients yet")
     return CheckResult(certificate.summary().sentence(fleet.ids.__getitem__))
-
-
-def _count_differences(fleet: Fleet, event: str, known: IntArray, recorded: IntArray) -> Iterator[str]:
-    for row in np.flatnonzero(known != recorded).tolist():
-        yield (
-            f"{fleet.ids[row]!r} {event} {known[row]} times according to the state, but {recorded[row]} times "
-            "according to its turns"
-        )
 
 
 def _equal(left: Any, right: Any) -> bool:

@@ -2,30 +2,84 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
+import math
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
 from turnout.counting import pluralize
-from turnout.live.audit.doctor.findings import (
-    CheckResult,
-    event_data,
-    snapshot_event,
-    turns_by_row,
-)
+from turnout.kernel.arrays import FloatArray
+from turnout.kernel.certificate import TimeUnit
+from turnout.live.audit.doctor.findings import CheckResult, forgotten_rows, snapshot_event
+from turnout.live.journal.amendments import AMEND, initial_settings
 from turnout.live.journal.answers import stored_answers
 from turnout.live.journal.redaction import pending_redactions
 from turnout.live.journal.schema import KEEP_AVAILABILITY_UP_TO, meta_value
-from turnout.live.journal.summary import read_summary, read_summary_state, read_totals
-from turnout.live.turns.records import RecordedOffer, digest_of, offer_digest, turn_from_row, unpack_offer
-from turnout.storage.encoding.packing import unpack
+from turnout.live.journal.summary import has_all_availability, read_summary, read_summary_state, read_totals
+from turnout.live.turns.outcomes import KINDS, RETURNED
+from turnout.live.turns.records import (
+    LateTimes,
+    RecordedOffer,
+    Turn,
+    digest_of,
+    has_context,
+    offer_digest,
+    turn_from_row,
+    unpack_offer,
+)
+from turnout.live.turns.rounds.records import CLOSE, unpack_closed
+from turnout.live.turns.slots.records import FILL, unpack_fill
 
-#: What a record of availability is called in a fleet without rounds, and what an event lacks that has none.
-PRESENCE = ("a record of presence", "gives no turns")
+
+class TurnEvent(NamedTuple):
+    """An event in which a round was closed or slots were filled.
+
+    Attributes:
+        number: The number of the event.
+        first: The number of its first round or decision.
+        last: The number of its last one; `first` − 1 if no turn was given.
+        given: The number and the row of each turn that was given, in order.
+        ended: The number, the row, the outcome (an index into KINDS), the seconds and the loss of each turn that ended.
+        late: The actual times of clients that were late before.
+        contexts: The contexts of the clients that were given turns.
+        has_availability: Whether the availability of the clients is stored.
+    """
+
+    number: int
+    first: int
+    last: int
+    given: list[tuple[int, int]]
+    ended: list[tuple[int, int, int, float, float]]
+    late: LateTimes
+    contexts: FloatArray
+    has_availability: bool
+
+
+def turn_events(db: sqlite3.Connection) -> Iterator[TurnEvent]:
+    """Yields the events of this kind that are kept, in order; raises StoreError if one has another availability."""
+    query = (
+        "SELECT e.seq, e.kind, e.data, m.data FROM events e LEFT JOIN masks m ON m.seq = e.seq "
+        "WHERE e.kind IN (?, ?) AND e.seq > ? ORDER BY e.seq"
+    )
+    for seq, kind, data, mask in db.execute(query, (CLOSE, FILL, read_summary(db).event)):
+        if kind == CLOSE:
+            closed = unpack_closed(data, mask)[0]
+            first = last = closed.round
+            given = [(closed.round, row) for row in closed.rows.tolist()]
+            columns = (closed.kinds, closed.seconds, closed.reported_losses)
+            outcomes = zip(*(column.tolist() for column in columns), strict=True)
+            ended = [(*turn, *outcome) for turn, outcome in zip(given, outcomes, strict=True)]
+            late, contexts = closed.late, closed.contexts
+        else:
+            filled = unpack_fill(data, mask)
+            first, last, late, contexts, own = filled.first, filled.last, filled.late, filled.contexts, filled.ended
+            given = list(enumerate(filled.rows.tolist(), start=filled.first))
+            entries = (own.decisions, own.rows, own.kinds, own.seconds, own.losses)
+            ended = list(zip(*(column.tolist() for column in entries), strict=True))
+        yield TurnEvent(seq, first, last, given, ended, late, contexts, mask is not None)
 
 
 def check_events(db: sqlite3.Connection) -> CheckResult:
@@ -45,6 +99,8 @@ def check_events(db: sqlite3.Connection) -> CheckResult:
         kinds[kind] += 1
     if previous.hex() != meta_value(db, "head"):
         result.problems.append("the newest events are missing")
+    if kinds[AMEND] and initial_settings(db) is None:
+        result.problems.append("the settings at creation are missing")
     by_kind = ", ".join(f"{count:,} {kind}" for kind, count in kinds.items())
     result.summary = f"{kinds.total():,} events{f' ({by_kind})' if by_kind else ''} match their digests"
     if summary.event:
@@ -52,13 +108,8 @@ def check_events(db: sqlite3.Connection) -> CheckResult:
     return result
 
 
-def check_summary(db: sqlite3.Connection, unit: str) -> CheckResult:
-    """Checks what takes the place of events and turns that are no longer kept against its digests.
-
-    Args:
-        db: A connection to the file.
-        unit: What the numbers of turns count: "round", or "decision" in a fleet without rounds.
-    """
+def check_summary(db: sqlite3.Connection, unit: TimeUnit) -> CheckResult:
+    """Checks what takes the place of events and turns that are no longer kept against its digests."""
     summary = read_summary(db)
     if not summary.event:
         return CheckResult(f"all {unit}s are kept")
@@ -70,121 +121,117 @@ def check_summary(db: sqlite3.Connection, unit: str) -> CheckResult:
     return result
 
 
-def check_availability(db: sqlite3.Connection, unit: str) -> CheckResult:
-    """Checks the stored availability of the clients against the events that closed rounds or filled slots.
-
-    Without rounds, it is the presence of clients at the decisions of one call; `unit` as for `check_summary`.
-    """
-    what = "the availability of clients in" if unit == "round" else "the presence of clients at"
-    result, count, dropped, events = CheckResult(), 0, 0, set()
-    last, (clients,) = snapshot_event(db), db.execute("SELECT COUNT(*) FROM clients").fetchone()
-    query = (
-        "SELECT e.seq, e.data, m.data FROM events e LEFT JOIN masks m ON m.seq = e.seq "
-        "WHERE e.kind IN ('close', 'fill') AND e.seq > ?"
-    )
-    for seq, data, mask in db.execute(query, (read_summary(db).event,)):
-        events.add(seq)
-        header = unpack(data)[0]
-        number = header["round" if unit == "round" else "first"]
-        if mask is None and seq <= last and clients > KEEP_AVAILABILITY_UP_TO:
-            dropped += 1
-        elif mask is None:
-            result.problems.append(f"{what} {unit} {number} is missing")
-        elif hashlib.sha256(mask).hexdigest() != header["mask"]:
-            result.problems.append(f"{what} {unit} {number} does not match its digest")
-        count += mask is not None
-    for (seq,) in db.execute("SELECT seq FROM masks WHERE seq > ?", (read_summary(db).event,)):
-        if seq not in events:
-            record, lacks = ("an availability record", "closes no round") if unit == "round" else PRESENCE
-            result.problems.append(f"{record} belongs to event {seq}, which {lacks}")
-    result.summary = (
-        f"{what.rpartition(' ')[0]} is stored for {count:,} {'rounds' if unit == 'round' else 'calls of fill'}"
-    )
-    if dropped:
-        result.summary += f"; that of {dropped:,} was dropped with a snapshot, because this fleet is large"
-    return result
-
-
-def check_clients(db: sqlite3.Connection) -> CheckResult:
-    """Checks the ids in the table of clients against those of the join events."""
-    result = CheckResult()
-    stored = db.execute("SELECT row, id FROM clients ORDER BY row").fetchall()
-    # The ids of clients that joined before the summary are compared with the digest in its state.
-    joined = [client for _, client in stored[: read_summary(db).clients]]
-    joined += [client for data in event_data(db, "join") for client in json.loads(data)]
-    if len(stored) != len(joined):
-        result.problems.append(f"the table of clients has {len(stored):,} ids, but {len(joined):,} clients joined")
-    if repeated := len(stored) - len({client for _, client in stored}):
-        result.problems.append(f"{pluralize(repeated, 'client', 'have')} the id of another one")
-    unredacted = {redaction.row: redaction.client for redaction in pending_redactions(db)}
-    for index, ((row, client), expected) in enumerate(zip(stored, joined, strict=False)):
-        if (row, client) != (index, expected) and unredacted.get(row) != expected:
-            result.problems.append(f"row {row} has the id {client!r}, but {expected!r} joined as row {index}")
-    result.summary = f"{pluralize(len(stored), 'client', 'have')} the ids with which they joined"
-    if unredacted:
-        result.summary += f"; {len(unredacted):,} that were forgotten are removed when the file is opened again"
-    return result
-
-
-def check_turns(db: sqlite3.Connection, unit: str) -> CheckResult:
-    """Checks every turn against its checksum; `unit` as for `check_summary`."""
-    result, count = CheckResult(), 0
-    for turn, checksum in map(turn_from_row, db.execute("SELECT * FROM turns ORDER BY round, row")):
+def check_turns(db: sqlite3.Connection, unit: TimeUnit) -> CheckResult:
+    """Checks every turn against its checksum and against the events: none may be lost, or counted twice."""
+    result, count, after = CheckResult(), 0, read_summary(db).round
+    forgotten = forgotten_rows(db)
+    unredacted = {redaction.row for redaction in pending_redactions(db)}  # their turns and events may differ for now
+    ids = dict(db.execute("SELECT row, id FROM clients"))
+    is_open = {number for (number,) in db.execute("SELECT round FROM open_round")}
+    given, learned, problems = _replay_turns(db, unit, after)
+    result.problems.extend(problems)
+    for turn, checksum in map(turn_from_row, db.execute("SELECT * FROM turns ORDER BY round, row").fetchall()):
         count += 1
+        key, what = (turn.round, turn.row), f"the turn of {turn.id!r} in {unit} {turn.round}"
         if turn.checksum != checksum:
-            result.problems.append(f"the turn of {turn.id!r} in {unit} {turn.round} does not match its checksum")
-    result.summary = f"{pluralize(count, 'turn')} {'matches its checksum' if count == 1 else 'match their checksums'}"
+            result.problems.append(f"{what} does not match its checksum")
+        if turn.round <= after:
+            continue
+        if key not in given and turn.round not in is_open:
+            result.problems.append(f"{what} was given by no event")
+        outcome, late = given.pop(key, None), learned.get(key)
+        if turn.row in unredacted:
+            continue
+        if turn.id != ids.get(turn.row):
+            result.problems.append(f"{what} is in row {turn.row}, which has the id {ids.get(turn.row)!r}")
+        if outcome is not None:
+            result.problems.extend(_outcome_problems(turn, what, *outcome))
+        recorded = None if turn.folded is None else (turn.folded, turn.late_seconds)
+        if turn.row not in forgotten and recorded != late:
+            result.problems.append(f"{what} has another late time than the one that was learned")
+    result.problems.extend(f"the turn of row {row} in {unit} {number} is missing" for number, row in given)
+    result.summary = f"{pluralize(count, 'turn')} and {pluralize(len(learned), 'late time')} agree with the events"
     return result
 
 
-def check_offers(db: sqlite3.Connection, unit: str) -> CheckResult:
-    """Checks the recorded offers against their digests and the turns of their rounds; `unit` as for `check_summary`."""
-    result, count, newest = CheckResult(), 0, _newest_round(db)
+def _replay_turns(
+    db: sqlite3.Connection, unit: TimeUnit, after: int
+) -> tuple[dict[tuple[int, int], tuple[int, float, float] | None], dict[tuple[int, int], tuple[int, float]], list[str]]:
+    """Returns what the events say about turns, by number and row, and where they contradict each other.
+
+    Args:
+        db: A connection to the file.
+        unit: What the numbers of turns count.
+        after: Turns up to this number are no longer kept.
+
+    Returns:
+        The outcome, the seconds and the loss of each turn, None while it is running; the number with which the actual
+        time of a late client was learned, and the time; the problems.
+    """
+    given: dict[tuple[int, int], tuple[int, float, float] | None] = {}
+    learned: dict[tuple[int, int], tuple[int, float]] = {}
+    problems, last, snapshot = [], after, snapshot_event(db)
+    (clients,) = db.execute("SELECT COUNT(*) FROM clients").fetchone()
+    for event in turn_events(db):
+        if event.first != last + 1:
+            problems.append(f"{unit} {event.first} follows {unit} {last}")
+        last = event.last
+        is_dropped = event.number <= snapshot and clients > KEEP_AVAILABILITY_UP_TO
+        if not event.has_availability and not is_dropped:
+            problems.append(f"the availability of clients at event {event.number} is missing")
+        given.update(dict.fromkeys(event.given))
+        for number, row, kind, seconds, loss in event.ended:
+            if number > after:
+                if (number, row) not in given or given[number, row] is not None:
+                    problems.append(f"the turn of row {row} in {unit} {number} ended, but was not running")
+                given[number, row] = (kind, seconds, loss)
+        for number, row, seconds in event.late:
+            if (number, row) in learned:
+                problems.append(f"the late time of row {row} in {unit} {number} was learned twice")
+            if number > after:
+                learned[number, row] = (event.last, seconds)
+    return given, learned, problems
+
+
+def _outcome_problems(turn: Turn, what: str, kind: int, seconds: float, loss: float) -> Iterator[str]:
+    """Yields where a turn differs from the outcome that an event has."""
+    if turn.kind != KINDS[kind] or (turn.seconds is not None and turn.seconds != seconds):
+        recorded = "" if turn.seconds is None else f" after {turn.seconds:g} s"
+        yield f"{what} ended as {KINDS[kind]} after {seconds:g} s, but is recorded as {turn.kind}{recorded}"
+    if KINDS[kind] in RETURNED and turn.loss != (None if math.isnan(loss) else loss):
+        yield f"{what} ended with loss {loss:g}, but is recorded with loss {turn.loss}"
+
+
+def check_offers(db: sqlite3.Connection, unit: TimeUnit) -> CheckResult:
+    """Checks the recorded offers against their digests and the turns of their rounds."""
+    (is_open,) = db.execute("SELECT COALESCE(MAX(round), 0) FROM open_round").fetchone()
+    result, count, newest = CheckResult(), 0, max(int(meta_value(db, "round")), is_open)
+    turns = "SELECT row FROM turns WHERE round = ? ORDER BY row"
     for round_, available, data, digest in db.execute(
         "SELECT round, available, data, digest FROM offers ORDER BY round"
     ):
         count += 1
-        if digest != offer_digest(round_, available, data):
-            result.problems.append(f"the offer of {unit} {round_} does not match its digest")
-            continue
         try:
-            offer = unpack_offer(data, available)
+            is_intact = digest == offer_digest(round_, available, data)
+            offer = unpack_offer(data, available) if is_intact else None
         except Exception as error:  # the other offers can still be checked
             result.problems.append(f"the offer of {unit} {round_} cannot be unpacked ({error})")
             continue
-        result.problems.extend(_offer_problems(offer, round_, newest, set(turns_by_row(db, round_)), unit))
+        if offer is None:
+            result.problems.append(f"the offer of {unit} {round_} does not match its digest")
+            continue
+        invited = [row for (row,) in db.execute(turns, (round_,))]
+        if not 1 <= round_ == offer.round <= newest or not _agrees(offer, invited):
+            result.problems.append(f"the offer of {unit} {round_} does not agree with the turns of that {unit}")
     result.summary = f"offers are recorded for {count:,} {unit}s and agree with the turns"
     return result
 
 
-def _offer_problems(offer: RecordedOffer, round: int, newest: int, invited: set[int], unit: str) -> Iterator[str]:
-    """Yields the problems of an offer that could be read.
-
-    Args:
-        offer: The offer.
-        round: The round under which it is stored.
-        newest: The newest round.
-        invited: The rows that have turns in the round.
-        unit: As for `check_summary`.
-    """
-    selected, available = offer.rows.tolist(), np.flatnonzero(offer.available).tolist()
-    if offer.round != round:
-        yield f"the offer of {unit} {offer.round} is stored under {unit} {round}"
-    if not 1 <= round <= newest:
-        missing = "is neither closed nor open" if unit == "round" else "was not made"
-        yield f"there is an offer of {unit} {round}, which {missing}"
-    elif len(selected) != len(invited) or set(selected) != invited:
-        yield f"the clients selected from the offer of {unit} {round} are not those that have turns in it"
-    if not set(selected) <= set(available):
-        yield f"in {unit} {round} clients were selected that were not available"
-    if offer.contexts is not None and len(offer.contexts) != len(available):
-        yield f"in {unit} {round} {len(available):,} clients were available, but {len(offer.contexts):,} have contexts"
-
-
-def _newest_round(db: sqlite3.Connection) -> int:
-    """Returns the number of the open round, or of the last closed one."""
-    open_round = db.execute("SELECT COALESCE(MAX(round), 0) FROM open_round").fetchone()[0]
-    return max(int(meta_value(db, "round")), int(open_round))
+def _agrees(offer: RecordedOffer, invited: list[int]) -> bool:
+    """Returns whether these clients were selected from an offer, and all of them were available."""
+    available, contexts = np.flatnonzero(offer.available), offer.contexts
+    has_contexts = contexts is None or len(contexts) == len(available)
+    return sorted(offer.rows.tolist()) == invited and has_contexts and set(invited) <= set(available.tolist())
 
 
 def check_answers(db: sqlite3.Connection) -> CheckResult:
@@ -194,3 +241,14 @@ def check_answers(db: sqlite3.Connection) -> CheckResult:
     if damaged:
         result.problems.append(f"{damaged:,} stored answers to requests do not match their checksums")
     return result
+
+
+def why_not_replayed(db: sqlite3.Connection) -> str:
+    """Returns why the state cannot be rebuilt from the events that are kept, or "" if it can."""
+    if forgotten_rows(db) - set(read_summary(db).forgotten):
+        return "clients were forgotten"
+    if not has_all_availability(db):
+        return "the availability of clients at some events was dropped"
+    if not all(has_context(event.contexts).all() for event in turn_events(db)):
+        return "the statuses of clients are not persisted"
+    return ""

@@ -94,10 +94,6 @@ class CheckIns:
             self._end[row] = self._due[row] = self._last[row] = -np.inf
             self._expected.discard(row)
 
-    def clear(self) -> None:
-        """Drops all check-ins."""
-        self._statuses.clear()
-
     def statuses(self, caller: str | None = None) -> dict[str, Any]:
         """Returns the status of each client that can be given a turn now; `caller` is the one that is checking in."""
         now = clock.monotonic_seconds()

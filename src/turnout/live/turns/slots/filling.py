@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,27 +51,19 @@ def ended_turns(running_turns: Mapping[int, RunningTurnRecord], turns: Sequence[
     ended, late = [], []
     for turn in turns:
         running_turn = running_turns[turn.round]
+        waited = running_turn.elapsed
         if turn.kind is None:
-            if running_turn.deadline is None or running_turn.elapsed < running_turn.deadline:
+            if running_turn.deadline is None or waited < running_turn.deadline:
                 continue
             turn = Turn(turn.round, turn.row, turn.id, KINDS[LATE], float(running_turn.deadline))
             late.append(turn)
-        ended.append(turn)
-    waited = [
-        0.0 if math.isnan(running_turns[turn.round].elapsed) else running_turns[turn.round].elapsed for turn in ended
-    ]
-    return (
-        EndedTurns(
-            decisions=np.array([turn.round for turn in ended], dtype=np.int64),
-            rows=np.array([turn.row for turn in ended], dtype=np.int64),
-            seconds=np.array(
-                [own if turn.seconds is None else turn.seconds for turn, own in zip(ended, waited, strict=True)]
-            ).reshape(-1),
-            kinds=np.array([KINDS.index(str(turn.kind)) for turn in ended], dtype=np.int64),
-            losses=np.array([np.nan if turn.loss is None else turn.loss for turn in ended], dtype=np.float64),
-        ),
-        late,
-    )
+        if turn.seconds is not None:
+            waited = turn.seconds
+        loss = math.nan if turn.loss is None else turn.loss
+        ended.append((turn.round, turn.row, 0.0 if math.isnan(waited) else waited, KINDS.index(str(turn.kind)), loss))
+    columns: Any = zip(*ended, strict=True) if ended else ((),) * len(fields(EndedTurns))
+    types: Any = (np.int64, np.int64, np.float64, np.int64, np.float64)
+    return EndedTurns(*map(np.array, columns, types)), late
 
 
 def fill_slots(

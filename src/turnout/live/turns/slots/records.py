@@ -36,12 +36,6 @@ class EndedTurns:
     kinds: IntArray
     losses: FloatArray
 
-    @classmethod
-    def none(cls) -> EndedTurns:
-        """Returns that no turn has ended."""
-        numbers, times = np.empty(0, dtype=np.int64), np.empty(0)
-        return cls(numbers, numbers, times, numbers, times)
-
     def __len__(self) -> int:
         return len(self.rows)
 
