@@ -296,9 +296,9 @@ def test_the_ledger_of_a_fleet_equals_its_scheduler(folder: Path, make: Fleet) -
         assert share is not None
         np.testing.assert_allclose((share * np.diff(edges)[:, None]).sum(axis=0), available)
         state = scheduler.state().state()
-        np.testing.assert_array_equal(ledger.retired, np.array(state["numbers.retired"]) > 0)
+        np.testing.assert_array_equal(ledger.retired, np.array(state["clients.retired"]) > 0)
         for name in ("arrived", "lost"):
-            np.testing.assert_array_equal(getattr(ledger.history, name), state[f"numbers.{name}"])
+            np.testing.assert_array_equal(getattr(ledger.history, name), state[f"clients.{name}"])
         if make is not guaranteed:  # without a model the scheduler has no suspects, but the ledger trains a model
             assert [
                 ids[row] for row in np.flatnonzero(ledger.history.suspects()).tolist()

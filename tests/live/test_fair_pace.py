@@ -195,23 +195,6 @@ def test_a_failed_turn_is_not_paid_and_the_client_is_asked_again_after_its_back_
     assert certificate.holds
 
 
-def test_late_times_are_learned_and_their_turns_are_not_paid(open_fleet: OpenFleet, folder: Path) -> None:
-    scheduler = open_fleet(settings={"cohort_size": 2, "guaranteed_rate": "1/2"}, deadline=10.0)
-    scheduler.choose(offered("a", "b"))
-    scheduler.report("a", 2.0)
-    scheduler.close_round()
-    assert scheduler.certificate().turns.tolist() == [1, 0]
-    model = state_of(scheduler).fleet.model
-    assert model is not None
-    censored = model.predict([[1.0, 1.0, 10.0]], [1])[0]
-    assert scheduler.report("b", 40.0)
-    play_round(scheduler, {})
-    assert model.predict([[1.0, 1.0, 10.0]], [1])[0] > censored
-    assert scheduler.certificate().turns.tolist() == [1, 0]
-    assert scheduler.certificate().behind.tolist() == [-0.5, 0.5]
-    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
-
-
 def test_over_selection_serves_clients_that_are_cut_off_often(open_fleet: OpenFleet) -> None:
     """Only the first two of three updates count, so a slow client is paid only in its better rounds."""
     scheduler, worst = open_fleet(settings={**PROMISE, "guaranteed_rate": 0.15}, overcommit=1.5), 0.0

@@ -964,13 +964,10 @@ def test_a_policy_that_cannot_grow_raises_and_leaves_the_fleet_unchanged(open_fl
     assert open_fleet().round == 2
 
 
-def test_a_certificate_needs_a_client(open_fleet: OpenFleet) -> None:
-    with pytest.raises(StateError, match="the fleet has no clients yet"):
-        open_fleet().certificate()
-
-
-def test_a_certificate_needs_a_policy_with_a_guarantee(open_fleet: OpenFleet) -> None:
+def test_a_certificate_needs_a_client_and_a_policy_with_a_guarantee(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(policy="random")
+    with pytest.raises(StateError, match="the fleet has no clients yet"):
+        scheduler.certificate()
     play_round(scheduler, offered("a", "b"))
     assert "promise    " not in str(scheduler.status())
     with pytest.raises(SettingError, match="the policy random guarantees nothing: use fair-pace for a certificate"):

@@ -85,13 +85,13 @@ def record(journal: Journal, outcomes: Sequence[Outcome], late_window: int) -> l
         for outcome in outcomes:
             turn, is_open = in_open.get(outcome.client), True
             if turn is None or outcome.round not in (None, turn.round):
-                found = find_turn(db, outcome.client, outcome.round)
-                if found is None:
+                newest = find_turn(db, outcome.client, outcome.round)
+                if newest is None:
                     where = "in any round" if outcome.round is None else f"in round {outcome.round}"
                     raise ReportError(
                         f"{outcome.client!r} was not selected {where}: check the id; nothing was recorded"
                     )
-                turn, is_open = found
+                turn, is_open = newest
             turn = changed.get((turn.round, turn.id), turn)  # if an earlier outcome is of the same turn
             if is_open:
                 updated = _updated_open_turn(turn, outcome, at)

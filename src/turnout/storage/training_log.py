@@ -140,13 +140,13 @@ def _rounds_before(model: Path) -> int:
 
 
 def _by_name(by_round: Metrics, first: int) -> dict[str, Series]:
-    found: dict[str, list[tuple[int, float]]] = {}
+    series: dict[str, list[tuple[int, float]]] = {}
     for round_, values in by_round.items():
         for name, value in values.items():
             if isinstance(value, int | float) and not name.startswith(OWN_PREFIX):
-                found.setdefault(name, []).append((round_ + first, float(value)))
+                series.setdefault(name, []).append((round_ + first, float(value)))
     columns = {}
-    for name, pairs in found.items():
+    for name, pairs in series.items():
         rounds, numbers = zip(*sorted(pairs), strict=True)
         columns[name] = (np.array(rounds, dtype=np.int64), np.array(numbers))
     return columns

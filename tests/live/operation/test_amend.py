@@ -312,18 +312,6 @@ def play(scheduler: Scheduler, rounds: int, clients: int = 8) -> None:
         scheduler.close_round()
 
 
-def test_promises_before_count_at_the_old_rate_and_later_ones_at_the_new(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(settings={"cohort_size": 2, "guaranteed_rate": 0.15})
-    play(scheduler, 10)
-    assert scheduler.amend(guaranteed_rate="1/7", deadline=30.0) == ["guaranteed_rate", "deadline"]
-    play(scheduler, 14)
-    certificate = scheduler.certificate()
-    assert certificate.units_per_turn == 140
-    assert certificate.promised_units.tolist() == [140 * 3.5] * 8  # 10 · 0.15 + 14 / 7
-    assert scheduler.settings.deadline == 30.0
-    assert scheduler.settings.settings == {"cohort_size": 2, "guaranteed_rate": "1/7"}
-
-
 def test_everything_learned_stays(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     play(scheduler, 12)

@@ -10,16 +10,14 @@ from hypothesis import strategies as st
 
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.exchange_time import ExchangeTimeModel
-from turnout.live.turns.history import JUDGED_AFTER
+from turnout.live.turns.history import SUSPECT_AFTER, ClientHistory
+from turnout.live.turns.outcomes import ARRIVED
 from turnout.live.turns.reliability import (
     MAX_BACKOFF,
-    SUSPECT_AFTER,
     backoff_rounds,
     ema_update,
     probability_at_least,
     relative_error,
-    reliability,
-    suspect_clients,
 )
 
 
@@ -37,8 +35,8 @@ def test_the_probability_that_enough_clients_return_is_the_sum_over_all_cases(
 
 
 def test_reliability_starts_at_one_half_and_follows_the_outcomes() -> None:
-    arrived, lost = np.array([0, 9, 0, 98]), np.array([0, 0, 9, 0])
-    np.testing.assert_allclose(reliability(arrived, lost), [1 / 2, 10 / 11, 1 / 11, 0.99])
+    history = ClientHistory(arrived=np.array([0, 9, 0, 98]), lost=np.array([0, 0, 9, 0]))
+    np.testing.assert_allclose(history.reliability, [1 / 2, 10 / 11, 1 / 11, 0.99])
 
 
 @given(st.integers(1, 10), st.integers(0, 60))
@@ -68,7 +66,10 @@ def test_a_client_is_suspect_after_10_returns_above_an_error_of_30_percent_and_t
         (9.0, 4.5, 10, False),
     ]
     context, typical, arrived, expected = zip(*cases, strict=True)
-    assert suspect_clients(np.array(context), np.array(typical), np.array(arrived)).tolist() == list(expected)
+    history = ClientHistory(
+        arrived=np.array(arrived), context_errors=np.array(context), typical_errors=np.array(typical)
+    )
+    assert history.suspects().tolist() == list(expected)
 
 
 @given(st.floats(1e-3, 1e9), st.floats(-1e3, 1e9))
@@ -104,7 +105,8 @@ def test_clients_with_changing_misreports_become_suspect_and_others_hardly_ever(
     rng, clients = np.random.default_rng(7), 300
     theta = rng.uniform([1, 1, 0.1], [4, 1, 1], (clients, 3))
     model = ExchangeTimeModel(clients)
-    context_errors, typical_errors, typical_seconds = (np.zeros(clients) for _ in range(3))
+    history, rows, kinds = ClientHistory(), np.arange(clients), np.full(clients, ARRIVED)
+    history.add(clients)
     shares, ever_suspect = [], np.zeros(clients, dtype=bool)
     for round_ in range(60):
         contexts = np.column_stack(
@@ -113,14 +115,9 @@ def test_clients_with_changing_misreports_become_suspect_and_others_hardly_ever(
         seconds = (contexts * theta).sum(axis=1) * (1 + rng.uniform(-noise, noise, clients))
         factors = MISREPORTS[misreport](round_, np.exp(rng.uniform(-2.3, 2.3, clients)))
         reported = contexts * np.column_stack([factors, np.ones(clients), factors])
-        counts = np.full(clients, round_)
-        if round_ >= JUDGED_AFTER:
-            judged_before = counts - JUDGED_AFTER
-            context_errors = ema_update(context_errors, relative_error(seconds, model.predict(reported)), judged_before)
-            typical_errors = ema_update(typical_errors, relative_error(seconds, typical_seconds), judged_before)
-        typical_seconds = ema_update(typical_seconds, seconds, counts)
-        model.learn(np.arange(clients), reported, seconds)
-        suspect = suspect_clients(context_errors, typical_errors, counts + 1)
+        history.record(rows, kinds, seconds, model.predict(reported))
+        model.learn(rows, reported, seconds)
+        suspect = history.suspects()
         shares.append(suspect.mean())
         ever_suspect |= suspect
         assert round_ + 1 >= SUSPECT_AFTER or not ever_suspect.any()

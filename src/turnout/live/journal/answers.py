@@ -105,5 +105,5 @@ def note_tokens_changed(db: sqlite3.Connection) -> None:
 
 def tokens_version(db: sqlite3.Connection) -> int:
     """Returns a number that increases whenever a token is created, revoked or deleted; 0 before the first."""
-    found = db.execute("SELECT value FROM meta WHERE key = 'tokens'").fetchone()
-    return 0 if found is None else int(found[0])
+    version = db.execute("SELECT value FROM meta WHERE key = 'tokens'").fetchone()
+    return 0 if version is None else int(version[0])

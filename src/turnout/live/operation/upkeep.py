@@ -81,7 +81,7 @@ def _last_dropped_round(journal: Journal, settings: SchedulerSettings, memory: F
     settled = last_settled(memory, settings)
     if retention.rounds is not None and settings.has_rounds:
         return max(min(settled, newest - retention.rounds), 0)
-    found, at = 0, now()
+    dropped, at = 0, now()
     for _, kind, data, _ in journal.events():
         if kind not in (CLOSE, FILL):
             continue
@@ -93,8 +93,8 @@ def _last_dropped_round(journal: Journal, settings: SchedulerSettings, memory: F
             last, closed_at = closed.round, header["closed"]
         if last > settled or not retention.is_over(last, closed_at, newest, at):
             break
-        found = last
-    return found
+        dropped = last
+    return dropped
 
 
 def summary_without(

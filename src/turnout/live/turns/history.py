@@ -9,10 +9,16 @@ import numpy as np
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.live.turns.counters import ClientColumns, column
 from turnout.live.turns.outcomes import LATE, REDUNDANT
-from turnout.live.turns.reliability import ema_update, relative_error, reliability, suspect_clients
+from turnout.live.turns.reliability import ema_update, relative_error
 
 #: The number of a client's times after which prediction errors are counted: the first predictions know nothing.
 JUDGED_AFTER = 2
+#: A client is suspect once it has returned this many times, ...
+SUSPECT_AFTER = 10
+#: ... if the error of predictions from its context exceeds this, ...
+SUSPECT_ERROR = 0.3
+#: ... and is more than this many times the error of predictions from its typical time.
+SUSPECT_RATIO = 2.0
 
 
 @dataclass(slots=True, eq=False)
@@ -70,9 +76,12 @@ class ClientHistory(ClientColumns):
 
     @property
     def reliability(self) -> FloatArray:
-        """The estimated probability of each client to return."""
-        return reliability(self.arrived, self.lost)
+        """The probability of each client to return by Laplace's rule: (arrived + 1) / (arrived + lost + 2)."""
+        probability: FloatArray = (self.arrived + 1) / (self.arrived + self.lost + 2)
+        return probability
 
     def suspects(self) -> BoolArray:
         """Returns which clients have times that their contexts predict worse than their typical times do."""
-        return suspect_clients(self.context_errors, self.typical_errors, self.arrived)
+        misled = self.context_errors > np.maximum(SUSPECT_ERROR, SUSPECT_RATIO * self.typical_errors)
+        suspects: BoolArray = misled & (self.arrived >= SUSPECT_AFTER)
+        return suspects

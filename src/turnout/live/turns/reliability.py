@@ -1,29 +1,17 @@
-"""Formulas about single clients: the probability to return, back-off after misses, and errors of predicted times."""
+"""Formulas about single clients: whether enough return, back-off after misses, and errors of predicted times."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
+from turnout.kernel.arrays import FloatArray, IntArray
 
 #: The longest back-off, in rounds.
 MAX_BACKOFF = 64
 #: The smallest weight of a new value in an exponential moving average.
 EMA_WEIGHT = 0.2
-#: A client is suspect once it has returned this many times, ...
-SUSPECT_AFTER = 10
-#: ... if the error of predictions from its context exceeds this, ...
-SUSPECT_ERROR = 0.3
-#: ... and is more than this many times the error of predictions from its typical time.
-SUSPECT_RATIO = 2.0
 #: The largest relative error that is counted, so that one outlier does not dominate the mean.
 MAX_ERROR = 9.0
-
-
-def reliability(arrived: IntArray, lost: IntArray) -> FloatArray:
-    """Returns the probability to return by Laplace's rule: (arrived + 1) / (arrived + lost + 2)."""
-    probability: FloatArray = (arrived + 1) / (arrived + lost + 2)
-    return probability
 
 
 def probability_at_least(count: int, probabilities: FloatArray) -> float:
@@ -69,13 +57,3 @@ def ema_update(means: FloatArray, values: FloatArray, counts: IntArray) -> Float
     """
     mean: FloatArray = means + np.maximum(EMA_WEIGHT, 1 / (counts + 1)) * (values - means)
     return mean
-
-
-def suspect_clients(context_errors: FloatArray, typical_errors: FloatArray, arrived: IntArray) -> BoolArray:
-    """Returns which clients have times that their contexts predict worse than their typical times do."""
-    suspect: BoolArray = (
-        (arrived >= SUSPECT_AFTER)
-        & (context_errors > SUSPECT_ERROR)
-        & (context_errors > SUSPECT_RATIO * typical_errors)
-    )
-    return suspect

@@ -47,10 +47,10 @@ class Acknowledged:
     @classmethod
     def parse(cls, line: bytes) -> Acknowledged | None:
         """Returns what `line` wrote; None for anything else."""
-        found = _PATTERN.fullmatch(line)
-        if found is None or zlib.crc32(line[: found.end(2)]) != int(found[3], 16):
+        match = _PATTERN.fullmatch(line)
+        if match is None or zlib.crc32(line[: match.end(2)]) != int(match[3], 16):
             return None
-        return cls(found[2].decode(), int(found[1]))
+        return cls(match[2].decode(), int(match[1]))
 
 
 #: The first line while no commit is known.
@@ -79,9 +79,9 @@ def read_acknowledged(store: Path) -> Acknowledged | None:
                 line = file.read(LINE)
         except FileNotFoundError:
             return None
-        found = Acknowledged.parse(line)
-        if found is not None or not line.startswith(STATED):
-            return found
+        stated = Acknowledged.parse(line)
+        if stated is not None or not line.startswith(STATED):
+            return stated
         time.sleep(PAUSE)  # another process is writing this line
     return None
 

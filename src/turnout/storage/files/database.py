@@ -217,8 +217,8 @@ def _check_kind(connection: sqlite3.Connection, path: Path, kind: FileKind) -> N
             "create a new one"
         )
     if application != kind.application_id:
-        found = describe_file(path) or "a SQLite file"
-        raise StoreError(f"{path} is {found}, not {KINDS[kind.application_id]}: choose another path")
+        other = describe_file(path) or "a SQLite file"
+        raise StoreError(f"{path} is {other}, not {KINDS[kind.application_id]}: choose another path")
     if version != kind.format:
         raise StoreError(
             f"{path} has {kind.name} format {version}, but this version of turnout reads format {kind.format}: install "
@@ -229,12 +229,12 @@ def _check_kind(connection: sqlite3.Connection, path: Path, kind: FileKind) -> N
 def _translate(path: Path, error: sqlite3.Error) -> StoreError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_NOTADB:
-        found = describe_file(path)
-        if found is None or "SQLite" in found or found in KINDS.values():
-            found = "not a SQLite file, or its header is damaged, so it is"
+        description = describe_file(path)
+        if description is None or "SQLite" in description or description in KINDS.values():
+            description = "not a SQLite file, or its header is damaged, so it is"
         else:
-            found = f"{found},"
-        return StoreError(f"{path} is {found} neither a fleet nor a store of runs: choose another path")
+            description = f"{description},"
+        return StoreError(f"{path} is {description} neither a fleet nor a store of runs: choose another path")
     if path.is_dir():
         return StoreError(f"{path} is a folder, not a file: choose another path")
     if code == sqlite3.SQLITE_CORRUPT:

@@ -59,8 +59,8 @@ def describe_file(path: Path) -> str | None:
 
 def not_a(path: Path, wanted: str) -> str | None:
     """Returns "PATH is a fleet, not WANTED" for a file whose kind is known and differs from `wanted`, else None."""
-    found = describe_file(path)
-    return None if found in (None, wanted) else f"{path} is {found}, not {wanted}"
+    kind = describe_file(path)
+    return None if kind in (None, wanted) else f"{path} is {kind}, not {wanted}"
 
 
 def _is_plan(path: Path) -> bool:

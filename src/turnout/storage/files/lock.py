@@ -40,8 +40,8 @@ class Writer:
     @classmethod
     def parse(cls, line: str) -> Writer | None:
         """Parses what `str` wrote; returns None for any other text."""
-        found = re.fullmatch(r"process (\d+) on host (.*)", line.strip())
-        return None if found is None else cls(int(found[1]), found[2])
+        match = re.fullmatch(r"process (\d+) on host (.*)", line.strip())
+        return None if match is None else cls(int(match[1]), match[2])
 
     @property
     def is_dead(self) -> bool:

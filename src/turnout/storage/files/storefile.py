@@ -367,10 +367,10 @@ def find_lost_commits(path: Path, db: sqlite3.Connection) -> str:
 
 def counters(db: sqlite3.Connection) -> dict[str, str]:
     """Returns the id, the number of commits and the mark of a file."""
-    found = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('file_id', 'commits', 'in_use')"))
-    if len(found) < 3:
+    values = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('file_id', 'commits', 'in_use')"))
+    if len(values) < 3:
         raise StoreError("the file is damaged (it does not count its commits): restore it from a backup")
-    return found
+    return values
 
 
 def _describe_log(path: Path) -> str:
