@@ -204,8 +204,8 @@ def test_worlds_of_other_packages_may_have_keyword_only_parameters(installed: Pa
     assert make_world("quick_module:PaperWorld", clients=5).clients == 5
     with pytest.raises(SettingError, match=r"the world small has no setting 'poeple'.*did you mean 'people'"):
         make_world("small", 0, poeple=3)
-    with pytest.raises(SettingError, match=r"built .* which is not a world: it must be a turnout.lab.World"):
-        make_world("quick_module:First", 4)
+    with pytest.raises(SettingError, match=r"number built 4, which is not a world: it must be a turnout.lab.World"):
+        make_world(register_world(lambda seed: seed, "number"), 4)
     plan = RunPlan("first", 5, world="small", world_settings={"people": 10})
     with RunStore(tmp_path / "runs.turnout") as store:
         run = play_into(store, plan)
@@ -235,10 +235,13 @@ def test_a_world_can_be_registered() -> None:
     assert make_world("tiny", 0, clients=7).clients == 7
 
 
-def test_a_world_may_have_required_settings_and_no_seed() -> None:
-    def quiet(*, clients: int) -> PaperWorld:
+def test_a_world_may_have_required_settings_and_must_accept_a_seed() -> None:
+    def quiet(*, clients: int, seed: int) -> PaperWorld:  # noqa: ARG001
         return PaperWorld(5, clients=clients, noise="none")
 
+    register_world(lambda: PaperWorld(), "seedless")
+    with pytest.raises(SettingError, match="the world seedless must accept a seed: give it the parameter seed"):
+        make_world("seedless", 3)
     register_world(quiet, "quiet")
     with pytest.raises(SettingError, match="the world quiet needs the setting 'clients'"):
         make_world("quiet", 3)

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray
+from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.rounds import RoundOffer
 from turnout.lab.analysis.lemma import AllEstimates, estimate_all, required_exploration
-from turnout.lab.analysis.metrics import replayed_estimates
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.play import play
 from turnout.lab.worlds.paper import PaperWorld
@@ -33,45 +33,44 @@ def made_up(predicted: list[list[float]], uncertainty: float, expected: list[lis
 
 
 def test_the_estimates_of_selected_clients_are_those_of_a_replay() -> None:
-    columns = run()
-    found = estimate_all(columns, PaperWorld(0))
-    predicted, uncertainty = replayed_estimates(columns)
-    rows = np.repeat(np.arange(30), np.diff(columns.starts))
-    np.testing.assert_allclose(found.predicted[rows, columns.chosen], predicted)
-    np.testing.assert_allclose(found.uncertainty[rows, columns.chosen], uncertainty)
-    rounds = columns.rounds[rows]
-    expected = PaperWorld(0).expected_times(rounds, columns.chosen, columns.contexts)
-    np.testing.assert_allclose(found.expected[rows, columns.chosen], expected)
-    assert found.predicted.shape == (30, 40)
+    columns, world = run(), PaperWorld(0)
+    estimates, model = estimate_all(columns, world), ExchangeTimeModel(40)
+    for index, record in enumerate(columns.records()):
+        rows, contexts = record.report.clients, record.report.contexts
+        np.testing.assert_allclose(estimates.predicted[index, rows], model.predict(contexts, rows))
+        np.testing.assert_allclose(estimates.uncertainty[index, rows], model.uncertainty(contexts, rows))
+        np.testing.assert_allclose(estimates.expected[index, rows], (contexts * world.theta[rows]).sum(axis=1))
+        model.learn_from(record.report)
+    assert estimates.predicted.shape == (30, 40)
 
 
 def test_clients_that_were_never_selected_are_estimated_too() -> None:
     columns = run(rounds=2)
     never = np.setdiff1d(np.arange(40), columns.chosen)
-    found = estimate_all(columns, PaperWorld(0))
+    estimates = estimate_all(columns, PaperWorld(0))
     assert len(never)
-    assert not found.predicted[:, never].any()
-    assert (found.expected[:, never] > 0).all()
+    assert not estimates.predicted[:, never].any()
+    assert (estimates.expected[:, never] > 0).all()
     # With exploration 0, the band of a client about which nothing is known has no width: all of them are outside.
-    assert found.covered(ConstantExploration(0.0)) == 0.0
-    assert found.covered(ConstantExploration(10.0)) == 1.0
+    assert estimates.covered(ConstantExploration(0.0)) == 0.0
+    assert estimates.covered(ConstantExploration(10.0)) == 1.0
 
 
 def test_coverage_matches_a_manual_computation() -> None:
     # Bands of 2: optimistic times 3, 0 | 3, 0, and expected times must lie in [3, 7] and [0, 4].
-    found = made_up([[5.0, 1.0], [5.0, 1.0]], 1.0, [[3.0, 4.0], [7.0, 0.0]])
+    estimates = made_up([[5.0, 1.0], [5.0, 1.0]], 1.0, [[3.0, 4.0], [7.0, 0.0]])
     two = ConstantExploration(2.0)
-    assert found.optimistic(two).tolist() == [[3.0, 0.0], [3.0, 0.0]]
-    assert found.covered(two) == 1.0
-    assert found._replace(expected=np.array([[2.9, 4.0], [7.0, 0.0]])).covered(two) == 0.5
-    assert found._replace(expected=np.array([[3.0, 4.0], [7.1, 0.0]])).covered(two) == 0.5
-    assert found._replace(expected=np.array([[3.0, 4.1], [7.1, 0.0]])).covered(two) == 0.0
+    assert estimates.optimistic(two).tolist() == [[3.0, 0.0], [3.0, 0.0]]
+    assert estimates.covered(two) == 1.0
+    assert estimates._replace(expected=np.array([[2.9, 4.0], [7.0, 0.0]])).covered(two) == 0.5
+    assert estimates._replace(expected=np.array([[3.0, 4.0], [7.1, 0.0]])).covered(two) == 0.5
+    assert estimates._replace(expected=np.array([[3.0, 4.1], [7.1, 0.0]])).covered(two) == 0.0
 
 
 def test_the_exploration_is_that_of_the_round() -> None:
-    found = made_up([[5.0], [5.0]], 1.0, [[7.0], [9.0]])
-    assert found.covered(lambda round_: 2.0 * round_) == 1.0
-    assert found.covered(lambda round_: 4.0 / round_) == 0.0
+    estimates = made_up([[5.0], [5.0]], 1.0, [[7.0], [9.0]])
+    assert estimates.covered(lambda round_: 2.0 * round_) == 1.0
+    assert estimates.covered(lambda round_: 4.0 / round_) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -79,15 +78,15 @@ def test_the_exploration_is_that_of_the_round() -> None:
     [(5.0, 3.0, 2.0), (5.0, 8.0, 3.0), (5.0, 10.0, 5.0), (1.0, 8.0, 4.0), (-1.0, 6.0, 3.0)],
 )
 def test_the_exploration_that_a_client_needs(predicted: float, expected: float, needed: float) -> None:
-    found = made_up([[predicted]], 0.5, [[expected]])
-    assert required_exploration(found) == needed / 0.5
-    assert found.covered(ConstantExploration(needed / 0.5)) == 1.0
-    assert found.covered(ConstantExploration(0.999 * needed / 0.5)) == 0.0
+    estimates = made_up([[predicted]], 0.5, [[expected]])
+    assert required_exploration(estimates) == needed / 0.5
+    assert estimates.covered(ConstantExploration(needed / 0.5)) == 1.0
+    assert estimates.covered(ConstantExploration(0.999 * needed / 0.5)) == 0.0
 
 
 def test_a_share_of_delta_of_the_clients_may_need_more() -> None:
-    found = made_up([[10.0] * 10], 1.0, [[10.0 + step for step in range(10)]])
-    assert [required_exploration(found, delta) for delta in (0.0, 0.1, 0.5, 0.55, 1.0)] == [9.0, 8.0, 4.0, 4.0, 0.0]
+    estimates = made_up([[10.0] * 10], 1.0, [[10.0 + step for step in range(10)]])
+    assert [required_exploration(estimates, delta) for delta in (0.0, 0.1, 0.5, 0.55, 1.0)] == [9.0, 8.0, 4.0, 4.0, 0.0]
 
 
 positive: st.SearchStrategy[FloatArray] = st.lists(
@@ -100,21 +99,21 @@ positive: st.SearchStrategy[FloatArray] = st.lists(
 def test_the_required_exploration_is_the_smallest_that_covers(
     predicted: FloatArray, expected: FloatArray, delta: float
 ) -> None:
-    found = AllEstimates(np.arange(1.0, 4.0), predicted, np.full((3, 4), 0.7), expected)
-    needed = required_exploration(found, delta)
-    assert found.covered(ConstantExploration(needed * (1 + 1e-9) + 1e-9)) >= 1 - delta
+    estimates = AllEstimates(np.arange(1.0, 4.0), predicted, np.full((3, 4), 0.7), expected)
+    needed = required_exploration(estimates, delta)
+    assert estimates.covered(ConstantExploration(needed * (1 + 1e-9) + 1e-9)) >= 1 - delta
     if needed > 1e-6:
-        assert found.covered(ConstantExploration(needed * (1 - 1e-6))) < 1 - delta
+        assert estimates.covered(ConstantExploration(needed * (1 - 1e-6))) < 1 - delta
 
 
 def test_the_lemmas_schedule_covers_all_clients_of_the_papers_world() -> None:
     world = PaperWorld(0)
     bounds = world.bounds()
     schedule = TheoreticalExploration(R=bounds["R"], S=bounds["S"], L=bounds["L"], delta=0.1)
-    found = estimate_all(run(rounds=60), world)
-    assert found.covered(schedule) == 1.0
-    assert (found.optimistic(schedule) > 0).mean() < 0.001  # nothing is known: the coverage is vacuous
-    assert required_exploration(found) < schedule(1)
+    estimates = estimate_all(run(rounds=60), world)
+    assert estimates.covered(schedule) == 1.0
+    assert (estimates.optimistic(schedule) > 0).mean() < 0.001  # nothing is known: the coverage is vacuous
+    assert required_exploration(estimates) < schedule(1)
 
 
 def test_runs_of_other_worlds_are_rejected() -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from fractions import Fraction
 from typing import Any
 
@@ -10,15 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lab.analysis.records import columns_of, histories, owed_by_queues, records_of
+from lab.analysis.records import columns_of, histories, owed_by_queues
 from turnout.errors import SettingError
-from turnout.kernel.exchange_time import ExchangeTimeModel
-from turnout.kernel.rounds import LateArrivals, RoundRecord
+from turnout.kernel.rounds import RoundRecord
 from turnout.lab.analysis.metrics import (
     jain_index,
     lorenz_curve,
-    prediction_error,
-    replayed_estimates,
     spread,
     summarise,
 )
@@ -106,95 +103,6 @@ def test_the_lorenz_curve_is_convex_from_corner_to_corner(turns: list[int]) -> N
     assert (steps >= 0).all()
     assert (np.diff(steps) >= -1e-12).all()
     assert (curve[:, 1] <= curve[:, 0] + 1e-12).all()
-
-
-# Predictions
-
-
-@pytest.mark.parametrize(("ridge", "forgetting"), [(1.0, 1.0), (0.5, 1.0), (1.0, 0.9)])
-def test_replayed_estimates_equal_those_of_a_model_that_learns_round_by_round(
-    fleet_run: tuple[list[RoundRecord], RoundColumns], ridge: float, forgetting: float
-) -> None:
-    records, columns = fleet_run
-    model = ExchangeTimeModel(12, ridge=ridge, forgetting=forgetting)
-    predicted: list[float] = []
-    uncertainty: list[float] = []
-    for record in records:
-        report = record.report
-        predicted.extend(model.predict(report.contexts, report.clients))
-        uncertainty.extend(model.uncertainty(report.contexts, report.clients))
-        model.learn_from(report)
-    replay = replayed_estimates(columns, ridge=ridge, forgetting=forgetting)
-    assert replay.predicted.tobytes() == np.array(predicted).tobytes()
-    assert replay.uncertainty.tobytes() == np.array(uncertainty).tobytes()
-
-
-@pytest.mark.parametrize("forgetting", [1.0, 0.8])
-def test_replayed_estimates_apply_corrections_in_the_round_that_reported_them(forgetting: float) -> None:
-    records = records_of(
-        [[0], [0], [0], [0]],
-        clients=1,
-        times=[[5.0], [4.0], [6.0], [6.0]],
-        outcomes=[["late"], ["arrived"], ["arrived"], ["arrived"]],
-    )
-    truth = LateArrivals([1], [0], [[1.0]], [5.0], [8.0], [1])  # type: ignore[arg-type]
-    records[2] = RoundRecord(records[2].selection, replace(records[2].report, late_arrivals=truth))
-    model = ExchangeTimeModel(1, features=1, forgetting=forgetting)
-    expected: list[float] = []
-    for record in records:
-        expected.extend(model.predict(record.report.contexts, record.report.clients))
-        model.learn_from(record.report)
-    replay = replayed_estimates(RoundColumns.from_records(records, clients=1), forgetting=forgetting)
-    assert replay.predicted.tolist() == expected
-    if forgetting == 1:
-        assert expected == pytest.approx([0, 5 / 2, 9 / 3, (8 + 4 + 6) / 4])
-
-
-def test_replayed_estimates_agree_with_the_equations_of_the_paper(
-    fleet_run: tuple[list[RoundRecord], RoundColumns],
-) -> None:
-    records, columns = fleet_run
-    H, b = [np.eye(3) for _ in range(12)], [np.zeros(3) for _ in range(12)]  # noqa: N806
-    predicted, uncertainty = [], []
-    for record in records:
-        report = record.report
-        for n, c, tau, failed in zip(
-            report.clients, report.contexts, report.exchange_times, report.with_outcome("failed"), strict=True
-        ):
-            inverse = np.linalg.inv(H[n])
-            predicted.append(c @ inverse @ b[n])
-            uncertainty.append(math.sqrt(c @ inverse @ c))
-            if not failed:
-                H[n] += np.outer(c, c)
-                b[n] += tau * c
-    replay = replayed_estimates(columns)
-    np.testing.assert_allclose(replay.predicted, predicted, rtol=1e-8, atol=1e-8)
-    np.testing.assert_allclose(replay.uncertainty, uncertainty, rtol=1e-8, atol=1e-8)
-
-
-def test_first_predictions_are_zero_and_failures_are_not_learned() -> None:
-    columns = columns_of(
-        [[0], [0], [0]],
-        clients=1,
-        times=[[9.0], [6.0], [7.0]],
-        contexts=[[[2.0]], [[2.0]], [[1.0]]],
-        outcomes=[["failed"], ["late"], ["arrived"]],
-    )
-    replay = replayed_estimates(columns)
-    assert replay.predicted.tolist() == pytest.approx([0.0, 0.0, 2.4])
-    assert replay.uncertainty.tolist() == pytest.approx([2.0, 2.0, math.sqrt(0.2)])
-
-
-def test_the_prediction_error_ignores_failures() -> None:
-    columns = columns_of(
-        [[0, 1], [1], [], [0]],
-        clients=2,
-        times=[[4.0, 2.0], [9.0], [], [3.0]],
-        outcomes=[["arrived", "late"], ["failed"], [], ["arrived"]],
-    )
-    # The first prediction is 0; then client 0 is predicted to take 4/2 seconds.
-    assert prediction_error(columns) == pytest.approx((4 + 2 + 1) / 3)
-    assert math.isnan(prediction_error(columns_of([[]], clients=1)))
 
 
 # The summary

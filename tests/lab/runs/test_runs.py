@@ -53,7 +53,7 @@ def test_appended_chunks_are_read_as_one_run(store: RunStore) -> None:
     for first in range(0, 30, 7):
         store.append(run, columns_of(RECORDS[first : first + 7]))
     assert list(store.columns(run).records()) == RECORDS
-    assert list(store.records(run)) == RECORDS
+    assert list(store.columns(run).records()) == RECORDS
 
 
 def test_unusual_rounds_survive_closing_and_opening(path: Path) -> None:
@@ -63,7 +63,7 @@ def test_unusual_rounds_survive_closing_and_opening(path: Path) -> None:
             store.append(run, columns_of([record]))
     with RunStore(path, read_only=True) as store:
         assert list(store.columns(run).records()) == unusual_rounds()
-        assert list(store.records(run)) == unusual_rounds()
+        assert list(store.columns(run).records()) == unusual_rounds()
 
 
 def test_a_run_is_found_by_its_key(store: RunStore) -> None:
@@ -102,7 +102,7 @@ def test_nothing_can_be_appended_to_a_finished_run(store: RunStore) -> None:
 def test_writing_a_finished_run_again_changes_nothing(store: RunStore) -> None:
     run = write(store)
     assert write(store, records=RECORDS[:5]) == run
-    assert list(store.records(run)) == RECORDS
+    assert list(store.columns(run).records()) == RECORDS
     with pytest.raises(StoreError, match="another plan"):
         store.write_run("one", {}, columns_of(RECORDS), clients=40, code_version="1.0")
 
@@ -111,7 +111,7 @@ def test_writing_a_complete_run_replaces_an_unfinished_one(store: RunStore) -> N
     store.append(begin(store), columns_of(RECORDS[:5]), snapshot={"round": 5})
     run = write(store)
     assert [info.key for info in store.runs()] == ["one"]
-    assert list(store.records(run)) == RECORDS
+    assert list(store.columns(run).records()) == RECORDS
     assert store.snapshot(run) is None
 
 
@@ -125,12 +125,12 @@ def test_rounds_must_follow_the_last_stored_one(store: RunStore, first: int, mes
         write(store, records=RECORDS[1:])
     with pytest.raises(StoreError, match="round 10 cannot follow round 8"):
         store.append(run, columns_of([RECORDS[7], RECORDS[9]]))
-    assert list(store.records(run)) == RECORDS[:7]
+    assert list(store.columns(run).records()) == RECORDS[:7]
     assert store.snapshot(run) is None
 
 
 def test_rounds_of_another_fleet_and_unknown_runs_are_refused(store: RunStore) -> None:
-    for use in (store.columns, store.records, store.snapshot, store.delete):
+    for use in (store.columns, store.snapshot, store.delete):
         with pytest.raises(StoreError, match=r"there is no run 7 in .*runs.db: RunStore\.runs\(\) lists"):
             use(7)
     with pytest.raises(StoreError, match="there is no run 7"):
@@ -167,7 +167,7 @@ def test_the_last_append_can_finish_the_run(store: RunStore) -> None:
     run = begin(store)
     store.append(run, columns_of(RECORDS[:7]), snapshot={"round": 7})
     store.append(run, columns_of(RECORDS[7:]), finish=True)
-    assert list(store.records(run)) == RECORDS
+    assert list(store.columns(run).records()) == RECORDS
     info = store.find("one")
     assert info is not None
     assert (info.rounds, info.finished) == (30, True)
@@ -199,7 +199,7 @@ def test_compacting_frees_space_and_loses_nothing(path: Path, numbers: int) -> N
         large, unfinished = begin(store, "large"), begin(store, "unfinished")
         store.append(unfinished, columns_of(RECORDS[:7]), snapshot={"round": 7, "numbers": np.arange(3.0)})
         store.append(large, columns_of(RECORDS[:7]), snapshot={"numbers": np.random.default_rng(0).random(numbers)})
-        assert len(list(reader.records(large))) == 7
+        assert len(list(reader.columns(large).records())) == 7
         store.append(large, columns_of(RECORDS[7:]), finish=True)
         before, runs = disk_usage(path), store.runs()
         assert before > 8 * numbers
@@ -207,14 +207,14 @@ def test_compacting_frees_space_and_loses_nothing(path: Path, numbers: int) -> N
         assert disk_usage(path) < min(before - 8 * numbers, 8 * numbers)
         for each in (store, reader):
             assert each.runs() == runs
-            assert list(each.records(small)) == list(each.records(large)) == RECORDS
-            assert list(each.records(unfinished)) == RECORDS[:7]
+            assert list(each.columns(small).records()) == list(each.columns(large).records()) == RECORDS
+            assert list(each.columns(unfinished).records()) == RECORDS[:7]
             saved = each.snapshot(unfinished)
             assert saved is not None
             assert (saved[0], saved[1]["round"], saved[1]["numbers"].tolist()) == (7, 7, [0.0, 1.0, 2.0])
         store.append(unfinished, columns_of(RECORDS[7:]), finish=True)
     with RunStore(path) as store:
-        assert list(store.records(unfinished)) == RECORDS
+        assert list(store.columns(unfinished).records()) == RECORDS
         store.delete(unfinished)
         store.compact()
         assert begin(store, "another") > unfinished
@@ -252,7 +252,7 @@ def test_threads_share_a_store(store: RunStore) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [list(store.records(info.id)) == RECORDS for info in store.runs()] == [True] * 4
+    assert [list(store.columns(info.id).records()) == RECORDS for info in store.runs()] == [True] * 4
 
 
 def test_a_closed_or_read_only_store_cannot_be_written(path: Path) -> None:
@@ -357,8 +357,7 @@ def test_flipped_bytes_inside_rounds_are_detected_on_reading(path: Path) -> None
             store.columns(run)
         with pytest.raises(StoreError, match=r"the snapshot of run 1 in .*: the stored bytes are damaged"):
             store.snapshot(run)
-        records = store.records(run)
-        assert [next(records) for _ in range(10)] == RECORDS[:10]
+        assert list(store.columns(run, most=1).records()) == RECORDS[:10]
 
 
 def test_rounds_are_correct_or_refused_whichever_byte_is_damaged(path: Path) -> None:
@@ -420,7 +419,7 @@ def test_a_file_name_may_contain_special_characters(tmp_path: Path) -> None:
     with RunStore(path) as store:
         run = write(store)
     with RunStore(path, read_only=True) as store:
-        assert list(store.records(run)) == RECORDS
+        assert list(store.columns(run).records()) == RECORDS
     assert path.exists()
 
 

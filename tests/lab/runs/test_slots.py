@@ -141,7 +141,7 @@ def test_time_passes_while_nobody_is_available(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(slots, "MAX_EMPTY", 1500)
     run = SlotRun(make_policy("random", 3, cohort_size=1), PaperWorld(clients=3, availability=0.02), 2)
     assert len(list(run.play(20))) == 20
-    never = SlotRun(make_policy("random", 3, cohort_size=1), PaperWorld(clients=3, joins=[99_999] * 3), 2)
+    never = SlotRun(make_policy("random", 3, cohort_size=1), PaperWorld(clients=3, availability=0.0), 2)
     with pytest.raises(StateError, match="no client was available in 1,500 offers in a row"):
         list(never.play(1))
 
@@ -149,7 +149,7 @@ def test_time_passes_while_nobody_is_available(monkeypatch: pytest.MonkeyPatch) 
 def test_the_clock_of_a_world_advances_while_nobody_is_available() -> None:
     starts, stops = np.full(2, 2000.0), np.full(2, 9000.0)
     availability = AvailabilityTrace(("a", "b"), np.array([0, 1, 2]), starts, stops, stops)
-    world = TraceWorld(0, traces=Traces(availability=availability), period=300.0, after_end="stop")
+    world = TraceWorld(0, traces=Traces(availability=availability), period=300.0)
     first = next(SlotRun(make_policy("random", 2, cohort_size=1), world, 2).play(1))
     assert first.report.metrics[STARTED] == 2100.0  # the first multiple of the period at which they are available
 

@@ -190,7 +190,7 @@ def test_interrupted_runs_resume_and_end_equal(store: RunStore, rounds: int, sav
         train_plans(FEW, store, workers=1, save_every=save_every, watch=stop_after(rounds))
     for info in store.runs():
         stored = list(uninterrupted(RunPlan.from_dict(info.plan)).records())[: info.rounds]
-        assert list(store.records(info.id)) == stored
+        assert list(store.columns(info.id).records()) == stored
     missing = sum(plan.rounds for plan in FEW) - sum(info.rounds for info in store.runs())
     counts: list[int] = []
     train_plans(FEW, store, workers=1, save_every=save_every, watch=counts.append)
@@ -342,7 +342,7 @@ def assert_rounds_are_right(path: Path) -> int:
         infos = store.runs()
         for info in infos:
             stored = list(uninterrupted(RunPlan.from_dict(info.plan)).records())[: info.rounds]
-            assert list(store.records(info.id)) == stored
+            assert list(store.columns(info.id).records()) == stored
         return sum(info.rounds for info in infos)
 
 

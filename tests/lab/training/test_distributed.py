@@ -12,16 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from turnout.errors import ClusterError
+from turnout.errors import ClusterError, SettingError
 from turnout.kernel.rounds import RoundOffer
 from turnout.lab import PaperWorld, RunPlan, RunStore, register_world
 from turnout.lab.runs.executors import JoblibExecutor
 from turnout.lab.runs.sweep import WorkerTask
-from turnout.lab.training import distributed
 from turnout.lab.training.batched import train_plans
-from turnout.lab.training.distributed import play_plans, split_into_tasks, train_distributed, train_task
+from turnout.lab.training.distributed import play_plans, train_task
 from turnout.version import __version__
 from waiting import wait_until
 
@@ -37,17 +35,17 @@ PLANS = [
 class HereExecutor:
     """Plays tasks in this process, the last one first."""
 
-    workers, gpus = 2, 2
+    workers = 2
 
     def __init__(self, *, interrupted_after: int | None = None) -> None:
         self.tasks: list[Any] = []
         self.interrupted_after = interrupted_after
 
-    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any], *, gpus: int = 0) -> Iterator[tuple[int, Any]]:
+    def run(self, function: Callable[[Any], Any], tasks: Sequence[Any]) -> Iterator[tuple[int, Any]]:
         for index, task in reversed(list(enumerate(tasks))):
             if len(self.tasks) == self.interrupted_after:
                 raise KeyboardInterrupt
-            self.tasks.append((gpus, task))
+            self.tasks.append(task)
             yield index, function(task)
 
 
@@ -68,7 +66,7 @@ def test_distributed_training_stores_the_same_runs(stores: tuple[RunStore, RunSt
     local, other = stores
     train_plans(PLANS, local, workers=1)
     watched: list[int] = []
-    ids = train_distributed(PLANS, other, JoblibExecutor(2), watch=watched.append)
+    ids = play_plans(PLANS, other, backend=JoblibExecutor(2), watch=watched.append)
     assert contents(other) == contents(local)
     assert [other.info(run).key for run in ids] == [plan.key for plan in PLANS]
     assert sum(watched) == sum(plan.rounds for plan in PLANS)
@@ -91,12 +89,12 @@ def test_an_interrupted_call_keeps_finished_runs_and_replaces_others(
     plans = [*PLANS[:3], TURNS]
     train_plans(plans, local, workers=1)
     with pytest.raises(KeyboardInterrupt):
-        train_distributed(plans, other, HereExecutor(interrupted_after=3))
+        play_plans(plans, other, backend=HereExecutor(interrupted_after=3))
     assert len(contents(other)) == 3
     (left,) = (plan for plan in plans if other.find(plan.key) is None)
     other.begin(left.key, left.as_dict(), clients=40, code_version="an interrupted run")
     executor = HereExecutor()
-    train_distributed(plans, other, executor)
+    play_plans(plans, other, backend=executor)
     assert len(executor.tasks) == 1
     assert contents(other) == contents(local)
 
@@ -132,7 +130,7 @@ def test_the_run_of_a_killed_worker_is_played_again(stores: tuple[RunStore, RunS
     killing = threading.Thread(target=kill)
     killing.start()
     try:
-        train_distributed([plan], other, JoblibExecutor(2))
+        play_plans([plan], other, backend=JoblibExecutor(2))
     finally:
         killing.join()
     played = Counter(file.name.split("-")[0] for file in begun.glob("*-*"))
@@ -152,33 +150,11 @@ def test_runs_with_and_without_training_can_be_mixed(stores: tuple[RunStore, Run
     assert sum(played) == sum(plan.rounds for plan in plans)
 
 
-def test_on_gpus_the_runs_of_a_learner_are_divided_among_them() -> None:
-    other = [RunPlan("random", 4, world="training", world_settings={**SETTINGS, "hidden": 8})]
-    tasks = split_into_tasks([*PLANS, *other], 3)
-    assert [len(task) for task in tasks] == [3, 3, 2, 1]
-    assert [plan for task in tasks for plan in task] == [*PLANS, *other]
-    assert split_into_tasks([], 3) == []
-    assert [len(task) for task in split_into_tasks(PLANS, None)] == [1] * len(PLANS)
-    assert split_into_tasks(PLANS, None)[0][0].rounds == 6  # long runs start first
-
-
-@pytest.mark.parametrize(("gpus", "devices"), [(2, ["cuda", "cuda"]), (None, ["cuda:1", "cuda:0"])])
-def test_tasks_on_gpus_ask_for_one_each(
-    stores: tuple[RunStore, RunStore], monkeypatch: pytest.MonkeyPatch, gpus: int | None, devices: list[str]
-) -> None:
-    """A cluster shows one GPU to each task; on this machine, which has two here, each task is given one."""
-    plain = train_task
-    monkeypatch.setattr(distributed, "train_task", lambda task: plain(task._replace(device="cpu")))
-    monkeypatch.setattr(distributed, "torch_device", lambda name: name)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    executor = HereExecutor()
-    executor.gpus = gpus  # type: ignore[assignment]
-    train_distributed(PLANS, stores[1], executor, device="cuda")
-    assert [(asked, task.device, len(task.plans)) for asked, task in executor.tasks] == [(1, d, 4) for d in devices]
-    train_plans(PLANS, stores[0], workers=1)
-    assert contents(stores[1]) == contents(stores[0])
+def test_workers_of_a_backend_train_on_cpus(stores: tuple[RunStore, RunStore]) -> None:
+    with pytest.raises(SettingError, match="the workers of a backend train on CPUs, not on cuda: omit the backend"):
+        play_plans(PLANS, stores[0], backend=HereExecutor(), device="cuda")
 
 
 def test_a_worker_of_another_version_is_refused() -> None:
     with pytest.raises(ClusterError, match=f"a worker has turnout {__version__}, but the sweep was started by 0.0.1"):
-        train_task(WorkerTask.of(PLANS[:1])._replace(version="0.0.1"))
+        train_task(WorkerTask.of(PLANS[0])._replace(version="0.0.1"))

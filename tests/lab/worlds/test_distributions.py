@@ -8,7 +8,7 @@ import pytest
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray
-from turnout.lab.worlds.distributions import Availability, Draws, Drift, Quantity, make_availability
+from turnout.lab.worlds.distributions import Availability, Draws, Quantity, make_availability
 
 
 def availability_masks(availability: Availability, rounds: int) -> BoolArray:
@@ -52,13 +52,13 @@ def test_draws_are_uniform_or_normal_and_differ_between_rounds() -> None:
 # Quantities.
 
 
-def test_quantities_are_uniform_constant_or_lognormal() -> None:
+def test_quantities_are_uniform_or_lognormal() -> None:
     pair = draw_rounds(Quantity("bandwidth", (2, 4), 0, 500), 40)
     mapping = draw_rounds(Quantity("bandwidth", {"kind": "uniform", "low": 2, "high": 4}, 0, 500), 40)
     np.testing.assert_array_equal(pair, mapping)
     np.testing.assert_allclose(np.quantile(pair, [0, 0.25, 0.5, 0.75, 1]), [2, 2.5, 3, 3.5, 4], atol=0.03)
     assert Quantity("bandwidth", [2, 4], 0, 5).lowest == 2
-    quantity = Quantity("bandwidth", {"kind": "constant", "value": 2.5}, 0, 3)
+    quantity = Quantity("bandwidth", (2.5, 2.5), 0, 3)
     assert draw_rounds(quantity, 2).tolist() == [2.5] * 6
     assert quantity.lowest == 2.5
     quantity = Quantity("bandwidth", {"kind": "lognormal", "median": 3.0, "spread": 0.7}, 0, 500)
@@ -72,11 +72,9 @@ def test_quantities_are_uniform_constant_or_lognormal() -> None:
     ("spec", "message"),
     [
         (3.0, r"free_cpu must be \(low, high\) or a mapping with a kind, not 3.0"),
-        ({"low": 1, "high": 2}, "free_cpu.kind must be one of uniform, constant, lognormal, not None"),
-        ({"kind": "normal"}, "free_cpu.kind must be one of uniform, constant, lognormal, not 'normal'"),
+        ({"low": 1, "high": 2}, "free_cpu.kind must be one of uniform, lognormal, not None"),
         ({"kind": ["uniform"]}, "free_cpu.kind must be one of uniform"),
         ({"kind": "uniform", "low": 1}, "free_cpu needs exactly low, high, not low"),
-        ({"kind": "constant", "value": 1, "spread": 1}, "free_cpu needs exactly value, not spread, value"),
         ((2, 1), "free_cpu.low must not be above free_cpu.high, but 2 is above 1"),
         ((0, 1), "free_cpu.low must be above 0, not 0"),
         ((1, "2"), "free_cpu.high must be a number, not '2'"),
@@ -92,7 +90,7 @@ def test_an_invalid_quantity_is_rejected(spec: Any, message: str) -> None:
 
 
 def test_all_specifications_of_bernoulli_availability_are_equivalent() -> None:
-    every = [0.3, [0.3] * 40, np.full(40, 0.3), {"share": 0.3}, {"kind": "bernoulli", "share": [0.3] * 40}]
+    every = [0.3, [0.3] * 40, np.full(40, 0.3)]
     masks = [availability_masks(make_availability(spec, 5, 40), 100) for spec in every]
     for mask in masks[1:]:
         np.testing.assert_array_equal(mask, masks[0])
@@ -118,9 +116,6 @@ def test_markov_availability_has_its_share_and_autocorrelation(share: float, per
 def test_markov_clients_are_independent_and_may_have_their_own_shares() -> None:
     available = availability_masks(make_availability({"kind": "markov", "share": 0.5, "persistence": 3}, 1, 300), 1000)
     assert available.mean(axis=1).var() == pytest.approx(0.25 / 300, rel=0.4)
-    explicit = make_availability({"kind": "markov", "share": 0.5, "persistence": 10}, 1, 40)
-    default = make_availability({"kind": "markov", "share": 0.5}, 1, 40)
-    np.testing.assert_array_equal(availability_masks(explicit, 50), availability_masks(default, 50))
     shares = np.array([0.0, 0.1, 0.5, 0.9, 1.0])
     available = availability_masks(make_availability({"kind": "markov", "share": shares, "persistence": 3}, 2, 5), 4000)
     np.testing.assert_allclose(available.mean(axis=0), shares, atol=0.06)
@@ -133,49 +128,6 @@ def test_markov_clients_are_independent_and_may_have_their_own_shares() -> None:
     np.testing.assert_array_equal(first, copy)
 
 
-def test_daily_availability_has_its_mean_share_and_its_cycle() -> None:
-    spec = {"kind": "daily", "share": 0.5, "amplitude": 0.8, "period": 20, "scatter": 0.0}
-    availability = make_availability(spec, 1, 500)
-    np.testing.assert_allclose(availability.shares, 0.5)
-    available = availability_masks(availability, 400)
-    assert available.mean() == pytest.approx(0.5, abs=0.01)
-    hours = available.reshape(20, 20, 500).mean(axis=(0, 2))  # index 0 holds rounds 1, 21, 41, …
-    expected = [0.5 * (1 + 0.8 * math.sin(2 * math.pi * round_ / 20)) for round_ in range(1, 21)]
-    np.testing.assert_allclose(hours, expected, atol=0.03)
-    flat = make_availability({"kind": "daily", "share": 0.4, "amplitude": 0}, 7, 40)
-    np.testing.assert_array_equal(availability_masks(flat, 100), availability_masks(make_availability(0.4, 7, 40), 100))
-    explicit = {"kind": "daily", "share": 0.5, "amplitude": 0.8, "period": 96, "scatter": 0.25}
-    default = {"kind": "daily", "share": 0.5}
-    np.testing.assert_array_equal(
-        availability_masks(make_availability(explicit, 1, 40), 100),
-        availability_masks(make_availability(default, 1, 40), 100),
-    )
-
-
-def test_probabilities_above_one_are_clipped_and_lower_the_share() -> None:
-    spec = {"kind": "daily", "share": [0.8, 0.2], "amplitude": 1.0, "period": 24, "scatter": 0.0}
-    availability = make_availability(spec, 1, 2)
-    swings = [math.sin(2 * math.pi * hour / 24) for hour in range(24)]
-    cut = [np.mean([min(share * (1 + swing), 1) for swing in swings]) for share in (0.8, 0.2)]
-    np.testing.assert_allclose(availability.shares, cut)
-    assert cut[0] < 0.75
-    np.testing.assert_allclose(availability_masks(availability, 24 * 200).mean(axis=0), cut, atol=0.03)
-
-
-@pytest.mark.parametrize("scatter", [0.1, 1.0])
-def test_phases_are_spread_over_the_scatter_share_of_the_day(scatter: float) -> None:
-    period = 40
-    spec = {"kind": "daily", "share": 0.5, "amplitude": 1.0, "period": period, "scatter": scatter}
-    available = availability_masks(make_availability(spec, 1, 60), period * 100)
-    # The phase of the fundamental wave, as a share of a day.
-    wave = np.exp(-2j * np.pi * np.arange(1, len(available) + 1) / period)
-    phases = (np.angle(wave @ available) / (2 * np.pi) + 0.25) % 1
-    phases[phases > 0.98] -= 1
-    assert phases.min() > -0.02
-    assert phases.max() < scatter + 0.02
-    assert phases.max() - phases.min() > 0.8 * scatter
-
-
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
@@ -185,54 +137,11 @@ def test_phases_are_spread_over_the_scatter_share_of_the_day(scatter: float) -> 
         ([0.5, 0.5, 0.5, 2], r"availability\[3\] = 2.0 must lie in"),
         ("often", "availability must hold numbers"),
         ([[0.5] * 4], "availability must have 1 dimension"),
-        ({}, "availability needs a share"),
-        ({"kind": "markov", "persistence": 5}, "availability needs a share, such as"),
-        ({"kind": "weekly", "share": 0.5}, "availability.kind must be one of bernoulli, markov, daily, not 'weekly'"),
-        (
-            {"share": 0.5, "persistence": 5},
-            "availability of kind bernoulli has no option 'persistence'; its options are none",
-        ),
-        (
-            {"kind": "markov", "share": 0.5, "period": 5},
-            "kind markov has no option 'period'; its options are persistence",
-        ),
+        ({}, "availability.kind must be one of markov, not None"),
+        ({"kind": "markov", "persistence": 5}, "availability needs exactly share, persistence, not persistence"),
         ({"kind": "markov", "share": 0.5, "persistence": 0.5}, "availability.persistence must be at least 1"),
-        ({"kind": "daily", "share": 0.5, "amplitude": 1.1}, "availability.amplitude must be at most 1"),
-        ({"kind": "daily", "share": 0.5, "period": 0}, "availability.period must be at least 1"),
-        ({"kind": "daily", "share": 0.5, "scatter": -1}, "availability.scatter must be at least 0"),
     ],
 )
 def test_an_invalid_availability_is_rejected(spec: Any, message: str) -> None:
     with pytest.raises(SettingError, match=message):
         make_availability(spec, 0, 4)
-
-
-# Drift.
-
-
-def test_without_drift_all_factors_are_one() -> None:
-    drift = Drift(None, 0, 4)
-    assert not drift.is_active
-    assert drift.at(1).tolist() == drift.at(10_000).tolist() == [1.0] * 4
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("step", "drift must be None or a mapping with the kind 'step' or 'wave', not 'step'"),
-        ({"kind": "jump"}, "drift.kind must be one of step, wave, not 'jump'"),
-        ({"kind": "wave", "size": 1}, "drift needs exactly size, period, not size"),
-        (
-            {"kind": "wave", "size": 1, "period": 5, "share": 1},
-            "drift needs exactly size, period, not period, share, size",
-        ),
-        ({"kind": "wave", "size": 1, "period": 0}, "drift.period must be above 0"),
-        ({"kind": "wave", "size": -1, "period": 5}, "drift.size must be at least 0"),
-        ({"kind": "step", "round": 5, "factor": -2, "share": 0.5}, "drift.factor must be at least 0"),
-        ({"kind": "step", "round": 5, "factor": 2, "share": 1.5}, "drift.share must be at most 1"),
-        ({"kind": "step", "round": "late", "factor": 2, "share": 0.5}, "drift.round must be a number"),
-    ],
-)
-def test_an_invalid_drift_is_rejected(spec: Any, message: str) -> None:
-    with pytest.raises(SettingError, match=message):
-        Drift(spec, 0, 4)

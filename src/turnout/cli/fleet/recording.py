@@ -6,6 +6,7 @@ import heapq
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from turnout.kernel.certificate import TimeUnit
 from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.rounds import LateArrivals, RoundRecord, RoundReport, Selection
 from turnout.kernel.slots.turns import FINISHED, STARTED, RunningTurns, TurnStart
-from turnout.lab.analysis.replay.recording import COLD_START, Recording, Stage, record_run
+from turnout.lab.analysis.replay.recording import COLD_START, Recording, record_run
 from turnout.lab.columns import RoundColumns
 from turnout.lab.worlds.recorded import RecordedHistory
 from turnout.live import PAPER_FEATURES, FleetReader, SchedulerSettings
@@ -100,7 +101,7 @@ def _recording(
     known: RoundColumns,
     notes: list[str],
 ) -> Recording:
-    """Returns the recording of a fleet, with the settings of each round or turn.
+    """Returns the recording of a fleet, with its present settings.
 
     Args:
         reader: The reader of the fleet.
@@ -111,14 +112,18 @@ def _recording(
         notes: What to know about them; notes about amended settings are added.
     """
     settings, features, width = reader.settings, reader.features, known.contexts.shape[1]
-    amended = _amended_settings(reader, numbers)
+    ends = [amendment.round for amendment in reader.amendments]
+    stored = [reader.stored_settings(0), *(amendment.settings for amendment in reader.amendments)]
+    stages = list(map(SchedulerSettings.from_dict, stored))
+    changed = [after for after, (old, new) in zip(ends, pairwise(stages), strict=True) if new.settings != old.settings]
+    amended_after = bisect_right(numbers, changed[-1]) if changed else 0
+    used = [stage for stage, end in zip(stages, [*ends, numbers[-1]], strict=True) if end >= numbers[0]]
     unit = TimeUnit.of(settings.concurrency)
-    if len(amended) > 1:
-        changes = ", ".join(str(numbers[after - 1]) for after, _ in amended[1:])
-        notes.append(f"the settings were amended after {unit} {changes}: each {unit} has the settings of its time")
-    if len({stage.deadline for _, stage in amended}) > 1:
+    if amended_after:
+        notes.append(f"the settings were amended after {unit} {changed[-1]}: all {unit.plural} have the present ones")
+    if len({stage.deadline for stage in used}) > 1:
         notes.append(f"resampled times meet the present deadline, {settings.deadline}, in all {unit.plural}")
-    over_selects = any(stage.overcommit != 1 for _, stage in amended)
+    over_selects = any(stage.overcommit != 1 for stage in used)
     if over_selects:
         notes.append("over-selection is not replayed: the cohort has the requested size, and the server waits for all")
     # A cold start is a flag; the same feature with other values is not one.
@@ -126,12 +131,18 @@ def _recording(
     is_flag = settings.has_rounds and is_paper and np.isin(columns.contexts[:, COLD_START], (0.0, 1.0)).all()
     deadline = settings.deadline if isinstance(settings.deadline, int | float) else None
     offers = _offers(reader, numbers, known.clients, width)
+
+    def build(policy: str, own: Mapping[str, Any]) -> SelectionPolicy:
+        return live_policy(replace(settings, policy=policy, settings=own), width, known.clients)
+
     return Recording(
         where=str(path),
         columns=columns,
         past=RecordedHistory(known, COLD_START if is_flag else None, deadline, offers),
         policy=settings.policy,
-        stages=tuple(_stage(*stage, width, known.clients) for stage in amended),
+        settings=settings.settings,
+        build=build,
+        amended_after=amended_after,
         slots=settings.concurrency,
         over_selects=over_selects,
         notes=tuple(notes),
@@ -142,23 +153,6 @@ def _recording(
 def _features_since(reader: FleetReader) -> int:
     """Returns the round after which the present features apply: contexts of other features cannot be compared."""
     return max((amendment.round for amendment in reader.amendments if amendment.has_new_features), default=0)
-
-
-def _amended_settings(reader: FleetReader, numbers: Sequence[int]) -> list[tuple[int, SchedulerSettings]]:
-    """Returns the settings from one amendment to the next, each with the number of used rounds before them."""
-    stages = [(0, SchedulerSettings.from_dict(reader.stored_settings(0)))]
-    for amendment in reader.amendments:
-        after = bisect_right(numbers, amendment.round)
-        stages = [*(earlier for earlier in stages if earlier[0] < after)]
-        stages.append((after, SchedulerSettings.from_dict(amendment.settings)))
-    return stages
-
-
-def _stage(after: int, settings: SchedulerSettings, width: int, clients: int) -> Stage:
-    def build(policy: str, own: Mapping[str, Any]) -> SelectionPolicy:
-        return live_policy(replace(settings, policy=policy, settings=own), width, clients)
-
-    return Stage(after, settings.settings, build)
 
 
 def _offers(reader: FleetReader, rounds: Sequence[int], clients: int, width: int) -> FloatArray | None:

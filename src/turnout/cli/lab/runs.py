@@ -33,7 +33,7 @@ from turnout.lab.analysis.judging import (
     guarantee_of_run,
     judged_tolerance,
 )
-from turnout.lab.analysis.metrics import prediction_error, summarise
+from turnout.lab.analysis.metrics import summarise
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.info import RunInfo
 from turnout.lab.runs.plans import RunPlan
@@ -72,8 +72,6 @@ def show(
     except PluginError as error:
         shown["missing"] = describe(error)
     shown["summary"] = _summary(columns, guarantee) if info.rounds else {}
-    if info.rounds and columns.contexts.shape[1]:
-        shown["summary"]["prediction_error"] = prediction_error(columns)
     if json:
         print_json(shown)
         return

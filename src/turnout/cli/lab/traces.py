@@ -17,7 +17,7 @@ from turnout.lab.worlds.traces.summary import summarise_traces
 
 FilesArgument = Annotated[
     list[Path],
-    typer.Argument(metavar="FILE...", help="Trace files: .csv, .npz, or .json of FedScale; also .gz."),
+    typer.Argument(metavar="FILE...", help="Trace files: .csv, .csv.gz or .npz."),
 ]
 ColumnOption = Annotated[
     list[str] | None,

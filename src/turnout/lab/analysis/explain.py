@@ -32,7 +32,7 @@ def explain_run(store: RunStore, run: int, client: int, round: int | None = None
         raise ReportError(f"there is no round {round_} in run {run}: its rounds are 1 to {info.rounds}")
     if not 0 <= client < info.clients:
         raise ReportError(f"there is no client {client} in run {run}: its rows are 0 to {info.clients - 1}")
-    records = list(islice(store.records(run), round_))
+    records = list(islice(store.columns(run).records(), round_))
     try:
         plan = RunPlan.from_dict(info.plan)
         policy, world = plan.build()

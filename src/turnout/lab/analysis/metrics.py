@@ -1,10 +1,9 @@
-"""Metrics of a run: round times, evenness of turns, prediction errors, and a summary with those of a promise."""
+"""Metrics of a run: round times, evenness of turns, and a summary with those of a promise."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -12,25 +11,15 @@ import numpy.typing as npt
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray, Rate, as_floats
 from turnout.kernel.certificate import Accrual, Certificate
-from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.guarantee import TurnCounting
-from turnout.kernel.rounds import TIMED_OUTCOMES
 from turnout.lab.analysis.promise import (
     SHARE_OF,
     Shortfall,
     accrual_mask,
     require_rounds,
     shortfalls,
-    with_outcome,
 )
 from turnout.lab.columns import RoundColumns
-
-
-class Estimates(NamedTuple):
-    """The predicted seconds of each selected client before its round, and their uncertainty."""
-
-    predicted: FloatArray
-    uncertainty: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,39 +172,6 @@ def lorenz_curve(turns: npt.ArrayLike) -> FloatArray:
 def spread(turns: npt.ArrayLike) -> float:
     """Returns the standard deviation of the turns over the clients."""
     return float(_as_turns(turns).std())
-
-
-def replayed_estimates(columns: RoundColumns, *, ridge: float = 1.0, forgetting: float = 1.0) -> Estimates:
-    """Returns the predictions of a model for each turn, (R,), made before it learns from the round of that turn.
-
-    The model learns as ExchangeTimeModel does: from clients that arrived or were late, but not from failures.
-    Corrections of late arrivals are applied in the round that reported them.
-    """
-    predicted, uncertainty = np.empty(len(columns.chosen)), np.empty(len(columns.chosen))
-    if len(columns.chosen) == 0:
-        return Estimates(predicted, uncertainty)
-    width = columns.contexts.shape[1]
-    model = ExchangeTimeModel(columns.clients, features=width, ridge=ridge, forgetting=forgetting)
-    usable = with_outcome(columns, TIMED_OUTCOMES)
-    starts = columns.starts.tolist()
-    for round_, start, end in zip(columns.rounds.tolist(), starts, starts[1:], strict=False):
-        clients, contexts = columns.chosen[start:end], columns.contexts[start:end]
-        predicted[start:end] = model.predict(contexts, clients)
-        uncertainty[start:end] = model.uncertainty(contexts, clients)
-        if (late := columns.late.get(round_)) is not None:
-            model.correct(
-                late.clients, late.contexts, late.deadlines, late.exchange_times, learned_since=late.learned_since
-            )
-        usable_rows = usable[start:end]
-        model.learn(clients[usable_rows], contexts[usable_rows], columns.exchange_times[start:end][usable_rows])
-    return Estimates(predicted, uncertainty)
-
-
-def prediction_error(columns: RoundColumns) -> float:
-    """Returns the mean absolute error of the replayed predictions in seconds; NaN without observed times."""
-    errors = np.abs(replayed_estimates(columns).predicted - columns.exchange_times)
-    observed = errors[with_outcome(columns, TIMED_OUTCOMES)]
-    return float(observed.mean()) if len(observed) else math.nan
 
 
 def _as_turns(turns: npt.ArrayLike) -> FloatArray:

@@ -14,7 +14,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -85,20 +84,6 @@ class Shortfall:
         return broken
 
 
-class AmendedTerms(NamedTuple):
-    """Terms of a promise that apply after a number of rounds.
-
-    Attributes:
-        after: The number of rounds before them.
-        rate: The guaranteed rate from then on.
-        tolerance: The tolerance from then on.
-    """
-
-    after: int
-    rate: Rate | npt.ArrayLike
-    tolerance: Tolerance
-
-
 def shortfalls(
     columns: RoundColumns,
     guaranteed_rate: Rate | npt.ArrayLike,
@@ -106,7 +91,6 @@ def shortfalls(
     accrual: Accrual = "always",
     counts: TurnCounting = "selected",
     tolerance: Tolerance = DEFAULT_TOLERANCE,
-    amended: Sequence[AmendedTerms] = (),
 ) -> Shortfall:
     """Returns how far clients fell behind a promise, at any time and at the end.
 
@@ -116,26 +100,19 @@ def shortfalls(
         accrual: Whether clients accrue turns "always" or only in rounds in which they are "available".
         counts: Whether a turn counts when the client is "selected", or when its update arrived ("completed").
         tolerance: The number of turns that a client may be behind, for the statuses.
-        amended: Terms that replaced the rate and the tolerance later, in order: earlier rounds count at the earlier
-            rate.
     """
     require_rounds(columns)
-    stages = [AmendedTerms(0, guaranteed_rate, tolerance), *amended]
-    exact = [exact_rates(stage.rate, columns.clients) for stage in stages]
-    units_per_turn = math.lcm(*(unit for _, unit in exact))
-    rates_of = [rates * (units_per_turn // unit) for rates, unit in exact]
-    limits = [math.floor(exact_tolerance(as_tolerance(stage.tolerance)) * units_per_turn) for stage in stages]
-    stage_of = np.searchsorted([stage.after for stage in amended], np.arange(len(columns.rounds)), side="right")
+    rates, units_per_turn = exact_rates(guaranteed_rate, columns.clients)
+    limit = math.floor(exact_tolerance(as_tolerance(tolerance)) * units_per_turn)
     accruing, paying = accrual_mask(columns, accrual), _paid_mask(columns, counted_outcomes(counts))
     balance, promised, turns, owed = (np.zeros(columns.clients, dtype=np.int64) for _ in range(4))
     largest = np.full(columns.clients, np.iinfo(np.int64).min)
     largest_in, broken_since = (np.zeros(columns.clients, dtype=np.int64) for _ in range(2))
     # Rounds are counted in blocks, so that long runs of many clients need little memory.
     step = max(MAX_BLOCK // columns.clients, 1)
-    bounds = sorted({*range(0, len(columns), step), *(stage.after for stage in amended), len(columns)})
-    for start, end in pairwise(bound for bound in bounds if bound <= len(columns)):
-        stage, rounds = int(stage_of[start]), columns.rounds[start:end]
-        earned: IntArray = np.multiply(accruing[start:end], rates_of[stage], dtype=np.int64)
+    for start, end in pairwise([*range(0, len(columns), step), len(columns)]):
+        rounds = columns.rounds[start:end]
+        earned: IntArray = np.multiply(accruing[start:end], rates, dtype=np.int64)
         gains = np.cumsum(earned - paying[start:end] * units_per_turn, axis=0)
         behind = balance + gains
         owed = owed + gains[-1] - np.minimum((owed + gains).min(axis=0), 0)
@@ -144,14 +121,14 @@ def shortfalls(
         furthest = behind.max(axis=0)
         largest_in = np.where(furthest > largest, rounds[behind.argmax(axis=0)], largest_in)
         largest, balance = np.maximum(largest, furthest), behind[-1]
-        broken_since = _broken_since(behind > limits[stage], rounds, broken_since)
+        broken_since = _broken_since(behind > limit, rounds, broken_since)
     certificate = Certificate(
         turns=turns,
         units_per_turn=units_per_turn,
         promised_units=promised,
         owed_units=owed,
         forfeited_units=np.zeros(columns.clients, dtype=np.int64),
-        tolerance=stages[-1].tolerance,
+        tolerance=tolerance,
         broken_since=broken_since,
     )
     return Shortfall(certificate, largest, largest_in)

@@ -42,14 +42,6 @@ class DaskCluster(Cluster):
         """The number of threads of all workers, which is the number of tasks that run at the same time."""
         return max(1, sum(self.client.nthreads().values()))
 
-    @property
-    def gpus(self) -> int | None:
-        """The number of GPUs that workers declare as resources, or of workers; None if Dask runs on this machine."""
-        if self._cluster is not None:
-            return None
-        workers = self._worker_infos()
-        return sum(int(worker["resources"].get("GPU", 0)) for worker in workers) or len(workers)
-
     def __enter__(self) -> DaskCluster:
         from distributed import Client, LocalCluster
 
@@ -79,23 +71,11 @@ class DaskCluster(Cluster):
                 opened.close()
         self._client = self._cluster = None
 
-    def run(
-        self, function: Callable[[Task], Result], tasks: Sequence[Task], *, gpus: int = 0
-    ) -> Iterator[tuple[int, Result]]:
-        """Yields the index and the result of each task, in the order in which they end.
-
-        Args:
-            function: The function to call.
-            tasks: The arguments, one per call; they start in this order.
-            gpus: The number of GPUs that each task needs; workers that declare the resource GPU are given as many
-                tasks as they have GPUs.
-        """
+    def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
+        """Yields the index and the result of each task, in the order in which they end."""
         from distributed import CancelledError, KilledWorker, as_completed
 
-        resources = (
-            {"GPU": gpus} if gpus and any("GPU" in worker["resources"] for worker in self._worker_infos()) else None
-        )
-        futures = self.client.map(function, tasks, pure=False, resources=resources)
+        futures = self.client.map(function, tasks, pure=False)
         waiting = {future.key: (index, future) for index, future in enumerate(futures)}
         del futures  # a result is released when its future is
         try:
@@ -117,9 +97,6 @@ class DaskCluster(Cluster):
         finally:
             with contextlib.suppress(CancelledError, OSError):  # the scheduler is gone, and its tasks with it
                 self.client.cancel([future for _, future in waiting.values()])
-
-    def _worker_infos(self) -> list[Any]:
-        return list(self.client.scheduler_info(n_workers=-1)["workers"].values())
 
     def _configured_address(self) -> str:
         import dask

@@ -36,13 +36,6 @@ class RayCluster(Cluster):
 
         return max(1, int(ray.cluster_resources().get("CPU", 0)))
 
-    @property
-    def gpus(self) -> int:
-        """The number of GPUs of the cluster."""
-        import ray
-
-        return int(ray.cluster_resources().get("GPU", 0))
-
     def __enter__(self) -> RayCluster:
         import ray
 
@@ -83,20 +76,12 @@ class RayCluster(Cluster):
             ray.shutdown()
             self._is_ours = False
 
-    def run(
-        self, function: Callable[[Task], Result], tasks: Sequence[Task], *, gpus: int = 0
-    ) -> Iterator[tuple[int, Result]]:
-        """Yields the index and the result of each task, in the order in which they end.
-
-        Args:
-            function: The function to call.
-            tasks: The arguments, one per call; they start in this order.
-            gpus: The number of GPUs that each task needs; Ray shows no others to it.
-        """
+    def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
+        """Yields the index and the result of each task, in the order in which they end."""
         import ray
         from ray.exceptions import RayError, RayTaskError
 
-        remote = ray.remote(num_cpus=1, num_gpus=gpus, max_retries=MAX_REPEATS)(function)
+        remote = ray.remote(num_cpus=1, max_retries=MAX_REPEATS)(function)
         waiting = {remote.remote(task): index for index, task in enumerate(tasks)}
         try:
             while waiting:

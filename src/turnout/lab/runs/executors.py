@@ -30,17 +30,7 @@ class Executor(Protocol):
     def workers(self) -> int:
         """The number of tasks that run at the same time."""
 
-    @property
-    def gpus(self) -> int | None:
-        """The number of GPUs of all workers; None if it is that of this machine."""
-
-    def run(
-        self,
-        function: Callable[[Task], Result],
-        tasks: Sequence[Task],
-        *,
-        gpus: int = 0,
-    ) -> Iterator[tuple[int, Result]]:
+    def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
         """Yields the index and the result of each task, in the order in which they end.
 
         A task whose worker dies is repeated. An error of a task is raised here, and ends the others.
@@ -48,38 +38,23 @@ class Executor(Protocol):
         Args:
             function: The function to call.
             tasks: The arguments, one per call; they start in this order.
-            gpus: The number of GPUs that each task needs.
         """
 
 
 class JoblibExecutor:
-    """Runs tasks with joblib, in processes of this machine, which see all of its GPUs.
+    """Runs tasks with joblib, in processes of this machine.
 
     Args:
         workers: The number of processes, by default one per core.
     """
-
-    gpus = None
 
     def __init__(self, workers: int | None = None) -> None:
         if importlib.util.find_spec("joblib") is None:
             raise SettingError("parallel runs need the package joblib: pip install 'turnout[cluster]'")
         self.workers = available_cores() if workers is None else as_count("workers", workers, SettingError)
 
-    def run(
-        self,
-        function: Callable[[Task], Result],
-        tasks: Sequence[Task],
-        *,
-        gpus: int = 0,  # noqa: ARG002  # every process sees all GPUs of this machine
-    ) -> Iterator[tuple[int, Result]]:
-        """Yields the index and the result of each task, in the order in which they end.
-
-        Args:
-            function: The function to call.
-            tasks: The arguments, one per call; they start in this order.
-            gpus: Has no effect: every process sees all GPUs of this machine.
-        """
+    def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:
+        """Yields the index and the result of each task, in the order in which they end."""
         from joblib.externals.loky.process_executor import BrokenProcessPool
 
         left = dict(enumerate(tasks))

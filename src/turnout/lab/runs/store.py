@@ -17,7 +17,6 @@ import numpy as np
 from turnout.closing import Closable
 from turnout.errors import StoreError
 from turnout.kernel.arrays import as_count
-from turnout.kernel.rounds import RoundRecord
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.info import RunInfo
 from turnout.lab.runs.tables import RunTable, TableKind, build_table
@@ -162,12 +161,6 @@ class RunStore(Closable):
             before = last
         return RoundColumns.concatenate(parts)
 
-    def records(self, run: int) -> Iterator[RoundRecord]:
-        """Iterates over the stored rounds of a run, which are read on demand."""
-        with self._reading() as db:
-            self._info(db, run)
-        return self._records(run)
-
     def table(self, table: TableKind = "rounds", *, runs: Iterable[int] | None = None) -> RunTable:
         """Returns many runs as one tidy table, with their settings as columns.
 
@@ -270,19 +263,6 @@ class RunStore(Closable):
                 f"append round {expected_round} next"
             )
         db.execute("INSERT INTO chunks (run, last, data) VALUES (?, ?, ?)", (info.id, int(expected[-1]), data))
-
-    def _records(self, run: int) -> Iterator[RoundRecord]:
-        """Reads one chunk per query, because a long read transaction would prevent checkpoints of the log."""
-        before = 0
-        while True:
-            with self._reading() as db:
-                chunk = db.execute(
-                    "SELECT last, data FROM chunks WHERE run = ? AND last > ? ORDER BY last LIMIT 1", (run, before)
-                ).fetchone()
-            if chunk is None:
-                return
-            yield from self._unpack_chunk(run, before, *chunk).records()
-            before = chunk[0]
 
     def _unpack_chunk(self, run: int, before: int, last: int, data: bytes) -> RoundColumns:
         """Returns the rounds after `before` up to `last`."""

@@ -34,6 +34,7 @@ def sweep(
     workers: int | None = None,
     backend: Executor | None = None,
     watch: StoredWatcher | None = None,
+    play: Callable[[WorkerTask], bytes] | None = None,
 ) -> list[int]:
     """Plays every plan that the store does not hold yet and returns the run ids in the order of `plans`.
 
@@ -47,9 +48,10 @@ def sweep(
         backend: An executor, such as `RayCluster` of `turnout.lab.clusters`, which has its own number of workers; by
             default processes of this machine.
         watch: A callback that receives each plan and its rounds when they are stored.
+        play: What plays a run in a worker, by default `play_task`.
     """
     requested = list(plans)
-    for plan, columns in _play_all(missing_plans(requested, store), workers, backend):
+    for plan, columns in _play_all(missing_plans(requested, store), workers, backend, play or play_task):
         store.write_run(plan.key, stored_plan(store, plan), columns, clients=columns.clients, code_version=__version__)
         if watch is not None:
             watch(plan, columns)
@@ -147,7 +149,7 @@ class StoredRun:
 
 
 def _play_all(
-    plans: Sequence[RunPlan], workers: int | None, executor: Executor | None
+    plans: Sequence[RunPlan], workers: int | None, executor: Executor | None, play: Callable[[WorkerTask], bytes]
 ) -> Iterator[tuple[RunPlan, RoundColumns]]:
     if workers is not None:
         as_count("workers", workers, SettingError)
@@ -159,7 +161,7 @@ def _play_all(
         executor = JoblibExecutor(workers)
     # Long runs start first, so that no core is still busy with one while the others idle.
     ordered = sorted(plans, key=lambda plan: -plan.rounds)
-    for index, data in executor.run(play_task, [WorkerTask.of([plan]) for plan in ordered]):
+    for index, data in executor.run(play, [WorkerTask.of(plan) for plan in ordered]):
         yield ordered[index], RoundColumns.from_bytes(data)
 
 
@@ -176,27 +178,25 @@ class WorkerTask(NamedTuple):
 
     Attributes:
         version: The version of turnout.
-        plans: The plans of its runs.
+        plan: The plan of its run.
         plugins: The policies, worlds and learners that only the process of the sweep knows: the noun of their registry,
             their name, and the class or function.
-        device: The torch device of runs that train.
     """
 
     version: str
-    plans: list[dict[str, Any]]
+    plan: dict[str, Any]
     plugins: list[tuple[str, str, Any]]
-    device: str = "cpu"
 
     @classmethod
-    def of(cls, plans: Sequence[RunPlan], device: str = "cpu") -> WorkerTask:
-        """Returns the task that plays these plans."""
-        named = {(registry.kind.noun, name): registry for plan in plans for registry, name in plan.plugins()}
+    def of(cls, plan: RunPlan) -> WorkerTask:
+        """Returns the task that plays this plan."""
+        named = {(registry.kind.noun, name): registry for registry, name in plan.plugins()}
         known = {key: registry.registered_here(key[1]) for key, registry in named.items()}
         plugins = [(*key, value) for key, value in known.items() if value is not None]
-        return cls(__version__, [plan.as_dict() for plan in plans], plugins, device)
+        return cls(__version__, plan.as_dict(), plugins)
 
-    def open(self) -> list[RunPlan]:
-        """Returns the plans in a worker, after its version was checked and the plug-ins were made known there.
+    def open(self) -> RunPlan:
+        """Returns the plan in a worker, after its version was checked and the plug-ins were made known there.
 
         Raises:
             ClusterError: If the worker has another version of turnout.
@@ -208,7 +208,7 @@ class WorkerTask(NamedTuple):
             )
         for noun, name, value in self.plugins:
             REGISTRIES[noun].register_received(name, value)
-        return [RunPlan.from_dict(plan) for plan in self.plans]
+        return RunPlan.from_dict(self.plan)
 
 
 def play_task(task: WorkerTask) -> bytes:
@@ -216,8 +216,7 @@ def play_task(task: WorkerTask) -> bytes:
 
     The columns are returned as bytes, because some backends cannot serialise the columns themselves.
     """
-    (plan,) = task.open()
-    return play_plan(plan).to_bytes()
+    return play_plan(task.open()).to_bytes()
 
 
 def stored_plan(store: RunStore, plan: RunPlan) -> dict[str, Any]:

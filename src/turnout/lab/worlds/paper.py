@@ -11,14 +11,13 @@ from turnout.errors import SettingError
 from turnout.kernel.arrays import (
     MAX_CLIENTS,
     FloatArray,
-    IntArray,
     as_count,
     as_number,
     read_only,
 )
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.lab.worlds.base import ColdStartWorld, check_choice, check_round
-from turnout.lab.worlds.distributions import Draws, Drift, Quantity, make_availability
+from turnout.lab.worlds.distributions import Draws, Quantity, make_availability
 
 #: Training seconds with one free core, cold-start seconds and signal-to-noise ratio of each class of clients.
 PAPER_CLASSES = ((1.0, 1.0, 1000.0), (2.0, 1.0, 100.0), (3.0, 1.0, 10.0), (4.0, 1.0, 1.0))
@@ -46,9 +45,6 @@ class PaperWorld(ColdStartWorld):
             turnout.lab.worlds.distributions.make_availability.
         noise: "paper": uniform within ± the expected time; "none"; or "lognormal" with `noise_spread`.
         noise_spread: The standard deviation of the logarithm of log-normal noise.
-        joins: The first round of each client; 0 or None: present from the start.
-        leaves: The first round in which each client is gone; 0 or None: never leaves.
-        drift: Changes of the computing times over the rounds; see turnout.lab.worlds.distributions.Drift.
     """
 
     def __init__(
@@ -65,9 +61,6 @@ class PaperWorld(ColdStartWorld):
         availability: Any = 0.8,
         noise: Literal["paper", "none", "lognormal"] = "paper",
         noise_spread: float = 0.5,
-        joins: Sequence[int | None] | None = None,
-        leaves: Sequence[int | None] | None = None,
-        drift: Any = None,
     ) -> None:
         self.seed = as_count("seed", seed, SettingError, least=0)
         super().__init__(as_count("clients", clients, SettingError, most=MAX_CLIENTS))
@@ -80,15 +73,11 @@ class PaperWorld(ColdStartWorld):
         self._free_cpu = Quantity("free_cpu", free_cpu, seed, clients)
         self._bandwidth = Quantity("bandwidth", bandwidth, seed, clients)
         self._availability = make_availability(availability, seed, clients)
-        self._drift = Drift(drift, seed, clients)
         self._noise_draws = Draws(seed, "noise", clients, "normal" if noise == "lognormal" else "uniform")
-        self._joins = _as_rounds("joins", joins, clients, 0)
-        self._leaves = _as_rounds("leaves", leaves, clients, np.iinfo(np.int64).max)
-        self._no_churn = joins is None and leaves is None
 
     @property
     def availability(self) -> FloatArray:
-        """The long-run share of rounds in which each client is available between joining and leaving, (N,)."""
+        """The long-run share of rounds in which each client is available, (N,)."""
         shares: FloatArray = read_only(self._availability.shares)
         return shares
 
@@ -100,26 +89,16 @@ class PaperWorld(ColdStartWorld):
         contexts[:, 1] = self._trained if self._cold_start == "participants" else ~self._trained
         contexts[:, 2] = self._model_size / self._bandwidth.at(round)
         available = self._availability.at(round)
-        if not self._no_churn:
-            available = available & (self._joins <= round) & (round < self._leaves)
-        return RoundOffer.trusted(round, available, contexts, self._expected(self._theta_at(round), contexts))
+        return RoundOffer.trusted(round, available, contexts, self._expected(self.theta, contexts))
 
     def play(self, offer: RoundOffer, selection: Selection) -> RoundReport:
         """Draws the exchange times of the selected clients."""
         chosen = self._selected(offer, selection)
         contexts = offer.contexts[chosen]
-        means = self._expected(self._theta_at(offer.round)[chosen], contexts)
+        means = self._expected(self.theta[chosen], contexts)
         self._set_trained(chosen)
         times = self._with_noise(means, self._noise_draws.at(offer.round)[chosen])
         return RoundReport.trusted(offer.round, chosen, contexts, times, offer.available)
-
-    def expected_times(self, rounds: IntArray, rows: IntArray, contexts: FloatArray) -> FloatArray:
-        """Returns the true expected times of past turns: one round, client and context per row."""
-        means = np.empty(len(rows))
-        for round_ in np.unique(rounds):
-            in_round = rounds == round_
-            means[in_round] = self._expected(self._theta_at(int(round_))[rows[in_round]], contexts[in_round])
-        return means
 
     def bounds(self) -> dict[str, float]:
         """Returns R, S and L of the paper's lemma: the bounds on the noise, on ‖theta‖ and on ‖contexts‖.
@@ -132,10 +111,6 @@ class PaperWorld(ColdStartWorld):
                 "the lemma needs bounded noise and contexts, but log-normal ones have no bound: "
                 "use another distribution"
             )
-        if self._drift.is_active:
-            raise SettingError(
-                "the lemma needs a constant theta, but the clients of this world drift: set drift to None"
-            )
         largest_context = np.array([1 / smallest[0], 1.0, self._model_size / smallest[1]])
         return {
             "R": 0.0 if self._noise == "none" else float((self.theta @ largest_context).max()),
@@ -147,12 +122,6 @@ class PaperWorld(ColdStartWorld):
     def _expected(theta: FloatArray, contexts: FloatArray) -> FloatArray:
         times: FloatArray = contexts[:, 0] * theta[:, 0] + contexts[:, 1] * theta[:, 1] + contexts[:, 2] * theta[:, 2]
         return times
-
-    def _theta_at(self, round: int) -> FloatArray:
-        factor = self._drift.at(round)
-        if factor is self._drift.no_drift:
-            return self.theta
-        return self.theta * np.column_stack([factor, factor, np.ones(self._clients)])
 
     def _with_noise(self, means: FloatArray, draws: FloatArray) -> FloatArray:
         if self._noise == "none":
@@ -183,16 +152,3 @@ def _theta(classes: Sequence[Sequence[float]], snr_log: str, clients: int) -> Fl
     class_of_client = np.arange(clients) * len(parameters) // clients
     theta: FloatArray = np.column_stack([parameters[:, 0], parameters[:, 1], 1 / efficiency])[class_of_client]
     return theta
-
-
-def _as_rounds(name: str, rounds: Sequence[int | None] | None, clients: int, default: int) -> IntArray:
-    if rounds is None:
-        return np.full(clients, default, dtype=np.int64)
-    if isinstance(rounds, str) or not hasattr(rounds, "__len__"):
-        raise SettingError(f"{name} must be a list of rounds, one per client, not {rounds!r}")
-    if len(rounds) != clients:
-        raise SettingError(
-            f"{name} has {len(rounds)} rounds, but there are {clients} clients: one per client is needed"
-        )
-    counts = [as_count(name, round_ or 0, SettingError, least=0) or default for round_ in rounds]
-    return np.array(counts, dtype=np.int64)

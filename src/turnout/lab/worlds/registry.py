@@ -41,7 +41,7 @@ def register_world(world: AnyBuilder, name: str) -> AnyBuilder:
     """Makes a world known under a name, in this process; returns it.
 
     Args:
-        world: A class, or a function that accepts the seed and keyword settings and returns a world.
+        world: A class, or a function that accepts `seed` and other settings as keywords and returns a world.
         name: Its name.
     """
     REGISTRY.register(name, world)
@@ -59,9 +59,9 @@ def make_world(name: str | WorldBuilder, seed: int = 0, /, **settings: Any) -> W
     The name is one of `turnout.lab.world_names`, or `package.module:Name`, which imports that module. A class or
     a function that builds a world is accepted too.
     """
-    found = name if isinstance(name, str) else REGISTRY.name_of(name)
-    REGISTRY.load(found)
-    return build_world(found, seed, **settings)
+    known_name = name if isinstance(name, str) else REGISTRY.name_of(name)
+    REGISTRY.load(known_name)
+    return build_world(known_name, seed, **settings)
 
 
 def build_world(name: str, seed: int = 0, /, **settings: Any) -> World:
@@ -77,12 +77,9 @@ def build_world(name: str, seed: int = 0, /, **settings: Any) -> World:
     for setting, default in known.items():
         if default is inspect.Parameter.empty and setting not in settings:
             raise SettingError(f"the world {name} needs the setting {setting!r}")
-    if _takes_position(build):
-        world = build(seed, **settings)
-    elif "seed" in inspect.signature(build).parameters or takes_any:
-        world = build(seed=seed, **settings)
-    else:
-        world = build(**settings)  # a world without random numbers
+    if "seed" not in inspect.signature(build).parameters and not takes_any:
+        raise SettingError(f"the world {name} must accept a seed: give it the parameter seed")
+    world = build(seed=seed, **settings)
     if not isinstance(world, World):
         raise SettingError(f"{name} built {world!r}, which is not a world: it must be a turnout.lab.World")
     return world
@@ -90,12 +87,6 @@ def build_world(name: str, seed: int = 0, /, **settings: Any) -> World:
 
 def world_settings(build: WorldBuilder) -> dict[str, Any]:
     """Returns the settings of a world with their defaults."""
-    parameters = list(inspect.signature(build).parameters.values())[int(_takes_position(build)) :]
     named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(build).parameters.values()
     return {each.name: each.default for each in parameters if each.kind in named and each.name != "seed"}
-
-
-def _takes_position(build: WorldBuilder) -> bool:
-    """Returns whether the seed is the first positional argument of a world."""
-    first = next(iter(inspect.signature(build).parameters.values()), None)
-    return first is not None and first.kind not in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)

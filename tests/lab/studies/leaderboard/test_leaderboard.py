@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from lab.studies.made_up import reproduce
 from turnout.errors import SettingError, TurnoutError
+from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.lab import RoundColumns, RunStore, play
-from turnout.lab.analysis.metrics import available_rates, jain_index, replayed_estimates
+from turnout.lab.analysis.metrics import available_rates, jain_index
 from turnout.lab.analysis.statistics import mean_confidence_interval
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.sweep import play_plan
@@ -308,13 +309,14 @@ def test_the_front_excludes_oracles_and_small_cohorts(played: dict[str, RunMetri
 # Forecasts
 
 
-def test_the_plain_forecast_equals_that_of_the_time_model(played: dict[str, RunMetrics]) -> None:
+@pytest.mark.parametrize("variant", [PLAIN, Variant("forgetting", forgetting=0.9)])
+def test_a_plain_forecast_equals_that_of_the_time_model(played: dict[str, RunMetrics], variant: Variant) -> None:
     for columns in played["traces"].columns("RBCS-F, weight 0.1"):
-        predicted, _ = replayed_estimates(columns)
-        np.testing.assert_allclose(forecasts(columns, PLAIN), predicted, rtol=1e-6, atol=1e-8)
-        forgetting = Variant("forgetting", forgetting=0.9)
-        predicted, _ = replayed_estimates(columns, forgetting=0.9)
-        np.testing.assert_allclose(forecasts(columns, forgetting), predicted, rtol=1e-6, atol=1e-8)
+        model, predicted = ExchangeTimeModel(columns.clients, forgetting=variant.forgetting), []
+        for record in columns.records():
+            predicted.extend(model.predict(record.report.contexts, record.report.clients))
+            model.learn_from(record.report)
+        np.testing.assert_allclose(forecasts(columns, variant), predicted, rtol=1e-6, atol=1e-8)
 
 
 def test_a_forecast_does_not_depend_on_the_round_it_predicts(played: dict[str, RunMetrics]) -> None:

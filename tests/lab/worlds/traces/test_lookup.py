@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
 import numpy as np
 from hypothesis import assume, given, settings
@@ -55,8 +54,8 @@ def transfer_step_by_step(
         passed, left, now = passed + until - now, left - carried, until if until < length else 0.0
 
 
-def available_by_scan(trace: AvailabilityTrace, client: int, second: float, loops: bool) -> bool:
-    inside = math.fmod(second, trace.ends[client]) if loops else second
+def available_by_scan(trace: AvailabilityTrace, client: int, second: float) -> bool:
+    inside = math.fmod(second, trace.ends[client])
     own = range(trace.ptr[client], trace.ptr[client + 1])
     return any(trace.starts[row] <= inside < trace.stops[row] for row in own)
 
@@ -140,16 +139,10 @@ def test_a_client_is_available_from_start_to_stop_and_across_the_end() -> None:
     assert available == [False, False, True, True, False, True, True, False, True, False]
     trace = availability(([(0, 10), (90, 100)], 100), ([(0, 100)], 100), ([(90, 100)], 100), ([], 100))
     clients = np.arange(4)
-    assert Presence(trace, "loop").remaining_seconds(clients, 95.0).tolist() == [15.0, math.inf, 5.0, 0.0]
-    assert Presence(trace, "stop").remaining_seconds(clients, 95.0).tolist() == [5.0, 5.0, 5.0, 0.0]
+    assert Presence(trace).remaining_seconds(clients, 95.0).tolist() == [15.0, math.inf, 5.0, 0.0]
     trace = availability(([(0, 10)], 20), ([(0, 10)], 30))
-    assert Presence(trace, "loop").available(45.0).tolist() == [True, False]
-    assert Presence(trace, "loop").available(65.0).tolist() == [True, True]
-    assert Presence(trace, "stop").available(5.0).tolist() == [True, True]
-    assert Presence(trace, "stop").available(25.0).tolist() == [False, False]
-
-
-Loop = Literal["loop", "stop"]
+    assert Presence(trace).available(45.0).tolist() == [True, False]
+    assert Presence(trace).available(65.0).tolist() == [True, True]
 
 
 @settings(max_examples=80, deadline=None)
@@ -162,17 +155,15 @@ Loop = Literal["loop", "stop"]
         max_size=4,
     ),
     st.integers(0, 100),
-    st.sampled_from(["loop", "stop"]),
 )
-def test_presence_equals_a_linear_scan(specs: list[list[tuple[float, float]]], second: int, after_end: Loop) -> None:
+def test_presence_equals_a_linear_scan(specs: list[list[tuple[float, float]]], second: int) -> None:
     trace = availability(*((rows, 30.0) for rows in specs))
-    presence = Presence(trace, after_end)
-    loops = after_end == "loop"
-    expected = [available_by_scan(trace, client, second, loops) for client in range(len(specs))]
+    presence = Presence(trace)
+    expected = [available_by_scan(trace, client, second) for client in range(len(specs))]
     assert presence.available(float(second)).tolist() == expected
     remaining_seconds: FloatArray = presence.remaining_seconds(np.arange(len(specs)), float(second))
     for client in range(len(specs)):
         seconds = 0
-        while seconds < 100 and available_by_scan(trace, client, second + seconds, loops):
+        while seconds < 100 and available_by_scan(trace, client, second + seconds):
             seconds += 1
         assert remaining_seconds[client] == (seconds if seconds < 100 else math.inf)

@@ -17,13 +17,7 @@ from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.kernel.slots.turns import STARTED
 from turnout.lab.analysis.metrics import summarise_shortfall
-from turnout.lab.analysis.promise import (
-    AmendedTerms,
-    Shortfall,
-    describe_promise,
-    share_of,
-    shortfalls,
-)
+from turnout.lab.analysis.promise import Shortfall, describe_promise, share_of, shortfalls
 from turnout.lab.analysis.replay.recording import Recording
 from turnout.lab.analysis.slots import slot_metrics
 from turnout.lab.analysis.statistics import UNIT_RANGE, prediction_half_width
@@ -175,9 +169,12 @@ def fitted_build(record: Recording, given: Mapping[str, Any], policy: str = "rbc
     mean_durations = []
     for seed in range(CALIBRATED_ON):
         world = fitted(seed)
-        records = play(record.build_staged(record.policy, {}), world, len(record.columns))
+        records = play(record.build(record.policy, record.settings), world, len(record.columns))
         mean_durations.append(np.mean([played.report.duration for played in records]))
-    simulated, observed = float(np.mean(mean_durations)), float(record.columns.durations.mean())
+    durations = record.columns.durations
+    # Rounds with earlier settings, such as another cohort size, had other durations.
+    unamended = durations[record.amended_after :] if record.amended_after < len(durations) else durations
+    simulated, observed = float(np.mean(mean_durations)), float(unamended.mean())
     scale = observed / simulated if simulated > 0 else 1.0
 
     def build(settings: Mapping[str, Any], seed: int) -> tuple[SelectionPolicy, FittedWorld]:
@@ -215,22 +212,22 @@ def replay(
         notes: tuple[str, ...] = (
             "everything is exact: the world of this run was rebuilt with its availability, contexts and noise",
         )
-        return _compare(record, policy, given, settings, [columns], 1.0, notes, exact=True)
+        return _compare(record, policy, again, settings, [columns], 1.0, notes, exact=True)
     if again.requires_expected_times:
         raise SettingError(f"{policy} requires the true expected times, which were not recorded: replay another policy")
     repeated = record.past.has_all_contexts and not record.over_selects
     if not repeated and record.repeats(policy, given):
         notes = ("everything is exact: the same policy with the same settings makes the recorded selections",)
-        return _compare(record, policy, given, settings, [record.columns], 1.0, notes, exact=True)
+        return _compare(record, policy, again, settings, [record.columns], 1.0, notes, exact=True)
     replays, recorded_times, reported_times = [], 0, 0
     for seed in range(draws):
-        staged = record.build_staged(policy, given)
+        replayed = record.build(policy, settings)
         if record.slots is None:
             world = RecordedWorld(record.past, seed)
-            records = play(staged, world, len(record.columns))
+            records = play(replayed, world, len(record.columns))
         else:
             world = RecordedTurnWorld(record.past, seed)
-            records = SlotRun(staged, world, record.slots).play(len(record.columns))
+            records = SlotRun(replayed, world, record.slots).play(len(record.columns))
         replays.append(RoundColumns.from_records(records, clients=world.clients))
         recorded_times += world.recorded_times
         reported_times += world.reported_times
@@ -238,7 +235,7 @@ def replay(
             watch(seed + 1, draws)
     notes = _notes(record, again) if recorded_times < reported_times else (REPEATED,)
     known_share = recorded_times / max(reported_times, 1)
-    return _compare(record, policy, given, settings, replays, known_share, notes, exact=False)
+    return _compare(record, policy, again, settings, replays, known_share, notes, exact=False)
 
 
 def _notes(record: Recording, policy: SelectionPolicy) -> tuple[str, ...]:
@@ -265,7 +262,7 @@ def _notes(record: Recording, policy: SelectionPolicy) -> tuple[str, ...]:
 def _compare(
     record: Recording,
     policy: str,
-    given: Mapping[str, Any],
+    built: SelectionPolicy,
     settings: Mapping[str, Any],
     played: Sequence[RoundColumns],
     known: float,
@@ -278,16 +275,16 @@ def _compare(
     Args:
         record: The record.
         policy: The name of the replayed policy.
-        given: The settings of the replayed policy that override the recorded ones.
-        settings: All settings of the replayed policy; after amendments, the last ones.
+        built: The policy.
+        settings: All its settings.
         played: The replays.
         known: The share of the replays' times that are recorded ones.
         notes: What is exact and what is estimated.
         exact: Whether the replay is exact.
     """
-    promises = record.promises(policy, given)
-    before = _outcome(record.columns, record.columns, promises)
-    outcomes = [_outcome(columns, record.columns, promises) for columns in played]
+    promise = record.promise(built)
+    before = _outcome(record.columns, record.columns, promise)
+    outcomes = [_outcome(columns, record.columns, promise) for columns in played]
     names = list(before.figures)
     after = np.array([[outcome.figures[name] for name in names] for outcome in outcomes])
     figures = []
@@ -307,8 +304,8 @@ def _compare(
         rounds=len(record.columns),
         choices=len(record.columns.chosen),
         figures=tuple(figures),
-        promise=_describe_promises(promises, record.slots),
-        share_of=share_of(promises[-1][1].accrual, record.slots),
+        promise=describe_promise(promise, record.slots),
+        share_of=share_of(promise.accrual, record.slots),
         recorded_status=before.shortfall.status,
         recorded_promise=_sentence(before, record),
         statuses=dict(Counter(outcome.shortfall.status for outcome in outcomes)),
@@ -325,23 +322,10 @@ def _sentence(outcome: JudgedRounds, record: Recording) -> str:
     return replace(outcome.shortfall.certificate, unit=TimeUnit.of(record.slots)).summary().sentence(record.name)
 
 
-def _describe_promises(promises: Sequence[tuple[int, Guarantee]], slots: int | None) -> str:
-    """Returns the promises as a phrase; each of them once, if amendments left it as it was."""
-    text = last = describe_promise(promises[0][1], slots)
-    unit = TimeUnit.of(slots).turn
-    for after, promise in promises[1:]:
-        phrase = describe_promise(promise, slots)
-        if phrase != last:
-            text, last = f"{text}; from {unit} {after + 1} of these on, {phrase}", phrase
-    return text
-
-
-def _outcome(columns: RoundColumns, record: RoundColumns, promises: Sequence[tuple[int, Guarantee]]) -> JudgedRounds:
-    """Returns the figures of some rounds, compared with the record, under promises that may have been amended."""
-    promise = promises[0][1]
-    terms: dict[str, Any] = {"accrual": promise.accrual, "counts": promise.counts}
-    amended = [AmendedTerms(after, later.rate, later.tolerance) for after, later in promises[1:]]
-    shortfall = shortfalls(columns, promise.rate, tolerance=promise.tolerance, amended=amended, **terms)
+def _outcome(columns: RoundColumns, record: RoundColumns, promise: Guarantee) -> JudgedRounds:
+    """Returns the figures of some rounds, compared with the record, under a promise."""
+    terms: dict[str, Any] = {"accrual": promise.accrual, "counts": promise.counts, "tolerance": promise.tolerance}
+    shortfall = shortfalls(columns, promise.rate, **terms)
     summary = summarise_shortfall(columns, shortfall, promise.accrual)
     differs = columns.chosen_mask != record.chosen_mask
     figures: dict[str, float] = {name: getattr(summary, name) for name in SUMMARISED}

@@ -17,6 +17,8 @@ DAY = 86400.0
 #: A lower mean throughput indicates a wrong unit or a dead link.
 MIN_MBPS = 1e-3
 PARTS = ("availability", "devices", "links")
+#: The seconds per sample of a device with the median score, in the middle of recorded devices.
+TYPICAL_SECONDS = 0.078
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,12 +58,13 @@ class DeviceTrace:
     values: FloatArray
     unit: Literal["seconds_per_sample", "score"] = "seconds_per_sample"
 
-    def seconds_per_sample(self, typical: float) -> FloatArray:
-        """Returns the seconds per sample of each device.
-
-        Scores are converted in inverse proportion, so that a device of the median score takes `typical` seconds.
-        """
-        return self.values if self.unit == "seconds_per_sample" else typical * np.median(self.values) / self.values
+    @property
+    def seconds_per_sample(self) -> FloatArray:
+        """The seconds per sample of each device; a device of the median score takes TYPICAL_SECONDS."""
+        if self.unit == "seconds_per_sample":
+            return self.values
+        seconds: FloatArray = TYPICAL_SECONDS * np.median(self.values) / self.values
+        return seconds
 
     def take(self, rows: IntArray) -> DeviceTrace:
         """Returns the devices of these rows, in the given order."""

@@ -36,14 +36,13 @@ def last_row(keys: FloatArray, low: IntArray, high: IntArray, target: FloatArray
 
 
 class Presence:
-    """Availability at any moment; a record repeats after its end, or its client is gone for good."""
+    """Availability at any moment; a record repeats after its end."""
 
-    def __init__(self, trace: AvailabilityTrace, after_end: Literal["loop", "stop"] = "loop") -> None:
-        self._trace, self._loops = trace, after_end == "loop"
+    def __init__(self, trace: AvailabilityTrace) -> None:
+        self._trace = trace
         self._all_rows = np.arange(len(trace.ids))
         self._departures = trace.stops.copy()
-        if self._loops:
-            self._extend_over_end()
+        self._extend_over_end()
 
     def available(self, second: float) -> BoolArray:
         """Returns which clients are available at this second, (N,)."""
@@ -58,14 +57,14 @@ class Presence:
 
     def _interval(self, rows: IntArray, second: float) -> tuple[IntArray, BoolArray, FloatArray]:
         ends, low, high = self._trace.ends[rows], self._trace.ptr[rows], self._trace.ptr[rows + 1]
-        moment = np.mod(second, ends) if self._loops else np.full(len(rows), second)
+        moment = np.mod(second, ends)
         interval = last_row(self._trace.starts, low, high, moment)
         available = interval >= low
         available[available] = moment[available] < self._trace.stops[interval[available]]
         return interval, available, moment
 
     def _extend_over_end(self) -> None:
-        """Joins an interval at the end of a repeating record with the one at its beginning."""
+        """Joins an interval at the end of a record with the one at its beginning."""
         ptr, starts, stops, ends = self._trace.ptr, self._trace.starts, self._trace.stops, self._trace.ends
         non_empty = np.flatnonzero(np.diff(ptr))
         first, last = ptr[non_empty], ptr[non_empty + 1] - 1

@@ -30,7 +30,7 @@ def make_generator(settings: Mapping[str, Any] | None) -> Generator:
 
 
 def build_population(
-    recorded: Traces, seed: int, clients: int | None, least: float, join: str, generator: Generator
+    recorded: Traces, seed: int, clients: int | None, least: float, generator: Generator
 ) -> tuple[Traces, dict[str, str]]:
     """Returns one row of each part per client, and how each part was assigned to the clients.
 
@@ -39,7 +39,6 @@ def build_population(
         seed: The seed of the samples and of the generated parts.
         clients: The number of clients, or None for all.
         least: The smallest availability of a client.
-        join: "auto", "ids" or "draw".
         generator: The generator of missing parts.
     """
     requested = None if clients is None else as_count("clients", clients, SettingError, most=MAX_CLIENTS)
@@ -56,8 +55,8 @@ def build_population(
             )
         rows = np.sort(round_rng(seed, "recorded clients", 0).choice(rows, requested, replace=False))
     trace = trace.take(rows)
-    devices, device_method = _join_part("devices", recorded.devices, trace.ids, seed, join)
-    links, link_method = _join_part("links", recorded.links, trace.ids, seed, join)
+    devices, device_method = _join_part("devices", recorded.devices, trace.ids, seed)
+    links, link_method = _join_part("links", recorded.links, trace.ids, seed)
     count = len(trace.ids)
     traces = Traces(
         trace,
@@ -68,23 +67,11 @@ def build_population(
     return traces, {"availability": availability_method, "devices": device_method, "links": link_method}
 
 
-def _join_part(name: str, part: Any, clients: Sequence[str], seed: int, join: str) -> tuple[Any, str]:
-    """Returns one row of the part per client, by id or sampled with replacement, and the method.
-
-    Args:
-        name: The name of the part.
-        part: The recorded part, or None.
-        clients: The ids of the clients.
-        seed: The seed of the samples.
-        join: "auto", "ids" or "draw".
-    """
+def _join_part(name: str, part: Any, clients: Sequence[str], seed: int) -> tuple[Any, str]:
+    """Returns one row of the part per client, by id if all have one, else sampled with replacement, and the method."""
     if part is None:
         return None, "generated"
-    covers_all = covers_ids(clients, part.ids)
-    if join == "ids" and not covers_all:
-        missing = next(client for client in clients if client not in set(part.ids))
-        raise SettingError(f"join='ids': {name} has no client {missing!r}; use join='draw', or use the same ids")
-    if covers_all and join != "draw":
+    if covers_ids(clients, part.ids):
         row_of = {client: row for row, client in enumerate(part.ids)}
         return part.take(np.array([row_of[client] for client in clients])), "by id"
     rows = round_rng(seed, f"recorded {name}", 0).integers(0, len(part.ids), len(clients))

@@ -30,6 +30,8 @@ from turnout.lab.worlds.traces.summary import ASSUMPTION
 #: The longest credible mean transfer in one direction, in seconds; more indicates a wrong unit. A hundred times this
 #: value in both directions is still a context that policies accept.
 MAX_TRANSFER_SECONDS = 4e3
+#: The last known throughput is the mean over this many seconds before the round.
+MEMORY_SECONDS = 60.0
 
 
 class TraceWorld(ColdStartWorld):
@@ -41,8 +43,10 @@ class TraceWorld(ColdStartWorld):
     contexts = [1/free_cpu, needs_cold_start, seconds of both transfers at the last known throughput], which a server
     knows before the selection.
 
-    With `clock` "period", round t starts at `start` + (t − 1) · `period` seconds of the trace, whatever the duration of
-    the rounds. An offer is then a function of the seed and the round: every policy gets the same one, and requesting an
+    A client has the device and the link with its id if every client has one, else sampled ones. Its record repeats.
+
+    With `clock` "period", round t starts at (t − 1) · `period` seconds of the trace, whatever the duration of the
+    rounds. An offer is then a function of the seed and the round: every policy gets the same one, and requesting an
     offer in advance has no effect. With `clock` "rounds", a round starts when the previous one ends, or `period`
     seconds later if the previous one had no clients. Fast policies then see other moments than slow ones, the clock is
     part of `state`, and `offer` is valid for the next round only.
@@ -53,11 +57,7 @@ class TraceWorld(ColdStartWorld):
         clients: The number of clients, sampled from the recorded ones; by default all of them, or 40 if availability is
             generated.
         least_availability: Clients that are available for a smaller share of the time are excluded.
-        join: "ids" assigns the device and the link with the same id to each client; "draw" samples them; "auto" uses
-            ids if every client has one, else samples.
-        after_end: After the end of its record, a client's record repeats ("loop") or the client is gone ("stop").
         clock: "period" or "rounds", see above.
-        start: The second of the trace at which the first round starts.
         period: The seconds between the starts of rounds.
         link_clock: "drawn": each round starts at a random position of the throughput series, because most series last
             minutes; "recorded": series and availability share one clock.
@@ -66,13 +66,11 @@ class TraceWorld(ColdStartWorld):
         free_cpu: The distribution of the free CPU, in cores; see turnout.lab.worlds.distributions.Quantity.
         cold_start: The additional seconds of a client that did not train in the previous round.
         noise_spread: The standard deviation of the logarithm of the computing time.
-        memory: The last known throughput is the mean over this many seconds before the round.
         deadline: The seconds after which a client is late; None waits for all clients.
         offline: The outcome of a client that goes offline: "failed", or "late" if the server does not notice and waits
             for the deadline.
         truth: Whether offers contain expected times. They are exact if the throughput is constant within a round, and
             ignore that clients may go offline.
-        typical_seconds: The seconds per sample of a device with the median score.
         generator: Settings of the Generator of missing parts.
         fingerprint: If given, traces with another fingerprint are rejected.
     """
@@ -84,10 +82,7 @@ class TraceWorld(ColdStartWorld):
         traces: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Traces | None = None,
         clients: int | None = None,
         least_availability: float = 0.0,
-        join: Literal["auto", "ids", "draw"] = "auto",
-        after_end: Literal["loop", "stop"] = "loop",
         clock: Literal["period", "rounds"] = "period",
-        start: float = 0.0,
         period: float = 600.0,
         link_clock: Literal["drawn", "recorded"] = "drawn",
         samples: int = 500,
@@ -95,18 +90,14 @@ class TraceWorld(ColdStartWorld):
         free_cpu: Any = (0.25, 1.0),
         cold_start: float = 2.0,
         noise_spread: float = 0.3,
-        memory: float = 60.0,
         deadline: float | None = None,
         offline: Literal["failed", "late"] = "failed",
         truth: bool = True,
-        typical_seconds: float = 0.078,
         generator: Mapping[str, Any] | None = None,
         fingerprint: str | None = None,
     ) -> None:
         self.seed = as_count("seed", seed, SettingError, least=0)
         for name, value, allowed in (
-            ("join", join, ("auto", "ids", "draw")),
-            ("after_end", after_end, ("loop", "stop")),
             ("clock", clock, ("period", "rounds")),
             ("link_clock", link_clock, ("drawn", "recorded")),
             ("offline", offline, ("failed", "late")),
@@ -114,12 +105,10 @@ class TraceWorld(ColdStartWorld):
             check_choice(name, value, allowed)
         self._clock_follows_rounds = clock == "rounds"
         self._link_clock, self._offline_outcome, self._truth = link_clock, offline, truth
-        self._start = as_number("start", start, SettingError, least=0, most=MAX_TIME)
         self._period = as_number("period", period, SettingError, above=0, most=MAX_TIME)
         self._model_size = as_number("model_size", model_size, SettingError, above=0)
         self._cold_start = as_number("cold_start", cold_start, SettingError, least=0)
         self._noise_spread = as_number("noise_spread", noise_spread, SettingError, least=0, most=5)
-        self._memory = as_number("memory", memory, SettingError, above=0)
         self._deadline = None if deadline is None else as_number("deadline", deadline, SettingError, above=0)
         if offline == "late" and deadline is None:
             raise SettingError(
@@ -134,21 +123,20 @@ class TraceWorld(ColdStartWorld):
             )
         least = as_number("least_availability", least_availability, SettingError, least=0, most=1)
         #: One row of each part per client, and how each part was assigned to the clients.
-        self.traces, self.joined = build_population(recorded, seed, clients, least, join, make_generator(generator))
+        self.traces, self.joined = build_population(recorded, seed, clients, least, make_generator(generator))
         availability, devices, links = self.traces.availability, self.traces.devices, self.traces.links
         assert availability is not None
         assert devices is not None
         assert links is not None
         super().__init__(len(availability.ids))
         self._shares = availability.shares
-        self._presence = Presence(availability, after_end)
+        self._presence = Presence(availability)
         self._down, self._up = Throughput(links, "down"), Throughput(links, "up")
         _reject_slow_links(links, self._down, self._up, self._model_size)
         self._down_spread = _log_spread(links.down_deviations, self._down)
         self._up_spread = _log_spread(links.up_deviations, self._up)
         self._first_times = links.times[links.ptr[:-1]]
-        typical = as_number("typical_seconds", typical_seconds, SettingError, above=0)
-        self._computing_seconds = as_count("samples", samples, SettingError) * devices.seconds_per_sample(typical)
+        self._computing_seconds = as_count("samples", samples, SettingError) * devices.seconds_per_sample
         count = self._clients
         self._free_cpu = Quantity("free_cpu", free_cpu, seed, count)
         self._series_draws = Draws(seed, "place in the series", count)
@@ -156,7 +144,7 @@ class TraceWorld(ColdStartWorld):
         self._down_noise, self._up_noise = (
             Draws(seed, f"{direction}link", count, "normal") for direction in ("down", "up")
         )
-        self._now = self._start
+        self._now = 0.0
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -214,7 +202,7 @@ class TraceWorld(ColdStartWorld):
 
         From then on, the settings `clock` and `period` determine no times any more.
         """
-        self._clock_follows_rounds, self._now = True, self._start + seconds
+        self._clock_follows_rounds, self._now = True, seconds
 
     def state(self) -> dict[str, Any]:
         """Returns which clients trained in the last round, the clock, and the fingerprint of the traces."""
@@ -232,7 +220,7 @@ class TraceWorld(ColdStartWorld):
         self._now = now
 
     def _start_of(self, round: int) -> float:
-        return self._now if self._clock_follows_rounds else self._start + (round - 1) * self._period
+        return self._now if self._clock_follows_rounds else (round - 1) * self._period
 
     def _series_positions(self, rows: IntArray, round: int, start: float) -> FloatArray:
         if self._link_clock == "recorded":
@@ -244,7 +232,7 @@ class TraceWorld(ColdStartWorld):
         """Returns the seconds of both transfers at the last known throughput, at least a hundredth of the mean."""
         seconds = np.zeros(len(rows))
         for direction in (self._down, self._up):
-            known = np.maximum(direction.mean_before(rows, positions, self._memory), direction.means[rows] / 100)
+            known = np.maximum(direction.mean_before(rows, positions, MEMORY_SECONDS), direction.means[rows] / 100)
             seconds += self._model_size / known
         return seconds
 

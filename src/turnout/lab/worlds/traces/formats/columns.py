@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import io
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy.typing as npt
 
 from turnout.lab.worlds.traces.data import AvailabilityTrace, DeviceTrace, LinkTrace
 from turnout.lab.worlds.traces.formats.tables import KNOWN_COLUMNS, Layout, part_for
-from turnout.storage.encoding.limits import BoundedReader
 
 Columns: TypeAlias = dict[str, npt.NDArray[Any] | Sequence[Any]]
 Part: TypeAlias = AvailabilityTrace | DeviceTrace | LinkTrace
@@ -75,13 +70,3 @@ def expected_columns(names: Sequence[str], kind: str) -> str:
 def generated_ids(part: str, count: int) -> list[str]:
     """Returns ids for a part without ids; the prefix differs between parts, so that no ids match by coincidence."""
     return [f"{ID_PREFIXES[part]}-{number}" for number in range(count)]
-
-
-@contextmanager
-def open_text(path: Path, most: int) -> Iterator[io.TextIOWrapper]:
-    """Opens a file of at most `most` bytes as text, decompressed if its name ends in .gz."""
-    with path.open("rb") as file:
-        content = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
-        bounded = io.BufferedReader(BoundedReader(content, most))  # type: ignore[arg-type]
-        with io.TextIOWrapper(bounded, encoding="utf-8-sig", newline="\n") as text:
-            yield text

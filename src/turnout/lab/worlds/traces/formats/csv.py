@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import zlib
 from collections.abc import Iterator, Sequence
@@ -20,10 +21,10 @@ from turnout.lab.worlds.traces.formats.columns import (
     TraceFormatError,
     find_columns,
     generated_ids,
-    open_text,
     part_arrays,
 )
 from turnout.lab.worlds.traces.formats.tables import Layout, Problem, Rows
+from turnout.storage.encoding.limits import BoundedReader
 
 #: The largest text of a file, decompressed. Its rows take about ten times as much memory; larger traces are read faster
 #: as npz.
@@ -92,8 +93,10 @@ def _read_cells(path: Path, problems: list[Problem]) -> tuple[list[str], list[li
     cells: list[list[str]] = []
     line_numbers: list[int] = []
     try:
-        with open_text(path, MAX_TEXT_BYTES) as text:
-            lines = _Lines(text)
+        with path.open("rb") as file:
+            content = gzip.GzipFile(fileobj=file) if path.suffix == ".gz" else file
+            bounded = io.BufferedReader(BoundedReader(content, MAX_TEXT_BYTES))  # type: ignore[arg-type]
+            lines = _Lines(io.TextIOWrapper(bounded, encoding="utf-8-sig", newline="\n"))
             rows = csv.reader(lines)
             for row in rows:
                 lines.length = 0

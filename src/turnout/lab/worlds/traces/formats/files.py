@@ -1,4 +1,4 @@
-"""Trace files: CSV, npz without pickle, and FedScale's records as JSON.
+"""Trace files: CSV, and npz without pickle.
 
 Each reader produces the same rows, which `tables` validates; docs/traces.md specifies the formats and rules.
 """
@@ -14,7 +14,6 @@ from turnout.errors import DatasetError, SettingError
 from turnout.lab.worlds.traces.data import Traces
 from turnout.lab.worlds.traces.formats.columns import TraceFormatError
 from turnout.lab.worlds.traces.formats.csv import read_csv, write_csv
-from turnout.lab.worlds.traces.formats.fedscale import read_fedscale
 from turnout.lab.worlds.traces.formats.npz import read_npz, write_npz
 from turnout.lab.worlds.traces.formats.tables import Layout, Problem, build_traces
 from turnout.storage.files.atomic import atomic_write
@@ -22,7 +21,7 @@ from turnout.storage.files.identify import not_a
 
 #: The largest number of problems that are listed: a file with more is of another kind, or made to fill the memory.
 MAX_PROBLEMS = 10_000
-READERS = {".csv": read_csv, ".json": read_fedscale, ".npz": read_npz}
+READERS = {".csv": read_csv, ".npz": read_npz}
 
 
 def read_traces(*paths: str | Path, layout: Layout | None = None) -> Traces:
@@ -63,8 +62,6 @@ def write_traces(traces: Traces, path: str | Path) -> None:
     if not traces.parts:
         raise SettingError("there is nothing to write: the traces have no parts")
     kind = trace_format(path)
-    if kind == ".json":
-        raise SettingError(f"{path}: FedScale's format can be read, but not written; write .csv or .npz")
     if kind == ".csv" and len(traces.parts) > 1:
         raise SettingError(
             f"{path}: a CSV file holds one part, but there are {', '.join(traces.parts)}: write each part to its own "
@@ -78,12 +75,11 @@ def write_traces(traces: Traces, path: str | Path) -> None:
 
 
 def trace_format(path: Path) -> str:
-    """Returns the format by the file name: .csv or .json, each optionally with .gz, or .npz."""
+    """Returns the format by the file name: .csv, also compressed as .csv.gz, or .npz."""
     suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
     if suffix not in READERS or (suffix == ".npz" and path.suffix == ".gz"):
         raise SettingError(
-            f"{not_a(path, 'a trace file') or path}: the name of a trace file must end in .csv, .json (both also "
-            ".gz) or .npz"
+            f"{not_a(path, 'a trace file') or path}: the name of a trace file must end in .csv, .csv.gz or .npz"
         )
     return suffix
 
