@@ -50,19 +50,17 @@ def test_the_density_integrates_to_the_confidence(freedom: int, confidence: floa
 @pytest.mark.parametrize("confidence", [0.0, 1.0, math.nan])
 def test_confidence_must_lie_between_zero_and_one(confidence: float) -> None:
     with pytest.raises(SettingError, match="confidence must lie between 0 and 1"):
-        mean_confidence_interval([1.0, 2.0], confidence=confidence)
+        student_t(confidence, 1)
 
 
-def test_the_interval_matches_a_manual_computation_along_any_axis() -> None:
+def test_the_interval_matches_a_manual_computation() -> None:
     mean, half_width = mean_confidence_interval([1.0, 2.0, 3.0])
     assert mean == 2.0
     assert half_width == pytest.approx(4.30265 / math.sqrt(3), abs=1e-5)
     values = np.arange(12.0).reshape(3, 4) ** 2
-    first_axis, second_axis = mean_confidence_interval(values), mean_confidence_interval(values.T, axis=1)
-    assert first_axis.mean.shape == (4,)
-    assert np.array_equal(first_axis.mean, second_axis.mean)
-    np.testing.assert_allclose(first_axis.half_width, second_axis.half_width)
-    assert first_axis.half_width[1] == pytest.approx(mean_confidence_interval(values[:, 1]).half_width)
+    columns = mean_confidence_interval(values)
+    assert columns.mean.shape == (4,)
+    assert columns.half_width[1] == pytest.approx(mean_confidence_interval(values[:, 1]).half_width)
     assert student_t(0.95, 200_000) == pytest.approx(NormalDist().inv_cdf(0.975), abs=2e-5)
 
 

@@ -46,7 +46,7 @@ class AllEstimates(NamedTuple):
         return band
 
 
-def estimate_all(columns: RoundColumns, world: World, *, ridge: float = 1.0) -> AllEstimates:
+def estimate_all(columns: RoundColumns, world: World) -> AllEstimates:
     """Plays the recorded selections again in their world, and returns the estimates for all clients before each round.
 
     The model learns from the recorded rounds as the policy did, without forgetting and without a prior.
@@ -54,7 +54,6 @@ def estimate_all(columns: RoundColumns, world: World, *, ridge: float = 1.0) -> 
     Args:
         columns: The recorded rounds of a run in which all clients arrived.
         world: A new world with the settings and the seed of the run; its offers must state the expected times.
-        ridge: The ridge parameter of the model.
 
     Raises:
         SettingError: If the world does not know expected times, or its exchange times are not those of the run.
@@ -69,7 +68,7 @@ def estimate_all(columns: RoundColumns, world: World, *, ridge: float = 1.0) -> 
         if offer.expected_times is None:
             raise SettingError("the world does not state expected times: the lemma can be measured only where it does")
         if model is None:
-            model = ExchangeTimeModel(columns.clients, features=offer.contexts.shape[1], ridge=ridge)
+            model = ExchangeTimeModel(columns.clients, features=offer.contexts.shape[1])
         predicted[index], uncertainty[index] = model.predict(offer.contexts), model.uncertainty(offer.contexts)
         expected[index] = offer.expected_times
         report = world.play(offer, Selection(round_, columns.chosen[start:end]))

@@ -24,8 +24,8 @@ class ConfidenceInterval(NamedTuple):
     half_width: FloatArray
 
 
-def mean_confidence_interval(values: npt.ArrayLike, axis: int = 0, confidence: float = 0.95) -> ConfidenceInterval:
-    """Returns the mean over seeds and its confidence interval by Student's t distribution.
+def mean_confidence_interval(values: npt.ArrayLike) -> ConfidenceInterval:
+    """Returns the mean over seeds, the first axis, and its 95 % confidence interval by Student's t distribution.
 
     The half-width is NaN for a single seed.
 
@@ -33,14 +33,13 @@ def mean_confidence_interval(values: npt.ArrayLike, axis: int = 0, confidence: f
     ConfidenceInterval(mean=array(2.), half_width=array(2.48413771))
     """
     numbers = np.asarray(values, dtype=np.float64)
-    if numbers.ndim == 0 or numbers.shape[axis] == 0:
+    if numbers.ndim == 0 or len(numbers) == 0:
         raise SettingError("values must hold one number per seed, and at least one seed")
-    seeds = numbers.shape[axis]
-    mean = np.asarray(numbers.mean(axis=axis))
+    seeds, mean = len(numbers), np.asarray(numbers.mean(axis=0))
     if seeds == 1:
         return ConfidenceInterval(mean, np.full_like(mean, np.nan))
-    standard_error = numbers.std(axis=axis, ddof=1) / math.sqrt(seeds)
-    return ConfidenceInterval(mean, np.asarray(student_t(confidence, seeds - 1) * standard_error))
+    standard_error = numbers.std(axis=0, ddof=1) / math.sqrt(seeds)
+    return ConfidenceInterval(mean, np.asarray(student_t(0.95, seeds - 1) * standard_error))
 
 
 def with_bands(measures: Mapping[str, FloatArray], digits: int | None = None) -> dict[str, float]:

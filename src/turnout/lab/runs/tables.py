@@ -174,7 +174,7 @@ def _round_columns(columns: RoundColumns) -> dict[str, Column]:
     rounds = len(columns)
     of_round = np.repeat(np.arange(rounds), np.diff(columns.starts))
     durations = columns.durations
-    found: dict[str, Column] = {
+    table: dict[str, Column] = {
         "round": columns.rounds,
         "seconds": durations,
         "elapsed_seconds": _elapsed(columns),
@@ -182,43 +182,43 @@ def _round_columns(columns: RoundColumns) -> dict[str, Column]:
     }
     outcomes = _outcomes(columns)
     for index, outcome in enumerate(OUTCOMES):
-        found[outcome] = np.bincount(of_round[outcomes == index], minlength=rounds)
+        table[outcome] = np.bincount(of_round[outcomes == index], minlength=rounds)
     if columns.available is not None:
         available = columns.available.sum(axis=1).astype(np.float64)
         available[_absent(columns, "available")] = np.nan
-        found["available"] = available
+        table["available"] = available
     if columns.losses is not None:
-        found["mean_loss"] = _means(columns.losses, of_round, rounds)
+        table["mean_loss"] = _means(columns.losses, of_round, rounds)
     for prefix, named in (("reason", columns.cohort_reasons), ("metric", columns.metrics)):
-        found |= {f"{prefix}.{name}": values for name, values in named.items()}
-    return found
+        table |= {f"{prefix}.{name}": values for name, values in named.items()}
+    return table
 
 
 def _client_columns(columns: RoundColumns) -> dict[str, Column]:
     clients, chosen = columns.clients, columns.chosen
     outcomes = _outcomes(columns)
-    found: dict[str, Column] = {"client": np.arange(clients), "turns": columns.turns}
+    table: dict[str, Column] = {"client": np.arange(clients), "turns": columns.turns}
     for index, outcome in enumerate(OUTCOMES):
-        found[outcome] = np.bincount(chosen[outcomes == index], minlength=clients)
-    found["share_of_rounds"] = columns.turns / max(len(columns), 1)
+        table[outcome] = np.bincount(chosen[outcomes == index], minlength=clients)
+    table["share_of_rounds"] = columns.turns / max(len(columns), 1)
     if columns.available is not None and not _absent(columns, "available").any():
-        found["available_rounds"] = columns.available.sum(axis=0)
-    found["mean_seconds"] = _means(columns.exchange_times, chosen, clients)
+        table["available_rounds"] = columns.available.sum(axis=0)
+    table["mean_seconds"] = _means(columns.exchange_times, chosen, clients)
     if columns.losses is not None:
-        found["mean_loss"] = _means(columns.losses, chosen, clients)
-    return found
+        table["mean_loss"] = _means(columns.losses, chosen, clients)
+    return table
 
 
 def _turn_columns(columns: RoundColumns) -> dict[str, Column]:
-    found: dict[str, Column] = {
+    table: dict[str, Column] = {
         "round": np.repeat(columns.rounds, np.diff(columns.starts)),
         "client": columns.chosen,
         "seconds": columns.exchange_times,
         "outcome": np.array(OUTCOMES)[_outcomes(columns)],
     }
     if columns.losses is not None:
-        found["loss"] = columns.losses
-    return found | {f"reason.{name}": values for name, values in columns.client_reasons.items()}
+        table["loss"] = columns.losses
+    return table | {f"reason.{name}": values for name, values in columns.client_reasons.items()}
 
 
 _COLUMNS: Mapping[str, Callable[[RoundColumns], dict[str, Column]]] = {

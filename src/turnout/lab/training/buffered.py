@@ -39,7 +39,7 @@ class BufferedTraining(FederatedWorld):
     (1 + staleness)^−`discount`, where the staleness is the number of versions since then.
 
     *FedBuff* (Nguyen et al. 2022): when `updates_per_version` updates have arrived, the next version is the last one
-    plus `server_rate` times the mean of the discounted differences between trained and received weights. *FedAsync*
+    plus the mean of the discounted differences between trained and received weights. *FedAsync*
     (Xie et al. 2019), with `mixing`: every update makes a version, (1 − a) · model + a · trained weights, where a is
     `mixing` times the discount.
 
@@ -51,7 +51,6 @@ class BufferedTraining(FederatedWorld):
         inner: The inner world.
         federation: The learner and the data; `evaluate_every` counts versions.
         updates_per_version: The number of updates of a version.
-        server_rate: The factor of the mean update.
         discount: The exponent of the discount for staleness.
         mixing: The weight of a fresh update, for FedAsync; None for FedBuff.
     """
@@ -64,13 +63,11 @@ class BufferedTraining(FederatedWorld):
         federation: Federation,
         *,
         updates_per_version: int = 8,
-        server_rate: float = 1.0,
         discount: float = 0.5,
         mixing: float | None = None,
     ) -> None:
         super().__init__(inner, federation)
         self.updates_per_version = as_count("updates_per_version", updates_per_version, SettingError)
-        self.server_rate = as_number("server_rate", server_rate, SettingError, above=0)
         self.discount = as_number("discount", discount, SettingError, least=0)
         self.mixing = None if mixing is None else as_number("mixing", mixing, SettingError, above=0, most=1)
         if mixing is not None and self.updates_per_version != 1:
@@ -173,7 +170,7 @@ class BufferedTraining(FederatedWorld):
         self._buffered += 1
         if self._buffered < self.updates_per_version:
             return False
-        self.weights = self.weights + (self.server_rate / self.updates_per_version) * self._sum
+        self.weights = self.weights + (1.0 / self.updates_per_version) * self._sum
         self._sum, self._buffered = None, 0
         return True
 
@@ -192,7 +189,7 @@ def federated_world(
         inner: The world that determines availability and exchange times.
         federation: The learner and the data.
         updates_per_version: The number of updates of a version of the model, if there are no rounds.
-        **settings: `server_rate`, `discount` and `mixing`, without rounds.
+        **settings: `discount` and `mixing`, without rounds.
     """
     if updates_per_version is not None:
         return BufferedTraining(inner, federation, updates_per_version=updates_per_version, **settings)

@@ -159,7 +159,6 @@ def training_world(
     proximal: float = 0.0,
     evaluate_every: int = 1,
     updates_per_version: int | None = None,
-    server_rate: float = 1.0,
     discount: float = 0.5,
     mixing: float | None = None,
     learner: str | TorchTask | None = None,
@@ -187,7 +186,6 @@ def training_world(
         proximal: The FedProx coefficient (`Training.proximal_mu`).
         evaluate_every: The test accuracy is measured every `evaluate_every` rounds, or versions of the model.
         updates_per_version: The number of updates of a version, if there are no rounds (`concurrency` of the plan).
-        server_rate: The factor of the mean update of a version; without rounds.
         discount: The exponent of the discount for staleness; without rounds.
         mixing: The weight of a fresh update for FedAsync, with updates_per_version=1; without rounds.
         learner: A model of your own: a `TorchTask`, or the name of a registered one. It has its own data, partition and
@@ -207,7 +205,6 @@ def training_world(
     if updates_per_version is not None:
         without_rounds = {
             "updates_per_version": updates_per_version,
-            "server_rate": server_rate,
             "discount": discount,
             "mixing": mixing,
         }

@@ -101,13 +101,12 @@ class TorchTask:
             raise SettingError(f"the partition has {split.clients} clients, but the world has {clients}")
         return split
 
-    def learner(self, device: str = "cpu", *, workers: int | None = None, padded: bool | None = None) -> Learner:
+    def learner(self, device: str = "cpu", *, workers: int | None = None) -> Learner:
         """Returns what trains the model.
 
         Args:
             device: "cpu", "cuda", or "cuda:1" for the second GPU.
             workers: The number of processes on a CPU, by default one per core.
-            padded: Whether clients may hold different numbers of items; by default, as in the given partition.
         """
         from turnout.lab.training.learners.devices import usable_device
         from turnout.lab.training.learners.module_learner import ModuleLearner
@@ -115,7 +114,7 @@ class TorchTask:
 
         on_gpu = usable_device(device) == "cuda"
         if self.method == "stacked" or (self.method == "auto" and on_gpu):
-            obstacle = stacking_obstacle(self.spec, device=device, padded=self._is_padded if padded is None else padded)
+            obstacle = stacking_obstacle(self.spec, device=device, padded=self._is_padded)
             if obstacle is None:
                 return StackedModuleLearner(self.spec, device=device, stack=self.stack)
             if self.method == "stacked":
@@ -145,7 +144,7 @@ class TorchTask:
             workers: The number of processes on a CPU, by default one per core.
             updates_per_version: The number of updates of a version of the model, if there are no rounds.
             learner: What `learner` returned, if several worlds share it; by default a new one.
-            **settings: `server_rate`, `discount` and `mixing`, without rounds.
+            **settings: `discount` and `mixing`, without rounds.
         """
         shared = learner or self.learner(device, workers=workers)
         federation = Federation(shared, self.split(inner.clients, seed), seed, evaluate_every, self.metric)
@@ -230,13 +229,13 @@ def find_task(name: str, settings: Mapping[str, Any] | None = None) -> TorchTask
         name: The name.
         settings: Keyword settings of the function that builds the task.
     """
-    found = REGISTRY.get(name)
-    if isinstance(found, TorchTask):
+    builder = REGISTRY.get(name)
+    if isinstance(builder, TorchTask):
         if settings:
             raise SettingError(f"the learner {name} is a task without settings, but got {', '.join(settings)}")
-        return found
+        return builder
     try:
-        built = found(**(settings or {}))
+        built = builder(**(settings or {}))
     except TypeError as error:
         raise SettingError(f"the learner {name} cannot be built with these settings: {error}") from error
     if not isinstance(built, TorchTask):

@@ -6,7 +6,7 @@ Every number is a pure function of (seed, purpose, round), so rounds can be requ
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -81,17 +81,6 @@ class Quantity:
         return values
 
 
-class Availability(Protocol):
-    """A model of the availability of clients."""
-
-    @property
-    def shares(self) -> FloatArray:
-        """The long-run share of rounds in which each client is available, (N,)."""
-
-    def at(self, round: int) -> BoolArray:
-        """Returns which clients are available in this round, (N,)."""
-
-
 class Bernoulli:
     """Availability that is independent for each client and round."""
 
@@ -125,6 +114,9 @@ class OnOff:
             keep = self._keep_probability if self._round > 1 else 0.0
             self._available = self._draws.at(self._round) < keep * self._available + (1 - keep) * self.shares
         return self._available
+
+
+Availability: TypeAlias = Bernoulli | OnOff
 
 
 def make_availability(spec: Any, seed: int, clients: int) -> Availability:

@@ -312,7 +312,8 @@ def test_the_front_excludes_oracles_and_small_cohorts(played: dict[str, RunMetri
 @pytest.mark.parametrize("variant", [PLAIN, Variant("forgetting", forgetting=0.9)])
 def test_a_plain_forecast_equals_that_of_the_time_model(played: dict[str, RunMetrics], variant: Variant) -> None:
     for columns in played["traces"].columns("RBCS-F, weight 0.1"):
-        model, predicted = ExchangeTimeModel(columns.clients, forgetting=variant.forgetting), []
+        model = ExchangeTimeModel(columns.clients, forgetting=variant.forgetting)
+        predicted: list[float] = []
         for record in columns.records():
             predicted.extend(model.predict(record.report.contexts, record.report.clients))
             model.learn_from(record.report)

@@ -18,9 +18,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
 from turnout.lab.training.learners.base import Cohort
-from turnout.lab.training.learners.client_loop import TEST_ITEMS
 from turnout.lab.training.learners.devices import usable_device
-from turnout.lab.training.learners.module_learner import ModuleLearner, measure
+from turnout.lab.training.learners.module_learner import TEST_ITEMS, ModuleLearner, measure
 from turnout.lab.training.learners.modules import ModuleLayout, ModuleSpec
 from turnout.lab.training.learners.stacking import StackingLearner, first_line
 
@@ -94,10 +93,10 @@ class StackedModuleLearner(StackingLearner):
         batch = self.inputs[indices], self.targets[indices]
         compute = vmap(grad_and_value(self._padded_loss if padded else self._loss), randomness="error")
         with sdpa_kernel(SDPBackend.MATH):  # the other kernels of attention cannot be stacked
-            found: tuple[tuple[Tensor, ...], Tensor] = compute(
+            result: tuple[tuple[Tensor, ...], Tensor] = compute(
                 tuple(layers), tuple(fixed), *batch, *([items >= 0] if padded else [])
             )
-        return found
+        return result
 
     def _forward(self, layers: Sequence[Tensor], fixed: Sequence[Tensor], inputs: Tensor) -> Tensor:
         names = (*self.layout.trained, *self.layout.fixed)
