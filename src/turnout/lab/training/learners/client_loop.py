@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +22,6 @@ import torch
 
 from turnout.errors import TrainingError
 from turnout.kernel.arrays import IntArray
-
-if TYPE_CHECKING:
-    from turnout.lab.training.learners.module_learner import ModuleLearner
 
 #: (weights, items of a client, 0) for training, (weights, None, first test item) for evaluation.
 Task = tuple[npt.NDArray[np.floating], IntArray | None, int]
@@ -53,9 +50,13 @@ def forkable() -> Iterator[None]:
 
 
 class WorkerPool:
-    """Forked worker processes."""
+    """Forked worker processes.
 
-    def __init__(self, learner: ModuleLearner) -> None:
+    Args:
+        learner: The learner, which has a number of `workers` and the method `run_task`.
+    """
+
+    def __init__(self, learner: Any) -> None:
         self._pool = ProcessPoolExecutor(
             learner.workers,
             multiprocessing.get_context("fork"),
@@ -88,10 +89,10 @@ class WorkerPool:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-_WORKER_STATE: list[ModuleLearner | None] = []  # in a worker process: the learner
+_WORKER_STATE: list[Any] = []  # in a worker process: the learner
 
 
-def _initialise_worker(parent: int, learner: weakref.ref[ModuleLearner]) -> None:
+def _initialise_worker(parent: int, learner: weakref.ref[Any]) -> None:
     """Uses one thread, leaves Ctrl-C to the parent, and exits when the parent has died."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
@@ -108,4 +109,5 @@ def _initialise_worker(parent: int, learner: weakref.ref[ModuleLearner]) -> None
 def _run_task(task: Task) -> tuple[Any, float]:
     (learner,) = _WORKER_STATE
     assert learner is not None
-    return learner.run_task(task)
+    result: tuple[Any, float] = learner.run_task(task)
+    return result
