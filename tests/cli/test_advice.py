@@ -49,14 +49,14 @@ def test_no_message_of_the_library_names_an_option_or_a_command() -> None:
     command = rf"\bturnout (?:{'|'.join(COMMANDS)})\b"
     modules = [path for path in sorted(LIBRARY.rglob("*.py")) if "cli" not in path.relative_to(LIBRARY).parts]
     assert len(modules) > 100
-    found = [
+    named = [
         f"{path.relative_to(LIBRARY)}: {message}"
         for path in modules
         for message in messages(path)
         if ("--" in message or "turnout " in message)  # so begins whatever the slow expressions find
         and re.search(f"{option}|{command}", message)
     ]
-    assert found == []
+    assert named == []
 
 
 def test_the_page_of_the_dashboard_names_no_command() -> None:
@@ -87,7 +87,7 @@ def test_errors_are_translated_to_options_and_commands(error: TurnoutError, expe
 
 
 def test_a_missing_dataset_names_the_command_that_downloads_it(tmp_path: Path) -> None:
-    said = complaint("data", "partition", "cifar-10", TURNOUT_DATA=str(tmp_path))
+    said = complaint("simulate", "--world", "name=training", "--world", "dataset=cifar-10", TURNOUT_DATA=str(tmp_path))
     assert said.endswith("Try: turnout data fetch cifar-10 downloads it\n")
 
 

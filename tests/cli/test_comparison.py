@@ -20,10 +20,8 @@ from cli.in_process import error_of, json_of
 from tracking.events import scalars_in
 from tracking.recording import Broken, Recording
 from turnout.cli.lab.tracking import Tracks
-from turnout.errors import SettingError
 from turnout.kernel.guarantee import Guarantee
 from turnout.lab import RoundColumns, RunPlan, RunStore, play_into, play_plan
-from turnout.lab.analysis.comparison import common_length, first_rounds
 from turnout.lab.analysis.metrics import summarise
 from turnout.lab.analysis.tracked import TrackedRun, turns_behind
 
@@ -146,65 +144,21 @@ def test_turns_without_rounds_are_written_too(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "behind.svg").exists()
 
 
-def test_runs_of_different_lengths_are_compared_over_the_rounds_that_all_have() -> None:
-    long, short = play_plan(RunPlan("fair-pace", 12)), play_plan(RunPlan("fair-pace", 8))
-    assert first_rounds(long, 8).to_bytes() == short.to_bytes()
-    assert first_rounds(short, 8) is short
-    with pytest.raises(SettingError, match="a run without rounds cannot be compared"):
-        common_length([3, 0])
-
-
-def test_stored_runs_are_compared_over_the_rounds_and_seeds_that_all_policies_have(tmp_path: Path) -> None:
-    store = tmp_path / "runs.turnout"
-    played = ("--store", store, "--workers", "1", "--json")
-    whole = json.loads(run("simulate", "fair-pace", "random", "--rounds", "20", "--seeds", "2", *played))
-    assert json_of("runs", "compare", store) == whole
-    run("simulate", "rbcsf", "--rounds", "30", "--seeds", "3", *played)
-    done = in_process.run("runs", "compare", store, "--json")
-    assert done.stderr == "1 run is left out: only seeds that all policies have are compared, 0, 1\n"
-    compared = json.loads(done.stdout)
-    assert (compared["rounds"], compared["lengths"], compared["seeds"]) == (20, [20, 30], 2)
-    assert compared["policies"][:2] == whole["policies"]
-    short = [summarise(play_plan(RunPlan("rbcsf", 20, seed)), guaranteed_rate=0.15) for seed in range(2)]
-    assert [seed["total_time"] for seed in compared["policies"][2]["per_seed"]] == [one.total_time for one in short]
-    shown = run("runs", "compare", store, "1", "3", "5", "--baseline", "rbcsf", "--out", tmp_path / "out")
-    assert "The runs have 20 to 30 rounds: only the first 20 of each are compared." in shown
-    assert "against rbcsf" in shown
-    assert "20 to 30 rounds" in (tmp_path / "out" / "comparison.md").read_text()
-
-
-def test_runs_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
-    store = tmp_path / "runs.turnout"
-    run("simulate", "random", "--rounds", "10", "--store", store)
-    run("simulate", "random", "--rounds", "12", "--store", store)
-    assert "run 1 and run 2 are of the same policy and seed" in error_of("runs", "compare", store)
-    with RunStore(tmp_path / "empty.turnout") as empty:
-        empty.begin("one", {"policy": "random"}, clients=40, code_version="1")
-    assert "there is no run with rounds to compare: play one first" in error_of(
-        "runs", "compare", tmp_path / "empty.turnout"
-    )
-    run("simulate", "fair-pace", "--rounds", "10", "--seed", "3", "--store", store)
-    assert "these policies have no seed in common" in error_of("runs", "compare", store, "1", "3")
-    run("simulate", "fair-pace", "--rounds", "10", "--world", "clients=50", "--store", store)
-    assert "these runs belong to different worlds" in error_of("runs", "compare", store, "1", "4")
-    assert "needs runs that measure accuracy" in error_of("runs", "compare", store, "1", "--target", "0.5")
-
-
 def test_a_stored_run_without_rounds_is_judged_by_the_rate_that_it_was_played_with(tmp_path: Path) -> None:
     store = tmp_path / "runs.turnout"
     arguments = ("fair-pace", "--concurrency", "4", "--rounds", "60")
-    (played,) = json_of("simulate", *arguments, "--store", store)["policies"]
+    compared = json_of("simulate", *arguments, "--store", store)
+    (played,) = compared["policies"]
     (row,) = csv.DictReader(io.StringIO(run("runs", "export", store, "--table", "runs")))
     assert float(row["largest_shortfall"]) == played["largest_shortfall"]
-    compared = json_of("runs", "compare", store)
     assert compared["promise"]["guaranteed_rate"] == pytest.approx(3 / 160)
-    assert compared["policies"][0]["largest_shortfall"] == played["largest_shortfall"]
-    assert compared["policies"][0]["jain"]["half_width"] is None
+    assert played["jain"]["half_width"] is None
 
 
 def test_a_narrow_terminal_cuts_no_column(trained: tuple[Path, dict[str, Any]]) -> None:
     folder, compared = trained
-    shown = in_process.run("runs", "compare", folder / "runs.turnout", "--target", "0.5", COLUMNS="80").stdout
+    arguments = ("simulate", "fair-pace", "random", *TRAINING, "--rounds", "12", "--seeds", "2", "--target", "0.5")
+    shown = in_process.run(*arguments, "--store", folder / "runs.turnout", COLUMNS="80").stdout
     table = shown.partition("saved: time")[0]
     assert "shortfall" in table
     assert re.search(r"status *$", table, re.MULTILINE)
@@ -221,10 +175,10 @@ def test_every_run_of_a_comparison_is_tracked(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "tb").iterdir()} == {
         f"{policy}-seed-{seed}" for policy in ("fair-pace", "random") for seed in range(2)
     }
-    found = scalars_in(tmp_path / "tb" / "fair-pace-seed-1")
+    scalars = scalars_in(tmp_path / "tb" / "fair-pace-seed-1")
     with RunStore(store, read_only=True) as opened:
         durations = opened.columns(2).durations
-    assert list(found["round/seconds"].values()) == pytest.approx(durations.tolist(), rel=1e-6)
+    assert list(scalars["round/seconds"].values()) == pytest.approx(durations.tolist(), rel=1e-6)
     run(*arguments, "--store", store, "--track", "tracking.recording:Recording:again")  # runs that are not played again
     assert [len(tracker.steps) for tracker in Recording.opened] == [15] * 4
 
@@ -254,29 +208,9 @@ def test_a_device_and_a_target_are_for_worlds_that_train() -> None:
     assert "cuda:7" in error or "torch" in error
 
 
-def test_a_stored_run_is_tracked_as_it_was_while_it_was_played(tmp_path: Path) -> None:
-    store = tmp_path / "runs.turnout"
-    track = ("--track", "tracking.recording:Recording:x")
-    run("simulate", "fair-pace", "rbcsf", "random", "--rounds", "15", *track)
-    run("simulate", "fair-pace", "rbcsf", "random", "--rounds", "15", "--store", store, *track)
-    run("runs", "export", store, *track)
-    run("runs", "export", store, "2", *track)
-    live, saved, exported = Recording.opened[:3], Recording.opened[3:6], Recording.opened[6:9]
-    for first, second, third in zip(live, saved, exported, strict=True):
-        assert first.run == second.run == third.run
-        assert first.settings == second.settings == third.settings
-        assert first.closed == 1
-        assert len(first.steps) == 15
-        assert first.steps == second.steps
-        for (step, metrics), (other_step, others) in zip(first.steps, third.steps, strict=True):
-            assert step == other_step
-            assert metrics == pytest.approx(others)
-    assert Recording.opened[9].run == "rbcsf, seed 0"
-    assert [len(tracker.values("promise/turns_behind")) for tracker in live] == [15, 15, 0]
-
-
 def test_a_finished_run_is_tracked_from_the_store_and_not_played_again(tmp_path: Path) -> None:
-    arguments = ("simulate", "fair-pace", "--rounds", "15", "--store", tmp_path / "runs.turnout", "--json")
+    options = ("--store", tmp_path / "runs.turnout", "--json")
+    arguments = ("simulate", "fair-pace", "rbcsf", "random", "--rounds", "15", *options)
     track = ("--track", "tracking.recording:Recording:x")
     first = run(*arguments, *track)
     with RunStore(tmp_path / "runs.turnout", read_only=True) as store:
@@ -284,20 +218,12 @@ def test_a_finished_run_is_tracked_from_the_store_and_not_played_again(tmp_path:
     assert run(*arguments, *track) == first
     with RunStore(tmp_path / "runs.turnout", read_only=True) as store:
         assert store.runs() == before
-    played, stored = Recording.opened
-    assert (stored.run, stored.settings, stored.closed) == (played.run, played.settings, 1)
-    assert [step for step, _ in stored.steps] == list(range(1, 16))
-    assert stored.steps[-1][1] == pytest.approx(played.steps[-1][1])
-
-
-def test_one_run_is_tracked_and_written_if_a_format_is_given(tmp_path: Path) -> None:
-    store = tmp_path / "runs.turnout"
-    run("simulate", "random", "--rounds", "3", "--store", store)
-    track = ("--track", "tracking.recording:Recording:x")
-    plain = run("runs", "export", store, "1")
-    assert run("runs", "export", store, "1", *track) == ""
-    assert run("runs", "export", store, "1", *track, "--format", "csv") == plain
-    assert [len(tracker.steps) for tracker in Recording.opened] == [3, 3]
+    for played, stored in zip(Recording.opened[:3], Recording.opened[3:], strict=True):
+        assert (stored.run, stored.settings, stored.closed) == (played.run, played.settings, 1)
+        assert [step for step, _ in stored.steps] == [step for step, _ in played.steps] == list(range(1, 16))
+        for (_, metrics), (_, others) in zip(stored.steps, played.steps, strict=True):
+            assert metrics == pytest.approx(others)
+    assert [len(tracker.values("promise/turns_behind")) for tracker in Recording.opened[:3]] == [15, 15, 0]
 
 
 def test_trackers_of_runs_that_are_interrupted_are_closed(tmp_path: Path) -> None:
@@ -377,14 +303,16 @@ def test_many_runs_are_exported_as_one_table(tmp_path: Path) -> None:
     for name in ("largest_shortfall", "shortfall_at_end", "least_share", "jain"):
         assert float(first[name]) == shown[name]
     assert first["status"] == shown["status"]
-    lines = run("runs", "export", store, "--table", "clients", "--format", "jsonl").splitlines()
+    run("runs", "export", store, "--table", "clients", "--out", tmp_path / "deep" / "clients.jsonl")
+    lines = (tmp_path / "deep" / "clients.jsonl").read_text().splitlines()
     assert len(lines) == 80
     assert json.loads(lines[0])["policy"] == "rbcsf"
     file = tmp_path / "turns.parquet"
     run("runs", "export", store, "1", "2", "--table", "turns", "--out", file)
     pd = pytest.importorskip("pandas")
     assert len(pd.read_parquet(file)) == 2 * 12 * 8
-    assert "--format parquet needs --out" in error_of("runs", "export", store, "--format", "parquet")
+    message = "--out must end in .csv, .jsonl, .parquet, which selects the format, not 'turns.txt'"
+    assert message in error_of("runs", "export", store, "--out", "turns.txt")
     assert "there is no run 9" in error_of("runs", "export", store, "9", "--table", "runs")
 
 

@@ -69,13 +69,9 @@ def test_it_warns_if_other_machines_can_reach_it(runs: Path) -> None:
         assert process.returncode in (0, -signal.SIGTERM)
 
 
-@pytest.mark.parametrize("given", ["option", pytest.param("environment", marks=pytest.mark.thorough), "file"])
-def test_a_token_of_the_user_is_never_printed(runs: Path, folder: Path, given: str) -> None:
-    token, file = "my-own-secret-token", folder / "token"
-    file.write_text(f"{token}\n")
-    options = {"option": ["--token", token], "file": ["--token-file", str(file)], "environment": []}[given]
-    environment = {"TURNOUT_TOKEN": token} if given == "environment" else {}
-    with dashboard(runs, *options, **environment) as (process, port, lines):
+def test_a_token_of_the_user_is_never_printed(runs: Path) -> None:
+    token = "my-own-secret-token"
+    with dashboard(runs, "--token", token) as (process, port, lines):
         statuses = [
             status_of(port, f"/?token={token}"),
             status_of(port, "/api/store"),
@@ -93,20 +89,17 @@ def test_a_token_of_the_user_is_never_printed(runs: Path, folder: Path, given: s
 
 def test_a_generated_token_is_printed_once(runs: Path) -> None:
     with dashboard(runs, "--host", "0.0.0.0") as (process, port, lines):
-        found = re.search(r"\?token=(\S+)", lines[0])
-        assert found
-        assert status_of(port, "/api/store", {"Authorization": f"Bearer {found[1]}"}) == 200
+        token = re.search(r"\?token=(\S+)", lines[0])
+        assert token
+        assert status_of(port, "/api/store", {"Authorization": f"Bearer {token[1]}"}) == 200
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=MAX_WAIT)
-    assert "".join([*lines, out, err]).count(found[1]) == 1
+    assert "".join([*lines, out, err]).count(token[1]) == 1
     assert "Keep the address secret: it contains the token.\n" in lines
 
 
-def test_a_token_must_be_long_and_its_file_must_hold_one(runs: Path, folder: Path) -> None:
-    assert "cannot read a token from" in error_of(runs, "--token-file", folder / "token")
-    (folder / "token").write_text("\n")
-    for option, value in (("--token-file", folder / "token"), ("--token", "short")):
-        assert "at least 12 printable ASCII characters" in error_of(runs, option, value)
+def test_a_token_must_be_long(runs: Path) -> None:
+    assert "at least 12 printable ASCII characters" in error_of(runs, "--token", "short")
 
 
 def test_a_file_that_is_no_store_is_reported_in_one_line(folder: Path) -> None:

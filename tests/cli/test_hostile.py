@@ -65,7 +65,8 @@ def test_a_dataset_that_is_a_bomb_is_refused_with_little_memory(tmp_path: Path) 
     folder = tmp_path / "fashion-mnist"
     folder.mkdir()
     (folder / "train-images-idx3-ubyte.gz").write_bytes(gzip_bomb(b"\0"))
-    error = one_line_error("study", "train", "--dataset", "fashion-mnist", "--world", f"folder={folder}")
+    world = ("--world", "name=training", "--world", "dataset=fashion-mnist", "--world", f"folder={folder}")
+    error = one_line_error("simulate", "random", *world)
     assert "must have at most 512 MiB, got more" in error
 
 

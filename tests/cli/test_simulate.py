@@ -5,10 +5,9 @@ import json
 import os
 import re
 import shlex
-import sqlite3
 import subprocess
 import sys
-from contextlib import chdir, closing, nullcontext
+from contextlib import chdir, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,8 @@ import pytest
 
 from cli import in_process
 from cli.in_process import error_of, json_of
-from turnout.cli.studies.train import _study_settings
 from turnout.lab import PaperWorld, RoundColumns, RunPlan, RunStore, play_plan
 from turnout.lab.analysis.metrics import summarise
-from turnout.lab.studies.paper.accuracy import find_tasks
-from turnout.lab.training.learner_cache import MODELS
 
 
 def run(*arguments: str | Path, cwd: Path | None = None) -> in_process.Done:
@@ -109,12 +105,6 @@ def test_options_take_precedence_over_the_config_file(tmp_path: Path) -> None:
     assert result["policies"][0]["per_seed"][0]["mean_cohort"] == 4.0
 
 
-@pytest.mark.parametrize("baseline", ["rbcsf:speed_weight=5", "rbcsf (speed_weight 5)"])
-def test_a_baseline_is_named_as_on_the_command_line_or_in_the_table(baseline: str) -> None:
-    arguments = ("rbcsf:speed_weight=5", "rbcsf:speed_weight=50", "--rounds", "5", "--baseline", baseline)
-    assert json_of("simulate", *arguments)["baseline"] == "rbcsf (speed_weight 5)"
-
-
 def test_a_folder_that_is_a_file_is_reported_before_the_first_round(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for command in ("simulate random --rounds 5", "study leaderboard numerical", "study reproduce queues"):
@@ -142,21 +132,6 @@ def test_reproduce_prints_claims_and_writes_figures(tmp_path: Path) -> None:
     assert len(result["claims"]) == 3
 
 
-def test_a_model_is_trained_and_its_run_stored(tmp_path: Path) -> None:
-    store = str(tmp_path / "runs.turnout")
-    done = run("study", "train", "random", "--rounds", "25", "--world", "hidden=8", "--store", store)
-    assert re.match(
-        r"digits, random: accuracy 0\.[789]\d+ in round 25 .* 25 rounds took \d+\.\d simulated minutes", done.stdout
-    ), done.stderr
-    result = json_of("study", "train", "random", "--rounds", "25", "--world", "hidden=8")
-    assert len(result["accuracies"]) == 25
-    assert result["best_accuracy"] == max(result["accuracies"])
-    assert json_of("runs", "show", store)[0]["world"] == "training"
-    assert "did you mean 'cifar-10'" in error_of("study", "train", "--dataset", "cifar")
-    assert "gamma must be a number or 'iid'" in error_of("study", "train", "--world", "gamma=even")
-    assert "rate must be above 0" in error_of("study", "train", "--world", "rate=0")
-
-
 def test_runs_are_listed_shown_exported_and_deleted(tmp_path: Path) -> None:
     store = str(tmp_path / "runs.turnout")
     run("simulate", "rbcsf", "random", "--rounds", "12", "--store", store)
@@ -174,79 +149,11 @@ def test_runs_are_listed_shown_exported_and_deleted(tmp_path: Path) -> None:
     assert "mean round" in run("runs", "show", store, number).stdout
     lines = run("runs", "export", store, number, "--table", "turns").stdout.splitlines()
     assert len(lines) == 1 + 12 * 8
-    rounds = [
-        json.loads(line) for line in run("runs", "export", store, number, "--format", "jsonl").stdout.splitlines()
-    ]
-    assert [one["round"] for one in rounds] == list(range(1, 13))
     out = tmp_path / "deep" / "turns.csv"
     run("runs", "export", store, number, "--table", "turns", "--out", str(out))
     assert out.read_text().splitlines() == lines
     assert run("runs", "delete", store, number, "--yes").stdout == f"deleted run {number}\n"
     assert len(json_of("runs", "show", store)) == 1
-
-
-def test_a_trained_model_is_written_as_it_was_stored(tmp_path: Path) -> None:
-    train = ("study", "train", "random", "--rounds", "2", "--world", "hidden=4", "--world", "items=20", "--json")
-    store, file = tmp_path / "runs.turnout", tmp_path / "model.npz"
-    done = run(*train, "--store", store, "--weights", file)
-    assert done.returncode == 0, done.stderr
-    written = {name: array.copy() for name, array in np.load(file).items() if array.dtype.kind == "f"}
-    with RunStore(store, read_only=True) as opened:
-        snapshot = opened.snapshot(1)
-    assert snapshot is not None
-    weights = snapshot[1]["world.weights"]
-    assert sum(array.size for array in written.values()) == weights.size
-    np.testing.assert_array_equal(
-        np.sort(np.concatenate([array.ravel() for array in written.values()])), np.sort(weights)
-    )
-    assert run(*train, "--store", store, "--weights", tmp_path / "again.npz").returncode == 0
-    for name, array in written.items():
-        np.testing.assert_array_equal(np.load(tmp_path / "again.npz")[name], array)
-
-
-def test_a_model_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
-    train = ("study", "train", "random", "--rounds", "2", "--world", "hidden=4", "--world", "items=20")
-    missing = str(tmp_path / "none" / "model.npz")
-    assert "cannot write the model: the folder" in error_of(*train, "--weights", missing)
-    store = tmp_path / "runs.turnout"
-    assert run(*train, "--store", store).returncode == 0
-    with closing(sqlite3.connect(store)) as db, db:
-        db.execute("DELETE FROM snapshots")  # a run of `turnout simulate` keeps no model
-    file = tmp_path / "model.npz"
-    error = error_of(*train, "--store", store, "--weights", file)
-    assert f"{store} holds this run without its model: train with another --store" in error
-    assert not file.exists()
-
-
-def test_training_without_a_measurement_is_reported() -> None:
-    train = (
-        "study",
-        "train",
-        "random",
-        "--rounds",
-        "2",
-        "--world",
-        "hidden=4",
-        "--world",
-        "items=20",
-        "--world",
-        "evaluate_every=3",
-    )
-    assert (
-        "this run measured no accuracy: play it in the world 'training', for more rounds or with a lower"
-        in error_of(*train)
-    )
-
-
-def test_the_settings_of_the_study_of_a_dataset_apply_only_to_its_model() -> None:
-    study = find_tasks(["fashion-mnist"])[0].settings
-    own = str(study.get("model", "mlp"))
-    assert _study_settings("fashion-mnist", own) == _study_settings("fashion-mnist", None) == dict(study)
-    other = next(model for model in MODELS if model != own)
-    assert _study_settings("fashion-mnist", other) == {
-        "items": study["items"],
-        "evaluate_every": study["evaluate_every"],
-    }
 
 
 class Terminal(io.StringIO):
@@ -368,6 +275,9 @@ def test_an_invalid_configuration_is_reported_in_one_line(tmp_path: Path, text: 
         ("simulate rbcsf random --baseline randon --seeds 2", "(did you mean 'random'?)"),
         ("simulate rbcsf --set speed_weight=-1", "at least 0"),
         ("simulate random --rounds 5 --tolerance 0", "tolerance must be above 0"),
+        ("simulate --world name=training --world dataset=cifar", "(did you mean 'cifar-10'?)"),
+        ("simulate --world name=training --world gamma=even", "gamma must be a number or 'iid'"),
+        ("simulate --world name=training --world rate=0", "rate must be above 0"),
         ("simulate fedcs --concurrency 4", "fedcs cannot give turns one at a time"),
         ("simulate --set cohort_size=3 --concurrency 4", "cohort_size of fair-pace cannot be used with concurrency"),
         ("simulate --set guaranteed_rate=0.15 --concurrency 4", "the largest feasible rate is 0.025"),
@@ -585,7 +495,7 @@ def test_ctrl_c_in_a_simulation_with_a_store_prints_the_command_that_continues(
         "simulate random fedcs --rounds 20",
         "simulate random --rounds 20 --seeds 2 --workers 1",
         "study leaderboard numerical --rounds 20 --seeds 2 --workers 1",
-        "study train random --rounds 40 --workers 1",
+        "simulate random --rounds 40 --world name=training --world hidden=4 --world items=20",
     ],
 )
 def test_ctrl_c_without_a_store_says_how_to_keep_runs(command: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,14 +76,8 @@ def test_convert_preserves_traces_through_all_formats(tmp_path: Path, generated:
     for part in ("availability", "devices", "links"):
         parts.append(tmp_path / f"{part}.csv")
         assert run("traces", "convert", tmp_path / "a.npz", "--part", part, "--to", parts[-1]).returncode == 0
-    result = json.loads(run("traces", "convert", *parts, "--to", tmp_path / "b.npz", "--json").stdout)
-    assert result == {
-        "file": str(tmp_path / "b.npz"),
-        "fingerprint": read_traces(generated).fingerprint,
-        "availability": 30,
-        "devices": 30,
-        "links": 30,
-    }
+    assert run("traces", "convert", *parts, "--to", tmp_path / "b.npz").returncode == 0
+    assert read_traces(tmp_path / "b.npz").fingerprint == read_traces(generated).fingerprint
 
 
 def test_convert_reads_files_of_another_layout(tmp_path: Path) -> None:

@@ -818,11 +818,8 @@ def test_training_curves_of_several_seeds_are_averaged(folder: Path) -> None:
 def test_compare_and_runs_judge_by_the_promise_of_the_command_line(folder: Path) -> None:
     """A share of the rounds for which a client was available is no share of all rounds."""
     path = folder / "runs.turnout"
-    with RunStore(path) as store:
-        for policy in ("random", "fair-pace"):
-            for seed in range(2):
-                play_into(store, RunPlan(policy, 40, seed, {"cohort_size": 3}, world_settings={"clients": 12}))
-    done = in_process.run("runs", "compare", str(path), "--json")
+    settings = ("--set", "cohort_size=3", "--world", "clients=12", "--rounds", "40", "--seeds", "2")
+    done = in_process.run("simulate", "random", "fair-pace", *settings, "--store", str(path), "--json")
     printed = {row["policy"]: row for row in json.loads(done.stdout)["policies"]}
     with served(path) as server:
         data = server.json("/api/compare?run=1")

@@ -52,17 +52,17 @@ FLEET = Group(
     },
 )
 RUNS = Group(
-    "Show, compare, export and delete the runs of a store.\n\nExample: turnout runs show results/runs.turnout",
-    _in("lab.runs", "show", "compare", "export", "delete"),
+    "Show, export and delete the runs of a store.\n\nExample: turnout runs show results/runs.turnout",
+    _in("lab.runs", "show", "export", "delete"),
 )
 STUDY = Group(
-    "Repeat the studies of this project, rank policies, train models and tune settings.\n\n"
+    "Repeat the studies of this project, rank policies and tune settings.\n\n"
     "Example: turnout study reproduce queues --seeds 5 --out results",
-    {name: f"studies.{name}:{name}" for name in ("leaderboard", "reproduce", "train", "tune")},
+    {name: f"studies.{name}:{name}" for name in ("leaderboard", "reproduce", "tune")},
 )
 DATA = Group(
-    "List, download and verify datasets, and split them over clients.\n\nExample: turnout data list",
-    _in("lab.data", "list_", "fetch", "partition"),
+    "List, download and verify datasets.\n\nExample: turnout data list",
+    _in("lab.data", "list_", "fetch"),
 )
 TRACES = Group(
     "Describe, check and convert traces of real devices: availability, speed and bandwidth (docs/traces.md).\n\n"

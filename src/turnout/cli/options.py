@@ -16,7 +16,6 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from turnout.cli.completion import complete_settings
 from turnout.errors import SettingError
 from turnout.log import printable as escaped
 
@@ -28,7 +27,6 @@ RunOption = Annotated[int | None, typer.Option(min=1, help="Number of the run in
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 YesOption = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
 OutOption = Annotated[Path | None, typer.Option(help="File to write; by default standard output.")]
-FigureOption = Annotated[Path | None, typer.Option(help="File for a figure (.svg or .png).")]
 SeedOption = Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")]
 SeedsOption = Annotated[int, typer.Option(min=1, help="Number of seeds: 0, 1, 2, …")]
 WorkersOption = Annotated[
@@ -41,7 +39,6 @@ SettingOption = Annotated[
         "--set",
         metavar="NAME=VALUE",
         help="A setting of all policies that have it, such as tolerance=1. Repeatable.",
-        autocompletion=complete_settings,
     ),
 ]
 #: The option for a store, in every command that writes runs.

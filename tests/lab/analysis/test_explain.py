@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from turnout.errors import ReportError
 from turnout.lab import RoundColumns, RunStore
 from turnout.lab.analysis.explain import explain_run
 from turnout.lab.runs.plans import RunPlan
@@ -164,8 +165,11 @@ def test_a_client_that_was_training_was_in_its_turn(plan: RunPlan, tmp_path: Pat
     assert seen >= 5
 
 
-def test_a_run_without_rounds_that_replays_differently_is_not_explained(tmp_path: Path) -> None:
-    plan = SLOTS[0]
+@pytest.mark.parametrize(
+    ("plan", "moment"),
+    [(SLOTS[0], "decision 4"), (RunPlan("rbcsf", 10, settings={"cohort_size": 3}, world_settings=WORLD), "round 2")],
+)
+def test_a_run_that_replays_differently_is_not_explained(plan: RunPlan, moment: str, tmp_path: Path) -> None:
     with RunStore(tmp_path / "runs.turnout") as runs:
         (run,) = sweep([plan], runs, workers=1)
         columns = runs.columns(run)
@@ -176,5 +180,9 @@ def test_a_run_without_rounds_that_replays_differently_is_not_explained(tmp_path
         run = runs.write_run("other", plan.as_dict(), other, clients=12, code_version="0")
         explanation = explain_run(runs, run, 0, 5)
         assert not explanation.exact
-        assert "the replay of decision 4 differs from the record" in explanation.sentence
-        assert "differs from the record" not in explain_run(runs, run, 0, 4).sentence
+        assert f"the replay of {moment} differs from the record" in explanation.sentence
+        assert "differs from the record" not in explain_run(runs, run, 0, int(moment[-1])).sentence
+        with pytest.raises(ReportError, match=f"there is no round {plan.rounds + 1} in run {run}"):
+            explain_run(runs, run, 0, plan.rounds + 1)
+        with pytest.raises(ReportError, match=f"there is no client 12 in run {run}"):
+            explain_run(runs, run, 12)

@@ -9,15 +9,12 @@ from typing import Annotated
 import typer
 
 from turnout.cli.options import require_packages, say
-from turnout.errors import SettingError
 
 #: What to know about an address that is not loopback.
 EXPOSED = (
     "Other machines can reach this address, and the connection is not encrypted. Run a TLS proxy (nginx, Caddy) in "
     "front of it"
 )
-#: More than enough for a token, and little enough for any file.
-MAX_TOKEN_CHARACTERS = 10_000
 
 
 def dashboard(
@@ -34,13 +31,10 @@ def dashboard(
         typer.Option(
             envvar="TURNOUT_TOKEN",
             help="Secret that a browser must send, at least 12 characters; never printed. Other users can see options "
-            "of a command: prefer the environment or --token-file. Generated and printed by default if --host is not "
+            "of a command: prefer the environment. Generated and printed by default if --host is not "
             "loopback.",
             show_default=False,
         ),
-    ] = None,
-    token_file: Annotated[
-        Path | None, typer.Option(help="File that holds the token, in its first line.", show_default=False)
     ] = None,
     open_: Annotated[
         bool, typer.Option("--open", help="Open the page in a web browser, without a token of your own.")
@@ -56,9 +50,6 @@ def dashboard(
     from turnout.dashboard.serving import serve
     from turnout.web.hosts import is_loopback
 
-    if token_file is not None:
-        token = _read_token(token_file)
-
     def announce(address: str) -> None:
         say(f"{store} at {address}")
         if not is_loopback(host):
@@ -72,12 +63,3 @@ def dashboard(
             webbrowser.open(address)
 
     serve(store, host=host, port=port, token=token, announce=announce)
-
-
-def _read_token(path: Path) -> str:
-    """Returns the first line of a file."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            return file.readline(MAX_TOKEN_CHARACTERS).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"cannot read a token from {path}: {error}") from error

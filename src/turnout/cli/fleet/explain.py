@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from turnout.cli.options import JsonOption, RunOption, print_json, print_table, say
-from turnout.errors import SettingError
+from turnout.cli.options import ClientArgument, FleetArgument, JsonOption, print_json, print_table, say
 from turnout.kernel.certificate import TimeUnit
-from turnout.lab.analysis.explain import explain_run
-from turnout.lab.runs.store import RunStore
 from turnout.live import FleetReader
-from turnout.live._internals import is_fleet
 from turnout.policies.explain.explanation import Explanation
 
 #: Row headings and units of the fields of an `Explanation`; None is the unit of its values.
@@ -45,14 +40,11 @@ SLOT_HEADINGS = {"threshold": "expected time of the selected client", "objective
 
 
 def explain(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="File of a fleet, or store of runs.")],
-    client: Annotated[
-        str, typer.Argument(metavar="CLIENT", help="Id of the client; in a store of runs its row, from 0.")
-    ],
+    file: FleetArgument,
+    client: ClientArgument,
     round_: Annotated[
         int | None, typer.Option("--round", min=1, help="Round, or turn without rounds; by default the newest.")
     ] = None,
-    run: RunOption = None,
     json: JsonOption = False,
 ) -> None:
     """Explain why a client was selected in a round and by what margin, or what it lacked.
@@ -61,7 +53,8 @@ def explain(
 
     Example: turnout fleet explain fleet.turnout phone-17 --round 120
     """
-    explained = _explain_fleet(file, client, round_, run) if is_fleet(file) else _explain_run(file, client, round_, run)
+    with FleetReader(file) as reader:
+        explained = reader.explain(client, round_)
     if json:
         print_json(asdict(explained))
         return
@@ -83,21 +76,3 @@ def _rows(explained: Explanation) -> Iterator[tuple[str, str]]:
     if explained.instead:
         heading = "would be selected instead" if explained.outcome == "chosen" else "would not be selected"
         yield heading, ", ".join(explained.instead)
-
-
-def _explain_fleet(file: Path, client: str, round_: int | None, run: int | None) -> Explanation:
-    if run is not None:
-        raise SettingError(f"{file} is a live fleet, which has no runs: omit --run")
-    with FleetReader(file) as reader:
-        return reader.explain(client, round_)
-
-
-def _explain_run(file: Path, client: str, round_: int | None, run: int | None) -> Explanation:
-    with RunStore(file, read_only=True) as store:
-        numbers = [info.id for info in store.runs()]
-        if run is None and len(numbers) != 1:
-            raise SettingError(f"{file} holds {len(numbers)} runs: select one", argument="run")
-        row = client.removeprefix("client ").removeprefix("c")
-        if not row.isdecimal():
-            raise SettingError(f"clients of a run are identified by their rows, such as 17, not {client!r}")
-        return explain_run(store, numbers[0] if run is None else run, int(row), round_)

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from turnout.cli.completion import complete_policies
 from turnout.cli.fleet.recording import read_recording
 from turnout.cli.lab.plans import contenders
 from turnout.cli.naming import apply_settings
@@ -42,10 +41,7 @@ SLOT_HEADINGS = {"mean_round": "mean turn, s", "p95_round": "95 % of turns withi
 
 def replay(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="File of a live fleet, or store of runs.")],
-    policy: Annotated[
-        str | None,
-        typer.Option(help="Name of the policy; by default the recorded one.", autocompletion=complete_policies),
-    ] = None,
+    policy: Annotated[str | None, typer.Option(help="Name of the policy; by default the recorded one.")] = None,
     settings: SettingOption = None,
     run: RunOption = None,
     draws: Annotated[int, typer.Option(min=2, help="Number of samples of times that were not recorded.")] = 20,

@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from turnout.cli.completion import complete_policies
 from turnout.cli.naming import parse_policy, parse_setting
 from turnout.cli.options import FleetArgument, JsonOption, print_json, printable
 from turnout.counting import pluralize
@@ -74,7 +73,6 @@ def create(
             metavar="POLICY",
             help="Policy that selects, by default fair-pace, with other settings of its own, such as "
             "rbcsf:max_owed=5. Of your own: my.module:MyPolicy.",
-            autocompletion=complete_policies,
         ),
     ] = None,
     **options: Any,

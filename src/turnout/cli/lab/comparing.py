@@ -13,15 +13,12 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from turnout.cli.completion import complete_policies
 from turnout.cli.lab.measuring import Comparison, Contender, measure
-from turnout.cli.naming import parse_policy
 from turnout.cli.options import print_json, say
 from turnout.counting import pluralize
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, PromiseStatus, TimeUnit
 from turnout.kernel.guarantee import Guarantee
-from turnout.lab.analysis.comparison import common_length, first_rounds
 from turnout.lab.analysis.judging import JudgedPromise
 from turnout.lab.analysis.learning_curves import LearningCurve
 from turnout.lab.analysis.statistics import UNIT_RANGE, format_interval
@@ -39,10 +36,7 @@ from turnout.lab.drawing.style import save
 from turnout.lab.runs.store import RunStore
 from turnout.lab.tables import as_csv, write_text
 
-BaselineOption = Annotated[
-    str | None,
-    typer.Option(help="Policy to compare with; by default random, or the first.", autocompletion=complete_policies),
-]
+BaselineOption = Annotated[str | None, typer.Option(help="Policy to compare with; by default random, or the first.")]
 PromiseOption = Annotated[
     float | None,
     typer.Option(
@@ -91,8 +85,7 @@ def format_mean(
 def baseline_index(contenders: Sequence[Contender], baseline: str | None) -> int:
     """Returns the index of the policy to compare with: by default random, or the first.
 
-    It is named as tables name it, by its policy if only one contender has this, or with settings as on the command
-    line.
+    It is named as tables name it, or by its policy if only one contender has this.
     """
     wanted = "random" if baseline is None else baseline
     names = [contender.name for contender in contenders]
@@ -103,11 +96,6 @@ def baseline_index(contenders: Sequence[Contender], baseline: str | None) -> int
         return policies.index(wanted)
     if baseline is None:
         return 0
-    if ":" in baseline:
-        policy, settings = parse_policy(baseline)
-        for index, contender in enumerate(contenders):
-            if contender.settings == {"policy": policy, **settings}:
-                return index
     raise SettingError(
         f"there is no {baseline!r} to compare with{suggestion(baseline, names)}; there are {', '.join(names)}"
     )
@@ -123,7 +111,7 @@ def show_comparison(
     *,
     json: bool,
 ) -> None:
-    """Measures stored runs over the rounds that all of them have, prints the result, and writes it to a folder.
+    """Measures stored runs of equal length, prints the result, and writes it to a folder.
 
     Args:
         store: The store of the runs.
@@ -134,15 +122,12 @@ def show_comparison(
         folder: The folder for figures, data and table, or None.
         json: Print JSON instead of a table.
     """
-    lengths = [store.info(run).rounds for contender in contenders for run in contender.runs]
-    rounds = common_length(lengths)
-    runs = [[first_rounds(store.columns(run), rounds) for run in contender.runs] for contender in contenders]
+    runs = [[store.columns(run) for run in contender.runs] for contender in contenders]
     comparison = Comparison(
         measured=[measure(*pair, promise, target) for pair in zip(contenders, runs, strict=True)],
         reference=reference,
         promise=promise,
-        rounds=rounds,
-        lengths=(min(lengths), max(lengths)),
+        rounds=len(runs[0][0]),
         target=target,
     )
     if folder is not None:
@@ -153,8 +138,6 @@ def show_comparison(
         return
     console = Console(highlight=False)
     console.print(_table(comparison, comparison.as_dict()["policies"], console.width))
-    if (note := comparison.note()) is not None:
-        console.print(f"[yellow]{note}[/]")
     console.print(_explanation(comparison), markup=False)
     if folder is not None:
         say(f"Written: {folder}")
@@ -283,8 +266,6 @@ def _in_lines(cell: str) -> str:
 def _markdown(comparison: Comparison, rows: Sequence[dict[str, Any]]) -> str:
     headings = _headings(comparison)
     lines = [f"{_title(comparison)}.", ""]
-    if (note := comparison.note()) is not None:
-        lines += [note, ""]
     lines += [f"| {' | '.join(headings)} |", f"|{'|'.join('---' if name in LEFT else '---:' for name in headings)}|"]
     lines += [f"| {' | '.join(cell.replace('|', '/') for cell in _cells(comparison, row))} |" for row in rows]
     return "\n".join(lines) + "\n"

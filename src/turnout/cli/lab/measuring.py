@@ -63,14 +63,13 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The measures of all policies, over the rounds that all their runs have.
+    """The measures of all policies, whose runs have equally many rounds.
 
     Attributes:
         measured: The measures of each policy.
         reference: The index of the policy with which the others are compared, seed by seed.
         promise: The promise by which all are judged.
-        rounds: The number of rounds that are compared.
-        lengths: The smallest and the largest number of rounds of a run.
+        rounds: The number of rounds of a run.
         target: The accuracy whose time is measured, or None.
     """
 
@@ -78,7 +77,6 @@ class Comparison:
     reference: int
     promise: JudgedPromise
     rounds: int
-    lengths: tuple[int, int]
     target: float | None = None
 
     @property
@@ -102,16 +100,6 @@ class Comparison:
         """Whether the runs have measured an accuracy."""
         return "final_accuracy" in self.measured[0].values
 
-    def note(self) -> str | None:
-        """Returns a sentence if the runs have different lengths."""
-        if self.lengths[0] == self.lengths[1]:
-            return None
-        what = "rounds" if self.concurrency is None else "turns"
-        return (
-            f"The runs have {self.lengths[0]:,} to {self.lengths[1]:,} {what}: only the first {self.rounds:,} of each "
-            "are compared."
-        )
-
     def as_dict(self) -> dict[str, Any]:
         """Returns everything as plain values, with NaN as None."""
         plan = self.measured[0].contender.plan
@@ -121,7 +109,6 @@ class Comparison:
             "concurrency": self.concurrency,
             "promise": {**self._promise, "share_of": self.measured[0].share_of},
             "rounds": self.rounds,
-            "lengths": list(self.lengths),
             "target": self.target,
             "world": {"name": plan.get("world"), **(plan.get("world_settings") or {})},
             "policies": [self._row(measured) for measured in self.measured],

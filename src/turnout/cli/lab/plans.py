@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from turnout.cli.completion import complete_backends, complete_policies, complete_worlds
 from turnout.cli.naming import apply_settings, load_here, parse_policy, parse_setting, parse_toml, put_setting
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import as_count
@@ -27,8 +26,7 @@ PoliciesArgument = Annotated[
     list[str] | None,
     typer.Argument(
         help="Names of policies, such as fair-pace random; with settings, rbcsf:speed_weight=5,prior=fleet; of your "
-        "own, my.module:MyPolicy. turnout policies lists them.",
-        autocompletion=complete_policies,
+        "own, my.module:MyPolicy. turnout policies lists them."
     ),
 ]
 ConfigOption = Annotated[
@@ -41,7 +39,6 @@ WorldOption = Annotated[
         metavar="NAME=VALUE",
         help="A setting of the world, such as clients=100, or its name: name=traces, name=my.module:MyWorld. "
         "Repeatable; turnout worlds lists them.",
-        autocompletion=complete_worlds,
     ),
 ]
 ConcurrencyOption = Annotated[
@@ -53,10 +50,7 @@ ConcurrencyOption = Annotated[
     ),
 ]
 BackendOption = Annotated[
-    str,
-    typer.Option(
-        help="; ".join(f"{name}: {where}" for name, where in BACKENDS.items()) + ".", autocompletion=complete_backends
-    ),
+    str, typer.Option(help="; ".join(f"{name}: {where}" for name, where in BACKENDS.items()) + ".")
 ]
 AddressOption = Annotated[
     str | None,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_module
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,32 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from turnout.cli.advice import describe
-from turnout.cli.completion import completing
-from turnout.cli.lab.comparing import (
-    BaselineOption,
-    PromiseOption,
-    TargetOption,
-    ToleranceOption,
-    baseline_index,
-    show_comparison,
-)
-from turnout.cli.lab.measuring import Contender
-from turnout.cli.lab.tracking import TrackOption, Tracks
-from turnout.cli.options import JsonOption, OutOption, YesOption, confirm, print_json, print_table, say
+from turnout.cli.options import JsonOption, YesOption, confirm, print_json, print_table, say
 from turnout.counting import pluralize
-from turnout.errors import PluginError, SettingError, suggestion
+from turnout.errors import PluginError, SettingError
 from turnout.kernel.guarantee import Guarantee
-from turnout.lab.analysis.judging import (
-    PAPER_PROMISE,
-    JudgedPromise,
-    first_promise,
-    guarantee_of_run,
-    judged_tolerance,
-)
+from turnout.lab.analysis.judging import PAPER_PROMISE, JudgedPromise, guarantee_of_run
 from turnout.lab.analysis.metrics import summarise
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.info import RunInfo
-from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.store import RunStore
 from turnout.lab.runs.tables import KINDS, build_table
 from turnout.lab.tables import write_text
@@ -46,7 +26,8 @@ RunArgument = Annotated[int, typer.Argument(help="Number of the run, as `turnout
 RunsArgument = Annotated[
     list[int] | None, typer.Argument(metavar="[RUN]...", help="Numbers of runs; by default all runs of the store.")
 ]
-FORMATS = ("csv", "jsonl", "parquet")
+#: The formats of a table, by the suffix of the file.
+SUFFIXES = (".csv", ".jsonl", ".parquet")
 YES = {True: "yes", False: "no"}
 
 
@@ -106,78 +87,27 @@ def export(
             metavar="|".join(KINDS),
             help="What a row is: a run, a round, a client or a turn (a selected client of a round), with the settings "
             "of the run as columns.",
-            autocompletion=completing("lab.runs.tables:KINDS"),
         ),
     ] = "rounds",
-    format_: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            metavar="|".join(FORMATS),
-            help="By default that of the file's suffix, or csv. parquet needs pyarrow.",
-        ),
+    out: Annotated[
+        Path | None, typer.Option(help="File to write: .csv, .jsonl or .parquet; by default standard output, as CSV.")
     ] = None,
-    out: OutOption = None,
-    track: TrackOption = None,
 ) -> None:
-    """Write runs as one tidy table (times in seconds), or send them to a tracker.
+    """Write runs as one tidy table (times in seconds).
 
     Example: turnout runs export results/runs.turnout --table rounds --out rounds.parquet
     """
-    suffix = "" if out is None else out.suffix.removeprefix(".")
-    form = format_ or (suffix if suffix in FORMATS else "csv")
-    if form not in FORMATS:
-        raise SettingError(f"--format must be one of {', '.join(FORMATS)}, not {form!r}{suggestion(form, FORMATS)}")
-    if form == "parquet" and out is None:
-        raise SettingError("--format parquet needs --out: it is not text")
+    if out is not None and out.suffix not in SUFFIXES:
+        raise SettingError(f"--out must end in {', '.join(SUFFIXES)}, which selects the format, not {out.name!r}")
     with RunStore(store, read_only=True) as opened:
         infos = [opened.info(run) for run in chosen] if chosen else opened.runs()
-        if track:
-            _track(opened, infos, track)
-            if out is None and format_ is None:
-                return
         rows = build_table(table, ((info, opened.columns(info.id)) for info in infos), _promise_figures)
-    if out is not None and form == "parquet":
-        rows.write_parquet(out)
-        return
-    text = rows.to_csv() if form == "csv" else rows.to_jsonl()
     if out is None:
-        typer.echo(text, nl=False)
+        typer.echo(rows.to_csv(), nl=False)
+    elif out.suffix == ".parquet":
+        rows.write_parquet(out)
     else:
-        write_text(out, text)
-
-
-def compare(
-    store: StoreArgument,
-    chosen: RunsArgument = None,
-    baseline: BaselineOption = None,
-    promise: PromiseOption = None,
-    tolerance: ToleranceOption = None,
-    target: TargetOption = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for figures, data and table.")] = None,
-    json: JsonOption = False,
-) -> None:
-    """Compare runs that a store holds, without playing any; runs that differ only in their seed belong together.
-
-    Only rounds and seeds that all policies have are compared.
-
-    Example: turnout runs compare results/runs.turnout --out comparison
-    """
-    with RunStore(store, read_only=True) as opened:
-        infos = [opened.info(run) for run in chosen] if chosen else opened.runs()
-        entries = _group_runs([info for info in infos if info.rounds], tolerance)
-        reference = baseline_index(entries, baseline)
-        guarantees = [guarantee_of_run(opened.info(entry.runs[0])) for entry in entries]
-        judged_by = first_promise(guarantees, promise)
-        show_comparison(opened, entries, reference, judged_by, target, out, json=json)
-
-
-def _track(store: RunStore, infos: Sequence[RunInfo], specifications: Sequence[str]) -> None:
-    tracks = Tracks(specifications)
-    for info in infos:
-        tracks.record(store, info)
-    tracks.warn()
-    say(f"tracked {pluralize(len(infos), 'run')}", err=True)
+        write_text(out, rows.to_csv() if out.suffix == ".csv" else rows.to_jsonl())
 
 
 def _promise_figures(info: RunInfo, columns: RoundColumns) -> dict[str, Any]:
@@ -228,47 +158,3 @@ def _as_dict(info: RunInfo) -> dict[str, Any]:
         "started": info.started,
         "code_version": info.code_version,
     }
-
-
-def _group_runs(infos: Sequence[RunInfo], tolerance: float | None) -> list[Contender]:
-    """Returns one contender per policy, with the seeds that all of them have; says if some are left out.
-
-    Args:
-        infos: The runs.
-        tolerance: The tolerance by which all are judged; None for that of each policy.
-
-    Raises:
-        SettingError: If the runs cannot be compared: different worlds, two runs of one seed, or no common seed.
-    """
-    groups: dict[str, dict[int, RunInfo]] = {}
-    for info in infos:
-        by_seed = groups.setdefault(_key(info, ("policy", "settings", "label")), {})
-        seed = int(info.plan.get("seed", 0))
-        if seed in by_seed:
-            raise SettingError(
-                f"run {by_seed[seed].id} and run {info.id} are of the same policy and seed: name the runs to compare"
-            )
-        by_seed[seed] = info
-    if not groups:
-        raise SettingError("there is no run with rounds to compare: play one first")
-    if len({_key(info, ("world", "world_settings", "concurrency")) for info in infos}) > 1:
-        raise SettingError(
-            "these runs belong to different worlds, so their times cannot be compared: name runs of one world"
-        )
-    seeds = sorted(set.intersection(*(set(by_seed) for by_seed in groups.values())))
-    if not seeds:
-        raise SettingError("these policies have no seed in common: name other runs")
-    left_out = sum(len(by_seed) for by_seed in groups.values()) - len(seeds) * len(groups)
-    if left_out:
-        common = f"only seeds that all policies have are compared, {', '.join(map(str, seeds))}"
-        say(f"{pluralize(left_out, 'run', 'are')} left out: {common}", err=True)
-    contenders = []
-    for by_seed in groups.values():
-        first = by_seed[seeds[0]]
-        allowed, runs = judged_tolerance(guarantee_of_run(first), tolerance), [by_seed[seed].id for seed in seeds]
-        contenders.append(Contender(RunPlan.from_dict(first.plan).name, first.plan, seeds, allowed, runs))
-    return contenders
-
-
-def _key(info: RunInfo, names: Sequence[str]) -> str:
-    return json_module.dumps([info.plan.get(name) for name in names], sort_keys=True)

@@ -16,8 +16,7 @@ from turnout.lab.worlds.traces.formats.tables import Layout
 from turnout.lab.worlds.traces.summary import summarise_traces
 
 FilesArgument = Annotated[
-    list[Path],
-    typer.Argument(metavar="FILE...", help="Trace files: .csv, .csv.gz or .npz."),
+    list[Path], typer.Argument(metavar="FILE...", help="Trace files: .csv, .csv.gz or .npz.")
 ]
 ColumnOption = Annotated[
     list[str] | None,
@@ -34,10 +33,7 @@ OnOption = Annotated[
     ),
 ]
 DropOption = Annotated[float, typer.Option(metavar="SECONDS", help="Ignore availability before this time.")]
-EndOption = Annotated[
-    float | None,
-    typer.Option(metavar="SECONDS", help="End of all records; later data is ignored."),
-]
+EndOption = Annotated[float | None, typer.Option(metavar="SECONDS", help="End of all records; later data is ignored.")]
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -95,7 +91,6 @@ def convert(
     on: OnOption = None,
     drop_before: DropOption = 0.0,
     end: EndOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Combine trace files into one file; the suffix of its name selects the format.
 
@@ -109,11 +104,7 @@ def convert(
             raise SettingError(f"these files hold no {part}, only {', '.join(read.parts)}")
         read = Traces(**{part: read.parts[part]})  # type: ignore[arg-type]  # each part has its own type
     write_traces(read, to)
-    counts = {name: len(trace.ids) for name, trace in read.parts.items()}
-    if json:
-        print_json({"file": str(to), "fingerprint": read.fingerprint, **counts})
-    else:
-        say(f"{to}: {', '.join(f'{name} of {count:,}' for name, count in counts.items())}")
+    say(f"{to}: {', '.join(f'{name} of {len(trace.ids):,}' for name, trace in read.parts.items())}")
 
 
 def _layout(column: list[str] | None, on: list[str] | None, drop_before: float, end: float | None) -> Layout:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -13,10 +13,9 @@ from turnout.cli.options import say
 from turnout.counting import pluralize
 from turnout.lab.analysis.tracked import TrackedRun
 from turnout.lab.columns import RoundColumns
-from turnout.lab.runs.info import RunInfo
 from turnout.lab.runs.plans import RunPlan
 from turnout.lab.runs.store import RunStore
-from turnout.lab.runs.sweep import StoredWatcher
+from turnout.lab.runs.sweep import StoredWatcher, run_id
 from turnout.tracking import GuardedTracker, open_tracker
 
 TrackOption = Annotated[
@@ -38,24 +37,17 @@ class Tracks:
         for text in self._specifications:
             load_here(text.rpartition(":")[0])
         self._opened: list[GuardedTracker] = []
-        self._names: dict[str, str] = {}
 
-    def open(self, key: str, plan: Mapping[str, Any]) -> TrackedRun:
-        """Opens all trackers for the run with this key."""
-        name = self._names.get(key) or (RunPlan.from_dict(plan).name if "policy" in plan else key)
-        run = f"{name}, seed {plan.get('seed', 0)}"
+    def _open(self, name: str, plan: RunPlan) -> TrackedRun:
+        """Opens all trackers for a run of the policy with this name."""
+        run, settings = f"{name}, seed {plan.seed}", plan.as_dict()
         with ExitStack() as opened:
             trackers = [
-                opened.enter_context(open_tracker(text, run=run, settings=plan)) for text in self._specifications
+                opened.enter_context(open_tracker(text, run=run, settings=settings)) for text in self._specifications
             ]
             opened.pop_all()
         self._opened += trackers
-        return TrackedRun(trackers, plan)
-
-    def record(self, store: RunStore, info: RunInfo) -> None:
-        """Sends a stored run to all trackers."""
-        with closing(self.open(info.key, info.plan)) as run:
-            run.log(store.columns(info.id))
+        return TrackedRun(trackers, settings)
 
     @contextmanager
     def following(
@@ -71,16 +63,18 @@ class Tracks:
         if not self._specifications:
             yield None
             return
-        self._names = {plan.key: name for name, plans in named.items() for plan in plans}
-        played = {plan.key for plan in missing}
-        for key in self._names:
-            if key not in played and (info := store.find(key)) is not None:
-                self.record(store, info)
+        names = {plan.key: name for name, plans in named.items() for plan in plans}
+        stored = {plan.key: plan for plans in named.values() for plan in plans}
+        for plan in missing:
+            del stored[plan.key]
+        for key, plan in stored.items():
+            with closing(self._open(names[key], plan)) as run:
+                run.log(store.columns(run_id(store, plan)))
         with ExitStack() as open_runs:
             runs: dict[str, TrackedRun] = {}
 
             def follow(plan: RunPlan) -> None:
-                runs[plan.key] = open_runs.enter_context(closing(self.open(plan.key, plan.as_dict())))
+                runs[plan.key] = open_runs.enter_context(closing(self._open(names[plan.key], plan)))
 
             def log(plan: RunPlan, columns: RoundColumns) -> None:
                 if plan.key not in runs:

@@ -7,9 +7,8 @@ from typing import Annotated
 
 import typer
 
-from turnout.cli.completion import complete_policies
 from turnout.cli.naming import load_here
-from turnout.cli.options import JsonOption, print_json, print_table, say
+from turnout.cli.options import print_table, say
 from turnout.cli.plugins.describing import REQUIRED, Description, describe_policy, describe_world
 from turnout.errors import SettingError
 from turnout.lab.worlds.registry import world_names
@@ -19,50 +18,42 @@ from turnout.policies.registry import policy_names
 def policies(
     name: Annotated[
         str | None,
-        typer.Argument(
-            help="Name of a policy or wrapper, or my.module:MyPolicy; by default all are listed.",
-            autocompletion=complete_policies,
-        ),
+        typer.Argument(help="Name of a policy or wrapper, or my.module:MyPolicy; by default all are listed."),
     ] = None,
-    json: JsonOption = False,
 ) -> None:
     """List policies and wrappers, those of installed packages too, or show one: its settings, defaults and units.
 
     Example: turnout policies rbcsf
     """
     if name is None:
-        _list("policies", policy_names(), describe_policy, json=json)
+        _list("policies", policy_names(), describe_policy)
     else:
-        _show(describe_policy(load_here(name)), "turnout simulate {name}:{setting}={value}", json=json)
+        _show(describe_policy(load_here(name)), "turnout simulate {name}:{setting}={value}")
 
 
 def worlds(
     name: Annotated[
         str | None, typer.Argument(help="Name of a world, or my.module:MyWorld; by default all are listed.")
     ] = None,
-    json: JsonOption = False,
 ) -> None:
     """List worlds, those of installed packages too, or show one: its settings, defaults and units.
 
     Example: turnout worlds paper
     """
     if name is None:
-        _list("worlds", world_names(), describe_world, json=json)
+        _list("worlds", world_names(), describe_world)
     else:
         use = "turnout simulate --world name={name} --world {setting}={value}"
-        _show(describe_world(load_here(name)), use, json=json)
+        _show(describe_world(load_here(name)), use)
 
 
-def _list(title: str, names: Sequence[str], describe: Callable[[str], Description], *, json: bool) -> None:
+def _list(title: str, names: Sequence[str], describe: Callable[[str], Description]) -> None:
     described = []
     for name in names:
         try:
             described.append(describe(name))
         except SettingError as error:  # one broken package does not hide all others
             described.append(Description(name, "broken", str(error), None, ()))
-    if json:
-        print_json([each.as_dict() for each in described])
-        return
     rows = []
     for each in described:
         notes = [note for note in (each.kind if each.kind == "wrapper" else None, each.package) if note]
@@ -72,10 +63,7 @@ def _list(title: str, names: Sequence[str], describe: Callable[[str], Descriptio
     say(f"turnout {title} NAME explains the settings. Your own: package.module:Name, or turnout new.")
 
 
-def _show(shown: Description, use: str, *, json: bool) -> None:
-    if json:
-        print_json(shown.as_dict())
-        return
+def _show(shown: Description, use: str) -> None:
     source = "" if shown.package is None else f", of {shown.package}"
     say(f"{shown.name} ({shown.kind}{source}): {shown.summary or 'it has no docstring.'}")
     if not shown.settings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from turnout.errors import TurnoutError
@@ -19,14 +19,6 @@ from turnout.policies.registry import REGISTRY, is_wrapper
 #: The number of clients of an example, from which the defaults of a guarantee are read.
 EXAMPLE = 40
 REQUIRED = inspect.Parameter.empty
-#: Settings that many policies have, for those whose docstring does not describe them.
-COMMON = {
-    "cohort_size": "The number of clients to select in a round.",
-    "seed": "The seed of the random generator; by default that of the run.",
-    "features": "The number of features of a context.",
-    "speed_weight": "How many owed turns one second of round time is worth.",
-    "sizes": "The data size of each client; None for equal sizes.",
-}
 INSIDE = {"policy": "The name of the policy inside.", "settings": "The settings of the policy inside."}
 
 
@@ -38,15 +30,12 @@ class Setting:
     default: Any
     meaning: str
 
-    def as_dict(self) -> dict[str, Any]:
-        """Returns plain values for JSON."""
-        default = {"required": True} if self.default is REQUIRED else {"default": _plain(self.default)}
-        return {"name": self.name, **default, "meaning": self.meaning}
-
     @property
     def shown_default(self) -> str:
         """The default as the command line writes it."""
-        return "required" if self.default is REQUIRED else str(_plain(self.default))
+        if self.default is REQUIRED:
+            return "required"
+        return str(list(self.default) if isinstance(self.default, tuple) else self.default)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,17 +48,12 @@ class Description:
     package: str | None
     settings: tuple[Setting, ...]
 
-    def as_dict(self) -> dict[str, Any]:
-        """Returns plain values for JSON."""
-        settings = [setting.as_dict() for setting in self.settings]
-        return {**asdict(self), "package": self.package or "turnout", "settings": settings}
-
 
 def describe_policy(name: str) -> Description:
     """Describes a policy or wrapper."""
     build = REGISTRY.load(name)
     wrapper = is_wrapper(name)
-    meanings = {**COMMON, **_arguments(Guarantee), **_arguments(build)}
+    meanings = {**_arguments(Guarantee), **_arguments(build)}
     meanings["guaranteed_rate"] = meanings["rate"]
     defaults = {setting: signatures.setting_default(build, setting) for setting in signatures.setting_names(build)}
     if (guarantee := _guarantee_of(build, wrapper=wrapper)) is not None:
@@ -119,10 +103,3 @@ def _arguments(build: Callable[..., Any]) -> dict[str, str]:
         entries = re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", section[1], flags=re.MULTILINE)
         meanings |= {name: " ".join(meaning.split()) for name, meaning in entries}
     return meanings
-
-
-def _plain(value: Any) -> Any:
-    """Returns a value as JSON has it."""
-    if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
-    return value if value is None or isinstance(value, bool | int | float | str | dict) else str(value)

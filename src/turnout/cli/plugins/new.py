@@ -1,4 +1,4 @@
-"""`turnout new`: a small package with a policy, a world or a learner."""
+"""`turnout new`: a small package with a policy or a world."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ class Kind(StrEnum):
 
     policy = "policy"
     world = "world"
-    learner = "learner"
 
 
 def new(
@@ -40,7 +39,7 @@ def new(
         Path | None, typer.Option("--folder", help="Folder to create; by default NAME in the working folder.")
     ] = None,
 ) -> None:
-    """Write a package with a policy, a world or a learner that works, and a test of it, to start from.
+    """Write a package with a policy or a world that works, and a test of it, to start from.
 
     Example: turnout new policy quick-first
     """
@@ -89,7 +88,7 @@ def _checked_module(kind: Kind, name: str) -> str:
             f"the name must be at most {MAX_LENGTH} small letters, digits and -, and start with a letter, such as "
             f"quick-first, got {name!r}"
         )
-    taken = {"policy": policy_names, "world": world_names}.get(kind, list)()
+    taken = policy_names() if kind is Kind.policy else world_names()
     if name in taken:
         raise SettingError(f"there is a {kind} {name!r} already: choose another name; taken are {', '.join(taken)}")
     module = name.replace("-", "_")

@@ -64,7 +64,6 @@ def demo(
             reference=LABELS.index("random"),
             promise=PROMISE,
             rounds=rounds,
-            lengths=(rounds, rounds),
         )
         drawn = importlib.util.find_spec("matplotlib") is not None
         if drawn:

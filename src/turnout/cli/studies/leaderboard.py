@@ -11,7 +11,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from turnout.cli.completion import complete_policies, complete_suites
 from turnout.cli.lab.playing import Machines, played
 from turnout.cli.lab.tracking import TrackOption, Tracks
 from turnout.cli.naming import parse_policy
@@ -60,17 +59,13 @@ SLOT_COLUMNS = {
 def leaderboard(
     suite: Annotated[
         str,
-        typer.Argument(
-            help=f"Suite: {', '.join(SUITES)}; those that begin with async have no rounds.",
-            autocompletion=complete_suites,
-        ),
+        typer.Argument(help=f"Suite: {', '.join(SUITES)}; those that begin with async have no rounds."),
     ],
     policies: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[POLICY]...",
             help="Policies in addition to those of the suite: NAME, NAME:SETTING=VALUE or my.module:MyPolicy.",
-            autocompletion=complete_policies,
         ),
     ] = None,
     traces: Annotated[

@@ -9,7 +9,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from turnout.cli.completion import complete_datasets, complete_experiments
 from turnout.cli.lab.plans import AddressOption, BackendOption
 from turnout.cli.lab.playing import Machines, played
 from turnout.cli.options import DeviceOption, JsonOption, WorkersOption, make_table, print_json
@@ -30,10 +29,7 @@ COLOURS = {"holds": "green", "does not hold": "red", "not decided": "yellow"}
 def reproduce(
     name: Annotated[
         str,
-        typer.Argument(
-            help=f"Experiment: {', '.join(EXPERIMENTS)}; or a group: {', '.join(GROUPS)}.",
-            autocompletion=complete_experiments,
-        ),
+        typer.Argument(help=f"Experiment: {', '.join(EXPERIMENTS)}; or a group: {', '.join(GROUPS)}."),
     ],
     seeds: Annotated[
         int | None,
@@ -51,10 +47,7 @@ def reproduce(
     ] = None,
     dataset: Annotated[
         list[str] | None,
-        typer.Option(
-            help=f"Dataset for training: {', '.join(TASKS)}; by default digits. Repeatable.",
-            autocompletion=complete_datasets,
-        ),
+        typer.Option(help=f"Dataset for training: {', '.join(TASKS)}; by default digits. Repeatable."),
     ] = None,
     device: DeviceOption = "cpu",
     backend: BackendOption = "local",

@@ -65,7 +65,7 @@ class Digest:
 
 
 def promise_of_runs(infos: Iterable[RunInfo]) -> JudgedPromise:
-    """Returns the promise by which these runs are judged, as `turnout runs compare` judges them."""
+    """Returns the promise by which these runs are judged, as `turnout simulate` judges them."""
     return first_promise([_guarantee(info) for info in infos])
 
 

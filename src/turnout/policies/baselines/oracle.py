@@ -17,7 +17,12 @@ from turnout.policies.guaranteed import WeightedPolicy
 
 
 class Fastest(CohortPolicy):
-    """Selects the available clients with the shortest expected times, without regard to fairness."""
+    """Selects the available clients with the shortest expected times, without regard to fairness.
+
+    Args:
+        clients: The number of clients.
+        cohort_size: The number of clients to select in a round.
+    """
 
     name = "fastest"
     fills_slots = True
@@ -39,7 +44,13 @@ class FairOracle(WeightedPolicy):
     """RBCS-F with the true expected times instead of learned ones.
 
     With a large `speed_weight` and over a long run its mean round is a limit that the best fair policy, which has no
-    closed form, does not exceed. `WeightedPolicy` documents the settings.
+    closed form, does not exceed.
+
+    Args:
+        clients: The number of clients.
+        cohort_size: The number of clients to select in a round.
+        speed_weight: How many owed turns one second of round time is worth.
+        **settings: The terms of the guarantee; see `Guarantee`.
     """
 
     name = "fair-oracle"

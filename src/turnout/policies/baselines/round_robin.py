@@ -11,7 +11,12 @@ from turnout.policies.base import CohortPolicy
 
 
 class RoundRobin(CohortPolicy):
-    """Selects the clients with the fewest turns; among equals, the lower rows."""
+    """Selects the clients with the fewest turns; among equals, the lower rows.
+
+    Args:
+        clients: The number of clients.
+        cohort_size: The number of clients to select in a round.
+    """
 
     name = "round-robin"
     fills_slots = True

@@ -12,7 +12,13 @@ from turnout.policies.base import CohortPolicy
 
 
 class UniformRandom(CohortPolicy):
-    """Selects every available client with equal probability, as most servers do."""
+    """Selects every available client with equal probability, as most servers do.
+
+    Args:
+        clients: The number of clients.
+        cohort_size: The number of clients to select in a round.
+        seed: The seed of the random generator; by default that of the run.
+    """
 
     name = "random"
     fills_slots = True
