@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from turnout import RoundOffer, RoundRecord, RoundReport, Selection
-from turnout.errors import OfferError, ReportError, SelectionError, SettingError
+from turnout.errors import OfferError, ReportError, SelectionError
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.rounds import LateArrivals, round_seconds
-from turnout.policies.rbcsf.context_range import ContextRange
 
 CONTEXTS = np.ones((3, 2))
 
@@ -190,19 +189,6 @@ def test_late_arrivals_are_sorted_regardless_of_the_order_of_arrival() -> None:
 def test_malformed_late_arrivals_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ReportError, match=message):
         make_late_arrivals(**changes)
-
-
-def test_contexts_outside_a_declared_range_are_refused() -> None:
-    plausible = ContextRange(np.array([0.0, 0.0]), np.array([1.0, 2.0]))
-    plausible.check([[1.0, 2.0], [0.0, 0.0]], OfferError)
-    with pytest.raises(OfferError, match=r"contexts\[1, 1\] = 2.5 is outside the declared range \[0, 2\]"):
-        plausible.check([[1.0, 2.0], [0.0, 2.5]], OfferError)
-    with pytest.raises(ReportError, match=r"contexts\[17, 0\] = -1.0"):
-        plausible.check([[-1.0, 2.0]], ReportError, np.array([17]))
-    with pytest.raises(OfferError, match="contexts have 1 features, but the declared range has 2"):
-        plausible.check([[1.0]], OfferError)
-    with pytest.raises(SettingError, match=r"lowest\[1\] = 3.0 is above the highest"):
-        ContextRange(np.array([0.0, 3.0]), np.array([1.0, 2.0]))
 
 
 def test_a_modified_copy_is_validated_again() -> None:

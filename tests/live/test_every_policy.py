@@ -264,19 +264,6 @@ def test_wrappers_that_need_a_cohort_size_are_refused_around_fedcs(open_fleet: O
 # Capabilities that are delegated through wrappers
 
 
-def test_forgetting_a_client_resets_its_change_detector(open_fleet: OpenFleet) -> None:
-    settings = {"cohort_size": 2, "change_threshold": 8.0, "guaranteed_rate": "1/6"}
-    scheduler = open_fleet(policy="rbcsf", settings=settings)
-    scheduler.register(named(CLIENTS))
-    for seconds in (2.0, 2.0, 6.0, 6.0, 6.0):
-        scheduler.choose({MARKED: MARKS.status})
-        scheduler.report(MARKED, seconds)
-        scheduler.close_round()
-    assert state_of(scheduler).state()["policy.changes.sums"][:, 1].any()
-    scheduler.forget(MARKED)
-    assert not state_of(scheduler).state()["policy.changes.sums"][:, 1].any()
-
-
 def test_the_debt_cap_of_a_wrapped_policy_follows_its_own_speed_weight(open_fleet: OpenFleet) -> None:
     inner = {"cohort_size": 2, "speed_weight": 200.0}
     scheduler = open_fleet(policy="cool-down", settings={"policy": "rbcsf", "settings": inner}, deadline=None)

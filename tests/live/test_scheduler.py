@@ -895,8 +895,12 @@ def test_settings_that_differ_from_those_in_the_file_are_refused(
 
 def test_the_stored_settings_are_accepted_again_in_equivalent_types(folder: Path) -> None:
     given: dict[str, Any] = {
-        "policy": "rbcsf",
-        "settings": {"cohort_size": 2, "guaranteed_rate": "1/8", "context_range": ((0, 9), (0, 1), (0, 99))},
+        "policy": "with-guarantee",
+        "settings": {
+            "policy": "e3cs",
+            "settings": {"cohort_size": 2, "quota": ((1, 0.2), (9, 1.0))},
+            "guaranteed_rate": "1/8",
+        },
         "deadline": np.float64(10),
         "backoff_after": 2,
     }

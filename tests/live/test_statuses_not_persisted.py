@@ -33,7 +33,7 @@ from turnout.storage.files.database import log_path
 CLIENTS, COHORT = 14, 4
 POLICIES = {
     "fair-pace": {"cohort_size": COHORT},
-    "rbcsf": {"cohort_size": COHORT, "guaranteed_rate": 0.1, "change_threshold": 12.0},
+    "rbcsf": {"cohort_size": COHORT, "guaranteed_rate": 0.1},
     "oort": {"cohort_size": COHORT},
 }
 

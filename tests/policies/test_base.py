@@ -30,7 +30,7 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
     "tifl with credits": ("tifl", {"credits": 2, "tiers": 3, "profiling_rounds": 3, "retier_every": 4, "interval": 2}),
     "refl with a window": ("refl", {"window": 3}),
     "rbcsf with a horizon": ("rbcsf", {"horizon": 20}),
-    "rbcsf with changes": ("rbcsf", {"change_threshold": 3.0, "forgetting": 0.9}),
+    "rbcsf with forgetting": ("rbcsf", {"forgetting": 0.9}),
     "rbcsf with a prior": ("rbcsf", {"prior": "fleet"}),
     "rbcsf with a cap": ("rbcsf", {"accrual": "available", "counts": "completed", "max_owed": 2}),
 }

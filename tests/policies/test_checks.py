@@ -24,8 +24,7 @@ from turnout.policies.checks import CHECKS
 EXTENSIONS: list[dict[str, Any]] = [
     {"horizon": 60},
     {"prior": "fleet"},
-    {"change_threshold": 8.0},
-    {"horizon": 60, "prior": "fleet", "change_threshold": 8.0, "forgetting": 0.98},
+    {"horizon": 60, "prior": "fleet", "forgetting": 0.98},
 ]
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in POLICIES),
@@ -33,7 +32,6 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("rbcsf", {"accrual": "available", "max_owed": 2, "counts": "completed", "forgetting": 0.9}),
     ("rbcsf", {"guaranteed_rate": [0.1, 0.2] * 20, "speed_weight": 0.0}),
     ("rbcsf", {"exploration": "theory", "theory": {"R": 1.0, "S": 5.0, "L": 11.0, "delta": 0.1}}),
-    ("rbcsf", {"exploration": lambda round_: 1 / round_}),
     *(("rbcsf", {"cohort_size": 3, "guaranteed_rate": 0.05, **extension}) for extension in EXTENSIONS),
     ("fair-pace", {"accrual": "always", "counts": "completed"}),
     ("fair-pace", {"exploration": 0.3, "forgetting": 0.95}),

@@ -35,7 +35,6 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("rbcsf", {"prior": "mean"}, "prior must be 'zero' or 'fleet'"),
     ("rbcsf", {"max_owed": "many"}, "max_owed must be a number, not 'many'"),
     ("rbcsf", {"availability": [0.5, 0.5]}, "availability has 2 rows, but there are 40 clients"),
-    ("rbcsf", {"change_threshold": -1.0}, "change_threshold must be above 0, not -1"),
     ("rbcsf", {"horizon": 0}, "horizon must be at least 1, not 0"),
     *(("skewed", {"concentration": wrong}, "must be at least 1e-06") for wrong in (0, -1, 1e-310, math.nan)),
     ("fedcs", {"estimates": "known"}, "estimates must be 'truth' or 'learned', got 'known'"),

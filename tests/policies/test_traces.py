@@ -16,7 +16,6 @@ ROUNDS = 60
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
     **{name: (name, {}) for name in POLICIES},
     "fedcs-learned": ("fedcs", {"estimates": "learned", "deadline": 9.0}),
-    "rbcsf-change": ("rbcsf", {"change_threshold": 1.5}),
     "rbcsf-horizon": ("rbcsf", {"horizon": ROUNDS}),
     "rbcsf-horizon-live": ("rbcsf", {"horizon": ROUNDS, "accrual": "available", "counts": "completed"}),
     "rbcsf-live": ("rbcsf", {"accrual": "available", "max_owed": 3, "counts": "completed", "forgetting": 0.95}),

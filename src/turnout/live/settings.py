@@ -24,7 +24,6 @@ from turnout.policies.registry import (
     as_named,
     load_policies,
     nested_settings,
-    refuse_functions,
     setting_names,
 )
 
@@ -228,7 +227,6 @@ class SchedulerSettings:
                 f"window_seconds must be at most status_ttl, {self.status_ttl:g}, got {self.window_seconds:g}: a "
                 "check-in is kept for no longer"
             )
-        refuse_functions(self.settings)
         try:
             json.dumps(asdict(self), allow_nan=False)
         except (TypeError, ValueError) as error:

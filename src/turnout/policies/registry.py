@@ -180,17 +180,6 @@ def nested_settings(name: str, settings: Mapping[str, Any]) -> Iterator[tuple[st
         yield from nested_settings(inner, own)
 
 
-def refuse_functions(settings: Mapping[str, Any]) -> None:
-    """Raises SettingError if one of the settings is a function, because a function cannot be stored."""
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            refuse_functions(value)
-        elif callable(value):
-            raise SettingError(
-                f"{name} is a function, which cannot be stored: use a number or a string, such as a named schedule"
-            )
-
-
 def guarantee_of(name: str, clients: int, settings: Mapping[str, Any]) -> Guarantee | None:
     """Returns what a policy with these settings guarantees; None if it guarantees nothing."""
     return build_policy(name, clients, **with_defaults(name, settings, {"allow_infeasible": True})).guarantee

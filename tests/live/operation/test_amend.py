@@ -863,7 +863,7 @@ def test_a_fleet_is_opened_with_its_amended_features(open_fleet: OpenFleet) -> N
 @pytest.mark.parametrize(
     "options",
     [
-        {"policy": "rbcsf", "settings": {"cohort_size": 2, "change_threshold": 8.0}},
+        {"policy": "rbcsf", "settings": {"cohort_size": 2}},
         {"policy": "fedcs", "settings": {"estimates": "learned", "deadline": 100.0}},
         {"policy": "oort", "settings": {"cohort_size": 2}},
         {"policy": "with-guarantee", "settings": {"policy": "rbcsf", "settings": {"cohort_size": 2}}},

@@ -26,7 +26,6 @@ from turnout.policies.registry import (
     load_policies,
     nested_settings,
     policy_parts,
-    refuse_functions,
     with_defaults,
 )
 
@@ -117,7 +116,6 @@ class RunPlan:
     @property
     def key(self) -> str:
         """A digest of the plan without its label: equal runs have equal keys."""
-        refuse_functions(self.settings)
         data = _canonical(self.as_dict())
         for name in ("label", "packages"):
             data.pop(name, None)
