@@ -75,19 +75,8 @@ def test_a_tabular_model_of_ones_own_is_compared(torch_forks: ForkServer) -> Non
 
 
 def test_a_resnet_of_ones_own_trains_and_is_saved(tmp_path: Path, torch_forks: ForkServer) -> None:
-    arguments = [
-        "--rounds",
-        "2",
-        "--width",
-        "4",
-        "--items",
-        "10",
-        "--workers",
-        "1",
-        "--save",
-        str(tmp_path / "model.pt"),
-    ]
-    output = run_example(torch_forks, "own_model_resnet.py", *arguments)
+    arguments = ["--rounds", "2", "--width", "4", "--items", "10", "--workers", "1", "--save"]
+    output = run_example(torch_forks, "own_model_resnet.py", *arguments, str(tmp_path / "model.pt"))
     assert re.fullmatch(r"(round [12]: accuracy 0\.\d\d\d after \d+ s\n){2}", output)
     torch = pytest.importorskip("torch")
     assert torch.load(tmp_path / "model.pt", weights_only=True)["0.inner.0.weight"].shape == (4, 1, 3, 3)

@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import ast
+import importlib
+import json
+import re
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
-from paper_page import (
-    COLUMNS,
-    ROOT,
-    Reference,
-    Row,
-    empty_cells,
-    load_claims,
-    missing_claims,
-    missing_code,
-    missing_items,
-    missing_tests,
-    read_rows,
-    split_line,
-    stored_verdicts,
-    wrong_verdicts,
-)
 from turnout.lab.studies.catalogue import GROUPS
 
-PAGE = ROOT / "docs" / "paper.md"
-EXPERIMENTS = (*GROUPS["numerical"], *GROUPS["accuracy"])
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "docs" / "results"
+EXPERIMENTS = {*GROUPS["numerical"], *GROUPS["accuracy"]}
+COLUMNS = ["paper", "code", "test", "verdict"]
+#: How the verdict of something begins that no experiment decides.
+KINDS = (
+    "definition",
+    "assumption",
+    "setting",
+    "background",
+    "exact",
+    "proved",
+    "gap",
+    "difference",
+    "no verdict",
+    "see",
+)
+#: The kinds of items that the paper numbers or lists, in the singular and in the plural.
+KIND = re.compile(r"(Eq|Fig|Table|Algorithm|Theorem|Lemma|Definition|Claim|Parameter)s?\.? (.+)", flags=re.IGNORECASE)
+NO_CODE, NO_TEST = "proof step", "by reading"
+VERDICT = "holds|does not hold|not decided"
+REFERENCE = re.compile(rf"`([^`›]+) › ([^`›]+) › ([^`›]+)`(?:: ((?:{VERDICT})(?:, (?:{VERDICT}))*))?")
+TEST = re.compile(r"\[(\w+)\]\(\.\./(tests/[\w/]+\.py)\): ([a-z0-9 ]+)")
 #: How many items of each kind the paper has; we number the claims.
 NUMBERED = {
     "Eq": 60,
@@ -55,52 +66,145 @@ INVENTORY = (
     "Probability (1 − δ)²",
     "λ ≥ 1",
 )
-HEADER = "| " + " | ".join(COLUMNS) + " |\n|---|---|---|---|\n"
-GOOD = Row(
-    "Eq. 1: round time",
-    "`kernel.rounds.RoundReport.duration`, `tests/literal.py`",
-    "[test_rounds](../tests/kernel/test_rounds.py): the duration of a round is the time of its slowest client",
-    "`some › queues › later`: holds",
-)
-CLAIMS = {
-    "some": [{"experiment": "queues", "name": "later", "panel": "", "verdict": "holds"}],
-    "three": [
-        {"experiment": "rounds", "name": "best", "panel": str(panel), "verdict": verdict}
-        for panel, verdict in enumerate(["holds", "not decided", "holds"])
-    ],
-}
+
+
+class Row(NamedTuple):
+    """A line of a table of the page."""
+
+    paper: str
+    code: str
+    test: str
+    verdict: str
+
+
+def split_line(line: str) -> list[str]:
+    """Returns the cells of a line of a table."""
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
 @pytest.fixture(scope="module")
 def rows() -> list[Row]:
-    return read_rows(PAGE.read_text())
+    """The lines of all tables, which have the same columns."""
+    rows: list[Row] = []
+    for table in re.findall(r"(?:^\|.*\n)+", (ROOT / "docs" / "paper.md").read_text(), flags=re.MULTILINE):
+        header, _, *lines = table.splitlines()
+        assert split_line(header) == COLUMNS
+        rows += [Row(*split_line(line)) for line in lines]
+    assert rows
+    return rows
+
+
+@pytest.fixture(scope="module")
+def claims() -> dict[str, list[dict[str, Any]]]:
+    """The stored claims of every folder of results."""
+    files = sorted(RESULTS.rglob("claims.json"))
+    claims = {str(file.parent.relative_to(RESULTS)): json.loads(file.read_text()) for file in files}
+    assert {claim["experiment"] for stored in claims.values() for claim in stored} >= EXPERIMENTS - {"overview"}
+    return claims
+
+
+Claims = dict[str, list[dict[str, Any]]]
+
+
+def stored_verdicts(claims: Claims, folder: str, experiment: str, name: str) -> dict[str, str]:
+    """Returns the stored verdicts of a claim, by panel."""
+    stored = (claim for claim in claims.get(folder, ()) if (claim["experiment"], claim["name"]) == (experiment, name))
+    return {claim["panel"]: claim["verdict"] for claim in stored}
 
 
 def test_the_page_has_no_empty_cell(rows: list[Row]) -> None:
-    assert rows
-    assert empty_cells(rows) == []
+    assert [row for row in rows for cell in row if not re.search(r"[^\W\d_]", cell)] == []  # a dash is not enough
+
+
+def items_of(label: str) -> list[str]:
+    """Returns the items that a row is about.
+
+    >>> items_of("Eqs. 9 to 11, Theorem 2: a bound on drift plus cost")
+    ['Eq 9', 'Eq 10', 'Eq 11', 'Theorem 2']
+    >>> items_of("Table 2, parameters m and V"), items_of("C²MAB and UCB")
+    (['Table 2', 'Parameter m', 'Parameter V'], ['C²MAB and UCB'])
+    """
+    name = label.partition(":")[0]
+    if not KIND.match(name):
+        return [name]
+    items, kind = [], ""
+    for part in re.split(r", | and ", name):
+        named = KIND.match(part)
+        kind, value = (named[1].capitalize(), named[2]) if named else (kind, part)
+        first, _, last = value.partition(" to ")
+        items += [f"{kind} {number}" for number in range(int(first), int(last) + 1)] if last else [f"{kind} {value}"]
+    return items
 
 
 def test_everything_that_the_paper_numbers_is_on_the_page_once(rows: list[Row]) -> None:
-    assert missing_items(rows, INVENTORY) == []
+    items = Counter(item for row in rows for item in items_of(row.paper))
+    assert {name: items[name] for name in INVENTORY if items[name] != 1} == {}
+    assert {name for name in items if KIND.match(name)} <= set(INVENTORY)
+
+
+@cache
+def code_exists(name: str) -> bool:
+    """Returns whether a name below the package, or a file of the repository, exists."""
+    if "/" in name:
+        return (ROOT / name).is_file()
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            value = importlib.import_module(".".join(["turnout", *parts[:length]]))
+        except ModuleNotFoundError:
+            continue
+        for attribute in parts[length:]:
+            if not hasattr(value, attribute):
+                return False
+            value = getattr(value, attribute)
+        return True
+    return False
 
 
 def test_every_place_in_the_code_exists(rows: list[Row]) -> None:
-    assert missing_code(rows) == []
+    for row in rows:
+        names = re.findall(r"`([^`]+)`", row.code)
+        assert row.code in (NO_CODE, ", ".join(f"`{name}`" for name in names)), row
+        assert [name for name in names if not code_exists(name)] == [], row
+    assert not code_exists("kernel.rounds.RoundReport.length")
+
+
+@cache
+def functions_in(path: str) -> frozenset[str]:
+    """Returns the names of all functions in a test file; none if there is no such file."""
+    file = ROOT / path
+    if not file.is_file():
+        return frozenset()
+    return frozenset(node.name for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.FunctionDef))
 
 
 def test_every_named_test_exists(rows: list[Row]) -> None:
-    assert missing_tests(rows) == []
+    for row in rows:
+        for part in row.test.split("; ") if row.test != NO_TEST else ():
+            named = TEST.fullmatch(part)
+            assert named is not None, row
+            label, path, words = named.groups()
+            assert Path(path).stem == label, row
+            assert f"test_{words.replace(' ', '_')}" in functions_in(path), row
 
 
-def test_every_verdict_is_the_stored_one(rows: list[Row]) -> None:
-    assert wrong_verdicts(rows, load_claims()) == []
-
-
-def test_every_stored_claim_of_the_papers_experiments_is_on_the_page(rows: list[Row]) -> None:
-    claims = load_claims()
-    assert {claim["experiment"] for stored in claims.values() for claim in stored} >= set(EXPERIMENTS) - {"overview"}
-    assert missing_claims(rows, claims, EXPERIMENTS) == []
+def test_every_verdict_is_the_stored_one_and_every_stored_claim_is_on_the_page(rows: list[Row], claims: Claims) -> None:
+    """A claim that is stored in two folders is named once, and has the same verdict in both."""
+    shown: dict[tuple[str, str, str], str] = {}
+    for row in rows:
+        references = REFERENCE.findall(row.verdict)
+        assert references or re.match(rf"(?:{'|'.join(KINDS)})(?:$|[:;, ])", row.verdict), row
+        assert not re.search(rf"\b(?:{VERDICT})\b|›", REFERENCE.sub("", row.verdict)), row
+        for folder, experiment, name, verdicts in references:
+            stored = stored_verdicts(claims, folder, experiment, name)
+            of_panels = list(stored.values())
+            assert of_panels, row
+            assert verdicts.split(", ") in (of_panels, [of_panels[0]] if len(set(of_panels)) == 1 else of_panels), row
+            shown |= {(experiment, name, panel): verdict for panel, verdict in stored.items()}
+    for folder, stored_claims in claims.items():
+        for claim in stored_claims:
+            key = (claim["experiment"], claim["name"], claim["panel"])
+            assert claim["experiment"] not in EXPERIMENTS or shown.get(key) == claim["verdict"], (folder, claim)
 
 
 @pytest.mark.parametrize("page", ["docs/index.md", "docs/theory.md", "docs/results/README.md", "README.md"])
@@ -144,82 +248,11 @@ README_CLAIMS = {
 }
 
 
-def wrong_lines(text: str, claims: Mapping[str, Any]) -> list[str]:
-    """Returns the lines of README's table of claims whose verdict is not that of all of their stored claims."""
+def test_the_verdicts_in_the_readme_are_the_stored_ones(claims: Claims) -> None:
+    text = (ROOT / "README.md").read_text()
     table = text.partition("| claim of the paper | verdict |\n|---|---|\n")[2].partition("\n\n")[0]
-    lines = [split_line(line) for line in table.splitlines()]
-    assert [claim for claim, _ in lines] == list(README_CLAIMS)
-    return [
-        claim
-        for claim, verdict in lines
-        for names in README_CLAIMS[claim]
-        if set(stored_verdicts(Reference(*names, verdicts=()), claims)) != {verdict.strip("*")}
-    ]
-
-
-def test_the_verdicts_in_the_readme_are_the_stored_ones() -> None:
-    text, claims = (ROOT / "README.md").read_text(), load_claims()
-    assert wrong_lines(text, claims) == []
-    changed = text.replace("turns less evenly | holds |", "turns less evenly | not decided |")
-    assert wrong_lines(changed, claims) == ["a larger weight divides turns less evenly"]
-
-
-# The checks find mistakes in made-up pages.
-
-
-def complaints_of(row: Row) -> list[str]:
-    """Returns everything that the checks find in a page of one row."""
-    read = read_rows(HEADER + "| " + " | ".join(row) + " |")
-    assert read == [row]
-    return [
-        *empty_cells(read),
-        *missing_items(read, ["Eq 1"]),
-        *missing_code(read),
-        *missing_tests(read),
-        *wrong_verdicts(read, CLAIMS),
-    ]
-
-
-def test_a_good_row_has_no_complaints() -> None:
-    assert complaints_of(GOOD) == []
-    assert complaints_of(GOOD._replace(code="proof step", test="by reading", verdict="gap: a reason")) == []
-
-
-@pytest.mark.parametrize(
-    ("change", "complaint"),
-    [
-        ({"code": "–"}, "nothing in 'code'"),
-        ({"paper": "Eq. 2: another"}, "'Eq 1' has 0 rows"),
-        ({"paper": "Claim 99: unknown"}, "is not in the inventory"),
-        ({"code": "`kernel.rounds.RoundReport.length`"}, "no such code: kernel.rounds.RoundReport.length"),
-        ({"code": "`tests/no_such_file.py`"}, "no such code: tests/no_such_file.py"),
-        ({"code": "somewhere in `kernel`"}, "the code is not a list of names"),
-        ({"test": "[test_rounds](../tests/kernel/test_rounds.py): no such sentence"}, "no such test"),
-        ({"test": GOOD.test.replace("[test_rounds]", "[test_cohort]")}, "no such test"),
-        ({"test": "tested"}, "not a test: tested"),
-        ({"verdict": "`some › queues › later`: not decided"}, "'later' is holds"),
-        ({"verdict": "`some › queues › never`: holds"}, "'never' is not stored"),
-        ({"verdict": "`three › rounds › best`: holds, holds, not decided"}, "'best' is holds, not decided, holds"),
-        ({"verdict": "holds"}, "not a verdict: holds"),
-        ({"verdict": "definition, which holds"}, "a verdict without a stored claim"),
-    ],
-)
-def test_a_broken_row_is_found(change: dict[str, Any], complaint: str) -> None:
-    assert [found for found in complaints_of(GOOD._replace(**change)) if complaint in found]
-
-
-def test_an_item_with_two_rows_and_a_claim_that_is_not_on_the_page_are_found() -> None:
-    several = GOOD._replace(verdict="`three › rounds › best`: holds, not decided, holds")
-    assert wrong_verdicts([several], CLAIMS) == []
-    assert missing_items([GOOD, GOOD], ["Eq 1"]) == ["'Eq 1' has 2 rows"]
-    missing = missing_claims([GOOD], CLAIMS, ["queues", "rounds"])
-    assert [complaint.split(":")[0] for complaint in missing] == ["three", "three", "three"]
-    assert missing_claims([GOOD], CLAIMS, ["queues"]) == []
-    other = {**CLAIMS, "second": [{**CLAIMS["some"][0], "verdict": "not decided"}]}
-    assert missing_claims([GOOD], other, ["queues"]) == ["second: queues, later, : not on the page as not decided"]
-
-
-@pytest.mark.parametrize("text", [HEADER.replace("verdict", "result"), HEADER + "| Eq. 1: round time | `kernel` |\n"])
-def test_a_table_of_another_shape_is_rejected(text: str) -> None:
-    with pytest.raises(ValueError, match=r"columns|cells"):
-        read_rows(text)
+    verdicts = dict(split_line(line) for line in table.splitlines())
+    assert list(verdicts) == list(README_CLAIMS)
+    for claim, names in README_CLAIMS.items():
+        for name in names:
+            assert set(stored_verdicts(claims, *name).values()) == {verdicts[claim].strip("*")}, claim

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
 
-from cli.in_process import run
+from cli import in_process
 from turnout.cli.fleet import settings as commands
 from turnout.live import ClientStatus, Feature, Features, FleetReader, Scheduler, SchedulerOptions
 from turnout.live._internals import Amendments
@@ -28,18 +29,8 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def amend(file: Path, *arguments: str) -> str:
-    done = run("fleet", "amend", file, *arguments)
-    assert (done.stderr, done.returncode) == ("", 0)
-    return done.stdout
-
-
-def error_of(file: Path, *arguments: str) -> str:
-    done = run("fleet", "amend", file, *arguments)
-    assert (done.stdout, done.returncode) == ("", 2)
-    assert done.stderr.startswith("error: ")
-    assert done.stderr.count("\n") == 1
-    return done.stderr
+amend = partial(in_process.output_of, "fleet", "amend")
+error_of = partial(in_process.error_of, "fleet", "amend")
 
 
 def settings_of(file: Path) -> Any:
@@ -99,7 +90,7 @@ def test_an_infeasible_promise_needs_an_option(file: Path) -> None:
     assert "Try: --allow-infeasible accepts a promise that cannot be kept" in error_of(file, "--guaranteed-rate", "0.5")
     amend(file, "--guaranteed-rate", "0.5", "--allow-infeasible")
     assert settings_of(file).allow_infeasible
-    notes = json.loads(run("fleet", "status", file, "--json").stdout)["notices"]
+    notes = in_process.json_of("fleet", "status", file)["notices"]
     assert any(note.startswith("the guaranteed_rate cannot be kept for the clients of this fleet") for note in notes)
     assert "cannot be kept" in error_of(file, "--no-allow-infeasible")
 

@@ -144,18 +144,16 @@ def show_comparison(
 
 
 def write_comparison(comparison: Comparison, runs: dict[str, list[RoundColumns]], folder: Path) -> None:
-    """Writes the data of a comparison as CSV, JSON and Markdown, and its figures as SVG and PNG.
+    """Writes the data of a comparison as CSV and JSON, and its figures as SVG and PNG.
 
     Args:
         comparison: The comparison.
         runs: The compared rounds of each contender, one run per seed.
         folder: The folder, which is created.
     """
-    data = comparison.as_dict()
-    text = json_module.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    text = json_module.dumps(comparison.as_dict(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     write_text(folder / "comparison.json", text)
     write_text(folder / "seeds.csv", comparison.seeds_table().to_csv())
-    write_text(folder / "comparison.md", _markdown(comparison, data["policies"]))
     names = list(runs)
     if comparison.concurrency is None:
         times, shares = overview_tables(runs)
@@ -261,11 +259,3 @@ def _in_lines(cell: str) -> str:
     ['0.107', '(0.000 to', '0.484)']
     """
     return cell.replace(" ± ", "\n± ").replace(" (", "\n(").replace(" to ", " to\n")
-
-
-def _markdown(comparison: Comparison, rows: Sequence[dict[str, Any]]) -> str:
-    headings = _headings(comparison)
-    lines = [f"{_title(comparison)}.", ""]
-    lines += [f"| {' | '.join(headings)} |", f"|{'|'.join('---' if name in LEFT else '---:' for name in headings)}|"]
-    lines += [f"| {' | '.join(cell.replace('|', '/') for cell in _cells(comparison, row))} |" for row in rows]
-    return "\n".join(lines) + "\n"
