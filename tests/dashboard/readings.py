@@ -15,6 +15,7 @@ from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.sources.run import RunSource
 from turnout.kernel.certificate import Certificate
+from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.rounds import OUTCOMES, RoundRecord, RoundReport, Selection
 from turnout.lab import RoundColumns, RunStore
 from turnout.live import FleetReader
@@ -173,3 +174,15 @@ def close_to(values: Any, expected: npt.ArrayLike) -> bool:
     """Compares JSON numbers, which have six digits, with expected values; None corresponds to NaN."""
     actual = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
     return bool(np.allclose(actual, np.asarray(expected, dtype=np.float64), rtol=2e-5, atol=1e-9, equal_nan=True))
+
+
+def predictions(columns: RoundColumns) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Returns the predicted seconds of each turn and their uncertainty, before the model learns from its round."""
+    model = ExchangeTimeModel(columns.clients, features=columns.contexts.shape[1])
+    predicted: list[npt.NDArray[np.float64]] = []
+    uncertainty: list[npt.NDArray[np.float64]] = []
+    for record in columns.records():
+        predicted.append(model.predict(record.report.contexts, record.report.clients))
+        uncertainty.append(model.uncertainty(record.report.contexts, record.report.clients))
+        model.learn_from(record.report)
+    return np.concatenate(predicted), np.concatenate(uncertainty)

@@ -27,6 +27,7 @@ from dashboard.served import Stored, play_rounds, run_store, small_fleet
 from lab.analysis.records import owed_by_queues
 from live import restless_server
 from live.fleets import named, offered, play_round
+from turnout.dashboard.sources.change import ChangeDetector
 from turnout.dashboard.sources.columns import CHANGE_THRESHOLD
 from turnout.dashboard.sources.debts import debt_history
 from turnout.dashboard.sources.fleet import FleetSource
@@ -40,7 +41,6 @@ from turnout.lab.analysis.promise import owed_after_each_round
 from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import session_of
 from turnout.live.journal import changes
-from turnout.policies.rbcsf.change import ChangeDetector
 from turnout.policies.registry import make_policy, with_defaults
 
 RATE = Fraction(1, 6)  # guaranteed rate of small_fleet

@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from cli import in_process
-from dashboard.readings import Audit, audit_of, close_to, random_columns, write_random_run
+from dashboard.readings import Audit, audit_of, close_to, predictions, random_columns, write_random_run
 from dashboard.served import Served, Stored, run_store, served, served_run, small_fleet
 from live.fleets import exported, named, offered, play_round
 from turnout.dashboard.views import common, comparing, overview, rounds, speed
 from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
 from turnout.lab import RoundColumns, RunPlan, RunStore, play_into
-from turnout.lab.analysis.metrics import jain_index, lorenz_curve, replayed_estimates, summarise
+from turnout.lab.analysis.metrics import jain_index, lorenz_curve, summarise
 from turnout.lab.analysis.promise import owed_after_each_round
 from turnout.lab.analysis.statistics import mean_confidence_interval
 from turnout.live import FleetReader, Scheduler
@@ -403,7 +403,7 @@ def test_the_list_of_rounds_is_newest_first(directory: Path, runs: Served, store
 def test_details_of_a_round(directory: Path, runs: Served, stored: Stored) -> None:
     run = stored.fast[0]
     columns = columns_of(directory, run)
-    expected, known = replayed_estimates(columns), set[int]()
+    (expected, uncertainty), known = predictions(columns), set[int]()
     for number in range(1, 61):
         data = runs.json(f"/api/round?run={run}&number={number}")
         mine = slice(columns.starts[number - 1], columns.starts[number])
@@ -413,11 +413,11 @@ def test_details_of_a_round(directory: Path, runs: Served, stored: Stored) -> No
         assert close_to([row["owed"] for row in data["rows"]], columns.client_reasons["owed"][mine])
         predicted = [
             seconds if row in known else None
-            for row, seconds in zip(columns.chosen[mine].tolist(), expected.predicted[mine].tolist(), strict=True)
+            for row, seconds in zip(columns.chosen[mine].tolist(), expected[mine].tolist(), strict=True)
         ]
         assert close_to([row["predicted"] for row in data["rows"]], np.array(predicted, dtype=float))
         returned = np.array([row["predicted"] is not None for row in data["rows"]])
-        highest = np.where(returned, expected.predicted[mine] + 0.1 * expected.uncertainty[mine], np.nan)
+        highest = np.where(returned, expected[mine] + 0.1 * uncertainty[mine], np.nan)
         assert close_to([row["high"] for row in data["rows"]], highest)
         known |= set(columns.chosen[mine].tolist())
         slowest = [row["id"] for row in data["rows"] if row["bottleneck"]]
@@ -579,14 +579,14 @@ def test_a_client_that_is_late_is_not_flagged_as_changed(folder: Path) -> None:
 def test_the_speed_model_equals_a_replay(directory: Path, runs: Served, stored: Stored) -> None:
     for run in (stored.fast[0], stored.random[0]):
         data, columns = runs.json(f"/api/speed?run={run}"), columns_of(directory, run)
-        expected = replayed_estimates(columns)
+        expected, _ = predictions(columns)
         first = np.unique(columns.chosen, return_index=True)[1]
         known = np.setdiff1d(np.arange(len(columns.chosen)), first)
-        error = (columns.exchange_times - expected.predicted)[known]
+        error = (columns.exchange_times - expected)[known]
         assert data["known"] == len(first)
         assert close_to([data["mean_abs"], data["bias"]], [np.abs(error).mean(), error.mean()])
         assert close_to(data["points"]["actual"], columns.exchange_times[known])
-        assert close_to(data["points"]["predicted"], expected.predicted[known])
+        assert close_to(data["points"]["predicted"], expected[known])
         assert [int(client) for client in data["points"]["id"]] == columns.chosen[known].tolist()
         assert sum(data["residuals"]["counts"]) == len(known)
         rounds = np.repeat(columns.rounds, np.diff(columns.starts))[known]
@@ -603,7 +603,7 @@ def test_the_speed_model_equals_a_replay(directory: Path, runs: Served, stored: 
 def test_predictions_are_compared_with_the_times_of_returned_clients_only(folder: Path) -> None:
     """The time of a late client is its deadline, and a failed one has none. The errors of a round are averaged."""
     columns = random_columns(30, 6, seed=5, failures=0.4)
-    predictions = iter(replayed_estimates(columns).predicted.tolist())
+    times_before = iter(predictions(columns)[0].tolist())
     returned, late_with_prediction = set[int](), 0
     points: list[tuple[str, int]] = []
     times: list[tuple[float, float]] = []
@@ -614,7 +614,7 @@ def test_predictions_are_compared_with_the_times_of_returned_clients_only(folder
         for row, seconds, outcome in zip(
             report.clients.tolist(), report.exchange_times.tolist(), report.outcomes, strict=True
         ):
-            predicted = next(predictions)
+            predicted = next(times_before)
             late_with_prediction += outcome == "late" and row in returned
             if outcome == "arrived" and row in returned:
                 points.append((str(row), report.round))
@@ -647,8 +647,7 @@ def test_the_errors_of_a_suspect_client_are_shown_in_per_cent(folder: Path) -> N
     times = rng.uniform(5.0, 5.5, rounds).tolist()
     columns = columns_with_cohorts(1, [[0]] * rounds, times, contexts)
     context_error = typical_error = typical = 0.0
-    predictions = replayed_estimates(columns).predicted.tolist()
-    for index, (seconds, predicted) in enumerate(zip(times, predictions, strict=True)):
+    for index, (seconds, predicted) in enumerate(zip(times, predictions(columns)[0].tolist(), strict=True)):
         if index >= 2:
             weight = max(0.2, 1 / (index - 1))
             ratios = [max(seconds, value) / max(min(seconds, value), 1e-9) for value in (predicted, typical)]

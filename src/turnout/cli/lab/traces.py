@@ -15,9 +15,7 @@ from turnout.lab.worlds.traces.formats.files import check_traces, read_traces, w
 from turnout.lab.worlds.traces.formats.tables import Layout
 from turnout.lab.worlds.traces.summary import summarise_traces
 
-FilesArgument = Annotated[
-    list[Path], typer.Argument(metavar="FILE...", help="Trace files: .csv, .csv.gz or .npz.")
-]
+FilesArgument = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Trace files: .csv, .csv.gz or .npz.")]
 ColumnOption = Annotated[
     list[str] | None,
     typer.Option(

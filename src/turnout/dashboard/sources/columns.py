@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from turnout.dashboard.sources.change import ChangeDetector
 from turnout.dashboard.sources.growing import GrowingTable
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import RoundReport, round_seconds
 from turnout.live import ClientHistory
 from turnout.live._internals import ARRIVED, CUT_OFF, JUDGED_AFTER, KINDS, REDUNDANT, FleetTotals
-from turnout.policies.rbcsf.change import ChangeDetector
 
 #: Threshold of Page's test for changed exchange times, in mean prediction errors of the client. With exponentially
 #: distributed times the false alarm rate is 1 in 10,000 turns; doubled times are detected after about ten turns.
