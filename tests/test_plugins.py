@@ -351,7 +351,7 @@ def test_the_commands_that_read_a_store_import_nothing_unless_it_is_named(import
         play_into(store, RunPlan(LOOSE, 4, settings={"cohort_size": 3}))
     forget("loose_module")
     importable.unlink()
-    for command in ("fleet replay {}", "fleet explain {} 3", "runs show {} 1"):
+    for command in ("fleet replay {}", "runs show {} 1"):
         done = in_process.run(*command.format(path).split())
         shown_text = " ".join((done.stdout + done.stderr).replace("│", " ").split())
         assert "not loaded" in shown_text

@@ -29,7 +29,8 @@ class Site(BaseHTTPRequestHandler):
     """Has one page."""
 
     def do_GET(self) -> None:
-        self.send_response(200 if self.path == "/" else 404)
+        status = 404 if self.path == "/missing" else 200  # Chromium may ask for an icon, too
+        self.send_response(status)
         self.send_header("Content-Length", str(len(CONTENT)))
         self.end_headers()
         self.wfile.write(CONTENT)

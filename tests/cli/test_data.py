@@ -21,7 +21,7 @@ FASHION = [f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("im
 
 def run(*arguments: str, data: Path) -> in_process.Done:
     """Runs `turnout data` with this data folder."""
-    return in_process.run("data", *arguments, TURNOUT_DATA=str(data), no_proxy="*")
+    return in_process.run("data", *arguments, TURNOUT_DATA=str(data), no_proxy="*", COLUMNS="400")
 
 
 def error_of(*arguments: str, data: Path) -> str:

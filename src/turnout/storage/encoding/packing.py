@@ -94,6 +94,8 @@ def pack_snapshot(snapshot: Mapping[str, Any], *, compact: bool = False) -> byte
     plain: dict[str, Any] = {}
     arrays: dict[str, Array] = {}
     for key, value in snapshot.items():
+        if not isinstance(key, str):  # JSON would turn a number into a string
+            raise StoreError(f"the keys of a snapshot must be strings, not {key!r}")
         if isinstance(value, np.ndarray):
             arrays[key], plain[key] = value, None  # so that the order is kept
         elif isinstance(value, bool | int | float | str):

@@ -142,7 +142,8 @@ def check_turns(db: sqlite3.Connection, unit: TimeUnit) -> CheckResult:
         outcome, late = given.pop(key, None), learned.get(key)
         if turn.row in unredacted:
             continue
-        if turn.id != ids.get(turn.row):
+        is_new = turn.row not in ids and turn.round in is_open  # a client joins with the end of its first round
+        if turn.id != ids.get(turn.row) and not is_new:
             result.problems.append(f"{what} is in row {turn.row}, which has the id {ids.get(turn.row)!r}")
         if outcome is not None:
             result.problems.extend(_outcome_problems(turn, what, *outcome))
