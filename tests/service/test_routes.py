@@ -50,10 +50,10 @@ def test_a_round_over_http_is_the_round_of_the_scheduler(service: Service, tmp_p
     assert service.ok("/failures", {"client": second, "why": "no power"}) == {"new": True}
     assert service.ok("/round")["ready"]
     state = service.ok("")
-    replies.FleetState.model_validate(state)
+    replies.FleetReply.model_validate(state)
     assert (state["is_open"], state["arrived"], state["failed"]) == (True, [first], {second: "no power"})
     closed = service.ok("/rounds/close", {})
-    replies.ClosedRound.model_validate(closed)
+    replies.ClosedRoundReply.model_validate(closed)
     assert [(turn["client"], turn["outcome"], turn["seconds"]) for turn in closed["turns"]] == [
         (first, "arrived", 1.5),
         (second, "failed", None),
@@ -65,7 +65,7 @@ def test_a_round_over_http_is_the_round_of_the_scheduler(service: Service, tmp_p
     assert service.ok(f"/certificate?client={first}")["clients"][0]["turns"] == 1
     assert len(service.ok("/certificate?limit=1")["clients"]) == 1
     explained = service.ok(f"/explanation?client={first}")
-    replies.Explanation.model_validate(explained)
+    replies.ExplanationReply.model_validate(explained)
     assert explained["outcome"] == "chosen"
     history = service.ok(f"/history?client={first}")
     replies.History.model_validate(history)

@@ -19,11 +19,11 @@ from turnout.kernel.backend import kernel_name, missing_kernel
 from turnout.version import __version__
 
 
-class Group(NamedTuple):
+class CommandGroup(NamedTuple):
     """A group of commands: its help, and the function of each command as module:function."""
 
     help: str
-    commands: Mapping[str, str | Group]
+    commands: Mapping[str, str | CommandGroup]
 
 
 def _in(module: str, *functions: str) -> dict[str, str]:
@@ -31,12 +31,12 @@ def _in(module: str, *functions: str) -> dict[str, str]:
     return {function.strip("_").replace("_", "-"): f"{module}:{function}" for function in functions}
 
 
-TOKENS = Group(
+TOKENS = CommandGroup(
     "Create, list and revoke the tokens of a fleet's HTTP service.\n\n"
     "Example: turnout fleet tokens create fleet.turnout --role server",
     _in("fleet.tokens", "create", "list_", "revoke"),
 )
-FLEET = Group(
+FLEET = CommandGroup(
     "Create, inspect and operate the file of a live fleet, and serve it.\n\n"
     "Example: turnout fleet status fleet.turnout",
     {
@@ -51,27 +51,27 @@ FLEET = Group(
         **_in("fleet.operate", "doctor", "backup", "compact", "retire", "forget", "abandon_round"),
     },
 )
-RUNS = Group(
+RUNS = CommandGroup(
     "Show, export and delete the runs of a store.\n\nExample: turnout runs show results/runs.turnout",
     _in("lab.runs", "show", "export", "delete"),
 )
-STUDY = Group(
+STUDY = CommandGroup(
     "Repeat the studies of this project, rank policies and tune settings.\n\n"
     "Example: turnout study reproduce queues --seeds 5 --out results",
     {name: f"studies.{name}:{name}" for name in ("leaderboard", "reproduce", "tune")},
 )
-DATA = Group(
+DATA = CommandGroup(
     "List, download and verify datasets.\n\nExample: turnout data list",
     _in("lab.data", "list_", "fetch"),
 )
-TRACES = Group(
+TRACES = CommandGroup(
     "Describe, check and convert traces of real devices: availability, speed and bandwidth (docs/traces.md).\n\n"
     "To simulate them: turnout simulate --world name=traces --world traces=FILE\n\n"
     "Example: turnout traces describe traces.csv",
     _in("lab.traces", "describe", "convert"),
 )
 #: All commands, in the order of the help.
-COMMANDS: Mapping[str, str | Group] = {
+COMMANDS: Mapping[str, str | CommandGroup] = {
     **_in("studies.demo", "demo"),
     "fleet": FLEET,
     **_in("fleet.certify", "verify"),
@@ -102,7 +102,7 @@ class LazyGroup(TyperGroup):
         super().__init__(**attributes)
         self.use(COMMANDS)
 
-    def use(self, commands: Mapping[str, str | Group]) -> None:
+    def use(self, commands: Mapping[str, str | CommandGroup]) -> None:
         """Sets the commands of the group; typer reads their names only."""
         self._places = commands
         self.commands = dict.fromkeys(commands)  # type: ignore[assignment]
@@ -122,7 +122,7 @@ def _load(function: str, name: str) -> Any:
     return typer.main.get_group(parent).commands[name]
 
 
-def _build(place: str | Group, name: str) -> Any:
+def _build(place: str | CommandGroup, name: str) -> Any:
     if isinstance(place, str):
         return _load(place, name)
     parent = typer.Typer(name=name, cls=LazyGroup, help=place.help, **STYLE)

@@ -52,7 +52,7 @@ DEBT_BUCKETS = 128
 MAX_SUM = 2**61
 
 
-class Cohort(NamedTuple):
+class SolvedCohort(NamedTuple):
     """A cohort: its rows in ascending order, their times, the slowest time allowed and the objective.
 
     `considered` is the number of candidates that the filter left for the sweep. It measures the work and does not
@@ -66,7 +66,7 @@ class Cohort(NamedTuple):
     considered: int
 
 
-EMPTY_COHORT = Cohort(np.empty(0, dtype=np.int64), np.empty(0), math.nan, math.nan, 0)
+EMPTY_COHORT = SolvedCohort(np.empty(0, dtype=np.int64), np.empty(0), math.nan, math.nan, 0)
 
 
 def fastest_fair_cohort(
@@ -116,7 +116,7 @@ def cohort_of_times(
     *,
     floor: float = 0.0,
     order: IntArray | None = None,
-) -> Cohort:
+) -> SolvedCohort:
     """Solves P4 for known times.
 
     Args:
@@ -136,7 +136,7 @@ def cohort_of_times(
     if compiled is None or order is not None:
         return numpy_cohort(times, owed, size, speed_weight, available, floor=floor, order=order)
     mask = available.view(np.uint8)
-    return Cohort(*compiled.cohort_of_times(times, *owed, mask, size, speed_weight, floor))
+    return SolvedCohort(*compiled.cohort_of_times(times, *owed, mask, size, speed_weight, floor))
 
 
 def cohort_of_contexts(
@@ -147,7 +147,7 @@ def cohort_of_contexts(
     size: int,
     speed_weight: float,
     available: BoolArray,
-) -> Cohort:
+) -> SolvedCohort:
     """Solves P4 for the model's optimistic times; the compiled kernel estimates and filters in one pass.
 
     Args:
@@ -165,7 +165,7 @@ def cohort_of_contexts(
     compiled = compiled_kernel()
     if compiled is None:
         return numpy_cohort(model.optimistic(contexts, exploration), owed, size, speed_weight, available)
-    return Cohort(
+    return SolvedCohort(
         *compiled.cohort_of_contexts(
             contexts, model.bank, exploration, *owed, available.view(np.uint8), size, speed_weight
         )
@@ -204,7 +204,7 @@ def numpy_cohort(
     *,
     floor: float = 0.0,
     order: IntArray | None = None,
-) -> Cohort:
+) -> SolvedCohort:
     """Solves P4 with NumPy, with the same result as the compiled kernel.
 
     Args:
@@ -282,7 +282,7 @@ def _sweep(
     size: int,
     speed_weight: float,
     floor: float,
-) -> Cohort:
+) -> SolvedCohort:
     """Evaluates every threshold, from the slowest to the fastest, and returns the best cohort.
 
     Args:
@@ -302,7 +302,7 @@ def _sweep(
     admitted, objective = _best_threshold(ordered_times, durations, units, by_owed, owed, size, speed_weight)
     members = by_time[by_owed[by_owed < admitted][:size]]
     members.sort()
-    return Cohort(rows[members], times[members], float(ordered_times[admitted - 1]), objective, len(rows))
+    return SolvedCohort(rows[members], times[members], float(ordered_times[admitted - 1]), objective, len(rows))
 
 
 def _best_threshold(

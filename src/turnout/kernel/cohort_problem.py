@@ -10,7 +10,7 @@ import numpy as np
 
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, exact_rate
 from turnout.kernel.certificate import OwedTurns
-from turnout.kernel.cohort import EMPTY_COHORT, Cohort, cohort_of_times
+from turnout.kernel.cohort import EMPTY_COHORT, SolvedCohort, cohort_of_times
 from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.pace.prices import PaceOutlook
 
@@ -98,7 +98,7 @@ class CohortProblem:
             floor=max(self.floor, float(self.times[self.first].max(initial=0.0))),
         )
 
-    def solve(self) -> Cohort:
+    def solve(self) -> SolvedCohort:
         """Returns the optimal cohort."""
         if not len(self.urgent):
             return cohort_of_times(
@@ -117,7 +117,7 @@ class CohortProblem:
             threshold, objective = max(others.threshold, contested.floor), others.objective
         else:
             threshold, objective = contested.floor, contested.floor * self.speed_weight
-        return Cohort(rows, self.times[rows], threshold, objective, others.considered)
+        return SolvedCohort(rows, self.times[rows], threshold, objective, others.considered)
 
     def rounds_until(self, row: int, value: Fraction | None) -> tuple[int | None, str]:
         """Returns in how many rounds a turn of this client is worth `value`, or None and the reason.

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, as_number
 from turnout.kernel.certificate import Certificate, OwedTurns
-from turnout.kernel.cohort import Cohort
+from turnout.kernel.cohort import SolvedCohort
 from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.guarantee import Guarantee, GuaranteeSettings
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
@@ -126,5 +126,5 @@ class WeightedPolicy(GuaranteedPolicy):
         return owed, self.speed_weight
 
     @abstractmethod
-    def _cohort(self, offer: RoundOffer, size: int, values: OwedTurns, weight: float) -> Cohort:
+    def _cohort(self, offer: RoundOffer, size: int, values: OwedTurns, weight: float) -> SolvedCohort:
         """Returns the cohort of `size` clients for these values of a turn and this weight of a second."""

@@ -57,7 +57,7 @@ class Available(Body):
         return self.statuses if self.statuses is not None else self.clients or []
 
 
-class Outcome(Body):
+class OutcomeRequest(Body):
     """Whose outcome is reported: of a turn or, in a fleet with rounds, of a client in a round."""
 
     client: Annotated[ClientId | None, Field(description="A device may leave it out: its token names it.")] = None
@@ -65,13 +65,13 @@ class Outcome(Body):
     round: Annotated[Number | None, Field(description="The round; by default the latest.")] = None
 
     @model_validator(mode="after")
-    def _check(self) -> Outcome:
+    def _check(self) -> OutcomeRequest:
         if self.turn is not None and self.round is not None:
             raise ValueError("send either turn or round")
         return self
 
 
-class Report(Outcome):
+class Report(OutcomeRequest):
     """The update of a client has arrived."""
 
     seconds: Annotated[
@@ -81,7 +81,7 @@ class Report(Outcome):
     loss: Annotated[Value | None, Field(description="The mean training loss, for policies that use it.")] = None
 
 
-class Failure(Outcome):
+class Failure(OutcomeRequest):
     """A client has failed, which does not change its learned speed."""
 
     why: Annotated[str, Field(min_length=1, max_length=100_000, description="Cut off after 2,000 characters.")]
@@ -106,7 +106,7 @@ class Nothing(Body):
     """An empty object."""
 
 
-class Amendment(Body):
+class AmendmentRequest(Body):
     """Settings to change from the next round on; docs/operating.md describes them."""
 
     settings: Annotated[dict[str, Any], Field(min_length=1, max_length=50)]

@@ -40,7 +40,7 @@ class Registered(Reply):
     new: int
 
 
-class Turn(Reply):
+class TurnReply(Reply):
     """A turn that a client was given."""
 
     id: Annotated[int, Field(description="The result is reported with it.")]
@@ -49,7 +49,7 @@ class Turn(Reply):
     reasons: Annotated[dict[str, float | None], Field(description="The policy's reasons.")]
 
 
-class Wait(Reply):
+class WaitReply(Reply):
     """There is no turn now."""
 
     seconds: Annotated[float, Field(description="Check in again after so many seconds.")]
@@ -59,8 +59,8 @@ class Wait(Reply):
 class CheckInReply(Reply):
     """Either a turn, or how long to wait."""
 
-    turn: Turn | None
-    wait: Wait | None
+    turn: TurnReply | None
+    wait: WaitReply | None
 
 
 class Round(Reply):
@@ -79,7 +79,7 @@ class RoundState(Reply):
     ready: Annotated[bool, Field(description="Enough clients have reported, or the deadline has passed.")]
 
 
-class RecordedTurn(Reply):
+class RecordedTurnReply(Reply):
     """A turn with its outcome."""
 
     round: Annotated[int, Field(description="The round or, without rounds, the id of the turn.")]
@@ -93,17 +93,17 @@ class RecordedTurn(Reply):
     late_at: Annotated[str | None, Field(description="When that time was recorded (ISO 8601).")]
 
 
-class ClosedRound(Reply):
+class ClosedRoundReply(Reply):
     """A closed round with the outcomes of its cohort."""
 
     round: int
-    turns: list[RecordedTurn]
+    turns: list[RecordedTurnReply]
 
 
 class Turns(Reply):
     """Turns that were given."""
 
-    turns: list[Turn]
+    turns: list[TurnReply]
 
 
 class RecordReply(Reply):
@@ -161,7 +161,7 @@ class Promise(Reply):
     unit: Literal["round", "decision"]
 
 
-class FleetState(Reply):
+class FleetReply(Reply):
     """The state of a fleet."""
 
     fleet: str
@@ -208,7 +208,7 @@ class CertificatePage(Reply):
     of: Annotated[int, Field(description="The number of all clients.")]
 
 
-class Explanation(Reply):
+class ExplanationReply(Reply):
     """Why a client was selected, or was not."""
 
     round: int
@@ -223,5 +223,5 @@ class Explanation(Reply):
 class History(Reply):
     """The newest turns of a client, oldest first."""
 
-    turns: list[RecordedTurn]
+    turns: list[RecordedTurnReply]
     of: Annotated[int, Field(description="The number of all its turns that are kept.")]

@@ -12,7 +12,7 @@ from turnout.errors import SettingError
 from turnout.kernel.feasibility import feasibility
 from turnout.lab import PaperWorld, RunPlan, World, play_plan
 from turnout.lab.analysis import tuning
-from turnout.lab.analysis.metrics import Summary, summarise
+from turnout.lab.analysis.metrics import RunSummary, summarise
 from turnout.lab.analysis.tuning import TUNED, Build, GoalFigure, Trial, TuningResult, find_setting
 from turnout.policies.base import SelectionPolicy
 
@@ -28,7 +28,7 @@ def build_for(setting: str, **settings: Any) -> Build:
 
 def trial(value: float, *, mean_round: float = 1.0, shortfall: float = 0.0, noise: float = 0.0) -> Trial:
     runs = [
-        Summary(
+        RunSummary(
             rounds=10,
             mean_round=mean_round + sign * noise,
             p95_round=mean_round,

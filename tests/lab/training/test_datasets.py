@@ -18,7 +18,7 @@ from turnout.lab.training.datasets import (
     SOURCES,
     ByteArray,
     Dataset,
-    Source,
+    DatasetSource,
     load_dataset,
     read_idx,
 )
@@ -31,7 +31,7 @@ def idx(array: ByteArray) -> bytes:
     return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
 
 
-def with_checksums_of(source: Source, contents: dict[str, bytes]) -> Source:
+def with_checksums_of(source: DatasetSource, contents: dict[str, bytes]) -> DatasetSource:
     """Returns the same dataset with the checksums of these contents."""
     assert source.files is not None
     files = tuple(DataFile(file.name, hashlib.sha256(contents[file.name]).hexdigest()) for file in source.files.files)

@@ -27,7 +27,7 @@ from turnout.adapters.flower.resume.training_run import Evaluate, Load, Save, Tr
 from turnout.adapters.flower.rounds.aggregation import Aggregation
 from turnout.adapters.flower.rounds.cohort import CohortSelector
 from turnout.adapters.flower.rounds.exchange import Exchange
-from turnout.adapters.flower.rounds.live_round import LiveRound
+from turnout.adapters.flower.rounds.live_round import FlowerRound
 from turnout.adapters.flower.setup import TrainingSetup
 from turnout.adapters.flower.simulated import SimulatedFleet, SimulatedSlots
 from turnout.adapters.flower.slots.exchange import SlotExchange
@@ -147,7 +147,7 @@ class FairSelection(Strategy):
         self._run = TrainingRun(self._setup, resume=resume, save=save, load=load)
         self._tracker = tracker
         self._slots: SlotExchange | None = None
-        self._round: LiveRound | None = None
+        self._round: FlowerRound | None = None
 
     def start(
         self,

@@ -37,7 +37,7 @@ class RoundTask:
 
 
 @dataclass(eq=False, slots=True)
-class LiveRound:
+class SiteRound:
     """A round between the selection of its cohort and its close.
 
     Attributes:
@@ -81,7 +81,7 @@ class FleetRounds:
     def __init__(self, scheduler: Scheduler, directory: ClientDirectory) -> None:
         self.scheduler, self._directory = scheduler, directory
         self._lock = threading.RLock()
-        self._round: LiveRound | None = None
+        self._round: SiteRound | None = None
         self.contributions = 0  # of the round that was selected last
 
     def select(self, statuses: Mapping[str, Any]) -> list[str]:
@@ -106,7 +106,7 @@ class FleetRounds:
                 cohort, recorded = self.scheduler.choose(statuses), frozenset[str]()
             opened = self.scheduler.open_round
             assert opened is not None  # choose has opened it
-            self._round = LiveRound(opened, frozenset(cohort), recorded)
+            self._round = SiteRound(opened, frozenset(cohort), recorded)
             if not cohort:
                 self._close(self._round)
                 return []
@@ -219,14 +219,14 @@ class FleetRounds:
                 self._fail(current, client, "the controller sent it no task")
             self._close(current)
 
-    def _round_of(self, task: RoundTask) -> LiveRound | None:
+    def _round_of(self, task: RoundTask) -> SiteRound | None:
         return self._round if self._round is not None and task in self._round.tasks else None
 
-    def _fail(self, current: LiveRound, client: str, why: str) -> None:
+    def _fail(self, current: SiteRound, client: str, why: str) -> None:
         if client not in current.recorded:
             self.scheduler.report_failure(client, why, round=current.opened.round)
 
-    def _close(self, current: LiveRound) -> None:
+    def _close(self, current: SiteRound) -> None:
         waited = max((time.monotonic() - task.started for task in current.tasks), default=None)
         expected = session_of(self.scheduler).predicted_seconds()
         self._round = None

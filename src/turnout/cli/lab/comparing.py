@@ -13,7 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from turnout.cli.lab.measuring import Comparison, Contender, measure
+from turnout.cli.lab.measuring import Comparison, MeasuredPolicy, measure
 from turnout.cli.options import print_json, say
 from turnout.counting import pluralize
 from turnout.errors import SettingError, suggestion
@@ -82,7 +82,7 @@ def format_mean(
     return format_interval(mean, half_width, digits, unit=unit, limits=limits)
 
 
-def baseline_index(contenders: Sequence[Contender], baseline: str | None) -> int:
+def baseline_index(contenders: Sequence[MeasuredPolicy], baseline: str | None) -> int:
     """Returns the index of the policy to compare with: by default random, or the first.
 
     It is named as tables name it, or by its policy if only one contender has this.
@@ -103,7 +103,7 @@ def baseline_index(contenders: Sequence[Contender], baseline: str | None) -> int
 
 def show_comparison(
     store: RunStore,
-    contenders: Sequence[Contender],
+    contenders: Sequence[MeasuredPolicy],
     reference: int,
     promise: JudgedPromise,
     target: float | None,

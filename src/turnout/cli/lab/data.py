@@ -9,7 +9,7 @@ import typer
 
 from turnout.cli.options import print_table, progress_bar, say
 from turnout.errors import DatasetError
-from turnout.lab.training.datasets import SOURCES, Source, find_source, load_dataset
+from turnout.lab.training.datasets import SOURCES, DatasetSource, find_source, load_dataset
 from turnout.lab.training.files import fetch as fetch_files
 from turnout.lab.training.files import find_folder
 
@@ -51,7 +51,7 @@ def fetch(
     say(f"{name} is complete, {place}: {counts}")
 
 
-def _place(source: Source) -> str:
+def _place(source: DatasetSource) -> str:
     """Returns the folder of a dataset, or how to get it."""
     if source.files is None:
         return "with the package"

@@ -31,7 +31,7 @@ MEANS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
+class MeasuredPolicy:
     """A policy of a comparison: its name, its plan, its seeds, its tolerance, and its runs in a store, one per seed."""
 
     name: str
@@ -50,7 +50,7 @@ class Contender:
 class Measurement:
     """The measures of a policy: one value per seed each, and its statuses."""
 
-    contender: Contender
+    contender: MeasuredPolicy
     values: Mapping[str, list[float]]
     statuses: Sequence[Any]
     share_of: str
@@ -166,7 +166,7 @@ class Comparison:
 
 
 def measure(
-    contender: Contender,
+    contender: MeasuredPolicy,
     runs: Sequence[RoundColumns],
     promise: JudgedPromise,
     target: float | None,

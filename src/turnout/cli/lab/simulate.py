@@ -16,7 +16,7 @@ from turnout.cli.lab.comparing import (
     baseline_index,
     show_comparison,
 )
-from turnout.cli.lab.measuring import Contender
+from turnout.cli.lab.measuring import MeasuredPolicy
 from turnout.cli.lab.plans import (
     AddressOption,
     BackendOption,
@@ -87,7 +87,7 @@ def simulate(
     guarantees = [plan.start().policy.guarantee for plan in plans]  # reports invalid settings before the first round
     judged_by = first_promise(guarantees, promise)
     entries = [
-        Contender(plan.name, plan.as_dict(), range(seed, seed + count), judged_tolerance(guarantee, tolerance))
+        MeasuredPolicy(plan.name, plan.as_dict(), range(seed, seed + count), judged_tolerance(guarantee, tolerance))
         for plan, guarantee in zip(plans, guarantees, strict=True)
     ]
     reference = baseline_index(entries, baseline)

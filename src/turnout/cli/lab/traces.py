@@ -12,7 +12,7 @@ from turnout.cli.options import JsonOption, print_json, print_table, say
 from turnout.errors import DatasetError, SettingError
 from turnout.lab.worlds.traces.data import Traces
 from turnout.lab.worlds.traces.formats.files import check_traces, read_traces, write_traces
-from turnout.lab.worlds.traces.formats.tables import Layout
+from turnout.lab.worlds.traces.formats.tables import TraceLayout
 from turnout.lab.worlds.traces.summary import summarise_traces
 
 FilesArgument = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Trace files: .csv, .csv.gz or .npz.")]
@@ -67,7 +67,7 @@ def describe(
         _print(description)
 
 
-def _problems(file: Path, layout: Layout) -> list[dict[str, str]]:
+def _problems(file: Path, layout: TraceLayout) -> list[dict[str, str]]:
     """Returns all problems of a file, with their places."""
     try:
         _, problems = check_traces(file, layout=layout)
@@ -105,14 +105,14 @@ def convert(
     say(f"{to}: {', '.join(f'{name} of {len(trace.ids):,}' for name, trace in read.parts.items())}")
 
 
-def _layout(column: list[str] | None, on: list[str] | None, drop_before: float, end: float | None) -> Layout:
+def _layout(column: list[str] | None, on: list[str] | None, drop_before: float, end: float | None) -> TraceLayout:
     columns = {}
     for text in column or []:
         ours, equals, theirs = text.partition("=")
         if not equals or not ours or not theirs:
             raise SettingError(f"write --column as OURS=THEIRS, such as score=CPU_F_AI_Score, not {text!r}")
         columns[ours.strip()] = theirs.strip()
-    return Layout(columns, tuple(on or ()), drop_before, end)
+    return TraceLayout(columns, tuple(on or ()), drop_before, end)
 
 
 def _print(description: dict[str, Any]) -> None:

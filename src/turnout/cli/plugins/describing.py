@@ -23,7 +23,7 @@ INSIDE = {"policy": "The name of the policy inside.", "settings": "The settings 
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class DescribedSetting:
     """A setting, its default (REQUIRED if it has none), and what it means, with its unit."""
 
     name: str
@@ -46,7 +46,7 @@ class Description:
     kind: str
     summary: str
     package: str | None
-    settings: tuple[Setting, ...]
+    settings: tuple[DescribedSetting, ...]
 
 
 def describe_policy(name: str) -> Description:
@@ -62,7 +62,9 @@ def describe_policy(name: str) -> Description:
     defaults |= dict.fromkeys(signatures.required_settings(build), REQUIRED)
     if wrapper:
         defaults, meanings = {"policy": REQUIRED, "settings": {}, **defaults}, {**meanings, **INSIDE}
-    settings = tuple(Setting(setting, default, meanings.get(setting, "")) for setting, default in defaults.items())
+    settings = tuple(
+        DescribedSetting(setting, default, meanings.get(setting, "")) for setting, default in defaults.items()
+    )
     return Description(name, "wrapper" if wrapper else "policy", _summary(build), REGISTRY.package_of(name), settings)
 
 
@@ -71,7 +73,7 @@ def describe_world(name: str) -> Description:
     build = worlds.REGISTRY.load(name)
     meanings = _arguments(build)
     settings = tuple(
-        Setting(setting, default, meanings.get(setting, ""))
+        DescribedSetting(setting, default, meanings.get(setting, ""))
         for setting, default in worlds.world_settings(build).items()
     )
     return Description(name, "world", _summary(build), worlds.REGISTRY.package_of(name), settings)

@@ -25,7 +25,7 @@ MAX_LENGTH = 60
 TEMPLATES = Path(__file__).parent / "templates"
 
 
-class Kind(StrEnum):
+class TemplateKind(StrEnum):
     """What can be written."""
 
     policy = "policy"
@@ -33,7 +33,7 @@ class Kind(StrEnum):
 
 
 def new(
-    kind: Annotated[Kind, typer.Argument(help="What the package adds to turnout.")],
+    kind: Annotated[TemplateKind, typer.Argument(help="What the package adds to turnout.")],
     name: Annotated[str, typer.Argument(help="Its name: small letters, digits and -, such as quick-first.")],
     folder: Annotated[
         Path | None, typer.Option("--folder", help="Folder to create; by default NAME in the working folder.")
@@ -62,7 +62,7 @@ def new(
     )
 
 
-def _files(kind: Kind, name: str, module: str) -> dict[str, str]:
+def _files(kind: TemplateKind, name: str, module: str) -> dict[str, str]:
     """Returns the content of each file of the package, by path: the template of this kind under another name."""
     renamed = {
         f"own-{kind}": name,
@@ -81,14 +81,14 @@ def _files(kind: Kind, name: str, module: str) -> dict[str, str]:
     return {rename(path.relative_to(folder).as_posix()): rename(path.read_text(encoding="utf-8")) for path in paths}
 
 
-def _checked_module(kind: Kind, name: str) -> str:
+def _checked_module(kind: TemplateKind, name: str) -> str:
     """Returns the name of the module; raises SettingError if the name is not valid, or taken."""
     if NAME.fullmatch(name) is None or len(name) > MAX_LENGTH:
         raise SettingError(
             f"the name must be at most {MAX_LENGTH} small letters, digits and -, and start with a letter, such as "
             f"quick-first, got {name!r}"
         )
-    taken = policy_names() if kind is Kind.policy else world_names()
+    taken = policy_names() if kind is TemplateKind.policy else world_names()
     if name in taken:
         raise SettingError(f"there is a {kind} {name!r} already: choose another name; taken are {', '.join(taken)}")
     module = name.replace("-", "_")

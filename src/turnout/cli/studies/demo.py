@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from turnout.cli.lab.comparing import format_mean, status_cell
-from turnout.cli.lab.measuring import Comparison, Contender, Measurement, measure
+from turnout.cli.lab.measuring import Comparison, MeasuredPolicy, Measurement, measure
 from turnout.cli.lab.playing import Machines, played
 from turnout.cli.options import JsonOption, SeedsOption, WorkersOption, make_table, print_json, say
 from turnout.kernel.certificate import DEFAULT_TOLERANCE
@@ -82,7 +82,7 @@ def demo(
 
 
 def _measure(store: RunStore, label: str, plans: Sequence[RunPlan]) -> Measurement:
-    contender = Contender(label, plans[0].as_dict(), [plan.seed for plan in plans], DEFAULT_TOLERANCE)
+    contender = MeasuredPolicy(label, plans[0].as_dict(), [plan.seed for plan in plans], DEFAULT_TOLERANCE)
     return measure(contender, [store.columns(run_id(store, plan)) for plan in plans], PROMISE, None)
 
 
@@ -129,7 +129,7 @@ def _write_report(path: Path, results: Any, comparison: Comparison, oracles: Set
 
     seeds, rounds = comparison.seeds, comparison.rounds
     figures = [
-        conclusion.Contender(
+        conclusion.JudgedPolicy(
             row["policy"],
             np.array(measured.values["mean_round"]),
             row["largest_shortfall"],

@@ -156,7 +156,7 @@ class TurnColumns:
             self._turns.replace(name, turns.start, values, count)
 
 
-class ClientColumns:
+class ClientLedger:
     """Counters of clients, and what is known about the times of each."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.slots.turns import FINISHED
 from turnout.lab.analysis.judging import JudgedPromise, first_promise, guarantee_of_run
-from turnout.lab.analysis.metrics import Summary, jain_index
+from turnout.lab.analysis.metrics import RunSummary, jain_index
 from turnout.lab.analysis.promise import knows_available
 from turnout.lab.analysis.slots import SlotMetrics, slot_metrics, turn_clocks
 from turnout.lab.columns import RoundColumns
@@ -36,7 +36,7 @@ class Digest:
     seconds: FloatArray
     turns: IntArray
     metrics: dict[str, tuple[IntArray, FloatArray]]
-    summary: Summary | None
+    summary: RunSummary | None
     clock: FloatArray
     slots: SlotMetrics | None = None
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from turnout.dashboard.sources.columns import UNKNOWN, ClientColumns, Decision, Outcomes, TurnColumns
+from turnout.dashboard.sources.columns import UNKNOWN, ClientLedger, Decision, Outcomes, TurnColumns
 from turnout.dashboard.sources.growing import AvailabilityMasks, GrowingTable
 from turnout.dashboard.sources.terms import Terms
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
@@ -28,7 +28,7 @@ STALENESS = "staleness"
 _FAIRNESS_SERIES = ("rounds", "worst", "mean", "p95", "least_share", "behind")
 
 
-class Ledger(TurnColumns, ClientColumns):
+class Ledger(TurnColumns, ClientLedger):
     """Columns of rounds, turns and clients, and fairness figures over time.
 
     `policy` is the policy that selected the cohorts, in its state after the last report it learned from; debts and
@@ -53,7 +53,7 @@ class Ledger(TurnColumns, ClientColumns):
         is_dated: bool = False,
     ) -> None:
         TurnColumns.__init__(self, first_after)
-        ClientColumns.__init__(self)
+        ClientLedger.__init__(self)
         self.slots, self.debts_from, self.is_dated = slots, debts_from, is_dated
         self.policy: SelectionPolicy | None = None
         self._fairness_series = GrowingTable(dict.fromkeys(_FAIRNESS_SERIES, np.float64))

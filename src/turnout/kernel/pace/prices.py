@@ -23,7 +23,7 @@ import numpy.typing as npt
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, at_rows
 from turnout.kernel.backend import compiled_kernel
 from turnout.kernel.certificate import OwedTurns
-from turnout.kernel.cohort import EMPTY_COHORT, Cohort, as_exact, numpy_cohort
+from turnout.kernel.cohort import EMPTY_COHORT, SolvedCohort, as_exact, numpy_cohort
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.pace.presence import Presence, absence
 from turnout.kernel.pace.usual import UsualContexts
@@ -134,7 +134,7 @@ class PaceOutlook(NamedTuple):
 class PacedCohort(NamedTuple):
     """A cohort, and the rows of its urgent members, the most urgent first."""
 
-    cohort: Cohort
+    cohort: SolvedCohort
     urgent: IntArray
 
 
@@ -171,7 +171,7 @@ def paced_cohort_of_contexts(
     cohort, urgent = compiled.paced_cohort_of_contexts(
         contexts, model.bank, exploration, usual.sums, mean, pace.kernel_terms(places), available.view(np.uint8), size
     )
-    return PacedCohort(Cohort(*cohort), urgent)
+    return PacedCohort(SolvedCohort(*cohort), urgent)
 
 
 def paced_cohort_of_times(
@@ -197,7 +197,7 @@ def paced_cohort_of_times(
     cohort, urgent = compiled.paced_cohort_of_times(
         times, usual_times, pace.kernel_terms(places), available.view(np.uint8), size
     )
-    return PacedCohort(Cohort(*cohort), urgent)
+    return PacedCohort(SolvedCohort(*cohort), urgent)
 
 
 def sharers(places: int) -> float:
@@ -248,5 +248,5 @@ def _numpy_paced(rows: IntArray, times: FloatArray, prices: FloatArray, pace: Pa
         members = np.concatenate([first, others[rest.rows]])
         threshold, objective = max(rest.threshold, floor), rest.objective
     members = np.sort(members)
-    cohort = Cohort(rows[members], times[members], threshold, objective, len(others))
+    cohort = SolvedCohort(rows[members], times[members], threshold, objective, len(others))
     return PacedCohort(cohort, rows[first])

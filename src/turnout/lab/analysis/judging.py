@@ -14,7 +14,7 @@ from turnout.kernel.certificate import DEFAULT_TOLERANCE, STATUSES, Accrual, Pro
 from turnout.kernel.fairness import DEFAULT_RATE
 from turnout.kernel.guarantee import Guarantee, TurnCounting
 from turnout.kernel.slots.turns import STARTED
-from turnout.lab.analysis.metrics import Summary, summarise, summarise_shortfall
+from turnout.lab.analysis.metrics import RunSummary, summarise, summarise_shortfall
 from turnout.lab.analysis.promise import Shortfall, share_of, shortfalls
 from turnout.lab.analysis.slots import SlotMetrics, slot_metrics
 from turnout.lab.columns import RoundColumns
@@ -28,7 +28,7 @@ from turnout.policies.registry import guarantee_of, with_defaults
 class Judgement:
     """The figures of a run, and the status of its promise at its worst moment; `slots` if the run has no rounds."""
 
-    summary: Summary
+    summary: RunSummary
     status: PromiseStatus
     tolerance: float
     slots: SlotMetrics | None = None
@@ -52,7 +52,7 @@ class JudgedPromise:
         assert isinstance(units, int), "tables are judged by one rate"
         return units / units_per_turn
 
-    def summarise(self, columns: RoundColumns) -> Summary:
+    def summarise(self, columns: RoundColumns) -> RunSummary:
         """Returns the figures of a run without a judgement."""
         return summarise(columns, guaranteed_rate=self.rate, accrual=self.accrual, counts=self.counts)
 

@@ -23,7 +23,7 @@ from turnout.lab.columns import RoundColumns
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class RunSummary:
     """Figures of a run: round times in seconds, shares of turns, and how far clients are behind a promise, in turns.
 
     Attributes:
@@ -63,7 +63,7 @@ def summarise(
     guaranteed_rate: Rate | npt.ArrayLike,
     accrual: Accrual = "always",
     counts: TurnCounting = "selected",
-) -> Summary:
+) -> RunSummary:
     """Summarises the speed and the fairness of a run.
 
     By default the promise is that of the paper: every client accrues turns in every round, and a selection pays one
@@ -72,12 +72,12 @@ def summarise(
     return summarise_shortfall(columns, shortfalls(columns, guaranteed_rate, accrual=accrual, counts=counts), accrual)
 
 
-def summarise_shortfall(columns: RoundColumns, shortfall: Shortfall, accrual: Accrual) -> Summary:
+def summarise_shortfall(columns: RoundColumns, shortfall: Shortfall, accrual: Accrual) -> RunSummary:
     """Summarises the speed and the fairness of a run whose shortfall was computed with this accrual."""
     rounds, certificate = require_rounds(columns), shortfall.certificate
     durations, turns = columns.durations, columns.turns
     owed, units_per_turn = certificate.owed_units, shortfall.units_per_turn
-    return Summary(
+    return RunSummary(
         rounds=rounds,
         mean_round=float(durations.mean()),
         p95_round=float(np.percentile(durations, 95)),

@@ -13,7 +13,7 @@ import numpy as np
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import FloatArray, as_count, as_number
 from turnout.kernel.feasibility import feasibility
-from turnout.lab.analysis.metrics import Summary, summarise
+from turnout.lab.analysis.metrics import RunSummary, summarise
 from turnout.lab.analysis.statistics import ConfidenceInterval, mean_confidence_interval, prediction_half_width
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.play import play
@@ -40,7 +40,7 @@ class Trial:
     """A value of the setting, and the figures of its simulated runs, one per seed."""
 
     value: float
-    runs: tuple[Summary, ...]
+    runs: tuple[RunSummary, ...]
 
     def values(self, figure: str) -> FloatArray:
         """Returns a figure of each run."""
@@ -154,7 +154,7 @@ def find_setting(
     return TuningResult(setting, figure, most, result.trials, answer)
 
 
-def _run(policy: SelectionPolicy, world: World, rounds: int) -> Summary:
+def _run(policy: SelectionPolicy, world: World, rounds: int) -> RunSummary:
     guarantee = policy.guarantee
     if guarantee is None:
         raise SettingError(f"{policy.name} guarantees nothing, so there is nothing to tune: use fair-pace or rbcsf")

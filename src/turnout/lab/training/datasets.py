@@ -62,7 +62,7 @@ class Dataset:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class DatasetSource:
     """The description of a dataset; `files` is None if it comes with the package."""
 
     name: str
@@ -86,7 +86,7 @@ def load_dataset(name: str, folder: Path | None = None) -> Dataset:
     return Dataset(source.name, source.classes, *source.parse(contents), brightest=source.brightest)
 
 
-def find_source(name: str) -> Source:
+def find_source(name: str) -> DatasetSource:
     """Returns the description of a dataset."""
     if name not in SOURCES:
         raise SettingError(f"unknown dataset {name!r}{suggestion(name, SOURCES)}; there are {', '.join(SOURCES)}")
@@ -170,11 +170,11 @@ CIFAR10 = Files(
     archive="cifar-10-binary.tar.gz",
 )
 
-SOURCES: Mapping[str, Source] = MappingProxyType(
+SOURCES: Mapping[str, DatasetSource] = MappingProxyType(
     {
         source.name: source
         for source in (
-            Source(
+            DatasetSource(
                 "digits",
                 "UCI handwritten digits, 8 × 8",
                 "CC BY 4.0",
@@ -183,7 +183,7 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
                 files=None,
                 brightest=16,
             ),
-            Source(
+            DatasetSource(
                 "fashion-mnist",
                 "Fashion-MNIST, 28 × 28",
                 "MIT",
@@ -191,7 +191,7 @@ SOURCES: Mapping[str, Source] = MappingProxyType(
                 _parse_fashion_mnist,
                 FASHION_MNIST,
             ),
-            Source(
+            DatasetSource(
                 "cifar-10",
                 "CIFAR-10, 32 × 32 in colour",
                 "not stated; cite Krizhevsky, 2009",

@@ -8,7 +8,7 @@ import numpy as np
 
 from turnout.kernel.arrays import smallest
 from turnout.kernel.certificate import OwedTurns
-from turnout.kernel.cohort import Cohort
+from turnout.kernel.cohort import SolvedCohort
 from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.guarantee import GuaranteeSettings
 from turnout.kernel.rounds import RoundOffer, Selection
@@ -72,7 +72,7 @@ class FairOracle(WeightedPolicy):
         size = self.places(offer)
         return self._problem(offer, size, *self.objective_terms(self.debts.owed_exactly(), offer.round, size))
 
-    def _cohort(self, offer: RoundOffer, size: int, values: OwedTurns, weight: float) -> Cohort:
+    def _cohort(self, offer: RoundOffer, size: int, values: OwedTurns, weight: float) -> SolvedCohort:
         return self._problem(offer, size, values, weight).solve()
 
     def _problem(self, offer: RoundOffer, size: int, values: OwedTurns, weight: float) -> CohortProblem:

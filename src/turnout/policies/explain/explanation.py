@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from turnout.kernel.certificate import TimeUnit
-from turnout.kernel.cohort import Cohort
+from turnout.kernel.cohort import SolvedCohort
 from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.policies.base import SelectionPolicy
@@ -168,7 +168,7 @@ def _exact_explanation(
     policy: SelectionPolicy,
     offer: RoundOffer,
     problem: CohortProblem,
-    cohort: Cohort,
+    cohort: SolvedCohort,
     row: int,
     name: Callable[[int], str],
     unit: TimeUnit,
@@ -248,7 +248,7 @@ def rounds_until(problem: CohortProblem, margin: SelectionMargin, row: int) -> t
     return problem.rounds_until(row, value)
 
 
-def _is_same(cohort: Cohort, selection: Selection) -> bool:
+def _is_same(cohort: SolvedCohort, selection: Selection) -> bool:
     """Returns whether the cohort is the recorded one, with the recorded reasons as far as there are any."""
     computed: dict[str, Any] = {
         "optimistic": cohort.times,

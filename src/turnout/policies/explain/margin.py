@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from turnout.kernel.cohort import Cohort
+from turnout.kernel.cohort import SolvedCohort
 from turnout.kernel.cohort_problem import CohortProblem
 
 MAX_DEBT_BITS = 1000  # beyond this size no debt helps
@@ -129,7 +129,7 @@ def _without(problem: CohortProblem, row: int) -> _Rival | None:
     return _Rival(tuple(best.rows.tolist()), best.threshold, best.objective)
 
 
-def _with(problem: CohortProblem, cohort: Cohort, row: int) -> tuple[_Rival | None, int | None]:
+def _with(problem: CohortProblem, cohort: SolvedCohort, row: int) -> tuple[_Rival | None, int | None]:
     """Returns the best cohort with a client that was not selected, and the smallest additional debt that it needs."""
     if problem.size == 0:
         return None, None

@@ -12,7 +12,7 @@ import numpy as np
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray, as_number, smallest
 from turnout.kernel.certificate import OwedTurns
-from turnout.kernel.cohort import EMPTY_COHORT, Cohort
+from turnout.kernel.cohort import EMPTY_COHORT, SolvedCohort
 from turnout.kernel.guarantee import GuaranteeSettings
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import CohortPolicy, Memory
@@ -145,11 +145,11 @@ class CSUCBQ(WeightedPolicy):
     def _optimistic(self, round: int) -> FloatArray:
         return np.minimum(self.rewards.means() + self.rewards.bonus(2, round), 1.0)
 
-    def _cohort(self, offer: RoundOffer, size: int, values: OwedTurns, weight: float) -> Cohort:  # noqa: ARG002
+    def _cohort(self, offer: RoundOffer, size: int, values: OwedTurns, weight: float) -> SolvedCohort:  # noqa: ARG002
         rows = np.flatnonzero(offer.available)
         if not len(rows):
             return EMPTY_COHORT
         index = self.index(rows, offer.round, values)
         positions = smallest(-index, size)
         times = self.rewards.longest * (1 - self._optimistic(offer.round)[rows[positions]])
-        return Cohort(rows[positions], times, float(times.max()), -float(index[positions].sum()), len(rows))
+        return SolvedCohort(rows[positions], times, float(times.max()), -float(index[positions].sum()), len(rows))

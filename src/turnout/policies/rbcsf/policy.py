@@ -11,7 +11,7 @@ import numpy as np
 
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.certificate import OwedTurns
-from turnout.kernel.cohort import Cohort, as_exact, cohort_of_contexts
+from turnout.kernel.cohort import SolvedCohort, as_exact, cohort_of_contexts
 from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.guarantee import GuaranteeSettings
@@ -129,7 +129,7 @@ class RBCSF(WeightedPolicy):
         """Returns alpha in this round."""
         return float(self.exploration(round))
 
-    def _cohort(self, offer: RoundOffer, size: int, values: OwedTurns, weight: float) -> Cohort:
+    def _cohort(self, offer: RoundOffer, size: int, values: OwedTurns, weight: float) -> SolvedCohort:
         exploration = self.exploration(offer.round)
         return cohort_of_contexts(self.time_model, offer.contexts, exploration, values, size, weight, offer.available)
 

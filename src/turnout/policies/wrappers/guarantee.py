@@ -35,7 +35,7 @@ import numpy.typing as npt
 from turnout.errors import ReportError, SettingError
 from turnout.kernel.arrays import FINEST, BoolArray, FloatArray, Rate, as_number
 from turnout.kernel.certificate import Certificate, OwedTurns
-from turnout.kernel.cohort import Cohort, cohort_of_times
+from turnout.kernel.cohort import SolvedCohort, cohort_of_times
 from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.fairness import DEFAULT_RATE, FairnessQueues
 from turnout.kernel.guarantee import AccountingSettings, Guarantee, GuaranteeSettings
@@ -72,7 +72,7 @@ class MostOwed(WeightedPolicy):
             allow_infeasible=True,
         )
 
-    def _cohort(self, offer: RoundOffer, size: int, values: OwedTurns, weight: float) -> Cohort:
+    def _cohort(self, offer: RoundOffer, size: int, values: OwedTurns, weight: float) -> SolvedCohort:
         return cohort_of_times(np.zeros(self.clients), values, size, weight, offer.available)
 
 

@@ -25,7 +25,7 @@ def register(scheduler: Scheduler, body: models.Registration, _: Caller) -> Answ
 
 
 @CHANGES.change(f"{FLEET}/amendments", OPERATORS, replies.Amended)
-def amend(scheduler: Scheduler, body: models.Amendment, _: Caller) -> Answer:
+def amend(scheduler: Scheduler, body: models.AmendmentRequest, _: Caller) -> Answer:
     """Changes settings of the fleet from the next round on."""
     if "features" in body.settings:
         raise ReportError("features cannot be amended over HTTP: amend them in Python")
@@ -54,7 +54,7 @@ def choose(scheduler: Scheduler, body: models.Available, _: Caller) -> Answer:
     return Answer(round_to_dict(opened, cohort))
 
 
-@CHANGES.change(f"{FLEET}/rounds/close", SERVERS, replies.ClosedRound)
+@CHANGES.change(f"{FLEET}/rounds/close", SERVERS, replies.ClosedRoundReply)
 def close_round(scheduler: Scheduler, body: models.Closing, _: Caller) -> Answer:
     """Closes the round with the clients that have reported."""
     closed = scheduler.close_round(body.after).round

@@ -43,7 +43,7 @@ async def list_fleets(request: Request) -> Response:
     return JSONResponse({"fleets": [name for name in request.app.state.fleets if caller.may_use(name)]})
 
 
-@QUERIES.query(FLEET, READERS, replies.FleetState)
+@QUERIES.query(FLEET, READERS, replies.FleetReply)
 def status(fleet: str, calls: Fleet) -> Response:
     """Shows the state of the fleet, and whether its promise is kept."""
     return JSONResponse({"fleet": fleet, **calls.scheduler.status().to_dict(MAX_NAMED)})
@@ -78,7 +78,7 @@ def certificate(
     return JSONResponse(certificate_to_dict(calls.scheduler, client, limit))
 
 
-@QUERIES.query(f"{FLEET}/explanation", READERS, replies.Explanation)
+@QUERIES.query(f"{FLEET}/explanation", READERS, replies.ExplanationReply)
 def explain(calls: Fleet, client: ClientQuery, round: RoundQuery = None) -> Response:
     """Explains why a client was selected in a round, or what it lacked."""
     return JSONResponse(explanation_to_dict(calls.scheduler.explain(client, round)))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from turnout.kernel.certificate import PromiseStatus
-from turnout.lab.studies.framework.conclusion import Contender, conclude
+from turnout.lab.studies.framework.conclusion import JudgedPolicy, conclude
 
 
 def contender(
     label: str, seconds: list[float], shortfall: float, status: PromiseStatus, *, true_times: bool = False
-) -> Contender:
-    return Contender(label, np.array(seconds), shortfall, status, true_times)
+) -> JudgedPolicy:
+    return JudgedPolicy(label, np.array(seconds), shortfall, status, true_times)
 
 
 RANDOM = contender("random", [15.0, 15.2, 15.1], 5.0, "broken")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from turnout.errors import DatasetError, SettingError
 from turnout.lab.worlds.traces.data import DAY, AvailabilityTrace, DeviceTrace, LinkTrace, Traces, merge_intervals
 from turnout.lab.worlds.traces.formats.files import check_traces, read_traces, write_traces
-from turnout.lab.worlds.traces.formats.tables import Layout
+from turnout.lab.worlds.traces.formats.tables import TraceLayout
 from turnout.lab.worlds.traces.generator import Generator
 
 INTERVALS = "client,start,stop,end\na,0,10,100\nb,20,30.5,200\na,40,50,100\n"
@@ -48,7 +48,7 @@ def series(trace: LinkTrace | None) -> dict[str, list[tuple[float, float, float]
     return {client: rows[trace.ptr[row] : trace.ptr[row + 1]] for row, client in enumerate(trace.ids)}
 
 
-def problems(path: Path, layout: Layout | None = None) -> list[str]:
+def problems(path: Path, layout: TraceLayout | None = None) -> list[str]:
     return [str(problem).removeprefix(str(path)).lstrip(",: ") for problem in check_traces(path, layout=layout)[1]]
 
 
@@ -69,7 +69,7 @@ def test_states_hold_until_the_next_and_the_last_until_the_end(write: Write) -> 
         "a": [(0, 10)],
         "b": [(5, 7)],
     }  # the file ends at 40, when client a becomes available again
-    trace = read_traces(write("a.csv", STATES), layout=Layout(end=60)).availability
+    trace = read_traces(write("a.csv", STATES), layout=TraceLayout(end=60)).availability
     assert intervals(trace) == {"a": [(0, 10), (40, 60)], "b": [(5, 7)]}
 
 
@@ -101,10 +101,10 @@ def test_links_constant_with_deviation_and_as_series(write: Write) -> None:
 def test_npz_with_plain_names_describes_one_part(tmp_path: Path) -> None:
     path = tmp_path / "a.npz"
     np.savez(path, two_t=[0, 5, 7, 7, 20], two_state=[2, 0, 2, 0, 2], two_ptr=[0, 2, 4, 5], other=[1.0])
-    layout = Layout({"time": "two_t", "state": "two_state", "ptr": "two_ptr"}, on=("2",), end=30)
+    layout = TraceLayout({"time": "two_t", "state": "two_state", "ptr": "two_ptr"}, on=("2",), end=30)
     result = intervals(read_traces(path, layout=layout).availability)
     assert result == {"client-0": [(0, 5)], "client-1": [], "client-2": [(20, 30)]}
-    dropped = Layout(layout.columns, layout.on, drop_before=3, end=25)
+    dropped = TraceLayout(layout.columns, layout.on, drop_before=3, end=25)
     assert intervals(read_traces(path, layout=dropped).availability)["client-0"] == [(3, 5)]
     assert intervals(read_traces(path, layout=dropped).availability)["client-2"] == [(20, 25)]
 
@@ -334,13 +334,13 @@ def test_damaged_compressed_files_are_reported(write: Write, damage: Callable[[b
 
 def test_a_layout_must_name_existing_columns(write: Write) -> None:
     with pytest.raises(SettingError, match="there is no column 'speed'; there are client, start"):
-        Layout({"speed": "x"})
+        TraceLayout({"speed": "x"})
     with pytest.raises(SettingError, match="end must be above 600"):
-        Layout(drop_before=600, end=600)
+        TraceLayout(drop_before=600, end=600)
     path = write("a.csv", "Model,CPU\nx,5\n")
-    assert problems(path, Layout({"score": "GPU"})) == [
+    assert problems(path, TraceLayout({"score": "GPU"})) == [
         "the file has no 'GPU', which the layout names for 'score'; it has Model, CPU"
     ]
-    devices = read_traces(path, layout=Layout({"score": "CPU", "client": "Model"})).devices
+    devices = read_traces(path, layout=TraceLayout({"score": "CPU", "client": "Model"})).devices
     assert devices is not None
     assert devices.ids == ("x",)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from turnout.kernel.arrays import FloatArray
 from turnout.lab.worlds.traces.data import AvailabilityTrace, LinkTrace, merge_intervals
-from turnout.lab.worlds.traces.lookup import Presence, Throughput, last_row
+from turnout.lab.worlds.traces.lookup import PresenceTimes, Throughput, last_row
 
 
 def availability(*clients: tuple[list[tuple[float, float]], float]) -> AvailabilityTrace:
@@ -134,15 +134,15 @@ def test_the_last_known_throughput_is_the_mean_before_a_position() -> None:
 
 
 def test_a_client_is_available_from_start_to_stop_and_across_the_end() -> None:
-    presence = Presence(availability(([(5, 10), (20, 30)], 40)))
+    presence = PresenceTimes(availability(([(5, 10), (20, 30)], 40)))
     available = [bool(presence.available(second)[0]) for second in (0, 4.9, 5, 9.9, 10, 20, 29.9, 30, 45, 50)]
     assert available == [False, False, True, True, False, True, True, False, True, False]
     trace = availability(([(0, 10), (90, 100)], 100), ([(0, 100)], 100), ([(90, 100)], 100), ([], 100))
     clients = np.arange(4)
-    assert Presence(trace).remaining_seconds(clients, 95.0).tolist() == [15.0, math.inf, 5.0, 0.0]
+    assert PresenceTimes(trace).remaining_seconds(clients, 95.0).tolist() == [15.0, math.inf, 5.0, 0.0]
     trace = availability(([(0, 10)], 20), ([(0, 10)], 30))
-    assert Presence(trace).available(45.0).tolist() == [True, False]
-    assert Presence(trace).available(65.0).tolist() == [True, True]
+    assert PresenceTimes(trace).available(45.0).tolist() == [True, False]
+    assert PresenceTimes(trace).available(65.0).tolist() == [True, True]
 
 
 @settings(max_examples=80, deadline=None)
@@ -158,7 +158,7 @@ def test_a_client_is_available_from_start_to_stop_and_across_the_end() -> None:
 )
 def test_presence_equals_a_linear_scan(specs: list[list[tuple[float, float]]], second: int) -> None:
     trace = availability(*((rows, 30.0) for rows in specs))
-    presence = Presence(trace)
+    presence = PresenceTimes(trace)
     expected = [available_by_scan(trace, client, second) for client in range(len(specs))]
     assert presence.available(float(second)).tolist() == expected
     remaining_seconds: FloatArray = presence.remaining_seconds(np.arange(len(specs)), float(second))

@@ -8,7 +8,7 @@ import numpy as np
 
 from turnout.adapters.common.restart import take_over_round
 from turnout.adapters.flower.grid import TimedGrid
-from turnout.adapters.flower.rounds.live_round import LiveRound
+from turnout.adapters.flower.rounds.live_round import FlowerRound
 from turnout.adapters.flower.setup import TrainingSetup
 from turnout.errors import SettingError, StateError
 from turnout.live import RunningTurn, Statuses
@@ -36,7 +36,7 @@ class CohortSelector:
         self._rows = np.zeros(0, dtype=np.int64)
         self._ids: list[str] = []  # all clients of the fleet at that time, by row
 
-    def select(self, grid: TimedGrid) -> LiveRound:
+    def select(self, grid: TimedGrid) -> FlowerRound:
         """Selects a cohort, or takes over the round that an earlier server left open."""
         number = self._scheduler.round + (self._scheduler.open_round is None)
         connected, recorded = self._connected_clients(grid, number), frozenset[str]()
@@ -48,7 +48,7 @@ class CohortSelector:
         if opened is None:
             raise StateError("the scheduler has no open round after a selection: another process closed it")
         nodes = {client: connected[client] for client in cohort}
-        return LiveRound(opened, nodes, session_of(self._scheduler).predicted_seconds(), recorded)
+        return FlowerRound(opened, nodes, session_of(self._scheduler).predicted_seconds(), recorded)
 
     def fill(self, grid: TimedGrid, *, may_wait: bool) -> tuple[list[RunningTurn], dict[str, int]]:
         """Gives turns for the free slots of a fleet without rounds; returns them, and the node of each client.

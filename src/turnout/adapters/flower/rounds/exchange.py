@@ -9,7 +9,7 @@ from flwr.app import Message
 
 from turnout.adapters.flower.grid import SHORTEST, TimedGrid
 from turnout.adapters.flower.rounds.intake import Arrival, ReplyIntake, report_late
-from turnout.adapters.flower.rounds.live_round import LiveRound
+from turnout.adapters.flower.rounds.live_round import FlowerRound
 from turnout.adapters.flower.rounds.replies import Form, ReplyJudge
 from turnout.adapters.flower.setup import TrainingSetup
 from turnout.adapters.flower.simulated import SimulatedFleet
@@ -25,12 +25,12 @@ class Exchange(ReplyIntake):
     def __init__(self, setup: TrainingSetup) -> None:
         super().__init__(setup)
         self._simulated = setup.simulated
-        self._current: LiveRound
+        self._current: FlowerRound
         self._late: dict[str, tuple[str, int]] = {}  # message id -> client and round
         self._usual_form: Form | None = None
 
     def run(
-        self, grid: TimedGrid, current: LiveRound, messages: Sequence[Message], timeout: float | None
+        self, grid: TimedGrid, current: FlowerRound, messages: Sequence[Message], timeout: float | None
     ) -> list[Message]:
         """Waits until enough replies arrived, every outcome is known or time is up; returns what to aggregate."""
         self._drop_expired(grid, current.opened.round - 1)
@@ -67,7 +67,7 @@ class Exchange(ReplyIntake):
             self._late |= {sent: (client, current.opened.round) for sent, client in unrecorded.items()}
         return current.replies_to_aggregate()
 
-    def skip(self, current: LiveRound) -> None:
+    def skip(self, current: FlowerRound) -> None:
         """Advances the simulated world through a round with an empty cohort."""
         if self._simulated is not None:
             self._simulated.seconds(current.opened.round, [])
@@ -95,7 +95,7 @@ class Exchange(ReplyIntake):
         if self._simulated is None:
             self._report(accepted, self._current)
 
-    def _report(self, replies: Mapping[str, Arrival], current: LiveRound) -> None:
+    def _report(self, replies: Mapping[str, Arrival], current: FlowerRound) -> None:
         """Reports replies in one transaction, unless their clients have reported before a restart."""
         new = {client: reply for client, reply in replies.items() if client not in current.recorded}
         losses = {client: self._loss(reply) for client, (_, reply) in new.items()}
@@ -110,7 +110,7 @@ class Exchange(ReplyIntake):
         who = f"{client}, late in the fleet's round {round}"
         report_late(who, reply, seconds, lambda time: self._scheduler.report(client, time, round=round))
 
-    def _apply_simulated_times(self, current: LiveRound, simulated: SimulatedFleet) -> None:
+    def _apply_simulated_times(self, current: FlowerRound, simulated: SimulatedFleet) -> None:
         """Replaces measured by simulated times, and drops replies that fail or miss the deadline in the world."""
         fleet_round, deadline = current.opened.round, current.opened.deadline
         times = simulated.seconds(fleet_round, current.nodes)
@@ -132,7 +132,7 @@ class Exchange(ReplyIntake):
             del self._late[message_id]
 
 
-def _simulated_wait(current: LiveRound, times: Mapping[str, float | None]) -> float | None:
+def _simulated_wait(current: FlowerRound, times: Mapping[str, float | None]) -> float | None:
     """Returns how long a server would have waited in the simulated world; None if no client has a time there."""
     arrived = sorted(seconds for seconds, _ in current.arrived.values())
     if arrived and current.enough:

@@ -10,7 +10,7 @@ from turnout.live._internals import OpenRound
 
 
 @dataclass(slots=True)
-class LiveRound:
+class FlowerRound:
     """A round between the selection of its cohort and its close.
 
     Attributes:

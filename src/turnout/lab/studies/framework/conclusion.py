@@ -13,7 +13,7 @@ from turnout.lab.analysis.statistics import format_interval, mean_confidence_int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Contender:
+class JudgedPolicy:
     """What a comparison found about a policy.
 
     Args:
@@ -42,7 +42,7 @@ class Contender:
         return float(self.mean_rounds.mean())
 
 
-def conclude(contenders: Sequence[Contender], *, tolerance: float, reference: str) -> list[str]:
+def conclude(contenders: Sequence[JudgedPolicy], *, tolerance: float, reference: str) -> list[str]:
     """Returns sentences: the policy to use, its reasons, and what speaks against each policy with shorter rounds.
 
     A policy can be recommended if it did not break the promise and is not given the true times.
@@ -70,7 +70,7 @@ def conclude(contenders: Sequence[Contender], *, tolerance: float, reference: st
     return [*sentences, *map(_objection, sorted(quicker, key=lambda contender: contender.mean))]
 
 
-def _recommend(best: Contender, eligible: int, tolerance: float) -> str:
+def _recommend(best: JudgedPolicy, eligible: int, tolerance: float) -> str:
     among = "the only policy" if eligible == 1 else f"the one with the shortest rounds of the {eligible} policies"
     return (
         f"Use {best.label}: it is {among} that left no client more than {tolerance:g} turns behind. Its mean round "
@@ -78,7 +78,7 @@ def _recommend(best: Contender, eligible: int, tolerance: float) -> str:
     )
 
 
-def _compare(best: Contender, contenders: Sequence[Contender], reference: str) -> list[str]:
+def _compare(best: JudgedPolicy, contenders: Sequence[JudgedPolicy], reference: str) -> list[str]:
     other = next((contender for contender in contenders if contender.label == reference), None)
     if other is None or other is best:
         return []
@@ -88,7 +88,7 @@ def _compare(best: Contender, contenders: Sequence[Contender], reference: str) -
     return [f"Its rounds are not significantly shorter than those of {reference} ({other.seconds})."]
 
 
-def _objection(contender: Contender) -> str:
+def _objection(contender: JudgedPolicy) -> str:
     reasons = []
     if contender.true_times:
         reasons.append("is given the true times, which nobody knows of real clients")
@@ -97,7 +97,7 @@ def _objection(contender: Contender) -> str:
     return f"{contender.label} has shorter rounds ({contender.seconds}), but {' and '.join(reasons)}."
 
 
-def _is_shorter(one: Contender, other: Contender) -> bool:
+def _is_shorter(one: JudgedPolicy, other: JudgedPolicy) -> bool:
     """Returns whether the 95 % confidence interval of the paired differences is below 0; never with a single seed."""
     mean, band = mean_confidence_interval(one.mean_rounds - other.mean_rounds)
     return bool(mean + band < 0)

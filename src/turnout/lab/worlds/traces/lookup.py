@@ -35,7 +35,7 @@ def last_row(keys: FloatArray, low: IntArray, high: IntArray, target: FloatArray
     return row
 
 
-class Presence:
+class PresenceTimes:
     """Availability at any moment; a record repeats after its end."""
 
     def __init__(self, trace: AvailabilityTrace) -> None:

@@ -23,7 +23,7 @@ from turnout.lab.worlds.base import ColdStartWorld, check_choice, check_round
 from turnout.lab.worlds.distributions import Draws, Quantity
 from turnout.lab.worlds.traces.data import LinkTrace, Traces
 from turnout.lab.worlds.traces.formats.files import read_traces
-from turnout.lab.worlds.traces.lookup import Presence, Throughput
+from turnout.lab.worlds.traces.lookup import PresenceTimes, Throughput
 from turnout.lab.worlds.traces.population import build_population, make_generator
 from turnout.lab.worlds.traces.summary import ASSUMPTION
 
@@ -130,7 +130,7 @@ class TraceWorld(ColdStartWorld):
         assert links is not None
         super().__init__(len(availability.ids))
         self._shares = availability.shares
-        self._presence = Presence(availability)
+        self._presence = PresenceTimes(availability)
         self._down, self._up = Throughput(links, "down"), Throughput(links, "up")
         _reject_slow_links(links, self._down, self._up, self._model_size)
         self._down_spread = _log_spread(links.down_deviations, self._down)

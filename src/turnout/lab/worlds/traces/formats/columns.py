@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy.typing as npt
 
 from turnout.lab.worlds.traces.data import AvailabilityTrace, DeviceTrace, LinkTrace
-from turnout.lab.worlds.traces.formats.tables import KNOWN_COLUMNS, Layout, part_for
+from turnout.lab.worlds.traces.formats.tables import KNOWN_COLUMNS, TraceLayout, part_for
 
 Columns: TypeAlias = dict[str, npt.NDArray[Any] | Sequence[Any]]
 Part: TypeAlias = AvailabilityTrace | DeviceTrace | LinkTrace
@@ -45,7 +45,7 @@ def part_arrays(part: Part) -> dict[str, Any]:
     return {**arrays, "ptr": part.ptr, "time": part.times, "end": part.ends}
 
 
-def find_columns(layout: Layout, names: Sequence[str], kind: str) -> tuple[str, dict[str, str]]:
+def find_columns(layout: TraceLayout, names: Sequence[str], kind: str) -> tuple[str, dict[str, str]]:
     """Returns the part that the columns of a file describe, and the name in the file of each standard column."""
     for column, file_column in layout.columns.items():
         if file_column not in names:

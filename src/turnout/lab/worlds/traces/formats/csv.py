@@ -23,7 +23,7 @@ from turnout.lab.worlds.traces.formats.columns import (
     generated_ids,
     part_arrays,
 )
-from turnout.lab.worlds.traces.formats.tables import Layout, Problem, Rows
+from turnout.lab.worlds.traces.formats.tables import Problem, Rows, TraceLayout
 from turnout.storage.encoding.limits import BoundedReader
 
 #: The largest text of a file, decompressed. Its rows take about ten times as much memory; larger traces are read faster
@@ -61,7 +61,7 @@ class _Lines:
         return line
 
 
-def read_csv(path: Path, layout: Layout, problems: list[Problem]) -> dict[str, Rows]:
+def read_csv(path: Path, layout: TraceLayout, problems: list[Problem]) -> dict[str, Rows]:
     """Reads the part that the column names describe."""
     header, cells, line_numbers = _read_cells(path, problems)
     if not any(header):

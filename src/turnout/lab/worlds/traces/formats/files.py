@@ -15,7 +15,7 @@ from turnout.lab.worlds.traces.data import Traces
 from turnout.lab.worlds.traces.formats.columns import TraceFormatError
 from turnout.lab.worlds.traces.formats.csv import read_csv, write_csv
 from turnout.lab.worlds.traces.formats.npz import read_npz, write_npz
-from turnout.lab.worlds.traces.formats.tables import Layout, Problem, build_traces
+from turnout.lab.worlds.traces.formats.tables import Problem, TraceLayout, build_traces
 from turnout.storage.files.atomic import atomic_write
 from turnout.storage.files.identify import not_a
 
@@ -24,7 +24,7 @@ MAX_PROBLEMS = 10_000
 READERS = {".csv": read_csv, ".npz": read_npz}
 
 
-def read_traces(*paths: str | Path, layout: Layout | None = None) -> Traces:
+def read_traces(*paths: str | Path, layout: TraceLayout | None = None) -> Traces:
     """Reads all parts of these files; raises DatasetError with the first problem and its location."""
     if not paths:
         raise SettingError("no trace file was given: give at least one path")
@@ -38,9 +38,9 @@ def read_traces(*paths: str | Path, layout: Layout | None = None) -> Traces:
     return traces
 
 
-def check_traces(path: str | Path, *, layout: Layout | None = None) -> tuple[Traces, list[Problem]]:
+def check_traces(path: str | Path, *, layout: TraceLayout | None = None) -> tuple[Traces, list[Problem]]:
     """Returns the valid rows of a file and a list of all its problems."""
-    path, layout = Path(path), layout or Layout()
+    path, layout = Path(path), layout or TraceLayout()
     problems = _Problems()
     try:
         parts = READERS[trace_format(path)](path, layout, problems)

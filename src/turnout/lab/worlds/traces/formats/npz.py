@@ -21,7 +21,7 @@ from turnout.lab.worlds.traces.formats.columns import (
     generated_ids,
     part_arrays,
 )
-from turnout.lab.worlds.traces.formats.tables import KNOWN_COLUMNS, Layout, Problem, Rows, part_for
+from turnout.lab.worlds.traces.formats.tables import KNOWN_COLUMNS, Problem, Rows, TraceLayout, part_for
 from turnout.storage.encoding.limits import read_npz as load_npz
 
 #: The largest size of all arrays together, decompressed: 60 million intervals.
@@ -32,7 +32,7 @@ MAX_ROWS = 1 << 26
 MAX_CLIENTS = 5_000_000
 
 
-def read_npz(path: Path, layout: Layout, problems: list[Problem]) -> dict[str, Rows]:
+def read_npz(path: Path, layout: TraceLayout, problems: list[Problem]) -> dict[str, Rows]:
     """Reads arrays named part.column, or arrays with plain column names, which describe one part."""
     arrays = _load_arrays(path)
     sections: dict[str, dict[str, npt.NDArray[Any]]] = {}

@@ -53,7 +53,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TraceLayout:
     """The layout of a file with other column names or state values than the standard ones.
 
     `columns`: the name in the file for each standard column, such as {"score": "CPU_F_AI_Score"}. `on`: the states that
@@ -126,13 +126,13 @@ def part_for(columns: Sequence[str]) -> str | None:
     return "links" if names & {"down_mbps", "down_kbps"} else None
 
 
-def build_traces(parts: Mapping[str, Rows], layout: Layout, problems: list[Problem]) -> Traces:
+def build_traces(parts: Mapping[str, Rows], layout: TraceLayout, problems: list[Problem]) -> Traces:
     """Builds every part from its valid rows, and adds the invalid ones to `problems`."""
     build = {"availability": _availability, "devices": _devices, "links": _links}
-    return Traces(**{part: build[part](_Reader(rows, problems), layout) for part, rows in parts.items()})  # type: ignore[arg-type]
+    return Traces(**{part: build[part](_TableReader(rows, problems), layout) for part, rows in parts.items()})  # type: ignore[arg-type]
 
 
-class _Reader:
+class _TableReader:
     """Reads columns as numbers; reports each invalid row once and marks it as invalid."""
 
     def __init__(self, rows: Rows, problems: list[Problem]) -> None:
@@ -197,7 +197,7 @@ class _Reader:
         )
 
 
-def _availability(reader: _Reader, layout: Layout) -> AvailabilityTrace:
+def _availability(reader: _TableReader, layout: TraceLayout) -> AvailabilityTrace:
     by_states = reader.has("state")
     starts = reader.numbers("time" if by_states else "start")
     stops = starts if by_states else reader.numbers("stop")
@@ -218,7 +218,7 @@ def _availability(reader: _Reader, layout: Layout) -> AvailabilityTrace:
     return AvailabilityTrace(tuple(reader.rows.ids), *merge_intervals(owner, starts, stops, reader.clients), ends)
 
 
-def _parse_states(reader: _Reader, layout: Layout) -> BoolArray:
+def _parse_states(reader: _TableReader, layout: TraceLayout) -> BoolArray:
     states, index = _distinct(reader.rows.columns["state"])
     normalised = [_normalise_state(state) for state in states]
     on = [_normalise_state(state) for state in layout.on] or ON_STATES
@@ -246,7 +246,7 @@ def _distinct(values: npt.NDArray[Any] | Sequence[Any]) -> tuple[list[Any], IntA
     return list(indices), index
 
 
-def _record_ends(reader: _Reader, layout: Layout, moments: FloatArray) -> FloatArray:
+def _record_ends(reader: _TableReader, layout: TraceLayout, moments: FloatArray) -> FloatArray:
     if layout.end is not None:
         return np.full(reader.clients, float(layout.end))
     latest = float(moments[reader.valid].max(initial=0.0))
@@ -268,7 +268,7 @@ def _intervals(
     return owner[on], times[on], until[on]
 
 
-def _devices(reader: _Reader, layout: Layout) -> DeviceTrace:  # noqa: ARG001
+def _devices(reader: _TableReader, layout: TraceLayout) -> DeviceTrace:  # noqa: ARG001
     unit = "score" if reader.has("score") else "seconds_per_sample"
     reader.reject(
         np.full(len(reader.valid), reader.has("score") and reader.has("seconds_per_sample")),
@@ -280,7 +280,7 @@ def _devices(reader: _Reader, layout: Layout) -> DeviceTrace:  # noqa: ARG001
     return DeviceTrace(tuple(reader.rows.ids[row] for row in owner), values[reader.valid], unit)  # type: ignore[arg-type]
 
 
-def _links(reader: _Reader, layout: Layout) -> LinkTrace:  # noqa: ARG001
+def _links(reader: _TableReader, layout: TraceLayout) -> LinkTrace:  # noqa: ARG001
     down = reader.rates("down")
     assert down is not None  # the column that identifies this part
     up = reader.rates("up")
@@ -329,7 +329,7 @@ def _series_ends(ptr: IntArray, times: FloatArray, stated_ends: FloatArray) -> F
     return np.where(np.isnan(stated_ends), times[last] + step, stated_ends)
 
 
-def _credible_links(reader: _Reader, trace: LinkTrace, first: IntArray) -> IntArray:
+def _credible_links(reader: _TableReader, trace: LinkTrace, first: IntArray) -> IntArray:
     """Returns the links with a credible throughput; the others are reported at their first row."""
     for direction, values, deviations in (
         ("down", trace.down, trace.down_deviations),
@@ -343,14 +343,14 @@ def _credible_links(reader: _Reader, trace: LinkTrace, first: IntArray) -> IntAr
     return np.flatnonzero(reader.valid[first])
 
 
-def _slow_link_message(reader: _Reader, direction: str, means: FloatArray, row: int) -> str:
+def _slow_link_message(reader: _TableReader, direction: str, means: FloatArray, row: int) -> str:
     return (
         f"client {reader.rows.name(row)} has {means[row]:g} Mbps {direction} on average: at least {MIN_MBPS:g} is "
         "expected; check the unit"
     )
 
 
-def _deviation_message(reader: _Reader, direction: str, row: int) -> str:
+def _deviation_message(reader: _TableReader, direction: str, row: int) -> str:
     return f"the {direction} deviation of client {reader.rows.name(row)} is more than {MAX_DEVIATION:g} times its mean"
 
 
