@@ -20,7 +20,7 @@ CLIENTS, ROUNDS = 100, 100
 
 def digest(kernel: str) -> str:
     """Returns a digest of what several policies select with this kernel."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with using_kernel(kernel):
         for name in POLICIES:
             rng = np.random.default_rng(1)
@@ -33,8 +33,8 @@ def digest(kernel: str) -> str:
                 contexts = offer.contexts[chosen]
                 times = (contexts * speeds[chosen]).sum(axis=1)
                 policy.tell(turnout.RoundReport(number, chosen, contexts, times, available))
-                found.update(chosen.astype("<i8").tobytes())
-    return found.hexdigest()[:16]
+                digest.update(chosen.astype("<i8").tobytes())
+    return digest.hexdigest()[:16]
 
 
 def main(expected: str) -> None:

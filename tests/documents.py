@@ -60,8 +60,8 @@ class Block(NamedTuple):
     @property
     def exit_code(self) -> int | None:
         """The exit code of the commands if they are to be executed; else None."""
-        found = re.fullmatch(r"run(?:, exit code (\d+))?", self.comment)
-        return int(found[1] or 0) if found else None
+        match = re.fullmatch(r"run(?:, exit code (\d+))?", self.comment)
+        return int(match[1] or 0) if match else None
 
     @property
     def other_test(self) -> str:
@@ -111,8 +111,8 @@ def read_blocks(page: str) -> list[Block]:
             text = "\n".join(lines[start : number + 1]).rstrip() + "\n"
             blocks.append(Block(page, start + 1, "indented", textwrap.dedent(text), comment))
         if line.strip():
-            found = COMMENT.fullmatch(line.strip())
-            comment = found[1] if found else ""
+            result = COMMENT.fullmatch(line.strip())
+            comment = result[1] if result else ""
         number += 1
     return blocks
 

@@ -312,17 +312,17 @@ def test_other_settings_are_checked_and_the_token_is_not_shown() -> None:
 def test_events_are_yielded_and_the_stream_is_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "STREAM_SECONDS", 0.0)  # every stream breaks off at once
     with served(tmp_path, {"fleet": ROUNDS}) as service, client_of(service) as client:
-        found = client.events()
-        first = next(found)
+        stream = client.events()
+        first = next(stream)
         assert (first.kind, first.number, first.data["is_open"]) == ("state", 0, False)
         client.register(["a", "b"])
-        seen = [next(event for event in found if event.kind == "joined")]
+        seen = [next(event for event in stream if event.kind == "joined")]
         client.choose(["a", "b"])
         client.report_many({"a": 1.0, "b": 2.0})
         client.close_round()
         client.retire("b")
         while seen[-1].kind != "retired":
-            seen += [event for event in [next(found)] if event.kind != "state"]
+            seen += [event for event in [next(stream)] if event.kind != "state"]
         assert [(event.kind, event.number) for event in seen] == [("joined", 1), ("closed", 2), ("retired", 3)]
         assert seen[0].data["clients"] == ["a", "b"]
         assert [event.kind for event in client.events(1, follow=False)] == ["closed", "retired", "state"]
@@ -351,8 +351,8 @@ def joined(number: int) -> str:
 def test_comments_of_a_stream_are_no_events(no_pauses: list[float]) -> None:
     quiet = streamed(": still there", joined(1), ": still there", ": still there", joined(2))
     with breaking(quiet) as (address, _), FleetClient(address) as client:
-        found = list(client.events(0, follow=False))
-    assert [(event.kind, event.number, event.data) for event in found] == [
+        stream = list(client.events(0, follow=False))
+    assert [(event.kind, event.number, event.data) for event in stream] == [
         ("joined", 1, {"clients": ["c1"]}),
         ("joined", 2, {"clients": ["c2"]}),
     ]
@@ -362,10 +362,10 @@ def test_comments_of_a_stream_are_no_events(no_pauses: list[float]) -> None:
 def test_a_stream_whose_next_events_are_no_longer_kept_is_not_opened_again(no_pauses: list[float]) -> None:
     stale = streamed(joined(1), 'event: stale\ndata: {"error":"the events from 2 to 9 are no longer kept"}')
     with breaking(stale) as (address, sent), FleetClient(address) as client:
-        found = client.events(0)
-        assert next(found).number == 1
+        stream = client.events(0)
+        assert next(stream).number == 1
         with pytest.raises(RefusedError, match="the events from 2 to 9 are no longer kept") as refused:
-            next(found)
+            next(stream)
         assert refused.value.status == 410
     assert (len(sent), no_pauses) == (1, [])
 
@@ -374,19 +374,19 @@ def test_a_stream_that_ends_with_an_error_is_opened_again_after_a_pause(no_pause
     broken = 'event: unreadable\ndata: {"error":"the disk is full"}'
     answers = [streamed(joined(1), broken), streamed(joined(2), broken), streamed(broken)]
     with breaking(*answers) as (address, sent), FleetClient(address, attempts=2) as client:
-        found = client.events(0)
-        assert [next(found).number for _ in range(2)] == [1, 2]
+        stream = client.events(0)
+        assert [next(stream).number for _ in range(2)] == [1, 2]
         with pytest.raises(UnavailableError, match="in 2 attempts: UnavailableError: the disk is full"):
-            next(found)
+            next(stream)
     assert (len(sent), len(no_pauses)) == (3, 2)
 
 
 def test_a_stream_that_ends_at_once_is_opened_again_after_a_pause(no_pauses: list[float]) -> None:
     ended = "in 3 attempts: the stream ended without an event"
     with breaking(*[streamed()] * 3) as (address, sent), FleetClient(address, attempts=3) as client:
-        found = client.events(0)
+        stream = client.events(0)
         with pytest.raises(UnavailableError, match=ended):
-            next(found)
+            next(stream)
     assert (len(sent), len(no_pauses)) == (3, 2)
 
 

@@ -20,9 +20,9 @@ ROW = re.compile(
 
 def listed(*pages: str) -> dict[str, str]:
     """Returns the types of the metrics that docs/operating.md lists for these pages."""
-    found = ROW.findall((ROOT / "docs/operating.md").read_text())
-    assert len({name for name, *_ in found}) == len(found)
-    return {name: kind for name, kind, page in found if page in pages}
+    matches = ROW.findall((ROOT / "docs/operating.md").read_text())
+    assert len({name for name, *_ in matches}) == len(matches)
+    return {name: kind for name, kind, page in matches if page in pages}
 
 
 def types(text: str) -> dict[str, str]:
@@ -47,11 +47,11 @@ def test_the_metrics_of_the_dashboard_are_listed(tmp_path: Path) -> None:
         slots.fill(["a", "b", "c"])
         slots.report(1, 5.0)
         slots.fill(["a", "b", "c"])
-    found: dict[str, str] = {}
+    results: dict[str, str] = {}
     for path in (rounds.path, slots.path):
         watch = Watch(path)
         with watch.locked_source() as source:
             source.catch_up(FOREVER)
-            found |= types(metrics_text(metrics(watch)))
+            results |= types(metrics_text(metrics(watch)))
         watch.stop()
-    assert found == listed("both", "dashboard")
+    assert results == listed("both", "dashboard")

@@ -104,14 +104,14 @@ def test_nothing_is_pickled_and_nothing_is_evaluated() -> None:
         r"|torch\.load\(|allow_pickle=True|\beval\(|\bexec\(",
         flags=re.MULTILINE,
     )
-    found = [f"{path.name}: {match.group()}" for path in SOURCES for match in forbidden.finditer(path.read_text())]
-    assert not found
+    results = [f"{path.name}: {match.group()}" for path in SOURCES for match in forbidden.finditer(path.read_text())]
+    assert not results
 
 
 def test_compressed_data_and_arrays_are_read_only_with_limits() -> None:
     unlimited = re.compile(r"np\.load\(|gzip\.(open|decompress)\(|zlib\.decompress\(|tarfile\.open\([^)]*r:gz")
-    found = [f"{path.name}: {match.group()}" for path in SOURCES for match in unlimited.finditer(path.read_text())]
-    assert found == ["datasets.py: np.load("], "only the bundled digits are trusted"
+    results = [f"{path.name}: {match.group()}" for path in SOURCES for match in unlimited.finditer(path.read_text())]
+    assert results == ["datasets.py: np.load("], "only the bundled digits are trusted"
 
 
 def test_lower_bounds_exclude_versions_with_known_vulnerabilities() -> None:

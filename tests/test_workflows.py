@@ -147,9 +147,9 @@ def test_the_changelog_begins_with_what_is_not_released_and_then_has_every_versi
     assert headings[0].startswith("Unreleased")
     versions = [re.fullmatch(r"(\d+\.\d+\.\d+) - (\d{4}-\d\d-\d\d)", heading) for heading in headings[1:]]
     assert all(versions)
-    released = [found[1] for found in versions if found]
+    released = [result[1] for result in versions if result]
     assert released[0] == turnout.__version__
-    dates = [found[2] for found in versions if found]
+    dates = [result[2] for result in versions if result]
     assert dates == sorted(dates, reverse=True)
 
 

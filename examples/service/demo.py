@@ -84,10 +84,10 @@ def serving(fleet: Path) -> Iterator[str]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, bufsize=1) as service:
         try:
             assert service.stdout is not None
-            found = re.search(r"http://\S+", service.stdout.readline())
-            if found is None:
+            address = re.search(r"http://\S+", service.stdout.readline())
+            if address is None:
                 sys.exit("the service did not start: see its error above")
-            yield found[0]
+            yield address[0]
         finally:
             service.terminate()  # it answers what it has accepted, and closes the fleet
 
@@ -133,10 +133,10 @@ def wait(client: FleetClient, killed: subprocess.Popen[bytes], turns: int, most_
 
 def print_table(client: FleetClient, lies: list[str]) -> None:
     """Prints the turns of the fastest, the slowest, the killed and the lying device, and the promise."""
-    status, found = client.status(), client.certificate(limit=len(PHONES))["clients"]
-    clients = {entry["client"]: entry for entry in found}
+    status, entries = client.status(), client.certificate(limit=len(PHONES))["clients"]
+    clients = {entry["client"]: entry for entry in entries}
     honest = sorted(
-        (entry for entry in found if entry["client"] not in (KILLED, LIAR)), key=lambda entry: entry["turns"]
+        (entry for entry in entries if entry["client"] not in (KILLED, LIAR)), key=lambda entry: entry["turns"]
     )
     arrived = [turn["outcome"] for turn in client.history(KILLED)].count("arrived")
     notes = {

@@ -118,18 +118,18 @@ def test_the_status_has_the_sentence_of_the_certificate_and_names_clients_that_a
     shown = " ".join(output_of("status", broken).replace("│", " ").split())
     assert f"promise {certificate.summary().sentence(ids.__getitem__)}" in shown
     assert f"behind slow by {status.behind['slow']:.2f} turns" in shown
-    found = json_of("status", broken)["promise"]
-    assert (found["status"], found["worst"], found["tolerance"]) == ("broken", "slow", 2.0)
+    promise = json_of("status", broken)["promise"]
+    assert (promise["status"], promise["worst"], promise["tolerance"]) == ("broken", "slow", 2.0)
 
 
 def test_the_status_as_json_equals_that_of_the_scheduler(file: Path) -> None:
-    found = json_of("status", file)
+    shown = json_of("status", file)
     with FleetReader(file) as scheduler:
         status = scheduler.status()
         summary = scheduler.certificate().summary()
         promise = summary.to_dict(scheduler.clients.__getitem__)
-        assert {**asdict(status), "elapsed": found["elapsed"], "promise": promise} == found
-    assert found["elapsed"] > 0
+        assert {**asdict(status), "elapsed": shown["elapsed"], "promise": promise} == shown
+    assert shown["elapsed"] > 0
 
 
 def test_the_status_names_closed_rounds_new_fleets_and_deadlines(file: Path, tmp_path: Path) -> None:
@@ -155,12 +155,12 @@ def test_the_certificate_lists_the_clients_that_are_furthest_behind_first(file: 
     done = run("certify", file)
     assert done.returncode == int(summary.status == "broken")
     assert done.stdout.endswith(f"Promise {summary.sentence(ids.__getitem__)}.\n")
-    found = json.loads(run("certify", file, "--json").stdout)
-    assert found["promise"] == summary.to_dict(ids.__getitem__)
-    assert found["of"] == len(found["clients"]) == 8
-    behind = [client["behind"] for client in found["clients"]]
+    shown = json.loads(run("certify", file, "--json").stdout)
+    assert shown["promise"] == summary.to_dict(ids.__getitem__)
+    assert shown["of"] == len(shown["clients"]) == 8
+    behind = [client["behind"] for client in shown["clients"]]
     assert behind == sorted(behind, reverse=True)
-    (late,) = [client for client in found["clients"] if client["client"] == "phone-05"]
+    (late,) = [client for client in shown["clients"] if client["client"] == "phone-05"]
     assert late == {
         "client": "phone-05",
         "turns": int(certificate.turns[row]),
@@ -190,9 +190,9 @@ def test_a_broken_promise_exits_with_code_one_unless_another_tolerance_is_given(
     assert "Promise broken: slow is 19.00 turns behind, beyond the tolerance of 2" in done.stdout
     as_json = run("certify", broken, "--json")
     assert as_json.returncode == 1
-    found = json.loads(as_json.stdout)
+    result = json.loads(as_json.stdout)
     counts = {"kept": 1, "behind": 0, "broken": 1, "unserved": 0}
-    assert found["promise"].items() >= {"status": "broken", "worst": "slow", "worst_behind": 19.0, **counts}.items()
+    assert result["promise"].items() >= {"status": "broken", "worst": "slow", "worst_behind": 19.0, **counts}.items()
     done = run("certify", broken, "--tolerance", "19")
     assert done.returncode == 0
     assert "Promise behind: slow is 19.00 turns behind, within the tolerance of 19" in done.stdout
@@ -236,8 +236,8 @@ def test_clients_without_a_turn_for_lack_of_rounds_are_named(tmp_path: Path) -> 
     shown = output_of("certify", path)
     assert "too few rounds to be promised one: late-comer." in shown
     assert "1 client was there for too few rounds to be served" in shown
-    found = {client["client"]: client for client in json_of("certify", path)["clients"]}
-    assert (found["late-comer"]["unserved"], found["a"]["unserved"]) == (True, False)
+    certificate = {client["client"]: client for client in json_of("certify", path)["clients"]}
+    assert (certificate["late-comer"]["unserved"], certificate["a"]["unserved"]) == (True, False)
 
 
 def test_a_policy_without_a_guarantee_has_no_certificate(tmp_path: Path) -> None:
@@ -282,13 +282,13 @@ def test_a_history_counts_the_same_turns_as_the_certificate(tmp_path: Path, coun
 
 
 def test_a_history_as_json_has_every_turn(file: Path) -> None:
-    found = json_of("history", file, "phone-05")
+    history = json_of("history", file, "phone-05")
     with FleetReader(file) as scheduler:
         turns = scheduler.history("phone-05")
         fleet = scheduler.state().fleet
-        assert found["reliability"] == fleet.history.reliability[fleet.rows["phone-05"]]
-    assert [turn["round"] for turn in found["turns"]] == [turn.round for turn in turns]
-    first = found["turns"][0]
+        assert history["reliability"] == fleet.history.reliability[fleet.rows["phone-05"]]
+    assert [turn["round"] for turn in history["turns"]] == [turn.round for turn in turns]
+    first = history["turns"][0]
     assert (first["outcome"], first["seconds"], first["late_seconds"]) == ("late", 30.0, 42.5)
 
 
@@ -349,9 +349,9 @@ def test_an_intact_file_passes_the_doctor(file: Path) -> None:
     text = output_of("doctor", file)
     assert text.endswith("The file is intact.\n")
     assert "DAMAGED" not in text
-    found = json_of("doctor", file)
-    assert found["ok"] is True
-    assert {"part", "ok", "message", "remedy"} == found["findings"][0].keys()
+    findings = json_of("doctor", file)
+    assert findings["ok"] is True
+    assert {"part", "ok", "message", "remedy"} == findings["findings"][0].keys()
 
 
 def test_a_damaged_file_exits_with_code_one_and_a_remedy(file: Path) -> None:
@@ -361,8 +361,8 @@ def test_a_damaged_file_exits_with_code_one_and_a_remedy(file: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "")
     assert "DAMAGED" in done.stdout
     assert "To do: restore the file from a backup.\nThe file is damaged.\n" in done.stdout
-    found = json.loads(run("doctor", file, "--json").stdout)
-    assert next(finding["part"] for finding in found["findings"] if finding["ok"] is False) == "turns"
+    findings = json.loads(run("doctor", file, "--json").stdout)
+    assert next(finding["part"] for finding in findings["findings"] if finding["ok"] is False) == "turns"
 
 
 # All of them

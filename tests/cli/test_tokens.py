@@ -28,15 +28,15 @@ def test_a_token_is_printed_once_listed_and_revoked(fleet: Path) -> None:
         "fleet", "tokens", "create", fleet, "--role", "server", "--label", "training", "--days", "30"
     ).stdout.strip()
     with FleetTokens(fleet, read_only=True) as file:
-        found = file.find(text)
-    assert found is not None
-    assert (found.role, found.label) == ("server", "training")
+        token = file.find(text)
+    assert token is not None
+    assert (token.role, token.label) == ("server", "training")
     listed = run("fleet", "tokens", "list", fleet).stdout
-    for shown in (found.id, "server", "valid", "training"):
+    for shown in (token.id, "server", "valid", "training"):
         assert shown in listed
     assert text.split("_", 2)[2] not in listed
-    done = run("fleet", "tokens", "revoke", fleet, found.id)
-    assert done.stdout.startswith(f"Token {found.id} (server) was revoked at ")
+    done = run("fleet", "tokens", "revoke", fleet, token.id)
+    assert done.stdout.startswith(f"Token {token.id} (server) was revoked at ")
     with FleetTokens(fleet, read_only=True) as file:
         assert file.find(text) is None
     assert "revoked" in run("fleet", "tokens", "list", fleet).stdout
@@ -59,9 +59,9 @@ def test_every_device_gets_its_own_token(fleet: Path, tmp_path: Path) -> None:
     assert list(texts) == ["phone-1", "phone-2", "phone 3"]
     with FleetTokens(fleet, read_only=True) as file:
         for client, text in texts.items():
-            found = file.find(text)
-            assert found is not None
-            assert (found.role, found.client) == ("device", client)
+            token = file.find(text)
+            assert token is not None
+            assert (token.role, token.client) == ("device", client)
 
 
 def test_tokens_as_json(fleet: Path) -> None:

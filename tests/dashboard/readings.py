@@ -118,13 +118,13 @@ def run_source(store: RunStore, run: int) -> RunSource:
     return source
 
 
-def assert_same_certificate(found: Certificate | None, expected: Certificate, *, since: bool = True) -> None:
+def assert_same_certificate(certificate: Certificate | None, expected: Certificate, *, since: bool = True) -> None:
     """Compares certificates exactly; with `since`, also since when clients are beyond the tolerance."""
-    assert found is not None
-    assert found.units_per_turn == expected.units_per_turn
+    assert certificate is not None
+    assert certificate.units_per_turn == expected.units_per_turn
     names = ("turns", "promised_units", "owed_units", "forfeited_units", "levels")
     for name in (*names, "broken_since") if since else names:
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+        np.testing.assert_array_equal(getattr(certificate, name), getattr(expected, name), err_msg=name)
 
 
 # Runs with random selections

@@ -54,10 +54,10 @@ def play(scheduler: Scheduler, rounds: int) -> list[FloatArray]:
 
 
 def assert_same(source: FleetSource, scheduler: Scheduler, debts: list[FloatArray]) -> None:
-    found, expected = source.ledger.certificate(), scheduler.certificate()
-    assert_same_certificate(found, expected)
-    assert found is not None
-    assert found.summary() == expected.summary()
+    result, expected = source.ledger.certificate(), scheduler.certificate()
+    assert_same_certificate(result, expected)
+    assert result is not None
+    assert result.summary() == expected.summary()
     history, reason = debt_history(source.ledger, np.arange(source.ledger.clients))
     assert reason is None
     assert history is not None

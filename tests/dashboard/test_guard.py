@@ -348,7 +348,7 @@ def test_healthz_needs_no_token_and_reveals_nothing(tmp_path: Path) -> None:
         for other in ("/healthz/", "//healthz", "/healthz/../metrics", "/healthz?x=/metrics/"):
             assert server.get(other).status == (200 if "?" in other else 401)
         server.path.rename(tmp_path / "elsewhere")
-        answer = server.until(lambda: found if (found := server.get("/healthz")).status == 503 else None)
+        answer = server.until(lambda: result if (result := server.get("/healthz")).status == 503 else None)
         assert json.loads(answer.body) == {"status": "unreadable"}
 
 

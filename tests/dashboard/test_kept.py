@@ -49,9 +49,9 @@ def test_totals_and_debts_are_those_of_a_fleet_that_keeps_everything(name: str, 
         np.testing.assert_array_equal(source.ledger.history.arrived, complete.ledger.history.arrived)
         np.testing.assert_array_equal(source.ledger.history.lost, complete.ledger.history.lost)
         np.testing.assert_allclose(source.ledger.shares(), complete.ledger.shares())
-        found, expected = source.ledger.certificate(), scheduler.certificate()
-        assert found is not None
-        np.testing.assert_array_equal(found.broken_since, expected.broken_since)
+        result, expected = source.ledger.certificate(), scheduler.certificate()
+        assert result is not None
+        np.testing.assert_array_equal(result.broken_since, expected.broken_since)
         assert any("Rounds up to 28 are no longer kept" in notice for notice in source.notices())
         play(scheduler, 3)
         source.catch_up(FOREVER)

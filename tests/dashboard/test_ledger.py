@@ -115,12 +115,12 @@ def test_debts_by_round_and_the_certificate_of_a_run(runs: tuple[RunStore, Store
         shares = np.cumsum(columns.chosen_mask, axis=0) / columns.rounds[:, None]
         np.testing.assert_array_equal(series["least_share"], shares.min(axis=1))
         np.testing.assert_array_equal(ledger.shares(), shares[-1])
-        found = ledger.certificate()
-        assert found is not None
-        assert found.books_balance
-        np.testing.assert_array_equal(found.owed, expected[-1])
-        np.testing.assert_array_equal(found.turns, columns.turns)
-        np.testing.assert_allclose(found.promised, 0.15 * len(columns))
+        result = ledger.certificate()
+        assert result is not None
+        assert result.books_balance
+        np.testing.assert_array_equal(result.owed, expected[-1])
+        np.testing.assert_array_equal(result.turns, columns.turns)
+        np.testing.assert_allclose(result.promised, 0.15 * len(columns))
 
 
 def test_a_run_read_in_small_steps_gives_the_same_ledger(runs: tuple[RunStore, Stored]) -> None:
@@ -318,17 +318,17 @@ def test_predictions_of_a_fleet_equal_those_of_the_scheduler(folder: Path) -> No
     source, ledger = fleet_ledger(path)
     with closing(source):
         rounds = ledger.round_of_each_turn
-        found: list[dict[str, float]] = [{} for _ in scheduler_predictions]
+        results: list[dict[str, float]] = [{} for _ in scheduler_predictions]
         for row, round_, seconds in zip(
             ledger.turn_column("chosen"), rounds, ledger.turn_column("predicted"), strict=True
         ):
             if np.isfinite(seconds):
-                found[round_ - 1][source.id_of(int(row))] = float(seconds)
-    for mine, theirs in zip(found, scheduler_predictions, strict=True):
+                results[round_ - 1][source.id_of(int(row))] = float(seconds)
+    for mine, theirs in zip(results, scheduler_predictions, strict=True):
         assert set(mine) <= set(theirs)  # clients that were always late train the model, but have no known times
         for client, seconds in mine.items():
             assert seconds == pytest.approx(theirs[client])
-    assert sum(map(len, found)) > 40
+    assert sum(map(len, results)) > 40
 
 
 @pytest.mark.parametrize("make", FLEETS)

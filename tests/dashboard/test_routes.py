@@ -75,13 +75,13 @@ def test_the_application_has_exactly_the_listed_routes(directory: Path) -> None:
     watch = Watch(directory / "listed.turnout")
     try:
         app = make_app(watch, SharedToken(None))
-        found = {route.path: route.methods for route in app.routes if isinstance(route, Route)}
+        results = {route.path: route.methods for route in app.routes if isinstance(route, Route)}
         others = [route for route in app.routes if not isinstance(route, Route)]
     finally:
         watch.stop()
     assert others == [], "no mounted applications and no sockets"
-    assert set(found) == set(ROUTES)
-    assert {frozenset(methods or ()) for methods in found.values()} == {frozenset({"GET", "HEAD"})}
+    assert set(results) == set(ROUTES)
+    assert {frozenset(methods or ()) for methods in results.values()} == {frozenset({"GET", "HEAD"})}
 
 
 @pytest.mark.parametrize("route", ROUTES)

@@ -91,10 +91,10 @@ def open_page(page: Page, url: str, name: str) -> None:
 
 
 def cells(page: Page, column: int) -> list[str]:
-    found: list[str] = page.evaluate(
+    result: list[str] = page.evaluate(
         f"[...document.querySelectorAll('#page tbody tr')].map(row => row.children[{column}].textContent)"
     )
-    return found
+    return result
 
 
 @pytest.fixture

@@ -657,13 +657,13 @@ def test_the_errors_of_a_suspect_client_are_shown_in_per_cent(folder: Path) -> N
     with served_run(folder, {"cohort_size": 1}, columns) as server:
         (flag,) = server.json("/api/speed")["flags"]
     assert (flag["id"], flag["kind"]) == ("0", "context")
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"its context predicts its times with an error of (\d+) %, its own typical time with (\d+) %", flag["text"]
     )
-    assert found is not None
+    assert match is not None
     assert context_error > 1.2, "one per cent of the error must be more than what rounding can hide"
-    assert abs(int(found[1]) - 100 * context_error) < 0.501
-    assert abs(int(found[2]) - 100 * typical_error) < 0.501
+    assert abs(int(match[1]) - 100 * context_error) < 0.501
+    assert abs(int(match[2]) - 100 * typical_error) < 0.501
 
 
 def test_the_band_reaches_from_the_5th_to_the_95th_percentile_of_the_older_half() -> None:

@@ -28,8 +28,8 @@ def project() -> dict[str, Any]:
 
 def named_extras(path: Path) -> set[str]:
     """Returns the extras in `turnout[…]` of a text."""
-    found = re.findall(r"turnout\\*\[([a-z, -]+)\]", path.read_text())
-    return {name.strip() for names in found for name in names.split(",")}
+    matches = re.findall(r"turnout\\*\[([a-z, -]+)\]", path.read_text())
+    return {name.strip() for names in matches for name in names.split(",")}
 
 
 def test_every_extra_that_a_message_or_a_page_names_exists(project: dict[str, Any]) -> None:

@@ -109,10 +109,10 @@ def test_a_writer_killed_inside_a_flush_beside_a_reader_and_reporters_loses_noth
 
 def report_the_open_round(reader: FleetReader, reporters: list[Reporter]) -> None:
     """Reports, in turn by each reporter, what the clients of the open round would have reported to the server."""
-    found = reader.open_round()
-    if found is None:
+    result = reader.open_round()
+    if result is None:
         return
-    opened, turns = found
+    opened, turns = result
     for index, turn in enumerate(turns):
         if turn.kind is None and turn.id != restless_server.ABANDONED_CLIENT:
             outcome, seconds, _ = restless_server.scripted_outcome(opened.round, turn.id)

@@ -57,9 +57,9 @@ def few_at_once(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 
 def execute(path: Path, *statement: Any) -> list[Any]:
     with closing(sqlite3.connect(path)) as db:
-        found = db.execute(*statement).fetchall()
+        result = db.execute(*statement).fetchall()
         db.commit()
-        return found
+        return result
 
 
 # Ids

@@ -129,8 +129,8 @@ def test_a_broken_promise_is_called_broken_everywhere(
         assert verifier.differences((folder / "c.json").read_bytes(), record) == []
     forged = {**content, "status": "kept"}
     with (folder / "c.jsonl").open("rb") as record:
-        found = verifier.differences(json.dumps(forged).encode(), record)
-    assert found == ['field status: "kept" in the certificate, "broken" in the record']
+        result = verifier.differences(json.dumps(forged).encode(), record)
+    assert result == ['field status: "kept" in the certificate, "broken" in the record']
 
     findings = {finding.part: finding for finding in examine(scheduler.path)}
     assert all(finding.ok is not False for finding in findings.values())  # the file is intact

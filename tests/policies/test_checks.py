@@ -77,18 +77,18 @@ def uses_kernel(name: str, settings: dict[str, Any]) -> bool:
 def test_every_policy_satisfies_the_contract(
     name: str, settings: dict[str, Any], kernel: str, contract: Contract, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found: list[ModuleType | None] = []
+    results: list[ModuleType | None] = []
 
     def find_kernel() -> ModuleType | None:
-        found.append(compiled_kernel())
-        return found[-1]
+        results.append(compiled_kernel())
+        return results[-1]
 
     for module in (cohort, exchange_time, prices):
         monkeypatch.setattr(module, "compiled_kernel", find_kernel)
     with using_kernel(kernel):
         contract(lambda clients: make_policy(name, clients, **settings))
-    assert bool(found) == uses_kernel(name, settings)
-    assert all((used is None) == (kernel == "numpy") for used in found)
+    assert bool(results) == uses_kernel(name, settings)
+    assert all((used is None) == (kernel == "numpy") for used in results)
 
 
 @pytest.mark.usefixtures("few_rounds")

@@ -120,12 +120,12 @@ def test_both_kernels_select_the_same_for_known_times(seed: int) -> None:
         usual = times if rng.random() < 0.3 else random_times(rng, clients)
         size = int(rng.choice([1, 8, 100, max(clients // 2, 1), clients + 3]))
         available = availability(rng, clients)
-        found = []
+        results = []
         for kernel in KERNELS:
             with using_kernel(kernel):
-                found.append(paced_cohort_of_times(times, usual, pace, size, available))
-        assert_same(*found)
-        assert len(found[0].cohort.rows) == min(size, int(available.sum()))
+                results.append(paced_cohort_of_times(times, usual, pace, size, available))
+        assert_same(*results)
+        assert len(results[0].cohort.rows) == min(size, int(available.sum()))
 
 
 @pytest.mark.parametrize("seed", some_of(6))
@@ -147,11 +147,11 @@ def test_both_kernels_give_one_place_to_the_same_client(seed: int) -> None:
                 times, usual = times.copy(), usual.copy()
                 times[row], usual[row] = 1e250, 1e200
         available = availability(rng, clients)
-        found = []
+        results = []
         for kernel in KERNELS:
             with using_kernel(kernel):
-                found.append(paced_cohort_of_times(times, usual, pace, 1, available))
-        assert_same(*found)
+                results.append(paced_cohort_of_times(times, usual, pace, 1, available))
+        assert_same(*results)
 
 
 def common_pace(rng: np.random.Generator, clients: int) -> Pace:
@@ -216,11 +216,11 @@ def test_both_kernels_give_one_place_to_the_same_client_by_contexts(seed: int) -
         pace, available = common_pace(rng, clients), availability(rng, clients)
         available[rng.integers(clients)] = True
         layout = contexts if rng.random() < 0.3 else np.asfortranarray(contexts)
-        found = []
+        results = []
         for kernel in KERNELS:
             with using_kernel(kernel):
-                found.append(paced_cohort_of_contexts(model, layout, 0.0, usual, pace, 1, available))
-        assert_same(*found)
+                results.append(paced_cohort_of_contexts(model, layout, 0.0, usual, pace, 1, available))
+        assert_same(*results)
 
 
 @pytest.mark.parametrize("features", [1, 2, 3, 4, 6])
@@ -241,13 +241,13 @@ def test_both_kernels_select_the_same_for_learned_times(features: int) -> None:
         pace, available = random_pace(rng, clients), availability(rng, clients)
         size = int(rng.choice([1, 8, max(clients // 100, 1), clients]))
         exploration = float(rng.choice([0.0, 0.0, 0.3]))
-        found = []
+        results = []
         for layout in (contexts, np.asfortranarray(contexts), np.repeat(contexts, 2, axis=0)[::2]):
             for kernel in KERNELS:
                 with using_kernel(kernel):
-                    found.append(paced_cohort_of_contexts(model, layout, exploration, usual, pace, size, available))
-        for other in found[1:]:
-            assert_same(other, found[0])
+                    results.append(paced_cohort_of_contexts(model, layout, exploration, usual, pace, size, available))
+        for other in results[1:]:
+            assert_same(other, results[0])
 
 
 def brute_sort(times: FloatArray, prices: FloatArray, floor: float, size: int) -> tuple[float, list[int]]:

@@ -114,7 +114,7 @@ def run_figures(path: Path) -> list[dict[str, Any]]:
                 "finished": info.finished,
                 "chosen": store.columns(info.id).chosen.tolist(),
                 "durations": store.columns(info.id).durations.tolist(),
-                "snapshot": None if (found := store.snapshot(info.id)) is None else [found[0], sorted(found[1])],
+                "snapshot": None if (stored := store.snapshot(info.id)) is None else [stored[0], sorted(stored[1])],
             }
             for info in store.runs()
         ]

@@ -114,17 +114,17 @@ STORY: list[tuple[str, str, int | str, str]] = [
 def test_a_service_accepts_every_body_and_answers_in_the_form_of_an_example(tmp_path: Path) -> None:
     with served(tmp_path, {"fleet": ROUNDS, "devices": SLOTS}) as service:
         document = read_document(service)
-        found = operations(document)
+        described = operations(document)
         bodies = {
             name: examples_of(document, operation.data["requestBody"]["content"][JSON])
-            for name, operation in found.items()
+            for name, operation in described.items()
             if operation.method == "POST"
         }
         sent = {(name, which) for _, name, which, _ in STORY if isinstance(which, int)}
         assert sent == {(name, number) for name, examples in bodies.items() for number in range(len(examples))}
-        assert {name for _, name, *_ in STORY} == set(found)
+        assert {name for _, name, *_ in STORY} == set(described)
         for fleet, name, which, role in STORY:
-            method, path, data = found[name]
+            method, path, data = described[name]
             assert role in data["x-roles"]
             body = bodies[name][which] if isinstance(which, int) else None
             address = path.replace("{fleet}", fleet) + (which if isinstance(which, str) else "")

@@ -37,38 +37,38 @@ def test_requests_are_counted_by_operation_and_status(service: Service) -> None:
     assert service.post("/reports", {"client": "phone-1"}).status == 409
     assert service.get("", role=None).status == 401
     assert service.get("/nothing").status == 404
-    found = metrics(service)
+    values = metrics(service)
     total = "turnout_service_requests_total"
-    assert found[f'{total}{{fleet="fleet",operation="register",status="200"}}'] == 2
-    assert found[f'{total}{{fleet="fleet",operation="report",status="409"}}'] == 1
-    assert found[f'{total}{{fleet="",operation="",status="401"}}'] == 1
-    assert found[f'{total}{{fleet="",operation="",status="404"}}'] == 1
-    assert found['turnout_service_request_seconds_count{fleet="fleet"}'] == 3
-    assert found['turnout_service_calls_total{fleet="fleet"}'] == 3
-    assert 1 <= found['turnout_service_groups_total{fleet="fleet"}'] <= 3
+    assert values[f'{total}{{fleet="fleet",operation="register",status="200"}}'] == 2
+    assert values[f'{total}{{fleet="fleet",operation="report",status="409"}}'] == 1
+    assert values[f'{total}{{fleet="",operation="",status="401"}}'] == 1
+    assert values[f'{total}{{fleet="",operation="",status="404"}}'] == 1
+    assert values['turnout_service_request_seconds_count{fleet="fleet"}'] == 3
+    assert values['turnout_service_calls_total{fleet="fleet"}'] == 3
+    assert 1 <= values['turnout_service_groups_total{fleet="fleet"}'] <= 3
 
 
 def test_the_state_of_a_fleet_with_rounds(service: Service) -> None:
     service.ok("/rounds", {"clients": ["phone-1", "phone-2"]})
     service.ok("/reports", {"client": "phone-1", "seconds": 1.0})
     service.ok("/rounds/close", {})
-    found = metrics(service)
-    assert found['turnout_up{fleet="fleet"}'] == 1
-    assert found['turnout_clients{fleet="fleet"}'] == 2
-    assert found['turnout_round{fleet="fleet"}'] == 1
-    assert found['turnout_promise_status{fleet="fleet"}'] == 0
-    assert found['turnout_service_waiting_calls{fleet="fleet"}'] == 0
-    assert 'turnout_running_turns{fleet="fleet"}' not in found
+    values = metrics(service)
+    assert values['turnout_up{fleet="fleet"}'] == 1
+    assert values['turnout_clients{fleet="fleet"}'] == 2
+    assert values['turnout_round{fleet="fleet"}'] == 1
+    assert values['turnout_promise_status{fleet="fleet"}'] == 0
+    assert values['turnout_service_waiting_calls{fleet="fleet"}'] == 0
+    assert 'turnout_running_turns{fleet="fleet"}' not in values
 
 
 def test_the_state_of_a_fleet_without_rounds(service: Service) -> None:
     service.ok("/turns", {"clients": ["phone-1", "phone-2", "phone-3"]}, fleet="other")
-    found = metrics(service, fleet="other")
-    assert found['turnout_running_turns{fleet="other"}'] == 2
-    assert found['turnout_clients{fleet="other"}'] == 3
+    values = metrics(service, fleet="other")
+    assert values['turnout_running_turns{fleet="other"}'] == 2
+    assert values['turnout_clients{fleet="other"}'] == 3
     service.ok("/reports", {"turn": 1, "seconds": 1.0}, fleet="other")
     assert metrics(service, fleet="other")['turnout_running_turns{fleet="other"}'] == 1
-    assert not [name for name in found if 'fleet="fleet"' in name]  # the token is of another fleet
+    assert not [name for name in values if 'fleet="fleet"' in name]  # the token is of another fleet
 
 
 def test_a_fleet_whose_file_is_gone_is_down_and_the_others_are_not(tmp_path: Path) -> None:
@@ -76,8 +76,8 @@ def test_a_fleet_whose_file_is_gone_is_down_and_the_others_are_not(tmp_path: Pat
     with served(tmp_path, {"fleet": ROUNDS, "other": SLOTS}, options=options) as service:
         path = tmp_path / "fleet.turnout"
         path.rename(tmp_path / "elsewhere")
-        found = metrics(service)
-        assert (found['turnout_up{fleet="fleet"}'], found['turnout_up{fleet="other"}']) == (0, 1)
+        values = metrics(service)
+        assert (values['turnout_up{fleet="fleet"}'], values['turnout_up{fleet="other"}']) == (0, 1)
         (tmp_path / "elsewhere").rename(path)
         assert metrics(service)['turnout_up{fleet="fleet"}'] == 1
 
@@ -93,7 +93,8 @@ def test_times_are_counted_in_classes() -> None:
     traffic = Traffic()
     for seconds in (0.0, TIMES[0], 0.3, 50.0):
         traffic.count("fleet", "report", 200, seconds)
-    found = shown(metrics_text(traffic.metrics(frozenset({"fleet"}))))
-    buckets = [found[f'turnout_service_request_seconds_bucket{{fleet="fleet",le="{end}"}}'] for end in (*TIMES, "+Inf")]
+    values = shown(metrics_text(traffic.metrics(frozenset({"fleet"}))))
+    times = (*TIMES, "+Inf")
+    buckets = [values[f'turnout_service_request_seconds_bucket{{fleet="fleet",le="{end}"}}'] for end in times]
     assert buckets == [2, 2, 2, 3, 3, 3, 4]
-    assert found['turnout_service_request_seconds_sum{fleet="fleet"}'] == pytest.approx(50.305)
+    assert values['turnout_service_request_seconds_sum{fleet="fleet"}'] == pytest.approx(50.305)

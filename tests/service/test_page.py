@@ -69,8 +69,8 @@ def test_every_command_of_the_page_has_the_answer_that_is_shown(tmp_path: Path) 
         output, is_compared = "", True
         for block in own_blocks():
             if block.language == "json":
-                found, shown = read_values(output), read_values(block.text)
-                assert fits(found, shown), f"line {block.line}: the answer is {json.dumps(found, ensure_ascii=False)}"
+                result, shown = read_values(output), read_values(block.text)
+                assert fits(result, shown), f"line {block.line}: the answer is {json.dumps(result, ensure_ascii=False)}"
                 output, is_compared = "", True
                 continue
             assert is_compared or not output, f"line {block.line}: the answer before it is not shown"

@@ -29,10 +29,10 @@ def fleet(tmp_path: Path) -> Path:
 def test_a_token_is_found_by_its_text_with_its_role(fleet: Path, role: Role) -> None:
     with FleetTokens(fleet) as file:
         (new,) = file.create(role, clients=["phone-1"] if role == "device" else [], label="test")
-        found = file.find(new.text)
-    assert found == new.token
-    assert found.role == role
-    assert found.client == ("phone-1" if role == "device" else None)
+        known = file.find(new.text)
+    assert known == new.token
+    assert known.role == role
+    assert known.client == ("phone-1" if role == "device" else None)
     with FleetTokens(fleet, read_only=True) as file:
         assert file.find(new.text) == new.token
 
@@ -96,10 +96,10 @@ def test_a_change_is_noticed_in_the_next_pass_of_the_event_loop(fleet: Path) -> 
     async def run() -> list[bool]:
         with FleetTokens(fleet) as file, FleetTokens(fleet) as service:
             (new,) = file.create("server")
-            found = [service.find(new.text) is not None]
+            results = [service.find(new.text) is not None]
             file.revoke(new.token.id)
             await asyncio.sleep(0)
-            return [*found, service.find(new.text) is not None]
+            return [*results, service.find(new.text) is not None]
 
     assert asyncio.run(run()) == [True, False]
 

@@ -39,8 +39,8 @@ def test_metrics_are_read_as_they_were_written(log: TrainingLog) -> None:
 def test_a_model_is_read_as_it_was_written(log: TrainingLog) -> None:
     header = {"server_round": 2, "fleet_round": 7, "own": ["x"]}
     log.write_model(header, [np.arange(3.0), np.array([[True]])])
-    found, arrays = read_model(log.model)
-    assert found == header
+    result, arrays = read_model(log.model)
+    assert result == header
     assert [array.tolist() for array in arrays] == [[0.0, 1.0, 2.0], [[True]]]
 
 
@@ -106,11 +106,11 @@ def test_a_run_that_ends_while_its_log_is_read_is_read_under_its_last_names(
 ) -> None:
     log.write_model({"server_round": 2, "fleet_round": 7}, [])
     log.write_metrics(METRICS)
-    expected, found = plain(log), TrainingLog._metrics_files
+    expected, result = plain(log), TrainingLog._metrics_files
     calls: list[list[Path]] = []
 
     def finish_after(self: TrainingLog) -> list[Path]:
-        calls.append(files := found(self))
+        calls.append(files := result(self))
         if len(calls) == 1:
             log.finish()
         return files

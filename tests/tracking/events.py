@@ -18,12 +18,12 @@ def events_in(folder: Path) -> list[Event]:
 
 def scalars_in(folder: Path) -> dict[str, dict[int, float]]:
     """Returns the scalars of a run: values by step, by name."""
-    found: dict[str, dict[int, float]] = {}
+    results: dict[str, dict[int, float]] = {}
     for event in events_in(folder):
         for value in event.summary.value:
             if value.WhichOneof("value") == "simple_value":
-                found.setdefault(value.tag, {})[event.step] = value.simple_value
-    return found
+                results.setdefault(value.tag, {})[event.step] = value.simple_value
+    return results
 
 
 def texts_in(folder: Path) -> dict[str, str]:

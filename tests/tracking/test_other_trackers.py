@@ -88,12 +88,12 @@ def run(program: str, folder: Path) -> str:
 
 
 def test_mlflow_holds_every_step_and_the_settings(tmp_path: Path) -> None:
-    found = json.loads(run(MLFLOW, tmp_path))
-    assert (found["name"], found["status"], found["params"]) == ("fair-pace, seed 0", "FINISHED", {"a.b": "[1, 2]"})
-    assert found["history"] == [[step, step / 2] for step in range(1, 301)]
+    result = json.loads(run(MLFLOW, tmp_path))
+    assert (result["name"], result["status"], result["params"]) == ("fair-pace, seed 0", "FINISHED", {"a.b": "[1, 2]"})
+    assert result["history"] == [[step, step / 2] for step in range(1, 301)]
 
 
 def test_weights_and_biases_writes_one_offline_run_each(tmp_path: Path) -> None:
     assert run(WRITE_WANDB, tmp_path) == "written"
-    found = json.loads(run(READ_WANDB, tmp_path))
-    assert found == {f"seed {seed}": {str(step): step / 2 + seed for step in range(1, 4)} for seed in range(2)}
+    result = json.loads(run(READ_WANDB, tmp_path))
+    assert result == {f"seed {seed}": {str(step): step / 2 + seed for step in range(1, 4)} for seed in range(2)}

@@ -15,9 +15,9 @@ def test_event_files_hold_every_metric_of_every_step_and_the_settings(tmp_path: 
             tracker.log({"round/seconds": step / 4, "metrics/accuracy": 1 - 1 / step}, step)
     assert tracker.failures == 0
     folder = tmp_path / "rbcsf-a-b-seed-0"
-    found = scalars_in(folder)
-    assert found["round/seconds"] == {1: 0.25, 2: 0.5, 5: 1.25}
-    assert found["metrics/accuracy"] == pytest.approx({1: 0.0, 2: 0.5, 5: 0.8})
+    result = scalars_in(folder)
+    assert result["round/seconds"] == {1: 0.25, 2: 0.5, 5: 1.25}
+    assert result["metrics/accuracy"] == pytest.approx({1: 0.0, 2: 0.5, 5: 0.8})
     (text,) = texts_in(folder).values()
     assert json.loads(text) == {"speed_weight": 5}
 

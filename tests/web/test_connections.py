@@ -69,7 +69,7 @@ def request(path: str, *headers: str) -> bytes:
 
 
 def protocols(server: Served) -> list[LimitedProtocol]:
-    return [found for found in server.server.server_state.connections if isinstance(found, LimitedProtocol)]
+    return [result for result in server.server.server_state.connections if isinstance(result, LimitedProtocol)]
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: 127", b"GET"])

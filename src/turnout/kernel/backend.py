@@ -60,14 +60,14 @@ def _load(name: str) -> ModuleType | None:
         raise KernelError(f"TURNOUT_KERNEL must be 'numpy' or 'compiled', not {name!r}")
     if name == "numpy":
         return None
-    found = _import_compiled()
-    if isinstance(found, ModuleType):
-        return found
+    imported = _import_compiled()
+    if isinstance(imported, ModuleType):
+        return imported
     if name == "compiled":
         raise KernelError(
-            f"TURNOUT_KERNEL=compiled, but the compiled kernel cannot be loaded ({found}). Install a C++ "
+            f"TURNOUT_KERNEL=compiled, but the compiled kernel cannot be loaded ({imported}). Install a C++ "
             "compiler and install turnout again, or unset TURNOUT_KERNEL to use the NumPy kernel"
-        ) from found
+        ) from imported
     return None
 
 

@@ -107,9 +107,9 @@ def make_policy(name: str | PolicyBuilder, clients: int, **settings: Any) -> Sel
     >>> make_policy("with-guarantee", 40, policy="oort", guaranteed_rate=0.1).policy.name
     'oort'
     """
-    found, own = as_named(name, settings)
-    load_policies(found, own)
-    return build_policy(found, clients, **own)
+    known, own = as_named(name, settings)
+    load_policies(known, own)
+    return build_policy(known, clients, **own)
 
 
 def build_policy(name: str, clients: int, **settings: Any) -> SelectionPolicy:

@@ -89,8 +89,8 @@ def test_prices_are_limited() -> None:
     assert pace.prices(np.array([0]), np.array([1e300]), 1.0, 1).tolist() == [MAX_PRICE]
     for kernel in KERNELS:
         with using_kernel(kernel):
-            found = paced_cohort_of_times(np.ones(1), np.array([1e300]), pace, 1, np.ones(1, dtype=np.bool_))
-            assert found.cohort.objective == pytest.approx(-MAX_PRICE)
+            solved = paced_cohort_of_times(np.ones(1), np.array([1e300]), pace, 1, np.ones(1, dtype=np.bool_))
+            assert solved.cohort.objective == pytest.approx(-MAX_PRICE)
 
 
 @given(st.lists(st.floats(0, 1e12), min_size=1, max_size=12), st.integers(1, 40))
@@ -129,7 +129,7 @@ def test_the_cohort_is_that_of_a_search_through_all_cohorts(kernel: str, seed: i
         pace = make_pace(rng.integers(0, 16, clients).tolist(), rng.integers(0, 2, clients).tolist())
         available = rng.random(clients) < 0.8
         with using_kernel(kernel):
-            found = paced_cohort_of_times(times, usual, pace, size, available)
+            solved = paced_cohort_of_times(times, usual, pace, size, available)
         rows = np.flatnonzero(available)
         slack = pace.slack(rows)
         first = most_urgent(rows[slack <= 0], slack[slack <= 0], times[rows[slack <= 0]], size).tolist()
@@ -139,14 +139,14 @@ def test_the_cohort_is_that_of_a_search_through_all_cohorts(kernel: str, seed: i
 
         cohorts = itertools.combinations(others, left)
         best = min(objective(times, prices, first, cohort) for cohort in cohorts)
-        assert found.urgent.tolist() == first
-        assert set(first) <= set(found.cohort.rows.tolist())
-        assert len(found.cohort.rows) == min(size, len(rows))
+        assert solved.urgent.tolist() == first
+        assert set(first) <= set(solved.cohort.rows.tolist())
+        assert len(solved.cohort.rows) == min(size, len(rows))
         if len(rows):
-            assert found.cohort.objective == pytest.approx(best, abs=1e-9)
-            chosen = tuple(set(found.cohort.rows.tolist()) - set(first))
+            assert solved.cohort.objective == pytest.approx(best, abs=1e-9)
+            chosen = tuple(set(solved.cohort.rows.tolist()) - set(first))
             assert objective(times, prices, first, chosen) == pytest.approx(best, abs=1e-9)
-            assert found.cohort.threshold == times[found.cohort.rows].max()
+            assert solved.cohort.threshold == times[solved.cohort.rows].max()
         urgent_counts.add(len(first))
     assert {0, 1, 2} <= urgent_counts
 

@@ -64,14 +64,14 @@ def test_staleness_equals_a_literal_count_of_versions() -> None:
     columns = RoundColumns.from_records(run.play(300), clients=40)
     started, finished = turn_clocks(columns)
     for buffer in (1, 3, 8):
-        found = staleness(columns, buffer)
+        ages = staleness(columns, buffer)
         ends = np.sort(finished)
         for index, turn in enumerate(np.argsort(finished, kind="stable").tolist()):
             at_end = int((ends < finished[turn]).sum()) // buffer
             at_start = int((ends <= started[turn]).sum()) // buffer
-            assert found[index] == at_end - at_start
+            assert ages[index] == at_end - at_start
         # Each turn overlaps with K − 1 others on average: as many updates, and a B-th of that in versions.
-        assert found.mean() == pytest.approx((6 - 1) / buffer, rel=0.1)
+        assert ages.mean() == pytest.approx((6 - 1) / buffer, rel=0.1)
 
 
 def test_runs_with_rounds_and_empty_buffers_are_refused() -> None:

@@ -33,13 +33,13 @@ def test_a_task_whose_workers_always_die_starts_again_a_few_times_only(
 def test_interrupts_are_ignored_in_the_main_thread_only() -> None:
     def read() -> None:
         with ignored_interrupts():
-            found.append(signal.getsignal(signal.SIGINT))
+            result.append(signal.getsignal(signal.SIGINT))
 
-    found: list[object] = []
+    result: list[object] = []
     before = signal.getsignal(signal.SIGINT)
     other = threading.Thread(target=read)
     other.start()
     other.join()
     read()
-    assert found == [before, signal.SIG_IGN]
+    assert result == [before, signal.SIG_IGN]
     assert signal.getsignal(signal.SIGINT) is before

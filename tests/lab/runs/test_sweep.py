@@ -304,9 +304,9 @@ def opened_after_a_kill(path: Path) -> RunStore:
                 raise
             return None
 
-    found = wait_until(opened, "the lock of a killed writer is free")
-    assert found is not None
-    return found
+    result = wait_until(opened, "the lock of a killed writer is free")
+    assert result is not None
+    return result
 
 
 @pytest.mark.parametrize(

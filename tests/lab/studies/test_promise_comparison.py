@@ -37,9 +37,9 @@ def test_the_largest_shortfall_is_that_of_the_worst_seed_and_the_curves_are_mean
     with RunStore(store, read_only=True) as opened:
         runs = Runs(PromiseComparison().plans(SEEDS, ROUNDS), opened)
         for index, label in enumerate(LABELS):
-            found = [shortfalls(columns, RATE) for columns in runs.of(label)]
-            assert np.asarray(points["largest_shortfall"])[index] == max(one.largest for one in found)
-            assert np.asarray(curves[label])[-1] == pytest.approx(np.mean([one.at_end for one in found]))
+            missing = [shortfalls(columns, RATE) for columns in runs.of(label)]
+            assert np.asarray(points["largest_shortfall"])[index] == max(one.largest for one in missing)
+            assert np.asarray(curves[label])[-1] == pytest.approx(np.mean([one.at_end for one in missing]))
             assert len(np.asarray(curves[label])) == ROUNDS
 
 

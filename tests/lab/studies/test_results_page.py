@@ -239,9 +239,9 @@ def test_numbers_in_the_text_of_the_accuracy_study_are_the_stored_ones() -> None
         ("cifar-10, gamma 1", "and {} for gamma_1 = 1"),
     ):
         (claim,) = [claim for claim in claims_in("cifar-10") if (claim["name"], claim["panel"]) == (name, panel)]
-        found = re.search(r"difference (\S+) ± (\S+?)[;)]", claim["numbers"][weight])
-        assert found is not None
-        assert words.format(f"{float(found[1]):.0f} ± {float(found[2]):.0f}") in text
+        match = re.search(r"difference (\S+) ± (\S+?)[;)]", claim["numbers"][weight])
+        assert match is not None
+        assert words.format(f"{float(match[1]):.0f} ± {float(match[2]):.0f}") in text
     rounds = [
         measured("fashion-mnist", contender, "rounds_to_high", gamma)
         for contender in (*WEIGHTS, "FedCS(3)")

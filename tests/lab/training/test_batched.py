@@ -80,11 +80,11 @@ def uninterrupted(plan: RunPlan) -> RoundColumns:
 
 def assert_holds(store: RunStore, plan: RunPlan) -> None:
     """Asserts that the run of this plan is stored, finished, and equals the uninterrupted run byte for byte."""
-    found = store.find(plan.key)
-    assert found is not None
-    assert found.finished
-    assert found.rounds == plan.rounds
-    assert store.columns(found.id).to_bytes() == uninterrupted(plan).to_bytes()
+    info = store.find(plan.key)
+    assert info is not None
+    assert info.finished
+    assert info.rounds == plan.rounds
+    assert store.columns(info.id).to_bytes() == uninterrupted(plan).to_bytes()
 
 
 def stop_after(count: int) -> Callable[..., None]:
@@ -108,11 +108,11 @@ def test_batched_runs_equal_separate_runs(store: RunStore, workers: int, save_ev
     ids = train_plans(PLANS, store, workers=workers, save_every=save_every)
     assert len(set(ids)) == len(PLANS)
     for run, plan in zip(ids, PLANS, strict=True):
-        found = store.find(plan.key)
-        assert found is not None
-        assert found.id == run
-        assert found.plan == plan.as_dict()
-        assert found.code_version == turnout.__version__
+        info = store.find(plan.key)
+        assert info is not None
+        assert info.id == run
+        assert info.plan == plan.as_dict()
+        assert info.code_version == turnout.__version__
         assert_holds(store, plan)
         assert store.snapshot(run) is None
 

@@ -137,12 +137,12 @@ def make_task(model: Any = mlp, split: Any = EQUAL, training: Training = PLAIN_T
 
 def cohorts(learner: Any, split: Partition, sizes: tuple[int, ...] = (4, 0, 6), epochs: int = 1) -> list[Cohort]:
     """Returns cohorts with weights of their own."""
-    found = []
+    results = []
     for index, size in enumerate(sizes):
         items = split.items[:size]
         orders = np.repeat(items[:, None], epochs, axis=1)
-        found.append(Cohort(learner.initial_weights(index), orders, (items >= 0).sum(axis=1).astype(float)))
-    return found
+        results.append(Cohort(learner.initial_weights(index), orders, (items >= 0).sum(axis=1).astype(float)))
+    return results
 
 
 def by_hand(task: TorchTask, weights: Any, items: Any) -> tuple[Any, float]:

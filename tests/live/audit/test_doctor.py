@@ -249,10 +249,10 @@ def test_an_ended_writer_is_not_taken_for_a_holder_if_its_number_is_in_use_again
 def test_damage_is_named(path: Path, damage: Damage, parts: set[str], message: str) -> None:
     with closing(sqlite3.connect(path)) as db, db:
         _ = db.execute(damage) if isinstance(damage, str) else damage(db)
-    found = problems(path)
-    assert parts <= found.keys()
-    assert any(message in finding.message for finding in found.values()), found
-    assert all(finding.remedy for finding in found.values())
+    findings = problems(path)
+    assert parts <= findings.keys()
+    assert any(message in finding.message for finding in findings.values()), findings
+    assert all(finding.remedy for finding in findings.values())
 
 
 @pytest.mark.parametrize(
@@ -267,10 +267,10 @@ def test_damage_is_named(path: Path, damage: Damage, parts: set[str], message: s
 def test_a_file_whose_settings_cannot_be_read_is_checked_as_one_with_rounds(path: Path, damage: str) -> None:
     with closing(sqlite3.connect(path)) as db, db:
         db.execute(damage)
-    found = findings_by_part(path)
-    assert found["state"].ok is False
-    assert found["state"].message.startswith("a scheduler cannot open this file")
-    assert found["summary"].message == "all rounds are kept"
+    findings = findings_by_part(path)
+    assert findings["state"].ok is False
+    assert findings["state"].message.startswith("a scheduler cannot open this file")
+    assert findings["summary"].message == "all rounds are kept"
 
 
 def test_an_incomplete_index_of_turns_is_refused_also_by_readers(path: Path) -> None:
@@ -295,10 +295,10 @@ def test_a_late_time_that_was_learned_twice_is_refused(path: Path) -> None:
 def test_a_state_that_raises_an_unexpected_error_is_reported(path: Path) -> None:
     with closing(sqlite3.connect(path)) as db, db:
         forge_snapshot(db, lambda state: state.pop("ids"))
-    found = problems(path)
-    assert found.keys() == {"state"}
-    assert found["state"].message == "a scheduler cannot open this file: KeyError: 'ids'"
-    assert f"sqlite3 {path} 'DELETE FROM snapshot'" in found["state"].remedy
+    findings = problems(path)
+    assert findings.keys() == {"state"}
+    assert findings["state"].message == "a scheduler cannot open this file: KeyError: 'ids'"
+    assert f"sqlite3 {path} 'DELETE FROM snapshot'" in findings["state"].remedy
 
 
 @pytest.mark.parametrize(("rows", "clients"), [([0], "1 client"), ([0, 4, 9], "3 clients")])
@@ -313,10 +313,10 @@ def test_books_that_do_not_balance_are_found(tmp_path: Path, rows: list[int], cl
 
     with closing(sqlite3.connect(path)) as db, db:
         forge_snapshot(db, owe_less)
-    found = problems(path)
-    assert found.keys() == {"state", "books"}
-    assert found["books"].message == f"the books of {clients} do not balance"
-    assert "gives another policy.queues.balance than all events do" in found["state"].message
+    findings = problems(path)
+    assert findings.keys() == {"state", "books"}
+    assert findings["books"].message == f"the books of {clients} do not balance"
+    assert "gives another policy.queues.balance than all events do" in findings["state"].message
 
 
 def test_availability_that_a_large_fleet_dropped_with_a_snapshot_is_no_damage(
@@ -339,9 +339,9 @@ def test_availability_that_a_large_fleet_dropped_with_a_snapshot_is_no_damage(
 def test_damage_of_an_offer_is_named_and_no_other_part_is_damaged(path: Path, damage: Damage, message: str) -> None:
     with closing(sqlite3.connect(path)) as db, db:
         _ = db.execute(damage) if isinstance(damage, str) else damage(db)
-    found = problems(path)
-    assert found.keys() == {"offers"}
-    assert message in found["offers"].message
+    findings = problems(path)
+    assert findings.keys() == {"offers"}
+    assert message in findings["offers"].message
 
 
 def test_one_damaged_offer_does_not_hide_another(path: Path) -> None:
@@ -408,24 +408,24 @@ def test_a_truncated_file_is_reported(path: Path) -> None:
 
 @pytest.mark.parametrize("times", [8, pytest.param(40, marks=pytest.mark.thorough)])
 def test_flipped_bytes_never_crash_the_doctor(path: Path, times: int) -> None:
-    whole, rng, found = path.read_bytes(), random.Random(5), 0
+    whole, rng, result = path.read_bytes(), random.Random(5), 0
     for _ in range(times):
         damaged = bytearray(whole)
         for _ in range(4):
             damaged[rng.randrange(100, len(whole))] ^= 1 << rng.randrange(8)
         path.write_bytes(damaged)
-        found += bool(problems(path))
-    assert found > times // 2  # bytes in unused parts of a page do no damage
+        result += bool(problems(path))
+    assert result > times // 2  # bytes in unused parts of a page do no damage
 
 
 def test_a_schema_that_cannot_be_parsed_is_reported(path: Path) -> None:
     whole = path.read_bytes()
     assert b"CREATE TABLE turns" in whole
     path.write_bytes(whole.replace(b"CREATE TABLE turns", b"CREATE TABLE 'urns"))
-    found = problems(path)
-    assert found.keys() == {"pages"}
-    assert "malformed database schema" in found["pages"].message
-    assert f"sqlite3 {path} .recover" in found["pages"].remedy
+    findings = problems(path)
+    assert findings.keys() == {"pages"}
+    assert "malformed database schema" in findings["pages"].message
+    assert f"sqlite3 {path} .recover" in findings["pages"].remedy
 
 
 def test_a_damaged_log_is_reported(path: Path) -> None:
@@ -479,9 +479,9 @@ def test_a_late_time_that_was_learned_needs_no_record_once_its_client_is_forgott
     assert "1 late time agree" in findings_by_part(path)["turns"].message
     with closing(sqlite3.connect(path)) as db, db:
         forge_turn(db, "row = 1 AND folded = 2", "folded = NULL")
-    found = {part: finding.message for part, finding in problems(path).items()}
+    results = {part: finding.message for part, finding in problems(path).items()}
     problem = "the turn of 'b' in round 1 has another late time than the one that was learned"
-    assert found.get("turns") == (None if forgets else problem)
+    assert results.get("turns") == (None if forgets else problem)
 
 
 @pytest.mark.parametrize("policy", ["random", "round-robin"])

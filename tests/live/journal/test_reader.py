@@ -118,10 +118,10 @@ def test_a_closed_round_is_read_as_the_scheduler_exports_it(open_fleet: OpenFlee
     play(scheduler, 1, named(5))
     rounds = [event for event in exported(scheduler) if event["kind"] == "round"]
     with FleetReader(path) as reader:
-        found = list(reader.closed_rounds())
-        assert [closed.round for closed in found] == list(range(1, 23))
+        result = list(reader.closed_rounds())
+        assert [closed.round for closed in result] == list(range(1, 23))
         assert [closed.round for closed in reader.closed_rounds(after=19)] == [20, 21, 22]
-        for closed, entry in zip(found, rounds, strict=True):
+        for closed, entry in zip(result, rounds, strict=True):
             assert list(closed.clients) == entry["clients"]
             assert [reader.clients[row] for row in closed.rows.tolist()] == entry["clients"]
             assert [KINDS[kind] for kind in closed.kinds.tolist()] == entry["outcomes"]
@@ -136,10 +136,10 @@ def test_a_closed_round_is_read_as_the_scheduler_exports_it(open_fleet: OpenFlee
             late = [{"client": late.client, "round": late.round, "seconds": late.seconds} for late in closed.late]
             assert late == entry["late"]
             assert [reader.clients[late.row] for late in closed.late] == [late.client for late in closed.late]
-        assert found[20].losses is not None
-        assert np.nanmax(found[20].losses) == 0.5
-        assert found[0].losses is None
-        assert [(late.client, late.seconds) for late in found[21].late] == [(chosen[1], 17.0)]
+        assert result[20].losses is not None
+        assert np.nanmax(result[20].losses) == 0.5
+        assert result[0].losses is None
+        assert [(late.client, late.seconds) for late in result[21].late] == [(chosen[1], 17.0)]
 
 
 def test_a_reader_has_the_data_of_its_scheduler(open_fleet: OpenFleet, folder: Path) -> None:
@@ -265,9 +265,9 @@ def test_the_open_round_is_read_with_its_reports(open_fleet: OpenFleet, folder: 
         chosen = scheduler.choose(offered("a", "b", "c"))
         with Reporter(path) as reporter:
             reporter.report(chosen[0], 2.5, loss=0.5)
-        found = reader.open_round()
-        assert found is not None
-        opened, turns = found
+        result = reader.open_round()
+        assert result is not None
+        opened, turns = result
         assert opened.round == 1
         assert {turn.id: turn.kind for turn in turns} == {chosen[0]: "arrived", chosen[1]: None}
         assert reader.last_event == 0, "clients that are new in the open round join when it is closed"

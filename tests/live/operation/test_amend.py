@@ -118,17 +118,17 @@ class Recount:
 
     def check(self, scheduler: Scheduler) -> None:
         """Compares a certificate with the recount, exactly."""
-        found, unit = scheduler.certificate(), scheduler.certificate().units_per_turn
-        assert found.broken_since is not None
-        assert len(found.turns) == len(self.clients)
+        result, unit = scheduler.certificate(), scheduler.certificate().units_per_turn
+        assert result.broken_since is not None
+        assert len(result.turns) == len(self.clients)
         for row, account in enumerate(self.clients.values()):
-            assert int(found.turns[row]) == account.turns
-            assert Fraction(int(found.promised_units[row]), unit) == account.promised
-            assert Fraction(int(found.owed_units[row]), unit) == account.owed
-            assert Fraction(int(found.forfeited_units[row]), unit) == account.forfeited
-            assert bool(found.broken[row]) == (account.behind > self.tolerance)
-            assert int(found.broken_since[row]) == account.broken_since
-        assert found.books_balance
+            assert int(result.turns[row]) == account.turns
+            assert Fraction(int(result.promised_units[row]), unit) == account.promised
+            assert Fraction(int(result.owed_units[row]), unit) == account.owed
+            assert Fraction(int(result.forfeited_units[row]), unit) == account.forfeited
+            assert bool(result.broken[row]) == (account.behind > self.tolerance)
+            assert int(result.broken_since[row]) == account.broken_since
+        assert result.books_balance
 
 
 rates = st.sampled_from(["1/6", "1/4", 0.1, "2/7", "3/20", 0, "1/3", 0.123, 0.5, 0.6])
@@ -291,11 +291,11 @@ def check_follower(path: Path) -> None:
         follower = reader.follow()
         for event in follower.poll():
             follower.apply(event)
-        found, expected = follower.fleet.certificate(), reader.state().fleet.certificate()
-        assert found is not None
+        result, expected = follower.fleet.certificate(), reader.state().fleet.certificate()
+        assert result is not None
         assert expected is not None
-        assert np.array_equal(found.promised_units, expected.promised_units)
-        assert np.array_equal(found.owed_units, expected.owed_units)
+        assert np.array_equal(result.promised_units, expected.promised_units)
+        assert np.array_equal(result.owed_units, expected.owed_units)
 
 
 # What an amendment changes, and what it leaves
@@ -754,8 +754,8 @@ def test_damaged_settings_at_creation_are_found(open_fleet: OpenFleet, damage: s
     scheduler.close()
     with closing(sqlite3.connect(scheduler.path, isolation_level=None)) as db:
         db.execute(damage)
-    found = {finding.part: finding.message for finding in examine(scheduler.path) if finding.ok is False}
-    assert any("the settings at creation" in message for message in found.values()), found
+    findings = {finding.part: finding.message for finding in examine(scheduler.path) if finding.ok is False}
+    assert any("the settings at creation" in message for message in findings.values()), findings
 
 
 @pytest.mark.parametrize("open_it", [Scheduler.open, FleetReader])

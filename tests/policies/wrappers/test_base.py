@@ -88,9 +88,9 @@ def test_a_delegated_member_is_that_of_the_policy_inside(member: str) -> None:
     if not callable(original) and not isinstance(original, property):
         setattr(inner, member, marker)
     wrapper = Plain(inner)
-    found = getattr(wrapper, member)
+    result = getattr(wrapper, member)
     if not callable(original):
-        assert found is marker
+        assert result is marker
         return
     offer, report = offer_of(1, [True] * 4), report_of(1, [0])
     arguments: dict[str, tuple[Any, ...]] = {
@@ -114,7 +114,7 @@ def test_a_delegated_member_is_that_of_the_policy_inside(member: str) -> None:
         inner.state = lambda: {"marker": marker}
         assert wrapper.state() == {"policy.marker": marker}
         return
-    answer = found(*arguments.get(member, ()))
+    answer = result(*arguments.get(member, ()))
     assert len(calls) == 1
     if member == "restore":
         assert list(calls[0][0]) == ["turns"]

@@ -25,7 +25,7 @@ def lock(path: Path, process: int, first: int, last: int | str, kind: str = "WRI
     return f"7: {family}  ADVISORY  {kind} {process} fe:00:{inode} {first} {last}"
 
 
-def found(path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def holding(path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> list[int]:
     table = path.with_name("locks")
     table.write_text("".join(f"{line}\n" for line in lines))
     monkeypatch.setattr(holders, "LOCKS", table)
@@ -36,12 +36,12 @@ def found(path: Path, lines: list[str], monkeypatch: pytest.MonkeyPatch) -> list
 def test_a_lock_on_the_byte_of_writers_is_found(
     path: Path, monkeypatch: pytest.MonkeyPatch, first: int, last: int | str
 ) -> None:
-    assert found(path, [lock(path, 4711, first, last)], monkeypatch) == [4711]
+    assert holding(path, [lock(path, 4711, first, last)], monkeypatch) == [4711]
 
 
 @pytest.mark.parametrize(("first", "last"), [(121, 127), (100, 119), (121, "EOF")])
 def test_a_lock_on_other_bytes_is_not(path: Path, monkeypatch: pytest.MonkeyPatch, first: int, last: int | str) -> None:
-    assert found(path, [lock(path, 4711, first, last)], monkeypatch) == []
+    assert holding(path, [lock(path, 4711, first, last)], monkeypatch) == []
 
 
 def test_locks_of_readers_of_other_kinds_files_and_namespaces_are_not(
@@ -57,11 +57,11 @@ def test_locks_of_readers_of_other_kinds_files_and_namespaces_are_not(
         lock(path, 6, 120, 120),
         lock(path, 7, 120, 120),
     ]
-    assert found(path, lines, monkeypatch) == [6, 7]
+    assert holding(path, lines, monkeypatch) == [6, 7]
 
 
 def test_nothing_is_known_without_a_table_or_without_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert found(path.with_name("other.turnout"), [lock(path, 6, 120, 120)], monkeypatch) == []
+    assert holding(path.with_name("other.turnout"), [lock(path, 6, 120, 120)], monkeypatch) == []
     monkeypatch.setattr(holders, "LOCKS", path.with_name("missing"))
     assert writing_processes(path) == []
 

@@ -73,9 +73,9 @@ def test_each_claim_about_time_depends_on_its_own_contender() -> None:
         (FAST, {"FairPace ahead of RBCS-F 20"}),
         ("FedCS(3)", set()),
     ):
-        found = verdicts(PaceTime(), {**FASTER, contender: (0.8, 3.0)})
-        assert {name for name, verdict in found.items() if verdict == "does not hold"} == failing
-        assert {name for name, verdict in found.items() if verdict == "holds"} == found.keys() - failing
+        outcomes = verdicts(PaceTime(), {**FASTER, contender: (0.8, 3.0)})
+        assert {name for name, verdict in outcomes.items() if verdict == "does not hold"} == failing
+        assert {name for name, verdict in outcomes.items() if verdict == "holds"} == outcomes.keys() - failing
 
 
 def test_all_contenders_are_promised_the_same_and_meet_the_same_clients() -> None:

@@ -52,11 +52,11 @@ def groups(scale: float = 0.01, **means: float) -> dict[str, Group]:
     return {labels[name]: group(labels[name], mean, scale) for name, mean in means.items()}
 
 
-def wild(found: dict[str, Group]) -> dict[str, Group]:
+def wild(result: dict[str, Group]) -> dict[str, Group]:
     """Returns the same groups with so much unpaired noise that nothing is decided."""
     return {
         label: Group(label, own.values + 50 * WILD[index % 3] * (1 + index))
-        for index, (label, own) in enumerate(found.items())
+        for index, (label, own) in enumerate(result.items())
     }
 
 
@@ -337,14 +337,14 @@ def test_the_oracles_are_played_with_large_weights() -> None:
 
 def points(time: Sequence[float], early: Sequence[float], late: Sequence[float]) -> dict[str, FloatArray]:
     """Returns the points of each weight, smallest weight first; the time after a tenth of the rounds is reversed."""
-    found = {}
+    results = {}
     for index, weight in enumerate(TRADE_OFF_WEIGHTS):
         rows = [
             [[time[-1 - index] + noise, early[index] + noise], [time[index] + noise, late[index] + noise]]
             for noise in 0.001 * NOISE
         ]
-        found[f"RBCS-F, weight {weight:g}"] = np.array(rows)
-    return found
+        results[f"RBCS-F, weight {weight:g}"] = np.array(rows)
+    return results
 
 
 FALLING, RISING = [10.0, 9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0], [3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0]

@@ -47,8 +47,8 @@ def power(exponent: float, scale: float = 1.0, noise: float = 0.01, rounds: int 
 def queues(**changes: FloatArray) -> dict[str, FloatArray]:
     """Returns settled queues of all weights and growing ones of the unstable policy; `changes` replace some."""
     labels = {"w1": W1, "w5": W5, "w20": W20, "w50": W50}
-    found = {label: power(0.0, scale) for label, scale in zip(RBCSF_LABELS, (0.02, 0.04, 0.06, 0.08), strict=True)}
-    return {**found, UNSTABLE: power(1.0, 0.15), **{labels[name]: curves for name, curves in changes.items()}}
+    results = {label: power(0.0, scale) for label, scale in zip(RBCSF_LABELS, (0.02, 0.04, 0.06, 0.08), strict=True)}
+    return {**results, UNSTABLE: power(1.0, 0.15), **{labels[name]: curves for name, curves in changes.items()}}
 
 
 def by_name(claims: list[Claim]) -> dict[str, Claim]:
@@ -62,11 +62,11 @@ def verdicts(**changes: FloatArray) -> dict[str, str]:
 
 @pytest.mark.parametrize("weight", ["w1", "w5", "w20", "w50"])
 def test_a_queue_that_grows_like_that_of_an_unfair_policy_is_not_stable_at_any_weight(weight: str) -> None:
-    found = verdicts(**{weight: power(1.0, 0.15)})
-    assert found[STABLE] == FAILS
-    assert found[RATES] == OPEN  # owed/rounds is the same at every horizon
-    assert found[PROOF] == found[PRINTED] == FAILS
-    assert {found[f"flattens within {horizon:,} rounds"] for horizon in HORIZONS} == {FAILS}
+    outcomes = verdicts(**{weight: power(1.0, 0.15)})
+    assert outcomes[STABLE] == FAILS
+    assert outcomes[RATES] == OPEN  # owed/rounds is the same at every horizon
+    assert outcomes[PROOF] == outcomes[PRINTED] == FAILS
+    assert {outcomes[f"flattens within {horizon:,} rounds"] for horizon in HORIZONS} == {FAILS}
 
 
 def test_owed_over_rounds_has_to_fall_at_every_horizon() -> None:
@@ -95,10 +95,10 @@ def test_the_exponent_is_that_between_two_horizons_and_may_decide_nothing() -> N
     uncertain = power(0.0, 1.0)
     uncertain[:, 1, -1] *= np.array([1.0, 400.0, 2.0, 300.0])  # exponents from 0 to 1.6
     assert verdicts(w50=uncertain)[STABLE] == OPEN
-    found = verdicts()
-    assert set(found.values()) == {HOLDS}
+    outcomes = verdicts()
+    assert set(outcomes.values()) == {HOLDS}
     flat = [f"flattens within {horizon:,} rounds" for horizon in HORIZONS]
-    assert list(found) == [*flat, RATES, STABLE, PROOF, PRINTED, CORRECTED]
+    assert list(outcomes) == [*flat, RATES, STABLE, PROOF, PRINTED, CORRECTED]
 
 
 def test_the_unstable_policy_is_shown_and_decides_nothing() -> None:
@@ -113,8 +113,8 @@ def test_queues_above_the_bound_of_the_proof_are_found_in_any_round() -> None:
     # sqrt(2 Γ T) is 45.2 after 50 rounds, and with the penalty term 319 at weight 50.
     once = power(0.0, 0.1)
     once[:, 2, 49] = 46 + 0.1 * NOISE
-    found = verdicts(w50=once)
-    assert (found[PROOF], found[PRINTED], found[CORRECTED]) == (FAILS, HOLDS, HOLDS)
+    outcomes = verdicts(w50=once)
+    assert (outcomes[PROOF], outcomes[PRINTED], outcomes[CORRECTED]) == (FAILS, HOLDS, HOLDS)
     numbers = by_name(stability_claims(queues(w50=once)))[PROOF].numbers
     assert numbers[f"{W50}: rounds above the bound"] == "1 ± 0"
     assert numbers[f"{W20}: rounds above the bound"] == "0 ± 0"
@@ -128,8 +128,8 @@ def test_queues_above_the_bound_of_the_proof_are_found_in_any_round() -> None:
 def test_the_printed_bound_is_about_the_sum_of_the_queues() -> None:
     once = power(0.0, 0.1)
     once[:, 0, 49] = 46 / CLIENTS + 0.001 * NOISE
-    found = verdicts(w1=once)
-    assert (found[PROOF], found[PRINTED], found[CORRECTED]) == (HOLDS, FAILS, HOLDS)
+    outcomes = verdicts(w1=once)
+    assert (outcomes[PROOF], outcomes[PRINTED], outcomes[CORRECTED]) == (HOLDS, FAILS, HOLDS)
     once[:, 0, 49] = 44 / CLIENTS + 0.001 * NOISE
     assert verdicts(w1=once)[PRINTED] == HOLDS
     once[:, 0, 49] = 45.22 / CLIENTS + 0.01 * NOISE
@@ -182,8 +182,8 @@ def test_the_queues_of_a_run_are_measured_after_each_round() -> None:
 
 def coverage(scheduled: float = 1.0, sufficient: float = 20.0) -> dict[str, Group]:
     """Returns a coverage of 0.95 for constants of at least `sufficient`, and of 0.5 for smaller ones."""
-    found = {label: group(label, 0.95 if width >= sufficient else 0.5) for label, width in CONSTANTS.items()}
-    return {**found, SCHEDULED: group(SCHEDULED, scheduled)}
+    results = {label: group(label, 0.95 if width >= sufficient else 0.5) for label, width in CONSTANTS.items()}
+    return {**results, SCHEDULED: group(SCHEDULED, scheduled)}
 
 
 def seconds(scheduled: float, random: float = 15.0) -> dict[str, Group]:

@@ -132,9 +132,9 @@ def test_findings_about_a_damaged_fleet_without_rounds_do_not_speak_of_rounds(pa
         assert db.execute(damage).rowcount
         db.commit()
     part, message = DAMAGES[damage]
-    (found,) = [finding for finding in examine(path) if finding.part == part]
-    assert found.ok is False
-    assert re.search(message, found.message), found.message
+    (findings,) = [finding for finding in examine(path) if finding.part == part]
+    assert findings.ok is False
+    assert re.search(message, findings.message), findings.message
     assert not [text for text in texts_of(path) if "round" in text]
 
 
@@ -145,9 +145,9 @@ def test_parts_that_contradict_each_other_are_found_although_their_digests_are_r
     with closing(sqlite3.connect(path)) as db:
         forge(db)
         db.commit()
-    (found,) = [finding for finding in examine(path) if finding.part == part]
-    assert found.ok is False
-    assert re.search(message, found.message), found.message
+    (findings,) = [finding for finding in examine(path) if finding.part == part]
+    assert findings.ok is False
+    assert re.search(message, findings.message), findings.message
     assert not [text for text in texts_of(path) if "round" in text]
 
 
@@ -155,8 +155,8 @@ def test_a_damaged_offer_costs_the_explanation_of_its_decision(path: Path) -> No
     with closing(sqlite3.connect(path)) as db:
         db.execute("UPDATE offers SET digest = x'00' WHERE round = (SELECT MAX(round) FROM offers)")
         db.commit()
-    (found,) = [finding for finding in examine(path) if finding.part == "offers"]
-    assert "for each damaged decision N: only the explanation of that decision is lost" in found.remedy
+    (findings,) = [finding for finding in examine(path) if finding.part == "offers"]
+    assert "for each damaged decision N: only the explanation of that decision is lost" in findings.remedy
 
 
 def test_a_decision_that_is_no_longer_kept_is_refused_as_such(path: Path) -> None:
