@@ -55,7 +55,7 @@ def test_all_rounds_have_the_present_settings(tmp_path: Path) -> None:
 def test_tuning_calibrates_with_the_rounds_of_the_present_settings(tmp_path: Path) -> None:
     options = {"policy": "rbcsf", "settings": {"cohort_size": 2, "speed_weight": 0.1}}
     record = amended_fleet(tmp_path / "fleet.turnout", **options)
-    fitted = fitted_build(record, {})
+    fitted = fitted_build(record, {}, "rbcsf")
     policy, _ = fitted.build({"speed_weight": 1.0}, 0)
     assert policy.cohort_size == 3
     assert fitted.mean_round == pytest.approx(record.columns.durations[25:].mean())

@@ -113,7 +113,7 @@ def test_a_simulated_run_without_rounds_is_replayed_exactly_in_its_world(tmp_pat
 
 def test_searches_need_rounds_and_replays_need_a_turn_that_has_ended(fleet: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="has no rounds: only records of rounds can be simulated again"):
-        fitted_build(read_recording(fleet), {})
+        fitted_build(read_recording(fleet), {}, "rbcsf")
     with open_slots(tmp_path / "fleet.turnout") as scheduler:
         scheduler.fill(named(8))
     with pytest.raises(SettingError, match="holds no turn that has ended, with its context"):

@@ -1,4 +1,4 @@
-"""Finds the setting of a policy that meets a goal: simulates a grid of values, and confirms one with other seeds."""
+"""Finds the setting of fair-pace that meets a goal: simulates a grid of values, and confirms one with other seeds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import FloatArray, as_count, as_number
 from turnout.kernel.feasibility import feasibility
 from turnout.lab.analysis.metrics import RunSummary, summarise
-from turnout.lab.analysis.statistics import ConfidenceInterval, mean_confidence_interval, prediction_half_width
+from turnout.lab.analysis.statistics import prediction_half_width
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.play import play
 from turnout.lab.worlds.base import World
@@ -26,10 +26,9 @@ __all__ = ["Trial", "TuningResult", "find_setting"]
 Build = Callable[[Mapping[str, Any], int], tuple[SelectionPolicy, World]]
 #: The figures of a run that a goal can bound.
 GoalFigure = Literal["shortfall_at_end", "mean_round", "p95_round"]
-#: The settings that can be found, with their policies.
-TUNED: dict[str, str] = {"tolerance": "fair-pace", "guaranteed_rate": "fair-pace", "speed_weight": "rbcsf"}
+#: The settings that can be found.
+TUNED = ("tolerance", "guaranteed_rate")
 TOLERANCES = (0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
-SPEED_WEIGHTS = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 RATES = 10  # the number of rates, evenly spaced up to the largest that can be promised
 SEEDS, CONFIRMING_SEEDS = 12, 20
 CONFIDENCE = 0.975  # of the prediction that one more run meets the goal
@@ -37,23 +36,30 @@ CONFIDENCE = 0.975  # of the prediction that one more run meets the goal
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trial:
-    """A value of the setting, and the figures of its simulated runs, one per seed."""
+    """A value of the setting, and the figures of its simulated runs, one per seed.
+
+    Attributes:
+        value: The value.
+        bound: The number that the goal's figure of one more run does not exceed, with 97.5 % confidence.
+        meets: Whether one more run would meet the goal, with this confidence.
+        runs: The figures of the runs.
+    """
 
     value: float
+    bound: float
+    meets: bool
     runs: tuple[RunSummary, ...]
+
+    @classmethod
+    def of(cls, value: float, runs: Sequence[RunSummary], figure: GoalFigure, most: float) -> Trial:
+        """Judges the runs of a value by a goal."""
+        measured = np.array([getattr(run, figure) for run in runs])
+        bound = float(measured.mean()) + prediction_half_width(measured, 2 * CONFIDENCE - 1)
+        return cls(value, bound, bound <= most, tuple(runs))
 
     def values(self, figure: str) -> FloatArray:
         """Returns a figure of each run."""
         return np.array([getattr(run, figure) for run in self.runs])
-
-    def interval(self, figure: str) -> ConfidenceInterval:
-        """Returns the mean of a figure with its 95 % confidence interval."""
-        return mean_confidence_interval(self.values(figure))
-
-    def bound(self, figure: str) -> float:
-        """Returns the number that the figure of one more run does not exceed, with 97.5 % confidence."""
-        values = self.values(figure)
-        return float(values.mean()) + prediction_half_width(values, 2 * CONFIDENCE - 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,11 +89,7 @@ class TuningResult:
     @property
     def closest(self) -> Trial:
         """The trial with the lowest bound on the goal's figure."""
-        return min(self.trials, key=lambda trial: trial.bound(self.figure))
-
-    def meets(self, trial: Trial) -> bool:
-        """Returns whether one more run with this value would meet the goal, with 97.5 % confidence."""
-        return trial.bound(self.figure) <= self.most
+        return min(self.trials, key=lambda trial: trial.bound)
 
     def choose(self) -> Trial | None:
         """Returns the trial that meets the goal at the lowest price.
@@ -96,8 +98,8 @@ class TuningResult:
         largest in both cases. A value beyond the first that does not meet the goal meets it by chance.
         """
         if self.setting == "guaranteed_rate" or self.figure == "shortfall_at_end":
-            return next(reversed(list(takewhile(self.meets, self.trials))), None)
-        return next(filter(self.meets, self.trials), None)
+            return next(reversed(list(takewhile(lambda trial: trial.meets, self.trials))), None)
+        return next((trial for trial in self.trials if trial.meets), None)
 
 
 def find_setting(
@@ -118,7 +120,7 @@ def find_setting(
     again, with 20 seeds that its choice did not use.
 
     Args:
-        setting: "tolerance" or "guaranteed_rate" of fair-pace, or "speed_weight" of rbcsf.
+        setting: "tolerance" or "guaranteed_rate".
         build: Builds a policy and a world from settings of the policy and a seed.
         figure: The figure that the goal bounds: "shortfall_at_end" in turns, "mean_round" or "p95_round" in seconds.
         most: The largest value of the figure that meets the goal.
@@ -144,7 +146,7 @@ def find_setting(
             finished += 1
             if watch is not None:
                 watch(finished, total)
-        return Trial(value, tuple(runs))
+        return Trial.of(value, runs, figure, most)
 
     result = TuningResult(setting, figure, most, tuple(trial(value, range(seed, seed + seeds)) for value in grid))
     chosen = result.choose()
@@ -157,14 +159,12 @@ def find_setting(
 def _run(policy: SelectionPolicy, world: World, rounds: int) -> RunSummary:
     guarantee = policy.guarantee
     if guarantee is None:
-        raise SettingError(f"{policy.name} guarantees nothing, so there is nothing to tune: use fair-pace or rbcsf")
+        raise SettingError(f"{policy.name} guarantees nothing, so there is nothing to tune: use fair-pace")
     columns = RoundColumns.from_records(play(policy, world, rounds), clients=world.clients)
     return summarise(columns, guaranteed_rate=guarantee.rate, accrual=guarantee.accrual, counts=guarantee.counts)
 
 
 def _default_values(setting: str, build: Build, seed: int) -> Sequence[float]:
-    if setting == "speed_weight":
-        return SPEED_WEIGHTS
     # Every world can promise a very small rate.
     policy, world = build({"guaranteed_rate": 1e-6} if setting == "guaranteed_rate" else {}, seed)
     guarantee = policy.guarantee

@@ -151,7 +151,7 @@ class FittedBuild(NamedTuple):
     mean_round: float
 
 
-def fitted_build(record: Recording, given: Mapping[str, Any], policy: str = "rbcsf") -> FittedBuild:
+def fitted_build(record: Recording, given: Mapping[str, Any], policy: str) -> FittedBuild:
     """Returns a builder of a policy in worlds that are fitted to the record, for the searches of `tuning`.
 
     Args:
