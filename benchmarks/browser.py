@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from playwright.async_api import Error, async_playwright
+from playwright.async_api import Error, Request, async_playwright
 from playwright.async_api import Page as Tab
 
 from turnout.errors import SettingError
@@ -83,8 +83,12 @@ class Page:
         tab.on("pageerror", lambda error: self.console.append(str(error)))
         tab.on("request", lambda request: self.requests.append(request.url))
         tab.on("response", lambda got: self.failures.append(f"{got.status} {got.url}") if got.status >= 400 else None)
-        tab.on("requestfailed", lambda request: self.failures.append(f"{request.failure} {request.url}"))
+        tab.on("requestfailed", self._record_failure)
         return tab
+
+    def _record_failure(self, request: Request) -> None:
+        if request.failure != "net::ERR_ABORTED":  # the page aborts what it no longer needs
+            self.failures.append(f"{request.failure} {request.url}")
 
     def reset(self, **kind: Any) -> None:
         """Makes this page like a new one of this kind: `width`, `height`, `scale`, `dark`, or `phone` with touch.

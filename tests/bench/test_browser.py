@@ -60,6 +60,7 @@ def test_whatever_goes_wrong_in_a_page_is_recorded(page: Page, site: str) -> Non
     page.evaluate("console.info('harmless'), console.warn('careful'), setTimeout(() => { throw Error('uncaught') })")
     page.evaluate(f"fetch('{site}missing').then(answer => answer.status)")
     page.evaluate("fetch('http://127.0.0.1:1/').catch(() => null)")
+    page.evaluate("stop = new AbortController(), fetch('/', stop).catch(() => null), setTimeout(() => stop.abort())")
     page.evaluate("setTimeout(() => window.later = {value: 7}, 100)")
     assert page.wait_for("later.value", 10) == 7, "an expression that throws is not true yet"
     wait_until(lambda: {"careful", "uncaught"} <= set(page.console) and len(page.failures) == 2, "all is recorded")
