@@ -196,7 +196,7 @@ dist-check: dist  ## build them a second time and compare, then install and use 
 	umask 077 && TZ=Asia/Kathmandu LC_ALL=C.UTF-8 PYTHONHASHSEED=2 release/build.sh build/dist/again
 	for file in dist/turnout-*; do cmp $$file build/dist/again/$$(basename $$file) || exit 1; done
 	rm -f build/dist/selections
-	for python in $(PYTHONS); do if command -v $$python; then release/use.sh dist $$python >> build/dist/selections || exit 1; fi; done
+	for python in $(PYTHONS); do if $$python --version; then release/use.sh dist $$python >> build/dist/selections || exit 1; fi; done
 	test "$$(sort -u build/dist/selections | wc -l)" = 1
 
 clean:  ## remove all build results
