@@ -20,6 +20,7 @@ from dashboard.contract import SHAPES
 from dashboard.readings import random_columns, write_random_run
 from dashboard.served import Served, play_rounds, run_store, served, served_fleet, small_fleet, watching
 from live.fleets import named, offered
+from live.forging import alter
 from turnout.dashboard import watch as watch_module
 from turnout.dashboard.app import view_data
 from turnout.dashboard.sources.fleet import FleetSource
@@ -365,8 +366,7 @@ def test_a_damaged_run_is_reported_at_every_request(folder: Path) -> None:
     with RunStore(path) as store:
         write_random_run(store, "rbcsf", {"cohort_size": 3}, random_columns(5, 10), key="whole")
         write_random_run(store, "rbcsf", {"cohort_size": 3}, random_columns(6, 10), key="damaged")
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE chunks SET data = zeroblob(100) WHERE run = 2")
+    alter(path, "UPDATE chunks SET data = zeroblob(100) WHERE run = 2")
     with served(path) as server:
         for _ in range(3):
             answer = server.get("/api/overview?run=2")
@@ -402,8 +402,7 @@ def test_files_that_are_no_store_are_refused(folder: Path) -> None:
         Watch(folder / "text.turnout")
     with pytest.raises(StoreError):
         Watch(folder)
-    with closing(sqlite3.connect(folder / "other.db")) as db, db:
-        db.execute("CREATE TABLE t (x)")
+    alter(folder / "other.db", "CREATE TABLE t (x)")
     with pytest.raises(StoreError):
         Watch(folder / "other.db")
 

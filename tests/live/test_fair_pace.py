@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -225,7 +224,7 @@ def test_a_client_that_is_always_cut_off_breaks_the_promise_and_the_notice_says_
     assert "and without overcommit if slow clients are always cut_off" in notice
 
 
-def test_a_fleet_with_churn_failures_and_late_reports_keeps_its_promise(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_fleet_with_churn_failures_and_late_reports_keeps_its_promise(open_fleet: OpenFleet) -> None:
     """Every 8 rounds a client joins and another leaves; 80 % are available, 10 % of the turns fail or are late."""
     scheduler = open_fleet(settings={"cohort_size": 4, "guaranteed_rate": 0.15}, deadline=30.0)
     world, worst = World(24), 0.0
@@ -258,12 +257,10 @@ def test_a_fleet_with_churn_failures_and_late_reports_keeps_its_promise(open_fle
     assert certificate.holds
     assert scheduler.status().retired == 12
     assert certificate.summary().clients == 12
-    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
 
 
-def test_forgetting_a_client_removes_its_times_from_the_regression_of_the_fleet(
-    open_fleet: OpenFleet, folder: Path
-) -> None:
+def test_forgetting_a_client_removes_its_times_from_the_regression_of_the_fleet(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 3, "guaranteed_rate": "1/4"})
     status = {"a": ClientStatus(1.0, 2.0), "b": ClientStatus(0.5, 2.0), "c": ClientStatus(2.0, 4.0)}
     for _ in range(5):
@@ -281,4 +278,4 @@ def test_forgetting_a_client_removes_its_times_from_the_regression_of_the_fleet(
     assert certificate.turns.tolist() == [5, 5, 5]
     play_round(scheduler, {"a": status["a"], "b": status["b"]}, {"a": 3.0, "b": 6.0})
     assert scheduler.certificate().promised.tolist() == [1.5, 1.5, 1.25]
-    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+    assert packed(scheduler) == packed_from_disk(scheduler.path)

@@ -7,7 +7,6 @@ import os
 import signal
 import sqlite3
 import threading
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -26,6 +25,7 @@ from live.fleets import (
     rows_of,
     take_snapshot,
 )
+from live.forging import alter
 from turnout.errors import InterruptedGroupError, OfferError, ReportError, SettingError, StoreError
 from turnout.live import Reporter, Scheduler, Wait
 from turnout.live._internals import StoredAnswer, examine, session_of
@@ -44,16 +44,16 @@ def answer(key: str, text: str = "{}", at: float = 1000.0) -> StoredAnswer:
     return StoredAnswer(key.encode(), b"request", text, at)
 
 
-def test_all_calls_of_a_group_share_one_commit(open_fleet: OpenFleet, folder: Path) -> None:
+def test_all_calls_of_a_group_share_one_commit(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 8})
     chosen = scheduler.choose(offered(*named(10)))
     before = commits(scheduler)
     with scheduler.group():
         for client in chosen:
             assert scheduler.report(client, 1.5)
-        assert rows_of(folder / "fleet.turnout", "SELECT COUNT(*) FROM turns WHERE kind IS NOT NULL") == [(0,)]
+        assert rows_of(scheduler.path, "SELECT COUNT(*) FROM turns WHERE kind IS NOT NULL") == [(0,)]
     assert commits(scheduler) == before + 1
-    assert rows_of(folder / "fleet.turnout", "SELECT COUNT(*) FROM turns WHERE kind IS NOT NULL") == [(8,)]
+    assert rows_of(scheduler.path, "SELECT COUNT(*) FROM turns WHERE kind IS NOT NULL") == [(8,)]
 
 
 def test_a_call_that_is_refused_changes_nothing_and_the_others_go_on(open_fleet: OpenFleet, folder: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_call_that_is_refused_changes_nothing_and_the_others_go_on(open_fleet:
     assert problems(path) == []
 
 
-def test_a_call_that_fails_inside_its_change_is_undone_alone(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_call_that_fails_inside_its_change_is_undone_alone(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     with scheduler.group():
         play_round(scheduler, offered("a", "b"))
@@ -86,13 +86,11 @@ def test_a_call_that_fails_inside_its_change_is_undone_alone(open_fleet: OpenFle
         assert scheduler.round == 1
         play_round(scheduler, offered("a", "b"))
     assert scheduler.round == 2
-    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_a_group_that_is_left_by_an_exception_stores_nothing(
-    open_fleet: OpenFleet, folder: Path, error: type[BaseException]
-) -> None:
+def test_a_group_that_is_left_by_an_exception_stores_nothing(open_fleet: OpenFleet, error: type[BaseException]) -> None:
     scheduler = open_fleet()
     play_round(scheduler, offered("a", "b"))
     before = packed(scheduler)
@@ -104,14 +102,12 @@ def test_a_group_that_is_left_by_an_exception_stores_nothing(
 
     with pytest.raises(error):
         fail()
-    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout") == before
+    assert packed(scheduler) == packed_from_disk(scheduler.path) == before
     play_round(scheduler, offered("a", "b", "c"))
     assert scheduler.round == 2
 
 
-def test_a_group_whose_commit_fails_stores_nothing_and_the_scheduler_goes_on(
-    open_fleet: OpenFleet, folder: Path
-) -> None:
+def test_a_group_whose_commit_fails_stores_nothing_and_the_scheduler_goes_on(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     play_round(scheduler, offered("a", "b"))
     before = packed(scheduler)
@@ -121,11 +117,11 @@ def test_a_group_whose_commit_fails_stores_nothing_and_the_scheduler_goes_on(
         scheduler.group(),
     ):
         scheduler.choose(offered("a", "b", "c"))
-    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout") == before
+    assert packed(scheduler) == packed_from_disk(scheduler.path) == before
     assert scheduler.clients == ["a", "b"]
 
 
-def test_a_group_that_sqlite_has_undone_is_not_taken_for_stored(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_group_that_sqlite_has_undone_is_not_taken_for_stored(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     play_round(scheduler, offered("a", "b"))
     before = packed(scheduler)
@@ -144,10 +140,10 @@ def test_a_group_that_sqlite_has_undone_is_not_taken_for_stored(open_fleet: Open
 
     with pytest.raises(StoreError, match="nothing of it was stored"):
         fill_disk()
-    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout") == before
+    assert packed(scheduler) == packed_from_disk(scheduler.path) == before
 
 
-def test_an_interrupted_part_is_never_committed_with_its_group(open_fleet: OpenFleet, folder: Path) -> None:
+def test_an_interrupted_part_is_never_committed_with_its_group(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     before = packed(scheduler)
     unfinished = session_of(scheduler).journal.writing()  # a block that is entered and not left
@@ -158,7 +154,7 @@ def test_an_interrupted_part_is_never_committed_with_its_group(open_fleet: OpenF
 
     with pytest.raises(StoreError, match="nothing of it was stored"):
         interrupt()
-    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout") == before
+    assert packed(scheduler) == packed_from_disk(scheduler.path) == before
     with pytest.raises(StoreError):
         unfinished.__exit__(None, None, None)
 
@@ -196,7 +192,7 @@ def test_abandoning_amending_retiring_and_snapshots_work_in_a_group(open_fleet: 
     assert problems(path) == []
 
 
-def test_a_fleet_without_rounds_serves_check_ins_in_a_group(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_fleet_without_rounds_serves_check_ins_in_a_group(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(**SLOTS)
     before = commits(scheduler)
     with scheduler.group():
@@ -207,10 +203,10 @@ def test_a_fleet_without_rounds_serves_check_ins_in_a_group(open_fleet: OpenFlee
         scheduler.fill([])
     assert commits(scheduler) == before + 1
     assert [turn.id for turn in scheduler.running()] == [second.id, 3]
-    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
 
 
-def test_check_ins_of_a_group_that_was_not_stored_are_not_kept(open_fleet: OpenFleet, folder: Path) -> None:
+def test_check_ins_of_a_group_that_was_not_stored_are_not_kept(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(**SLOTS)
     scheduler.fill(["a", "b"])  # all slots are in use
     with (
@@ -224,7 +220,7 @@ def test_check_ins_of_a_group_that_was_not_stored_are_not_kept(open_fleet: OpenF
     assert scheduler.clients == ["a", "b", "c"]
     scheduler.check_in("new")
     assert scheduler.clients == ["a", "b", "c", "new"]
-    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
 
 
 def test_an_amendment_of_a_group_that_was_not_stored_has_no_effect(open_fleet: OpenFleet) -> None:
@@ -253,7 +249,7 @@ def test_a_group_without_changes_is_not_a_commit(open_fleet: OpenFleet) -> None:
     assert commits(scheduler) == before
 
 
-def test_other_threads_and_reporters_wait_until_the_group_ends(open_fleet: OpenFleet, folder: Path) -> None:
+def test_other_threads_and_reporters_wait_until_the_group_ends(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     chosen = scheduler.choose(offered("a", "b"))
     seen: list[int] = []
@@ -272,7 +268,7 @@ def test_other_threads_and_reporters_wait_until_the_group_ends(open_fleet: OpenF
         assert seen == []
     thread.join()
     assert seen == [len(chosen)]
-    with Reporter(folder / "fleet.turnout") as reporter:
+    with Reporter(scheduler.path) as reporter:
         assert not reporter.report(chosen[0], 1.0)
 
 
@@ -350,12 +346,12 @@ def test_old_answers_are_deleted(open_fleet: OpenFleet) -> None:
     assert all(session_of(scheduler).stored_answer(f"new-{number}".encode()) for number in range(3))
 
 
-def test_there_are_never_very_many_answers(open_fleet: OpenFleet, folder: Path) -> None:
+def test_there_are_never_very_many_answers(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     with patch.object(answers_module, "MAX_ANSWERS", 5):
         for number in range(20):
             session_of(scheduler).store_answer(answer(f"key-{number}"))
-    assert rows_of(folder / "fleet.turnout", "SELECT COUNT(*) FROM answers") == [(5,)]
+    assert rows_of(scheduler.path, "SELECT COUNT(*) FROM answers") == [(5,)]
     assert session_of(scheduler).stored_answer(b"key-19") is not None
 
 
@@ -383,9 +379,7 @@ def test_a_damaged_answer_is_found(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler.close()
     intact = {finding.part: finding.ok for finding in examine(path)}
     assert intact["answers"] is True
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("UPDATE answers SET answer = '{\"new\":2}'")
-        db.commit()
+    alter(path, "UPDATE answers SET answer = '{\"new\":2}'")
     with pytest.raises(StoreError, match="does not match its checksum"):
         session_of(open_fleet()).stored_answer(b"key")
     assert {finding.part for finding in examine(path) if finding.ok is False} == {"answers"}
@@ -421,7 +415,7 @@ def test_a_group_that_needs_no_snapshot_writes_none(open_fleet: OpenFleet) -> No
         scheduler.report(turn.id, 2.0)
 
 
-def test_a_call_that_fails_after_a_postponed_snapshot_undoes_the_group(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_call_that_fails_after_a_postponed_snapshot_undoes_the_group(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(**UNPERSISTED)
     scheduler.fill(offered("a"))
     before = packed_without_contexts(scheduler)
@@ -437,18 +431,18 @@ def test_a_call_that_fails_after_a_postponed_snapshot_undoes_the_group(open_flee
 
     with pytest.raises(InterruptedGroupError):
         fail()
-    assert packed(scheduler) == before == packed_from_disk(folder / "fleet.turnout")
+    assert packed(scheduler) == before == packed_from_disk(scheduler.path)
     with scheduler.group():
         assert [turn.client for turn in scheduler.fill(offered("b"))] == ["b"]
-    assert packed_without_contexts(scheduler) == packed_from_disk(folder / "fleet.turnout")
+    assert packed_without_contexts(scheduler) == packed_from_disk(scheduler.path)
 
 
-def test_an_outcome_that_another_process_reports_in_between_is_noticed(open_fleet: OpenFleet, folder: Path) -> None:
+def test_an_outcome_that_another_process_reports_in_between_is_noticed(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(**{**UNPERSISTED, "concurrency": 1})
     first = scheduler.check_in("a")
     assert isinstance(scheduler.check_in("b"), Wait)
     assert isinstance(scheduler.check_in("b"), Wait)
-    with Reporter(folder / "fleet.turnout") as reporter:
+    with Reporter(scheduler.path) as reporter:
         reporter.report("a", 2.0)
     second = scheduler.check_in("b")
     assert not isinstance(first, Wait)

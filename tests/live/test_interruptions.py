@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gc
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -16,6 +14,7 @@ import pytest
 
 from killing import environment
 from live.fleets import OpenFleet, exported, offered, packed, packed_from_disk, take_snapshot, turns_in
+from live.forging import alter
 from live.serving import TORTURE
 from measuring import unmeasured
 from turnout.errors import ReportError, StoreError
@@ -358,6 +357,5 @@ def test_random_interruptions_change_nothing(folder: Path, least: int) -> None:
             *range(scheduler.summary().round + 1, rounds + 1)
         ]
         recorded = packed(scheduler)
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("DELETE FROM snapshot")
+    alter(path, "DELETE FROM snapshot")
     assert packed_from_disk(path) == recorded  # as computed from the first event

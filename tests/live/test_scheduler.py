@@ -3,13 +3,12 @@ from __future__ import annotations
 import json
 import logging
 import re
-import sqlite3
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -38,6 +37,7 @@ from live.fleets import (
     take_snapshot,
     turns_in,
 )
+from live.forging import alter
 from turnout.errors import OfferError, ReportError, SettingError, StateError, StoreError
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.rounds import RoundReport
@@ -156,9 +156,7 @@ def test_seconds_are_measured_from_the_selection_unless_given(open_fleet: OpenFl
 
 
 @pytest.mark.parametrize("number", [3, np.float64(3), np.float32(3), np.int64(3), 3.0])
-def test_numbers_and_strings_of_any_type_are_stored_as_plain_values(
-    open_fleet: OpenFleet, folder: Path, number: float
-) -> None:
+def test_numbers_and_strings_of_any_type_are_stored_as_plain_values(open_fleet: OpenFleet, number: float) -> None:
     scheduler = open_fleet(settings={"cohort_size": 3})
     scheduler.choose({np.str_(client): ClientStatus(1, 2) for client in "abc"})
     scheduler.report(np.str_("a"), number)
@@ -169,7 +167,7 @@ def test_numbers_and_strings_of_any_type_are_stored_as_plain_values(
     assert [turn.seconds for client in "abc" for turn in scheduler.history(client)] == [3.0, 1.0, None, 10.0]
     assert scheduler.history("b")[0].why == "lone surrogate ?"
     assert scheduler.history("c")[0].late_seconds == 13.0
-    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
 
 
 # Deadlines
@@ -281,9 +279,7 @@ def test_an_automatic_deadline_is_the_ceiling_if_the_policy_learns_no_times(open
     assert scheduler.status().deadline == 60.0
 
 
-def test_a_missing_deadline_is_logged_as_a_warning(
-    open_fleet: OpenFleet, folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_missing_deadline_is_logged_as_a_warning(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
     scheduler = open_fleet(deadline=None)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "no deadline is set: a round in which a client never reports stays open" in caplog.text
@@ -301,7 +297,7 @@ def test_a_missing_deadline_is_logged_as_a_warning(
         with pytest.raises(ReportError, match="after must be"):
             scheduler.close_round(after=wrong)  # type: ignore[arg-type]
     caplog.clear()
-    FleetReader(folder / "fleet.turnout").close()
+    FleetReader(scheduler.path).close()
     assert caplog.text == ""  # readers get no warning
 
 
@@ -533,7 +529,7 @@ def test_a_cut_off_client_has_no_miss_and_its_actual_time_is_learned(open_fleet:
 # Clients that leave
 
 
-def test_a_retired_client_is_never_selected_and_keeps_its_debt(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_retired_client_is_never_selected_and_keeps_its_debt(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 1, "guaranteed_rate": "1/4"})
     for _ in range(3):
         play_round(scheduler, offered("a", "b", "c"))
@@ -549,7 +545,7 @@ def test_a_retired_client_is_never_selected_and_keeps_its_debt(open_fleet: OpenF
     assert (scheduler.status().retired, scheduler.clients) == (1, ["a", "b", "c"])
     assert "3, 1 of them retired" in str(scheduler.status())
     assert len(scheduler.history("b")) == before.turns[row]
-    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
     with pytest.raises(ReportError, match="there is no client 'nobody'"):
         scheduler.retire("nobody")
 
@@ -613,7 +609,7 @@ def file_bytes(scheduler: Scheduler, path: Path) -> bytes:
     return path.read_bytes() + path.with_name(f"{path.name}-wal").read_bytes()
 
 
-def test_a_forgotten_id_that_returns_is_a_new_client(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_forgotten_id_that_returns_is_a_new_client(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(policy="rbcsf")
     for _ in range(3):
         play_round(scheduler, offered("a", "b"), 4.0)
@@ -626,7 +622,7 @@ def test_a_forgotten_id_that_returns_is_a_new_client(open_fleet: OpenFleet, fold
     fresh = ExchangeTimeModel(1)
     fresh.learn([0], [[1.0, 1.0, 10.0]], [4.0])
     assert model_of(scheduler).bank[:, [2]].tobytes() == fresh.bank.tobytes()
-    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
 
 
 def test_a_client_may_already_have_the_name_of_a_forgotten_one(open_fleet: OpenFleet) -> None:
@@ -638,7 +634,7 @@ def test_a_client_may_already_have_the_name_of_a_forgotten_one(open_fleet: OpenF
     assert scheduler.status().retired == 2
 
 
-def test_a_late_time_of_a_forgotten_client_is_not_learned(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_late_time_of_a_forgotten_client_is_not_learned(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(policy="rbcsf")
     scheduler.choose(offered("a", "b"))
     scheduler.close_round()
@@ -650,7 +646,7 @@ def test_a_late_time_of_a_forgotten_client_is_not_learned(open_fleet: OpenFleet,
     expected.learn([0], [[1.0, 1.0, 10.0]], [30.0])
     expected.learn([0], [[1.0, 1.0, 10.0]], [2.0])
     np.testing.assert_allclose(model_of(scheduler).bank[:, [1]], expected.bank, atol=1e-12)
-    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
 
 
 def test_register_counts_new_clients_and_refuses_invalid_ids(open_fleet: OpenFleet) -> None:
@@ -953,7 +949,7 @@ def test_a_missing_folder_is_an_error(folder: Path) -> None:
 # Policies
 
 
-def test_a_policy_that_cannot_grow_raises_and_leaves_the_fleet_unchanged(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_policy_that_cannot_grow_raises_and_leaves_the_fleet_unchanged(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(policy="skewed", settings={"cohort_size": 2})
     scheduler.register(["a", "b", "c"])
     play_round(scheduler, offered("a", "b", "c"))
@@ -961,7 +957,7 @@ def test_a_policy_that_cannot_grow_raises_and_leaves_the_fleet_unchanged(open_fl
     for attempt in (lambda: scheduler.register(["d"]), lambda: scheduler.choose(offered("a", "d"))):
         with pytest.raises(SettingError, match="skewed draws the weights of all clients at once: 1 more cannot join"):
             attempt()
-    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout") == before
+    assert packed(scheduler) == packed_from_disk(scheduler.path) == before
     assert scheduler.clients == ["a", "b", "c"]
     play_round(scheduler, offered("a", "b", "c"))
     scheduler.close()
@@ -995,9 +991,7 @@ def test_snapshots_are_written_automatically_and_do_not_change_the_state(
     (seq,) = rows_of(folder / "never", "SELECT seq FROM snapshot")
     assert seq == (41,)  # the fortieth round, after one event for the clients that joined
     never.close()
-    with closing(sqlite3.connect(folder / "never")) as db:
-        db.execute("DELETE FROM snapshot")
-        db.commit()
+    alter(folder / "never", "DELETE FROM snapshot")
     assert packed_from_disk(folder / "never") == packed(often)  # replayed from the first event
 
 

@@ -176,7 +176,7 @@ def test_before_the_first_round_there_is_nothing_to_explain(open_fleet: OpenFlee
 
 @pytest.mark.parametrize("policy", ["fair-pace", "rbcsf"])
 def test_in_a_large_fleet_only_the_selected_clients_are_recorded(
-    open_fleet: OpenFleet, folder: Path, policy: str, monkeypatch: pytest.MonkeyPatch
+    open_fleet: OpenFleet, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("turns.offering", "operation.explain"):
         monkeypatch.setattr(f"turnout.live.{module}.MAX_RECORDED_CLIENTS", 4)
@@ -197,16 +197,16 @@ def test_in_a_large_fleet_only_the_selected_clients_are_recorded(
     assert None not in (explanation.seconds, explanation.threshold, explanation.objective)
     assert all(reason in explanation.sentence for reason in REASONS[policy])
     assert explanation.margin is None
-    sizes = rows_of(folder / "fleet.turnout", "SELECT LENGTH(available) FROM offers")
+    sizes = rows_of(scheduler.path, "SELECT LENGTH(available) FROM offers")
     assert all(size < 20 for (size,) in sizes)
 
 
-def test_an_abandoned_round_leaves_no_offer(open_fleet: OpenFleet, folder: Path) -> None:
+def test_an_abandoned_round_leaves_no_offer(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     play_round(scheduler, offered(*named(4)))
     scheduler.choose(offered(*named(4), free_cpu=0.5))
     scheduler.abandon_round()
-    assert rows_of(folder / "fleet.turnout", "SELECT round FROM offers") == [(1,)]
+    assert rows_of(scheduler.path, "SELECT round FROM offers") == [(1,)]
     play_round(scheduler, offered(*named(4)))
     assert all(explanation.exact for explanation in explain_all(scheduler, range(1, 3)))
 
@@ -253,11 +253,11 @@ def test_a_selection_that_cannot_be_repeated_is_not_explained_exactly(open_fleet
     assert "computing it again gives another selection" in explanation.sentence
 
 
-def test_a_damaged_offer_prevents_only_the_explanation_of_its_round(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_damaged_offer_prevents_only_the_explanation_of_its_round(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     for _ in range(3):
         play_round(scheduler, offered(*named(4)))
-    with closing(sqlite3.connect(folder / "fleet.turnout")) as db:
+    with closing(sqlite3.connect(scheduler.path)) as db:
         db.execute("UPDATE offers SET data = (SELECT data FROM offers WHERE round = 1) WHERE round = 2")
         db.commit()
     with pytest.raises(StoreError, match="the offer of round 2 does not match its digest"):

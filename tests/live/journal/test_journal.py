@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 from live.fleets import OpenFleet, named, offered, packed, packed_from_disk, play_round, problems, rows_of
-from live.forging import forge_turn
+from live.forging import alter, forge_turn
 from turnout.errors import StoreError
 from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import forget_in_steps
@@ -75,8 +74,7 @@ def state_after(number: int, clients: int) -> dict[str, Any]:
 
 
 def execute(path: Path, statement: str) -> None:
-    with closing(sqlite3.connect(path)) as db, db:
-        assert db.execute(statement).rowcount
+    alter(path, statement)
 
 
 def summarized(path: Path, rounds: int = 10, *, trims: bool = False) -> Path:
@@ -128,8 +126,7 @@ def test_a_turn_without_an_outcome_is_not_counted_and_its_row_is_not_deleted(fol
         assert journal.summary().round == 6
         with journal.reading() as db:
             assert read_totals(db).counts["arrived"].tolist() == [2, 2, 2]
-    with closing(sqlite3.connect(path)) as db, db:
-        forge_turn(db, "round = 4", "kind = NULL, seconds = NULL")
+    alter(path, lambda db: forge_turn(db, "round = 4", "kind = NULL, seconds = NULL"))
     with closing(Journal(path)) as journal:
         with journal.reading() as db:
             totals = read_totals(db)

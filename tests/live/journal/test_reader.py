@@ -14,6 +14,7 @@ import pytest
 
 from live import restless_server
 from live.fleets import OpenFleet, exported, features_of, named, offered, packed, play_round, rows_of, take_snapshot
+from live.forging import alter
 from turnout.errors import StoreError
 from turnout.lab import RunStore
 from turnout.live import FleetEvent, FleetReader, Reporter, Scheduler
@@ -361,11 +362,10 @@ def assert_same_state(follower: Follower, reader: FleetReader) -> None:
     assert loaded.keys() - followed.keys() == {"ids"}
 
 
-def test_a_large_fleet_is_followed_from_its_snapshot(
-    open_fleet: OpenFleet, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_fleet_is_followed_from_its_snapshot(open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "KEEP_AVAILABILITY_UP_TO", 3)
-    scheduler, path = open_fleet(), folder / "fleet.turnout"
+    scheduler = open_fleet()
+    path = scheduler.path
     play(scheduler, 9, named(5))
     take_snapshot(scheduler)
     play(scheduler, 4, named(6))
@@ -409,8 +409,7 @@ def test_a_damaged_file_is_refused_and_closed(open_fleet: OpenFleet, folder: Pat
     scheduler, path = open_fleet(), folder / "fleet.turnout"
     play_round(scheduler, offered(*named(3)))
     scheduler.close()
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE meta SET value = replace(value, 'fair-pace', 'fair-pact') WHERE key = 'settings'")
+    alter(path, "UPDATE meta SET value = replace(value, 'fair-pace', 'fair-pact') WHERE key = 'settings'")
     with pytest.raises(StoreError, match="damaged"):
         FleetReader(path)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from live.fleets import OpenFleet, features_of, offered, packed, play_round, state_of
-from live.forging import chain_events, fetch_row
+from live.forging import alter, chain_events, fetch_row
 from live.turns.slots.played import open_slots, play_turns
 from turnout.errors import SettingError, StoreError
 from turnout.live import Feature, Features, FleetReader, Scheduler
@@ -21,8 +21,7 @@ from turnout.live.turns.records import digest_of
 
 
 def change_file(path: Path, change: Callable[[sqlite3.Connection], object]) -> None:
-    with closing(sqlite3.connect(path)) as db, db:
-        change(db)
+    alter(path, change)
 
 
 def append_event(db: sqlite3.Connection, kind: str, data: bytes, presence: bytes | None = None) -> None:

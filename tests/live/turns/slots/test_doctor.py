@@ -6,13 +6,12 @@ import re
 import shutil
 import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from live.fleets import summary_round
-from live.forging import fetch_row, forge_event, forge_summary_state, forge_turn
+from live.forging import alter, fetch_row, forge_event, forge_summary_state, forge_turn
 from live.turns.slots.played import open_slots, play_turns
 from turnout.errors import StoreError
 from turnout.live import FleetReader, Scheduler
@@ -128,9 +127,7 @@ def test_findings_about_an_intact_fleet_without_rounds_do_not_speak_of_rounds(pa
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_findings_about_a_damaged_fleet_without_rounds_do_not_speak_of_rounds(path: Path, damage: str) -> None:
-    with closing(sqlite3.connect(path)) as db:
-        assert db.execute(damage).rowcount
-        db.commit()
+    alter(path, damage)
     part, message = DAMAGES[damage]
     (findings,) = [finding for finding in examine(path) if finding.part == part]
     assert findings.ok is False
@@ -142,9 +139,7 @@ def test_findings_about_a_damaged_fleet_without_rounds_do_not_speak_of_rounds(pa
 def test_parts_that_contradict_each_other_are_found_although_their_digests_are_right(
     path: Path, forge: Callable[[sqlite3.Connection], None], part: str, message: str
 ) -> None:
-    with closing(sqlite3.connect(path)) as db:
-        forge(db)
-        db.commit()
+    alter(path, forge)
     (findings,) = [finding for finding in examine(path) if finding.part == part]
     assert findings.ok is False
     assert re.search(message, findings.message), findings.message
@@ -152,9 +147,7 @@ def test_parts_that_contradict_each_other_are_found_although_their_digests_are_r
 
 
 def test_a_damaged_offer_costs_the_explanation_of_its_decision(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("UPDATE offers SET digest = x'00' WHERE round = (SELECT MAX(round) FROM offers)")
-        db.commit()
+    alter(path, "UPDATE offers SET digest = x'00' WHERE round = (SELECT MAX(round) FROM offers)")
     (findings,) = [finding for finding in examine(path) if finding.part == "offers"]
     assert "for each damaged decision N: only the explanation of that decision is lost" in findings.remedy
 
@@ -166,8 +159,6 @@ def test_a_decision_that_is_no_longer_kept_is_refused_as_such(path: Path) -> Non
 
 
 def test_a_scheduler_that_finds_a_damaged_turn_names_its_decision(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("UPDATE turns SET seconds = 99 WHERE round = 100")
-        db.commit()
+    alter(path, "UPDATE turns SET seconds = 99 WHERE round = 100")
     with pytest.raises(StoreError, match="in decision 100 does not match its checksum"):
         Scheduler.open(path).history(round=100)
