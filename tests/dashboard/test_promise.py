@@ -18,12 +18,11 @@ from benchmarks.dashboard import PAGES, SETTLED, turn_to
 from dashboard.readings import fleet_ledger, run_source
 from dashboard.served import TWELVE, Served, needs_browser, promise_fleet, served, used
 from dashboard.test_machines import metrics_of
-from live.fleets import named, play_round
+from live.fleets import named, play_round, take_snapshot
 from prometheus_text import value_of
 from turnout.kernel.certificate import STATUSES
 from turnout.lab import RunPlan, RunStore, play_into
 from turnout.live import FleetReader, Scheduler
-from turnout.live._internals import session_of
 from turnout.live.journal import changes
 
 RATE, TOLERANCE = Fraction(1, 10), 2
@@ -200,7 +199,7 @@ def test_the_snapshot_says_since_when_a_client_is_beyond_the_tolerance_if_that_w
     monkeypatch.setattr(changes, "KEEP_AVAILABILITY_UP_TO", 3)
     promise_fleet(path, "rbcsf", 60, speed_weight=20.0)
     with Scheduler.open(path) as scheduler:
-        session_of(scheduler).snapshot()
+        take_snapshot(scheduler)
     promise_fleet(path, "rbcsf", 60, speed_weight=20.0)
     source, ledger = fleet_ledger(path)
     with closing(source):

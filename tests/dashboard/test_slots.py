@@ -13,7 +13,7 @@ import pytest
 
 from dashboard.readings import FOREVER, close_to
 from dashboard.served import served, watching
-from live.fleets import named, offered
+from live.fleets import named, offered, state_of
 from live.turns.slots.played import fill, open_slots, play_turns
 from turnout.dashboard.app import view_data
 from turnout.dashboard.sources.columns import RUNNING
@@ -29,7 +29,6 @@ from turnout.dashboard.watch import Watch
 from turnout.lab import RoundColumns, RunPlan, RunStore, SlotRun, play_into, play_plan
 from turnout.lab.analysis.slots import slot_metrics, staleness
 from turnout.live import FleetReader, Scheduler
-from turnout.live._internals import session_of
 from turnout.storage.training_log import TrainingLog
 from turnout.web.prometheus import HELP
 
@@ -74,7 +73,7 @@ def test_debts_and_promise_are_those_of_the_scheduler(tmp_path: Path, counts: st
     settings = {"guaranteed_rate": "1/9", "tolerance": 1.0, "counts": counts, "accrual": accrual}
     with open_slots(tmp_path / "fleet.turnout", settings=settings, allow_infeasible=True) as scheduler:
         play_with_a_long_turn(scheduler)
-        assert session_of(scheduler).memory.state()["running.unearned"].sum() > 0
+        assert state_of(scheduler).state()["running.unearned"].sum() > 0
         with closing(FleetSource(FleetReader(scheduler.path))) as source:
             source.catch_up(FOREVER)
             ledger, own = source.ledger, scheduler.certificate()

@@ -19,10 +19,11 @@ import pytest
 from dashboard.contract import SHAPES
 from dashboard.readings import random_columns, write_random_run
 from dashboard.served import Served, play_rounds, run_store, served, served_fleet, small_fleet, watching
-from live.fleets import named, offered
+from live.fleets import named, offered, take_snapshot
 from live.forging import alter
 from turnout.dashboard import watch as watch_module
 from turnout.dashboard.app import view_data
+from turnout.dashboard.sources import fleet as fleet_module
 from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.views.overview import overview
 from turnout.dashboard.views.queues import turns
@@ -30,9 +31,10 @@ from turnout.dashboard.views.rounds import rounds
 from turnout.dashboard.watch import Watch
 from turnout.errors import StoreError
 from turnout.lab import RoundColumns, RunPlan, RunStore, play_into
-from turnout.live import Reporter, Scheduler
-from turnout.live._internals import session_of
+from turnout.live import FleetReader, Reporter, Scheduler
+from turnout.live._internals import explain_closed_round
 from turnout.live.journal import changes
+from turnout.policies.explain.explanation import Explanation
 from turnout.storage.files.acknowledged import LINE
 
 
@@ -216,7 +218,7 @@ def test_a_fleet_that_drops_its_masks_is_read_again(folder: Path, monkeypatch: p
         monkeypatch.setattr(changes, "KEEP_AVAILABILITY_UP_TO", 3)
         with server.watch.locked_source():  # prevents reads in between
             play_rounds(scheduler, 3, scheduler.clients)
-            session_of(scheduler).snapshot()
+            take_snapshot(scheduler)
         server.wait_rounds(13)
         server.wait_read()
         assert server.get("/healthz").status == 200
@@ -533,10 +535,25 @@ def test_concurrent_requests_while_a_fleet_is_written(folder: Path) -> None:
         server.until(lambda: all(len(own) > before for own in results))
 
 
-def test_explanations_do_not_disturb_each_other_or_the_watch(folder: Path) -> None:
-    with served_fleet(folder, 12) as server, ThreadPoolExecutor(4) as pool:
-        for answer in pool.map(server.get, ["/api/explain?id=c1", "/api/explain?id=c1&round=12", "/api/rounds"] * 30):
-            assert answer.status == 200, answer.body
+def test_explanations_do_not_disturb_each_other_or_the_watch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of them have begun to read at the same time, each with a reader of its own, while the watch answers."""
+    together, readers = threading.Barrier(3, timeout=60), list[FleetReader]()
+
+    def held(reader: FleetReader, *arguments: Any) -> Explanation:
+        with reader.reading():
+            readers.append(reader)
+            together.wait()
+            together.wait()
+            return explain_closed_round(reader, *arguments)
+
+    monkeypatch.setattr(fleet_module, "explain_closed_round", held)
+    with served_fleet(folder, 12) as server, ThreadPoolExecutor(2) as pool:
+        answers = [pool.submit(server.get, f"/api/explain?id=c1&round={number}") for number in (11, 12)]
+        together.wait()
+        assert server.get("/api/rounds").status == 200
+        together.wait()
+        assert [answer.result().status for answer in answers] == [200, 200]
+    assert readers[0] is not readers[1]
 
 
 def turns_are_consistent(server: Served) -> None:

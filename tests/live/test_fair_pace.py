@@ -137,9 +137,7 @@ def test_closed_and_open_rounds_are_explained_with_the_price(open_fleet: OpenFle
 def test_an_urgent_client_is_explained_by_its_urgency(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 1, "guaranteed_rate": "1/2", "tolerance": 1}, backoff_after=100)
     for _ in range(3):
-        scheduler.choose(["a"])
-        scheduler.report_failure("a", "its battery died")
-        scheduler.close_round()
+        play_round(scheduler, ["a"], {}, failed=["a"])
     scheduler.choose(["a", "b"])
     explanation = scheduler.explain("a")
     assert explanation.urgent

@@ -40,6 +40,7 @@ from live.fleets import (
 )
 from live.forging import alter
 from live.serving import AFTER, BEFORE, EACH_PART, TORTURE, Server, read_everything
+from narrowing import known
 from turnout.errors import InfeasiblePromise, OfferError, ReportError, StoreError
 from turnout.live import ClientStatus, FleetReader, Reporter, Scheduler
 from turnout.live._internals import session_of
@@ -246,16 +247,13 @@ def _play_three_rounds_with_late_clients(scheduler: Scheduler, rng: random.Rando
 def test_a_late_report_after_its_window_is_refused(open_fleet: OpenFleet) -> None:
     """Rounds without any clients count as well."""
     scheduler = open_fleet()
-    scheduler.choose(offered("a", "b"))
-    scheduler.report("a", 1.0)
-    scheduler.close_round()
+    play_round(scheduler, offered("a", "b"), {"a": 1.0})
     for _ in range(9):
         play_round(scheduler, {})
     assert scheduler.report("b", 20.0, round=1)
     play_round(scheduler, {})
     assert state_of(scheduler).state()["awaited.rows"].tolist() == []
-    scheduler.choose(offered("a"))
-    scheduler.close_round()
+    play_round(scheduler, offered("a"), {})
     for _ in range(10):
         play_round(scheduler, {})
     refusal = r"round 12 of 'a' was closed 10 rounds ago: its time can be learned within 10 only"
@@ -302,8 +300,7 @@ def test_a_round_with_a_missing_client_is_ready_after_its_deadline(open_fleet: O
     assert scheduler.status().out == ["b"]
     report = scheduler.close_round().report
     assert report.exchange_times.tolist() == [0.01, 0.05]
-    assert report.outcomes is not None
-    assert report.outcomes.tolist() == ["arrived", "late"]  # type: ignore[union-attr]
+    assert known(report.outcomes).tolist() == ["arrived", "late"]  # type: ignore[union-attr]
 
 
 def test_a_round_can_lose_its_whole_cohort(open_fleet: OpenFleet) -> None:
@@ -314,8 +311,7 @@ def test_a_round_can_lose_its_whole_cohort(open_fleet: OpenFleet) -> None:
         assert not scheduler.ready
         report = scheduler.close_round().report
         assert report.exchange_times.tolist() == [10.0, 10.0]
-        assert report.outcomes is not None
-        assert list(report.outcomes) == ["failed", "late"]
+        assert list(known(report.outcomes)) == ["failed", "late"]
     assert scheduler.status().backing_off == {"a": 3, "b": 3}
     assert scheduler.choose(offered("a", "b")) == []
     assert scheduler.ready
@@ -483,8 +479,6 @@ def test_steps_of_the_wall_clock_between_two_processes_do_not_matter(open_fleet:
     """The monotonic clock is the same for all processes until the machine is restarted."""
     scheduler = open_fleet(deadline=3600.0)
     scheduler.choose(offered("a", "b"))
-    opened = scheduler.open_round
-    assert opened is not None
     scheduler.close()
     for wall in ("2020-01-01T00:00:00.000+00:00", "2999-01-01T00:00:00.000+00:00"):
         _rewrite_open_round(scheduler.path, opened=wall)
@@ -779,8 +773,7 @@ def start_process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Starts a process of reporters.py and waits until it is ready."""
     program = [sys.executable, str(HERE / "reporters.py"), *arguments]
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert json.loads(process.stdout.readline()) == "ready"
+        assert json.loads(known(process.stdout).readline()) == "ready"
         yield process
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from live.fleets import OpenFleet, exported, features_of, named, packed, packed_from_disk, play_round
+from live.fleets import OpenFleet, exported, named, packed, packed_from_disk, play_round
 from turnout.errors import OfferError, SettingError
 from turnout.kernel.arrays import FloatArray
 from turnout.live import ClientStatus, Feature, Features, FleetReader, FleetStatus, Scheduler
@@ -66,9 +66,7 @@ def test_a_late_or_failed_client_needs_a_cold_start_again(open_fleet: OpenFleet)
     scheduler = open_fleet()
     status = {"a": ClientStatus(1.0, 2.0), "b": ClientStatus(1.0, 2.0)}
     play_round(scheduler, status)
-    scheduler.choose(status)
-    scheduler.report_failure("a", "its battery died")
-    scheduler.close_round()
+    play_round(scheduler, status, {}, failed=["a"])
     play_round(scheduler, status)
     assert [context[1] for context in contexts_in(scheduler)[2]] == [1.0, 1.0]
 
@@ -79,7 +77,7 @@ def test_declared_values_are_the_features_without_a_function(open_fleet: OpenFle
     assert contexts_in(scheduler) == [[[0.5, 20.0]]]
     scheduler.close()
     again = open_fleet()  # the file contains the whole declaration
-    assert features_of(again) == Features.of(BATTERY, TEMPERATURE)
+    assert again.amend(features=Features.of(BATTERY, TEMPERATURE)) == []
     play_round(again, {"a": {"battery": 0.25, "temperature": 30.0}})
     assert contexts_in(again)[1] == [[0.25, 30.0]]
     assert packed(again) == packed_from_disk(scheduler.path)

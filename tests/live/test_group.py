@@ -40,8 +40,13 @@ def commits(scheduler: Scheduler) -> int:
     return scheduler.metrics().commits
 
 
-def answer(key: str, text: str = "{}", at: float = 1000.0) -> StoredAnswer:
-    return StoredAnswer(key.encode(), b"request", text, at)
+def store(scheduler: Scheduler, key: str, text: str = "{}", at: float = 1000.0) -> None:
+    """Stores an answer, as the service does."""
+    session_of(scheduler).store_answer(StoredAnswer(key.encode(), b"request", text, at))
+
+
+def stored_in(scheduler: Scheduler, key: bytes) -> StoredAnswer | None:
+    return session_of(scheduler).stored_answer(key)
 
 
 def test_all_calls_of_a_group_share_one_commit(open_fleet: OpenFleet) -> None:
@@ -276,7 +281,7 @@ def _kill_in_group(path: Path, ready: Any) -> None:
     with Scheduler.open(path) as scheduler, scheduler.group():
         for client in scheduler.choose([]):
             scheduler.report(client, 1.0)
-        session_of(scheduler).store_answer(answer("lost"))
+        store(scheduler, "lost")
         ready.set()
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -285,7 +290,7 @@ def test_a_killed_group_leaves_nothing(open_fleet: OpenFleet, folder: Path) -> N
     scheduler, path = open_fleet(), folder / "fleet.turnout"
     scheduler.choose(offered("a", "b"))
     with scheduler.group():
-        session_of(scheduler).store_answer(answer("kept"))
+        store(scheduler, "kept")
     scheduler.close()
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
@@ -295,8 +300,8 @@ def test_a_killed_group_leaves_nothing(open_fleet: OpenFleet, folder: Path) -> N
     assert (process.exitcode, ready.is_set()) == (-signal.SIGKILL, True)
     reopened = open_fleet()
     assert [turn.kind for turn in reopened.history()] == [None, None]
-    assert session_of(reopened).stored_answer(b"kept") is not None
-    assert session_of(reopened).stored_answer(b"lost") is None
+    assert stored_in(reopened, b"kept") is not None
+    assert stored_in(reopened, b"lost") is None
 
 
 # Answers
@@ -304,32 +309,32 @@ def test_a_killed_group_leaves_nothing(open_fleet: OpenFleet, folder: Path) -> N
 
 def test_an_answer_is_stored_with_the_change_or_not_at_all(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
-    assert session_of(scheduler).stored_answer(b"key") is None
+    assert stored_in(scheduler, b"key") is None
 
     def fail() -> None:
         with scheduler.group():
             scheduler.register(["a"])
-            session_of(scheduler).store_answer(answer("key", '{"new":1}'))
+            store(scheduler, "key", '{"new":1}')
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
         fail()
-    assert (scheduler.clients, session_of(scheduler).stored_answer(b"key")) == ([], None)
+    assert (scheduler.clients, stored_in(scheduler, b"key")) == ([], None)
     with scheduler.group():
         scheduler.register(["a"])
-        session_of(scheduler).store_answer(answer("key", '{"new":1}'))
+        store(scheduler, "key", '{"new":1}')
     scheduler.close()
-    stored = session_of(open_fleet()).stored_answer(b"key")
+    stored = stored_in(open_fleet(), b"key")
     assert stored is not None
     assert (stored.request, stored.answer) == (b"request", '{"new":1}')
 
 
 def test_a_key_is_stored_once(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
-    session_of(scheduler).store_answer(answer("key", "1"))
+    store(scheduler, "key", "1")
     with pytest.raises(StoreError, match="UNIQUE"):
-        session_of(scheduler).store_answer(answer("key", "2"))
-    stored = session_of(scheduler).stored_answer(b"key")
+        store(scheduler, "key", "2")
+    stored = stored_in(scheduler, b"key")
     assert stored is not None
     assert stored.answer == "1"
 
@@ -337,37 +342,37 @@ def test_a_key_is_stored_once(open_fleet: OpenFleet) -> None:
 def test_old_answers_are_deleted(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     for number in range(10):
-        session_of(scheduler).store_answer(answer(f"old-{number}", at=1000.0))
+        store(scheduler, f"old-{number}", at=1000.0)
     later = 1000.0 + answers_module.KEPT_SECONDS + 1
     for number in range(3):
-        session_of(scheduler).store_answer(answer(f"new-{number}", at=later))
-    kept = [number for number in range(10) if session_of(scheduler).stored_answer(f"old-{number}".encode())]
+        store(scheduler, f"new-{number}", at=later)
+    kept = [number for number in range(10) if stored_in(scheduler, f"old-{number}".encode())]
     assert kept == []
-    assert all(session_of(scheduler).stored_answer(f"new-{number}".encode()) for number in range(3))
+    assert all(stored_in(scheduler, f"new-{number}".encode()) for number in range(3))
 
 
 def test_there_are_never_very_many_answers(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     with patch.object(answers_module, "MAX_ANSWERS", 5):
         for number in range(20):
-            session_of(scheduler).store_answer(answer(f"key-{number}"))
+            store(scheduler, f"key-{number}")
     assert rows_of(scheduler.path, "SELECT COUNT(*) FROM answers") == [(5,)]
-    assert session_of(scheduler).stored_answer(b"key-19") is not None
+    assert stored_in(scheduler, b"key-19") is not None
 
 
 def test_answers_about_a_forgotten_client_are_deleted(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler = open_fleet()
     play_round(scheduler, offered("phone-1", "phone-10", 'é"x'))
     for key, client in (("1", "phone-1"), ("10", "phone-10"), ("quoted", 'é\\"x')):
-        session_of(scheduler).store_answer(answer(key, f'{{"cohort":["{client}"]}}'))
+        store(scheduler, key, f'{{"cohort":["{client}"]}}')
     scheduler.forget("phone-1")
-    assert [session_of(scheduler).stored_answer(key) is not None for key in (b"1", b"10", b"quoted")] == [
+    assert [stored_in(scheduler, key) is not None for key in (b"1", b"10", b"quoted")] == [
         False,
         True,
         True,
     ]
     scheduler.forget('é"x')
-    assert session_of(scheduler).stored_answer(b"quoted") is None
+    assert stored_in(scheduler, b"quoted") is None
     scheduler.close()
     content = b"".join(path.read_bytes() for path in folder.glob("fleet.turnout*"))
     assert 'é\\"x'.encode() not in content
@@ -375,13 +380,13 @@ def test_answers_about_a_forgotten_client_are_deleted(open_fleet: OpenFleet, fol
 
 def test_a_damaged_answer_is_found(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler, path = open_fleet(), folder / "fleet.turnout"
-    session_of(scheduler).store_answer(answer("key", '{"new":1}'))
+    store(scheduler, "key", '{"new":1}')
     scheduler.close()
     intact = {finding.part: finding.ok for finding in examine(path)}
     assert intact["answers"] is True
     alter(path, "UPDATE answers SET answer = '{\"new\":2}'")
     with pytest.raises(StoreError, match="does not match its checksum"):
-        session_of(open_fleet()).stored_answer(b"key")
+        stored_in(open_fleet(), b"key")
     assert {finding.part for finding in examine(path) if finding.ok is False} == {"answers"}
 
 

@@ -31,6 +31,7 @@ from live.fleets import (
     packed,
     packed_from_disk,
     play_round,
+    predicted_seconds,
     reliability_of,
     rows_of,
     state_of,
@@ -38,25 +39,23 @@ from live.fleets import (
     turns_in,
 )
 from live.forging import alter
+from narrowing import known
 from turnout.errors import OfferError, ReportError, SettingError, StateError, StoreError
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.rounds import RoundReport
 from turnout.live import ClientStatus, FleetReader, FleetStatus, Scheduler
 from turnout.live import scheduler as scheduler_module
-from turnout.live._internals import session_of
+from turnout.live._internals import FleetSession
 from turnout.live.turns.records import digest_of
 from turnout.live.turns.reliability import probability_at_least
 
 
 def outcomes_of(report: RoundReport) -> list[str]:
-    assert report.outcomes is not None
-    return list(report.outcomes)
+    return list(known(report.outcomes))
 
 
 def model_of(scheduler: Scheduler) -> ExchangeTimeModel:
-    model = state_of(scheduler).fleet.model
-    assert model is not None
-    return model
+    return known(state_of(scheduler).fleet.model)
 
 
 # Rounds
@@ -118,7 +117,7 @@ def test_methods_that_need_an_open_or_a_closed_round_raise_otherwise(open_fleet:
         lambda: scheduler.register(["b"]),
         lambda: scheduler.retire("a"),
         lambda: scheduler.forget("a"),
-        session_of(scheduler).snapshot,
+        lambda: take_snapshot(scheduler),
     ]
     for not_now in attempts:
         with pytest.raises(ReportError, match="round 1 is open: close or abandon it before you "):
@@ -145,8 +144,7 @@ def test_seconds_are_measured_from_the_selection_unless_given(open_fleet: OpenFl
     earlier = scheduler.status().elapsed
     scheduler.report("a")
     (turn,) = scheduler.history("a")
-    assert turn.seconds is not None
-    assert earlier < turn.seconds < scheduler.status().elapsed
+    assert earlier < known(turn.seconds) < scheduler.status().elapsed
     scheduler.close_round()
     scheduler.choose(offered("a"))
     with pytest.raises(ReportError, match="'b' was not selected in round 2"):
@@ -207,12 +205,12 @@ def test_an_update_after_the_deadline_counts_while_the_round_is_open(open_fleet:
 def test_times_are_predicted_from_the_first_turn_on(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 2})
     scheduler.choose(offered("a", "b"))
-    assert session_of(scheduler).predicted_seconds() == {}
+    assert predicted_seconds(scheduler) == {}
     scheduler.report("a", 3.0)
     scheduler.report_failure("b", "battery")
     scheduler.close_round()
     scheduler.choose(offered("a", "b"))
-    assert session_of(scheduler).predicted_seconds().keys() == {"a"}
+    assert predicted_seconds(scheduler).keys() == {"a"}
 
 
 def test_forgetting_leaves_others_as_much_time_as_it_takes_itself(
@@ -227,7 +225,7 @@ def test_forgetting_leaves_others_as_much_time_as_it_takes_itself(
             clock[0] += seconds
             yield
 
-    monkeypatch.setattr(session_of(scheduler), "forget_in_steps", steps)
+    monkeypatch.setattr(FleetSession, "forget_in_steps", steps)
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
     monkeypatch.setattr(time, "sleep", paused.append)
     scheduler.forget("a")
@@ -266,8 +264,7 @@ def test_an_automatic_deadline_is_the_ceiling_while_one_client_of_the_cohort_has
     scheduler.report_many({"a": 4.0, "b": 4.0})
     scheduler.close_round()
     scheduler.choose(offered("a", "b"))
-    deadline = scheduler.status().deadline
-    assert deadline is not None
+    deadline = known(scheduler.status().deadline)
     assert deadline < 60.0, "both have been measured"
 
 
@@ -311,10 +308,7 @@ def test_failures_lower_the_reliability_but_do_not_change_the_learned_speed(open
     expected.learn([0, 1], [[1.0, 1.0, 10.0]] * 2, [3.0, 3.0])
     assert model_of(scheduler).bank.tobytes() == expected.bank.tobytes()
     assert reliability_of(scheduler, "a") == pytest.approx(2 / 3)
-    scheduler.choose(offered("a", "b"))
-    scheduler.report_failure("a", "its battery died")
-    scheduler.report("b", 3.0)
-    scheduler.close_round()
+    play_round(scheduler, offered("a", "b"), {"b": 3.0}, failed=["a"])
     expected.learn([1], [[1.0, 0.0, 10.0]], [3.0])
     assert model_of(scheduler).bank.tobytes() == expected.bank.tobytes()
     assert reliability_of(scheduler, "a") == pytest.approx(2 / 4)
@@ -343,21 +337,17 @@ def test_consecutive_failures_double_the_back_off_which_the_status_shows(open_fl
 def test_a_report_ends_the_back_off(open_fleet: OpenFleet, late: bool) -> None:
     scheduler = open_fleet(backoff_after=2)
     for _ in range(2):
-        scheduler.choose(offered("a"))
-        scheduler.close_round()
+        play_round(scheduler, offered("a"), {})
     assert scheduler.status().backing_off == {"a": 3}
     if late:
         scheduler.report("a", 20.0, round=1)
         assert scheduler.choose(offered("a")) == []
         scheduler.close_round()  # the late report is learned now
     else:
-        scheduler.choose(offered("a"))
-        scheduler.close_round()
+        play_round(scheduler, offered("a"), {})
         play_round(scheduler, offered("a"))
     assert scheduler.status().backing_off == {}
-    scheduler.choose(offered("a"))
-    scheduler.report_failure("a", "its battery died")
-    scheduler.close_round()
+    play_round(scheduler, offered("a"), {}, failed=["a"])
     assert scheduler.status().backing_off == {}  # this is the first consecutive miss again
 
 
@@ -389,8 +379,7 @@ def test_late_times_are_learned_as_if_they_had_been_known_at_once(open_fleet: Op
         for round_ in (10, 11, 12):
             if truth[round_, client] >= 10.0:
                 scheduler.report(client, truth[round_, client], round=round_)
-    scheduler.choose({})
-    scheduler.close_round()
+    play_round(scheduler, {}, {})
     expected = ExchangeTimeModel(4, forgetting=forgetting)
     for event in exported(scheduler):
         if event["kind"] == "round" and event["clients"]:
@@ -402,8 +391,7 @@ def test_late_times_are_learned_as_if_they_had_been_known_at_once(open_fleet: Op
 
 def test_a_report_in_transit_at_the_close_counts_as_taking_until_the_close(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
-    scheduler.choose(offered("a", "b"))
-    scheduler.close_round()
+    play_round(scheduler, offered("a", "b"), {})
     before = model_of(scheduler).bank.copy()
     assert scheduler.report("a", 9.9)
     assert not scheduler.report("a", 9.9)
@@ -465,10 +453,7 @@ def test_automatic_overcommit_invites_enough_clients_for_the_confidence(open_fle
 
 def test_a_turn_is_paid_only_if_the_client_contributed(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 4, "guaranteed_rate": "1/4"})
-    scheduler.choose(offered(*named(4)))
-    scheduler.report("c0", 1.0)
-    scheduler.report_failure("c1", "its battery died")
-    scheduler.close_round()
+    play_round(scheduler, offered(*named(4)), {"c0": 1.0}, failed=["c1"])
     assert scheduler.certificate().turns.tolist() == [1, 0, 0, 0]
     assert scheduler.certificate().owed.tolist() == [0, 0.25, 0.25, 0.25]
     scheduler.report("c2", 20.0)  # late: its time is learned, but its turn is not paid
@@ -512,9 +497,7 @@ def test_debts_are_capped_by_default_at_ten_turns_above_those_that_outweigh_the_
 
 def test_a_cut_off_client_has_no_miss_and_its_actual_time_is_learned(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(policy="rbcsf", settings={"cohort_size": 1}, overcommit=2.0, backoff_after=1)
-    scheduler.choose(offered("slow", "fast"))
-    scheduler.report("fast", 2.0)
-    scheduler.close_round()
+    play_round(scheduler, offered("slow", "fast"), {"fast": 2.0})
     assert scheduler.history("slow")[0].kind == "cut_off"
     assert scheduler.status().backing_off == {}
     assert reliability_of(scheduler, "slow") == 1 / 2
@@ -573,12 +556,10 @@ def test_a_forgotten_client_leaves_no_trace_in_the_file(open_fleet: OpenFleet, f
     kept = scheduler.certificate()
     secret_contexts = [1 / (0.7310585786 + round_) for round_ in range(4)]
     numbers = [np.float64(value).tobytes() for value in (*secret_seconds, *secret_contexts)]
-    assert all(
-        secret in file_bytes(scheduler, path) for secret in (SECRET.encode(), b"Mrs. Smith has left", *numbers[1:])
-    )
+    assert all(secret in file_bytes(path) for secret in (SECRET.encode(), b"Mrs. Smith has left", *numbers[1:]))
 
     scheduler.forget(SECRET)
-    data = file_bytes(scheduler, path)
+    data = file_bytes(path)
     for secret in (SECRET.encode(), b"Smith", *numbers, *(number[::-1] for number in numbers)):
         assert secret not in data
     assert SECRET not in "".join(json.dumps(event) for event in exported(scheduler))
@@ -602,9 +583,9 @@ def test_a_forgotten_client_leaves_no_trace_in_the_file(open_fleet: OpenFleet, f
 TABLES = "SELECT name FROM sqlite_master WHERE type = 'table'"
 
 
-def file_bytes(scheduler: Scheduler, path: Path) -> bytes:
+def file_bytes(path: Path) -> bytes:
     """Returns the bytes of the file after a checkpoint, and of its write-ahead log."""
-    busy, *_ = session_of(scheduler).journal.file.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    ((busy, *_),) = rows_of(path, "PRAGMA wal_checkpoint(TRUNCATE)")
     assert not busy
     return path.read_bytes() + path.with_name(f"{path.name}-wal").read_bytes()
 
@@ -636,8 +617,7 @@ def test_a_client_may_already_have_the_name_of_a_forgotten_one(open_fleet: OpenF
 
 def test_a_late_time_of_a_forgotten_client_is_not_learned(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(policy="rbcsf")
-    scheduler.choose(offered("a", "b"))
-    scheduler.close_round()
+    play_round(scheduler, offered("a", "b"), {})
     scheduler.report_many({"a": 20.0, "b": 30.0})
     scheduler.forget("a")
     play_round(scheduler, offered("b"), 2.0)
@@ -662,9 +642,8 @@ def test_register_counts_new_clients_and_refuses_invalid_ids(open_fleet: OpenFle
     with pytest.raises(OfferError, match="ids must be a list of strings, got 'abc'"):
         scheduler.register("abc")
     assert scheduler.clients == ["a", "b", "c"]
-    assert client_rows(scheduler, ["c", "a"]).tolist() == [2, 0]
     with pytest.raises(ReportError, match="there is no client 'd'"):
-        client_rows(scheduler, ["a", "d"])
+        scheduler.history("d")
 
 
 def test_how_often_a_client_was_available_is_judged_by_the_20_or_more_rounds_since_it_joined(
@@ -724,8 +703,7 @@ def test_the_status_of_the_whole_fleet_offers_no_client_that_is_backed_off_or_re
     assert scheduler.status().backing_off == {"c2": 2}
     assert scheduler.choose(whole) == ["c0", "c1"]
     scheduler.report_many({"c0": 1.0, "c1": 1.0})
-    available = scheduler.close_round().report.available
-    assert available is not None
+    available = known(scheduler.close_round().report.available)
     assert available.tolist() == [True, True, False, False]
     assert scheduler.choose(whole) == ["c0", "c1", "c2"], "the back-off is over"
 
@@ -780,14 +758,10 @@ def test_an_invalid_fleet_status_is_refused_with_the_column_or_client(
 def test_the_history_of_a_client_contains_the_outcome_of_each_turn(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(backoff_after=100)
     play_round(scheduler, offered("a", "b"), {"a": 2.0, "b": 3.0})
-    scheduler.choose(offered("a"))
-    scheduler.report_failure("a", "its battery died")
-    scheduler.close_round()
-    scheduler.choose(offered("a"))
-    scheduler.close_round()
+    play_round(scheduler, offered("a"), {}, failed=["a"])
+    play_round(scheduler, offered("a"), {})
     scheduler.report("a", 12.0)
-    scheduler.choose(offered("a", "b"))
-    scheduler.close_round()
+    play_round(scheduler, offered("a", "b"), {})
     scheduler.choose(offered("a", "b"))
     history = [(t.round, t.kind, t.seconds, t.why, t.late_seconds, t.folded) for t in scheduler.history("a")]
     assert history == [

@@ -21,6 +21,7 @@ from nvflare.app_common.workflows.fedavg import FedAvg
 from adapters.nvflare.conftest import MakeJob
 from adapters.nvflare.controllers import Averaging, OneAfterTheOther, Scaffolding, TwoTasks
 from adapters.nvflare.in_process import REQUEST_INTERVAL, Job, Work, always, in_turn
+from narrowing import known
 from tracking.recording import Recording
 from turnout.adapters.nvflare.clients import ClientDirectory
 from turnout.adapters.nvflare.rounds import FleetRounds
@@ -628,8 +629,7 @@ def test_models_are_checked_and_other_results_are_not() -> None:
 
 def test_only_what_is_in_the_format_of_nvflare_has_a_content() -> None:
     assert _content_of(Shareable({"own": "format"})) is None
-    content = _content_of(DXO(DataKind.WEIGHTS, data={"a": 1.0}).to_shareable())
-    assert content is not None
+    content = known(_content_of(DXO(DataKind.WEIGHTS, data={"a": 1.0}).to_shareable()))
     assert content.data == {"a": 1.0}
 
 
@@ -637,8 +637,7 @@ def test_results_after_the_end_of_their_round_change_nothing(fleet: str) -> None
     with Scheduler.open(fleet, settings={"cohort_size": 2}, deadline=10.0) as scheduler:
         rounds = FleetRounds(scheduler, ClientDirectory(PAPER_FEATURES))
         cohort = rounds.select({"a": None, "b": None})
-        begun = rounds.begin(cohort)
-        assert begun is not None
+        begun = known(rounds.begin(cohort))
         task = begun[0]
         assert not rounds.record_arrival(task, "stranger", 1.0, None)
         rounds.record_failure(task, "stranger", "no reason")
@@ -664,8 +663,7 @@ def test_the_time_of_a_late_client_is_not_learned_after_its_window(
         rounds = FleetRounds(scheduler, directory)
         for round_ in range(4):
             cohort = rounds.select({"a": None, **({"slow": None} if round_ == 0 else {})})
-            begun = rounds.begin(cohort)
-            assert begun is not None
+            begun = known(rounds.begin(cohort))
             rounds.record_arrival(begun[0], "a", 1.0, None)
             rounds.end(begun[0], TaskCompletionStatus.TIMEOUT, cohort, [])
         assert scheduler.history("slow")[0].kind == "late"

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from killing import environment
+from narrowing import known
 from turnout import POLICIES
 from turnout.errors import SettingError, StoreError
 from turnout.lab import RoundColumns, RunPlan, RunStore, play_into, play_plan, sweep
@@ -52,8 +53,7 @@ def stop_after(count: int, error: type[BaseException] = Stop) -> Callable[..., N
 
 def assert_holds(store: RunStore, plan: RunPlan, *, whole: bytes | None = None) -> None:
     """Asserts that the run of this plan is stored, finished and byte-identical to an undisturbed run."""
-    info = store.find(plan.key)
-    assert info is not None
+    info = known(store.find(plan.key))
     assert info.finished
     assert info.rounds == plan.rounds
     assert store.columns(info.id).to_bytes() == (play_plan(plan).to_bytes() if whole is None else whole)
@@ -136,8 +136,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, plan: RunPlan
         with RunStore(tmp_path / "runs.db") as store, pytest.raises(Stop):
             play_into(store, plan, every=5, watch=stop_after(chunks))
     with RunStore(tmp_path / "runs.db") as store:
-        info = store.find(plan.key)
-        assert info is not None
+        info = known(store.find(plan.key))
         assert (info.rounds, info.finished) == (5 * sum(stops), False)
         progress: list[int] = []
         assert play_into(store, plan, every=5, watch=progress.append) == info.id
@@ -187,8 +186,7 @@ def test_a_sweep_stores_the_same_run_as_playing_each_plan_alone(store: RunStore,
     )
     assert watched == {info.key: store.columns(info.id).to_bytes() for info in store.runs()}
     for run, plan in zip(ids, PLANS, strict=True):
-        info = store.find(plan.key)
-        assert info is not None
+        info = known(store.find(plan.key))
         assert info.id == run
         assert RunPlan.from_dict(info.plan) == plan
         assert_holds(store, plan)
@@ -304,9 +302,7 @@ def opened_after_a_kill(path: Path) -> RunStore:
                 raise
             return None
 
-    result = wait_until(opened, "the lock of a killed writer is free")
-    assert result is not None
-    return result
+    return known(wait_until(opened, "the lock of a killed writer is free"))
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from live.fleets import take_snapshot
+from live.fleets import play_round, take_snapshot
 from live.forging import alter, fetch_row, forge_event, forge_snapshot, forge_turn
 from live.serving import killed_after
 from turnout.errors import StateError, StoreError
@@ -454,9 +454,7 @@ def test_a_late_time_that_was_learned_needs_no_record_once_its_client_is_forgott
     path = tmp_path / "fleet.turnout"
     with Scheduler.open(path, settings={"cohort_size": 2}, deadline=30.0, allow_infeasible=True) as scheduler:
         for _ in range(2):
-            scheduler.choose({client: ClientStatus(1.0, 3.0) for client in ("a", "b")})
-            scheduler.report("a", 5.0)
-            scheduler.close_round()
+            play_round(scheduler, {client: ClientStatus(1.0, 3.0) for client in ("a", "b")}, {"a": 5.0})
             if scheduler.round == 1:
                 scheduler.report("b", 40.0, round=1)
         if forgets:

@@ -73,10 +73,6 @@ def state_after(number: int, clients: int) -> dict[str, Any]:
     return {"clients": clients, "round": number, "ids": "", "values": np.arange(float(clients))}
 
 
-def execute(path: Path, statement: str) -> None:
-    alter(path, statement)
-
-
 def summarized(path: Path, rounds: int = 10, *, trims: bool = False) -> Path:
     """Writes a journal whose first six rounds are no longer kept; without `trims` their rows are still there."""
     Journal.make(path, SETTINGS)
@@ -109,7 +105,7 @@ def test_a_damaged_snapshot_does_not_become_the_summary(folder: Path) -> None:
             for number in range(1, 11):
                 event = write_round(changes, number, [0], IDS)
                 changes.put_snapshot(event, state_after(number, 3), AT, Retention(rounds=4))
-        execute(path, "UPDATE snapshot SET digest = x'00' WHERE round = 6")
+        alter(path, "UPDATE snapshot SET digest = x'00' WHERE round = 6")
         with (
             pytest.raises(StoreError, match=r"the snapshot after event 7 does not match its digest: restore the file"),
             journal.writing() as changes,

@@ -28,15 +28,19 @@ from live.fleets import (
     packed,
     packed_from_disk,
     play_round,
+    predicted_seconds,
     rows_of,
+    state_of,
+    take_snapshot,
 )
+from narrowing import known
 from turnout.errors import InfeasiblePromise, ReportError, SettingError, StoreError
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.live import Feature, Features, FleetReader, Scheduler, certify
-from turnout.live._internals import examine, session_of
+from turnout.live._internals import examine
 from turnout.live._internals import verify as verifier
-from turnout.live.features import PAPER_FEATURES
 from turnout.live.journal.changes import Changes
+from turnout.live.journal.journal import Journal
 from turnout.live.turns.records import settings_digest
 
 POLICIES: Mapping[str, Mapping[str, Any]] = {
@@ -157,7 +161,6 @@ class Life:
         options = POLICIES[name]
         self.path, self.world, self.seed = path, World(8, seed=seed), seed
         self.scheduler = Scheduler.open(path, **options, deadline=50.0, allow_infeasible=True, backoff_after=10_000)
-        self._fast()
         own = options["settings"]
         always = own.get("accrual") == "always"
         self.recount = Recount(
@@ -166,9 +169,6 @@ class Life:
         if name == "rbcsf":
             self.recount.cap = Fraction(3, 2)
         self.gone: set[str] = set()
-
-    def _fast(self) -> None:
-        session_of(self.scheduler).journal.file.connection.execute("PRAGMA synchronous = OFF")
 
     def rounds(self, count: int) -> None:
         """Plays rounds in which clients come and go, fail and are late."""
@@ -208,11 +208,10 @@ class Life:
         before = packed(self.scheduler)
         self.scheduler.close()
         self.scheduler = Scheduler.open(self.path)
-        self._fast()
         assert packed(self.scheduler) == before
 
     def snapshot(self, _: None) -> None:
-        session_of(self.scheduler).snapshot()
+        take_snapshot(self.scheduler)
 
     def retire(self, row: int) -> None:
         self._leave(row, "retire")
@@ -315,9 +314,9 @@ def play(scheduler: Scheduler, rounds: int, clients: int = 8) -> None:
 def test_everything_learned_stays(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     play(scheduler, 12)
-    before = session_of(scheduler).memory.state()
+    before = state_of(scheduler).state()
     scheduler.amend(cohort_size=3, tolerance=1.5, overcommit=1.5, deadline=None)
-    after = session_of(scheduler).memory.state()
+    after = state_of(scheduler).state()
     assert before.keys() == after.keys()
     for key, value in before.items():
         assert np.array_equal(value, after[key]), key
@@ -349,7 +348,7 @@ def test_settings_belong_to_the_policy_inside_that_has_them(open_fleet: OpenFlee
         "policy": "with-guarantee",
         "settings": {"policy": "random", "settings": {"cohort_size": 3}, "guaranteed_rate": 0.2},
     }
-    assert session_of(scheduler).fleet.policy.cohort_size == 3
+    assert state_of(scheduler).fleet.policy.cohort_size == 3
     with pytest.raises(SettingError, match="with-guarantee around random has no setting 'speed_weight'"):
         scheduler.amend(speed_weight=2.0)
 
@@ -500,8 +499,7 @@ def test_an_amended_rate_is_the_same_however_it_is_written(open_fleet: OpenFleet
     scheduler.close()
     for rate in (0.08, "0.08", "2/25"):
         with Scheduler.open(scheduler.path, settings={"cohort_size": 2, "guaranteed_rate": rate}) as reopened:
-            guarantee = session_of(reopened).fleet.policy.guarantee
-            assert guarantee is not None
+            guarantee = known(state_of(reopened).fleet.policy.guarantee)
             assert guarantee.queues(2).guaranteed_rates.tolist() == [0.08, 0.08]
     with pytest.raises(SettingError, match="was amended in round 2"):
         Scheduler.open(scheduler.path, settings={"cohort_size": 2, "guaranteed_rate": 0.1})
@@ -542,7 +540,6 @@ def test_an_error_while_writing_leaves_the_fleet_as_it_was(
         with pytest.raises(KeyboardInterrupt):
             scheduler.amend(features=Features.of(BATTERY))
     assert packed(scheduler) == before
-    assert session_of(scheduler).features == PAPER_FEATURES
     assert scheduler.amend(guaranteed_rate=0.2, deadline=99.0) == ["guaranteed_rate", "deadline"]
     play(scheduler, 2)
     assert packed(scheduler) == packed_from_disk(scheduler.path)
@@ -553,20 +550,19 @@ def test_an_error_after_writing_leaves_the_fleet_amended(
 ) -> None:
     scheduler = open_fleet()
     play(scheduler, 5)
-    original = session_of(scheduler).journal.writing
+    original = Journal.writing
 
     @contextmanager
-    def interrupted() -> Iterator[Changes]:
-        with original() as db:
+    def interrupted(journal: Journal) -> Iterator[Changes]:
+        with original(journal) as db:
             yield db
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(session_of(scheduler).journal, "writing", interrupted)
+        patched.setattr(Journal, "writing", interrupted)
         with pytest.raises(KeyboardInterrupt):
             scheduler.amend(guaranteed_rate=0.2, features=Features.of(BATTERY))
     assert scheduler.settings.settings["guaranteed_rate"] == 0.2
-    assert session_of(scheduler).features.outputs == 1
     assert scheduler.amend(guaranteed_rate=0.2, features=Features.of(BATTERY)) == []
     assert packed(scheduler) == packed_from_disk(scheduler.path)
     play_round(scheduler, {client: {"battery": 0.5} for client in named(8)})
@@ -632,8 +628,7 @@ def test_broken_promises_are_judged_by_the_tolerance_of_the_time(open_fleet: Ope
     for _ in range(20):
         play_round(scheduler, offered(*seconds), seconds)
     certificate = scheduler.certificate()
-    assert certificate.broken_since is not None
-    since = certificate.broken_since.tolist()
+    since = known(certificate.broken_since).tolist()
     assert certificate.status == "broken"
     assert max(since) > 1
     scheduler.amend(tolerance=50.0)
@@ -793,9 +788,9 @@ BATTERY = Feature("battery", 0.0, 1.0)
 def test_new_features_restart_the_learning_of_times_and_leave_turns_and_debts(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     play(scheduler, 12)
-    before = session_of(scheduler).memory.state()
+    before = state_of(scheduler).state()
     assert scheduler.amend(features=Features.of(BATTERY)) == ["features"]
-    after = session_of(scheduler).memory.state()
+    after = state_of(scheduler).state()
     for key in before:
         if key.startswith(("policy.turns", "policy.queues")) or key in (
             "clients.arrived",
@@ -815,7 +810,7 @@ def test_new_features_restart_the_learning_of_times_and_leave_turns_and_debts(op
 def predictions(scheduler: Scheduler) -> list[float]:
     """Returns the predicted times of the next cohort, and cancels the round."""
     scheduler.choose({client: {"battery": 0.5} for client in named(8)})
-    predicted = list(session_of(scheduler).predicted_seconds().values())
+    predicted = list(predicted_seconds(scheduler).values())
     scheduler.abandon_round()
     assert len(predicted) == 2
     return predicted
@@ -823,20 +818,17 @@ def predictions(scheduler: Scheduler) -> list[float]:
 
 def test_a_true_time_that_arrives_after_new_features_is_counted_but_not_learned(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(deadline=5.0)
-    scheduler.choose(offered("a", "b", "c"))
-    scheduler.report("a", 1.0)
-    scheduler.close_round()
+    play_round(scheduler, offered("a", "b", "c"), {"a": 1.0})
     scheduler.amend(features=Features.of(BATTERY))
     scheduler.report("b", 30.0, round=1)
     play_round(scheduler, {client: {"battery": 1.0} for client in "abc"})
-    model = session_of(scheduler).fleet.policy.time_model
-    assert model is not None
+    model = known(state_of(scheduler).fleet.policy.time_model)
     learned = ExchangeTimeModel(3, features=1, ridge=3.0, prior="fleet", relative_ridge=True)
     for turn in scheduler.history(round=2):
         learned.learn(np.array([turn.row]), np.array([[1.0]]), np.array([1.0]))
     np.testing.assert_allclose(model.coefficients, learned.coefficients)
     assert [turn.folded for turn in scheduler.history("b") if turn.round == 1] == [2]
-    session_of(scheduler).snapshot()
+    take_snapshot(scheduler)
     assert packed(scheduler) == packed_from_disk(scheduler.path)
     scheduler.close()
     assert all(finding.ok is not False for finding in examine(scheduler.path))
@@ -882,9 +874,9 @@ def test_other_policies_continue_with_new_features(open_fleet: OpenFleet, option
 def test_every_policy_with_a_cohort_continues_with_another_size(open_fleet: OpenFleet, policy: str) -> None:
     scheduler = open_fleet(policy=policy)
     play(scheduler, 8)
-    before = session_of(scheduler).memory.state()
+    before = state_of(scheduler).state()
     scheduler.amend(cohort_size=3)
-    for key, value in session_of(scheduler).memory.state().items():
+    for key, value in state_of(scheduler).state().items():
         assert np.array_equal(value, before[key]), key
     play(scheduler, 4)
     assert len(scheduler.history()) == 3

@@ -17,7 +17,7 @@ from turnout.errors import InfeasiblePromise, OfferError, ReportError
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.rounds import LateArrivals
 from turnout.lab import RunPlan
-from turnout.live._internals import session_of
+from turnout.live import FleetReader
 from turnout.policies.small_fleet import SmallFleet
 
 
@@ -169,8 +169,9 @@ def test_the_theoretical_schedule_can_be_stored(tmp_path: Path) -> None:
     assert policy.exploration_at(9) == expected
     with Scheduler.open(tmp_path / "fleet.turnout", policy="rbcsf", settings=settings, deadline=60.0) as scheduler:
         scheduler.register([f"phone-{row}" for row in range(40)])
-    with Scheduler.open(tmp_path / "fleet.turnout") as scheduler:
-        assert session_of(scheduler).fleet.policy.exploration_at(9) == expected
+    with FleetReader(tmp_path / "fleet.turnout") as reader:
+        stored: Any = reader.state().fleet.policy
+        assert stored.exploration_at(9) == expected
 
 
 def test_contexts_can_have_any_number_of_features() -> None:
