@@ -7,6 +7,8 @@ import os
 import signal
 import sqlite3
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -38,6 +40,16 @@ SLOTS: dict[str, Any] = {"concurrency": 2, "settings": {"guaranteed_rate": "1/20
 
 def commits(scheduler: Scheduler) -> int:
     return scheduler.metrics().commits
+
+
+@contextmanager
+def failing_commit() -> Iterator[None]:
+    """Fails the commit of the group inside."""
+    with (
+        patch.object(StoreFile, "_count_commit", side_effect=sqlite3.OperationalError("disk I/O error")),
+        pytest.raises(StoreError, match="disk I/O error"),
+    ):
+        yield
 
 
 def store(scheduler: Scheduler, key: str, text: str = "{}", at: float = 1000.0) -> None:
@@ -116,11 +128,7 @@ def test_a_group_whose_commit_fails_stores_nothing_and_the_scheduler_goes_on(ope
     scheduler = open_fleet()
     play_round(scheduler, offered("a", "b"))
     before = packed(scheduler)
-    with (
-        patch.object(StoreFile, "_count_commit", side_effect=sqlite3.OperationalError("disk I/O error")),
-        pytest.raises(StoreError, match="disk I/O error"),
-        scheduler.group(),
-    ):
+    with failing_commit(), scheduler.group():
         scheduler.choose(offered("a", "b", "c"))
     assert packed(scheduler) == packed_from_disk(scheduler.path) == before
     assert scheduler.clients == ["a", "b"]
@@ -214,11 +222,7 @@ def test_a_fleet_without_rounds_serves_check_ins_in_a_group(open_fleet: OpenFlee
 def test_check_ins_of_a_group_that_was_not_stored_are_not_kept(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(**SLOTS)
     scheduler.fill(["a", "b"])  # all slots are in use
-    with (
-        patch.object(StoreFile, "_count_commit", side_effect=sqlite3.OperationalError("disk I/O error")),
-        pytest.raises(StoreError, match="disk I/O error"),
-        scheduler.group(),
-    ):
+    with failing_commit(), scheduler.group():
         scheduler.check_in("new")  # it joins, but waits
     scheduler.report(1, 1.0)
     assert [turn.client for turn in scheduler.fill(["c"])] == ["c"]  # "new" is not in the fleet
@@ -231,11 +235,7 @@ def test_check_ins_of_a_group_that_was_not_stored_are_not_kept(open_fleet: OpenF
 def test_an_amendment_of_a_group_that_was_not_stored_has_no_effect(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(**SLOTS, status_ttl=40.0)
     scheduler.fill(["a", "b"])
-    with (
-        patch.object(StoreFile, "_count_commit", side_effect=sqlite3.OperationalError("disk I/O error")),
-        pytest.raises(StoreError, match="disk I/O error"),
-        scheduler.group(),
-    ):
+    with failing_commit(), scheduler.group():
         scheduler.amend(status_ttl=4.0, deadline=7.0)
     assert (scheduler.settings.status_ttl, scheduler.settings.deadline) == (40.0, None)
     waited = scheduler.check_in("c")

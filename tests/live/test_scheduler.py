@@ -117,6 +117,7 @@ def test_methods_that_need_an_open_or_a_closed_round_raise_otherwise(open_fleet:
         lambda: scheduler.register(["b"]),
         lambda: scheduler.retire("a"),
         lambda: scheduler.forget("a"),
+        lambda: scheduler.amend(deadline=20.0),
         lambda: take_snapshot(scheduler),
     ]
     for not_now in attempts:

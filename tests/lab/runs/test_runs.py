@@ -155,18 +155,13 @@ def test_a_plan_that_is_not_json_is_refused(store: RunStore, plan: Any) -> None:
         begin(store, key="")
 
 
-def test_only_the_newest_snapshot_is_kept(store: RunStore) -> None:
+def test_only_the_newest_snapshot_is_kept_and_the_last_append_can_finish_the_run(store: RunStore) -> None:
     run = begin(store)
     store.append(run, columns_of(RECORDS[:7]), snapshot={"round": 7})
     store.append(run, columns_of(RECORDS[7:9]), snapshot={"round": 9})
     store.append(run, columns_of(RECORDS[9:12]))
     assert store.snapshot(run) == (9, {"round": 9})
-
-
-def test_the_last_append_can_finish_the_run(store: RunStore) -> None:
-    run = begin(store)
-    store.append(run, columns_of(RECORDS[:7]), snapshot={"round": 7})
-    store.append(run, columns_of(RECORDS[7:]), finish=True)
+    store.append(run, columns_of(RECORDS[12:]), finish=True)
     assert list(store.columns(run).records()) == RECORDS
     info = known(store.find("one"))
     assert (info.rounds, info.finished) == (30, True)
@@ -218,17 +213,6 @@ def test_compacting_frees_space_and_loses_nothing(path: Path, numbers: int) -> N
         assert begin(store, "another") > unfinished
 
 
-def test_compacting_needs_an_open_writable_store(path: Path) -> None:
-    with RunStore(path) as store:
-        write(store)
-    with pytest.raises(StoreError, match="was closed: open it again"):
-        store.compact()
-    before = path.read_bytes()
-    with RunStore(path, read_only=True) as reader, pytest.raises(StoreError, match="was opened read-only"):
-        reader.compact()
-    assert path.read_bytes() == before
-
-
 @pytest.mark.parametrize("value", [np.array([{}]), None, [1, 2], np.int64(3), {"nested": 1}, b"bytes"])
 def test_a_snapshot_holds_only_plain_values(store: RunStore, value: Any) -> None:
     run = begin(store)
@@ -253,15 +237,18 @@ def test_threads_share_a_store(store: RunStore) -> None:
     assert [list(store.columns(info.id).records()) == RECORDS for info in store.runs()] == [True] * 4
 
 
-def test_a_closed_or_read_only_store_cannot_be_written(path: Path) -> None:
-    RunStore(path).close()
-    with RunStore(path, read_only=True) as reader, pytest.raises(StoreError, match="was opened read-only"):
-        begin(reader)
+@pytest.mark.parametrize("change", [begin, RunStore.compact])
+def test_a_closed_or_read_only_store_cannot_be_changed(path: Path, change: Callable[[RunStore], object]) -> None:
     with RunStore(path) as store:
-        pass
+        write(store)
     store.close()
-    with pytest.raises(StoreError, match="was closed: open it again"):
-        store.runs()
+    before = path.read_bytes()
+    with RunStore(path, read_only=True) as reader, pytest.raises(StoreError, match="was opened read-only"):
+        change(reader)
+    for attempt in (change, RunStore.runs):
+        with pytest.raises(StoreError, match="was closed: open it again"):
+            attempt(store)
+    assert path.read_bytes() == before
 
 
 def test_another_writer_may_open_the_store_after_it_was_closed(path: Path) -> None:

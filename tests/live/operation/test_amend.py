@@ -34,7 +34,7 @@ from live.fleets import (
     take_snapshot,
 )
 from narrowing import known
-from turnout.errors import InfeasiblePromise, ReportError, SettingError, StoreError
+from turnout.errors import InfeasiblePromise, SettingError, StoreError
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.live import Feature, Features, FleetReader, Scheduler, certify
 from turnout.live._internals import examine
@@ -449,15 +449,6 @@ def test_the_settings_it_has_already_are_no_amendment(open_fleet: OpenFleet) -> 
 
 
 # Refusals
-
-
-def test_an_open_round_must_be_closed_first(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
-    scheduler.choose(offered("a", "b", "c"))
-    with pytest.raises(ReportError, match="round 1 is open: close or abandon it before you amend the settings"):
-        scheduler.amend(deadline=20.0)
-    scheduler.abandon_round()
-    assert scheduler.amend(deadline=20.0) == ["deadline"]
 
 
 @pytest.mark.parametrize(

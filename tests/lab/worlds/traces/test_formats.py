@@ -86,13 +86,10 @@ def test_links_constant_with_deviation_and_as_series(write: Write) -> None:
     text = "client,down_kbps,up_kbps,down_deviation_kbps,up_deviation_kbps\na,10000,2000,500,0\n"
     links = known(read_traces(write("b.csv", text)).links)
     assert (links.down.tolist(), links.down_deviations.tolist(), links.up_deviations.tolist()) == ([10], [0.5], [0])
-    links = read_traces(write("c.csv", SERIES)).links
+    links = known(read_traces(write("c.csv", SERIES)).links)
     assert series(links) == {"a": [(0, 1, 1), (10, 2, 2), (30, 0, 0)], "b": [(5, 7, 7)]}
-    assert links is not None
-    assert links.ends.tolist() == [
-        50,
-        6,
-    ]  # the last step is as long as the previous one; the length of a constant does not matter
+    # The last step is as long as the previous one; the length of a constant does not matter.
+    assert links.ends.tolist() == [50, 6]
     np.testing.assert_allclose(links.means(links.down), [(10 + 40) / 50, 7])
 
 
