@@ -128,6 +128,15 @@ def play_round(
     return chosen
 
 
+def play_world(scheduler: Scheduler, rounds: int, clients: int = 8) -> None:
+    """Plays rounds of a simulated fleet in which all clients are available and return."""
+    world = World(clients)
+    for number in range(scheduler.round + 1, scheduler.round + rounds + 1):
+        statuses = world.statuses(number)
+        seconds = {client: world.seconds(number, client, status) for client, status in statuses.items()}
+        play_round(scheduler, statuses, seconds)
+
+
 def explain_round(scheduler: Scheduler, number: int) -> list[Explanation]:
     """Explains all clients of a round; the state before it is computed once, because no explanation changes it."""
     before: list[Fleet] = []

@@ -68,13 +68,10 @@ def test_one_cold_start_excludes_nobody(open_fleet: OpenFleet) -> None:
 def test_a_device_that_changes_its_speed_stays_within_the_tolerance(open_fleet: OpenFleet, change: float) -> None:
     scheduler, world, worst = open_fleet(settings=PROMISE, deadline=3600.0), World(8), 0.0
     for round_ in range(1, 71):
-        statuses = world.statuses(round_)
-        cohort = scheduler.choose(statuses)
-        factor = {client: change if client == "c2" and round_ > 25 else 1.0 for client in cohort}
-        scheduler.report_many(
-            {client: world.seconds(round_, client, statuses[client]) * factor[client] for client in cohort}
+        statuses, factor = world.statuses(round_), {"c2": change if round_ > 25 else 1.0}
+        play_round(
+            scheduler, statuses, {c: world.seconds(round_, c, statuses[c]) * factor.get(c, 1.0) for c in world.clients}
         )
-        scheduler.close_round()
         worst = max(worst, float(scheduler.certificate().behind.max()))
     assert worst <= 2
 
@@ -197,11 +194,8 @@ def test_over_selection_serves_clients_that_are_cut_off_often(open_fleet: OpenFl
     scheduler, worst = open_fleet(settings={**PROMISE, "guaranteed_rate": 0.15}, overcommit=1.5), 0.0
     for round_ in range(1, 61):
         rng = random.Random(round_)
-        seconds = {client: (5.0 + row) * rng.uniform(0.4, 1.6) for row, client in enumerate(named(6))}
-        cohort = scheduler.choose(named(6))
-        assert len(cohort) == 3
-        scheduler.report_many({client: min(seconds[client], 9.9) for client in cohort})
-        scheduler.close_round()
+        seconds = {client: min((5.0 + row) * rng.uniform(0.4, 1.6), 9.9) for row, client in enumerate(named(6))}
+        assert len(play_round(scheduler, named(6), seconds)) == 3
         worst = max(worst, float(scheduler.certificate().behind.max()))
     assert {turn.kind for client in named(6) for turn in scheduler.history(client)} == {"arrived", "redundant"}
     assert scheduler.certificate().turns.sum() == 120
@@ -212,9 +206,7 @@ def test_over_selection_serves_clients_that_are_cut_off_often(open_fleet: OpenFl
 def test_a_client_that_is_always_cut_off_breaks_the_promise_and_the_notice_says_why(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings=PROMISE, overcommit=1.5)
     for _ in range(15):
-        cohort = scheduler.choose(named(4))
-        scheduler.report_many({client: 1.0 + int(client[1]) for client in cohort})
-        scheduler.close_round()
+        play_round(scheduler, named(4), {client: 1.0 + int(client[1]) for client in named(4)})
     assert {turn.kind for turn in scheduler.history("c3")} == {"redundant"}
     assert scheduler.certificate().statuses.tolist() == ["kept", "kept", "kept", "broken"]
     (notice,) = scheduler.status().notices

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from literal import LiteralRBCSF
+from policies.examples import play_rounds
 from turnout import RBCSF, RoundOffer, RoundReport, Scheduler
 from turnout.errors import InfeasiblePromise, OfferError, ReportError
 from turnout.kernel.backend import using_kernel
@@ -43,10 +44,7 @@ def test_rounds_equal_a_literal_implementation_of_the_paper(kernel: str, speed_w
 
 
 def play(policy: RBCSF, rounds: int, **fleet_settings: Any) -> None:
-    fleet = SmallFleet(clients=policy.clients, **fleet_settings)
-    for round_ in range(1, rounds + 1):
-        offer = fleet.offer(round_)
-        policy.tell(fleet.play(offer, policy.ask(offer)))
+    play_rounds(policy, SmallFleet(clients=policy.clients, **fleet_settings), 1, rounds)
 
 
 all_settings = st.fixed_dictionaries(
