@@ -247,12 +247,7 @@ def test_foreign_host_names_are_refused(free: Served, name: str) -> None:
 
 
 def test_a_request_without_a_host_header_is_refused(free: Served) -> None:
-    with socket.create_connection(("127.0.0.1", free.port), timeout=MAX_WAIT) as raw:
-        raw.sendall(b"GET /api/store HTTP/1.0\r\n\r\n")
-        answer = b""
-        while part := raw.recv(65536):
-            answer += part
-    assert answer.split(b" ", 2)[1] == b"421"
+    assert free.send_raw(b"GET /api/store HTTP/1.0\r\n\r\n").split(b" ", 2)[1] == b"421"
 
 
 # serve()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from live.fleets import named, offered
-from turnout.live import ClientStatus, RunningTurn, Scheduler
+from turnout.live import ClientStatus, RunningTurn, Scheduler, Wait
 
 SLOTS: Mapping[str, Any] = {
     "concurrency": 3,
@@ -65,3 +65,9 @@ def play_with_a_long_turn(scheduler: Scheduler) -> None:
                     scheduler.report(turn.id, 1.0 + rng.random())
         if step == 30:
             scheduler.amend(guaranteed_rate="1/10")
+
+
+def wait_of(answer: RunningTurn | Wait) -> Wait:
+    """Returns the answer to a device that has to wait."""
+    assert isinstance(answer, Wait), answer
+    return answer

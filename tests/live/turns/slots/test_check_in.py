@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from benchmarks.check_ins import Clock, check_ins, simulated_clock
 from live.fleets import client_rows, named, packed, packed_from_disk, problems
+from live.turns.slots.played import wait_of
 from turnout import ClientStatus, RunningTurn, Scheduler, Wait
 from turnout.errors import OfferError, SettingError
 from turnout.live import FleetStatus, certify
@@ -35,11 +36,6 @@ def open_devices(path: Path, **options: Any) -> Scheduler:
 
 def turn_of(answer: RunningTurn | Wait) -> RunningTurn:
     assert isinstance(answer, RunningTurn), answer
-    return answer
-
-
-def wait_of(answer: RunningTurn | Wait) -> Wait:
-    assert isinstance(answer, Wait), answer
     return answer
 
 
