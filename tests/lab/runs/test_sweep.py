@@ -144,12 +144,14 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, plan: RunPlan
         assert_holds(store, plan)
 
 
-def test_a_run_can_be_resumed_with_another_transaction_size(store: RunStore) -> None:
+def test_a_run_can_be_resumed_with_another_transaction_size_and_under_another_label(store: RunStore) -> None:
+    plan = replace(PLANS[0], rounds=60)
     for every, chunks in ((1, 4), (13, 1), (2, 3)):
         with pytest.raises(Stop):
-            play_into(store, replace(PLANS[0], rounds=60), every=every, watch=stop_after(chunks))
-    play_into(store, replace(PLANS[0], rounds=60), every=1000)
-    assert_holds(store, replace(PLANS[0], rounds=60))
+            play_into(store, replace(plan, label=f"every {every}"), every=every, watch=stop_after(chunks))
+    run = play_into(store, replace(plan, label="last name"), every=1000)
+    assert_holds(store, plan)
+    assert [(stored.id, stored.plan["label"]) for stored in store.runs()] == [(run, "every 1")]
 
 
 def test_a_finished_run_is_not_played_again(store: RunStore) -> None:
@@ -159,20 +161,6 @@ def test_a_finished_run_is_not_played_again(store: RunStore) -> None:
     assert play_into(store, PLANS[0], every=1, watch=stop_after(1)) == run
     assert len(store.runs()) == 1
     assert_holds(store, PLANS[0])
-
-
-def test_a_run_can_be_resumed_under_another_label(store: RunStore) -> None:
-    with pytest.raises(Stop):
-        play_into(store, replace(PLANS[0], label="first name"), every=5, watch=stop_after(1))
-    run = play_into(store, replace(PLANS[0], label="second name"), every=5)
-    assert_holds(store, PLANS[0])
-    assert [(stored.id, stored.plan["label"]) for stored in store.runs()] == [(run, "first name")]
-
-
-@pytest.mark.parametrize("every", [0, 2.5])
-def test_an_invalid_transaction_size_is_rejected(store: RunStore, every: Any) -> None:
-    with pytest.raises(SettingError, match="every must be"):
-        play_into(store, PLANS[0], every=every)
 
 
 # Many plans.
@@ -267,10 +255,12 @@ def test_an_unplayable_plan_is_rejected_with_the_reason(store: RunStore, workers
         assert_holds(store, plan)
 
 
-@pytest.mark.parametrize("workers", [0, 1.5, -1])
-def test_an_invalid_number_of_workers_is_rejected(store: RunStore, workers: Any) -> None:
+@pytest.mark.parametrize("number", [0, 1.5, -1])
+def test_an_invalid_number_of_workers_or_transaction_size_is_rejected(store: RunStore, number: Any) -> None:
     with pytest.raises(SettingError, match="workers must be"):
-        sweep(PLANS, store, workers=workers)
+        sweep(PLANS, store, workers=number)
+    with pytest.raises(SettingError, match="every must be"):
+        play_into(store, PLANS[0], every=number)
 
 
 # Killed processes.
