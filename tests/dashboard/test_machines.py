@@ -197,26 +197,19 @@ def test_the_stream_reports_a_missing_file_and_one_that_is_no_longer_live_and_en
         assert read_fields(stream) is None
 
 
-def test_an_idle_stream_sends_keep_alive_comments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = folder / "fleet.turnout"
-    small_fleet(path, rounds=2, is_open=False)
-    monkeypatch.setattr(app_module, "KEEPALIVE_SECONDS", 0.05)
-    with served(path) as server:
-        server.wait_read()
-        with listening(server) as stream:
-            next_change(stream)
-            assert stream.readline().startswith(b": ")
-
-
-def test_closed_streams_leave_no_threads_behind(folder: Path) -> None:
+def test_idle_streams_send_keep_alive_comments_and_closed_ones_leave_no_threads_behind(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Closed connections must not keep the server from ending."""
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=2, is_open=False)
+    monkeypatch.setattr(app_module, "KEEPALIVE_SECONDS", 0.05)
     before = threading.active_count()
     with served(path) as server:
         server.wait_read()
         for _ in range(5):
             with listening(server) as stream:
                 next_change(stream)
+                assert stream.readline().startswith(b": ")
         assert server.json("/api/overview")["round"] == 2
     server.until(lambda: threading.active_count() <= before)

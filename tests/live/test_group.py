@@ -38,6 +38,11 @@ from turnout.storage.files.storefile import StoreFile
 SLOTS: dict[str, Any] = {"concurrency": 2, "settings": {"guaranteed_rate": "1/20", "tolerance": 1.0}, "deadline": None}
 
 
+@pytest.fixture
+def scheduler(open_fleet: OpenFleet) -> Scheduler:
+    return open_fleet()
+
+
 def commits(scheduler: Scheduler) -> int:
     return scheduler.metrics().commits
 
@@ -93,8 +98,7 @@ def test_a_call_that_is_refused_changes_nothing_and_the_others_go_on(open_fleet:
     assert problems(path) == []
 
 
-def test_a_call_that_fails_inside_its_change_is_undone_alone(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
+def test_a_call_that_fails_inside_its_change_is_undone_alone(scheduler: Scheduler) -> None:
     with scheduler.group():
         play_round(scheduler, offered("a", "b"))
         with patch.object(Changes, "put_offer", side_effect=MemoryError), pytest.raises(MemoryError):
@@ -107,8 +111,7 @@ def test_a_call_that_fails_inside_its_change_is_undone_alone(open_fleet: OpenFle
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_a_group_that_is_left_by_an_exception_stores_nothing(open_fleet: OpenFleet, error: type[BaseException]) -> None:
-    scheduler = open_fleet()
+def test_a_group_that_is_left_by_an_exception_stores_nothing(scheduler: Scheduler, error: type[BaseException]) -> None:
     play_round(scheduler, offered("a", "b"))
     before = packed(scheduler)
 
@@ -124,8 +127,7 @@ def test_a_group_that_is_left_by_an_exception_stores_nothing(open_fleet: OpenFle
     assert scheduler.round == 2
 
 
-def test_a_group_whose_commit_fails_stores_nothing_and_the_scheduler_goes_on(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
+def test_a_group_whose_commit_fails_stores_nothing_and_the_scheduler_goes_on(scheduler: Scheduler) -> None:
     play_round(scheduler, offered("a", "b"))
     before = packed(scheduler)
     with failing_commit(), scheduler.group():
@@ -134,8 +136,7 @@ def test_a_group_whose_commit_fails_stores_nothing_and_the_scheduler_goes_on(ope
     assert scheduler.clients == ["a", "b"]
 
 
-def test_a_group_that_sqlite_has_undone_is_not_taken_for_stored(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
+def test_a_group_that_sqlite_has_undone_is_not_taken_for_stored(scheduler: Scheduler) -> None:
     play_round(scheduler, offered("a", "b"))
     before = packed(scheduler)
 
@@ -156,8 +157,7 @@ def test_a_group_that_sqlite_has_undone_is_not_taken_for_stored(open_fleet: Open
     assert packed(scheduler) == packed_from_disk(scheduler.path) == before
 
 
-def test_an_interrupted_part_is_never_committed_with_its_group(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
+def test_an_interrupted_part_is_never_committed_with_its_group(scheduler: Scheduler) -> None:
     before = packed(scheduler)
     unfinished = session_of(scheduler).journal.writing()  # a block that is entered and not left
 
@@ -172,8 +172,7 @@ def test_an_interrupted_part_is_never_committed_with_its_group(open_fleet: OpenF
         unfinished.__exit__(None, None, None)
 
 
-def test_groups_are_not_nested_and_refuse_what_needs_transactions_of_its_own(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
+def test_groups_are_not_nested_and_refuse_what_needs_transactions_of_its_own(scheduler: Scheduler) -> None:
     play_round(scheduler, offered("a", "b", "c"))
     with scheduler.group():
         with pytest.raises(SettingError, match="forget writes more than one transaction"):
@@ -254,8 +253,7 @@ def test_a_group_without_changes_is_not_a_commit(open_fleet: OpenFleet) -> None:
     assert commits(scheduler) == before
 
 
-def test_other_threads_and_reporters_wait_until_the_group_ends(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
+def test_other_threads_and_reporters_wait_until_the_group_ends(scheduler: Scheduler) -> None:
     chosen = scheduler.choose(offered("a", "b"))
     seen: list[int] = []
     started = threading.Event()
@@ -329,8 +327,7 @@ def test_an_answer_is_stored_with_the_change_or_not_at_all(open_fleet: OpenFleet
     assert (stored.request, stored.answer) == (b"request", '{"new":1}')
 
 
-def test_a_key_is_stored_once(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
+def test_a_key_is_stored_once(scheduler: Scheduler) -> None:
     store(scheduler, "key", "1")
     with pytest.raises(StoreError, match="UNIQUE"):
         store(scheduler, "key", "2")
@@ -339,8 +336,7 @@ def test_a_key_is_stored_once(open_fleet: OpenFleet) -> None:
     assert stored.answer == "1"
 
 
-def test_old_answers_are_deleted(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
+def test_old_answers_are_deleted(scheduler: Scheduler) -> None:
     for number in range(10):
         store(scheduler, f"old-{number}", at=1000.0)
     later = 1000.0 + answers_module.KEPT_SECONDS + 1
@@ -351,8 +347,7 @@ def test_old_answers_are_deleted(open_fleet: OpenFleet) -> None:
     assert all(stored_in(scheduler, f"new-{number}".encode()) for number in range(3))
 
 
-def test_there_are_never_very_many_answers(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
+def test_there_are_never_very_many_answers(scheduler: Scheduler) -> None:
     with patch.object(answers_module, "MAX_ANSWERS", 5):
         for number in range(20):
             store(scheduler, f"key-{number}")
@@ -360,8 +355,7 @@ def test_there_are_never_very_many_answers(open_fleet: OpenFleet) -> None:
     assert stored_in(scheduler, b"key-19") is not None
 
 
-def test_answers_about_a_forgotten_client_are_deleted(open_fleet: OpenFleet, folder: Path) -> None:
-    scheduler = open_fleet()
+def test_answers_about_a_forgotten_client_are_deleted(scheduler: Scheduler, folder: Path) -> None:
     play_round(scheduler, offered("phone-1", "phone-10", 'é"x'))
     for key, client in (("1", "phone-1"), ("10", "phone-10"), ("quoted", 'é\\"x')):
         store(scheduler, key, f'{{"cohort":["{client}"]}}')

@@ -50,6 +50,11 @@ from turnout.live.turns.records import digest_of
 from turnout.live.turns.reliability import probability_at_least
 
 
+@pytest.fixture
+def scheduler(open_fleet: OpenFleet) -> Scheduler:
+    return open_fleet()
+
+
 def outcomes_of(report: RoundReport) -> list[str]:
     return list(known(report.outcomes))
 
@@ -61,8 +66,7 @@ def model_of(scheduler: Scheduler) -> ExchangeTimeModel:
 # Rounds
 
 
-def test_choose_returns_the_same_cohort_while_a_round_is_open(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
+def test_choose_returns_the_same_cohort_while_a_round_is_open(scheduler: Scheduler) -> None:
     cohort = scheduler.choose(offered(*named(5)))
     assert cohort == ["c0", "c1"]
     assert scheduler.choose(offered("c3", "c4")) == scheduler.choose({}) == cohort
@@ -106,8 +110,7 @@ def test_abandoning_a_round_restores_the_state_and_removes_its_new_clients(open_
     assert scheduler.status().is_open
 
 
-def test_methods_that_need_an_open_or_a_closed_round_raise_otherwise(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
+def test_methods_that_need_an_open_or_a_closed_round_raise_otherwise(scheduler: Scheduler) -> None:
     for attempt in (scheduler.close_round, scheduler.abandon_round, lambda: scheduler.report("a")):
         with pytest.raises(ReportError, match="no round is open: choose first"):
             attempt()
@@ -139,8 +142,7 @@ def test_a_round_is_ready_when_all_outcomes_are_known_or_enough_updates_arrived(
     assert scheduler.ready
 
 
-def test_seconds_are_measured_from_the_selection_unless_given(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
+def test_seconds_are_measured_from_the_selection_unless_given(scheduler: Scheduler) -> None:
     scheduler.choose(offered("a", "b"))
     earlier = scheduler.status().elapsed
     scheduler.report("a")
@@ -302,8 +304,7 @@ def test_a_missing_deadline_is_logged_as_a_warning(open_fleet: OpenFleet, caplog
 # Failures
 
 
-def test_failures_lower_the_reliability_but_do_not_change_the_learned_speed(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
+def test_failures_lower_the_reliability_but_do_not_change_the_learned_speed(scheduler: Scheduler) -> None:
     play_round(scheduler, offered("a", "b"), 3.0)
     expected = fresh_model(2)
     expected.learn([0, 1], [[1.0, 1.0, 10.0]] * 2, [3.0, 3.0])
@@ -390,8 +391,7 @@ def test_late_times_are_learned_as_if_they_had_been_known_at_once(open_fleet: Op
     np.testing.assert_allclose(model_of(scheduler).bank, expected.bank, atol=1e-9)
 
 
-def test_a_report_in_transit_at_the_close_counts_as_taking_until_the_close(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
+def test_a_report_in_transit_at_the_close_counts_as_taking_until_the_close(scheduler: Scheduler) -> None:
     play_round(scheduler, offered("a", "b"), {})
     before = model_of(scheduler).bank.copy()
     assert scheduler.report("a", 9.9)
@@ -607,8 +607,7 @@ def test_a_forgotten_id_that_returns_is_a_new_client(open_fleet: OpenFleet) -> N
     assert packed(scheduler) == packed_from_disk(scheduler.path)
 
 
-def test_a_client_may_already_have_the_name_of_a_forgotten_one(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
+def test_a_client_may_already_have_the_name_of_a_forgotten_one(scheduler: Scheduler) -> None:
     scheduler.register(["a", "forgotten-0"])
     scheduler.forget("a")
     scheduler.forget("forgotten-0")
@@ -630,8 +629,7 @@ def test_a_late_time_of_a_forgotten_client_is_not_learned(open_fleet: OpenFleet)
     assert packed(scheduler) == packed_from_disk(scheduler.path)
 
 
-def test_register_counts_new_clients_and_refuses_invalid_ids(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
+def test_register_counts_new_clients_and_refuses_invalid_ids(scheduler: Scheduler) -> None:
     assert scheduler.register(["a", "b", "a"]) == 2
     assert scheduler.register(["b", "c"]) == 1
     assert scheduler.register([]) == 0
@@ -742,9 +740,8 @@ def test_the_status_of_the_whole_fleet_offers_no_client_that_is_backed_off_or_re
     ],
 )
 def test_an_invalid_fleet_status_is_refused_with_the_column_or_client(
-    open_fleet: OpenFleet, columns: dict[str, Any], rows: list[int] | None, complaint: str
+    scheduler: Scheduler, columns: dict[str, Any], rows: list[int] | None, complaint: str
 ) -> None:
-    scheduler = open_fleet()
     scheduler.register(["a", "b", "c"])
     before = packed(scheduler)
     with pytest.raises(OfferError, match=complaint):
@@ -812,8 +809,7 @@ def test_the_status_is_printed_as_aligned_lines(open_fleet: OpenFleet) -> None:
     assert "round      4 is closed, no round is open" in str(scheduler.status())
 
 
-def test_the_export_contains_every_event_and_can_be_written_as_json(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
+def test_the_export_contains_every_event_and_can_be_written_as_json(scheduler: Scheduler) -> None:
     scheduler.register(["a", "b"])
     play_round(scheduler, offered("a", "b", "c"), {"a": 2.0})
     scheduler.report("b", 20.0)

@@ -301,8 +301,12 @@ def check_follower(path: Path) -> None:
 # What an amendment changes, and what it leaves
 
 
-def test_everything_learned_stays(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
+@pytest.fixture
+def scheduler(open_fleet: OpenFleet) -> Scheduler:
+    return open_fleet()
+
+
+def test_everything_learned_stays(scheduler: Scheduler) -> None:
     play_world(scheduler, 12)
     before = state_of(scheduler).state()
     scheduler.amend(cohort_size=3, tolerance=1.5, overcommit=1.5, deadline=None)
@@ -430,8 +434,7 @@ def test_an_amendment_before_the_first_client_counts(open_fleet: OpenFleet) -> N
     assert len(scheduler.history(round=1)) == 3
 
 
-def test_the_settings_it_has_already_are_no_amendment(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
+def test_the_settings_it_has_already_are_no_amendment(scheduler: Scheduler) -> None:
     play_world(scheduler, 1)
     assert scheduler.amend(deadline=10.0, cohort_size=2) == []
     assert amendments_of(scheduler) == []
@@ -459,9 +462,8 @@ def test_the_settings_it_has_already_are_no_amendment(open_fleet: OpenFleet) -> 
     ],
 )
 def test_what_cannot_be_amended_is_refused_and_changes_nothing(
-    open_fleet: OpenFleet, changes: dict[str, Any], message: str
+    scheduler: Scheduler, changes: dict[str, Any], message: str
 ) -> None:
-    scheduler = open_fleet()
     play_world(scheduler, 3)
     before, settings_before = packed(scheduler), scheduler.settings
     with pytest.raises(SettingError, match=message):
@@ -501,9 +503,8 @@ def test_options_from_before_an_amendment_are_refused_with_the_round(open_fleet:
 
 
 def test_an_error_while_writing_leaves_the_fleet_as_it_was(
-    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scheduler = open_fleet()
     play_world(scheduler, 5)
     before = packed(scheduler)
 
@@ -526,10 +527,7 @@ def test_an_error_while_writing_leaves_the_fleet_as_it_was(
     assert packed(scheduler) == packed_from_disk(scheduler.path)
 
 
-def test_an_error_after_writing_leaves_the_fleet_amended(
-    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scheduler = open_fleet()
+def test_an_error_after_writing_leaves_the_fleet_amended(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
     play_world(scheduler, 5)
     original = Journal.writing
 
@@ -656,8 +654,7 @@ def test_debts_are_forfeited_to_the_cap_of_the_time(open_fleet: OpenFleet, folde
 # Certificates
 
 
-def test_forged_amendments_are_found_by_the_verifier(open_fleet: OpenFleet, folder: Path) -> None:
-    scheduler = open_fleet()
+def test_forged_amendments_are_found_by_the_verifier(scheduler: Scheduler, folder: Path) -> None:
     play_world(scheduler, 6)
     scheduler.amend(guaranteed_rate="1/7")
     play_world(scheduler, 6)
@@ -680,8 +677,7 @@ def test_forged_amendments_are_found_by_the_verifier(open_fleet: OpenFleet, fold
 # Explanations, readers and damage
 
 
-def test_a_past_round_is_explained_with_the_settings_of_that_round(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
+def test_a_past_round_is_explained_with_the_settings_of_that_round(scheduler: Scheduler) -> None:
     play_world(scheduler, 8)
     before = {(client, number): scheduler.explain(client, number) for client in named(8) for number in (3, 8)}
     scheduler.amend(cohort_size=4, guaranteed_rate=0.3, tolerance=0.5)
@@ -693,8 +689,7 @@ def test_a_past_round_is_explained_with_the_settings_of_that_round(open_fleet: O
     assert all(explanation.exact for explanation in later)
 
 
-def test_readers_see_the_present_settings_and_every_event(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
+def test_readers_see_the_present_settings_and_every_event(scheduler: Scheduler) -> None:
     play_world(scheduler, 2)
     with FleetReader(scheduler.path) as reader:
         assert reader.settings.deadline == 10.0
@@ -723,8 +718,7 @@ def test_readers_see_the_present_settings_and_every_event(open_fleet: OpenFleet)
         "DELETE FROM meta WHERE key = 'initial_settings'",
     ],
 )
-def test_damaged_settings_at_creation_are_found(open_fleet: OpenFleet, damage: str) -> None:
-    scheduler = open_fleet()
+def test_damaged_settings_at_creation_are_found(scheduler: Scheduler, damage: str) -> None:
     play_world(scheduler, 3)
     scheduler.amend(deadline=20.0)
     scheduler.close()
@@ -736,9 +730,8 @@ def test_damaged_settings_at_creation_are_found(open_fleet: OpenFleet, damage: s
 
 @pytest.mark.parametrize("open_it", [Scheduler.open, FleetReader])
 def test_settings_that_are_not_those_of_the_last_amendment_are_found_and_refused(
-    open_fleet: OpenFleet, open_it: Callable[[Path], Scheduler | FleetReader]
+    scheduler: Scheduler, open_it: Callable[[Path], Scheduler | FleetReader]
 ) -> None:
-    scheduler = open_fleet()
     play_world(scheduler, 3)
     scheduler.amend(deadline=20.0)
     settings = scheduler.settings
@@ -766,8 +759,7 @@ def test_settings_that_are_not_those_of_the_last_amendment_are_found_and_refused
 BATTERY = Feature("battery", 0.0, 1.0)
 
 
-def test_new_features_restart_the_learning_of_times_and_leave_turns_and_debts(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
+def test_new_features_restart_the_learning_of_times_and_leave_turns_and_debts(scheduler: Scheduler) -> None:
     play_world(scheduler, 12)
     before = state_of(scheduler).state()
     assert scheduler.amend(features=Features.of(BATTERY)) == ["features"]
@@ -815,8 +807,7 @@ def test_a_true_time_that_arrives_after_new_features_is_counted_but_not_learned(
     assert all(finding.ok is not False for finding in examine(scheduler.path))
 
 
-def test_a_fleet_is_opened_with_its_amended_features(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
+def test_a_fleet_is_opened_with_its_amended_features(scheduler: Scheduler) -> None:
     play_world(scheduler, 3)
     computed = Features.of(BATTERY, compute=lambda columns: [columns["battery"], 1.0], outputs=2)
     scheduler.amend(features=computed)
