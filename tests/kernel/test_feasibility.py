@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from narrowing import known
 from turnout.errors import InfeasiblePromise, SettingError
 from turnout.kernel.feasibility import (
     binomial_turns,
@@ -136,8 +137,7 @@ def test_equal_clients_have_the_expected_turns_of_the_binomial_distribution(
 def test_an_infeasible_rate_for_a_million_clients_is_refused_with_a_remedy() -> None:
     with pytest.raises(InfeasiblePromise) as caught:
         require_feasible(np.full(10**6, 0.15), np.full(10**6, 0.8), 100)
-    sufficient = caught.value.cohort_size
-    assert sufficient is not None
+    sufficient = known(caught.value.cohort_size)
     assert 150_000 <= sufficient < 150_500
     assert feasibility(np.full(10**6, 0.15), np.full(10**6, 0.8), sufficient).holds
     assert not feasibility(np.full(10**6, 0.15), np.full(10**6, 0.8), sufficient - 1).holds
@@ -149,8 +149,7 @@ def test_the_remedy_names_the_smallest_sufficient_cohort_size(probabilities: lis
     rates = np.full(len(probabilities), 0.9 * min(probabilities))
     with pytest.raises(InfeasiblePromise) as caught:
         require_feasible(rates, probabilities, cohort_size)
-    sufficient = caught.value.cohort_size
-    assert sufficient is not None
+    sufficient = known(caught.value.cohort_size)
     assert feasibility(rates, probabilities, sufficient).holds
     assert not feasibility(rates, probabilities, sufficient - 1).holds
 

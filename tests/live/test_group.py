@@ -28,6 +28,7 @@ from live.fleets import (
     take_snapshot,
 )
 from live.forging import alter
+from narrowing import known
 from turnout.errors import InterruptedGroupError, OfferError, ReportError, SettingError, StoreError
 from turnout.live import Reporter, Scheduler, Wait
 from turnout.live._internals import StoredAnswer, examine, session_of
@@ -322,8 +323,7 @@ def test_an_answer_is_stored_with_the_change_or_not_at_all(open_fleet: OpenFleet
         scheduler.register(["a"])
         store(scheduler, "key", '{"new":1}')
     scheduler.close()
-    stored = stored_in(open_fleet(), b"key")
-    assert stored is not None
+    stored = known(stored_in(open_fleet(), b"key"))
     assert (stored.request, stored.answer) == (b"request", '{"new":1}')
 
 
@@ -331,8 +331,7 @@ def test_a_key_is_stored_once(scheduler: Scheduler) -> None:
     store(scheduler, "key", "1")
     with pytest.raises(StoreError, match="UNIQUE"):
         store(scheduler, "key", "2")
-    stored = stored_in(scheduler, b"key")
-    assert stored is not None
+    stored = known(stored_in(scheduler, b"key"))
     assert stored.answer == "1"
 
 

@@ -25,6 +25,7 @@ from live.fleets import (
     state_of,
     turns_in,
 )
+from narrowing import known
 from turnout.errors import ReportError
 from turnout.live import Reporter
 
@@ -37,8 +38,7 @@ def test_losses_are_passed_to_the_policy_when_the_round_is_closed(open_fleet: Op
     scheduler.report("c", 3.0)
     scheduler.report_failure("d", "its battery died")
     report = scheduler.close_round().report
-    assert report.losses is not None
-    np.testing.assert_array_equal(report.losses, [0.5, 0.25, math.nan, math.nan])
+    np.testing.assert_array_equal(known(report.losses), [0.5, 0.25, math.nan, math.nan])
     assert [turn.loss for turn in scheduler.history(round=1)] == [0.5, 0.25, None, None]
     assert packed(scheduler) == packed_from_disk(scheduler.path)
 
@@ -69,8 +69,7 @@ def test_the_loss_of_a_surplus_client_is_learned(open_fleet: OpenFleet) -> None:
     report = scheduler.close_round().report
     assert report.outcomes is not None
     assert report.outcomes.tolist() == ["arrived", "arrived", "late"]  # type: ignore[union-attr]  # outcomes are an array here
-    assert report.losses is not None
-    assert report.losses[2] == 7.0
+    assert known(report.losses)[2] == 7.0
 
 
 def test_the_loss_of_a_late_client_is_recorded_but_not_learned(open_fleet: OpenFleet) -> None:
