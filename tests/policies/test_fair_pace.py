@@ -235,28 +235,28 @@ def test_clients_that_join_are_not_behind_and_are_kept_within_the_tolerance() ->
 
 
 @pytest.mark.parametrize(
-    ("settings", "times", "rounds", "first_time", "least"),
+    ("settings", "times", "rounds", "first_time", "turns"),
     [
         # Equal clients; the first turn of one of them takes five times as long.
-        ({"cohort_size": 2, "guaranteed_rate": 0.3}, np.ones(5), 60, {0: 5.0}, 16),
-        ({"cohort_size": 2, "guaranteed_rate": 0.3, "accrual": "always"}, np.ones(5), 60, {0: 5.0}, 16),
+        ({"cohort_size": 2, "guaranteed_rate": 0.3}, np.ones(5), 60, {0: 5.0}, (16, 60)),
+        ({"cohort_size": 2, "guaranteed_rate": 0.3, "accrual": "always"}, np.ones(5), 60, {0: 5.0}, (16, 60)),
         # One measurement that is 50 times too long.
-        ({"cohort_size": 3, "guaranteed_rate": 0.2}, np.linspace(5, 15, 10), 150, {2: 500.0}, 28),
+        ({"cohort_size": 3, "guaranteed_rate": 0.2}, np.linspace(5, 15, 10), 150, {2: 500.0}, (28, 150)),
         # Identical clients take turns: each gets 50 on average.
-        ({"cohort_size": 4, "guaranteed_rate": 0.3}, np.full(12, 3.0), 150, {}, 48),
+        ({"cohort_size": 4, "guaranteed_rate": 0.3}, np.full(12, 3.0), 150, {}, (48, 52)),
         # From one to eight minutes; random takes 419 s per round.
-        ({"cohort_size": 4, "guaranteed_rate": 0.1}, np.linspace(60, 480, 12), 120, {}, 10),
+        ({"cohort_size": 4, "guaranteed_rate": 0.1}, np.linspace(60, 480, 12), 120, {}, (10, 120)),
     ],
 )
 def test_nobody_is_ever_beyond_two_turns(
-    settings: Any, times: FloatArray, rounds: int, first_time: dict[int, float], least: int
+    settings: Any, times: FloatArray, rounds: int, first_time: dict[int, float], turns: tuple[int, int]
 ) -> None:
     policy = FairPace(len(times), features=1, **settings)
     world = SimpleWorld(policy, times)
     world.play(rounds, first_time=first_time)
     assert world.largest <= 2
     assert policy.certificate().holds
-    assert policy.turns.min() >= least
+    assert turns[0] <= policy.turns.min() <= policy.turns.max() <= turns[1]
     assert times.max() < 480 or world.seconds / rounds < 0.55 * 419
 
 
