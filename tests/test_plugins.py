@@ -32,7 +32,7 @@ from turnout import (
 from turnout.dashboard.sources.run import RunSource
 from turnout.lab import PaperWorld, RunPlan, RunStore, make_world, play_into, register_world, sweep, world_names
 from turnout.lab.worlds.registry import REGISTRY as WORLDS
-from turnout.live._internals import examine, session_of
+from turnout.live._internals import examine
 from turnout.plugins import naming_packages
 from turnout.policies.registry import REGISTRY, is_wrapper, setting_names
 
@@ -380,7 +380,7 @@ def test_a_fleet_records_the_package_and_imports_nothing(importable: Path, tmp_p
     assert "not checked, because its policy is missing here" in state.message
     assert not importable.exists()
     with Scheduler.open(path, policy=LOOSE) as scheduler:
-        assert session_of(scheduler).fleet.policy.name == "first"
+        assert scheduler.settings.policy == LOOSE
     with pytest.raises(SettingError, match="was created with policy='loose_module:First', got 'random'"):
         Scheduler.open(path, policy="random")
 

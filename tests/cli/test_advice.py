@@ -6,15 +6,14 @@ import ast
 import pickle
 import re
 import socket
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from cli.in_process import all_commands
 from cli.in_process import error_of as complaint
+from live.forging import alter
 from turnout.cli.advice import advice_for, describe
 from turnout.cli.app import COMMANDS
 from turnout.errors import DatasetError, SettingError, StoreError, TurnoutError
@@ -107,8 +106,7 @@ def test_a_damaged_fleet_names_the_doctor(tmp_path: Path) -> None:
             dict.fromkeys(scheduler.choose({f"phone-{n}": ClientStatus(1.0, 2.0) for n in range(6)}), 3.0)
         )
         scheduler.close_round()
-    with closing(sqlite3.connect(path)) as db, db:
-        assert db.execute("UPDATE events SET data = x'00' WHERE seq = 1").rowcount == 1
+    alter(path, "UPDATE events SET data = x'00' WHERE seq = 1")
     said = complaint("fleet", "export", path)
     assert "restore it from a backup" in said
     assert f"Try: turnout fleet doctor {path} lists what is damaged" in said

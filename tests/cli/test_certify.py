@@ -46,7 +46,7 @@ def test_a_fleet_is_certified_and_verified(fleet: Path, tmp_path: Path) -> None:
     ]
 
 
-def test_a_broken_promise_is_certified_as_broken_and_its_books_balance(tmp_path: Path) -> None:
+def test_a_broken_promise_is_certified_as_broken_until_its_client_has_left(tmp_path: Path) -> None:
     path, out, record = tmp_path / "fleet.turnout", tmp_path / "c.json", tmp_path / "c.jsonl"
     play_slow_and_fast(path, 40, guaranteed_rate=0.5)
     output, errors, code = run("fleet", "certify", path, "-o", out)
@@ -56,11 +56,6 @@ def test_a_broken_promise_is_certified_as_broken_and_its_books_balance(tmp_path:
     assert (errors, code) == ("", 0)
     assert "Promise broken: slow is 19.00 turns behind" in output
     assert "The books balance" in output
-
-
-def test_a_client_that_has_left_is_not_judged(tmp_path: Path) -> None:
-    path, out, record = tmp_path / "fleet.turnout", tmp_path / "c.json", tmp_path / "c.jsonl"
-    play_slow_and_fast(path, 40, guaranteed_rate=0.5)
     with Scheduler.open(path) as scheduler:
         scheduler.retire("slow")
     output, errors, code = run("fleet", "certify", path, "-o", out)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cli.in_process import run
+from live.forging import alter
 from turnout.lab import RunStore
 from turnout.live import Scheduler
 from turnout.storage.files.identify import describe_file
@@ -55,9 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Scheduler.open(folder / "fleet", deadline=60).close()
     RunStore(folder / "runs").close()
     (folder / "plan.toml").write_text('[[policy]]\nname = "random"\n')
-    with closing(sqlite3.connect(folder / "other.db")) as db:
-        db.execute("CREATE TABLE words (word)")
-        db.commit()
+    alter(folder / "other.db", "CREATE TABLE words (word)")
     np.savez(folder / "arrays.npz", numbers=np.arange(300))
     (folder / "folder").mkdir()
     (folder / "words").write_text("these are words\n" * 100)

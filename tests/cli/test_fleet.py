@@ -4,10 +4,8 @@ import json
 import random
 import re
 import shutil
-import sqlite3
 import subprocess
 import sys
-from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -18,6 +16,7 @@ import numpy as np
 import pytest
 
 from cli import in_process
+from live.forging import alter
 from turnout.kernel.certificate import Certificate
 from turnout.live import ClientStatus, Feature, Features, FleetReader, Scheduler
 
@@ -327,8 +326,7 @@ def test_an_export_has_every_event_as_a_line_of_json(file: Path, tmp_path: Path)
 def test_a_failed_export_leaves_the_old_file(file: Path, tmp_path: Path) -> None:
     out = tmp_path / "audit.jsonl"
     out.write_text("older")
-    with closing(sqlite3.connect(file)) as db, db:
-        db.execute("UPDATE events SET data = x'00' WHERE seq = 20")
+    alter(file, "UPDATE events SET data = x'00' WHERE seq = 20")
     done = run("export", file, "--out", str(out))
     assert done.returncode == 2
     assert out.read_text() == "older"
@@ -355,8 +353,7 @@ def test_an_intact_file_passes_the_doctor(file: Path) -> None:
 
 
 def test_a_damaged_file_exits_with_code_one_and_a_remedy(file: Path) -> None:
-    with closing(sqlite3.connect(file)) as db, db:
-        db.execute("UPDATE turns SET why = '[bold]x' WHERE why IS NOT NULL")
+    alter(file, "UPDATE turns SET why = '[bold]x' WHERE why IS NOT NULL")
     done = run("doctor", file)
     assert (done.returncode, done.stderr) == (1, "")
     assert "DAMAGED" in done.stdout

@@ -84,9 +84,7 @@ def test_no_run_that_the_store_holds_is_repeated(folder: Path) -> None:
 )
 def test_a_wrong_plan_is_refused_before_the_first_run(folder: Path, text: str, message: str) -> None:
     (folder / "study.toml").write_text(text)
-    done = simulate("--store", "runs.turnout")
-    assert done.returncode == 2
-    assert message in done.stderr
+    assert message in error_of("simulate", "--config", "study.toml", "--workers", "1", "--store", "runs.turnout")
     assert not (folder / "runs.turnout").exists()
 
 
@@ -112,9 +110,8 @@ def test_a_cluster_that_cannot_be_reached_is_named(folder: Path, backend: str, s
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # it does not listen
         address = "{}:{}".format(*nobody.getsockname())
-        done = run("simulate", "--config", "study.toml", "--backend", backend, "--address", address)
-    assert done.returncode == 2
-    assert f"no {backend.capitalize()} cluster answers at {address} (Connection refused): {start}" in done.stderr
+        error = error_of("simulate", "--config", "study.toml", "--backend", backend, "--address", address)
+    assert f"no {backend.capitalize()} cluster answers at {address} (Connection refused): {start}" in error
 
 
 @pytest.mark.parametrize(("backend", "package"), [("joblib", "joblib"), ("ray", "ray"), ("dask", "distributed")])
@@ -126,9 +123,8 @@ def test_a_missing_package_says_what_to_install(
 ) -> None:
     plain = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else plain(name))
-    done = run("simulate", "--config", "study.toml", "--backend", backend)
-    assert done.returncode == 2
-    assert f"the package {package}: pip install 'turnout[cluster]'" in done.stderr
+    error = error_of("simulate", "--config", "study.toml", "--backend", backend)
+    assert f"the package {package}: pip install 'turnout[cluster]'" in error
 
 
 def test_a_log_file_receives_a_line_from_time_to_time(

@@ -32,7 +32,7 @@ from turnout.lab import RoundColumns, RunPlan, RunStore, play_into
 from turnout.live import ClientStatus, Scheduler
 from turnout.web.access import SharedToken
 from turnout.web.connections import LIMITS, Limits
-from waiting import wait_until
+from waiting import MAX_WAIT, wait_until
 
 needs_browser = pytest.mark.skipif(
     not any(map(shutil.which, PROGRAMS)), reason="no Chromium is installed: apt install chromium"
@@ -65,6 +65,12 @@ class Served:
     def get(self, path: str, headers: Mapping[str, str] | None = None) -> Reply:
         """Sends a GET request."""
         return self.ask("GET", path, headers)
+
+    def send_raw(self, request: bytes) -> bytes:
+        """Sends these bytes and returns all that is answered."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=MAX_WAIT) as connection:
+            connection.sendall(request)
+            return b"".join(iter(lambda: connection.recv(65536), b""))
 
     def json(self, path: str) -> Any:
         """Returns the JSON of a route after everything in it has been read and computed; the status must be 200."""

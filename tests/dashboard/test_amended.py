@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from dashboard.readings import FOREVER, assert_same_certificate, fleet_ledger
-from live.fleets import World, named, offered, play_round
+from live.fleets import World, named, offered, play_round, take_snapshot
 from turnout.dashboard.sources.debts import debt_history
 from turnout.dashboard.sources.fleet import FleetSource
 from turnout.kernel.arrays import FloatArray
 from turnout.live import Feature, Features, FleetReader, Scheduler
-from turnout.live._internals import session_of
 from turnout.live.journal import changes
 
 POLICIES: Mapping[str, Mapping[str, Any]] = {
@@ -98,7 +97,7 @@ def test_a_large_fleet_is_read_from_its_snapshot_with_the_settings_of_that_time(
         play(scheduler, 6)
         scheduler.amend(guaranteed_rate="1/7")
         play(scheduler, 3)
-        session_of(scheduler).snapshot()
+        take_snapshot(scheduler)
         debts = play(scheduler, 2)
         scheduler.amend(guaranteed_rate=0.3)
         debts.extend(play(scheduler, 4))

@@ -14,11 +14,10 @@ import pytest
 from dashboard.contract import SHAPES, assert_matches_contract, strict_json
 from dashboard.readings import random_columns, write_random_run
 from dashboard.served import Served, play_rounds, run_store, served, small_fleet
-from live.fleets import named, offered, play_round
+from live.fleets import named, offered, play_round, take_snapshot
 from live.turns.slots.played import open_slots, play_turns
 from turnout.lab import RunPlan, RunStore, play_into
 from turnout.live import Feature, Features, Scheduler
-from turnout.live._internals import session_of
 from turnout.live.journal import changes
 
 FOUR = {"cohort_size": 4}
@@ -30,7 +29,7 @@ def large_fleet(path: Path, rounds: int) -> None:
     with patch.object(changes, "KEEP_AVAILABILITY_UP_TO", 3):
         small_fleet(path, rounds=20, is_open=False)
         with Scheduler.open(path) as scheduler:
-            session_of(scheduler).snapshot()
+            take_snapshot(scheduler)
             play_rounds(scheduler, rounds, scheduler.clients)
 
 
@@ -105,7 +104,7 @@ def fleet_without_rounds(path: Path) -> None:
 def large_fleet_without_rounds(path: Path) -> None:
     with patch.object(changes, "KEEP_AVAILABILITY_UP_TO", 3), open_slots(path) as scheduler:
         play_turns(scheduler, 20)
-        session_of(scheduler).snapshot()
+        take_snapshot(scheduler)
         play_turns(scheduler, 5, seed=2)
 
 

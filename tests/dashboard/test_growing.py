@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from narrowing import known
 from turnout.dashboard.sources.growing import AvailabilityMasks, GrowingTable
 from turnout.kernel.arrays import BoolArray
 
@@ -61,8 +62,7 @@ def test_masks_return_availability_or_none_for_dropped_rounds(
     masks = AvailabilityMasks(max_bytes)
     for round_, mask in enumerate(fleet, start=1):
         masks.add(round_, mask)
-    first = masks.first
-    assert first is not None
+    first = known(masks.first)
     kept = range(first, len(fleet) + 1)
     sizes = [-(-len(mask) // 8) for mask in fleet]
     fits = [round_ for round_ in range(1, len(fleet) + 1) if sum(sizes[round_ - 1 :]) <= max_bytes]
@@ -87,6 +87,5 @@ def test_masks_without_rounds() -> None:
     no_rounds = np.empty(0, dtype=np.int64)
     assert masks.first is None
     assert masks.get(np.array([3]), np.array([1])) is None
-    result = masks.get(np.array([3]), no_rounds)
-    assert result is not None
+    result = known(masks.get(np.array([3]), no_rounds))
     assert result.shape == (0, 1)

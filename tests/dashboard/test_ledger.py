@@ -26,7 +26,8 @@ from dashboard.readings import (
 from dashboard.served import Stored, play_rounds, run_store, small_fleet
 from lab.analysis.records import owed_by_queues
 from live import restless_server
-from live.fleets import named, offered, play_round
+from live.fleets import named, offered, play_round, predicted_seconds, take_snapshot
+from narrowing import known
 from turnout.dashboard.sources.change import ChangeDetector
 from turnout.dashboard.sources.columns import CHANGE_THRESHOLD
 from turnout.dashboard.sources.debts import debt_history
@@ -39,7 +40,6 @@ from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
 from turnout.lab import RoundColumns, RunStore
 from turnout.lab.analysis.promise import owed_after_each_round
 from turnout.live import FleetReader, Scheduler
-from turnout.live._internals import session_of
 from turnout.live.journal import changes
 from turnout.policies.registry import make_policy, with_defaults
 
@@ -115,8 +115,7 @@ def test_debts_by_round_and_the_certificate_of_a_run(runs: tuple[RunStore, Store
         shares = np.cumsum(columns.chosen_mask, axis=0) / columns.rounds[:, None]
         np.testing.assert_array_equal(series["least_share"], shares.min(axis=1))
         np.testing.assert_array_equal(ledger.shares(), shares[-1])
-        result = ledger.certificate()
-        assert result is not None
+        result = known(ledger.certificate())
         assert result.books_balance
         np.testing.assert_array_equal(result.owed, expected[-1])
         np.testing.assert_array_equal(result.turns, columns.turns)
@@ -178,8 +177,7 @@ def test_debts_by_round_are_not_shown_if_a_wrapper_decides_who_accrues_turns(fol
         assert debts is None
         assert reason is not None
         assert reason.startswith("A wrapper of the policy changes which clients accrue turns")
-        queues = source.ledger.queues
-        assert queues is not None
+        queues = known(source.ledger.queues)
         assert not queues.owed[5:].any()  # they are not allowed, and earn nothing
 
 
@@ -284,8 +282,7 @@ def test_the_ledger_of_a_fleet_equals_its_scheduler(folder: Path, make: Fleet) -
         chosen = np.split(ledger.turn_column("chosen"), ledger.starts[1:-1])
         assert [[ids[row] for row in rows.tolist()] for rows in chosen] == audit.cohorts
         assert_same_certificate(ledger.certificate(), scheduler.certificate(), since=False)
-        assert ledger.queues is not None
-        np.testing.assert_array_equal(ledger.queues.owed, scheduler.certificate().owed)
+        np.testing.assert_array_equal(known(ledger.queues).owed, scheduler.certificate().owed)
         expected = np.array([[float(debts.get(client, 0)) for client in ids] for debts in audit.debts])
         debts, reason = debt_history(ledger, rows)
         assert debts is not None, reason
@@ -312,7 +309,7 @@ def test_predictions_of_a_fleet_equal_those_of_the_scheduler(folder: Path) -> No
             rng = np.random.default_rng(round_)
             available = [client for client in named(8) if rng.random() < 0.8]
             chosen = scheduler.choose({**offered(*available, free_cpu=float(rng.uniform(0.5, 2)))})
-            scheduler_predictions.append(session_of(scheduler).predicted_seconds())
+            scheduler_predictions.append(predicted_seconds(scheduler))
             scheduler.report_many({client: float(rng.uniform(1, 8)) for client in chosen[: 3 if round_ % 4 else 2]})
             scheduler.close_round()
     source, ledger = fleet_ledger(path)
@@ -343,7 +340,7 @@ def test_a_fleet_without_old_masks_has_debts_since_its_snapshot(
         with Scheduler.open(path) as scheduler:
             if scheduler.open_round is not None:
                 scheduler.close_round()
-            session_of(scheduler).snapshot()
+            take_snapshot(scheduler)
             play_rounds(scheduler, 12, scheduler.clients)
         with Scheduler.open(calm) as scheduler:
             if scheduler.open_round is not None:
@@ -386,7 +383,7 @@ def test_the_ledger_and_the_scheduler_suspect_the_same_client(folder: Path, monk
                 liar = offered("liar", free_cpu=factor, bandwidth=3.0 * factor)
                 play_round(scheduler, {**offered("a", "b", "c", bandwidth=3.0), **liar}, 5.0)
                 if round_ == 25:
-                    session_of(scheduler).snapshot()
+                    take_snapshot(scheduler)
             expected = scheduler.status().suspects
         source, ledger = fleet_ledger(path)
         with closing(source):
@@ -403,7 +400,7 @@ def test_flags_cover_only_the_clients_read_so_far(folder: Path, monkeypatch: pyt
         scheduler.register(["rare", *named(4)])
         for _ in range(30):
             play_round(scheduler, offered(*named(4)), 5.0)
-        session_of(scheduler).snapshot()
+        take_snapshot(scheduler)
     with closing(FleetSource(FleetReader(path))) as source:
         assert source.ledger.clients == 0
         flags = {name: mask.tolist() for name, mask in source.extra_flags().items()}

@@ -157,16 +157,6 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("path", "message"), REFUSED, ids=lambda value: str(value)[:50])
-def test_invalid_parameters_are_refused_with_a_message(fleet: Served, path: str, message: str) -> None:
-    answer = fleet.get(path)
-    assert answer.status == 400
-    assert answer.headers["content-type"] == "application/json"
-    (error,) = json.loads(answer.body).values()
-    assert message in error
-    assert "\n" not in error
-
-
 MISSING = [
     ("/api/client?id=unknown", "there is no client 'unknown'"),
     ("/api/client?id=", "there is no client"),
@@ -178,11 +168,20 @@ MISSING = [
 ]
 
 
-@pytest.mark.parametrize(("path", "message"), MISSING)
-def test_missing_clients_and_rounds_are_reported(fleet: Served, path: str, message: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "message", "status"),
+    [*((*case, 400) for case in REFUSED), *((*case, 404) for case in MISSING)],
+    ids=lambda value: str(value)[:50],
+)
+def test_invalid_parameters_missing_clients_and_missing_rounds_are_refused_with_a_message(
+    fleet: Served, path: str, message: str, status: int
+) -> None:
     answer = fleet.get(path)
-    assert answer.status == 404
-    assert message in json.loads(answer.body)["error"]
+    assert answer.status == status
+    assert answer.headers["content-type"] == "application/json"
+    (error,) = json.loads(answer.body).values()
+    assert message in error
+    assert "\n" not in error
 
 
 def test_a_missing_run_is_reported(folder: Path) -> None:

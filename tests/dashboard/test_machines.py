@@ -177,18 +177,15 @@ def test_the_stream_sends_the_state_at_once_and_after_every_change(folder: Path)
         server.wait_rounds(6)
 
 
-def test_the_stream_reports_a_missing_file(folder: Path) -> None:
+def test_the_stream_reports_a_missing_file_and_one_that_is_no_longer_live_and_ends_with_the_watch(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with served_fleet(folder, 2, is_open=False) as server, listening(server) as stream:
         next_change(stream)
         server.path.rename(folder / "away")
         assert "is missing" in next_change(stream)["last_error"]
         (folder / "away").rename(server.path)
         assert next_change(stream)["last_error"] is None
-
-
-def test_the_stream_reports_that_the_file_is_no_longer_live(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with served_fleet(folder, 2, is_open=False) as server, listening(server) as stream:
-        next_change(stream)
         Scheduler.open(server.path).close()
         while not next_change(stream)["live"]:
             pass
@@ -196,35 +193,23 @@ def test_the_stream_reports_that_the_file_is_no_longer_live(folder: Path, monkey
         while (data := next_change(stream))["live"]:
             pass
         assert data["version"] == server.watch.state.version
-
-
-def test_an_idle_stream_sends_keep_alive_comments(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = folder / "fleet.turnout"
-    small_fleet(path, rounds=2, is_open=False)
-    monkeypatch.setattr(app_module, "KEEPALIVE_SECONDS", 0.05)
-    with served(path) as server:
-        server.wait_read()
-        with listening(server) as stream:
-            next_change(stream)
-            assert stream.readline().startswith(b": ")
-
-
-def test_the_stream_ends_when_the_watch_stops(folder: Path) -> None:
-    with served_fleet(folder, 2, is_open=False) as server, listening(server) as stream:
-        next_change(stream)
         server.watch.request_stop()
         assert read_fields(stream) is None
 
 
-def test_closed_streams_leave_no_threads_behind(folder: Path) -> None:
+def test_idle_streams_send_keep_alive_comments_and_closed_ones_leave_no_threads_behind(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Closed connections must not keep the server from ending."""
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=2, is_open=False)
+    monkeypatch.setattr(app_module, "KEEPALIVE_SECONDS", 0.05)
     before = threading.active_count()
     with served(path) as server:
         server.wait_read()
         for _ in range(5):
             with listening(server) as stream:
                 next_change(stream)
+                assert stream.readline().startswith(b": ")
         assert server.json("/api/overview")["round"] == 2
     server.until(lambda: threading.active_count() <= before)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import socket
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -26,7 +25,6 @@ from turnout.errors import SettingError
 from turnout.lab import RunStore
 from turnout.web.access import SharedToken
 from turnout.web.guard import HEADERS, READ_ONLY
-from waiting import MAX_WAIT
 
 READ = {"GET": 200, "HEAD": 200}
 REFUSED = dict.fromkeys(("POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND"), 405)
@@ -172,11 +170,7 @@ def test_unknown_paths_return_404_as_json(fleet: Served, path: str) -> None:
 
 def test_raw_paths_with_traversal_are_refused(fleet: Served) -> None:
     for line in (b"GET /static/../../app.py HTTP/1.1", b"GET ../etc/passwd HTTP/1.1", b"GET * HTTP/1.1"):
-        with socket.create_connection(("127.0.0.1", fleet.port), timeout=MAX_WAIT) as raw:
-            raw.sendall(line + b"\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-            answer = b""
-            while part := raw.recv(65536):
-                answer += part
+        answer = fleet.send_raw(line + b"\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         status = int(answer.split(b" ", 2)[1])
         assert status in (400, 404), line
         assert b"passwd" not in answer.split(b"\r\n\r\n", 1)[1] or b"there is no" in answer

@@ -13,8 +13,8 @@ import pytest
 
 from dashboard.readings import FOREVER, close_to
 from dashboard.served import served, watching
-from live.fleets import named, offered
-from live.turns.slots.played import fill, open_slots, play_turns
+from live.fleets import state_of
+from live.turns.slots.played import fill, open_slots, play_turns, play_with_a_long_turn
 from turnout.dashboard.app import view_data
 from turnout.dashboard.sources.columns import RUNNING
 from turnout.dashboard.sources.debts import debt_history
@@ -28,8 +28,7 @@ from turnout.dashboard.views.system import metrics
 from turnout.dashboard.watch import Watch
 from turnout.lab import RoundColumns, RunPlan, RunStore, SlotRun, play_into, play_plan
 from turnout.lab.analysis.slots import slot_metrics, staleness
-from turnout.live import FleetReader, Scheduler
-from turnout.live._internals import session_of
+from turnout.live import FleetReader
 from turnout.storage.training_log import TrainingLog
 from turnout.web.prometheus import HELP
 
@@ -53,28 +52,13 @@ def shown(watch: Watch, view: Any, **arguments: Any) -> dict[str, Any]:
         return view_data(view, watch, source, **arguments)
 
 
-def play_with_a_long_turn(scheduler: Scheduler) -> None:
-    """Plays turns of which one lasts so long that its client earns a whole turn meanwhile; some fail."""
-    rng = random.Random(7)
-    for step in range(60):
-        scheduler.fill(offered(*(name for name in named(8) if rng.random() < 0.8)))
-        for turn in scheduler.running():
-            if rng.random() < 0.5 and (turn.client != "c3" or step % 25 == 0):
-                if rng.random() < 0.2:
-                    scheduler.report_failure(turn.id, "lost")
-                else:
-                    scheduler.report(turn.id, 1.0 + rng.random())
-        if step == 30:
-            scheduler.amend(guaranteed_rate="1/10")
-
-
 @pytest.mark.parametrize("counts", ["selected", "completed"])
 @pytest.mark.parametrize("accrual", ["available", "always"])
 def test_debts_and_promise_are_those_of_the_scheduler(tmp_path: Path, counts: str, accrual: str) -> None:
     settings = {"guaranteed_rate": "1/9", "tolerance": 1.0, "counts": counts, "accrual": accrual}
     with open_slots(tmp_path / "fleet.turnout", settings=settings, allow_infeasible=True) as scheduler:
         play_with_a_long_turn(scheduler)
-        assert session_of(scheduler).memory.state()["running.unearned"].sum() > 0
+        assert state_of(scheduler).state()["running.unearned"].sum() > 0
         with closing(FleetSource(FleetReader(scheduler.path))) as source:
             source.catch_up(FOREVER)
             ledger, own = source.ledger, scheduler.certificate()

@@ -23,6 +23,7 @@ from cli import in_process
 from dashboard.readings import Audit, audit_of, close_to, predictions, random_columns, write_random_run
 from dashboard.served import Served, Stored, run_store, served, served_run, small_fleet
 from live.fleets import exported, named, offered, play_round
+from narrowing import known
 from turnout.dashboard.views import common, comparing, overview, rounds, speed
 from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
 from turnout.lab import RoundColumns, RunPlan, RunStore, play_into
@@ -116,8 +117,7 @@ def test_overview_of_a_run(directory: Path, runs: Served, stored: Stored) -> Non
         assert close_to([data["recent_round"]], [seconds[-50:].mean()])
         assert data["recent_of"] == min(50, len(seconds))
         assert data["round"] == data["about"]["rounds"] == len(seconds)
-        assert columns.available is not None
-        assert close_to([data["available_count"]], [columns.available.sum(axis=1).mean()])
+        assert close_to([data["available_count"]], [known(columns.available).sum(axis=1).mean()])
         assert data["rounds"]["x"] == columns.rounds.tolist()
         for name in ("mean", "low", "high"):
             assert close_to(data["rounds"][name], seconds)
@@ -732,8 +732,7 @@ def test_turns_that_were_forfeited_are_a_warning(folder: Path) -> None:
     policy = RBCSF(10, **settings)  # type: ignore[arg-type]
     for record in columns.records():
         policy.tell(record.report)
-    assert policy.debts is not None
-    forfeiting = int((policy.debts.forfeited >= 1).sum())
+    forfeiting = int((known(policy.debts).forfeited >= 1).sum())
     assert forfeiting > 1
     with served_run(folder, settings, columns) as server:
         texts = [warning["text"] for warning in server.json("/api/overview")["warnings"]]
@@ -781,8 +780,7 @@ def test_training_curves_equal_the_recorded_metrics(directory: Path, runs: Serve
         assert close_to(groups[name]["mean"], columns.metrics["accuracy"])
         assert close_to(groups[name]["seconds"], np.cumsum(columns.durations))
         assert (groups[name]["runs"], groups[name]["low"], groups[name]["high"]) == (1, None, None)
-    assert rbcsf.losses is not None
-    means = [np.nanmean(rbcsf.losses[start:end]) for start, end in itertools.pairwise(rbcsf.starts.tolist())]
+    means = [np.nanmean(known(rbcsf.losses)[start:end]) for start, end in itertools.pairwise(rbcsf.starts.tolist())]
     assert close_to(data["losses"]["mean"], means)
     other = next(name for name in data["metrics"] if name != "accuracy")
     data = runs.json(f"/api/training?run={stored.training[0]}&metric={other}")

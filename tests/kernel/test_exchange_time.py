@@ -191,23 +191,25 @@ def test_a_model_is_restored_from_its_state_and_another_shape_is_refused() -> No
 
 
 @pytest.mark.parametrize(
-    ("rows", "contexts", "times", "message"),
+    ("method", "arguments", "message"),
     [
-        ([0, 0], np.ones((2, 3)), [1.0, 1.0], r"rows\[1\] = 0 is a duplicate"),
-        ([9], np.ones((1, 3)), [1.0], r"rows\[0\] = 9 is unknown: there are 4 clients"),
-        ([0], np.ones((1, 2)), [1.0], "contexts have 2 features, this model has 3"),
-        ([0], np.ones((2, 3)), [1.0], "contexts has 2 rows, but there are 1 rows"),
-        ([0], np.ones((1, 3)), [-1.0], "must not be negative"),
-        ([0], np.ones((1, 3)), [np.nan], "must be finite"),
+        ("learn", ([0, 0], np.ones((2, 3)), [1.0, 1.0]), r"rows\[1\] = 0 is a duplicate"),
+        ("learn", ([9], np.ones((1, 3)), [1.0]), r"rows\[0\] = 9 is unknown: there are 4 clients"),
+        ("learn", ([0], np.ones((1, 2)), [1.0]), "contexts have 2 features, this model has 3"),
+        ("learn", ([0], np.ones((2, 3)), [1.0]), "contexts has 2 rows, but there are 1 rows"),
+        ("learn", ([0], np.ones((1, 3)), [-1.0]), "must not be negative"),
+        ("learn", ([0], np.ones((1, 3)), [np.nan]), "must be finite"),
+        ("forget", ([4],), r"rows\[0\] = 4 is unknown: there are 4 clients"),
+        ("forget", ([-1],), "rows count from 0"),
+        ("forget", ([1, 1],), "is a duplicate"),
     ],
 )
-def test_invalid_times_are_refused_and_change_nothing(
-    rows: list[int], contexts: FloatArray, times: list[float], message: str
-) -> None:
+def test_invalid_times_and_clients_are_refused_and_change_nothing(method: str, arguments: Any, message: str) -> None:
     model = ExchangeTimeModel(4)
+    model.learn([1], [[1.0, 1.0, 1.0]], [3.0])
     before = model.bank.copy()
     with pytest.raises(ReportError, match=message):
-        model.learn(rows, contexts, times)
+        getattr(model, method)(*arguments)
     np.testing.assert_array_equal(model.bank, before)
 
 
@@ -287,16 +289,3 @@ def test_forgotten_clients_have_no_history_and_the_others_keep_theirs(
     new = ExchangeTimeModel(8, ridge=0.5, forgetting=forgetting)
     new.learn(np.arange(8), np.ones((8, 3)), np.ones(8))
     assert model.bank[:, forgotten].tobytes() == new.bank[:, forgotten].tobytes()
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [([8], r"rows\[0\] = 8 is unknown: there are 8 clients"), ([-1], "rows count from 0"), ([1, 1], "is a duplicate")],
-)
-def test_forgetting_unknown_clients_is_refused(rows: list[int], message: str) -> None:
-    model = ExchangeTimeModel(8)
-    model.learn([1], [[1.0, 1.0, 1.0]], [3.0])
-    before = model.bank.copy()
-    with pytest.raises(ReportError, match=message):
-        model.forget(rows)
-    np.testing.assert_array_equal(model.bank, before)

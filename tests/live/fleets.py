@@ -6,7 +6,6 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta, tzinfo
-from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,9 +15,10 @@ import pytest
 from turnout.kernel.arrays import IntArray
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.randomness import round_rng
-from turnout.live import Amendment, ClientStatus, Features, FleetReader, Scheduler
+from turnout.live import Amendment, ClientStatus, FleetReader, Scheduler
 from turnout.live._internals import examine, session_of
 from turnout.live.journal.replay import FleetState, load_before
+from turnout.live.turns.state import Fleet
 from turnout.policies.explain.explanation import Explanation
 from turnout.storage.encoding.packing import pack_snapshot
 
@@ -53,17 +53,17 @@ def state_of(fleet: Scheduler | FleetReader) -> FleetState:
 
 def row_of(scheduler: Scheduler, client: str) -> int:
     """Returns the row of a client."""
-    return session_of(scheduler).row(client)
-
-
-def features_of(scheduler: Scheduler) -> Features:
-    """Returns the features of a fleet, as its scheduler has them."""
-    return session_of(scheduler).features
+    return scheduler.clients.index(client)
 
 
 def take_snapshot(scheduler: Scheduler) -> None:
     """Writes a snapshot, as a scheduler does every 50 rounds."""
     session_of(scheduler).snapshot()
+
+
+def predicted_seconds(scheduler: Scheduler) -> dict[str, float]:
+    """Returns the predicted times of the clients of the open round whose times are known."""
+    return session_of(scheduler).predicted_seconds()
 
 
 def summary_round(scheduler: Scheduler) -> int:
@@ -115,22 +115,38 @@ def reliability_of(scheduler: Scheduler, client: str) -> float:
     return float(state_of(scheduler).fleet.history.reliability[row_of(scheduler, client)])
 
 
-def play_round(scheduler: Scheduler, statuses: Any, seconds: Mapping[str, float] | float = 1.0) -> list[str]:
+def play_round(
+    scheduler: Scheduler, statuses: Any, seconds: Mapping[str, float] | float = 1.0, *, failed: Sequence[str] = ()
+) -> list[str]:
     """Plays a round and returns its cohort; `seconds`: of all clients, or of each that reports."""
     chosen = scheduler.choose(statuses)
     own = dict.fromkeys(chosen, seconds) if isinstance(seconds, float) else seconds
-    scheduler.report_many({client: own[client] for client in chosen if client in own})
+    for client in failed:
+        scheduler.report_failure(client, "its battery died")
+    scheduler.report_many({client: own[client] for client in chosen if client in own and client not in failed})
     scheduler.close_round()
     return chosen
 
 
+def play_world(scheduler: Scheduler, rounds: int, clients: int = 8) -> None:
+    """Plays rounds of a simulated fleet in which all clients are available and return."""
+    world = World(clients)
+    for number in range(scheduler.round + 1, scheduler.round + rounds + 1):
+        statuses = world.statuses(number)
+        seconds = {client: world.seconds(number, client, status) for client, status in statuses.items()}
+        play_round(scheduler, statuses, seconds)
+
+
 def explain_round(scheduler: Scheduler, number: int) -> list[Explanation]:
     """Explains all clients of a round; the state before it is computed once, because no explanation changes it."""
-    before = cache(
-        lambda: load_before(session_of(scheduler).journal, scheduler.settings, features_of(scheduler), number)
-    )
+    before: list[Fleet] = []
+
+    def load_once(*arguments: Any) -> Fleet:
+        before[:] = before or [load_before(*arguments)]
+        return before[0]
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("turnout.live.operation.explain.load_before", lambda *_: before())
+        patch.setattr("turnout.live.operation.explain.load_before", load_once)
         return [scheduler.explain(client, number) for client in scheduler.clients]
 
 

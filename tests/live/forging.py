@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from turnout.live.journal.summary import read_summary
@@ -12,6 +14,15 @@ from turnout.storage.encoding.packing import pack, pack_snapshot, unpack, unpack
 
 #: Changes the header and the arrays of an event in place.
 Change = Callable[[dict[str, Any], dict[str, Any]], object]
+
+
+def alter(path: Path, change: str | Callable[[sqlite3.Connection], object]) -> None:
+    """Changes a file by a function, or by a statement that finds what it changes."""
+    with closing(sqlite3.connect(path)) as db, db:
+        if isinstance(change, str):
+            assert db.execute(change).rowcount
+        else:
+            change(db)
 
 
 def fetch_row(db: sqlite3.Connection, query: str, *values: object) -> tuple[Any, ...]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -69,13 +68,10 @@ def test_one_cold_start_excludes_nobody(open_fleet: OpenFleet) -> None:
 def test_a_device_that_changes_its_speed_stays_within_the_tolerance(open_fleet: OpenFleet, change: float) -> None:
     scheduler, world, worst = open_fleet(settings=PROMISE, deadline=3600.0), World(8), 0.0
     for round_ in range(1, 71):
-        statuses = world.statuses(round_)
-        cohort = scheduler.choose(statuses)
-        factor = {client: change if client == "c2" and round_ > 25 else 1.0 for client in cohort}
-        scheduler.report_many(
-            {client: world.seconds(round_, client, statuses[client]) * factor[client] for client in cohort}
+        statuses, factor = world.statuses(round_), {"c2": change if round_ > 25 else 1.0}
+        play_round(
+            scheduler, statuses, {c: world.seconds(round_, c, statuses[c]) * factor.get(c, 1.0) for c in world.clients}
         )
-        scheduler.close_round()
         worst = max(worst, float(scheduler.certificate().behind.max()))
     assert worst <= 2
 
@@ -138,9 +134,7 @@ def test_closed_and_open_rounds_are_explained_with_the_price(open_fleet: OpenFle
 def test_an_urgent_client_is_explained_by_its_urgency(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 1, "guaranteed_rate": "1/2", "tolerance": 1}, backoff_after=100)
     for _ in range(3):
-        scheduler.choose(["a"])
-        scheduler.report_failure("a", "its battery died")
-        scheduler.close_round()
+        play_round(scheduler, ["a"], {}, failed=["a"])
     scheduler.choose(["a", "b"])
     explanation = scheduler.explain("a")
     assert explanation.urgent
@@ -200,11 +194,8 @@ def test_over_selection_serves_clients_that_are_cut_off_often(open_fleet: OpenFl
     scheduler, worst = open_fleet(settings={**PROMISE, "guaranteed_rate": 0.15}, overcommit=1.5), 0.0
     for round_ in range(1, 61):
         rng = random.Random(round_)
-        seconds = {client: (5.0 + row) * rng.uniform(0.4, 1.6) for row, client in enumerate(named(6))}
-        cohort = scheduler.choose(named(6))
-        assert len(cohort) == 3
-        scheduler.report_many({client: min(seconds[client], 9.9) for client in cohort})
-        scheduler.close_round()
+        seconds = {client: min((5.0 + row) * rng.uniform(0.4, 1.6), 9.9) for row, client in enumerate(named(6))}
+        assert len(play_round(scheduler, named(6), seconds)) == 3
         worst = max(worst, float(scheduler.certificate().behind.max()))
     assert {turn.kind for client in named(6) for turn in scheduler.history(client)} == {"arrived", "redundant"}
     assert scheduler.certificate().turns.sum() == 120
@@ -215,9 +206,7 @@ def test_over_selection_serves_clients_that_are_cut_off_often(open_fleet: OpenFl
 def test_a_client_that_is_always_cut_off_breaks_the_promise_and_the_notice_says_why(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings=PROMISE, overcommit=1.5)
     for _ in range(15):
-        cohort = scheduler.choose(named(4))
-        scheduler.report_many({client: 1.0 + int(client[1]) for client in cohort})
-        scheduler.close_round()
+        play_round(scheduler, named(4), {client: 1.0 + int(client[1]) for client in named(4)})
     assert {turn.kind for turn in scheduler.history("c3")} == {"redundant"}
     assert scheduler.certificate().statuses.tolist() == ["kept", "kept", "kept", "broken"]
     (notice,) = scheduler.status().notices
@@ -225,7 +214,7 @@ def test_a_client_that_is_always_cut_off_breaks_the_promise_and_the_notice_says_
     assert "and without overcommit if slow clients are always cut_off" in notice
 
 
-def test_a_fleet_with_churn_failures_and_late_reports_keeps_its_promise(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_fleet_with_churn_failures_and_late_reports_keeps_its_promise(open_fleet: OpenFleet) -> None:
     """Every 8 rounds a client joins and another leaves; 80 % are available, 10 % of the turns fail or are late."""
     scheduler = open_fleet(settings={"cohort_size": 4, "guaranteed_rate": 0.15}, deadline=30.0)
     world, worst = World(24), 0.0
@@ -258,12 +247,10 @@ def test_a_fleet_with_churn_failures_and_late_reports_keeps_its_promise(open_fle
     assert certificate.holds
     assert scheduler.status().retired == 12
     assert certificate.summary().clients == 12
-    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
 
 
-def test_forgetting_a_client_removes_its_times_from_the_regression_of_the_fleet(
-    open_fleet: OpenFleet, folder: Path
-) -> None:
+def test_forgetting_a_client_removes_its_times_from_the_regression_of_the_fleet(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 3, "guaranteed_rate": "1/4"})
     status = {"a": ClientStatus(1.0, 2.0), "b": ClientStatus(0.5, 2.0), "c": ClientStatus(2.0, 4.0)}
     for _ in range(5):
@@ -281,4 +268,4 @@ def test_forgetting_a_client_removes_its_times_from_the_regression_of_the_fleet(
     assert certificate.turns.tolist() == [5, 5, 5]
     play_round(scheduler, {"a": status["a"], "b": status["b"]}, {"a": 3.0, "b": 6.0})
     assert scheduler.certificate().promised.tolist() == [1.5, 1.5, 1.25]
-    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+    assert packed(scheduler) == packed_from_disk(scheduler.path)

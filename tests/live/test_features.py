@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from live.fleets import OpenFleet, exported, features_of, named, packed, packed_from_disk, play_round
+from live.fleets import OpenFleet, exported, named, packed, packed_from_disk, play_round
 from turnout.errors import OfferError, SettingError
 from turnout.kernel.arrays import FloatArray
 from turnout.live import ClientStatus, Feature, Features, FleetReader, FleetStatus, Scheduler
@@ -66,32 +66,30 @@ def test_a_late_or_failed_client_needs_a_cold_start_again(open_fleet: OpenFleet)
     scheduler = open_fleet()
     status = {"a": ClientStatus(1.0, 2.0), "b": ClientStatus(1.0, 2.0)}
     play_round(scheduler, status)
-    scheduler.choose(status)
-    scheduler.report_failure("a", "its battery died")
-    scheduler.close_round()
+    play_round(scheduler, status, {}, failed=["a"])
     play_round(scheduler, status)
     assert [context[1] for context in contexts_in(scheduler)[2]] == [1.0, 1.0]
 
 
-def test_declared_values_are_the_features_without_a_function(open_fleet: OpenFleet, folder: Path) -> None:
+def test_declared_values_are_the_features_without_a_function(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(features=Features.of(BATTERY, TEMPERATURE))
     play_round(scheduler, {"a": {"battery": 0.5, "temperature": 20, "colour": "red"}})
     assert contexts_in(scheduler) == [[[0.5, 20.0]]]
     scheduler.close()
     again = open_fleet()  # the file contains the whole declaration
-    assert features_of(again) == Features.of(BATTERY, TEMPERATURE)
+    assert again.amend(features=Features.of(BATTERY, TEMPERATURE)) == []
     play_round(again, {"a": {"battery": 0.25, "temperature": 30.0}})
     assert contexts_in(again)[1] == [[0.25, 30.0]]
-    assert packed(again) == packed_from_disk(folder / "fleet.turnout")
+    assert packed(again) == packed_from_disk(scheduler.path)
 
 
-def test_a_function_that_computes_features_must_be_passed_again(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_function_that_computes_features_must_be_passed_again(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(features=WARM)
     play_round(scheduler, {"a": {"battery": 0.5, "temperature": 20.0}})
     play_round(scheduler, {"a": {"battery": 0.5, "temperature": 20.0}})
     assert contexts_in(scheduler) == [[[10.0, 120.0]], [[10.0, 20.0]]]
     scheduler.close()
-    path = folder / "fleet.turnout"
+    path = scheduler.path
     with pytest.raises(SettingError, match="features that a function computes: open it with the same features=…"):
         Scheduler.open(path)
     for other in (Features(), Features.of(BATTERY), Features.of(BATTERY, TEMPERATURE)):
@@ -218,11 +216,11 @@ def test_a_set_of_ids_joins_in_sorted_order(open_fleet: OpenFleet, statuses: Any
     assert scheduler.clients == ["a", "b", "c"]
 
 
-def test_known_and_unknown_statuses_can_be_mixed(open_fleet: OpenFleet, folder: Path) -> None:
+def test_known_and_unknown_statuses_can_be_mixed(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     play_round(scheduler, {"a": None, "b": ClientStatus(2.0, 4.0)})
     assert contexts_in(scheduler) == [[[1.0, 1.0, 7.5], [0.5, 1.0, 5.0]]]
-    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
 
 
 def test_unknown_statuses_equal_statuses_with_the_default_values(open_fleet: OpenFleet) -> None:

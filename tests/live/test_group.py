@@ -7,7 +7,8 @@ import os
 import signal
 import sqlite3
 import threading
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -26,6 +27,8 @@ from live.fleets import (
     rows_of,
     take_snapshot,
 )
+from live.forging import alter
+from narrowing import known
 from turnout.errors import InterruptedGroupError, OfferError, ReportError, SettingError, StoreError
 from turnout.live import Reporter, Scheduler, Wait
 from turnout.live._internals import StoredAnswer, examine, session_of
@@ -36,24 +39,44 @@ from turnout.storage.files.storefile import StoreFile
 SLOTS: dict[str, Any] = {"concurrency": 2, "settings": {"guaranteed_rate": "1/20", "tolerance": 1.0}, "deadline": None}
 
 
+@pytest.fixture
+def scheduler(open_fleet: OpenFleet) -> Scheduler:
+    return open_fleet()
+
+
 def commits(scheduler: Scheduler) -> int:
     return scheduler.metrics().commits
 
 
-def answer(key: str, text: str = "{}", at: float = 1000.0) -> StoredAnswer:
-    return StoredAnswer(key.encode(), b"request", text, at)
+@contextmanager
+def failing_commit() -> Iterator[None]:
+    """Fails the commit of the group inside."""
+    with (
+        patch.object(StoreFile, "_count_commit", side_effect=sqlite3.OperationalError("disk I/O error")),
+        pytest.raises(StoreError, match="disk I/O error"),
+    ):
+        yield
 
 
-def test_all_calls_of_a_group_share_one_commit(open_fleet: OpenFleet, folder: Path) -> None:
+def store(scheduler: Scheduler, key: str, text: str = "{}", at: float = 1000.0) -> None:
+    """Stores an answer, as the service does."""
+    session_of(scheduler).store_answer(StoredAnswer(key.encode(), b"request", text, at))
+
+
+def stored_in(scheduler: Scheduler, key: bytes) -> StoredAnswer | None:
+    return session_of(scheduler).stored_answer(key)
+
+
+def test_all_calls_of_a_group_share_one_commit(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 8})
     chosen = scheduler.choose(offered(*named(10)))
     before = commits(scheduler)
     with scheduler.group():
         for client in chosen:
             assert scheduler.report(client, 1.5)
-        assert rows_of(folder / "fleet.turnout", "SELECT COUNT(*) FROM turns WHERE kind IS NOT NULL") == [(0,)]
+        assert rows_of(scheduler.path, "SELECT COUNT(*) FROM turns WHERE kind IS NOT NULL") == [(0,)]
     assert commits(scheduler) == before + 1
-    assert rows_of(folder / "fleet.turnout", "SELECT COUNT(*) FROM turns WHERE kind IS NOT NULL") == [(8,)]
+    assert rows_of(scheduler.path, "SELECT COUNT(*) FROM turns WHERE kind IS NOT NULL") == [(8,)]
 
 
 def test_a_call_that_is_refused_changes_nothing_and_the_others_go_on(open_fleet: OpenFleet, folder: Path) -> None:
@@ -76,8 +99,7 @@ def test_a_call_that_is_refused_changes_nothing_and_the_others_go_on(open_fleet:
     assert problems(path) == []
 
 
-def test_a_call_that_fails_inside_its_change_is_undone_alone(open_fleet: OpenFleet, folder: Path) -> None:
-    scheduler = open_fleet()
+def test_a_call_that_fails_inside_its_change_is_undone_alone(scheduler: Scheduler) -> None:
     with scheduler.group():
         play_round(scheduler, offered("a", "b"))
         with patch.object(Changes, "put_offer", side_effect=MemoryError), pytest.raises(MemoryError):
@@ -86,14 +108,11 @@ def test_a_call_that_fails_inside_its_change_is_undone_alone(open_fleet: OpenFle
         assert scheduler.round == 1
         play_round(scheduler, offered("a", "b"))
     assert scheduler.round == 2
-    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_a_group_that_is_left_by_an_exception_stores_nothing(
-    open_fleet: OpenFleet, folder: Path, error: type[BaseException]
-) -> None:
-    scheduler = open_fleet()
+def test_a_group_that_is_left_by_an_exception_stores_nothing(scheduler: Scheduler, error: type[BaseException]) -> None:
     play_round(scheduler, offered("a", "b"))
     before = packed(scheduler)
 
@@ -104,29 +123,21 @@ def test_a_group_that_is_left_by_an_exception_stores_nothing(
 
     with pytest.raises(error):
         fail()
-    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout") == before
+    assert packed(scheduler) == packed_from_disk(scheduler.path) == before
     play_round(scheduler, offered("a", "b", "c"))
     assert scheduler.round == 2
 
 
-def test_a_group_whose_commit_fails_stores_nothing_and_the_scheduler_goes_on(
-    open_fleet: OpenFleet, folder: Path
-) -> None:
-    scheduler = open_fleet()
+def test_a_group_whose_commit_fails_stores_nothing_and_the_scheduler_goes_on(scheduler: Scheduler) -> None:
     play_round(scheduler, offered("a", "b"))
     before = packed(scheduler)
-    with (
-        patch.object(StoreFile, "_count_commit", side_effect=sqlite3.OperationalError("disk I/O error")),
-        pytest.raises(StoreError, match="disk I/O error"),
-        scheduler.group(),
-    ):
+    with failing_commit(), scheduler.group():
         scheduler.choose(offered("a", "b", "c"))
-    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout") == before
+    assert packed(scheduler) == packed_from_disk(scheduler.path) == before
     assert scheduler.clients == ["a", "b"]
 
 
-def test_a_group_that_sqlite_has_undone_is_not_taken_for_stored(open_fleet: OpenFleet, folder: Path) -> None:
-    scheduler = open_fleet()
+def test_a_group_that_sqlite_has_undone_is_not_taken_for_stored(scheduler: Scheduler) -> None:
     play_round(scheduler, offered("a", "b"))
     before = packed(scheduler)
 
@@ -144,11 +155,10 @@ def test_a_group_that_sqlite_has_undone_is_not_taken_for_stored(open_fleet: Open
 
     with pytest.raises(StoreError, match="nothing of it was stored"):
         fill_disk()
-    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout") == before
+    assert packed(scheduler) == packed_from_disk(scheduler.path) == before
 
 
-def test_an_interrupted_part_is_never_committed_with_its_group(open_fleet: OpenFleet, folder: Path) -> None:
-    scheduler = open_fleet()
+def test_an_interrupted_part_is_never_committed_with_its_group(scheduler: Scheduler) -> None:
     before = packed(scheduler)
     unfinished = session_of(scheduler).journal.writing()  # a block that is entered and not left
 
@@ -158,13 +168,12 @@ def test_an_interrupted_part_is_never_committed_with_its_group(open_fleet: OpenF
 
     with pytest.raises(StoreError, match="nothing of it was stored"):
         interrupt()
-    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout") == before
+    assert packed(scheduler) == packed_from_disk(scheduler.path) == before
     with pytest.raises(StoreError):
         unfinished.__exit__(None, None, None)
 
 
-def test_groups_are_not_nested_and_refuse_what_needs_transactions_of_its_own(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
+def test_groups_are_not_nested_and_refuse_what_needs_transactions_of_its_own(scheduler: Scheduler) -> None:
     play_round(scheduler, offered("a", "b", "c"))
     with scheduler.group():
         with pytest.raises(SettingError, match="forget writes more than one transaction"):
@@ -196,7 +205,7 @@ def test_abandoning_amending_retiring_and_snapshots_work_in_a_group(open_fleet: 
     assert problems(path) == []
 
 
-def test_a_fleet_without_rounds_serves_check_ins_in_a_group(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_fleet_without_rounds_serves_check_ins_in_a_group(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(**SLOTS)
     before = commits(scheduler)
     with scheduler.group():
@@ -207,34 +216,26 @@ def test_a_fleet_without_rounds_serves_check_ins_in_a_group(open_fleet: OpenFlee
         scheduler.fill([])
     assert commits(scheduler) == before + 1
     assert [turn.id for turn in scheduler.running()] == [second.id, 3]
-    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
 
 
-def test_check_ins_of_a_group_that_was_not_stored_are_not_kept(open_fleet: OpenFleet, folder: Path) -> None:
+def test_check_ins_of_a_group_that_was_not_stored_are_not_kept(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(**SLOTS)
     scheduler.fill(["a", "b"])  # all slots are in use
-    with (
-        patch.object(StoreFile, "_count_commit", side_effect=sqlite3.OperationalError("disk I/O error")),
-        pytest.raises(StoreError, match="disk I/O error"),
-        scheduler.group(),
-    ):
+    with failing_commit(), scheduler.group():
         scheduler.check_in("new")  # it joins, but waits
     scheduler.report(1, 1.0)
     assert [turn.client for turn in scheduler.fill(["c"])] == ["c"]  # "new" is not in the fleet
     assert scheduler.clients == ["a", "b", "c"]
     scheduler.check_in("new")
     assert scheduler.clients == ["a", "b", "c", "new"]
-    assert packed(scheduler) == packed_from_disk(folder / "fleet.turnout")
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
 
 
 def test_an_amendment_of_a_group_that_was_not_stored_has_no_effect(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(**SLOTS, status_ttl=40.0)
     scheduler.fill(["a", "b"])
-    with (
-        patch.object(StoreFile, "_count_commit", side_effect=sqlite3.OperationalError("disk I/O error")),
-        pytest.raises(StoreError, match="disk I/O error"),
-        scheduler.group(),
-    ):
+    with failing_commit(), scheduler.group():
         scheduler.amend(status_ttl=4.0, deadline=7.0)
     assert (scheduler.settings.status_ttl, scheduler.settings.deadline) == (40.0, None)
     waited = scheduler.check_in("c")
@@ -253,8 +254,7 @@ def test_a_group_without_changes_is_not_a_commit(open_fleet: OpenFleet) -> None:
     assert commits(scheduler) == before
 
 
-def test_other_threads_and_reporters_wait_until_the_group_ends(open_fleet: OpenFleet, folder: Path) -> None:
-    scheduler = open_fleet()
+def test_other_threads_and_reporters_wait_until_the_group_ends(scheduler: Scheduler) -> None:
     chosen = scheduler.choose(offered("a", "b"))
     seen: list[int] = []
     started = threading.Event()
@@ -272,7 +272,7 @@ def test_other_threads_and_reporters_wait_until_the_group_ends(open_fleet: OpenF
         assert seen == []
     thread.join()
     assert seen == [len(chosen)]
-    with Reporter(folder / "fleet.turnout") as reporter:
+    with Reporter(scheduler.path) as reporter:
         assert not reporter.report(chosen[0], 1.0)
 
 
@@ -280,7 +280,7 @@ def _kill_in_group(path: Path, ready: Any) -> None:
     with Scheduler.open(path) as scheduler, scheduler.group():
         for client in scheduler.choose([]):
             scheduler.report(client, 1.0)
-        session_of(scheduler).store_answer(answer("lost"))
+        store(scheduler, "lost")
         ready.set()
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -289,7 +289,7 @@ def test_a_killed_group_leaves_nothing(open_fleet: OpenFleet, folder: Path) -> N
     scheduler, path = open_fleet(), folder / "fleet.turnout"
     scheduler.choose(offered("a", "b"))
     with scheduler.group():
-        session_of(scheduler).store_answer(answer("kept"))
+        store(scheduler, "kept")
     scheduler.close()
     context = multiprocessing.get_context("spawn")
     ready = context.Event()
@@ -299,8 +299,8 @@ def test_a_killed_group_leaves_nothing(open_fleet: OpenFleet, folder: Path) -> N
     assert (process.exitcode, ready.is_set()) == (-signal.SIGKILL, True)
     reopened = open_fleet()
     assert [turn.kind for turn in reopened.history()] == [None, None]
-    assert session_of(reopened).stored_answer(b"kept") is not None
-    assert session_of(reopened).stored_answer(b"lost") is None
+    assert stored_in(reopened, b"kept") is not None
+    assert stored_in(reopened, b"lost") is None
 
 
 # Answers
@@ -308,70 +308,64 @@ def test_a_killed_group_leaves_nothing(open_fleet: OpenFleet, folder: Path) -> N
 
 def test_an_answer_is_stored_with_the_change_or_not_at_all(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
-    assert session_of(scheduler).stored_answer(b"key") is None
+    assert stored_in(scheduler, b"key") is None
 
     def fail() -> None:
         with scheduler.group():
             scheduler.register(["a"])
-            session_of(scheduler).store_answer(answer("key", '{"new":1}'))
+            store(scheduler, "key", '{"new":1}')
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
         fail()
-    assert (scheduler.clients, session_of(scheduler).stored_answer(b"key")) == ([], None)
+    assert (scheduler.clients, stored_in(scheduler, b"key")) == ([], None)
     with scheduler.group():
         scheduler.register(["a"])
-        session_of(scheduler).store_answer(answer("key", '{"new":1}'))
+        store(scheduler, "key", '{"new":1}')
     scheduler.close()
-    stored = session_of(open_fleet()).stored_answer(b"key")
-    assert stored is not None
+    stored = known(stored_in(open_fleet(), b"key"))
     assert (stored.request, stored.answer) == (b"request", '{"new":1}')
 
 
-def test_a_key_is_stored_once(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
-    session_of(scheduler).store_answer(answer("key", "1"))
+def test_a_key_is_stored_once(scheduler: Scheduler) -> None:
+    store(scheduler, "key", "1")
     with pytest.raises(StoreError, match="UNIQUE"):
-        session_of(scheduler).store_answer(answer("key", "2"))
-    stored = session_of(scheduler).stored_answer(b"key")
-    assert stored is not None
+        store(scheduler, "key", "2")
+    stored = known(stored_in(scheduler, b"key"))
     assert stored.answer == "1"
 
 
-def test_old_answers_are_deleted(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
+def test_old_answers_are_deleted(scheduler: Scheduler) -> None:
     for number in range(10):
-        session_of(scheduler).store_answer(answer(f"old-{number}", at=1000.0))
+        store(scheduler, f"old-{number}", at=1000.0)
     later = 1000.0 + answers_module.KEPT_SECONDS + 1
     for number in range(3):
-        session_of(scheduler).store_answer(answer(f"new-{number}", at=later))
-    kept = [number for number in range(10) if session_of(scheduler).stored_answer(f"old-{number}".encode())]
+        store(scheduler, f"new-{number}", at=later)
+    kept = [number for number in range(10) if stored_in(scheduler, f"old-{number}".encode())]
     assert kept == []
-    assert all(session_of(scheduler).stored_answer(f"new-{number}".encode()) for number in range(3))
+    assert all(stored_in(scheduler, f"new-{number}".encode()) for number in range(3))
 
 
-def test_there_are_never_very_many_answers(open_fleet: OpenFleet, folder: Path) -> None:
-    scheduler = open_fleet()
+def test_there_are_never_very_many_answers(scheduler: Scheduler) -> None:
     with patch.object(answers_module, "MAX_ANSWERS", 5):
         for number in range(20):
-            session_of(scheduler).store_answer(answer(f"key-{number}"))
-    assert rows_of(folder / "fleet.turnout", "SELECT COUNT(*) FROM answers") == [(5,)]
-    assert session_of(scheduler).stored_answer(b"key-19") is not None
+            store(scheduler, f"key-{number}")
+    assert rows_of(scheduler.path, "SELECT COUNT(*) FROM answers") == [(5,)]
+    assert stored_in(scheduler, b"key-19") is not None
 
 
-def test_answers_about_a_forgotten_client_are_deleted(open_fleet: OpenFleet, folder: Path) -> None:
-    scheduler = open_fleet()
+def test_answers_about_a_forgotten_client_are_deleted(scheduler: Scheduler, folder: Path) -> None:
     play_round(scheduler, offered("phone-1", "phone-10", 'é"x'))
     for key, client in (("1", "phone-1"), ("10", "phone-10"), ("quoted", 'é\\"x')):
-        session_of(scheduler).store_answer(answer(key, f'{{"cohort":["{client}"]}}'))
+        store(scheduler, key, f'{{"cohort":["{client}"]}}')
     scheduler.forget("phone-1")
-    assert [session_of(scheduler).stored_answer(key) is not None for key in (b"1", b"10", b"quoted")] == [
+    assert [stored_in(scheduler, key) is not None for key in (b"1", b"10", b"quoted")] == [
         False,
         True,
         True,
     ]
     scheduler.forget('é"x')
-    assert session_of(scheduler).stored_answer(b"quoted") is None
+    assert stored_in(scheduler, b"quoted") is None
     scheduler.close()
     content = b"".join(path.read_bytes() for path in folder.glob("fleet.turnout*"))
     assert 'é\\"x'.encode() not in content
@@ -379,15 +373,13 @@ def test_answers_about_a_forgotten_client_are_deleted(open_fleet: OpenFleet, fol
 
 def test_a_damaged_answer_is_found(open_fleet: OpenFleet, folder: Path) -> None:
     scheduler, path = open_fleet(), folder / "fleet.turnout"
-    session_of(scheduler).store_answer(answer("key", '{"new":1}'))
+    store(scheduler, "key", '{"new":1}')
     scheduler.close()
     intact = {finding.part: finding.ok for finding in examine(path)}
     assert intact["answers"] is True
-    with closing(sqlite3.connect(path)) as db:
-        db.execute("UPDATE answers SET answer = '{\"new\":2}'")
-        db.commit()
+    alter(path, "UPDATE answers SET answer = '{\"new\":2}'")
     with pytest.raises(StoreError, match="does not match its checksum"):
-        session_of(open_fleet()).stored_answer(b"key")
+        stored_in(open_fleet(), b"key")
     assert {finding.part for finding in examine(path) if finding.ok is False} == {"answers"}
 
 
@@ -421,7 +413,7 @@ def test_a_group_that_needs_no_snapshot_writes_none(open_fleet: OpenFleet) -> No
         scheduler.report(turn.id, 2.0)
 
 
-def test_a_call_that_fails_after_a_postponed_snapshot_undoes_the_group(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_call_that_fails_after_a_postponed_snapshot_undoes_the_group(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(**UNPERSISTED)
     scheduler.fill(offered("a"))
     before = packed_without_contexts(scheduler)
@@ -437,18 +429,18 @@ def test_a_call_that_fails_after_a_postponed_snapshot_undoes_the_group(open_flee
 
     with pytest.raises(InterruptedGroupError):
         fail()
-    assert packed(scheduler) == before == packed_from_disk(folder / "fleet.turnout")
+    assert packed(scheduler) == before == packed_from_disk(scheduler.path)
     with scheduler.group():
         assert [turn.client for turn in scheduler.fill(offered("b"))] == ["b"]
-    assert packed_without_contexts(scheduler) == packed_from_disk(folder / "fleet.turnout")
+    assert packed_without_contexts(scheduler) == packed_from_disk(scheduler.path)
 
 
-def test_an_outcome_that_another_process_reports_in_between_is_noticed(open_fleet: OpenFleet, folder: Path) -> None:
+def test_an_outcome_that_another_process_reports_in_between_is_noticed(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(**{**UNPERSISTED, "concurrency": 1})
     first = scheduler.check_in("a")
     assert isinstance(scheduler.check_in("b"), Wait)
     assert isinstance(scheduler.check_in("b"), Wait)
-    with Reporter(folder / "fleet.turnout") as reporter:
+    with Reporter(scheduler.path) as reporter:
         reporter.report("a", 2.0)
     second = scheduler.check_in("b")
     assert not isinstance(first, Wait)

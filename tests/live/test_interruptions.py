@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,12 +15,14 @@ import pytest
 
 from killing import environment
 from live.fleets import OpenFleet, exported, offered, packed, packed_from_disk, take_snapshot, turns_in
+from live.forging import alter
 from live.serving import TORTURE
 from measuring import unmeasured
 from turnout.errors import ReportError, StoreError
 from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import session_of
 from turnout.live.journal import redaction
+from turnout.live.journal.journal import Journal
 
 #: After the commit, every line of these packages is a step; of the others, and before the commit, every 25th.
 CLOSE = ("turnout/live", "turnout/storage")
@@ -79,6 +80,11 @@ class Interruption:
         return self._lines % 25 == 0 or (self._is_committed and any(part in name for part in CLOSE))
 
 
+def call(scheduler: Scheduler, name: str, *arguments: Any, **options: Any) -> Any:
+    """Calls a method, or takes a snapshot."""
+    return take_snapshot(scheduler) if name == "snapshot" else getattr(scheduler, name)(*arguments, **options)
+
+
 class Twins:
     """Plays the same on two fleets; the calls on the first are interrupted and repeated until they succeed.
 
@@ -108,13 +114,11 @@ class Twins:
 
     def call(self, name: str, *arguments: Any, is_done: Callable[[Scheduler], bool] = lambda _: False, **o: Any) -> Any:
         """Calls a method on both fleets; on the first until it is done, with one interruption if it is the target."""
-        expected = getattr(session_of(self.undisturbed) if name == "snapshot" else self.undisturbed, name)(
-            *arguments, **o
-        )
+        expected = call(self.undisturbed, name, *arguments, **o)
         if name == self.target and not self.fired:
             with Interruption(self.disturbed, self.step) as interruption:
                 try:
-                    getattr(session_of(self.disturbed) if name == "snapshot" else self.disturbed, name)(*arguments, **o)
+                    call(self.disturbed, name, *arguments, **o)
                 except Interrupted:
                     pass
                 else:
@@ -123,7 +127,7 @@ class Twins:
             self.fired = interruption.fired
             if is_done(self.disturbed):
                 return expected
-        getattr(session_of(self.disturbed) if name == "snapshot" else self.disturbed, name)(*arguments, **o)
+        call(self.disturbed, name, *arguments, **o)
         return expected
 
     def play_round(self, number: int) -> None:
@@ -243,19 +247,6 @@ def interrupt(*_: object, **__: object) -> None:
     raise Interrupted
 
 
-def test_a_round_cannot_be_closed_twice(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(**SETTINGS)
-    scheduler.choose(offered("a", "b", "c"))
-    opened = scheduler.open_round
-    assert opened is not None
-    scheduler.close_round(9.0)
-    with (
-        pytest.raises(StoreError, match="round 1 is not open in the file"),
-        session_of(scheduler).journal.writing() as changes,
-    ):
-        changes.drop_open_round(1)
-
-
 # Blocks that an interruption left behind
 
 
@@ -265,19 +256,22 @@ def test_a_block_that_was_left_behind_does_not_end_a_later_transaction(open_flee
     scheduler = open_fleet(**SETTINGS)
     scheduler.choose(offered("a", "b", "c"))
     scheduler.close_round(9.0)
-    file = session_of(scheduler).journal.file
-    abandoned = getattr(file, kind)()
-    abandoned.__enter__()  # and an interruption before the first statement of the block
-    with session_of(scheduler).journal.writing() as changes:
-        changes.put_closed_round(77)
-        del abandoned
-        gc.collect()
-        assert file.connection.in_transaction
-        changes.put_closed_round(1)
-    with FleetReader(scheduler.path) as reader:
-        assert reader.round == 1
-    take_snapshot(scheduler)
-    assert packed(scheduler) == packed_from_disk(scheduler.path)
+    scheduler.close()
+    with closing(Journal(scheduler.path)) as journal:
+        abandoned = getattr(journal.file, kind)()
+        abandoned.__enter__()  # and an interruption before the first statement of the block
+        with journal.writing() as changes:
+            changes.put_closed_round(77)
+            del abandoned
+            gc.collect()
+            assert journal.file.connection.in_transaction
+            changes.put_closed_round(1)
+        with pytest.raises(StoreError, match="round 1 is not open in the file"), journal.writing() as changes:
+            changes.drop_open_round(1)  # a round cannot be closed twice
+    reopened = open_fleet()
+    assert reopened.round == 1
+    take_snapshot(reopened)
+    assert packed(reopened) == packed_from_disk(scheduler.path)
 
 
 # Random signals
@@ -358,6 +352,5 @@ def test_random_interruptions_change_nothing(folder: Path, least: int) -> None:
             *range(scheduler.summary().round + 1, rounds + 1)
         ]
         recorded = packed(scheduler)
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("DELETE FROM snapshot")
+    alter(path, "DELETE FROM snapshot")
     assert packed_from_disk(path) == recorded  # as computed from the first event

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from live import restless_server
 from live.fleets import OpenFleet, named, offered, play_round, state_of
+from narrowing import known
 from turnout.errors import InfeasiblePromise
 from turnout.kernel.certificate import Certificate
 from turnout.kernel.feasibility import least_tolerances, require_feasible
@@ -57,9 +58,7 @@ def play_twelve(
     total, worst = 0.0, -np.inf
     for round_ in range(scheduler.round + 1, scheduler.round + rounds + 1):
         statuses, seconds = statuses_and_times(round_, seed, busy=busy)
-        cohort = scheduler.choose(statuses)
-        scheduler.report_many({client: seconds[client] for client in cohort})
-        scheduler.close_round()
+        cohort = play_round(scheduler, statuses, seconds)
         total += max(seconds[client] for client in cohort)
         if state_of(scheduler).fleet.certificate() is not None:
             worst = max(worst, float(scheduler.certificate().behind.max()))
@@ -172,13 +171,9 @@ def test_broken_since_is_reset_when_a_client_is_within_the_tolerance_again(open_
     scheduler = open_fleet(settings={"cohort_size": 1, "guaranteed_rate": "1/2", "tolerance": 1}, backoff_after=100)
 
     def play(reports: bool) -> list[int]:
-        scheduler.choose(offered("a"))
-        if reports:
-            scheduler.report("a", 1.0)
-        scheduler.close_round()
-        since = scheduler.certificate().broken_since
-        assert since is not None
-        return since.tolist()  # type: ignore[no-any-return]
+        play_round(scheduler, offered("a"), {"a": 1.0} if reports else {})
+        since: list[int] = known(scheduler.certificate().broken_since).tolist()
+        return since
 
     assert [play(reports=False) for _ in range(4)] == [[0], [0], [3], [3]]  # 1.5 and 2 turns behind
     assert [play(reports=True) for _ in range(3)] == [[3], [0], [0]]  # 1.5, 1 and 0.5 turns behind
@@ -215,15 +210,14 @@ def test_a_retired_client_stays_in_the_certificate_but_does_not_break_the_promis
     certificate = scheduler.certificate()
     assert certificate.statuses.tolist() == ["kept", "kept", "broken"]
     assert certificate.behind[2] == 3.0
-    assert certificate.broken_since is not None
-    assert certificate.broken_since.tolist() == [0, 0, 5]
+    assert known(certificate.broken_since).tolist() == [0, 0, 5]
     assert (certificate.status, certificate.holds, certificate.worst) == ("kept", True, 0)
     sentence = "kept: all 2 clients are less than one turn behind; 1 client retired while beyond the tolerance"
     assert scheduler.status().promise_sentence == sentence
     assert scheduler.status().behind == {}
     assert scheduler.status().notices == []
     scheduler.forget("gone")
-    assert scheduler.certificate().broken_since.tolist() == [0, 0, 5]  # type: ignore[union-attr]
+    assert known(scheduler.certificate().broken_since).tolist() == [0, 0, 5]
     content = certify(scheduler.path, folder / "c.json", folder / "c.jsonl")
     assert (content["status"], content["worst"], content["since"]) == ("kept", "a", None)
     assert content["clients"]["forgotten-2"]["status"] == "broken"

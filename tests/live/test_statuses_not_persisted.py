@@ -16,16 +16,18 @@ from live.fleets import (
     exported,
     packed,
     packed_from_disk,
+    predicted_seconds,
     problems,
     rows_of,
     state_of,
     take_snapshot,
 )
+from narrowing import known
 from turnout.cli.fleet.recording import read_recording
 from turnout.errors import ReportError, SettingError
 from turnout.kernel.rounds import RoundReport
 from turnout.live import FleetReader, Scheduler, certify
-from turnout.live._internals import examine, session_of
+from turnout.live._internals import examine
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.summary import first_state, newest_state
 from turnout.storage.files.database import log_path
@@ -168,16 +170,14 @@ def test_no_context_of_a_late_client_is_in_a_stored_state(
     assert has_contexts(scheduler.path) == persisted
     scheduler.compact()
     with closing(Journal(scheduler.path, read_only=True)) as journal, journal.reading() as db:
-        summary = first_state(db)
-        assert summary is not None
+        summary = known(first_state(db))
         assert np.isfinite(summary.state["awaited.contexts"]).any() == persisted
 
 
 def has_contexts(path: Path, part: str = "awaited") -> bool:
     """Returns whether the stored state has contexts of clients that are late, or train ("running_turns"); some do."""
     with closing(Journal(path, read_only=True)) as journal, journal.reading() as db:
-        saved = newest_state(db)
-        assert saved is not None
+        saved = known(newest_state(db))
         contexts = saved.state[f"{part}.contexts"]
         assert contexts.size
         return bool(np.isfinite(contexts).any())
@@ -192,7 +192,7 @@ def test_after_a_crash_the_open_round_counts_but_teaches_nothing(open_fleet: Ope
     scheduler.close()  # as after a crash: only the file is left
     with Scheduler.open(scheduler.path) as restarted:
         assert restarted.choose(world.statuses(8)) == cohort
-        assert session_of(restarted).predicted_seconds() == {}
+        assert predicted_seconds(restarted) == {}
         known = learned(restarted)
         assert len(known) >= 2
         restarted.report_many(dict.fromkeys(cohort, 7.5))
@@ -257,8 +257,7 @@ def report_of(contexts: list[list[float]], outcomes: list[str] | None = None) ->
 def test_a_report_may_have_unknown_contexts_but_no_half_known_ones() -> None:
     nan = float("nan")
     report = report_of([[1.0, 2.0], [nan, nan], [3.0, 4.0]], ["arrived", "arrived", "failed"])
-    informative = report.informative()
-    assert informative is not None
+    informative = known(report.informative())
     assert informative.tolist() == [True, False, False]
     assert report_of([[1.0, 2.0], [3.0, 4.0]]).informative() is None
     for wrong in ([[1.0, nan]], [[float("inf"), float("inf")]]):

@@ -9,7 +9,6 @@ from live.fleets import OpenFleet, play_round
 from tracking.recording import Broken, Recording
 from turnout.errors import SettingError, StoreError
 from turnout.live import FleetReader, Scheduler
-from turnout.live._internals import session_of
 
 IDS = [f"c{number}" for number in range(6)]
 SETTINGS = {"cohort_size": 2, "guaranteed_rate": 0.2}
@@ -17,9 +16,9 @@ SETTINGS = {"cohort_size": 2, "guaranteed_rate": 0.2}
 
 def test_every_closed_round_is_tracked_with_its_number(open_fleet: OpenFleet) -> None:
     recording = Recording()
-    scheduler = open_fleet(settings=SETTINGS)
-    play_round(scheduler, IDS)
-    session_of(scheduler).track(recording)
+    with open_fleet(settings=SETTINGS) as untracked:
+        play_round(untracked, IDS)
+    scheduler = open_fleet(tracker=recording)
     for _ in range(3):
         play_round(scheduler, IDS)
     assert [step for step, _ in recording.steps] == [2, 3, 4]
@@ -33,8 +32,7 @@ def test_every_closed_round_is_tracked_with_its_number(open_fleet: OpenFleet) ->
 
 def test_failures_and_losses_are_tracked(open_fleet: OpenFleet) -> None:
     recording = Recording()
-    scheduler = open_fleet(settings=SETTINGS)
-    session_of(scheduler).track(recording)
+    scheduler = open_fleet(settings=SETTINGS, tracker=recording)
     first, second = scheduler.choose(IDS)
     scheduler.report(first, 3.0, loss=0.5)
     scheduler.report_failure(second, "battery")
@@ -44,15 +42,13 @@ def test_failures_and_losses_are_tracked(open_fleet: OpenFleet) -> None:
 
 
 def test_a_tracker_that_fails_does_not_stop_a_fleet(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
-    scheduler = open_fleet(settings=SETTINGS)
-    session_of(scheduler).track(Broken())
-    broken = session_of(scheduler).tracker
-    assert broken is not None
+    broken = Broken()
+    scheduler = open_fleet(settings=SETTINGS, tracker=broken)
     with caplog.at_level(logging.WARNING, "turnout.tracking"):
         for _ in range(3):
             play_round(scheduler, IDS)
         scheduler.close()
-    assert (broken.calls, broken.failures) == (3, 4)
+    assert (len(broken.steps), broken.closed) == (3, 1)
     assert sum("was not tracked" in record.getMessage() for record in caplog.records) == 1
     with FleetReader(scheduler.path) as opened:
         assert opened.round == 3
@@ -73,23 +69,9 @@ def test_a_fleet_is_opened_with_a_tracker_by_name(tmp_path: Path, monkeypatch: p
         assert again.round == 1
 
 
-def test_another_tracker_replaces_the_former(open_fleet: OpenFleet) -> None:
-    scheduler, first, second = open_fleet(settings=SETTINGS), Recording(), Recording()
-    session_of(scheduler).track(first)
-    play_round(scheduler, IDS)
-    session_of(scheduler).track(second)
-    play_round(scheduler, IDS)
-    session_of(scheduler).track(None)
-    play_round(scheduler, IDS)
-    assert [step for step, _ in first.steps] == [1]
-    assert [step for step, _ in second.steps] == [2]
-    assert (first.closed, second.closed) == (1, 1)
-
-
 def test_turns_without_rounds_are_tracked_by_decision(open_fleet: OpenFleet) -> None:
     recording = Recording()
-    scheduler = open_fleet(concurrency=2, settings={"guaranteed_rate": 0.05})
-    session_of(scheduler).track(recording)
+    scheduler = open_fleet(concurrency=2, settings={"guaranteed_rate": 0.05}, tracker=recording)
     turns = scheduler.fill(IDS)
     scheduler.report(turns[0].id, 4.0, loss=0.25)
     scheduler.fill(IDS)
@@ -99,21 +81,15 @@ def test_turns_without_rounds_are_tracked_by_decision(open_fleet: OpenFleet) -> 
     assert (later["turns/given"], later["turns/ended"], later["turns/arrived"]) == (1.0, 1.0, 1.0)
     assert (later["turns/mean_seconds"], later["metrics/loss"]) == (4.0, 0.25)
     assert later["promise/turns_behind"] == pytest.approx(scheduler.certificate().behind.max())
-
-
-def test_a_fill_that_changes_no_turn_is_not_tracked(open_fleet: OpenFleet) -> None:
-    recording = Recording()
-    scheduler = open_fleet(concurrency=2, settings={"guaranteed_rate": 0.05})
-    session_of(scheduler).track(recording)
-    scheduler.fill(IDS[:1])
-    scheduler.fill([*IDS[:1]])  # which trains: a slot is free, but nobody is there
-    assert [step for step, _ in recording.steps] == [1]
+    scheduler.report(turns[1].id, 4.0)
+    scheduler.fill([])
+    scheduler.fill([])  # a slot is free, but nobody is there: no turn changes
+    assert [step for step, _ in recording.steps] == [2, 3, 3]
 
 
 def test_turns_without_a_guarantee_are_tracked_without_a_promise(open_fleet: OpenFleet) -> None:
     recording = Recording()
-    scheduler = open_fleet(concurrency=2, policy="random", settings={})
-    session_of(scheduler).track(recording)
+    scheduler = open_fleet(concurrency=2, policy="random", settings={}, tracker=recording)
     scheduler.fill(IDS)
     ((step, metrics),) = recording.steps
     assert (step, metrics["turns/given"]) == (2, 2.0)
@@ -122,8 +98,7 @@ def test_turns_without_a_guarantee_are_tracked_without_a_promise(open_fleet: Ope
 
 def test_a_round_that_cannot_be_written_is_not_tracked(open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch) -> None:
     recording = Recording()
-    scheduler = open_fleet(settings=SETTINGS)
-    session_of(scheduler).track(recording)
+    scheduler = open_fleet(settings=SETTINGS, tracker=recording)
     scheduler.choose(IDS)
 
     def full(*_: object, **__: object) -> None:

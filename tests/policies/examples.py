@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from turnout import RoundOffer, RoundReport, Selection, SelectionPolicy, make_policy
+from turnout.kernel.arrays import IntArray
 from turnout.kernel.rounds import LateArrivals
 from turnout.policies import (
     RBCSF,
@@ -113,6 +114,12 @@ def play_rounds(
         policy.tell(fleet.play(offer, selection))
         played.append((offer, selection))
     return played
+
+
+def turns_after(policy: SelectionPolicy, rounds: int, **fleet: Any) -> IntArray:
+    """Plays rounds of a small fleet, and returns how often each client was selected."""
+    played = play_rounds(policy, SmallFleet(clients=policy.clients, **fleet), 1, rounds)
+    return np.bincount(np.concatenate([selection.clients for _, selection in played]), minlength=policy.clients)
 
 
 class Spy(UniformRandom):

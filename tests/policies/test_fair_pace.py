@@ -13,6 +13,7 @@ from policies.examples import make_report, same_state
 from policies.literal_fair_pace import LiteralFairPace
 from turnout import FairPace, RoundOffer, RoundReport
 from turnout.errors import OfferError, SettingError
+from turnout.kernel.arrays import FloatArray
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.rounds import LateArrivals, Selection
 from turnout.lab import PaperWorld, play
@@ -205,25 +206,6 @@ class SimpleWorld:
             self.largest = max(self.largest, float(certificate.behind.max()))
 
 
-@pytest.mark.parametrize("accrual", ["available", "always"])
-def test_one_cold_start_excludes_nobody(accrual: Any) -> None:
-    """Five equal clients of 1 s; the first turn of one of them takes 5 s."""
-    policy = FairPace(5, cohort_size=2, guaranteed_rate=0.3, features=1, accrual=accrual)
-    world = SimpleWorld(policy, np.ones(5))
-    world.play(60, first_time={0: 5.0})
-    assert world.largest <= 2
-    assert policy.certificate().holds
-    assert policy.turns.min() >= 0.3 * 60 - 2
-
-
-def test_one_measurement_that_is_50_times_too_long_excludes_nobody() -> None:
-    policy = FairPace(10, cohort_size=3, guaranteed_rate=0.2, features=1)
-    world = SimpleWorld(policy, np.linspace(5, 15, 10))
-    world.play(150, first_time={2: 500.0})
-    assert world.largest <= 2
-    assert policy.turns[2] >= 0.2 * 150 - 2
-
-
 @pytest.mark.parametrize("factor", [10.0, 0.1])
 def test_a_client_whose_speed_changes_keeps_its_turns(factor: float) -> None:
     policy = FairPace(10, cohort_size=3, guaranteed_rate=0.2, features=1, forgetting=0.9)
@@ -236,14 +218,6 @@ def test_a_client_whose_speed_changes_keeps_its_turns(factor: float) -> None:
     assert policy.turns[4] >= 0.2 * 200 - 2
     if factor < 1:
         assert policy.turns[4] - turns > 50  # now it is the fastest
-
-
-def test_identical_clients_take_turns() -> None:
-    policy = FairPace(12, cohort_size=4, guaranteed_rate=0.3, features=1)
-    world = SimpleWorld(policy, np.full(12, 3.0))
-    world.play(150)
-    assert world.largest <= 2
-    assert policy.turns.max() - policy.turns.min() <= 4
 
 
 def test_clients_that_join_are_not_behind_and_are_kept_within_the_tolerance() -> None:
@@ -260,20 +234,38 @@ def test_clients_that_join_are_not_behind_and_are_kept_within_the_tolerance() ->
     assert policy.certificate().holds
 
 
+@pytest.mark.parametrize(
+    ("settings", "times", "rounds", "first_time", "turns"),
+    [
+        # Equal clients; the first turn of one of them takes five times as long.
+        ({"cohort_size": 2, "guaranteed_rate": 0.3}, np.ones(5), 60, {0: 5.0}, (16, 60)),
+        ({"cohort_size": 2, "guaranteed_rate": 0.3, "accrual": "always"}, np.ones(5), 60, {0: 5.0}, (16, 60)),
+        # One measurement that is 50 times too long.
+        ({"cohort_size": 3, "guaranteed_rate": 0.2}, np.linspace(5, 15, 10), 150, {2: 500.0}, (28, 150)),
+        # Identical clients take turns: each gets 50 on average.
+        ({"cohort_size": 4, "guaranteed_rate": 0.3}, np.full(12, 3.0), 150, {}, (48, 52)),
+        # From one to eight minutes; random takes 419 s per round.
+        ({"cohort_size": 4, "guaranteed_rate": 0.1}, np.linspace(60, 480, 12), 120, {}, (10, 120)),
+    ],
+)
+def test_nobody_is_ever_beyond_two_turns(
+    settings: Any, times: FloatArray, rounds: int, first_time: dict[int, float], turns: tuple[int, int]
+) -> None:
+    policy = FairPace(len(times), features=1, **settings)
+    world = SimpleWorld(policy, times)
+    world.play(rounds, first_time=first_time)
+    assert world.largest <= 2
+    assert policy.certificate().holds
+    assert turns[0] <= policy.turns.min() <= policy.turns.max() <= turns[1]
+    assert times.max() < 480 or world.seconds / rounds < 0.55 * 419
+
+
 def test_clients_that_are_rarely_there_get_their_share_of_those_rounds() -> None:
     policy = FairPace(60, cohort_size=3, guaranteed_rate=0.2, features=1, availability=0.05)
     world = SimpleWorld(policy, np.linspace(5, 50, 60), availability=0.05)
     world.play(300)
     assert world.largest <= 2
     assert (policy.turns >= 0.2 * policy.debts.rounds - 2).all()
-
-
-def test_the_twelve_clients_of_one_to_eight_minutes_are_all_served() -> None:
-    policy = FairPace(12, cohort_size=4, guaranteed_rate=0.1, features=1)
-    world = SimpleWorld(policy, np.linspace(60, 480, 12))
-    world.play(120)
-    assert world.largest <= 2
-    assert world.seconds / 120 < 0.55 * 419  # random takes 419 s
 
 
 # The paper's world

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from turnout.kernel.pace.usual import UsualContexts
 from turnout.policies.small_fleet import SmallFleet
 
 KERNELS = ("compiled", "numpy")
+Result = TypeVar("Result")
 
 
 def some_of(seeds: int) -> list[Any]:
@@ -24,6 +26,16 @@ def some_of(seeds: int) -> list[Any]:
     return [pytest.param(seed, marks=pytest.mark.thorough if seed >= seeds // 2 else ()) for seed in range(seeds)]
 
 
+def by_both_kernels(compute: Callable[[], Result]) -> list[Result]:
+    """Returns what each kernel computes."""
+    results = []
+    for kernel in KERNELS:
+        with using_kernel(kernel):
+            results.append(compute())
+    return results
+
+
+@pytest.mark.parametrize("amends", [False, True])
 @pytest.mark.parametrize(
     "settings",
     [
@@ -36,22 +48,26 @@ def some_of(seeds: int) -> list[Any]:
         {"guaranteed_rate": [0.05, 0.1, 0.15, 0.2] * 10, "allow_infeasible": True},
     ],
 )
-def test_both_kernels_play_the_same_rounds(settings: dict[str, Any]) -> None:
-    states, cohorts = [], []
-    for kernel in KERNELS:
-        with using_kernel(kernel):
-            fleet, policy = SmallFleet(seed=7, failure_rate=0.1, deadline=12.0), FairPace(40, **settings)
-            for round_ in range(1, 40):
-                offer = fleet.offer(round_)
-                selection = policy.ask(offer)
-                cohorts.append(
-                    [selection.clients.tolist(), *(selection.reasons[key].tobytes() for key in selection.reasons)]
-                )
-                policy.tell(fleet.play(offer, selection))
-            states.append(policy.state())
-    half = len(cohorts) // 2
-    assert cohorts[:half] == cohorts[half:]
-    assert same_state(*states)
+def test_both_kernels_play_the_same_rounds(settings: dict[str, Any], amends: bool) -> None:
+    def play() -> tuple[list[Any], dict[str, Any]]:
+        cohorts, fleet, policy = [], SmallFleet(seed=7, failure_rate=0.1, deadline=12.0), FairPace(40, **settings)
+        for round_ in range(1, 50):
+            offer = fleet.offer(round_)
+            selection = policy.ask(offer)
+            cohorts.append([selection.clients.tolist(), *(value.tobytes() for value in selection.reasons.values())])
+            assert policy.cohort_problem(offer).solve().rows.tolist() == selection.clients.tolist()
+            policy.tell(fleet.play(offer, selection))
+            if amends and round_ % 10 == 0:
+                changes = {"guaranteed_rate": f"1/{7 + round_ // 10}", "cohort_size": 6}
+                amended = FairPace(40, **{**settings, **changes})
+                policy.settle()
+                amended.restore(amended.amended_state(policy.state(), keep_times=True))
+                policy = amended
+        return cohorts, policy.state()
+
+    (cohorts, state), (others, other) = by_both_kernels(play)
+    assert cohorts == others
+    assert same_state(state, other)
 
 
 def random_times(rng: np.random.Generator, clients: int) -> FloatArray:
@@ -120,10 +136,7 @@ def test_both_kernels_select_the_same_for_known_times(seed: int) -> None:
         usual = times if rng.random() < 0.3 else random_times(rng, clients)
         size = int(rng.choice([1, 8, 100, max(clients // 2, 1), clients + 3]))
         available = availability(rng, clients)
-        results = []
-        for kernel in KERNELS:
-            with using_kernel(kernel):
-                results.append(paced_cohort_of_times(times, usual, pace, size, available))
+        results = by_both_kernels(lambda: paced_cohort_of_times(times, usual, pace, size, available))  # noqa: B023
         assert_same(*results)
         assert len(results[0].cohort.rows) == min(size, int(available.sum()))
 
@@ -147,10 +160,7 @@ def test_both_kernels_give_one_place_to_the_same_client(seed: int) -> None:
                 times, usual = times.copy(), usual.copy()
                 times[row], usual[row] = 1e250, 1e200
         available = availability(rng, clients)
-        results = []
-        for kernel in KERNELS:
-            with using_kernel(kernel):
-                results.append(paced_cohort_of_times(times, usual, pace, 1, available))
+        results = by_both_kernels(lambda: paced_cohort_of_times(times, usual, pace, 1, available))  # noqa: B023
         assert_same(*results)
 
 
@@ -216,10 +226,7 @@ def test_both_kernels_give_one_place_to_the_same_client_by_contexts(seed: int) -
         pace, available = common_pace(rng, clients), availability(rng, clients)
         available[rng.integers(clients)] = True
         layout = contexts if rng.random() < 0.3 else np.asfortranarray(contexts)
-        results = []
-        for kernel in KERNELS:
-            with using_kernel(kernel):
-                results.append(paced_cohort_of_contexts(model, layout, 0.0, usual, pace, 1, available))
+        results = by_both_kernels(lambda: paced_cohort_of_contexts(model, layout, 0.0, usual, pace, 1, available))  # noqa: B023
         assert_same(*results)
 
 
@@ -243,9 +250,8 @@ def test_both_kernels_select_the_same_for_learned_times(features: int) -> None:
         exploration = float(rng.choice([0.0, 0.0, 0.3]))
         results = []
         for layout in (contexts, np.asfortranarray(contexts), np.repeat(contexts, 2, axis=0)[::2]):
-            for kernel in KERNELS:
-                with using_kernel(kernel):
-                    results.append(paced_cohort_of_contexts(model, layout, exploration, usual, pace, size, available))
+            arguments = (model, layout, exploration, usual, pace, size, available)
+            results += by_both_kernels(lambda: paced_cohort_of_contexts(*arguments))  # noqa: B023
         for other in results[1:]:
             assert_same(other, results[0])
 
@@ -304,44 +310,16 @@ def test_the_filter_leaves_few_candidates_of_a_large_fleet() -> None:
 
 
 def test_a_large_fleet_plays_the_same_rounds_with_both_kernels() -> None:
-    clients = 3000
-    cohorts: dict[str, list[list[int]]] = {}
-    for kernel in KERNELS:
-        rng = np.random.default_rng(3)
+    def play(clients: int = 3000) -> list[list[int]]:
+        rng, cohorts = np.random.default_rng(3), []
         policy = FairPace(clients, cohort_size=30, guaranteed_rate="1/200", tolerance=0.1, allow_infeasible=True)
-        cohorts[kernel] = []
-        with using_kernel(kernel):
-            for round_ in range(1, 30):
-                offer = RoundOffer(round_, rng.random(clients) < 0.9, rng.uniform(0.5, 2, (clients, 3)))
-                rows = policy.ask(offer).clients
-                cohorts[kernel].append(rows.tolist())
-                times = offer.contexts[rows].sum(axis=1) * (1 + rows % 7)
-                policy.tell(RoundReport(round_, rows, offer.contexts[rows], times, available=offer.available))
-    assert cohorts["compiled"] == cohorts["numpy"]
+        for round_ in range(1, 30):
+            offer = RoundOffer(round_, rng.random(clients) < 0.9, rng.uniform(0.5, 2, (clients, 3)))
+            rows = policy.ask(offer).clients
+            cohorts.append(rows.tolist())
+            times = offer.contexts[rows].sum(axis=1) * (1 + rows % 7)
+            policy.tell(RoundReport(round_, rows, offer.contexts[rows], times, available=offer.available))
+        return cohorts
 
-
-@pytest.mark.parametrize("settings", [{}, {"accrual": "always"}, {"times": "expected"}])
-def test_both_kernels_play_the_same_rounds_after_amendments(settings: dict[str, Any]) -> None:
-    states, cohorts = [], []
-    for kernel in KERNELS:
-        with using_kernel(kernel):
-            fleet, policy = SmallFleet(seed=7, failure_rate=0.1, deadline=12.0), FairPace(40, **settings)
-            for round_ in range(1, 50):
-                offer = fleet.offer(round_)
-                selection = policy.ask(offer)
-                cohorts.append(
-                    [selection.clients.tolist(), *(selection.reasons[key].tobytes() for key in selection.reasons)]
-                )
-                problem = policy.cohort_problem(offer)
-                assert problem.solve().rows.tolist() == selection.clients.tolist()
-                policy.tell(fleet.play(offer, selection))
-                if round_ % 10 == 0:
-                    amended = FairPace(40, **settings, guaranteed_rate=f"1/{7 + round_ // 10}", cohort_size=6)
-                    policy.settle()
-                    amended.restore(amended.amended_state(policy.state(), keep_times=True))
-                    policy = amended
-            assert policy.debts.units_per_turn == 3960  # of 3/20, 1/8, 1/9, 1/10 and 1/11
-            states.append(policy.state())
-    half = len(cohorts) // 2
-    assert cohorts[:half] == cohorts[half:]
-    assert same_state(*states)
+    compiled, plain = by_both_kernels(play)
+    assert compiled == plain

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from narrowing import known
 from policies.examples import GROUPS
 from turnout import POLICIES, make_policy
 from turnout.errors import InfeasiblePromise, SettingError
@@ -181,8 +182,7 @@ def test_the_settings_of_nested_policies_are_found() -> None:
 
 
 def test_the_guarantee_of_settings_is_that_of_the_policy_they_build() -> None:
-    guarantee = guarantee_of("rbcsf", 40, {"guaranteed_rate": 0.1, "accrual": "available", "max_owed": 3})
-    assert guarantee is not None
+    guarantee = known(guarantee_of("rbcsf", 40, {"guaranteed_rate": 0.1, "accrual": "available", "max_owed": 3}))
     assert (guarantee.rate, guarantee.accrual, guarantee.counts, guarantee.max_owed) == (
         0.1,
         "available",
@@ -197,14 +197,12 @@ def test_the_guarantee_of_settings_is_that_of_the_policy_they_build() -> None:
         ("with-guarantee", {**inner, "guaranteed_rate": 0.1}, 0.1),
         ("cool-down", {"policy": "with-guarantee", "settings": {"policy": "oort", "guaranteed_rate": "1/8"}}, "1/8"),
     ):
-        nested = guarantee_of(name, 40, settings)
-        assert nested is not None
+        nested = known(guarantee_of(name, 40, settings))
         assert nested.rate == rate
 
 
 def test_the_guarantee_of_settings_is_known_even_if_it_is_infeasible() -> None:
     with pytest.raises(InfeasiblePromise):
         make_policy("rbcsf", 100)
-    guarantee = guarantee_of("rbcsf", 100, {})
-    assert guarantee is not None
+    guarantee = known(guarantee_of("rbcsf", 100, {}))
     assert guarantee.rate == 0.15

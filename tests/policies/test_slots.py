@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from narrowing import known
 from policies.examples import INNER, WRAP, around
 from policies.literal_fair_pace import LiteralFairPace
 from turnout import POLICIES, FairPace, RoundOffer, RoundReport, SelectionPolicy, make_policy
@@ -198,8 +199,7 @@ def test_wrappers_pass_decisions_on_or_refuse(wrapper: str, inner: str) -> None:
     again.restore(policy.state())
     assert as_comparable(again.state()) == as_comparable(policy.state())
     if policy.debts is not None:
-        certificate = policy.certificate()
-        assert certificate is not None
+        certificate = known(policy.certificate())
         assert certificate.promised.sum() > 0
 
 
@@ -212,8 +212,7 @@ def test_a_wrapper_around_a_policy_that_needs_rounds_refuses_too() -> None:
 def test_clients_that_are_not_allowed_earn_nothing() -> None:
     policy = Eligible(FairPace(4, cohort_size=1, guaranteed_rate=0.2), [0, 2])
     policy.tell_started(TurnStart(1, 2, np.array([True, True, True, False]), np.array([0, 1])))
-    certificate = policy.certificate()
-    assert certificate is not None
+    certificate = known(policy.certificate())
     assert certificate.promised.tolist() == [0.0, 0.0, 0.2, 0.0]
     assert certificate.turns.tolist() == [0, 0, 1, 0]
 

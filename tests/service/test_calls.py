@@ -54,11 +54,17 @@ def key(name: str, request: str = "request") -> RequestKey:
     return RequestKey(name.encode(), request.encode())
 
 
+async def occupied(calls: FleetCalls) -> tuple[Gate, asyncio.Task[str]]:
+    """Occupies the thread of a fleet, until the gate is opened."""
+    gate = Gate()
+    task = asyncio.create_task(calls.execute(gate))
+    await asyncio.to_thread(gate.entered.wait)
+    return gate, task
+
+
 async def behind_a_gate(calls: FleetCalls, *coroutines: Any) -> list[Any]:
     """Starts calls while another occupies the thread, so that they are executed together; returns their results."""
-    gate = Gate()
-    first = asyncio.create_task(calls.execute(gate))
-    await asyncio.to_thread(gate.entered.wait)
+    gate, first = await occupied(calls)
     tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     await asyncio.sleep(0)  # every task has put its call into the queue
     gate.opened.set()
@@ -155,9 +161,7 @@ def test_too_many_calls_are_refused_at_once(calls: FleetCalls, monkeypatch: pyte
 
 def test_stopping_executes_what_waits_and_refuses_what_comes_later(calls: FleetCalls, tmp_path: Path) -> None:
     async def run() -> list[Any]:
-        gate = Gate()
-        first = asyncio.create_task(calls.execute(gate))
-        await asyncio.to_thread(gate.entered.wait)
+        gate, first = await occupied(calls)
         tasks = [asyncio.create_task(calls.execute(registering(f"c{number}"))) for number in range(5)]
         await asyncio.sleep(0)
         stopping = asyncio.create_task(asyncio.to_thread(calls.stop))
@@ -185,9 +189,7 @@ def test_a_fleet_whose_thread_was_never_started_is_closed(tmp_path: Path) -> Non
 
 def test_a_caller_that_has_gone_does_not_stop_the_others(calls: FleetCalls) -> None:
     async def run() -> str:
-        gate = Gate()
-        first = asyncio.create_task(calls.execute(gate))
-        await asyncio.to_thread(gate.entered.wait)
+        gate, first = await occupied(calls)
         gone = asyncio.create_task(calls.execute(registering("gone")))
         other = asyncio.create_task(calls.execute(registering("other")))
         await asyncio.sleep(0)
@@ -200,9 +202,7 @@ def test_a_caller_that_has_gone_does_not_stop_the_others(calls: FleetCalls) -> N
     assert calls.scheduler.clients == ["gone", "other"]  # it was accepted, so it is executed
 
     async def leave() -> Gate:
-        gate = Gate()
-        task = asyncio.create_task(calls.execute(gate))
-        await asyncio.to_thread(gate.entered.wait)
+        gate, task = await occupied(calls)
         task.cancel()
         return gate
 

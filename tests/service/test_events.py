@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from live.fleets import play_round
+from narrowing import known
 from requesting import read_fields, streaming
 from service.served import ROUNDS, SLOTS, Service, served
 from turnout.errors import StoreError
@@ -77,8 +78,7 @@ def test_a_stream_delivers_what_happens_from_now_on(service: Service) -> None:
         one_round(service)
         seen: list[Event] = []
         while not seen or seen[-1].kind != "closed":
-            event = read_event(stream)
-            assert event is not None
+            event = known(read_event(stream))
             seen.append(event)
     assert {event.kind for event in seen[:-1]} <= {"state"}
     assert (seen[-1].kind, seen[-1].id) == ("closed", 2)
@@ -90,8 +90,7 @@ def test_the_state_says_when_a_round_can_be_closed(service: Service) -> None:
     with following(service) as stream:
         read_event(stream)
         service.ok("/rounds", {"clients": ["phone-1", "phone-2"]})
-        opened = read_event(stream)
-        assert opened is not None
+        opened = known(read_event(stream))
         assert opened.data == {"round": 1, "is_open": True, "ready": False, "arrived": 0, "target_size": 2}
         for client in ("phone-1", "phone-2"):
             service.ok("/reports", {"client": client, "seconds": 1.0})
@@ -177,8 +176,7 @@ def test_the_state_is_sent_only_if_it_has_changed(service: Service) -> None:
         assert read_event(stream) is not None
         for number in range(1, 4):
             service.ok("/clients", {"clients": [f"phone-{number}"]})
-            event = read_event(stream)
-            assert event is not None
+            event = known(read_event(stream))
             assert (event.kind, event.id, event.data["clients"]) == ("joined", number, [f"phone-{number}"])
 
 

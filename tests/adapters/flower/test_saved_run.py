@@ -17,12 +17,18 @@ import pytest
 from flwr.app import Array, ArrayRecord, MetricRecord
 
 from adapters.flower.in_process import model, weights
+from narrowing import known
 from turnout.adapters.flower.resume.packing import unstorable_type
 from turnout.adapters.flower.resume.saved_run import RunFiles, SavedRun, metrics_of
 from turnout.errors import SettingError, StateError
 from turnout.storage.training_log import Metrics
 
 DTYPES = ("float16", "float32", "float64", "int8", "int64", "uint32", "bool", "complex64", "<U5", "datetime64[s]")
+
+
+@pytest.fixture
+def files(folder: Path) -> RunFiles:
+    return RunFiles(folder / "fleet.turnout")
 
 
 def run_with(arrays: ArrayRecord | None = None, **parts: Any) -> SavedRun:
@@ -33,9 +39,7 @@ def round_trip(folder: Path, run: SavedRun) -> SavedRun:
     """Writes a run and returns what is read back."""
     files = RunFiles(folder / "fleet.turnout")
     files.write(run)
-    saved = files.read()
-    assert saved is not None
-    return saved
+    return known(files.read())
 
 
 def assert_identical(value: Any, other: Any) -> None:
@@ -155,8 +159,7 @@ def test_a_torch_model_is_restored(folder: Path) -> None:
     assert all(torch.equal(saved[name], weights_[name]) and saved[name].dtype == weights_[name].dtype for name in saved)
 
 
-def test_the_file_holds_plain_arrays_without_pickle(folder: Path) -> None:
-    files = RunFiles(folder / "fleet.turnout")
+def test_the_file_holds_plain_arrays_without_pickle(files: RunFiles) -> None:
     files.write(run_with(strategy={"kept": (1, [np.float32(2)], {"a": np.ones(2)})}))
     with np.load(files.model, allow_pickle=False) as saved:
         assert all(not saved[name].dtype.hasobject for name in saved.files)
@@ -167,8 +170,7 @@ def test_the_file_holds_plain_arrays_without_pickle(folder: Path) -> None:
 # Damage
 
 
-def test_a_flipped_bit_is_detected_or_harmless(folder: Path) -> None:
-    files = RunFiles(folder / "fleet.turnout")
+def test_a_flipped_bit_is_detected_or_harmless(files: RunFiles) -> None:
     run = run_with(model(*range(5)), strategy={"m_t": {"weights": np.arange(5.0)}})
     files.write(run)
     content, refused = files.model.read_bytes(), 0
@@ -188,8 +190,7 @@ def test_a_flipped_bit_is_detected_or_harmless(folder: Path) -> None:
     assert refused > len(content) // 2
 
 
-def test_a_truncated_file_is_refused(folder: Path) -> None:
-    files = RunFiles(folder / "fleet.turnout")
+def test_a_truncated_file_is_refused(files: RunFiles) -> None:
     files.write(run_with())
     content = files.model.read_bytes()
     for length in range(0, len(content) - 1, 7):
@@ -198,8 +199,7 @@ def test_a_truncated_file_is_refused(folder: Path) -> None:
             files.read()
 
 
-def test_a_newer_format_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = RunFiles(folder / "fleet.turnout")
+def test_a_newer_format_is_refused(files: RunFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as later:
         later.setattr("turnout.adapters.flower.resume.saved_run.FORMAT", 99)
         files.write(run_with())
@@ -207,15 +207,13 @@ def test_a_newer_format_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch
         files.read()
 
 
-def test_missing_files_are_read_as_no_run(folder: Path) -> None:
-    files = RunFiles(folder / "fleet.turnout")
+def test_missing_files_are_read_as_no_run(files: RunFiles) -> None:
     assert files.read() is None
     assert files.read_metrics(5) == {}
     files.remove()
 
 
-def test_a_full_disk_is_an_error_and_the_last_round_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = RunFiles(folder / "fleet.turnout")
+def test_a_full_disk_is_an_error_and_the_last_round_is_kept(files: RunFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     files.write(run_with(model(1.0)))
 
     def full(_: int) -> None:
@@ -225,9 +223,7 @@ def test_a_full_disk_is_an_error_and_the_last_round_is_kept(folder: Path, monkey
         patch.setattr("os.fsync", full)
         with pytest.raises(SettingError, match=r"cannot write .*fleet.turnout.run.npz: No space left on device"):
             files.write(run_with(model(2.0)))
-    saved = files.read()
-    assert saved is not None
-    assert weights(saved.arrays) == [1.0]
+    assert weights(known(files.read()).arrays) == [1.0]
 
 
 def test_remove_deletes_temporary_files_of_a_killed_process(folder: Path) -> None:
@@ -244,8 +240,7 @@ def test_remove_deletes_temporary_files_of_a_killed_process(folder: Path) -> Non
 # Metrics
 
 
-def test_metrics_are_restored_up_to_the_saved_round(folder: Path) -> None:
-    files = RunFiles(folder / "fleet.turnout")
+def test_metrics_are_restored_up_to_the_saved_round(files: RunFiles) -> None:
     metrics: Metrics = {1: {"loss": math.inf}, 2: {"loss": 0.25, "by class": [1.0, 2.0]}, 3: {"loss": 0.125}}
     server: Metrics = {0: {"count": 5}, 1: metrics_of(MetricRecord({"loss": math.nan}))}
     files.write_metrics({"train": metrics, "evaluate": {}, "server": server})

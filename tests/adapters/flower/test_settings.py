@@ -70,10 +70,13 @@ def test_settings_that_make_flower_wait_are_refused_with_the_line_to_write(
         FairSelection(WRAPPED[wrapped](open_to_all(kind, **settings)), open_fleet())
 
 
-def test_a_strategy_that_needs_fewer_nodes_than_the_cohort_is_taken(open_fleet: OpenFleet) -> None:
+def test_a_strategy_that_needs_fewer_nodes_than_the_cohort_is_taken_and_need_not_evaluate(
+    open_fleet: OpenFleet,
+) -> None:
     scheduler, grid = open_fleet(), InProcessGrid(named_nodes(3))
-    train(scheduler, grid, open_to_all(min_train_nodes=0, min_available_nodes=0), rounds=1)
+    train(scheduler, grid, open_to_all(min_train_nodes=0, min_available_nodes=0, fraction_evaluate=0.0), rounds=2)
     assert len(grid.asked("train")[0]) == 2
+    assert grid.sent("evaluate") == []
 
 
 class Minimal(Strategy):
@@ -155,12 +158,6 @@ def test_evaluation_with_too_few_nodes_is_skipped_with_a_warning(
     assert result.evaluate_metrics_clientapp == {}
     assert len(result.train_metrics_clientapp) == 2
     assert "evaluation is skipped: the strategy needs 4 nodes (min_evaluate_nodes), 3 are connected" in caplog.text
-
-
-def test_no_evaluation_messages_are_sent_if_the_strategy_does_not_evaluate(open_fleet: OpenFleet) -> None:
-    grid = InProcessGrid(named_nodes(1))
-    train(open_fleet(), grid, open_to_all(fraction_evaluate=0.0), rounds=2)
-    assert grid.sent("evaluate") == []
 
 
 @pytest.mark.parametrize(

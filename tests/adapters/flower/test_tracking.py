@@ -8,7 +8,6 @@ from flwr.app import ArrayRecord, MetricRecord
 from adapters.flower.conftest import OpenFleet
 from adapters.flower.in_process import InProcessGrid, named_nodes, train
 from tracking.recording import Broken, Recording
-from turnout.live._internals import session_of
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -18,7 +17,8 @@ def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:  # noqa: A
 
 
 def test_selection_training_and_evaluations_are_tracked_with_the_round_of_the_fleet(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(settings={"cohort_size": 4, "guaranteed_rate": 0.1})
+    former = Recording()
+    scheduler = open_fleet(settings={"cohort_size": 4, "guaranteed_rate": 0.1}, tracker=former)
     grid = InProcessGrid(named_nodes(4, [1.0, 2.5, 0.25, 7.0]))
     train(scheduler, grid, rounds=2)  # two rounds before
     recording = Recording()
@@ -31,8 +31,9 @@ def test_selection_training_and_evaluations_are_tracked_with_the_round_of_the_fl
     names = {name for _, metrics in recording.steps for name in metrics}
     assert any(name.startswith("evaluate/") for name in names)
     assert not any("confusion" in name or "turnout-" in name for name in names)
-    assert recording.closed == 1
-    assert session_of(scheduler).tracker is None
+    train(scheduler, grid, rounds=1)  # untracked: the tracker of the run has replaced the former, and ended with it
+    assert (sorted(former.values("round/selected")), former.closed) == ([1, 2], 1)
+    assert (max(step for step, _ in recording.steps), recording.closed) == (5, 1)
 
 
 def test_a_tracker_that_fails_does_not_stop_training(open_fleet: OpenFleet) -> None:

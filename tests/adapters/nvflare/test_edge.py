@@ -19,6 +19,7 @@ from nvflare.edge.mud import Device, ModelUpdate, StateUpdateReply, StateUpdateR
 from nvflare.edge.tools.edge_job import EdgeJob
 
 from adapters.nvflare.in_process import Clock
+from narrowing import known
 from tracking.recording import Recording
 from turnout.errors import SettingError
 from turnout.live import FleetReader, Scheduler
@@ -244,13 +245,10 @@ def test_the_properties_of_a_device_are_its_status(fleet: str) -> None:
     manager.update_available_devices(described, FLContext())
     assert manager.has_enough_devices_and_clients(FLContext())
     manager.fill_selection(1, FLContext())
-    scheduler = manager.scheduler
-    assert scheduler is not None
+    scheduler = known(manager.scheduler)
     with FleetReader(fleet) as reader:
-        offer = reader.offer(1)
-        assert offer is not None
-        contexts = offer.whole_contexts()
-        assert contexts is not None
+        offer = known(reader.offer(1))
+        contexts = known(offer.whole_contexts())
         assert contexts[scheduler.clients.index("a"), 0] == 0.5  # 1 / free_cpu
         assert contexts[scheduler.clients.index("b"), 0] != 0.5
     scheduler.close()

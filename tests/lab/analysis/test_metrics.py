@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lab.analysis.records import columns_of, histories, owed_by_queues
+from lab.runs.keepsakes import records_of
 from turnout.errors import SettingError
 from turnout.kernel.rounds import RoundRecord
 from turnout.lab.analysis.metrics import (
@@ -27,15 +28,7 @@ from turnout.policies.small_fleet import SmallFleet
 
 def fleet_records(*, rounds: int, clients: int = 12, seed: int = 1, failure_rate: float = 0.1) -> list[RoundRecord]:
     fleet = SmallFleet(seed, clients=clients, deadline=12.0, failure_rate=failure_rate)
-    policy = RBCSF(clients, cohort_size=4)
-    records = []
-    for number in range(1, rounds + 1):
-        offer = fleet.offer(number)
-        selection = policy.ask(offer)
-        report = fleet.play(offer, selection)
-        policy.tell(report)
-        records.append(RoundRecord(selection, report))
-    return records
+    return records_of(RBCSF(clients, cohort_size=4), fleet, rounds)
 
 
 @pytest.fixture(scope="module")

@@ -306,14 +306,11 @@ def test_the_notes_name_clients_that_joined_later_and_deadlines_that_changed(tmp
     assert "clients that joined later are promised turns from the first round on, because accrual is always" in notes
 
 
-def test_fleet_files_are_recognised_by_their_content(store: Path, fleet: Path, tmp_path: Path) -> None:
-    assert is_fleet(fleet)
-    assert not is_fleet(store)
+def test_fleets_are_recognised_by_their_content_and_invalid_replays_are_rejected(
+    store: Path, fleet: Path, tmp_path: Path
+) -> None:
     (tmp_path / "text").write_text("hello")
-    assert not is_fleet(tmp_path / "text")
-
-
-def test_invalid_replays_are_rejected(store: Path, fleet: Path, tmp_path: Path) -> None:
+    assert [is_fleet(path) for path in (fleet, store, tmp_path / "text")] == [True, False, False]
     with pytest.raises(StoreError, match="there is no file"):
         read_recording(tmp_path / "nowhere.turnout")
     with pytest.raises(SettingError, match="omit run"):

@@ -7,14 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from turnout import make_policy
+from turnout import SelectionPolicy, make_policy
 from turnout.kernel.rounds import LateArrivals, RoundRecord, RoundReport, Selection
 from turnout.policies.small_fleet import SmallFleet
 
 
 def play_rounds(rounds: int, *, name: str = "rbcsf", seed: int = 0, **settings: Any) -> list[RoundRecord]:
-    policy = make_policy(name, 40)
-    fleet = SmallFleet(seed, **settings)
+    return records_of(make_policy(name, 40), SmallFleet(seed, **settings), rounds)
+
+
+def records_of(policy: SelectionPolicy, fleet: SmallFleet, rounds: int) -> list[RoundRecord]:
     records = []
     for round_ in range(1, rounds + 1):
         offer = fleet.offer(round_)

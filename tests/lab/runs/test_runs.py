@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from lab.runs.keepsakes import play_rounds, unusual_rounds
+from narrowing import known
 from turnout.errors import StoreError
 from turnout.kernel.rounds import RoundRecord
 from turnout.lab import RoundColumns, RunInfo, RunStore
@@ -70,8 +71,7 @@ def test_a_run_is_found_by_its_key(store: RunStore) -> None:
     assert store.find("one") is None
     run = begin(store)
     store.append(run, columns_of(RECORDS[:7]))
-    info = store.find("one")
-    assert info is not None
+    info = known(store.find("one"))
     assert info == RunInfo(run, "one", PLAN, 40, 7, False, "1.0", info.started)
     assert info.started.endswith("+00:00")
     store.append(run, columns_of([]), finish=True)
@@ -155,21 +155,15 @@ def test_a_plan_that_is_not_json_is_refused(store: RunStore, plan: Any) -> None:
         begin(store, key="")
 
 
-def test_only_the_newest_snapshot_is_kept(store: RunStore) -> None:
+def test_only_the_newest_snapshot_is_kept_and_the_last_append_can_finish_the_run(store: RunStore) -> None:
     run = begin(store)
     store.append(run, columns_of(RECORDS[:7]), snapshot={"round": 7})
     store.append(run, columns_of(RECORDS[7:9]), snapshot={"round": 9})
     store.append(run, columns_of(RECORDS[9:12]))
     assert store.snapshot(run) == (9, {"round": 9})
-
-
-def test_the_last_append_can_finish_the_run(store: RunStore) -> None:
-    run = begin(store)
-    store.append(run, columns_of(RECORDS[:7]), snapshot={"round": 7})
-    store.append(run, columns_of(RECORDS[7:]), finish=True)
+    store.append(run, columns_of(RECORDS[12:]), finish=True)
     assert list(store.columns(run).records()) == RECORDS
-    info = store.find("one")
-    assert info is not None
+    info = known(store.find("one"))
     assert (info.rounds, info.finished) == (30, True)
     assert store.snapshot(run) is None
     with pytest.raises(StoreError, match=r"run 1 \('one'\) is finished"):
@@ -209,8 +203,7 @@ def test_compacting_frees_space_and_loses_nothing(path: Path, numbers: int) -> N
             assert each.runs() == runs
             assert list(each.columns(small).records()) == list(each.columns(large).records()) == RECORDS
             assert list(each.columns(unfinished).records()) == RECORDS[:7]
-            saved = each.snapshot(unfinished)
-            assert saved is not None
+            saved = known(each.snapshot(unfinished))
             assert (saved[0], saved[1]["round"], saved[1]["numbers"].tolist()) == (7, 7, [0.0, 1.0, 2.0])
         store.append(unfinished, columns_of(RECORDS[7:]), finish=True)
     with RunStore(path) as store:
@@ -218,17 +211,6 @@ def test_compacting_frees_space_and_loses_nothing(path: Path, numbers: int) -> N
         store.delete(unfinished)
         store.compact()
         assert begin(store, "another") > unfinished
-
-
-def test_compacting_needs_an_open_writable_store(path: Path) -> None:
-    with RunStore(path) as store:
-        write(store)
-    with pytest.raises(StoreError, match="was closed: open it again"):
-        store.compact()
-    before = path.read_bytes()
-    with RunStore(path, read_only=True) as reader, pytest.raises(StoreError, match="was opened read-only"):
-        reader.compact()
-    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("value", [np.array([{}]), None, [1, 2], np.int64(3), {"nested": 1}, b"bytes"])
@@ -255,15 +237,18 @@ def test_threads_share_a_store(store: RunStore) -> None:
     assert [list(store.columns(info.id).records()) == RECORDS for info in store.runs()] == [True] * 4
 
 
-def test_a_closed_or_read_only_store_cannot_be_written(path: Path) -> None:
-    RunStore(path).close()
-    with RunStore(path, read_only=True) as reader, pytest.raises(StoreError, match="was opened read-only"):
-        begin(reader)
+@pytest.mark.parametrize("change", [begin, RunStore.compact])
+def test_a_closed_or_read_only_store_cannot_be_changed(path: Path, change: Callable[[RunStore], object]) -> None:
     with RunStore(path) as store:
-        pass
+        write(store)
     store.close()
-    with pytest.raises(StoreError, match="was closed: open it again"):
-        store.runs()
+    before = path.read_bytes()
+    with RunStore(path, read_only=True) as reader, pytest.raises(StoreError, match="was opened read-only"):
+        change(reader)
+    for attempt in (change, RunStore.runs):
+        with pytest.raises(StoreError, match="was closed: open it again"):
+            attempt(store)
+    assert path.read_bytes() == before
 
 
 def test_another_writer_may_open_the_store_after_it_was_closed(path: Path) -> None:
@@ -300,8 +285,7 @@ print(views)
 
 def test_a_concurrent_reader_sees_only_complete_appends(store: RunStore, path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", READER, str(path)], stdout=subprocess.PIPE, text=True) as reader:
-        assert reader.stdout is not None
-        assert reader.stdout.readline() == "ready\n"
+        assert known(reader.stdout).readline() == "ready\n"
         run = begin(store)
         for first in range(0, 30, 3):
             store.append(run, columns_of(RECORDS[first : first + 3]), snapshot={"round": first + 3})
@@ -482,8 +466,7 @@ signal.pause()
 
 def test_a_forked_child_does_not_keep_the_lock_of_its_killed_parent(path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ORPHAN, str(path)], stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
-        child = int(parent.stdout.readline())
+        child = int(known(parent.stdout).readline())
         parent.kill()
         parent.wait()
         try:

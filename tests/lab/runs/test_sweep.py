@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from killing import environment
+from narrowing import known
 from turnout import POLICIES
 from turnout.errors import SettingError, StoreError
 from turnout.lab import RoundColumns, RunPlan, RunStore, play_into, play_plan, sweep
@@ -52,8 +53,7 @@ def stop_after(count: int, error: type[BaseException] = Stop) -> Callable[..., N
 
 def assert_holds(store: RunStore, plan: RunPlan, *, whole: bytes | None = None) -> None:
     """Asserts that the run of this plan is stored, finished and byte-identical to an undisturbed run."""
-    info = store.find(plan.key)
-    assert info is not None
+    info = known(store.find(plan.key))
     assert info.finished
     assert info.rounds == plan.rounds
     assert store.columns(info.id).to_bytes() == (play_plan(plan).to_bytes() if whole is None else whole)
@@ -136,8 +136,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, plan: RunPlan
         with RunStore(tmp_path / "runs.db") as store, pytest.raises(Stop):
             play_into(store, plan, every=5, watch=stop_after(chunks))
     with RunStore(tmp_path / "runs.db") as store:
-        info = store.find(plan.key)
-        assert info is not None
+        info = known(store.find(plan.key))
         assert (info.rounds, info.finished) == (5 * sum(stops), False)
         progress: list[int] = []
         assert play_into(store, plan, every=5, watch=progress.append) == info.id
@@ -145,12 +144,14 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, plan: RunPlan
         assert_holds(store, plan)
 
 
-def test_a_run_can_be_resumed_with_another_transaction_size(store: RunStore) -> None:
+def test_a_run_can_be_resumed_with_another_transaction_size_and_under_another_label(store: RunStore) -> None:
+    plan = replace(PLANS[0], rounds=60)
     for every, chunks in ((1, 4), (13, 1), (2, 3)):
         with pytest.raises(Stop):
-            play_into(store, replace(PLANS[0], rounds=60), every=every, watch=stop_after(chunks))
-    play_into(store, replace(PLANS[0], rounds=60), every=1000)
-    assert_holds(store, replace(PLANS[0], rounds=60))
+            play_into(store, replace(plan, label=f"every {every}"), every=every, watch=stop_after(chunks))
+    run = play_into(store, replace(plan, label="last name"), every=1000)
+    assert_holds(store, plan)
+    assert [(stored.id, stored.plan["label"]) for stored in store.runs()] == [(run, "every 1")]
 
 
 def test_a_finished_run_is_not_played_again(store: RunStore) -> None:
@@ -160,20 +161,6 @@ def test_a_finished_run_is_not_played_again(store: RunStore) -> None:
     assert play_into(store, PLANS[0], every=1, watch=stop_after(1)) == run
     assert len(store.runs()) == 1
     assert_holds(store, PLANS[0])
-
-
-def test_a_run_can_be_resumed_under_another_label(store: RunStore) -> None:
-    with pytest.raises(Stop):
-        play_into(store, replace(PLANS[0], label="first name"), every=5, watch=stop_after(1))
-    run = play_into(store, replace(PLANS[0], label="second name"), every=5)
-    assert_holds(store, PLANS[0])
-    assert [(stored.id, stored.plan["label"]) for stored in store.runs()] == [(run, "first name")]
-
-
-@pytest.mark.parametrize("every", [0, 2.5])
-def test_an_invalid_transaction_size_is_rejected(store: RunStore, every: Any) -> None:
-    with pytest.raises(SettingError, match="every must be"):
-        play_into(store, PLANS[0], every=every)
 
 
 # Many plans.
@@ -187,8 +174,7 @@ def test_a_sweep_stores_the_same_run_as_playing_each_plan_alone(store: RunStore,
     )
     assert watched == {info.key: store.columns(info.id).to_bytes() for info in store.runs()}
     for run, plan in zip(ids, PLANS, strict=True):
-        info = store.find(plan.key)
-        assert info is not None
+        info = known(store.find(plan.key))
         assert info.id == run
         assert RunPlan.from_dict(info.plan) == plan
         assert_holds(store, plan)
@@ -269,10 +255,12 @@ def test_an_unplayable_plan_is_rejected_with_the_reason(store: RunStore, workers
         assert_holds(store, plan)
 
 
-@pytest.mark.parametrize("workers", [0, 1.5, -1])
-def test_an_invalid_number_of_workers_is_rejected(store: RunStore, workers: Any) -> None:
+@pytest.mark.parametrize("number", [0, 1.5, -1])
+def test_an_invalid_number_of_workers_or_transaction_size_is_rejected(store: RunStore, number: Any) -> None:
     with pytest.raises(SettingError, match="workers must be"):
-        sweep(PLANS, store, workers=workers)
+        sweep(PLANS, store, workers=number)
+    with pytest.raises(SettingError, match="every must be"):
+        play_into(store, PLANS[0], every=number)
 
 
 # Killed processes.
@@ -304,9 +292,7 @@ def opened_after_a_kill(path: Path) -> RunStore:
                 raise
             return None
 
-    result = wait_until(opened, "the lock of a killed writer is free")
-    assert result is not None
-    return result
+    return known(wait_until(opened, "the lock of a killed writer is free"))
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from live.fleets import take_snapshot
-from live.forging import fetch_row, forge_event, forge_snapshot, forge_turn
+from live.fleets import play_round, take_snapshot
+from live.forging import alter, fetch_row, forge_event, forge_snapshot, forge_turn
 from live.serving import killed_after
 from turnout.errors import StateError, StoreError
 from turnout.lab import RunStore
@@ -247,8 +247,7 @@ def test_an_ended_writer_is_not_taken_for_a_holder_if_its_number_is_in_use_again
     ],
 )
 def test_damage_is_named(path: Path, damage: Damage, parts: set[str], message: str) -> None:
-    with closing(sqlite3.connect(path)) as db, db:
-        _ = db.execute(damage) if isinstance(damage, str) else damage(db)
+    alter(path, damage)
     findings = problems(path)
     assert parts <= findings.keys()
     assert any(message in finding.message for finding in findings.values()), findings
@@ -265,8 +264,7 @@ def test_damage_is_named(path: Path, damage: Damage, parts: set[str], message: s
     ],
 )
 def test_a_file_whose_settings_cannot_be_read_is_checked_as_one_with_rounds(path: Path, damage: str) -> None:
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute(damage)
+    alter(path, damage)
     findings = findings_by_part(path)
     assert findings["state"].ok is False
     assert findings["state"].message.startswith("a scheduler cannot open this file")
@@ -274,8 +272,7 @@ def test_a_file_whose_settings_cannot_be_read_is_checked_as_one_with_rounds(path
 
 
 def test_an_incomplete_index_of_turns_is_refused_also_by_readers(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as db, db:
-        hide_a_turn_from_the_index(db)
+    alter(path, hide_a_turn_from_the_index)
     with (
         FleetReader(path) as reader,
         pytest.raises(StoreError, match="the index of turns by id is incomplete"),
@@ -284,8 +281,7 @@ def test_an_incomplete_index_of_turns_is_refused_also_by_readers(path: Path) -> 
 
 
 def test_a_late_time_that_was_learned_twice_is_refused(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as db, db:
-        learn_a_late_time_twice(db)
+    alter(path, learn_a_late_time_twice)
     with pytest.raises(StateError, match=r"the late time of client \d in turn \d+ was learned before"):
         Scheduler.open(path)
     (message,) = [finding.message for finding in examine(path) if finding.part == "state"]
@@ -293,8 +289,7 @@ def test_a_late_time_that_was_learned_twice_is_refused(path: Path) -> None:
 
 
 def test_a_state_that_raises_an_unexpected_error_is_reported(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as db, db:
-        forge_snapshot(db, lambda state: state.pop("ids"))
+    alter(path, lambda db: forge_snapshot(db, lambda state: state.pop("ids")))
     findings = problems(path)
     assert findings.keys() == {"state"}
     assert findings["state"].message == "a scheduler cannot open this file: KeyError: 'ids'"
@@ -311,8 +306,7 @@ def test_books_that_do_not_balance_are_found(tmp_path: Path, rows: list[int], cl
     def owe_less(state: dict[str, Any]) -> None:
         state["policy.queues.balance"][rows] -= 1000
 
-    with closing(sqlite3.connect(path)) as db, db:
-        forge_snapshot(db, owe_less)
+    alter(path, lambda db: forge_snapshot(db, owe_less))
     findings = problems(path)
     assert findings.keys() == {"state", "books"}
     assert findings["books"].message == f"the books of {clients} do not balance"
@@ -337,8 +331,7 @@ def test_availability_that_a_large_fleet_dropped_with_a_snapshot_is_no_damage(
 
 @pytest.mark.parametrize(("damage", "message"), OFFER_DAMAGE)
 def test_damage_of_an_offer_is_named_and_no_other_part_is_damaged(path: Path, damage: Damage, message: str) -> None:
-    with closing(sqlite3.connect(path)) as db, db:
-        _ = db.execute(damage) if isinstance(damage, str) else damage(db)
+    alter(path, damage)
     findings = problems(path)
     assert findings.keys() == {"offers"}
     assert message in findings["offers"].message
@@ -354,20 +347,17 @@ def test_one_damaged_offer_does_not_hide_another(path: Path) -> None:
 
 
 def test_a_damaged_offer_can_be_deleted_if_everything_else_is_intact(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE offers SET data = x'00' WHERE round = 5")
+    alter(path, "UPDATE offers SET data = x'00' WHERE round = 5")
     remedy = problems(path)["offers"].remedy
     assert f"sqlite3 {path} 'DELETE FROM offers WHERE round = N'" in remedy
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("DELETE FROM offers WHERE round = 5")
+    alter(path, "DELETE FROM offers WHERE round = 5")
     assert problems(path) == {}
     with Scheduler.open(path) as scheduler:
         scheduler.close_round()
         assert not scheduler.explain("phone-00", 5).exact
         assert scheduler.explain("phone-00", 6).exact
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE offers SET data = x'00' WHERE round = 7")
-        db.execute("DELETE FROM masks WHERE seq = 9")
+    alter(path, "UPDATE offers SET data = x'00' WHERE round = 7")
+    alter(path, "DELETE FROM masks WHERE seq = 9")
     assert problems(path)["offers"].remedy == "restore the file from a backup"
 
 
@@ -382,18 +372,15 @@ def test_offers_without_contexts_are_intact(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_wrong_snapshot_can_be_deleted_if_everything_else_is_intact(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as db, db:
-        forge_snapshot(db, count_a_turn_more)
+    alter(path, lambda db: forge_snapshot(db, count_a_turn_more))
     remedy = problems(path)["state"].remedy
     assert f"sqlite3 {path} 'DELETE FROM snapshot'" in remedy
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("DELETE FROM snapshot")
+    alter(path, "DELETE FROM snapshot")
     assert problems(path) == {}
 
 
 def test_of_a_newer_format_only_the_pages_are_checked(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("PRAGMA user_version = 7")
+    alter(path, "PRAGMA user_version = 7")
     findings = examine(path)
     assert [(finding.part, finding.ok) for finding in findings] == [("format", False), ("pages", True)]
     assert "the file has fleet format 7" in findings[0].message
@@ -456,8 +443,7 @@ def test_a_fleet_with_forgotten_and_retired_clients_and_its_own_features_is_inta
                 scheduler.forget("node-1")
     assert problems(path) == {}
     assert "clients were forgotten" in findings_by_part(path)["state"].message
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE snapshot SET data = x'00'")
+    alter(path, "UPDATE snapshot SET data = x'00'")
     assert problems(path)["state"].remedy == "restore the file from a backup"
 
 
@@ -468,17 +454,14 @@ def test_a_late_time_that_was_learned_needs_no_record_once_its_client_is_forgott
     path = tmp_path / "fleet.turnout"
     with Scheduler.open(path, settings={"cohort_size": 2}, deadline=30.0, allow_infeasible=True) as scheduler:
         for _ in range(2):
-            scheduler.choose({client: ClientStatus(1.0, 3.0) for client in ("a", "b")})
-            scheduler.report("a", 5.0)
-            scheduler.close_round()
+            play_round(scheduler, {client: ClientStatus(1.0, 3.0) for client in ("a", "b")}, {"a": 5.0})
             if scheduler.round == 1:
                 scheduler.report("b", 40.0, round=1)
         if forgets:
             scheduler.forget("b")
     assert problems(path) == {}
     assert "1 late time agree" in findings_by_part(path)["turns"].message
-    with closing(sqlite3.connect(path)) as db, db:
-        forge_turn(db, "row = 1 AND folded = 2", "folded = NULL")
+    alter(path, lambda db: forge_turn(db, "row = 1 AND folded = 2", "folded = NULL"))
     results = {part: finding.message for part, finding in problems(path).items()}
     problem = "the turn of 'b' in round 1 has another late time than the one that was learned"
     assert results.get("turns") == (None if forgets else problem)

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 from collections.abc import Iterable
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +22,12 @@ from live.fleets import (
     state_of,
     take_snapshot,
 )
+from live.forging import alter
+from narrowing import known
 from turnout.errors import ReportError, StoreError
 from turnout.kernel.rounds import RoundOffer
 from turnout.live import ClientStatus, FleetReader, Scheduler
-from turnout.live.turns.records import RecordedOffer, offer_digest, pack_offer
+from turnout.live.turns.records import offer_digest, pack_offer
 from turnout.policies.explain.explanation import Explanation
 
 FAIR: dict[str, Any] = {"cohort_size": 3, "guaranteed_rate": 0.2}
@@ -110,9 +110,7 @@ def test_rounds_with_fewer_clients_than_places_are_explained_exactly(
         if round_ == 7:
             scheduler.amend(overcommit=2.0)  # explanations of earlier rounds use the former value
         statuses = dict(list(world.statuses(round_).items())[:count])
-        cohort = scheduler.choose(statuses)
-        scheduler.report_many({client: world.seconds(round_, client, statuses[client]) for client in cohort})
-        scheduler.close_round()
+        play_round(scheduler, statuses, {c: world.seconds(round_, c, statuses[c]) for c in statuses})
     inexact = [explanation.sentence for explanation in explain_all(scheduler, range(1, 9)) if not explanation.exact]
     assert inexact == []
 
@@ -122,12 +120,9 @@ def test_the_missing_turns_are_exactly_those_with_which_the_client_is_selected(o
     play(scheduler, world, 1, 20)
     scheduler.choose(world.statuses(21))
     with FleetReader(scheduler.path) as reader:
-        recorded = reader.offer(21)
-    assert recorded is not None
-    contexts = recorded.whole_contexts()
-    assert contexts is not None
-    problem = state_of(scheduler).fleet.policy.cohort_problem(RoundOffer(21, recorded.available, contexts))
-    assert problem is not None
+        recorded = known(reader.offer(21))
+    offer = RoundOffer(21, recorded.available, known(recorded.whole_contexts()))
+    problem = known(state_of(scheduler).fleet.policy.cohort_problem(offer))
     checked = 0
     for row, client in enumerate(scheduler.clients):
         explanation = scheduler.explain(client)
@@ -146,11 +141,10 @@ def test_the_missing_turns_are_exactly_those_with_which_the_client_is_selected(o
 def test_clients_that_could_not_be_selected_are_explained(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet(settings={"cohort_size": 2}, backoff_after=1)
     scheduler.register(["gone"])
+    with pytest.raises(ReportError, match="there is no round 0 to explain: no round was opened yet"):
+        scheduler.explain("gone")
     scheduler.retire("gone")
-    scheduler.choose(offered("a", "b", "c"))
-    scheduler.report_failure("a", "its battery died")
-    scheduler.report("b", 2.0)
-    scheduler.close_round()
+    play_round(scheduler, offered("a", "b", "c"), {"b": 2.0}, failed=["a"])
     play_round(scheduler, offered("a", "b", "c", "new"), 2.0)
     play_round(scheduler, offered("b", "c"), 2.0)
     backed_off, retired = scheduler.explain("a", 2), scheduler.explain("gone", 2)
@@ -167,16 +161,9 @@ def test_clients_that_could_not_be_selected_are_explained(open_fleet: OpenFleet)
         scheduler.explain("unknown")
 
 
-def test_before_the_first_round_there_is_nothing_to_explain(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet()
-    scheduler.register(["a"])
-    with pytest.raises(ReportError, match="there is no round 0 to explain: no round was opened yet"):
-        scheduler.explain("a")
-
-
 @pytest.mark.parametrize("policy", ["fair-pace", "rbcsf"])
 def test_in_a_large_fleet_only_the_selected_clients_are_recorded(
-    open_fleet: OpenFleet, folder: Path, policy: str, monkeypatch: pytest.MonkeyPatch
+    open_fleet: OpenFleet, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in ("turns.offering", "operation.explain"):
         monkeypatch.setattr(f"turnout.live.{module}.MAX_RECORDED_CLIENTS", 4)
@@ -197,16 +184,16 @@ def test_in_a_large_fleet_only_the_selected_clients_are_recorded(
     assert None not in (explanation.seconds, explanation.threshold, explanation.objective)
     assert all(reason in explanation.sentence for reason in REASONS[policy])
     assert explanation.margin is None
-    sizes = rows_of(folder / "fleet.turnout", "SELECT LENGTH(available) FROM offers")
+    sizes = rows_of(scheduler.path, "SELECT LENGTH(available) FROM offers")
     assert all(size < 20 for (size,) in sizes)
 
 
-def test_an_abandoned_round_leaves_no_offer(open_fleet: OpenFleet, folder: Path) -> None:
+def test_an_abandoned_round_leaves_no_offer(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     play_round(scheduler, offered(*named(4)))
     scheduler.choose(offered(*named(4), free_cpu=0.5))
     scheduler.abandon_round()
-    assert rows_of(folder / "fleet.turnout", "SELECT round FROM offers") == [(1,)]
+    assert rows_of(scheduler.path, "SELECT round FROM offers") == [(1,)]
     play_round(scheduler, offered(*named(4)))
     assert all(explanation.exact for explanation in explain_all(scheduler, range(1, 3)))
 
@@ -241,25 +228,20 @@ def test_a_selection_that_cannot_be_repeated_is_not_explained_exactly(open_fleet
     play(scheduler, world, 1, 5)
     scheduler.choose(world.statuses(6))
     with FleetReader(scheduler.path) as reader:
-        offer = reader.offer(6)
-    assert offer is not None
-    assert offer.contexts is not None
-    data, availability = pack_offer(RecordedOffer(6, offer.rows, offer.reasons, offer.available, offer.contexts * 1.5))
-    with closing(sqlite3.connect(scheduler.path)) as db, db:
-        values = (data, offer_digest(6, availability, data))
-        db.execute("UPDATE offers SET data = ?, digest = ? WHERE round = 6", values)
+        offer = known(reader.offer(6))
+    data, availability = pack_offer(replace(offer, contexts=known(offer.contexts) * 1.5))
+    values = (data, offer_digest(6, availability, data))
+    alter(scheduler.path, lambda db: db.execute("UPDATE offers SET data = ?, digest = ? WHERE round = 6", values))
     explanation = scheduler.explain("c0")
     assert not explanation.exact
     assert "computing it again gives another selection" in explanation.sentence
 
 
-def test_a_damaged_offer_prevents_only_the_explanation_of_its_round(open_fleet: OpenFleet, folder: Path) -> None:
+def test_a_damaged_offer_prevents_only_the_explanation_of_its_round(open_fleet: OpenFleet) -> None:
     scheduler = open_fleet()
     for _ in range(3):
         play_round(scheduler, offered(*named(4)))
-    with closing(sqlite3.connect(folder / "fleet.turnout")) as db:
-        db.execute("UPDATE offers SET data = (SELECT data FROM offers WHERE round = 1) WHERE round = 2")
-        db.commit()
+    alter(scheduler.path, "UPDATE offers SET data = (SELECT data FROM offers WHERE round = 1) WHERE round = 2")
     with pytest.raises(StoreError, match="the offer of round 2 does not match its digest"):
         scheduler.explain("c0", 2)
     assert scheduler.explain("c0", 3).exact

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sqlite3
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 from live.fleets import OpenFleet, named, offered, packed, packed_from_disk, play_round, problems, rows_of
-from live.forging import forge_turn
+from live.forging import alter, forge_turn
 from turnout.errors import StoreError
 from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import forget_in_steps
@@ -74,11 +73,6 @@ def state_after(number: int, clients: int) -> dict[str, Any]:
     return {"clients": clients, "round": number, "ids": "", "values": np.arange(float(clients))}
 
 
-def execute(path: Path, statement: str) -> None:
-    with closing(sqlite3.connect(path)) as db, db:
-        assert db.execute(statement).rowcount
-
-
 def summarized(path: Path, rounds: int = 10, *, trims: bool = False) -> Path:
     """Writes a journal whose first six rounds are no longer kept; without `trims` their rows are still there."""
     Journal.make(path, SETTINGS)
@@ -111,7 +105,7 @@ def test_a_damaged_snapshot_does_not_become_the_summary(folder: Path) -> None:
             for number in range(1, 11):
                 event = write_round(changes, number, [0], IDS)
                 changes.put_snapshot(event, state_after(number, 3), AT, Retention(rounds=4))
-        execute(path, "UPDATE snapshot SET digest = x'00' WHERE round = 6")
+        alter(path, "UPDATE snapshot SET digest = x'00' WHERE round = 6")
         with (
             pytest.raises(StoreError, match=r"the snapshot after event 7 does not match its digest: restore the file"),
             journal.writing() as changes,
@@ -128,8 +122,7 @@ def test_a_turn_without_an_outcome_is_not_counted_and_its_row_is_not_deleted(fol
         assert journal.summary().round == 6
         with journal.reading() as db:
             assert read_totals(db).counts["arrived"].tolist() == [2, 2, 2]
-    with closing(sqlite3.connect(path)) as db, db:
-        forge_turn(db, "round = 4", "kind = NULL, seconds = NULL")
+    alter(path, lambda db: forge_turn(db, "round = 4", "kind = NULL, seconds = NULL"))
     with closing(Journal(path)) as journal:
         with journal.reading() as db:
             totals = read_totals(db)

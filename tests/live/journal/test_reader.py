@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 
 from live import restless_server
-from live.fleets import OpenFleet, exported, features_of, named, offered, packed, play_round, rows_of, take_snapshot
+from live.fleets import OpenFleet, exported, named, offered, packed, play_round, rows_of, take_snapshot
+from live.forging import alter
+from narrowing import known
 from turnout.errors import StoreError
 from turnout.lab import RunStore
-from turnout.live import FleetEvent, FleetReader, Reporter, Scheduler
+from turnout.live import Features, FleetEvent, FleetReader, Reporter, Scheduler
 from turnout.live._internals import KINDS, Follower, RecordedOffer, StaleError, forget_in_steps
 from turnout.live.journal import changes
 from turnout.storage.encoding.packing import pack_snapshot
@@ -129,15 +131,13 @@ def test_a_closed_round_is_read_as_the_scheduler_exports_it(open_fleet: OpenFlee
             assert closed.seconds.tolist() == entry["seconds"]
             assert closed.contexts.tolist() == entry["contexts"]
             assert closed.target_size == entry["target_size"]
-            assert closed.available is not None
-            assert closed.available.sum() == entry["available"]
+            assert known(closed.available).sum() == entry["available"]
             assert closed.opened == datetime.fromisoformat(entry["opened"])
             assert closed.closed == datetime.fromisoformat(entry["closed"])
             late = [{"client": late.client, "round": late.round, "seconds": late.seconds} for late in closed.late]
             assert late == entry["late"]
             assert [reader.clients[late.row] for late in closed.late] == [late.client for late in closed.late]
-        assert result[20].losses is not None
-        assert np.nanmax(result[20].losses) == 0.5
+        assert np.nanmax(known(result[20].losses)) == 0.5
         assert result[0].losses is None
         assert [(late.client, late.seconds) for late in result[21].late] == [(chosen[1], 17.0)]
 
@@ -152,15 +152,14 @@ def test_a_reader_has_the_data_of_its_scheduler(open_fleet: OpenFleet, folder: P
         scheduler.choose(offered(*named(4), "new"))
         assert reader.path == path
         assert reader.settings == scheduler.settings
-        assert reader.features.declared == features_of(scheduler).declared
+        assert reader.features.declared == Features().declared
         assert (reader.clients, reader.round) == (named(5), 4), (
             "a client that is new in the open round joins when it is closed"
         )
         assert reader.history(round=2) == scheduler.history(round=2)
         state = reader.state()
         assert pack_snapshot(state.state()) == packed(scheduler)
-        assert state.opened is not None
-        assert state.opened.round == 5
+        assert known(state.opened).round == 5
 
 
 def test_every_recorded_offer_is_read(open_fleet: OpenFleet, folder: Path) -> None:
@@ -172,15 +171,12 @@ def test_every_recorded_offer_is_read(open_fleet: OpenFleet, folder: Path) -> No
         assert [offer.round for offer in offers] == list(range(1, 8)), "the offer of the open round is included"
         assert reader.offer(8) is None
         for offer in offers:
-            single = reader.offer(offer.round)
-            assert single is not None
+            single = known(reader.offer(offer.round))
             assert_same_offer(offer, single)
         for closed, offer in zip(reader.closed_rounds(), offers[:6], strict=True):
             assert offer.rows.tolist() == closed.rows.tolist()
-            assert closed.available is not None
-            assert offer.available.tolist() == closed.available.tolist()
-            contexts = offer.whole_contexts()
-            assert contexts is not None
+            assert offer.available.tolist() == known(closed.available).tolist()
+            contexts = known(offer.whole_contexts())
             assert contexts[closed.rows].tolist() == closed.contexts.tolist()
 
 
@@ -265,8 +261,7 @@ def test_the_open_round_is_read_with_its_reports(open_fleet: OpenFleet, folder: 
         chosen = scheduler.choose(offered("a", "b", "c"))
         with Reporter(path) as reporter:
             reporter.report(chosen[0], 2.5, loss=0.5)
-        result = reader.open_round()
-        assert result is not None
+        result = known(reader.open_round())
         opened, turns = result
         assert opened.round == 1
         assert {turn.id: turn.kind for turn in turns} == {chosen[0]: "arrived", chosen[1]: None}
@@ -309,8 +304,7 @@ def test_a_follower_is_stale_after_a_client_was_forgotten(open_fleet: OpenFleet,
         apply_new_events(new)
         assert "c2" not in new.fleet.rows
         assert new.fleet.ids == scheduler.clients
-        certificate = new.fleet.policy.certificate()
-        assert certificate is not None
+        certificate = known(new.fleet.policy.certificate())
         np.testing.assert_array_equal(certificate.owed_units, scheduler.certificate().owed_units)
 
 
@@ -361,11 +355,10 @@ def assert_same_state(follower: Follower, reader: FleetReader) -> None:
     assert loaded.keys() - followed.keys() == {"ids"}
 
 
-def test_a_large_fleet_is_followed_from_its_snapshot(
-    open_fleet: OpenFleet, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_fleet_is_followed_from_its_snapshot(open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "KEEP_AVAILABILITY_UP_TO", 3)
-    scheduler, path = open_fleet(), folder / "fleet.turnout"
+    scheduler = open_fleet()
+    path = scheduler.path
     play(scheduler, 9, named(5))
     take_snapshot(scheduler)
     play(scheduler, 4, named(6))
@@ -409,8 +402,7 @@ def test_a_damaged_file_is_refused_and_closed(open_fleet: OpenFleet, folder: Pat
     scheduler, path = open_fleet(), folder / "fleet.turnout"
     play_round(scheduler, offered(*named(3)))
     scheduler.close()
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("UPDATE meta SET value = replace(value, 'fair-pace', 'fair-pact') WHERE key = 'settings'")
+    alter(path, "UPDATE meta SET value = replace(value, 'fair-pace', 'fair-pact') WHERE key = 'settings'")
     with pytest.raises(StoreError, match="damaged"):
         FleetReader(path)
 

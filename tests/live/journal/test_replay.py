@@ -10,19 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from live.fleets import OpenFleet, features_of, offered, packed, play_round, state_of
-from live.forging import chain_events, fetch_row
+from live.fleets import OpenFleet, offered, packed, play_round, state_of
+from live.forging import alter, chain_events, fetch_row
 from live.turns.slots.played import open_slots, play_turns
 from turnout.errors import SettingError, StoreError
 from turnout.live import Feature, Features, FleetReader, Scheduler
-from turnout.live._internals import session_of
+from turnout.live._internals import journal_of
 from turnout.live.journal.replay import load_after, load_before, stored_features
 from turnout.live.turns.records import digest_of
-
-
-def change_file(path: Path, change: Callable[[sqlite3.Connection], object]) -> None:
-    with closing(sqlite3.connect(path)) as db, db:
-        change(db)
 
 
 def append_event(db: sqlite3.Connection, kind: str, data: bytes, presence: bytes | None = None) -> None:
@@ -48,7 +43,7 @@ def test_an_event_of_an_unknown_kind_is_refused_with_the_advice_to_install_a_new
     scheduler = open_fleet()
     play_round(scheduler, offered("a", "b"))
     scheduler.close()
-    change_file(scheduler.path, lambda db: append_event(db, "merge", b"{}"))
+    alter(scheduler.path, lambda db: append_event(db, "merge", b"{}"))
     refusal = "unknown event kind 'merge': install a newer version of turnout"
     with pytest.raises(StoreError, match=refusal):
         Scheduler.open(scheduler.path)
@@ -67,14 +62,14 @@ def test_turns_without_rounds_are_refused_in_a_fleet_with_rounds(open_fleet: Ope
     scheduler = open_fleet()
     play_round(scheduler, offered("a", "b"))
     scheduler.close()
-    change_file(scheduler.path, lambda db: append_event(db, "fill", data, presence))
+    alter(scheduler.path, lambda db: append_event(db, "fill", data, presence))
     with pytest.raises(StoreError, match="the fleet has rounds, but its journal has turns without rounds"):
         Scheduler.open(scheduler.path)
 
 
 def test_a_fleet_without_rounds_is_refused_if_the_presence_at_a_decision_is_missing(folder: Path) -> None:
     path = written_slots(folder / "fleet.turnout")
-    change_file(path, lambda db: db.execute("DELETE FROM masks WHERE seq = (SELECT MAX(seq) FROM masks)"))
+    alter(path, "DELETE FROM masks WHERE seq = (SELECT MAX(seq) FROM masks)")
     with pytest.raises(StoreError, match="the presence of clients at a decision is not stored any more"):
         Scheduler.open(path)
 
@@ -105,7 +100,7 @@ def test_a_fleet_without_rounds_is_refused_if_its_running_turns_are_damaged(
     folder: Path, damage: Callable[[sqlite3.Connection], object], message: str
 ) -> None:
     path = written_slots(folder / "fleet.turnout")
-    change_file(path, damage)
+    alter(path, damage)
     with pytest.raises(StoreError, match=message):
         Scheduler.open(path)
 
@@ -115,14 +110,14 @@ def test_the_state_around_a_round_that_was_not_closed_cannot_be_computed(open_fl
     for _ in range(3):
         play_round(scheduler, offered("a", "b", "c"))
     scheduler.choose(offered("a", "b", "c"))  # round 4 is open
-    journal, settings, features = session_of(scheduler).journal, scheduler.settings, features_of(scheduler)
-    for load in (load_before, load_after):
-        for number in (4, 5):
-            with pytest.raises(StoreError, match=rf"round {number} was not closed in .*: check the number"):
-                load(journal, settings, features, number)
-    assert load_before(journal, settings, features, 3).round == 2
-    event, fleet = load_after(journal, settings, features, 3)
     with FleetReader(scheduler.path) as reader:
+        known = (journal_of(reader), reader.settings, reader.features)
+        for load in (load_before, load_after):
+            for number in (4, 5):
+                with pytest.raises(StoreError, match=rf"round {number} was not closed in .*: check the number"):
+                    load(*known, number)
+        assert load_before(*known, 3).round == 2
+        event, fleet = load_after(*known, 3)
         assert (event, fleet.round) == (reader.last_event, 3)
     assert fleet.state()["clients.arrived"].tolist() == state_of(scheduler).state()["clients.arrived"].tolist()
 

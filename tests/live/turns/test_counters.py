@@ -10,13 +10,19 @@ from turnout.live.turns.counters import NEVER, ClientCounters
 STORED_KEYS = {"joined", "offered", "last_trained", "learned", "misses", "backoff_until", "retired", "broken_since"}
 
 
-def test_new_clients_have_never_trained() -> None:
+def test_new_clients_have_never_trained_and_forgetting_resets_what_reports_have_changed() -> None:
     counters = ClientCounters()
     counters.add(2)
     counters.add(1)
     assert counters.last_trained.tolist() == [NEVER] * 3
     for counter in (counters.offered, counters.learned, counters.misses, counters.backoff_until, counters.retired):
         assert counter.tolist() == [0, 0, 0]
+        counter[:] = 6
+    counters.last_trained[:] = 5
+    counters.forget(0)
+    for counter in (counters.offered, counters.learned, counters.misses, counters.backoff_until):
+        assert counter.tolist() == [0, 6, 6]
+    assert (counters.joined.tolist(), counters.last_trained.tolist()) == ([0, 0, 0], [5, 5, 5])
 
 
 def test_restored_counters_are_copies_of_the_stored_ones() -> None:
@@ -37,15 +43,3 @@ def test_restored_counters_are_copies_of_the_stored_ones() -> None:
     )
     assert restored.backing_off(8).tolist() == [False, False, True]
     assert not restored.backing_off(9).any(), "the last round of the back-off is over"
-
-
-def test_forgetting_resets_what_reports_have_changed() -> None:
-    counters = ClientCounters()
-    counters.add(2)
-    for counter in (counters.offered, counters.learned, counters.misses, counters.backoff_until):
-        counter[:] = 6
-    counters.last_trained[:] = 5
-    counters.forget(0)
-    for counter in (counters.offered, counters.learned, counters.misses, counters.backoff_until):
-        assert counter.tolist() == [0, 6]
-    assert (counters.joined.tolist(), counters.last_trained.tolist()) == ([0, 0], [5, 5])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from fractions import Fraction
 from typing import Any
 
@@ -13,45 +14,34 @@ from turnout.kernel import feasibility as exact_test
 from turnout.live.turns import feasibility
 from turnout.live.turns.feasibility import require_feasible, rounded_down
 
-SETTINGS = {"cohort_size": 1, "guaranteed_rate": 0.3, "accrual": "always"}
 
-
-@pytest.mark.parametrize("clients", [3, 4])
+@pytest.mark.parametrize(
+    ("clients", "rate", "exact_tests", "refusal"),
+    [
+        (3, "0.3", 1, nullcontext()),
+        (4, "0.3", 0, pytest.raises(InfeasiblePromise)),  # 4 · 0.3 is above 1
+        (4, "1/4", 0, nullcontext()),  # exactly as many turns as there are
+        (4, "0.2501", 0, pytest.raises(InfeasiblePromise, match=r"at most 0\.25, use a cohort_size of at least 2")),
+    ],
+)
 def test_only_large_fleets_are_judged_by_the_sum_of_their_rates(
-    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch, clients: int
+    open_fleet: OpenFleet,
+    monkeypatch: pytest.MonkeyPatch,
+    clients: int,
+    rate: str,
+    exact_tests: int,
+    refusal: AbstractContextManager[object],
 ) -> None:
-    scheduler = open_fleet(settings=SETTINGS, allow_infeasible=True)
+    settings = {"cohort_size": 1, "guaranteed_rate": rate, "accrual": "always"}
+    scheduler = open_fleet(settings=settings, allow_infeasible=True)
     for _ in range(3):
         play_round(scheduler, offered(*named(clients)))
     exact: list[Any] = []
     monkeypatch.setattr(exact_test, "require_feasible", lambda *given: exact.append(given))
     monkeypatch.setattr(feasibility, "LARGE_FLEET", 3)
-    if clients == 3:
+    with refusal:
         require_feasible(state_of(scheduler).fleet)
-        assert len(exact) == 1
-    else:
-        with pytest.raises(InfeasiblePromise):  # 4 · 0.3 is above 1
-            require_feasible(state_of(scheduler).fleet)
-        assert exact == []
-
-
-@pytest.mark.parametrize(("rate", "feasible"), [("1/4", True), ("0.2501", False)])
-def test_a_large_fleet_may_be_promised_exactly_as_many_turns_as_there_are(
-    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch, rate: str, feasible: bool
-) -> None:
-    scheduler = open_fleet(settings={**SETTINGS, "guaranteed_rate": rate}, allow_infeasible=True)
-    play_round(scheduler, offered(*named(4)))
-    exact: list[Any] = []
-    monkeypatch.setattr(exact_test, "require_feasible", lambda *given: exact.append(given))
-    monkeypatch.setattr(feasibility, "LARGE_FLEET", 3)
-    if feasible:
-        require_feasible(state_of(scheduler).fleet)
-    else:
-        with pytest.raises(
-            InfeasiblePromise, match=r"a guaranteed_rate of at most 0\.25, use a cohort_size of at least 2"
-        ):
-            require_feasible(state_of(scheduler).fleet)
-    assert exact == []
+    assert len(exact) == exact_tests
 
 
 @pytest.mark.parametrize(

@@ -8,22 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from turnout import POLICIES, RoundOffer, RoundReport, SelectionPolicy, make_policy
+from policies.examples import play_rounds, turns_after
+from turnout import POLICIES, RoundOffer, RoundReport, make_policy
 from turnout.errors import OfferError, StateError
 from turnout.kernel.fairness import FairnessQueues
 from turnout.policies import FairOracle, Fastest, FedCS, RoundRobin, SkewedRandom, UniformRandom
 from turnout.policies.small_fleet import SmallFleet
-
-
-def turns_after(policy: SelectionPolicy, rounds: int, seed: int = 0, availability: float = 0.8) -> np.ndarray:
-    fleet = SmallFleet(seed, clients=policy.clients, availability=availability)
-    turns = np.zeros(policy.clients, dtype=np.int64)
-    for round_ in range(1, rounds + 1):
-        offer = fleet.offer(round_)
-        report = fleet.play(offer, policy.ask(offer))
-        policy.tell(report)
-        turns[report.clients] += 1
-    return turns
 
 
 def offer_of(times: list[float], available: list[bool] | None = None) -> RoundOffer:
@@ -121,9 +111,7 @@ def test_fedcs_with_three_seconds_selects_about_nine_clients_of_the_papers_world
 def test_fedcs_can_learn_the_times() -> None:
     policy = FedCS(40, deadline=8.0, estimates="learned")
     fleet = SmallFleet()
-    for round_ in range(1, 100):
-        offer = fleet.offer(round_)
-        policy.tell(fleet.play(offer, policy.ask(offer.without_truth())))
+    play_rounds(policy, fleet, 1, 99)
     offer = fleet.offer(100)
     chosen = policy.ask(offer.without_truth()).clients
     assert chosen.max() < 30  # the slowest class takes 12 s and more

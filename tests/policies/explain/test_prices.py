@@ -313,18 +313,19 @@ def test_a_client_that_should_be_ahead_is_explained() -> None:
     assert result.sentence.endswith(" turns ahead, because it is often absent.")
 
 
-def test_a_single_client_bears_the_whole_time() -> None:
-    policy, offer = slow_client(3)
-    result = explained(policy, replace(offer, places=1), 11)
-    assert "it usually takes 420 s; it is " in result.sentence
-    assert "so a turn is worth 420 · " in result.sentence
-
-
-@pytest.mark.parametrize(("places", "share"), [(2, "420/1.6 = 262.5 s"), (10, "420/8 = 52.5 s")])
-def test_the_share_of_a_round_is_named(places: int, share: str) -> None:
+@pytest.mark.parametrize(
+    ("places", "share", "price"),
+    [
+        (1, "", "420"),  # a single client bears the whole time
+        (2, ", and its share of such a round is 420/1.6 = 262.5 s", "262.5"),
+        (10, ", and its share of such a round is 420/8 = 52.5 s", "52.5"),
+    ],
+)
+def test_the_share_of_a_round_is_named(places: int, share: str, price: str) -> None:
     policy, offer = slow_client(3)
     result = explained(policy, replace(offer, places=places), 11)
-    assert f"it usually takes 420 s, and its share of such a round is {share};" in result.sentence
+    assert f"it usually takes 420 s{share}; it is " in result.sentence
+    assert f"so a turn is worth {price} · " in result.sentence
 
 
 @pytest.mark.parametrize("accrual", ["available", "always"])

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.examples import turns_after
 from turnout import RoundReport
 from turnout.policies import CSUCB, CSUCBQ
 from turnout.policies.small_fleet import SmallFleet
@@ -72,16 +73,6 @@ def test_cs_ucb_q_equals_a_literal_implementation() -> None:
         for row, arm in enumerate(arms):
             arm.owed = max(arm.owed + Fraction(1, 10) - (row in selection.clients), Fraction(0))
         assert policy.owed.tolist() == pytest.approx([float(arm.owed) for arm in arms])
-
-
-def turns_after(policy: CSUCB | CSUCBQ, rounds: int) -> Any:
-    fleet, turns = SmallFleet(), np.zeros(40)
-    for round_ in range(1, rounds + 1):
-        offer = fleet.offer(round_)
-        report = fleet.play(offer, policy.ask(offer))
-        policy.tell(report)
-        turns[report.clients] += 1
-    return turns
 
 
 def test_without_a_longest_time_the_longest_seen_has_reward_0() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from policies.examples import play_rounds
 from turnout import RoundOffer, RoundReport
 from turnout.kernel.randomness import round_rng
 from turnout.policies import TiFL
@@ -135,8 +136,7 @@ def test_all_clients_are_profiled_before_tiers_are_assigned() -> None:
     policy, fleet = TiFL(40, cohort_size=8, profiling_rounds=5), SmallFleet(availability=1.0)
     for round_ in range(1, 6):
         assert policy.profiling
-        offer = fleet.offer(round_)
-        policy.tell(fleet.play(offer, policy.ask(offer)))
+        play_rounds(policy, fleet, round_, round_)
     assert not policy.profiling
     assert policy.turns.tolist() == [1] * 40
     assert np.bincount(policy.tier).tolist() == [8] * 5
@@ -166,10 +166,8 @@ def test_the_tier_that_the_model_fits_worst_is_the_most_likely() -> None:
 
 
 def test_without_losses_all_tiers_stay_equally_likely() -> None:
-    policy, fleet = TiFL(40, interval=1), SmallFleet()
-    for round_ in range(1, 60):
-        offer = fleet.offer(round_)
-        policy.tell(fleet.play(offer, policy.ask(offer)))
+    policy = TiFL(40, interval=1)
+    play_rounds(policy, SmallFleet(), 1, 59)
     assert policy.chances.tolist() == [0.2] * 5
 
 

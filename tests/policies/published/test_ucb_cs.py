@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 
+from policies.examples import turns_after
 from turnout import RoundOffer, RoundReport
 from turnout.policies import UCBCS
 from turnout.policies.small_fleet import SmallFleet
@@ -45,13 +46,7 @@ def test_60_rounds_equal_a_literal_implementation(forgetting: float) -> None:
 
 
 def test_without_losses_all_clients_are_selected_about_equally_often() -> None:
-    policy, fleet = UCBCS(40), SmallFleet()
-    turns = np.zeros(40)
-    for round_ in range(1, 201):
-        offer = fleet.offer(round_)
-        report = fleet.play(offer, policy.ask(offer))
-        policy.tell(report)
-        turns[report.clients] += 1
+    turns = turns_after(UCBCS(40), 200)
     assert turns.min() > 0.8 * turns.mean()
 
 

@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from literal import LiteralRBCSF
+from policies.examples import play_rounds
 from turnout import RBCSF, RoundOffer, RoundReport, Scheduler
 from turnout.errors import InfeasiblePromise, OfferError, ReportError
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.rounds import LateArrivals
 from turnout.lab import RunPlan
-from turnout.live._internals import session_of
+from turnout.live import FleetReader
 from turnout.policies.small_fleet import SmallFleet
 
 
@@ -43,10 +44,7 @@ def test_rounds_equal_a_literal_implementation_of_the_paper(kernel: str, speed_w
 
 
 def play(policy: RBCSF, rounds: int, **fleet_settings: Any) -> None:
-    fleet = SmallFleet(clients=policy.clients, **fleet_settings)
-    for round_ in range(1, rounds + 1):
-        offer = fleet.offer(round_)
-        policy.tell(fleet.play(offer, policy.ask(offer)))
+    play_rounds(policy, SmallFleet(clients=policy.clients, **fleet_settings), 1, rounds)
 
 
 all_settings = st.fixed_dictionaries(
@@ -169,8 +167,9 @@ def test_the_theoretical_schedule_can_be_stored(tmp_path: Path) -> None:
     assert policy.exploration_at(9) == expected
     with Scheduler.open(tmp_path / "fleet.turnout", policy="rbcsf", settings=settings, deadline=60.0) as scheduler:
         scheduler.register([f"phone-{row}" for row in range(40)])
-    with Scheduler.open(tmp_path / "fleet.turnout") as scheduler:
-        assert session_of(scheduler).fleet.policy.exploration_at(9) == expected
+    with FleetReader(tmp_path / "fleet.turnout") as reader:
+        stored: Any = reader.state().fleet.policy
+        assert stored.exploration_at(9) == expected
 
 
 def test_contexts_can_have_any_number_of_features() -> None:

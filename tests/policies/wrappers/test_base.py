@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from narrowing import known
 from policies.examples import (
     INNER,
     PAIRS,
@@ -135,8 +136,7 @@ def test_a_wrapper_has_the_capabilities_of_the_policy_inside_and_no_other_attrib
     assert (policy.target_size, policy.cohort_size, policy.features, policy.requires_expected_times) == (5, 8, 3, False)
     assert policy.exploration_at(3) == inner.exploration_at(3)
     offer = SmallFleet().offer(6)
-    problem = policy.cohort_problem(offer)
-    assert problem is not None
+    problem = known(policy.cohort_problem(offer))
     assert problem.size == 8
     assert not problem.available[~offer.available].any()
     assert CoolDown(UniformRandom(9)).certificate() is None
@@ -238,10 +238,8 @@ def test_a_policy_is_not_asked_without_places_or_clients() -> None:
 def test_a_restricted_report_marks_selected_clients_as_available() -> None:
     report = report_of(1, [2], available=[True, True, True, False])
     restricted = restrict_report(report, np.array([True, False, False, True]))
-    assert restricted.available is not None
-    assert restricted.available.tolist() == [True, False, True, False]
-    assert report.available is not None
-    assert report.available.tolist() == [True, True, True, False]
+    assert known(restricted.available).tolist() == [True, False, True, False]
+    assert known(report.available).tolist() == [True, True, True, False]
     without = report_of(1, [2])
     assert restrict_report(without, np.ones(4, dtype=bool)) is without
 

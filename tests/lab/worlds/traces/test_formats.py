@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from narrowing import known
 from turnout.errors import DatasetError, SettingError
 from turnout.lab.worlds.traces.data import DAY, AvailabilityTrace, DeviceTrace, LinkTrace, Traces, merge_intervals
 from turnout.lab.worlds.traces.formats.files import check_traces, read_traces, write_traces
@@ -74,27 +75,21 @@ def test_states_hold_until_the_next_and_the_last_until_the_end(write: Write) -> 
 
 
 def test_devices_by_seconds_and_by_score(write: Write) -> None:
-    devices = read_traces(write("a.csv", DEVICES)).devices
-    assert devices is not None
+    devices = known(read_traces(write("a.csv", DEVICES)).devices)
     assert devices.seconds_per_sample.tolist() == [0.05, 0.1]
-    scored = read_traces(write("b.csv", "client,score\na,100\nb,200\nc,400\n")).devices
-    assert scored is not None
+    scored = known(read_traces(write("b.csv", "client,score\na,100\nb,200\nc,400\n")).devices)
     np.testing.assert_allclose(scored.seconds_per_sample, [0.156, 0.078, 0.039])
 
 
 def test_links_constant_with_deviation_and_as_series(write: Write) -> None:
     assert series(read_traces(write("a.csv", LINKS)).links) == {"a": [(0, 10, 2)], "b": [(0, 1.5, 0.5)]}
     text = "client,down_kbps,up_kbps,down_deviation_kbps,up_deviation_kbps\na,10000,2000,500,0\n"
-    links = read_traces(write("b.csv", text)).links
-    assert links is not None
+    links = known(read_traces(write("b.csv", text)).links)
     assert (links.down.tolist(), links.down_deviations.tolist(), links.up_deviations.tolist()) == ([10], [0.5], [0])
-    links = read_traces(write("c.csv", SERIES)).links
+    links = known(read_traces(write("c.csv", SERIES)).links)
     assert series(links) == {"a": [(0, 1, 1), (10, 2, 2), (30, 0, 0)], "b": [(5, 7, 7)]}
-    assert links is not None
-    assert links.ends.tolist() == [
-        50,
-        6,
-    ]  # the last step is as long as the previous one; the length of a constant does not matter
+    # The last step is as long as the previous one; the length of a constant does not matter.
+    assert links.ends.tolist() == [50, 6]
     np.testing.assert_allclose(links.means(links.down), [(10 + 40) / 50, 7])
 
 
@@ -129,8 +124,7 @@ def test_intervals_are_sorted_merged_and_may_be_empty(write: Write) -> None:
 def test_without_an_end_records_last_until_the_latest_moment_or_the_end_of_its_day(
     write: Write, latest: float, end: float
 ) -> None:
-    trace = read_traces(write("a.csv", f"client,start,stop\na,0,{latest}\nb,1,2\n")).availability
-    assert trace is not None
+    trace = known(read_traces(write("a.csv", f"client,start,stop\na,0,{latest}\nb,1,2\n")).availability)
     assert trace.ends.tolist() == [end, end]
 
 
@@ -142,8 +136,7 @@ def test_generated_ids_of_different_parts_never_match(write: Write, tmp_path: Pa
 
 def test_byte_order_marks_blank_lines_and_spaces_are_ignored(write: Write) -> None:
     text = "\ufeffclient , score\r\n a , 7 \r\n\r\n b,8\r\n"
-    devices = read_traces(write("a.csv", text)).devices
-    assert devices is not None
+    devices = known(read_traces(write("a.csv", text)).devices)
     assert (devices.ids, devices.values.tolist()) == (("a", "b"), [7, 8])
 
 
@@ -341,6 +334,5 @@ def test_a_layout_must_name_existing_columns(write: Write) -> None:
     assert problems(path, TraceLayout({"score": "GPU"})) == [
         "the file has no 'GPU', which the layout names for 'score'; it has Model, CPU"
     ]
-    devices = read_traces(path, layout=TraceLayout({"score": "CPU", "client": "Model"})).devices
-    assert devices is not None
+    devices = known(read_traces(path, layout=TraceLayout({"score": "CPU", "client": "Model"})).devices)
     assert devices.ids == ("x",)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from narrowing import known
 from turnout import POLICIES, RoundReport, Selection, make_policy
 from turnout.errors import SettingError, StateError
 from turnout.kernel.arrays import FloatArray
@@ -37,8 +38,7 @@ def play_all_available(world: TraceWorld, round_: int) -> tuple[RoundOffer, Roun
 
 
 def expected_times(offer: RoundOffer) -> FloatArray:
-    assert offer.expected_times is not None
-    return offer.expected_times
+    return known(offer.expected_times)
 
 
 # Times.
@@ -199,8 +199,7 @@ def test_parts_are_joined_by_id_if_every_client_has_an_entry() -> None:
     devices = DeviceTrace(("x", "c2", "c1", "c0"), np.array([9.0, 0.3, 0.2, 0.1]))
     world = TraceWorld(traces=Traces(first.availability, devices, first.links))
     assert world.joined == {"availability": "recorded", "devices": "by id", "links": "by id"}
-    assert world.traces.devices is not None
-    assert world.traces.devices.values.tolist() == [0.1, 0.2, 0.3]
+    assert known(world.traces.devices).values.tolist() == [0.1, 0.2, 0.3]
     assert any("modelling assumption" in assumption for assumption in world.assumptions)
 
 
@@ -270,8 +269,7 @@ def test_invalid_settings_are_rejected(settings: dict[str, Any], message: str) -
 def test_every_policy_can_play(name: str) -> None:
     world = TraceWorld(1, clients=40, generator={"availability": 0.3}, deadline=400.0)
     for record in play(make_policy(name, 40), world, 12):
-        assert record.report.available is not None
-        assert record.report.available[record.selection.clients].all()
+        assert known(record.report.available)[record.selection.clients].all()
 
 
 def test_policies_that_require_expected_times_are_rejected_without_them() -> None:

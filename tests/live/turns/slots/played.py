@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from live.fleets import named
-from turnout.live import ClientStatus, RunningTurn, Scheduler
+from live.fleets import named, offered
+from turnout.live import ClientStatus, RunningTurn, Scheduler, Wait
 
 SLOTS: Mapping[str, Any] = {
     "concurrency": 3,
@@ -50,3 +50,24 @@ def play_turns(scheduler: Scheduler, steps: int, *, seed: int = 1, clients: int 
                     scheduler.report(turn.id, seconds, loss=1.0 / turn.id)
                     reported.append((turn.id, "arrived", seconds))
     return reported
+
+
+def play_with_a_long_turn(scheduler: Scheduler) -> None:
+    """Plays turns of which one lasts so long that its client earns a whole turn meanwhile; some fail."""
+    rng = random.Random(7)
+    for step in range(60):
+        scheduler.fill(offered(*(name for name in named(8) if rng.random() < 0.8)))
+        for turn in scheduler.running():
+            if rng.random() < 0.5 and (turn.client != "c3" or step % 25 == 0):
+                if rng.random() < 0.2:
+                    scheduler.report_failure(turn.id, "lost")
+                else:
+                    scheduler.report(turn.id, 1.0 + rng.random())
+        if step == 30:
+            scheduler.amend(guaranteed_rate="1/10")
+
+
+def wait_of(answer: RunningTurn | Wait) -> Wait:
+    """Returns the answer to a device that has to wait."""
+    assert isinstance(answer, Wait), answer
+    return answer

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from benchmarks.check_ins import Clock, check_ins, simulated_clock
 from live.fleets import client_rows, named, packed, packed_from_disk, problems
+from live.turns.slots.played import wait_of
 from turnout import ClientStatus, RunningTurn, Scheduler, Wait
 from turnout.errors import OfferError, SettingError
 from turnout.live import FleetStatus, certify
@@ -35,11 +36,6 @@ def open_devices(path: Path, **options: Any) -> Scheduler:
 
 def turn_of(answer: RunningTurn | Wait) -> RunningTurn:
     assert isinstance(answer, RunningTurn), answer
-    return answer
-
-
-def wait_of(answer: RunningTurn | Wait) -> Wait:
-    assert isinstance(answer, Wait), answer
     return answer
 
 
@@ -156,23 +152,18 @@ def test_clients_that_retired_or_are_backed_off_are_told_so(tmp_path: Path, cloc
         wait = wait_of(scheduler.check_in("bad"))
         assert wait.why == "the last turn of the client failed or was late: it is backed off for 2 more turns"
         assert wait.seconds > 0
+        third = turn_of(scheduler.check_in("third"))
+        assert wait_of(scheduler.check_in("bad")).why.endswith("it is backed off for 1 more turn")
+        clock.now += 1.0
+        scheduler.report(third.id, 1.0)
+        fourth = turn_of(scheduler.check_in("fourth"))
+        assert "all 2 slots are in use" in wait_of(scheduler.check_in("bad")).why, "its back-off is over"
+        scheduler.report(fourth.id, 1.0)
         scheduler.retire("bad")
         wait = wait_of(scheduler.check_in("bad"))
         assert wait == Wait(3600.0, "the client has retired")
         clock.now += 1.0
         assert turn_of(scheduler.check_in("new")).client == "new"
-
-
-def test_back_off_lasts_until_its_last_turn_was_given(tmp_path: Path, clock: Clock) -> None:
-    with open_devices(tmp_path / "fleet.turnout", backoff_after=1) as scheduler:
-        turn_of(scheduler.check_in("good"))
-        scheduler.report_failure(turn_of(scheduler.check_in("bad")).id, "battery")
-        third = turn_of(scheduler.check_in("third"))
-        assert wait_of(scheduler.check_in("bad")).why.endswith("it is backed off for 1 more turn")
-        clock.now += 1.0
-        scheduler.report(third.id, 1.0)
-        turn_of(scheduler.check_in("fourth"))
-        assert "all 2 slots are in use" in wait_of(scheduler.check_in("bad")).why
 
 
 def test_back_off_ends_if_nobody_else_is_there(tmp_path: Path, clock: Clock) -> None:

@@ -23,6 +23,7 @@ from live.fleets import (
     summary_round,
     take_snapshot,
 )
+from live.turns.slots.played import play_with_a_long_turn
 from turnout.errors import OfferError, ReportError, SettingError
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.live import Feature, Features, Reporter, Scheduler, certify
@@ -57,20 +58,9 @@ def test_every_free_slot_is_filled_and_nobody_has_two_turns(folder: Path) -> Non
 @pytest.mark.parametrize("counts", ["selected", "completed"])
 @pytest.mark.parametrize("accrual", ["available", "always"])
 def test_the_certificate_equals_an_independent_recount(folder: Path, counts: str, accrual: str) -> None:
-    rng = random.Random(7)
     settings = {**SETTINGS, "guaranteed_rate": "1/9", "counts": counts, "accrual": accrual}
     with open_slots(folder / "fleet.turnout", settings=settings, allow_infeasible=True) as scheduler:
-        for step in range(50):
-            scheduler.fill(offered(*(client for client in named(8) if rng.random() < 0.8)))
-            for turn in scheduler.running():
-                # The turn of one client lasts so long that it earns a whole turn meanwhile.
-                if rng.random() < 0.5 and (turn.client != "c3" or step % 20 == 0):
-                    if rng.random() < 0.2:
-                        scheduler.report_failure(turn.id, "lost")
-                    else:
-                        scheduler.report(turn.id, 1.0 + rng.random())
-            if step == 25:
-                scheduler.amend(guaranteed_rate="1/10")
+        play_with_a_long_turn(scheduler)
         fleet = state_of(scheduler).fleet.policy
         assert state_of(scheduler).state()["running.unearned"].sum() > 0
         content = certify(scheduler.path, folder / "proof.json", folder / "proof.jsonl")
@@ -107,7 +97,7 @@ def test_impossible_settings_are_refused(folder: Path, options: dict[str, Any], 
         open_slots(folder / "fleet.turnout", **options)
 
 
-def test_rounds_and_slots_are_not_confused(folder: Path) -> None:
+def test_rounds_and_slots_are_not_confused_and_slots_need_clients(folder: Path) -> None:
     with open_slots(folder / "fleet.turnout") as scheduler:
         with pytest.raises(SettingError, match="choose needs a fleet with rounds: use fill"):
             scheduler.choose(named(3))
@@ -115,6 +105,10 @@ def test_rounds_and_slots_are_not_confused(folder: Path) -> None:
             scheduler.close_round()
         with pytest.raises(ReportError, match="there is no turn 7"):
             scheduler.report(7, 1.0)
+        with pytest.raises(OfferError, match="the fleet has no clients: fill with the status of at least one"):
+            scheduler.fill({})
+        assert (scheduler.round, scheduler.clients) == (0, [])
+        assert len(scheduler.fill(["a"])) == 1
     with (
         Scheduler.open(folder / "rounds.turnout") as rounds,
         pytest.raises(SettingError, match="fill needs a fleet with a concurrency"),
@@ -244,6 +238,9 @@ def test_a_client_that_misses_its_deadline_is_late_and_its_true_time_is_learned(
         assert len(scheduler.fill(offered(*named(6)))) == 3
         (turn,) = scheduler.history(round=first.id)
         assert (turn.kind, turn.seconds) == ("late", 5.0)
+        refusal = f"turn {first.id} is no longer running: pass the seconds that '{first.client}' took"
+        with pytest.raises(ReportError, match=refusal):
+            scheduler.report(first.id)
         assert scheduler.report(first.id, 9.0)
         elapsed["seconds"] = 1.0
         scheduler.report(scheduler.running()[0].id, 1.5)
@@ -276,17 +273,6 @@ def test_a_reporter_accepts_late_turns_for_as_many_decisions_as_the_window_has_f
             ReportError, match=f"round 2 of '{clients[1]}' was closed .*: its time can be learned within 6 only"
         ):
             reporter.report(clients[1], 9.0, round=2)
-
-
-def test_a_turn_that_has_ended_is_reported_with_its_seconds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with open_slots(folder / "fleet.turnout", deadline=5.0) as scheduler:
-        (first, *_) = scheduler.fill(offered(*named(6)))
-        monkeypatch.setattr("turnout.live.turns.slots.records.seconds_since", lambda *_: 6.0)
-        scheduler.fill(offered(*named(6)))
-        refusal = f"turn {first.id} is no longer running: pass the seconds that '{first.client}' took"
-        with pytest.raises(ReportError, match=refusal):
-            scheduler.report(first.id)
-        assert scheduler.report(first.id, 9.0)
 
 
 def test_a_turn_whose_time_is_unknown_is_reported_with_its_seconds(
@@ -368,14 +354,6 @@ def test_the_status_names_the_clients_that_train(folder: Path) -> None:
         text = str(scheduler.status())
     assert "turns      2 were given; 2 of 3 slots are in use" in text
     assert f"training   {', '.join(given)}" in text
-
-
-def test_a_fleet_without_clients_cannot_be_filled(folder: Path) -> None:
-    with open_slots(folder / "fleet.turnout") as scheduler:
-        with pytest.raises(OfferError, match="the fleet has no clients: fill with the status of at least one"):
-            scheduler.fill({})
-        assert (scheduler.round, scheduler.clients) == (0, [])
-        assert len(scheduler.fill(["a"])) == 1
 
 
 POLICIES: dict[str, dict[str, Any]] = {

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.check_ins import Clock, simulated_clock
 from live.fleets import amendments_of, named, packed, packed_from_disk, problems, state_of, summary_round
+from live.turns.slots.played import wait_of
 from turnout import InfeasiblePromise, RunningTurn, Scheduler, SettingError, Wait
 from turnout.live.reporter import Outcome
 from turnout.live.serving.session import open_session
@@ -28,11 +29,6 @@ def clock() -> Iterator[Clock]:
 
 def open_fleet(path: Path, **options: Any) -> Scheduler:
     return Scheduler.open(path, **{"concurrency": 2, "settings": SETTINGS, "status_ttl": 60.0, **options})
-
-
-def wait_of(answer: RunningTurn | Wait) -> Wait:
-    assert isinstance(answer, Wait), answer
-    return answer
 
 
 def training(scheduler: Scheduler) -> list[str]:
