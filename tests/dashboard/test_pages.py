@@ -116,11 +116,7 @@ def test_every_page_shows_a_live_fleet_without_rounds(empty_page: Page, tmp_path
             page.wait_for("document.getElementById('state').textContent === 'live'")
 
 
-@pytest.mark.parametrize(
-    "pages",
-    [FEW_PAGES, pytest.param(PAGES, marks=pytest.mark.thorough)],
-    ids=len,
-)
+@pytest.mark.parametrize("pages", [FEW_PAGES, pytest.param(PAGES, marks=pytest.mark.thorough)], ids=len)
 def test_every_page_follows_a_live_fleet(empty_page: Page, tmp_path: Path, pages: tuple[str, ...]) -> None:
     path = tmp_path / "fleet.turnout"
     small_fleet(path, rounds=30)

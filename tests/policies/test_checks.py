@@ -59,9 +59,6 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("random", {"cohort_size": 1000}),
 ]
 
-#: The policies whose other settings are checked by `make test`, and with which kernel.
-SHORT = dict.fromkeys(("rbcsf", "fair-pace", "with-guarantee"), "compiled")
-
 
 def uses_kernel(name: str, settings: dict[str, Any]) -> bool:
     """Returns whether a kernel computes cohorts, prices or estimates; otherwise both kernels only check arrays."""
@@ -71,9 +68,10 @@ def uses_kernel(name: str, settings: dict[str, Any]) -> bool:
 @pytest.mark.parametrize(
     ("name", "settings", "kernel"),
     [
-        pytest.param(*case, kernel, marks=pytest.mark.thorough if case[1] and kernel != SHORT.get(case[0]) else ())
+        pytest.param(*case, kernel, marks=pytest.mark.thorough if case[1] and kernel == kernels[-1] else ())
         for case in SETTINGS
-        for kernel in (("compiled", "numpy") if uses_kernel(*case) else ("compiled",))
+        for kernels in [("compiled", "numpy") if uses_kernel(*case) else ("compiled",)]
+        for kernel in kernels
     ],
     ids=lambda value: str(value)[:40],
 )

@@ -68,15 +68,11 @@ for path in sys.argv[1:]:
 
 
 #: Twenty million lines are read in 15 seconds; a test below has a smaller limit of lines.
-LONG = ["blank.csv.gz"]
+LONG = {"blank.csv.gz"}
 
 
-@pytest.mark.parametrize(
-    "names",
-    [[name for name in BOMBS if name not in LONG], pytest.param(LONG, marks=pytest.mark.thorough)],
-    ids=["short", "long"],
-)
-def test_bombs_are_refused_in_one_line_with_little_memory(tmp_path: Path, names: list[str]) -> None:
+@pytest.mark.parametrize("names", [BOMBS.keys() - LONG, pytest.param(LONG, marks=pytest.mark.thorough)], ids=len)
+def test_bombs_are_refused_in_one_line_with_little_memory(tmp_path: Path, names: set[str]) -> None:
     program = tmp_path / "program.py"
     program.write_text(CHECKS)
     for name in names:
