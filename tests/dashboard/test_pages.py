@@ -50,8 +50,7 @@ HOSTILE = [
 ]
 #: The clients of a very large fleet; `make torture` shows a million.
 CROWD = 100_000 if os.environ.get("TURNOUT_TORTURE", "1") == "1" else 1_000_000
-#: The pages that are shown where showing all of them is thorough.
-FEW_PAGES = ("overview", "fairness", "rounds", "client")
+FEW_PAGES = ("overview", "fairness", "rounds", "client")  # where showing all of them is thorough
 #: The number of rounds in the heading of the page.
 SHOWN_ROUNDS = (
     "Number(document.querySelector('#page h1 .muted').textContent.match(/([\\d,]+)(?: of [\\d,]+)? rounds/)[1]"
