@@ -61,7 +61,7 @@ SMALL: Mapping[str, tuple[dict[str, Any], int, list[str], list[str]]] = {
     "training": ({"datasets": ["digits"], "repeats": 1}, 1, [], ["digits: plain loop / round"]),
     "own-models": ({"models": ["MLP"], "items": 12, "clients": [2], "repeats": 1}, 1, [], []),
 }
-SLOW = ("service", "dashboard", "training", "own-models")
+SLOW = ("imports", "live", "service", "dashboard", "training", "own-models")
 NAMES = [benchmark.__name__.replace("_", "-") for benchmark in BENCHMARKS]
 
 
@@ -165,6 +165,7 @@ def test_a_table_rounds_floats_and_separates_thousands(capsys: pytest.CaptureFix
     assert "None" not in shown
 
 
+@pytest.mark.thorough
 def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:
     not_started = pytest.raises(RuntimeError, match=r"turnout fleet dashboard did not start: error: .*nothing")
     with not_started, served("dashboard", tmp_path / "nothing"):
@@ -207,6 +208,7 @@ def test_ten_million_clients_are_measured_by_default(monkeypatch: pytest.MonkeyP
     assert measured == standard_cases(2000)
 
 
+@pytest.mark.thorough
 def test_a_file_with_retention_stops_growing_and_one_without_does_not() -> None:
     bounded, growing = (
         year(clients=20, cohort=3, rounds=120, keep_rounds=keep, keep_offers=keep and 5) for keep in (15, None)

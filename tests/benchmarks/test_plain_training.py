@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from benchmarks.plain_training import PlainRound, got_weights, plain_module, put_weights
 from benchmarks.training import SHAPES, noise
 from turnout.lab import Training
 from turnout.lab.training.learners.networks import CONVOLUTIONAL, Network, paper_network
+
+pytestmark = pytest.mark.thorough
 
 
 def test_noise_has_the_shape_of_every_dataset_with_a_network() -> None:

@@ -16,6 +16,7 @@ run = partial(in_process.run, "study", "reproduce", COLUMNS="140")
 error_of = partial(in_process.error_of, "study", "reproduce")
 
 
+@pytest.mark.thorough  # the short version: test_reproduce_prints_claims_and_writes_figures
 def test_a_small_digits_study_writes_all_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "out"
     result = json.loads(run("accuracy", *SMALL, "--out", str(out), "--json").stdout)

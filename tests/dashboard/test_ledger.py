@@ -328,7 +328,7 @@ def test_predictions_of_a_fleet_equal_those_of_the_scheduler(folder: Path) -> No
     assert sum(map(len, results)) > 40
 
 
-@pytest.mark.parametrize("make", FLEETS)
+@pytest.mark.parametrize("make", [eventful, *(pytest.param(make, marks=pytest.mark.thorough) for make in FLEETS[1:])])
 def test_a_fleet_without_old_masks_has_debts_since_its_snapshot(
     folder: Path, monkeypatch: pytest.MonkeyPatch, make: Fleet
 ) -> None:

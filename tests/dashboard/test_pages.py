@@ -49,7 +49,8 @@ HOSTILE = [
     "line\none",
 ]
 #: The clients of a very large fleet; `make torture` shows a million.
-CROWD = 20_000 if os.environ.get("TURNOUT_TORTURE", "1") == "1" else 1_000_000
+CROWD = 100_000 if os.environ.get("TURNOUT_TORTURE", "1") == "1" else 1_000_000
+FEW_PAGES = ("overview", "fairness", "rounds", "client")  # where showing all of them is thorough
 #: The number of rounds in the heading of the page.
 SHOWN_ROUNDS = (
     "Number(document.querySelector('#page h1 .muted').textContent.match(/([\\d,]+)(?: of [\\d,]+)? rounds/)[1]"
@@ -114,11 +115,7 @@ def test_every_page_shows_a_live_fleet_without_rounds(empty_page: Page, tmp_path
             page.wait_for("document.getElementById('state').textContent === 'live'")
 
 
-@pytest.mark.parametrize(
-    "pages",
-    [("overview", "fairness", "rounds", "client"), pytest.param(PAGES, marks=pytest.mark.thorough)],
-    ids=len,
-)
+@pytest.mark.parametrize("pages", [FEW_PAGES, pytest.param(PAGES, marks=pytest.mark.thorough)], ids=len)
 def test_every_page_follows_a_live_fleet(empty_page: Page, tmp_path: Path, pages: tuple[str, ...]) -> None:
     path = tmp_path / "fleet.turnout"
     small_fleet(path, rounds=30)
@@ -175,13 +172,19 @@ def test_a_page_shows_the_progress_of_a_partly_read_run(empty_page: Page, tmp_pa
         page.wait_for(SETTLED % "overview")
 
 
-@pytest.mark.parametrize("clients", [CROWD, pytest.param(100_000, marks=pytest.mark.thorough)])
-def test_every_page_of_a_very_large_fleet(empty_page: Page, tmp_path: Path, clients: int) -> None:
+@pytest.mark.parametrize(
+    ("clients", "pages"),
+    [(5_000, FEW_PAGES), pytest.param(CROWD, PAGES, marks=pytest.mark.thorough)],
+    ids=["few", "all"],
+)
+def test_every_page_of_a_very_large_fleet(
+    empty_page: Page, tmp_path: Path, clients: int, pages: tuple[str, ...]
+) -> None:
     path = tmp_path / "fleet.turnout"
     list(play_rounds(path, clients, 100, 6))
     with served(path) as server, visiting(empty_page, server.url) as page:
         page.wait_for(f"{SHOWN_ROUNDS} === 6", 120)
-        for name in PAGES:
+        for name in pages:
             turn_to(page, name, **settings_of(name, f"client-{7 * clients // 10:07}"))
             assert f"{clients:,}" in page.evaluate("document.querySelector('#page h1').textContent")
         page.evaluate(f"location.hash = '#/fairness?page={clients // 25}'")
@@ -382,17 +385,13 @@ def test_a_run_is_chosen_in_the_dialog(empty_page: Page, tmp_path: Path) -> None
         assert "random" in page.evaluate("document.getElementById('run-button').textContent")
 
 
-@pytest.mark.parametrize(
-    ("dark", "pages"),
-    [(False, PAGES), (True, PAGES[:1]), pytest.param(True, PAGES, marks=pytest.mark.thorough)],
-    ids=lambda value: len(value) if isinstance(value, tuple) else None,
-)
-def test_every_page_fits_a_phone(empty_page: Page, tmp_path: Path, dark: bool, pages: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("dark", [True, pytest.param(False, marks=pytest.mark.thorough)])
+def test_every_page_fits_a_phone(empty_page: Page, tmp_path: Path, dark: bool) -> None:
     path = tmp_path / "fleet.turnout"
     small_fleet(path, rounds=30, ids=[*named(10), *HOSTILE[:1], "b" * 200, "late-1", "late-2"])
     with served(path) as server, visiting(empty_page, server.url, width=390, height=844, phone=True, dark=dark) as page:
         server.wait_read()
-        for name in pages:
+        for name in PAGES:
             turn_to(page, name, **settings_of(name, "b" * 200))
             assert page.evaluate("document.documentElement.scrollWidth") <= 390, name
         shade = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -406,14 +405,10 @@ def test_every_page_fits_a_phone(empty_page: Page, tmp_path: Path, dark: bool, p
 EVERY_PICTURE = (*PICTURES, *DARK, *PHONE)
 
 
-@pytest.mark.parametrize(
-    ("names", "rounds"),
-    [(("phone",), 20), pytest.param(EVERY_PICTURE, 160, marks=pytest.mark.thorough)],
-    ids=["phone", "every"],
-)
-def test_the_script_takes_its_pictures(browser: Browser, tmp_path: Path, names: tuple[str, ...], rounds: int) -> None:
-    taken = take_all(tmp_path, only=names, rounds=20, seeds=1, fleet_rounds=rounds, running=browser)
-    assert sorted(taken) == sorted(tmp_path.iterdir()) == sorted(tmp_path / f"{name}.png" for name in names)
+@pytest.mark.thorough  # of `make pictures`, a tool of this repository
+def test_the_script_takes_its_pictures(browser: Browser, tmp_path: Path) -> None:
+    taken = take_all(tmp_path, only=EVERY_PICTURE, rounds=20, seeds=1, fleet_rounds=160, running=browser)
+    assert sorted(taken) == sorted(tmp_path.iterdir()) == sorted(tmp_path / f"{name}.png" for name in EVERY_PICTURE)
     for picture in taken:
         assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
         assert picture.stat().st_size > 10_000

@@ -45,6 +45,7 @@ from turnout.live import FleetReader, Reporter, Scheduler
 from turnout.live.audit.doctor.doctor import examine
 from turnout.live.journal import redaction
 from turnout.live.journal.journal import Journal
+from turnout.storage.files import storefile
 from turnout.storage.files.acknowledged import lock_path
 from turnout.storage.files.database import log_path
 from waiting import wait_until
@@ -284,7 +285,10 @@ def stopped_writer(path: Path, library: Path, *, inside: bool) -> Iterator[tuple
 
 
 @needs_compiler
-def test_a_takeover_of_a_writer_stopped_inside_a_commit_names_the_process_to_end(folder: Path, library: Path) -> None:
+def test_a_takeover_of_a_writer_stopped_inside_a_commit_names_the_process_to_end(
+    folder: Path, library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storefile, "TAKEOVER_WAIT_SECONDS", 0.01)
     path = new_fleet(folder)
     with stopped_writer(path, library, inside=True) as (process, cohort):
         with pytest.raises(StoreError, match=f"process {process.pid} is inside a transaction") as refusal:

@@ -69,9 +69,10 @@ def uses_kernel(name: str, settings: dict[str, Any]) -> bool:
 @pytest.mark.parametrize(
     ("name", "settings", "kernel"),
     [
-        pytest.param(*case, kernel, marks=pytest.mark.thorough if kernel == "numpy" and case[1] else ())
+        pytest.param(*case, kernel, marks=pytest.mark.thorough if case[1] and kernel == kernels[-1] else ())
         for case in SETTINGS
-        for kernel in (("compiled", "numpy") if uses_kernel(*case) else ("compiled",))
+        for kernels in [("compiled", "numpy") if uses_kernel(*case) else ("compiled",)]
+        for kernel in kernels
     ],
     ids=lambda value: str(value)[:40],
 )

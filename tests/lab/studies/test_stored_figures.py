@@ -21,7 +21,7 @@ FIGURES = stored_figures()
 #: the leaderboard are also drawn from runs (test_leaderboard.py).
 SIMILAR = (
     *("digits/accuracy", "digits/fairness-impact", "cifar-10/pace-rounds", "numerical/training-time"),
-    "leaderboard/traces/leaderboard",
+    *("numerical/theory", "numerical/stability", "numerical/lemma", "leaderboard/traces"),
     *("fashion-mnist/accuracy", "cifar-10/accuracy", "fashion-mnist/fairness-impact", "cifar-10/fairness-impact"),
     "fairness-impact/fairness-impact",
     *("fashion-mnist/pace", "leaderboard/numerical", "leaderboard/training", "traces-recorded"),

@@ -37,6 +37,7 @@ from turnout.live._internals import verify as verifier
 from turnout.live.journal import summary as summary_module
 from turnout.live.journal.journal import Journal
 from turnout.live.retention import MIN_ROUNDS, Retention
+from turnout.storage.files import storefile
 
 KEPT = {**restless_server.SETTINGS, "keep_rounds": 10, "keep_offers": 3}
 ROUNDS = 46
@@ -214,7 +215,10 @@ def test_explain_history_and_export_say_what_is_no_longer_kept(kept: Path) -> No
             scheduler.explain("c4", 0)
 
 
-def test_an_export_has_the_rounds_that_were_kept_when_it_was_begun(open_fleet: OpenFleet) -> None:
+def test_an_export_has_the_rounds_that_were_kept_when_it_was_begun(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storefile, "WAIT_SECONDS", 0.01)  # compact() waits so long for the export
     scheduler = open_fleet(keep_rounds=10)
     for _ in range(30):
         play_round(scheduler, offered(*"abc"))
