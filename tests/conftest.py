@@ -54,7 +54,7 @@ def forks() -> Iterator[ForkServer]:
 
 
 #: What most programs of the documentation and of `examples/` import.
-COMMON = ("turnout.live", "turnout.lab", "turnout.lab")
+COMMON = ("turnout.live", "turnout.lab")
 
 
 @pytest.fixture(scope="session")
