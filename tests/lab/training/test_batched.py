@@ -17,6 +17,7 @@ import pytest
 
 import turnout
 from killing import Writes
+from lab.killed import opened_after_a_kill
 from lab.training.processes import forking, trainers
 from turnout.errors import TrainingError
 from turnout.kernel.rounds import RoundRecord
@@ -338,7 +339,7 @@ def train_until_killed(path: Path, plans: list[RunPlan], die_at: int, *, with_wo
 
 def assert_rounds_are_right(path: Path) -> int:
     """Asserts that all stored rounds equal those of uninterrupted runs; returns their number."""
-    with RunStore(path) as store:
+    with opened_after_a_kill(path) as store:
         infos = store.runs()
         for info in infos:
             stored = list(uninterrupted(RunPlan.from_dict(info.plan)).records())[: info.rounds]
