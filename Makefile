@@ -16,7 +16,13 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-19s %s\n", $$1, $$2}'
 
-setup: $(STAMP)  ## create .venv with turnout and all development tools
+# The modules that the tests import are compiled once here, and not by all workers at the same time.
+COMPILED := .venv/.compiled
+$(COMPILED): $(STAMP)
+	$(BIN)/python -m pytest -qq --collect-only > $@.log || { tail $@.log; exit 1; }
+	@mv $@.log $@
+
+setup: $(COMPILED)  ## create .venv with turnout and all development tools
 
 $(LIGHT): $(BUILT_FROM)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -38,7 +44,7 @@ demo: $(LIGHT)  ## run the paper's comparison, print a table, write report.html
 ifeq ($(MAKECMDGOALS),test)
 MAKEFLAGS += --jobs=2
 endif
-test: lint check  ## all checks: style, types, import contracts, tests (6 min on two cores, after the installation)
+test: lint check  ## all checks: style, types, import contracts, tests (7 min on two slow cores, after the installation)
 
 lint: setup  ## check style, types, import contracts and workflows
 	$(BIN)/ruff check .
@@ -47,16 +53,10 @@ lint: setup  ## check style, types, import contracts and workflows
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/zizmor --offline --quiet --persona=pedantic .github
 
-# The modules that the tests import are compiled once here, and not by all workers at the same time.
-COMPILED := .venv/.compiled
-$(COMPILED): $(STAMP)
-	$(BIN)/python -m pytest -qq --collect-only > $@.log || { tail $@.log; exit 1; }
-	@mv $@.log $@
-
 # One more than the number of cores, because some tests mostly wait. Neighbouring tests share fixtures: each worker
 # begins with its own part of the suite, and takes over half of what another one has left when it is done.
 WORKERS = $$($(BIN)/python -c 'import os; print((os.cpu_count() or 1) + 1)')
-check: $(COMPILED)  ## run the tests
+check: setup  ## run the tests
 	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m 'not framework and not thorough'
 
 # Large versions of what `make test` checks in a small one: more sizes, seeds, rounds and moments to kill a process.

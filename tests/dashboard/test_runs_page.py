@@ -162,6 +162,7 @@ def test_policies_that_are_given_the_true_times_are_never_best(compared: Page, s
 
 
 @needs_browser
+@pytest.mark.thorough
 def test_every_chart_is_saved_as_picture_and_as_numbers(compared: Page, stored: tuple[Stored, Served]) -> None:
     runs, _ = stored
     turn_to(compared, "compare", run=str(runs.fast[0]))
@@ -209,6 +210,7 @@ def test_phones_have_hints_at_wide_tables_and_large_targets(empty_page: Page, st
 
 
 @needs_browser
+@pytest.mark.thorough
 def test_words_intervals_and_smoothed_lines(compared: Page) -> None:
     def call(file: str, expression: str) -> Any:
         return json.loads(compared.evaluate(f"import('/static/{file}').then(m => JSON.stringify({expression}))"))
