@@ -330,6 +330,21 @@ def test_the_state_of_amended_queues_is_refused_by_queues_of_another_rate() -> N
         FairnessQueues(2, "1/999999937").amended_state(queues.state())
 
 
+@pytest.mark.parametrize("rate", ["1/6", ["1/6", "1/3"]])
+def test_queues_restore_their_own_state_after_an_amended_one(rate: Any) -> None:
+    """So that a policy whose restoration is interrupted can go back."""
+    queues = FairnessQueues(2, "1/4")
+    queues.advance([0])
+    amended = FairnessQueues(2, rate)
+    own = amended.state()
+    amended.restore(amended.amended_state(queues.state()))
+    assert amended.units_per_turn == 12
+    amended.restore(own)
+    assert amended.units_per_turn == 6
+    assert amended.state().keys() == own.keys()
+    assert all(np.array_equal(value, own[name]) for name, value in amended.state().items())
+
+
 def test_an_amendment_to_the_same_rate_changes_nothing() -> None:
     queues = FairnessQueues(2, 0.15)
     queues.advance([1])

@@ -252,9 +252,10 @@ class FairnessQueues:
         is_amended = "base" in state
         balance = np.array(saved_value(state, "balance"), dtype=np.int64)
         rates, unit = _int_or_array(saved_value(state, "rates")), int(saved_value(state, "units_per_turn"))
-        # Amended queues count in a finer unit than their present rates need.
+        # Amended queues count in a finer unit than their rates need; these may have been restored to such a state.
+        coarsest = self.units_per_turn // int(np.gcd.reduce(np.append(self._rates, self.units_per_turn)))
         is_same_rate = np.array_equal(np.asarray(rates) * self.units_per_turn, np.asarray(self._rates) * unit)
-        is_same_unit = unit == self.units_per_turn or (is_amended and unit % self.units_per_turn == 0)
+        is_same_unit = unit in (coarsest, self.units_per_turn) or (is_amended and unit % coarsest == 0)
         if len(balance) != self._clients or not is_same_unit or not is_same_rate:
             raise StateError(
                 f"the saved queues are for {len(balance)} clients with {_describe_rates(rates, unit)}, expected "
