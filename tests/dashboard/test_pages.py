@@ -134,6 +134,7 @@ def test_every_page_follows_a_live_fleet(empty_page: Page, tmp_path: Path, pages
         page.wait_for("document.getElementById('state').textContent === 'live'")
 
 
+@pytest.mark.thorough
 def test_a_run_in_progress_is_followed(empty_page: Page, tmp_path: Path) -> None:
     path = tmp_path / "runs.turnout"
     stored = run_store(path, rounds=40)
@@ -150,6 +151,7 @@ def test_a_run_in_progress_is_followed(empty_page: Page, tmp_path: Path) -> None
         page.wait_for("document.querySelector('#page h1').textContent.includes('finished')")
 
 
+@pytest.mark.thorough
 def test_a_page_shows_the_progress_of_a_partly_read_run(empty_page: Page, tmp_path: Path) -> None:
     stored = run_store(tmp_path / "runs.turnout", rounds=60)
     notices, heading = (
@@ -261,6 +263,7 @@ def test_errors_are_shown_and_the_page_recovers(empty_page: Page, tmp_path: Path
         turn_to(page, "system")
 
 
+@pytest.mark.thorough
 def test_the_page_reconnects_to_a_restarted_server(empty_page: Page, tmp_path: Path) -> None:
     path = tmp_path / "fleet.turnout"
     small_fleet(path, rounds=10)
@@ -379,7 +382,8 @@ def test_a_run_is_chosen_in_the_dialog(empty_page: Page, tmp_path: Path) -> None
         assert "random" in page.evaluate("document.getElementById('run-button').textContent")
 
 
-@pytest.mark.parametrize("dark", [True, pytest.param(False, marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("dark", [True, False])
 def test_every_page_fits_a_phone(empty_page: Page, tmp_path: Path, dark: bool) -> None:
     path = tmp_path / "fleet.turnout"
     small_fleet(path, rounds=30, ids=[*named(10), *HOSTILE[:1], "b" * 200, "late-1", "late-2"])

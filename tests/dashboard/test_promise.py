@@ -362,6 +362,7 @@ def text_of(page: Page, selector: str) -> str:
 
 
 @needs_browser
+@pytest.mark.thorough
 def test_the_badge_of_every_page_says_broken(broken_page: Page, broken: Path) -> None:
     with FleetReader(broken) as scheduler:
         certificate, ids = scheduler.certificate(), scheduler.clients

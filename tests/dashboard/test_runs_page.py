@@ -192,6 +192,7 @@ def test_every_chart_is_saved_as_picture_and_as_numbers(compared: Page, stored: 
 
 
 @needs_browser
+@pytest.mark.thorough
 def test_phones_have_hints_at_wide_tables_and_large_targets(empty_page: Page, stored: tuple[Stored, Served]) -> None:
     _, server = stored
     with used(empty_page, width=360, height=740, phone=True) as page:

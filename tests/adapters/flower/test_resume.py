@@ -157,6 +157,7 @@ def server() -> Iterator[Server]:
         assert process.wait() == 0
 
 
+@pytest.mark.thorough
 def test_a_server_killed_at_random_moments_gives_the_same_result(folder: Path, server: Server) -> None:
     reference, rounds, kills, rng, fleets = folder / "reference.turnout", 15, 0, random.Random(11), count()
     assert server.play(reference, rounds) == 0
