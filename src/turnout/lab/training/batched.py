@@ -18,7 +18,6 @@ from turnout.lab.training.learners.base import Learner
 from turnout.lab.training.world import BegunRounds, FederatedWorld
 
 Watcher = Callable[[int], None]
-RoundWatcher = Callable[[RunPlan, RoundRecord], None]
 #: Finishes one step of some runs that was begun; returns the records that each can store now.
 Step = Callable[[], list[list[RoundRecord]]]
 LANES = 2  # of a learner that trains while this process goes on
@@ -29,7 +28,6 @@ class Watchers(NamedTuple):
     """Who follows the runs: the callbacks of `train_plans`."""
 
     watch: Watcher | None = None
-    on_round: RoundWatcher | None = None
     track: StoredWatcher | None = None
 
     def stored(self, plan: RunPlan, columns: RoundColumns) -> None:
@@ -60,7 +58,6 @@ def train_plans(
     save_every: float = 30.0,
     keep_models: bool = False,
     watch: Watcher | None = None,
-    on_round: RoundWatcher | None = None,
     track: StoredWatcher | None = None,
 ) -> list[int]:
     """Plays every plan of the world "training" that is missing from the store; returns the run ids in plan order.
@@ -77,13 +74,12 @@ def train_plans(
             would take more than a twentieth of the time.
         keep_models: Whether the store keeps the final state of each run, with its model.
         watch: Called with the number of rounds, or of turns without rounds, that were just played.
-        on_round: Called with the plan and the record of each round or turn; small models then run in this process.
         track: Called with the plan and the rounds or turns of runs as they are stored.
     """
-    requested, watchers = list(plans), Watchers(watch, on_round, track)
+    requested, watchers = list(plans), Watchers(watch, track)
     small = [plan for plan in requested if _is_small(plan)]
     with LearnerCache(device, workers=workers) as cache:
-        if small and not keep_models and on_round is None and device == "cpu":
+        if small and not keep_models and device == "cpu":
             sweep(small, store, workers=workers, watch=watchers.stored)
         runs = [RunInProgress(plan, store, cache.made_by) for plan in missing_plans(requested, store)]
         for batch in _sharing_a_learner(runs):
@@ -179,9 +175,6 @@ class _Lane:
         steps = self._step()
         for run, records in zip(self.runs, steps, strict=True):
             run.add(records)
-            if watchers.on_round is not None:
-                for record in records:
-                    watchers.on_round(run.plan, record)
             if run.finished:
                 run.save(watchers.track, with_state=keep_models)
         self.runs = [run for run in self.runs if not run.finished]
