@@ -44,7 +44,7 @@ demo: $(LIGHT)  ## run the paper's comparison, print a table, write report.html
 ifeq ($(MAKECMDGOALS),test)
 MAKEFLAGS += --jobs=2
 endif
-test: lint check  ## all checks: style, types, import contracts, tests (7 min on two slow cores, after the installation)
+test: lint check  ## all checks: style, types, import contracts, tests (5 min on two cores, after the installation)
 
 lint: setup  ## check style, types, import contracts and workflows
 	$(BIN)/ruff check .

@@ -22,6 +22,7 @@ from forking import ForkServer
 from turnout.lab.worlds.traces.formats.files import read_traces
 
 ServerOf: TypeAlias = Callable[[str], ForkServer]
+LONG_PAGES = {f"docs/{name}.md" for name in ("asynchronous", "exporting", "training", "tuning")}
 SAME = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -37,7 +38,9 @@ def server_of(request: pytest.FixtureRequest) -> ServerOf:
     return server_of
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[pytest.mark.thorough] if page in LONG_PAGES else []) for page in PAGES]
+)
 def test_every_block_of_a_page_is_tested(
     page: str, folder: Path, monkeypatch: pytest.MonkeyPatch, server_of: ServerOf
 ) -> None:

@@ -25,6 +25,7 @@ def test_every_notebook_is_known() -> None:
     assert sorted(path.stem for path in EXAMPLES.glob("*.ipynb")) == sorted(NOTEBOOKS)
 
 
+@pytest.mark.thorough
 def test_the_first_comparison_runs_cell_by_cell(tmp_path: Path) -> None:
     """The cells' code runs without a Jupyter kernel, which takes longer to start than the notebook to run."""
     cells = json.loads((EXAMPLES / "first_comparison.ipynb").read_text(encoding="utf-8"))["cells"]

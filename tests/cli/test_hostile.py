@@ -61,6 +61,7 @@ def test_too_little_memory_is_reported_in_one_line() -> None:
     assert "this needs more memory than there is" in error
 
 
+@pytest.mark.thorough
 def test_a_dataset_that_is_a_bomb_is_refused_with_little_memory(tmp_path: Path) -> None:
     folder = tmp_path / "fashion-mnist"
     folder.mkdir()

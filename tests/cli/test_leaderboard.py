@@ -145,6 +145,7 @@ def test_the_leaderboard_without_rounds_is_printed_written_and_stored(tmp_path: 
     assert sorted({plan.get("concurrency", 0) for plan in plans}) == [0, 8]
 
 
+@pytest.mark.thorough
 def test_the_training_suite_measures_the_time_to_an_accuracy(tmp_path: Path) -> None:
     suite = ("async-training", "--rounds", "24", *SMALL[2:], "--store", str(tmp_path / "runs.turnout"))
     result = json.loads(run(*suite, "--json").stdout)
@@ -153,6 +154,7 @@ def test_the_training_suite_measures_the_time_to_an_accuracy(tmp_path: Path) -> 
     assert "min to" in run(*suite).stdout
 
 
+@pytest.mark.thorough
 def test_recorded_clients_can_be_used_without_rounds_and_a_folder_receives_the_runs(tmp_path: Path) -> None:
     phones, out = tmp_path / "phones.csv", tmp_path / "out"
     lines = [f"phone {row},{row % 5 * 18000},{row % 5 * 18000 + 18000},90000" for row in range(310)]

@@ -92,6 +92,7 @@ def settings_of(name: str, client: str) -> dict[str, str]:
 # Content
 
 
+@pytest.mark.thorough
 def test_every_page_shows_a_live_fleet_without_rounds(empty_page: Page, tmp_path: Path) -> None:
     with open_slots(tmp_path / "fleet.turnout") as scheduler:
         play_turns(scheduler, 20)
@@ -230,6 +231,7 @@ def test_the_client_page_shows_the_explanation(empty_page: Page, tmp_path: Path)
         page.wait_for("location.hash.includes('round=24')")
 
 
+@pytest.mark.thorough
 def test_pages_of_empty_stores_show_a_message(empty_page: Page, tmp_path: Path) -> None:
     RunStore(tmp_path / "runs.turnout").close()
     with served(tmp_path / "runs.turnout") as server, used(empty_page) as page:
@@ -335,6 +337,7 @@ def test_the_page_opens_only_with_the_token(empty_page: Page, tmp_path: Path) ->
 # Keyboard, dialogs and phones
 
 
+@pytest.mark.thorough
 def test_keyboard_shortcuts(empty_page: Page, tmp_path: Path) -> None:
     path = tmp_path / "runs.turnout"
     run_store(path, rounds=20)
@@ -369,6 +372,7 @@ def test_keyboard_shortcuts(empty_page: Page, tmp_path: Path) -> None:
         assert len(stops) > 15  # the focus is not trapped
 
 
+@pytest.mark.thorough
 def test_a_run_is_chosen_in_the_dialog(empty_page: Page, tmp_path: Path) -> None:
     path = tmp_path / "runs.turnout"
     stored = run_store(path, rounds=20)

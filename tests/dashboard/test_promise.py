@@ -380,6 +380,7 @@ def test_the_badge_of_every_page_says_broken(broken_page: Page, broken: Path) ->
     assert broken_page.console == []
 
 
+@pytest.mark.thorough
 @needs_browser
 def test_the_chart_shows_the_turns_behind_with_the_tolerance_as_a_line(broken_page: Page, broken: Path) -> None:
     with FleetReader(broken) as scheduler:
@@ -395,6 +396,7 @@ def test_the_chart_shows_the_turns_behind_with_the_tolerance_as_a_line(broken_pa
     assert broken_page.console == []
 
 
+@pytest.mark.thorough
 @needs_browser
 def test_statuses_differ_in_word_mark_and_colour(empty_page: Page, folder: Path) -> None:
     plans = {
@@ -420,6 +422,7 @@ def test_statuses_differ_in_word_mark_and_colour(empty_page: Page, folder: Path)
     assert len(set(marks)) == len(set(colours)) == 3
 
 
+@pytest.mark.thorough
 @needs_browser
 def test_the_client_page_shows_one_estimate_of_the_next_turn(broken_page: Page, broken: Path) -> None:
     with FleetReader(broken) as scheduler:

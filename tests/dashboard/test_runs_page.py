@@ -143,6 +143,7 @@ def test_a_store_opens_on_its_runs_which_are_sorted_filtered_and_picked(
         assert page.console == []
 
 
+@pytest.mark.thorough
 @needs_browser
 def test_policies_that_are_given_the_true_times_are_never_best(compared: Page, stored: tuple[Stored, Served]) -> None:
     runs, _ = stored

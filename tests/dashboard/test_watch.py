@@ -535,6 +535,7 @@ def test_concurrent_requests_while_a_fleet_is_written(folder: Path) -> None:
         server.until(lambda: all(len(own) > before for own in results))
 
 
+@pytest.mark.thorough
 def test_explanations_do_not_disturb_each_other_or_the_watch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two of them have begun to read at the same time, each with a reader of its own, while the watch answers."""
     together, readers = threading.Barrier(3, timeout=60), list[FleetReader]()

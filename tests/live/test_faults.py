@@ -849,6 +849,7 @@ def test_eight_processes_report_at_once_while_one_reads(open_fleet: OpenFleet) -
 # a client misreports its context
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("policy", "weight", "rounds"),
     [

@@ -100,6 +100,7 @@ def files_of(path: Path) -> tuple[Path, Path]:
 # Interrupted at any moment
 
 
+@pytest.mark.thorough
 def test_a_run_interrupted_at_any_moment_gives_the_same_result(folder: Path) -> None:
     check_interruptions(folder, "FedAvg", 1, 1, rounds=2)
 

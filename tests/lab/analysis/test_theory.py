@@ -94,6 +94,7 @@ def test_the_measured_regret_of_rbcsf_stays_below_its_bound() -> None:
     assert (regret(*durations) <= bound).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("rounds", "factor"), [(15_000, 1.05), pytest.param(25_000, 1.2, marks=pytest.mark.thorough)])
 def test_the_regret_exceeds_its_bound_where_times_vary_much_more_for_some_clients(rounds: int, factor: float) -> None:
     """The theorem's proof replaces the expected longest time of a cohort by the longest expected time.

@@ -131,6 +131,7 @@ def assert_a_killed_worker_makes_no_difference(study: Study, *options: str) -> N
     study.assert_same_bytes(study.folder / "runs.turnout")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("backend", ["local", pytest.param("joblib", marks=pytest.mark.framework)])
 def test_a_killed_process_of_this_machine_makes_no_difference(study: Study, backend: str) -> None:
     assert_a_killed_worker_makes_no_difference(study, "--backend", backend, "--workers", "2")

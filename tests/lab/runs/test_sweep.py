@@ -281,6 +281,7 @@ with RunStore(path) as store:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kills", "rounds", "workers"),
     [

@@ -26,6 +26,7 @@ SIMILAR = (
     "fairness-impact/fairness-impact",
     *("fashion-mnist/pace", "leaderboard/numerical", "leaderboard/training", "traces-recorded"),
     *("digits/slots", "cifar-10/slots", "paper/slots", "phones-recorded"),
+    *("cifar-10/pace-time", "numerical/horizon", "numerical/pull-record", "numerical/queues", "numerical/trade-off"),
 )
 NAME = re.compile(r"\b[pmcC][0-9a-f]{10}\b|\bC\d+_\d+_[0-9a-f]{10}\b")
 NUMBER = re.compile(r"-?\d+\.?\d*(?:e-?\d+)?")

@@ -334,6 +334,7 @@ def assert_rounds_are_right(path: Path) -> int:
         return sum(info.rounds for info in infos)
 
 
+@pytest.mark.thorough
 @forking
 @pytest.mark.parametrize(
     "kills",
