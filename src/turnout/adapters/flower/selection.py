@@ -67,8 +67,8 @@ class FairSelection(Strategy):
         save: whether to save the run after each round; or a function of the strategy that returns what to save in
             addition to its attributes, as plain values.
         load: a function of the strategy, and of what `save` returned, that restores it.
-        patience: how many seconds after the last answer the server waits for clients that have not identified
-            themselves.
+        patience: before the first round, how many seconds after the last answer the server waits for nodes that have
+            not told whose they are.
         evaluate_deadline: how many seconds the server waits for evaluations; by default as long as for training in the
             same round.
         check_replies: whether a reply that cannot be aggregated with the others is a failure of its client: arrays that
