@@ -377,8 +377,8 @@ def test_nobody_waits_for_a_node_that_joins(open_fleet: OpenFleet, clock: Clock)
         if number == 1:
             grid.add(newcomer)
 
-    strategy, join_once = open_to_all(fraction_evaluate=0.0), between_rounds(join)
-    train(open_fleet(settings={"cohort_size": 3}), grid, strategy, rounds=6, patience=30, evaluate_fn=join_once)
+    scheduler, evaluate = open_fleet(settings={"cohort_size": 3}), between_rounds(join)
+    train(scheduler, grid, open_to_all(fraction_evaluate=0.0), rounds=6, patience=30, evaluate_fn=evaluate)
     assert {end - begin for begin, end in itertools.pairwise(ends)} == {1.0}
     assert [len(asked) for asked in grid.asked("train")] == [2, 2, 2, 2, 3, 3]
 

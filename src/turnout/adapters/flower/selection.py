@@ -13,6 +13,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from turnout.adapters.common.round_texts import describe_selection, join_first
 from turnout.adapters.flower.checks import (
     LEGACY_ADVICE,
+    check_minima,
     check_quota,
     check_recipients,
     check_strategy,
@@ -38,7 +39,7 @@ from turnout.errors import SettingError, StateError
 from turnout.kernel.arrays import as_count, as_number
 from turnout.lab.worlds.base import World
 from turnout.live import Scheduler
-from turnout.live._internals import session_of
+from turnout.live._internals import live_policy, session_of
 from turnout.log import get_log
 from turnout.tracking import Tracker
 
@@ -120,6 +121,9 @@ class FairSelection(Strategy):
         self._slot_settings = check_slots(
             strategy, scheduler, updates_per_version, discount, is_simulated=simulated is not None
         )
+        policy = live_policy(scheduler.settings, session_of(scheduler).features.outputs, 1)
+        slots = self._slot_settings
+        check_minima(strategy, policy.target_size if slots is None else slots.updates_per_version)
         kind = SimulatedFleet if self._slot_settings is None else SimulatedSlots
         self._simulated = None if simulated is None else kind(simulated, scheduler.settings.model_size)
         patience = as_number("patience", patience, SettingError, above=0)
