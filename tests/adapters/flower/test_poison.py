@@ -273,6 +273,20 @@ def test_a_reply_is_refused_if_its_arrays_are_not_those_of_the_other_replies() -
     )
 
 
+def test_a_reply_with_the_model_and_a_second_record_is_accepted_although_it_is_the_only_one() -> None:
+    def reply(**records: list[float]) -> RecordDict:
+        return RecordDict({name: ArrayRecord({"0": Array(np.array(values))}) for name, values in records.items()})
+
+    sent, judge = reply(arrays=[1.0, 2.0]), ReplyJudge(1, None)
+    assert judge.add("a", sent, reply(arrays=[1.0, 2.0], control=[3.0])) is None
+    assert judge.settle(is_final=True) == (["a"], {})
+    judge.add("b", sent, reply(arrays=[1.0], control=[3.0]))
+    text = (
+        "its arrays are {'arrays': {'0': (1,)}, 'control': {'0': (1,)}}, which are not those of the model that was sent"
+    )
+    assert judge.settle(is_final=True) == ([], {"b": text})
+
+
 def test_serialized_trees_of_different_lengths_are_accepted(open_fleet: OpenFleet) -> None:
     def grow(content: RecordDict) -> None:
         content["arrays"] = ArrayRecord({"0": Array(np.zeros(lengths.pop(), np.uint8))})

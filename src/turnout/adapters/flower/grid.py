@@ -152,7 +152,8 @@ class RestrictedGrid(TimedGrid):
 
     def get_nodes(self) -> Any:
         """Returns Flower's description of the visible nodes."""
-        return [node for node in self.inner.get_nodes() if node.node_id in self._nodes]
+        visible = set(self._nodes)
+        return [node for node in self.inner.get_nodes() if node.node_id in visible]
 
 
 def restrict_grid(grid: Grid, nodes: Iterable[int]) -> Grid:
