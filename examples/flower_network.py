@@ -18,6 +18,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 SCRIPTS = Path(sysconfig.get_path("scripts"))
+# Reads process groups until this process has ended, however it ends, and then kills them.
+GUARD = """
+import contextlib, os, signal, sys
+for group in list(map(int, sys.stdin)):
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+"""
 
 
 class Network:
@@ -26,6 +33,9 @@ class Network:
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, free_port()
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.guard = subprocess.Popen(
+            [sys.executable, "-c", GUARD], stdin=subprocess.PIPE, text=True, start_new_session=True
+        )
         self.environment = {
             **os.environ,
             "PATH": f"{SCRIPTS}{os.pathsep}{os.environ.get('PATH', '')}",  # Flower starts its own programs by name
@@ -75,7 +85,7 @@ class Network:
         federation = [] if nodes is None else ["--federation-config", f"num-supernodes={nodes}"]
         options = ["--stream", "--run-config", format_config(config), *federation]
         command = [str(SCRIPTS / "flwr"), "run", str(app), "here", *options]
-        return subprocess.Popen(
+        process = subprocess.Popen(
             command,
             env=self.environment,
             stdin=subprocess.DEVNULL,
@@ -84,6 +94,8 @@ class Network:
             text=True,
             start_new_session=True,
         )
+        self.watch(process.pid)
+        return process
 
     def start(self, name: str, program: str, *arguments: str) -> None:
         """Starts a program in a new session, so that it can be stopped together with its children."""
@@ -98,6 +110,11 @@ class Network:
                 stderr=log,
                 start_new_session=True,
             )
+        self.watch(self.processes[name].pid)
+
+    def watch(self, group: int) -> None:
+        """Lets a process and its children end when this process is killed."""
+        print(group, file=self.guard.stdin, flush=True)
 
     def log_of(self, name: str) -> str:
         """Returns the log of a process."""
@@ -105,6 +122,8 @@ class Network:
 
     def close(self) -> None:
         """Stops all processes, the SuperLink last."""
+        self.guard.kill()  # first: it must not kill groups of processes that have ended
+        self.guard.communicate()
         for name in reversed(list(self.processes)):
             process = self.processes.pop(name)
             for signal_number, timeout in ((signal.SIGTERM, 5), (signal.SIGKILL, 5)):

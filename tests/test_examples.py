@@ -16,7 +16,7 @@ from forking import ForkServer
 from notebooks import NOTEBOOKS
 from turnout.live import FleetReader
 from turnout.live.audit.doctor.doctor import examine
-from waiting import wait_until
+from waiting import wait_until, wait_until_gone
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 PLAIN_LOOP = EXAMPLES / "plain_loop.py"
@@ -138,3 +138,19 @@ def test_every_example_is_listed_and_says_what_it_shows() -> None:
 def _without_docstring(script: Path) -> str:
     text = script.read_text()
     return text[text.index('\n"""\n') + 5 :].lstrip("\n")
+
+
+def test_a_flower_network_ends_with_the_process_that_started_it() -> None:
+    program = (
+        "import sys, time; from flower_network import network\n"
+        "with network() as net:\n"
+        "    net.start('child', 'python', '-c', 'import time; time.sleep(3600)')\n"
+        "    print(net.processes['child'].pid, flush=True)\n"
+        "    time.sleep(3600)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], cwd=EXAMPLES, stdout=subprocess.PIPE, text=True)
+    with parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.kill()
+    wait_until_gone([child])

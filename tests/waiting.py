@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TypeVar
 
 Result = TypeVar("Result")
@@ -22,3 +23,17 @@ def wait_until(condition: Callable[[], Result], description: str = "the conditio
         time.sleep(pause)
         pause = min(1.3 * pause, MAX_PAUSE)  # a condition may cost as much as what it waits for
     return result
+
+
+def gone(pid: int) -> bool:
+    """Returns whether this process has ended; a zombie counts as ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def wait_until_gone(pids: Iterable[int]) -> None:
+    """Wait until all of them have ended by themselves."""
+    processes = list(pids)
+    wait_until(lambda: all(map(gone, processes)), f"processes {processes} have ended")

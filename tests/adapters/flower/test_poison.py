@@ -273,6 +273,20 @@ def test_a_reply_is_refused_if_its_arrays_are_not_those_of_the_other_replies() -
     )
 
 
+def test_a_reply_with_the_model_and_a_second_record_is_accepted_although_it_is_the_only_one() -> None:
+    def reply(**records: list[float]) -> RecordDict:
+        return RecordDict({name: ArrayRecord({"0": Array(np.array(values))}) for name, values in records.items()})
+
+    sent, judge = reply(arrays=[1.0, 2.0]), ReplyJudge(1, None)
+    assert judge.add("a", sent, reply(arrays=[1.0, 2.0], control=[3.0])) is None
+    assert judge.settle(is_final=True) == (["a"], {})
+    judge.add("b", sent, reply(arrays=[1.0], control=[3.0]))
+    text = (
+        "its arrays are {'arrays': {'0': (1,)}, 'control': {'0': (1,)}}, which are not those of the model that was sent"
+    )
+    assert judge.settle(is_final=True) == ([], {"b": text})
+
+
 def test_serialized_trees_of_different_lengths_are_accepted(open_fleet: OpenFleet) -> None:
     def grow(content: RecordDict) -> None:
         content["arrays"] = ArrayRecord({"0": Array(np.zeros(lengths.pop(), np.uint8))})
@@ -303,10 +317,16 @@ def test_serialized_trees_of_different_lengths_are_accepted(open_fleet: OpenFlee
 def test_without_checks_the_strategy_sees_all_replies_and_the_run_survives_its_error(
     open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
 ) -> None:
-    scheduler, spy = open_fleet(**ALL), Spy()
-    grid = InProcessGrid(nodes(4, with_arrays(weights=[1.0, 2.0, 3.0])))
-    result = train(scheduler, grid, spy, arrays=model(0.5, 0.5), rounds=2, check_replies=False)
-    assert spy.aggregated == [["0", "1", "2", "3"]] * 2
+    received = list[int]()  # not an attribute, which a failed aggregation leaves unchanged
+
+    class Counting(FedAvg):
+        def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+            received.append(len(list(replies)))
+            return super().aggregate_train(server_round, replies)
+
+    scheduler, grid = open_fleet(**ALL), InProcessGrid(nodes(4, with_arrays(weights=[1.0, 2.0, 3.0])))
+    result = train(scheduler, grid, open_to_all(Counting), arrays=model(0.5, 0.5), rounds=2, check_replies=False)
+    assert received == [4, 4]
     assert weights(result.arrays) == [0.5, 0.5]
     assert scheduler.round == 2
     assert set(kinds_in(scheduler, 2).values()) == {"arrived"}
@@ -316,12 +336,17 @@ def test_without_checks_the_strategy_sees_all_replies_and_the_run_survives_its_e
 
 
 class Fragile(FedAdam):
-    """Changes its attributes, and then fails in some rounds."""
+    """Changes its attributes, some of them in place, and then fails in some rounds."""
 
     fails_in: tuple[int, ...] = (2,)
 
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.rounds: list[int] = []
+
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
         arrays, metrics = super().aggregate_train(server_round, replies)
+        self.rounds.append(server_round)
         if server_round in self.fails_in:
             self.half_done = True
             raise ZeroDivisionError("no examples")
@@ -337,6 +362,7 @@ def test_after_a_failed_aggregation_the_model_and_the_strategy_are_those_of_the_
     result = train(other, InProcessGrid(nodes(4, lambda _: None)), single, rounds=1)
     assert scheduler.round == 2
     assert not hasattr(failing, "half_done")
+    assert failing.rounds == [1]
     assert failing.m_t is not None
     assert single.m_t is not None
     assert failing.m_t["weights"].tolist() == single.m_t["weights"].tolist()
@@ -380,6 +406,14 @@ def test_a_good_round_resets_the_count_of_failed_rounds(open_fleet: OpenFleet, m
     scheduler = open_fleet(**ALL)
     train(scheduler, InProcessGrid(nodes(4, lambda _: None)), open_to_all(Fragile), rounds=9, max_failed_rounds=3)
     assert scheduler.round == 9
+
+
+def test_rounds_in_which_the_strategy_makes_no_model_count_as_failed(open_fleet: OpenFleet) -> None:
+    scheduler, grid = open_fleet(**ALL), InProcessGrid(nodes(4, lambda _: None))
+    strategy: FedAvg = open_to_all()
+    strategy.aggregate_train = lambda *_: (None, None)  # type: ignore[method-assign]
+    with pytest.raises(TrainingError, match=r"2 rounds in a row have failed, .*FedAvg made no model of 4 replies"):
+        train(scheduler, grid, strategy, rounds=9, max_failed_rounds=2)
 
 
 def test_rounds_in_which_no_reply_can_be_used_count_as_failed(open_fleet: OpenFleet) -> None:

@@ -15,10 +15,13 @@ import pytest
 from flwr.app import ArrayRecord, MetricRecord
 from flwr.server.strategy import FedAvg as OlderFedAvg
 from flwr.serverapp.strategy import (
+    Bulyan,
     DifferentialPrivacyClientSideAdaptiveClipping,
     DifferentialPrivacyServerSideFixedClipping,
     FedAdam,
     FedAvg,
+    Krum,
+    MultiKrum,
     Strategy,
 )
 
@@ -68,6 +71,25 @@ def test_settings_that_make_flower_wait_are_refused_with_the_line_to_write(
     line = rf"write {kind.__name__}\(fraction_train=1.0, min_train_nodes=1, min_available_nodes=1, …\), or use another"
     with pytest.raises(SettingError, match=f"{kind.__name__} with {problem}.*{line}"):
         FairSelection(WRAPPED[wrapped](open_to_all(kind, **settings)), open_fleet())
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (
+            lambda: open_to_all(Bulyan, num_malicious_nodes=1),
+            "Bulyan with num_malicious_nodes=1 needs 7 replies.* of 4",
+        ),
+        (lambda: open_to_all(Krum, num_malicious_nodes=1), "Krum with num_malicious_nodes=1 needs 5 replies"),
+        (lambda: open_to_all(MultiKrum, num_nodes_to_select=5), "MultiKrum .*needs 5 replies"),
+        (lambda: DifferentialPrivacyServerSideFixedClipping(open_to_all(), 0.0, 1.0, 9), "num_sampled_clients=4$"),
+    ],
+)
+def test_a_strategy_that_needs_more_replies_than_the_cohort_has_is_refused(
+    open_fleet: OpenFleet, make: Callable[[], Strategy], problem: str
+) -> None:
+    with pytest.raises(SettingError, match=problem):
+        FairSelection(make(), open_fleet(settings={"cohort_size": 4}))
 
 
 def test_a_strategy_that_needs_fewer_nodes_than_the_cohort_is_taken_and_need_not_evaluate(
@@ -237,7 +259,7 @@ def test_nodes_that_never_identify_themselves_are_a_separate_error(open_fleet: O
         SettingError, match=r"none of 2 nodes identified itself within 100 s, .*check the log of a SuperNode"
     ):
         train(open_fleet(), grid, timeout=100, patience=30)
-    assert len(grid.sent("query.turnout")) == 4  # all nodes are queried repeatedly
+    assert len(grid.sent("query.turnout")) == 1  # and kept until it is answered
 
 
 def test_a_single_node_is_enough(open_fleet: OpenFleet) -> None:

@@ -16,7 +16,7 @@ from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, 
 from adapters.flower.in_process import InProcessGrid, after, model, named_nodes, open_to_all, weights
 from adapters.flower.killable_app import Killed
 from turnout.adapters.flower import FairSelection
-from turnout.errors import SettingError, StateError
+from turnout.errors import SettingError, StateError, TrainingError
 from turnout.live import Scheduler
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -70,6 +70,16 @@ def test_everything_that_a_strategy_keeps_survives_a_restart(folder: Path, stop_
     assert play(folder / "fleet.turnout", resumed) == expected
     for name in ("by_round", "raw", "history"):
         assert getattr(resumed, name) == getattr(whole, name)
+
+
+def test_a_setting_that_was_corrected_is_used_after_a_restart(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    right: FedAvg = open_to_all(weighted_by_key="num-examples")
+    with pytest.raises(TrainingError, match="start it again"):
+        play(folder / "fleet.turnout", open_to_all(weighted_by_key="num_examples"))
+    play(folder / "fleet.turnout", right)
+    assert right.weighted_by_key == "num-examples"
+    text = "weighted_by_key is 'num-examples', and was 'num_examples' when the saved run began"
+    assert caplog.text.count(text) == 1
 
 
 # What is not saved
@@ -167,6 +177,7 @@ def test_the_state_dict_of_a_strategy_inside_another_is_used(folder: Path) -> No
 def test_functions_save_and_load_what_attributes_cannot(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     def save(strategy: Strategy) -> Any:
         assert isinstance(strategy, Careless)
+        strategy.kept = 9
         return {"window": list(strategy.window), "round": {1: strategy.kept}}
 
     def load(strategy: Strategy, saved: Any) -> None:
@@ -176,7 +187,6 @@ def test_functions_save_and_load_what_attributes_cannot(folder: Path, caplog: py
 
     first, second = Careless(), Careless()
     first.window.extend([0.25, 0.5])
-    first.kept = 9
     interrupt(folder / "fleet.turnout", first, save=save, load=load)
     play(folder / "fleet.turnout", second, save=save, load=load)
     assert list(second.window) == [0.25, 0.5]

@@ -20,13 +20,14 @@ import torch
 
 from benchmarks.plain_training import PlainRound, plain_module, put_weights
 from benchmarks.training import noise
-from lab.training.processes import forking, gone, trainers, wait_until_gone
+from lab.training.processes import forking, trainers
 from turnout.errors import SettingError, StateError, TrainingError
 from turnout.kernel.arrays import IntArray
 from turnout.lab import Cohort, Dataset, Learner, NumpyLearner, Training, TrainingResult, load_dataset
 from turnout.lab.training.learners.module_learner import cnn_learner
 from turnout.lab.training.learners.networks import Network, paper_network
 from turnout.lab.training.learners.stacked_learner import Precision, StackedLearner
+from waiting import gone, wait_until_gone
 
 DIGITS = load_dataset("digits")
 NETWORK = paper_network(DIGITS)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flwr.app import Message
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import Bulyan, Strategy
 
 from turnout.errors import SettingError
 from turnout.live import Scheduler
@@ -33,6 +33,25 @@ def check_strategy(strategy: Strategy) -> None:
             raise SettingError(
                 f"{kind} with {name}={value} {effect}, because it sees only the selected clients: write {kind}("
                 "fraction_train=1.0, min_train_nodes=1, min_available_nodes=1, …), or use another strategy"
+            )
+
+
+def check_minima(strategy: Strategy, replies: int | None) -> None:
+    """Raises SettingError if the strategy makes no model, or one with wrong noise, of so many replies."""
+    for layer in nested_strategies(strategy):
+        malicious, kind = getattr(layer, "num_malicious_nodes", 0), type(layer).__name__
+        minimum = 4 * malicious + 3 if isinstance(layer, Bulyan) else 2 * malicious + 3 if malicious else 1
+        minimum = max(minimum, getattr(layer, "num_nodes_to_select", 1))
+        if replies is not None and replies < minimum:
+            raise SettingError(
+                f"{kind} with num_malicious_nodes={malicious} needs {minimum} replies, and a model is made of "
+                f"{replies}: increase the cohort size of the fleet, or change {kind}"
+            )
+        sampled = getattr(layer, "num_sampled_clients", replies)
+        if replies is not None and sampled != replies:
+            raise SettingError(
+                f"{kind} computes its noise for num_sampled_clients={sampled}, and a model is made of {replies} "
+                f"replies: write num_sampled_clients={replies}"
             )
 
 

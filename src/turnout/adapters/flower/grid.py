@@ -77,15 +77,9 @@ class TimedGrid(Grid):
             return handler(self, sent, timeout)
         return self.ask(sent, math.inf if timeout is None else timeout)
 
-    def ask(self, messages: Sequence[Message], limit: float, idle: float = math.inf) -> list[Message]:
-        """Sends all messages at once and waits for the replies up to the limit in seconds.
-
-        Args:
-            messages: the messages.
-            limit: the longest wait for all replies.
-            idle: the waiting ends if no reply has arrived for so many seconds.
-        """
-        start = last = time.monotonic()
+    def ask(self, messages: Sequence[Message], limit: float) -> list[Message]:
+        """Sends all messages at once and waits for the replies up to the limit in seconds."""
+        start = time.monotonic()
         if math.isfinite(limit):
             for message in messages:
                 message.metadata.ttl = lifetime(limit)
@@ -95,9 +89,7 @@ class TimedGrid(Grid):
             for message_id, reply, _ in self.pull(pending):
                 del pending[message_id]
                 replies.append(reply)
-                last = time.monotonic()
-            now = time.monotonic()
-            if now - start >= limit or now - last >= idle:
+            if time.monotonic() - start >= limit:
                 self.forget(pending)
                 break
             if pending:
@@ -160,7 +152,8 @@ class RestrictedGrid(TimedGrid):
 
     def get_nodes(self) -> Any:
         """Returns Flower's description of the visible nodes."""
-        return [node for node in self.inner.get_nodes() if node.node_id in self._nodes]
+        visible = set(self._nodes)
+        return [node for node in self.inner.get_nodes() if node.node_id in visible]
 
 
 def restrict_grid(grid: Grid, nodes: Iterable[int]) -> Grid:

@@ -13,6 +13,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from turnout.adapters.common.round_texts import describe_selection, join_first
 from turnout.adapters.flower.checks import (
     LEGACY_ADVICE,
+    check_minima,
     check_quota,
     check_recipients,
     check_strategy,
@@ -38,7 +39,7 @@ from turnout.errors import SettingError, StateError
 from turnout.kernel.arrays import as_count, as_number
 from turnout.lab.worlds.base import World
 from turnout.live import Scheduler
-from turnout.live._internals import session_of
+from turnout.live._internals import live_policy, session_of
 from turnout.log import get_log
 from turnout.tracking import Tracker
 
@@ -67,8 +68,8 @@ class FairSelection(Strategy):
         save: whether to save the run after each round; or a function of the strategy that returns what to save in
             addition to its attributes, as plain values.
         load: a function of the strategy, and of what `save` returned, that restores it.
-        patience: how many seconds after the last answer the server waits for clients that have not identified
-            themselves.
+        patience: before the first round, how many seconds after the last answer the server waits for nodes that have
+            not told whose they are.
         evaluate_deadline: how many seconds the server waits for evaluations; by default as long as for training in the
             same round.
         check_replies: whether a reply that cannot be aggregated with the others is a failure of its client: arrays that
@@ -120,6 +121,9 @@ class FairSelection(Strategy):
         self._slot_settings = check_slots(
             strategy, scheduler, updates_per_version, discount, is_simulated=simulated is not None
         )
+        policy = live_policy(scheduler.settings, session_of(scheduler).features.outputs, 1)
+        slots = self._slot_settings
+        check_minima(strategy, policy.target_size if slots is None else slots.updates_per_version)
         kind = SimulatedFleet if self._slot_settings is None else SimulatedSlots
         self._simulated = None if simulated is None else kind(simulated, scheduler.settings.model_size)
         patience = as_number("patience", patience, SettingError, above=0)

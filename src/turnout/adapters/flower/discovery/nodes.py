@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,6 @@ from turnout.log import get_log
 log = get_log("flwr")
 APP_ERROR = 2  # Flower's error code for an exception in the client app
 PATIENCE = 30.0  # seconds
-MAX_WAVE = 3600.0  # seconds for all nodes to tell their ids
 
 
 class NodeDirectory:
@@ -30,7 +30,7 @@ class NodeDirectory:
 
     Args:
         features: the features of the fleet.
-        patience: how long to wait for a client id after the last node has given its own, in seconds.
+        patience: how long the first contact lasts after the last answer, in seconds.
         eligible: the groups whose clients may take part, by the name of the group.
         group_names: the names of other groups that are needed.
     """
@@ -51,52 +51,81 @@ class NodeDirectory:
         self._descriptions: dict[int, Any] = {}  # by node: what the SuperLink knows, which no client can forge
         self._names: set[str] = set()  # under which nodes are registered: no other node can use them as an id
         self._duplicates: set[str] = set()
-        self._unanswered: dict[int, tuple[int, int]] = {}  # by node: failed queries, and the round of the next one
+        self._queries: dict[str, int] = {}  # by message: the node that has not answered yet
+        self._failures: dict[int, tuple[int, int]] = {}  # by node: failed queries, and the round of the next one
+        self._has_met = False  # whether a first contact has found a client
         self._connected: list[int] = []
         self._by_client: dict[str, int] | None = None  # of these nodes; None after a change
         self._rows: IntArray = self._statuses.rows([])
 
     def refresh(self, grid: TimedGrid, nodes: Sequence[int], round: int) -> None:
-        """Identifies new nodes, all at once.
+        """Sends a query to each new node, all at once, and takes the answers that have arrived.
 
-        A node that does not answer is queried again after 1, 2, 4, … rounds. As long as no client is known, all nodes
-        are queried without back-off.
+        A node has one query at a time, which is kept until it is answered, however long that takes. Those who are known
+        go on without it; before the first contact nobody can, and the answers are awaited. A node whose query has
+        failed is queried again after 1, 2, 4, … rounds, or at once as long as no client is known.
 
         Args:
             grid: the grid.
             nodes: the connected nodes.
             round: the round of the fleet, for which clients are selected next.
         """
+        connected = set(nodes)
+        gone = [query for query, node in self._queries.items() if node not in connected]
+        grid.forget(gone)
+        for query in gone:
+            del self._queries[query]
         unknown = [node for node in nodes if node not in self._clients]
         if unknown:
             unknown = self._identify_by_grid(grid, unknown)
         any_known = len(unknown) < len(nodes)
         unknown += [node for node in nodes if node in self._clients and self._groups.must_query(node)]
-        due = [node for node in unknown if not (any_known and self._unanswered.get(node, (0, 0))[1] > round)]
-        if not due:
-            return
-        answered = self._query(grid, due)
-        for node in due:
-            failures = self._unanswered.pop(node, (0, 0))[0]
-            if node not in answered:
-                self._unanswered[node] = (failures + 1, round + 2**failures)
-        silent = sum(node not in self._clients for node in due)
-        if silent:
-            log.warning("turnout: %d nodes did not identify themselves within %g s", silent, self._patience)
+        asked = set(self._queries.values())
+        due = [
+            node
+            for node in unknown
+            if node not in asked and not (any_known and self._failures.get(node, (0, 0))[1] > round)
+        ]
+        self._send_queries(grid, due, round)
+        self._take_answers(grid, round)
+        if not self._has_met or not self.nodes_by_client(nodes):
+            self._await_answers(grid, round)
+            self._has_met = bool(self.nodes_by_client(nodes))
 
-    def _query(self, grid: TimedGrid, nodes: Sequence[int]) -> set[int]:
-        """Sends a query to each node; returns the nodes that answered before `patience` seconds without any answer."""
+    def _send_queries(self, grid: TimedGrid, nodes: Sequence[int], round: int) -> None:
         queries = [Message(self._groups.query(), dst_node_id=node, message_type=QUERY) for node in nodes]
-        # Many virtual nodes share a machine and answer one after the other: as long as they do, none of them is silent.
-        longest = max(self._patience, min(self._patience * len(nodes), MAX_WAVE))
-        replies = grid.ask(queries, longest, idle=self._patience)
-        node_of = {message.metadata.message_id: message.metadata.dst_node_id for message in queries}
-        answered, anonymous = set(), []
-        for reply in replies:
-            node = node_of[reply.metadata.reply_to_message_id]
+        for node, query in zip(nodes, grid.push(queries) if queries else [], strict=True):
+            if query is None:
+                self._note_failure(node, round)
+            else:
+                self._queries[query] = node
+
+    def _await_answers(self, grid: TimedGrid, round: int) -> None:
+        """Waits until all queries are answered, or for `patience` seconds after the last answer.
+
+        Many virtual nodes share a machine and answer one after the other: as long as they do, none of them is silent.
+        """
+        last = time.monotonic()
+        while self._queries:
+            time.sleep(grid.poll)
+            if self._take_answers(grid, round):
+                last = time.monotonic()
+            elif time.monotonic() - last >= self._patience:
+                log.warning(
+                    "turnout: %s not given an id yet, and can train as soon as it comes",
+                    pluralize(len(self._queries), "node", "have"),
+                )
+                return
+
+    def _take_answers(self, grid: TimedGrid, round: int) -> bool:
+        """Records the answers to queries that have arrived; returns whether there were any."""
+        replies, anonymous = grid.pull(self._queries), []
+        for query, reply, _ in replies:
+            node = self._queries.pop(query)
             if reply.has_error() and reply.error.code != APP_ERROR:
+                self._note_failure(node, round)
                 continue
-            answered.add(node)
+            self._failures.pop(node, None)
             info = pop_client_info(reply.content) if reply.has_content() else None
             if reply.has_error() and node not in self._clients:  # the app does not implement the query
                 anonymous.append(node)
@@ -110,7 +139,11 @@ class NodeDirectory:
                 pluralize(len(anonymous), "client", "do"),
                 anonymous[0],
             )
-        return answered
+        return bool(replies)
+
+    def _note_failure(self, node: int, round: int) -> None:
+        failures = self._failures.get(node, (0, 0))[0]
+        self._failures[node] = (failures + 1, round + 2**failures)
 
     def record(self, node: int, info: ClientInfo | None) -> None:
         """Stores what a node reports about its client; None if its app does not use `with_status`."""

@@ -23,7 +23,8 @@ class SavedRun:
     """The state of a run after round `server_round`, which was round `fleet_round` of the fleet.
 
     `waited` is the duration of that round in seconds. `begun_with` holds the shapes of the initial model. `metrics` are
-    the strategy's metrics of the round. `expected` maps each client to its predicted seconds. `extra` is what the
+    the strategy's metrics of the round. `expected` maps each client to its predicted seconds. `settings` are those of
+    the strategy when the server was started, and `strategy` is its state after the round. `extra` is what the
     app's own function saves.
     """
 
@@ -34,6 +35,7 @@ class SavedRun:
     arrays: ArrayRecord
     metrics: dict[str, Any] = field(default_factory=dict)
     expected: dict[str, float] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
     strategy: dict[str, Any] = field(default_factory=dict)
     world: dict[str, Any] = field(default_factory=dict)
     extra: Any = None

@@ -8,8 +8,11 @@ from typing import Any
 
 from flwr.serverapp.strategy import Strategy
 
-from turnout.adapters.flower.resume.packing import STORABLE, unstorable_type
+from turnout.adapters.flower.resume.packing import PLAIN, STORABLE, unstorable_type
 from turnout.errors import SettingError, StateError
+from turnout.log import get_log
+
+log = get_log("flwr")
 
 
 def strategy_state(strategy: Any) -> tuple[dict[str, Any], list[str]]:
@@ -42,8 +45,23 @@ def check_storable(value: Any, source: str) -> None:
         raise StateError(f"{source} returns what cannot be stored, a {problem}: return {STORABLE}")
 
 
-def restore_strategy(strategy: Any, state: Mapping[str, Any]) -> None:
-    """Restores the state to a strategy that was constructed with the same arguments."""
+def settings_of(strategy: Any) -> dict[str, Any]:
+    """Returns the plain attributes of a strategy that was just constructed, and by name those of its parts."""
+    attributes = getattr(strategy, "__dict__", {}).items()
+    own = {name: value for name, value in attributes if type(value) in PLAIN}
+    return own | {name: settings_of(value) for name, value in attributes if _is_part(value)}
+
+
+def restore_strategy(strategy: Any, state: Mapping[str, Any], began_with: Mapping[str, Any] | None = None) -> None:
+    """Restores the state to a strategy.
+
+    A setting that differs from that with which the saved run began was changed by the user, and stays so.
+
+    Args:
+        strategy: the strategy, as it was constructed.
+        state: what `strategy_state` returned.
+        began_with: what `settings_of` returned when the saved run began; None to restore everything.
+    """
     classes, is_own = [kind.__name__ for kind in type(strategy).__mro__], "own" in state
     if state["class"] not in classes or has_hooks(strategy) != is_own:
         raise StateError(
@@ -53,10 +71,15 @@ def restore_strategy(strategy: Any, state: Mapping[str, Any]) -> None:
     if "own" in state:
         strategy.load_state_dict(state["own"])
         return
+    before = {} if began_with is None else began_with
+    now = {} if began_with is None else settings_of(strategy)
     for name, value in state["attributes"].items():
-        setattr(strategy, name, value)
+        if name in now and name in before and repr(now[name]) != repr(before[name]):  # NaN equals itself here
+            log.warning("turnout: %s is %r, and was %r when the saved run began", name, now[name], before[name])
+        else:
+            setattr(strategy, name, value)
     for name, inner in state["inner"].items():
-        restore_strategy(getattr(strategy, name, None), inner)
+        restore_strategy(getattr(strategy, name, None), inner, before.get(name))
 
 
 def has_hooks(strategy: Any) -> bool:

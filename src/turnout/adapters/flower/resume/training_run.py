@@ -9,7 +9,13 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp.strategy import Result, Strategy
 
 from turnout.adapters.flower.resume.saved_run import RunFiles, SavedRun, metrics_of, shapes_of
-from turnout.adapters.flower.resume.strategy_state import check_storable, has_hooks, restore_strategy, strategy_state
+from turnout.adapters.flower.resume.strategy_state import (
+    check_storable,
+    has_hooks,
+    restore_strategy,
+    settings_of,
+    strategy_state,
+)
 from turnout.adapters.flower.rounds.round_summary import summarize_round
 from turnout.adapters.flower.setup import TrainingSetup
 from turnout.errors import SettingError, StateError
@@ -40,6 +46,7 @@ class TrainingRun:
         self._strategy, self._scheduler, self._simulated = setup.strategy, setup.scheduler, setup.simulated
         self._resume, self._is_saved = resume, bool(save)
         self._save_extra, self._load_extra = (save if callable(save) else None), load
+        self._settings = settings_of(setup.strategy)
         self._unsaved: set[str] = set()  # the attributes that were logged because they are not saved
         self._files = RunFiles(setup.scheduler.path)
         self._initial_shapes: dict[str, list[int]] = {}
@@ -95,6 +102,7 @@ class TrainingRun:
             self.arrays,
             {} if metrics is None else metrics_of(metrics),
             expected or {},
+            self._settings,
             self._strategy_state() if self._is_saved else {},
             {} if self._simulated is None else self._simulated.state(),
             self._extra() if self._is_saved else None,
@@ -150,7 +158,7 @@ class TrainingRun:
                 f"{self._files.model} holds an unfinished run of another model: finish it with that model, or start a "
                 "new run with resume=False"
             )
-        restore_strategy(self._strategy, saved.strategy)
+        restore_strategy(self._strategy, saved.strategy, saved.settings)
         if self._load_extra is not None:
             self._load_extra(self._strategy, saved.extra)
         if self._simulated is not None:

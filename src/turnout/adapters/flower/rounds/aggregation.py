@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 
 from turnout.adapters.flower.checks import nested_strategies
+from turnout.adapters.flower.resume.strategy_state import restore_strategy, strategy_state
 from turnout.adapters.flower.rounds.arrays import model_problem
 from turnout.adapters.flower.rounds.replies import ReplyJudge
 from turnout.adapters.flower.setup import TrainingSetup
-from turnout.errors import TrainingError
+from turnout.errors import StateError, TrainingError
 from turnout.log import get_log
 
 log = get_log("flwr")
 
 
 class Aggregation:
-    """Calls the strategy; if it raises an error, the model and the strategy's attributes stay as they were."""
+    """Calls the strategy; if it raises an error, the model and the strategy stay as they were."""
 
     def __init__(self, setup: TrainingSetup) -> None:
         self._setup, self._strategy = setup, setup.strategy
@@ -45,6 +47,8 @@ class Aggregation:
             return None, None
         if arrays is not None:
             self._failed = 0
+        elif any(reply.has_content() for reply in replies):
+            self._count_failure(f"{type(self._strategy).__name__} made no model of {len(replies)} replies")
         return arrays, metrics
 
     def evaluate(self, number: int, replies: Sequence[Message]) -> MetricRecord | None:
@@ -88,12 +92,18 @@ class Aggregation:
 
 @contextmanager
 def _undone_on_error(strategy: Strategy) -> Iterator[None]:
-    """Sets all attributes of the strategy back if an error is raised: some are changed before others."""
+    """Sets the strategy back if an error is raised: some attributes are changed before others, and some in place."""
     before = [(layer, dict(vars(layer))) for layer in nested_strategies(strategy)]
+    try:
+        state = deepcopy(strategy_state(strategy)[0])
+    except StateError:  # its state_dict() returns what cannot be stored, which is allowed if the run is not saved
+        state = None
     try:
         yield
     except Exception:
         for layer, attributes in before:
             vars(layer).clear()
             vars(layer).update(attributes)
+        if state is not None:
+            restore_strategy(strategy, state)
         raise

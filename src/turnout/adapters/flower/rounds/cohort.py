@@ -50,20 +50,10 @@ class CohortSelector:
         nodes = {client: connected[client] for client in cohort}
         return FlowerRound(opened, nodes, session_of(self._scheduler).predicted_seconds(), recorded)
 
-    def fill(self, grid: TimedGrid, *, may_wait: bool) -> tuple[list[RunningTurn], dict[str, int]]:
-        """Gives turns for the free slots of a fleet without rounds; returns them, and the node of each client.
-
-        Args:
-            grid: the grid.
-            may_wait: whether to wait for nodes, and for new ones to identify themselves.
-        """
-        if may_wait:
-            slots = self._scheduler.settings.concurrency or 1
-            connected = self._connected_clients(grid, self._scheduler.round // slots + 1)
-        else:
-            connected = self._nodes.nodes_by_client(grid.get_node_ids())
-        if not connected:
-            return [], {}
+    def fill(self, grid: TimedGrid) -> tuple[list[RunningTurn], dict[str, int]]:
+        """Gives turns for the free slots of a fleet without rounds; returns them, and the node of each client."""
+        slots = self._scheduler.settings.concurrency or 1
+        connected = self._connected_clients(grid, self._scheduler.round // slots + 1)
         return self._scheduler.fill(self._statuses(connected, self._scheduler.round + 1)), connected
 
     def connected_nodes(self, grid: TimedGrid) -> list[int]:
@@ -115,6 +105,6 @@ class CohortSelector:
             if time.monotonic() - start > self._timeout:
                 raise SettingError(
                     f"none of {len(connected)} nodes identified itself within {self._timeout:g} s, or none is "
-                    "eligible: check the log of a SuperNode and the setting eligible, or increase patience and timeout"
+                    "eligible: check the log of a SuperNode and the setting eligible, or increase timeout"
                 )
             time.sleep(grid.poll)

@@ -20,10 +20,12 @@ class Form:
     """What replies must have in common: the shapes of their arrays by record, and the names of their metrics.
 
     `arrays` is None if there is one record, with the shapes of the message that was sent, or if neither has arrays.
+    `has_model` says whether one of several records has these shapes.
     """
 
     arrays: tuple[tuple[str, Shapes], ...] | None
     metrics: tuple[tuple[str, tuple[str, ...]], ...]
+    has_model: bool
 
     def difference(self, other: Form | None) -> str:
         """Returns in what a reply of this form differs from the form that was expected; None: that of the model."""
@@ -40,8 +42,9 @@ class ReplyJudge:
 
     A reply is refused if its arrays or its weight are not finite, or if its form differs from that of the others. That
     form is the usual one of earlier rounds as soon as one reply has it; otherwise the form of more than half of the
-    replies that the round needs, or, when no more replies are awaited, the most frequent one. Arrays that differ from
-    the model that was sent are accepted only if several replies have them and no reply ever had those of the model.
+    replies that the round needs, or, when no more replies are awaited, the most frequent one. Replies without the
+    arrays of the model that was sent are accepted only if several have the same and no reply ever had those of the
+    model.
 
     Args:
         needed: the number of replies that the round needs.
@@ -76,8 +79,8 @@ class ReplyJudge:
         counts = Counter(self._undecided.values())
         if self.usual is not None and self.usual in counts:
             return self.usual
-        knows_model = (self.usual is not None and self.usual.arrays is None) or any(f.arrays is None for f in counts)
-        eligible = [form for form, count in counts.items() if form.arrays is None or (not knows_model and count > 1)]
+        knows_model = (self.usual is not None and self.usual.has_model) or any(form.has_model for form in counts)
+        eligible = [form for form, count in counts.items() if form.has_model or (not knows_model and count > 1)]
         if not eligible:
             return None
         form = max(eligible, key=lambda form: (counts[form], len(_names(form.metrics))))
@@ -109,8 +112,9 @@ def _form(sent: RecordDict, reply: RecordDict) -> Form:
         elif isinstance(record, MetricRecord):
             metrics.append((name, tuple(sorted(record))))
     expected = [_record_shapes(record) for record in sent.values() if isinstance(record, ArrayRecord)]
-    is_as_sent = arrays[0][1] in expected if len(arrays) == 1 else not arrays and not expected
-    return Form(None if is_as_sent else tuple(sorted(arrays)), tuple(sorted(metrics)))
+    has_model = any(shapes in expected for _, shapes in arrays) if arrays else not expected
+    is_as_sent = has_model and len(arrays) <= 1
+    return Form(None if is_as_sent else tuple(sorted(arrays)), tuple(sorted(metrics)), has_model)
 
 
 def _record_shapes(record: ArrayRecord) -> Shapes:
@@ -130,4 +134,5 @@ def _names(metrics: tuple[tuple[str, tuple[str, ...]], ...]) -> list[str]:
 def _shapes(arrays: tuple[tuple[str, Shapes], ...] | None) -> Mapping[str, object] | str:
     if arrays is None:
         return "those of the model that was sent"
-    return {name: "bytes" if shape is None else shape for _, shapes in arrays for name, shape in shapes}
+    records = {name: {array: "bytes" if shape is None else shape for array, shape in shapes} for name, shapes in arrays}
+    return records if len(records) > 1 else next(iter(records.values()), {})

@@ -86,7 +86,7 @@ class SlotExchange(ReplyIntake):
         self._buffer: list[tuple[SentTurn, Message]] = []
         self._version, self._began = Version(), self._now()
         self._failed_in_a_row = 0
-        self._is_resumed = self._is_filling = False
+        self._is_resumed = False
         self._filled_at, self._has_ended = -math.inf, True
         if self._simulated is not None:
             self._simulated.begin()
@@ -227,22 +227,16 @@ class SlotExchange(ReplyIntake):
     # Turns
 
     def _fill(self) -> None:
-        """Gives turns for the free slots, and sends their messages; turns whose deadline has passed end.
-
-        While new nodes identify themselves, it is called again, and does not wait for them.
-        """
-        now, may_wait = time.monotonic(), not self._is_filling
-        if self._number > self._versions or not (may_wait or self._is_resumed):
+        """Gives turns for the free slots, and sends their messages; turns whose deadline has passed end."""
+        if self._number > self._versions:
             return
+        now = time.monotonic()
         running = len(self._pending) + len(self._answered) + len(self._received)
         is_due = self._has_ended or now - self._filled_at >= FILL_INTERVAL or not (self._simulated is None or running)
         if not is_due or (running and not self._grid.get_node_ids()):
             return
-        self._is_filling, self._has_ended, self._filled_at = True, False, now
-        try:
-            turns, nodes = self._selector.fill(self._grid, may_wait=may_wait)
-        finally:
-            self._is_filling = not may_wait
+        self._has_ended, self._filled_at = False, now
+        turns, nodes = self._selector.fill(self._grid)
         alive = {turn.id: turn for turn in self._scheduler.running()}
         self._drop_late(alive)
         if not self._is_resumed:
