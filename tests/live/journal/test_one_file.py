@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import struct
+import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +18,12 @@ from live.fleets import LIVE, OpenFleet, offered, play_round
 from turnout.errors import StoreError
 from turnout.live import FleetReader, Reporter, Scheduler, certify
 from turnout.live.audit.doctor.doctor import examine
-from turnout.live.journal.files import back_up_fleet
+from turnout.live.journal.files import back_up_fleet, is_fleet
 from turnout.live.turns.slots.state import SlotFleet
 from turnout.storage.files import storefile
 from turnout.storage.files.acknowledged import lock_path
 from turnout.storage.files.database import log_path
+from turnout.storage.files.holders import locks_of
 from turnout.storage.files.lock import Writer, lock_line
 
 
@@ -155,6 +159,68 @@ def test_a_reporter_acknowledges_nothing_into_a_log_that_was_deleted_before_its_
         log_path(scheduler.path).unlink()
         with pytest.raises(StoreError, match=r"fleet\.turnout-wal was deleted or replaced while it was in use"):
             reporter.report(a, 1.0)
+
+
+def overwrite(path: Path, content: Path) -> None:
+    """Does what `cp content path` does: the file stays the same one."""
+    inode = path.stat().st_ino
+    path.write_bytes(content.read_bytes())
+    assert path.stat().st_ino == inode
+
+
+@pytest.mark.parametrize("foreign", [False, True], ids=["an older backup", "another fleet"])
+def test_nothing_is_acknowledged_into_a_file_that_was_overwritten(
+    open_fleet: OpenFleet, folder: Path, foreign: bool
+) -> None:
+    scheduler, backup = open_fleet(), folder / "backup.turnout"
+    back_up_fleet(open_fleet("other.turnout").path if foreign else scheduler.path, backup)
+    scheduler.register(["a"])
+    scheduler.compact()  # moves the log into the file
+    a, b = scheduler.choose(["a", "b", "c"])
+    with Reporter(scheduler.path) as reporter:
+        assert scheduler.report(a, 1.0)
+        overwrite(scheduler.path, backup)
+        for report in (scheduler.report, reporter.report, scheduler.report):
+            with pytest.raises(StoreError, match=r"fleet\.turnout was overwritten while it was in use"):
+                report(b, 1.0)
+
+
+def test_a_group_is_refused_if_the_file_is_overwritten_inside(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler, backup = open_fleet(), folder / "backup.turnout"
+    back_up_fleet(scheduler.path, backup)
+    scheduler.register(["a"])
+    scheduler.compact()
+    before = log_path(scheduler.path).read_bytes()
+
+    def change_in_group() -> None:
+        with scheduler.group():
+            scheduler.register(["b"])
+            overwrite(scheduler.path, backup)
+
+    with pytest.raises(StoreError, match="was overwritten while it was in use"):
+        change_in_group()
+    assert log_path(scheduler.path).read_bytes() == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/locks")
+def test_a_file_into_which_a_part_of_its_log_was_moved_is_sound_and_stays_locked(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    a, _ = scheduler.choose(["a", "b", "c"])
+    with (
+        closing(sqlite3.connect(scheduler.path, isolation_level=None)) as db,
+        closing(sqlite3.connect(scheduler.path, isolation_level=None)) as reader,
+    ):
+        db.execute("CREATE TABLE more (data BLOB)")
+        db.execute("INSERT INTO more VALUES (ZEROBLOB(20000))")
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM more").fetchone()
+        db.execute("UPDATE more SET data = RANDOMBLOB(20000)")  # these pages cannot be moved while the reader reads
+        db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        (pages,) = db.execute("PRAGMA page_count").fetchone()
+        assert scheduler.path.stat().st_size < pages * 4096
+        assert is_fleet(scheduler.path)
+        assert locks_of(scheduler.path)
+        assert scheduler.report(a, 1.0)
 
 
 def test_a_takeover_that_is_refused_leaves_the_writer_its_lock(

@@ -18,8 +18,8 @@ from turnout.live.journal.schema import FLEET
 from turnout.live.journal.turns import read_unit
 from turnout.storage.files.database import connect, translate_sqlite_errors
 from turnout.storage.files.identify import application_id
+from turnout.storage.files.identity import find_lost_commits, newest_commit
 from turnout.storage.files.lock import Writer, lock_line
-from turnout.storage.files.storefile import counters, find_lost_commits
 from turnout.version import __version__
 
 __all__ = ["Finding", "examine"]
@@ -141,7 +141,7 @@ def _check_pages(db: sqlite3.Connection, path: Path) -> CheckResult:
 def _check_log(db: sqlite3.Connection, path: Path) -> CheckResult:
     """Checks that the file has all commits that were acknowledged, as far as the lock file states them."""
     lost = find_lost_commits(path, db)
-    commits = int(counters(db)["commits"])
+    commits = newest_commit(db).commits
     return CheckResult(f"all {commits:,} commits that were acknowledged are there", [lost] if lost else [])
 
 
