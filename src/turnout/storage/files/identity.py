@@ -14,7 +14,7 @@ from pathlib import Path
 
 from turnout.errors import StoreError
 from turnout.storage.files.acknowledged import Acknowledged, lock_path, read_acknowledged, states_commit
-from turnout.storage.files.database import log_path, single_value
+from turnout.storage.files.database import StoreConnection, log_path, single_value
 from turnout.storage.files.identify import connect_immutable
 
 #: For how long a file that looks overwritten must stay as it is until it is refused, in seconds: another process may be
@@ -38,7 +38,7 @@ def newest_commit(db: sqlite3.Connection) -> Acknowledged:
     return Acknowledged(stored["file_id"], int(stored["commits"]))
 
 
-def find_lost_commits(path: Path, db: sqlite3.Connection) -> str:
+def find_lost_commits(path: Path, db: StoreConnection) -> str:
     """Returns why a file is older than what was acknowledged, or may be; "" if nothing is known to be lost.
 
     Args:
@@ -53,8 +53,8 @@ def find_lost_commits(path: Path, db: sqlite3.Connection) -> str:
             f"{path} has lost {stated.commits - commits:,} of {stated.commits:,} commits that were acknowledged: "
             f"{_describe_log(path)}"
         )
-    is_marked = stored["in_use"] == "1" and single_value(db, "PRAGMA journal_mode") == "wal"
-    if is_marked and not states_commit(path):
+    has_log = db.stamp is not None or single_value(db, "PRAGMA journal_mode") == "wal"
+    if stored["in_use"] == "1" and has_log and not states_commit(path):
         return (
             f"{path} is a copy of a file in use, without its lock file {lock_path(path).name}: newer commits may be "
             "missing"

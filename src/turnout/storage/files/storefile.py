@@ -21,6 +21,7 @@ from turnout.storage.files.database import (
     StoreConnection,
     check_integrity,
     connect,
+    file_stamp,
     log_path,
     single_value,
     transaction,
@@ -69,7 +70,7 @@ class StoreFile:
         claim: Callable[[sqlite3.Connection], None] = lambda _: None,
     ) -> None:
         path = path.resolve()
-        self.path, self.access = path, access
+        self.path, self.access, self._kind = path, access, kind
         self._claim = claim
         #: Called in every write transaction; it raises an error if this process must not write any more.
         self.guard: Callable[[], None] = lambda: None
@@ -84,7 +85,7 @@ class StoreFile:
         self.commit_times: deque[float] = deque(maxlen=KEPT_TIMES)
         try:
             with translate_sqlite_errors(path):
-                self._open(kind, takeover, accept_older, thoroughly)
+                self._open(takeover, accept_older, thoroughly)
         except BaseException:
             self.close()
             raise
@@ -98,6 +99,10 @@ class StoreFile:
             raise StoreError(f"{self.path} was closed: open it again")
         if os.getpid() != self._process:
             raise StoreError(f"{self.path} was opened by process {self._process}: open it again in this process")
+        db = self._connection
+        if db.stamp is not None and not db.in_transaction and db.stamp != file_stamp(self.path):
+            db.close()  # the file system can be written elsewhere
+            self._connection = connect(self.path, self._kind, "read")
         return self._connection
 
     @contextmanager
@@ -246,9 +251,14 @@ class StoreFile:
 
     # Opening
 
-    def _open(self, kind: FileKind, takeover: bool, accept_older: bool, thoroughly: bool) -> None:
+    def _open(self, takeover: bool, accept_older: bool, thoroughly: bool) -> None:
+        if self.access != "read" and (names := self.path.stat().st_nlink) > 1:
+            raise StoreError(
+                f"{self.path} has {names} names (hard links), and those who write it by another name would not be "
+                "noticed: delete the other name, or write a copy"
+            )
         # Before anything is written, not even a lock file, and without a connection that could change the log.
-        self._connection = connect(self.path, kind, read_only=True)
+        self._connection = connect(self.path, self._kind, "check")
         if self.access == "write":
             self._lock = WriterLock(self.path, takeover=takeover)
         problem = find_lost_commits(self.path, self._connection)
@@ -262,9 +272,9 @@ class StoreFile:
             log.info("%s. The older state is read", problem)
         elif problem:
             log.warning("%s. The older state was accepted", problem)
-        if self.access != "read":
+        if self.access != "read" or self._connection.stamp is not None:
             self._connection.close()
-            self._connection = connect(self.path, kind, read_only=False)
+            self._connection = connect(self.path, self._kind, "read" if self.access == "read" else "write")
         check_integrity(self._connection, self.path, thoroughly=thoroughly)
         if self.access == "write":
             wait = TAKEOVER_WAIT_SECONDS if takeover else WAIT_SECONDS
