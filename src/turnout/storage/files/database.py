@@ -133,8 +133,10 @@ def temporary_database(path: Path) -> Iterator[Path]:
 
 def connect(path: Path, kind: FileKind = RUNS, mode: Literal["check", "read", "write"] = "write") -> StoreConnection:
     """Opens a connection and checks that the file is of this kind and format."""
-    opens = {"check": connect_to_check, "read": connect_to_read, "write": lambda path: _connect(path, mode="rw")}
-    connection = opens[mode](path)
+    if mode == "write":
+        connection = _connect(path, mode="rw")
+    else:
+        connection = connect_to_check(path) if mode == "check" else connect_to_read(path)
     try:
         _check_kind(connection, path, kind)
         if mode == "write":
