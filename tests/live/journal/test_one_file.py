@@ -20,9 +20,9 @@ from turnout.live import FleetReader, Reporter, Scheduler, certify
 from turnout.live.audit.doctor.doctor import examine
 from turnout.live.journal.files import back_up_fleet, is_fleet
 from turnout.live.turns.slots.state import SlotFleet
-from turnout.storage.files import storefile
+from turnout.storage.files import database, storefile
 from turnout.storage.files.acknowledged import lock_path
-from turnout.storage.files.database import log_path
+from turnout.storage.files.database import StoreConnection, connect_to_check, log_path
 from turnout.storage.files.holders import locks_of
 from turnout.storage.files.lock import Writer, lock_line
 
@@ -274,3 +274,22 @@ def test_no_status_of_a_forgotten_client_remains_in_the_summary_of_its_running_t
         back_up_fleet(path, folder / "backup.turnout")
         for file in folder.iterdir():
             assert status not in file.read_bytes(), file
+
+
+def test_a_fleet_that_a_scheduler_opens_and_writes_while_it_is_checked_is_sound(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, opened = folder / "fleet.turnout", list[Scheduler]()
+    Scheduler.open(path, **LIVE).close()
+
+    def connect_and_wait(path: Path) -> StoreConnection:
+        connection = connect_to_check(path)
+        monkeypatch.undo()
+        opened.append(Scheduler.open(path))
+        opened[0].register(["a"])
+        return connection
+
+    monkeypatch.setattr(database, "connect_to_check", connect_and_wait)
+    with FleetReader(path) as reader:
+        assert reader.clients == ["a"]
+    opened[0].close()

@@ -188,6 +188,11 @@ def _connect_without_log(path: Path) -> StoreConnection:
     return connection
 
 
+def is_current(connection: StoreConnection, path: Path) -> bool:
+    """Returns whether nobody has opened or written a file since it is read without its log; True for all others."""
+    return connection.stamp is None or (connection.stamp == file_stamp(path) and not log_path(path).exists())
+
+
 def check_integrity(connection: sqlite3.Connection, path: Path, *, thoroughly: bool = False) -> None:
     """Raises StoreError if the file is truncated or, for files below 64 MiB, if SQLite's integrity check fails.
 

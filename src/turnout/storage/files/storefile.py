@@ -21,7 +21,7 @@ from turnout.storage.files.database import (
     StoreConnection,
     check_integrity,
     connect,
-    file_stamp,
+    is_current,
     log_path,
     single_value,
     transaction,
@@ -100,7 +100,7 @@ class StoreFile:
         if os.getpid() != self._process:
             raise StoreError(f"{self.path} was opened by process {self._process}: open it again in this process")
         db = self._connection
-        if db.stamp is not None and not db.in_transaction and db.stamp != file_stamp(self.path):
+        if not db.in_transaction and not is_current(db, self.path):
             db.close()  # the file system can be written elsewhere
             self._connection = connect(self.path, self._kind, "read")
         return self._connection
@@ -262,6 +262,10 @@ class StoreFile:
         if self.access == "write":
             self._lock = WriterLock(self.path, takeover=takeover)
         problem = find_lost_commits(self.path, self._connection)
+        if problem and not is_current(self._connection, self.path):
+            self._connection.close()  # another process has opened the file meanwhile: its commits are in the log
+            self._connection = connect(self.path, self._kind, "read")
+            problem = find_lost_commits(self.path, self._connection)
         if problem and not accept_older:
             raise StoreError(
                 f"{problem}. Restore all files or a backup; accept_older=True continues from the older state",

@@ -21,6 +21,7 @@ from turnout.storage.files.database import (
     connect,
     connect_to_check,
     connect_to_read,
+    is_current,
     translate_sqlite_errors,
 )
 from turnout.storage.files.identify import application_id
@@ -84,7 +85,7 @@ def examine(path: Path) -> list[Finding]:
 def _connect(path: Path) -> StoreConnection:
     """Opens a connection that leaves nothing behind beside a copy without its log."""
     db = connect_to_check(path)
-    if db.stamp is None or run_check("log", lambda: _check_log(db, path)).ok is False:
+    if db.stamp is None or (run_check("log", lambda: _check_log(db, path)).ok is False and is_current(db, path)):
         return db
     db.close()
     return connect_to_read(path)
