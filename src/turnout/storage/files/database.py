@@ -173,7 +173,7 @@ def connect_to_check(path: Path) -> StoreConnection:
     SQLite would create a log for a copy without its log, and leave it. Nobody has such a file open: at its only name,
     it would have a log. So its first bytes can be read directly.
     """
-    if path.stat().st_nlink == 1 and not log_path(path).exists():
+    if path.is_file() and path.stat().st_nlink == 1 and not log_path(path).exists():
         with path.open("rb") as file:
             header = file.read(READER_VERSION + 1)
         if header.startswith(SQLITE_MAGIC) and header[READER_VERSION:] == b"\x02":  # it had a log

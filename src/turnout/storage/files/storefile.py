@@ -252,7 +252,7 @@ class StoreFile:
     # Opening
 
     def _open(self, takeover: bool, accept_older: bool, thoroughly: bool) -> None:
-        if self.access != "read" and (names := self.path.stat().st_nlink) > 1:
+        if self.access != "read" and self.path.is_file() and (names := self.path.stat().st_nlink) > 1:
             raise StoreError(
                 f"{self.path} has {names} names (hard links), and those who write it by another name would not be "
                 "noticed: delete the other name, or write a copy"
