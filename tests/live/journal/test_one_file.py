@@ -21,7 +21,7 @@ from turnout.live.audit.doctor.doctor import examine
 from turnout.live.journal.files import back_up_fleet, is_fleet
 from turnout.live.turns.slots.state import SlotFleet
 from turnout.storage.files import database, storefile
-from turnout.storage.files.acknowledged import lock_path
+from turnout.storage.files.acknowledged import Acknowledged, lock_path, read_acknowledged
 from turnout.storage.files.database import StoreConnection, connect_to_check, log_path
 from turnout.storage.files.holders import locks_of
 from turnout.storage.files.lock import Writer, lock_line
@@ -159,6 +159,24 @@ def test_a_reporter_acknowledges_nothing_into_a_log_that_was_deleted_before_its_
         log_path(scheduler.path).unlink()
         with pytest.raises(StoreError, match=r"fleet\.turnout-wal was deleted or replaced while it was in use"):
             reporter.report(a, 1.0)
+
+
+def test_a_commit_into_a_log_that_was_deleted_meanwhile_is_not_acknowledged(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler, count_commit = open_fleet(), storefile.StoreFile._count_commit
+    scheduler.register(["a"])
+    stated = read_acknowledged(scheduler.path)
+
+    def count_and_delete(file: storefile.StoreFile, db: sqlite3.Connection) -> Acknowledged:
+        newest = count_commit(file, db)
+        log_path(file.path).unlink()
+        return newest
+
+    monkeypatch.setattr(storefile.StoreFile, "_count_commit", count_and_delete)
+    with pytest.raises(StoreError, match=r"fleet\.turnout-wal was deleted or replaced while it was in use"):
+        scheduler.register(["b"])
+    assert read_acknowledged(scheduler.path) == stated
 
 
 def overwrite(path: Path, content: Path) -> None:
