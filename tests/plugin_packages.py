@@ -61,7 +61,7 @@ SOURCE = dedent(
             self.extra = extra
 
 
-    def uniform(clients, *, seed=0):
+    def uniform(clients, *, seed=0) -> SelectionPolicy:
         return UniformRandom(clients, cohort_size=3, seed=seed)
 
 
@@ -74,8 +74,12 @@ SOURCE = dedent(
         return build_world(inner, seed)
 
 
-    def not_a_policy(clients):
+    def not_a_policy(clients) -> SelectionPolicy:
         return 5
+
+
+    def leave_a_mark(clients):
+        Path(__file__).with_suffix(".called").touch()
 
 
     def make_task(*, size=3):

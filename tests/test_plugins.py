@@ -86,6 +86,24 @@ def test_a_policy_can_be_named_by_its_module(importable: Path) -> None:
     assert is_wrapper("loose_module:Around")
 
 
+@pytest.mark.parametrize("name", ["os:system", "os:path.join", "builtins:eval", "loose_module:leave_a_mark"])
+def test_nothing_of_a_module_is_called_unless_it_declares_to_build_a_policy(
+    importable: Path, tmp_path: Path, name: str
+) -> None:
+    with pytest.raises(SettingError, match=f"{name} is not known to build a policy, so it is not called"):
+        Scheduler.open(tmp_path / "fleet.turnout", policy=name)
+    with pytest.raises(SettingError, match=f"{name} is not known to build a policy, so it is not called"):
+        make_policy("with-guarantee", 40, policy=name)
+    assert not importable.with_suffix(".called").exists()
+    assert not (tmp_path / "fleet.turnout").exists()
+
+
+def test_an_abstract_class_is_refused() -> None:
+    for policy in (SelectionPolicy, "turnout.policies.base:SelectionPolicy"):
+        with pytest.raises(SettingError, match="is an abstract class: use one that has ask"):
+            make_policy(policy, 40)
+
+
 @pytest.mark.parametrize(
     ("name", "complaint"),
     [

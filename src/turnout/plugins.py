@@ -159,12 +159,12 @@ class Registry(Generic[T]):
         for name, other in [*self.own.items(), *self._here.items(), *self._installed.items()]:
             if other is value and not is_module_name(name):
                 return name
-        checked = self.kind.check(repr(value), value)
         module, qualified = str(getattr(value, "__module__", "")), getattr(value, "__qualname__", "")
         for entry in self._entries():  # files may use the name of an entry point without further ado
             if _top_level(entry.module) == _top_level(module) and self.get(entry.name) is value:
                 return entry.name
         name = f"{module}:{qualified}"
+        checked = self.kind.check(name if is_module_name(name) else repr(value), value)
         if not is_module_name(name):
             raise SettingError(
                 f"{value!r} has no name that can be stored: define it at the top of a module, or register it under a "

@@ -184,6 +184,15 @@ def test_queues_are_restored_from_their_state_and_other_rates_are_refused() -> N
         FairnessQueues(3, 0.5).restore(queues.state())
 
 
+@pytest.mark.parametrize("key", ["rounds", "forfeited", "retired"])
+def test_saved_queues_have_one_entry_for_each_client(key: str) -> None:
+    queues = FairnessQueues(3, [0.1, 0.2, 0.3], accrual="available", max_owed=1)
+    before = exact_debts(queues)
+    with pytest.raises(StateError, match=rf"the saved '{key}' has shape \(2,\), expected \(3,\)"):
+        queues.restore({**queues.state(), key: np.ones(2)})
+    assert exact_debts(queues) == before
+
+
 def test_a_saved_state_is_not_modified_by_later_rounds() -> None:
     queues = FairnessQueues(2, 0.5)
     queues.retire([])

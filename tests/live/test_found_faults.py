@@ -348,6 +348,41 @@ def test_numbers_of_rounds_may_be_numpy_integers(open_fleet: OpenFleet) -> None:
     assert scheduler.history(round=np.int32(1)) == scheduler.history(round=1)  # type: ignore[arg-type]
 
 
+@pytest.fixture
+def slots(folder: Path) -> Iterator[Scheduler]:
+    """A fleet with two running turns."""
+    options: dict[str, Any] = {"settings": {"guaranteed_rate": 0.1}, "concurrency": 2, "deadline": 10.0}
+    with Scheduler.open(folder / "slots.turnout", allow_infeasible=True, **options) as scheduler:
+        assert [turn.id for turn in scheduler.fill(["a", "b", "c"])] == [1, 2]
+        yield scheduler
+
+
+@pytest.mark.parametrize(
+    "turn", [2**70, 10**400, -1, 0, 99, True, np.True_, 1.0, None, [1]], ids=lambda turn: repr(turn)[:9]
+)
+def test_odd_ids_of_turns_are_refused_clearly_and_change_nothing(slots: Scheduler, turn: Any) -> None:
+    complaint = r"^(there is no turn|the id of a turn must be) "
+    with pytest.raises(ReportError, match=complaint):
+        slots.report(turn, 5.0)
+    with pytest.raises(ReportError, match=complaint):
+        slots.report_failure(turn, "lost")
+    assert len(slots.running()) == 2
+
+
+def test_ids_of_turns_may_be_numpy_integers(slots: Scheduler) -> None:
+    assert slots.report(np.int64(1), 5.0)  # type: ignore[arg-type]
+    assert slots.report_failure(np.uint8(2), "lost")  # type: ignore[arg-type]
+    assert slots.running() == []
+
+
+def test_clients_can_be_registered_by_a_generator(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    assert scheduler.register(client for client in ("a", "b", "a")) == 2  # type: ignore[arg-type]
+    assert scheduler.clients == ["a", "b"]
+    with pytest.raises(OfferError, match="ids must be a list of strings, got 5"):
+        scheduler.register(5)  # type: ignore[arg-type]
+
+
 LONG = "x" * 10_000_000
 REFUSED: dict[str, Callable[[Scheduler], object]] = {
     "a huge round": lambda scheduler: scheduler.report("a", 1.0, round=2**70),

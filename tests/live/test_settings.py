@@ -97,6 +97,31 @@ def test_an_option_that_is_not_a_setting_of_the_scheduler_is_refused_with_advice
     assert not (folder / "fleet.turnout").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"settings": {"guaranteed_rate": [0.1]}}, r"guaranteed_rate must be one value for all clients, got \[0\.1\]"),
+        ({"settings": {"guaranteed_rate": (0.1, 0.2)}}, "guaranteed_rate must be one value for all clients"),
+        ({"settings": {"availability": [0.5]}}, "availability must be one value for all clients"),
+        (
+            {"policy": "warm-up", "settings": {"policy": "fair-pace", "settings": {"guaranteed_rate": [0.1]}}},
+            "guaranteed_rate must be one value for all clients",
+        ),
+        ({"settings": {"tolerance": 1e308}}, r"tolerance must be at most 1e\+09"),
+        ({"settings": {"max_owed": 1e18}}, r"max_owed must be at most 1e\+09"),
+        ({"settings": {"features": 7}}, "features must be 3, as many as the fleet has"),
+        ({"settings": {"clients": 3}}, "fair-pace has no setting 'clients'"),
+        ({"model_size": 1e308}, r"model_size must be at most 1e\+18"),
+    ],
+)
+def test_settings_with_which_no_turn_could_be_given_create_no_file(
+    folder: Path, options: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(SettingError, match=complaint):
+        Scheduler.open(folder / "fleet.turnout", allow_infeasible=True, **options)
+    assert list(folder.iterdir()) == []
+
+
 def test_the_advice_for_an_existing_fleet_names_its_own_policy(open_fleet: OpenFleet, folder: Path) -> None:
     open_fleet(policy="random").close()
     with pytest.raises(SettingError, match=r'is a setting of the policy random: pass it as settings=\{"seed": 4\}'):

@@ -104,7 +104,7 @@ def test_every_connection_that_writes_flushes_the_cache_of_the_disk_too(folder: 
     """SQLite needs these settings on macOS, and ignores them elsewhere."""
     path = folder / "runs.turnout"
     create(path)
-    with closing(connect(path, RUNS, read_only=False)) as db:
+    with closing(connect(path, RUNS)) as db:
         pragmas = ("synchronous", "fullfsync", "checkpoint_fullfsync")
         assert [db.execute(f"PRAGMA {name}").fetchone()[0] for name in pragmas] == [2, 1, 1]
 

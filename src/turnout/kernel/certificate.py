@@ -29,6 +29,8 @@ PromiseStatus: TypeAlias = Literal["kept", "behind", "broken"]
 STATUSES: tuple[PromiseStatus, ...] = ("kept", "behind", "broken")
 #: The default tolerance, in turns.
 DEFAULT_TOLERANCE = 2.0
+#: The largest tolerance and the largest debt, in turns: in units of 10⁻⁹ turns they fit into 64 bits.
+MAX_TURNS = 1e9
 
 Tolerance: TypeAlias = float | Fraction
 
@@ -340,9 +342,9 @@ def as_tolerance(tolerance: Tolerance) -> Tolerance:
     2.0
     """
     if isinstance(tolerance, Fraction):
-        as_number("tolerance", float(tolerance), SettingError, above=0)
+        as_number("tolerance", float(tolerance), SettingError, above=0, most=MAX_TURNS)
         return tolerance
-    return as_number("tolerance", tolerance, SettingError, above=0)
+    return as_number("tolerance", tolerance, SettingError, above=0, most=MAX_TURNS)
 
 
 def exact_tolerance(tolerance: Tolerance) -> Fraction:

@@ -261,10 +261,14 @@ class FairnessQueues:
                 f"the saved queues are for {len(balance)} clients with {_describe_rates(rates, unit)}, expected "
                 f"{self._clients} clients with {_describe_rates(self._rates, self.units_per_turn)}"
             )
-        self._balance, self._rounds = balance, _int_or_array(saved_value(state, "rounds"))
-        self._forfeited = _array_or_none(state.get("forfeited"), np.int64)
-        self._retired = _array_or_none(state.get("retired"), np.bool_)
-        self._base = _int_or_array(state["base"]) if is_amended else None
+        rounds, base = _int_or_array(saved_value(state, "rounds")), _int_or_array(state["base"]) if is_amended else None
+        forfeited = _array_or_none(state.get("forfeited"), np.int64)
+        retired = _array_or_none(state.get("retired"), np.bool_)
+        for name, value in {"rounds": rounds, "base": base, "forfeited": forfeited, "retired": retired}.items():
+            if isinstance(value, np.ndarray) and value.shape != balance.shape:
+                raise StateError(f"the saved {name!r} has shape {value.shape}, expected {balance.shape}")
+        self._balance, self._rounds, self._base = balance, rounds, base
+        self._forfeited, self._retired = forfeited, retired
         if unit != self.units_per_turn:
             self._rates, self.units_per_turn = rates, unit
             self._cap = None if self.max_owed is None else math.floor(Fraction(self.max_owed) * unit)

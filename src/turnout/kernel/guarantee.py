@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, Rate, as_number, exact_rates, require_length
-from turnout.kernel.certificate import DEFAULT_TOLERANCE, Accrual, Tolerance, as_tolerance
+from turnout.kernel.certificate import DEFAULT_TOLERANCE, MAX_TURNS, Accrual, Tolerance, as_tolerance
 from turnout.kernel.fairness import DEFAULT_RATE, FairnessQueues
 from turnout.kernel.feasibility import as_probabilities, least_tolerances, proved_bound, require_feasible
 
@@ -76,7 +76,7 @@ class Guarantee:
             raise SettingError(f"allow_infeasible must be True or False, got {self.allow_infeasible!r}")
         if self.max_owed is not None:
             limit = float(self.max_owed) if isinstance(self.max_owed, Fraction) else self.max_owed
-            as_number("max_owed", limit, SettingError, least=0)
+            as_number("max_owed", limit, SettingError, least=0, most=MAX_TURNS)
         if self.availability is not None:
             as_probabilities(np.atleast_1d(self.availability))
         exact_rates(self.rate, None)  # raises SettingError if one of them is not a rate

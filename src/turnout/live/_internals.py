@@ -20,6 +20,7 @@ from turnout.live.journal.file_metrics import WriterMetrics as WriterMetrics
 from turnout.live.journal.files import back_up_fleet as back_up_fleet
 from turnout.live.journal.files import is_fleet as is_fleet
 from turnout.live.journal.replay import LIVE_DEFAULTS as LIVE_DEFAULTS
+from turnout.live.journal.replay import check_new_policy as check_new_policy
 from turnout.live.journal.replay import live_policy as live_policy
 from turnout.live.journal.schema import FLEET as FLEET
 from turnout.live.journal.summary import FleetTotals as FleetTotals

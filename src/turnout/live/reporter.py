@@ -123,9 +123,7 @@ def _updated_closed_turn(turn: Turn, outcome: Outcome, closed: int, late_window:
         raise _conflict(turn, str(turn.kind))
     if outcome.seconds is None:
         return None  # the turn is recorded as missed already
-    # A report may have been in transit when the round was closed: it had not arrived by then.
-    seconds = max(outcome.seconds, turn.seconds or 0.0)
-    if (seconds, outcome.loss) == (turn.late_seconds, turn.loss):
+    if (outcome.seconds, outcome.loss) == (turn.late_seconds, turn.loss):
         return None
     if turn.late_seconds is not None:
         raise _conflict(turn, f"late, after {turn.late_seconds:g} s")
@@ -134,7 +132,7 @@ def _updated_closed_turn(turn: Turn, outcome: Outcome, closed: int, late_window:
             f"round {turn.round} of {turn.id!r} was closed {closed - turn.round} rounds ago: its time can be learned "
             f"within {late_window} only"
         )
-    return replace(turn, late_seconds=seconds, loss=outcome.loss, late_at=at)
+    return replace(turn, late_seconds=outcome.seconds, loss=outcome.loss, late_at=at)
 
 
 def _conflict(turn: Turn, recorded: str) -> ReportError:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeAlias, TypeGuard, TypeVar
+from functools import partial
+from typing import Any, TypeAlias, TypeGuard, TypeVar, get_type_hints
 
 from turnout.errors import PluginError, SettingError
 from turnout.kernel.guarantee import Guarantee
@@ -65,7 +67,25 @@ def _check_builder(name: str, value: object) -> PolicyBuilder:
         raise SettingError(f"{name} is the class {value.__qualname__}, which does not derive from SelectionPolicy")
     if not callable(value):
         raise SettingError(f"{name} must be a class or a function that builds a policy, got {value!r}")
+    if inspect.isabstract(value):
+        missing = ", ".join(sorted(getattr(value, "__abstractmethods__", ())))
+        raise SettingError(f"{name} is an abstract class: use one that has {missing}")
+    if is_module_name(name) and not isinstance(value, type) and not _returns_policy(value):
+        raise SettingError(
+            f"{name} is not known to build a policy, so it is not called: declare that it returns one (-> "
+            "SelectionPolicy), or register it under a name with register_policy"
+        )
     return value
+
+
+def _returns_policy(build: Callable[..., Any]) -> bool:
+    """Returns whether a function declares that it builds a policy: any function of any module can be named."""
+    build = build.func if isinstance(build, partial) else build
+    try:
+        returned = build if isinstance(build, type) else get_type_hints(build).get("return")
+    except (NameError, TypeError):  # a type that only type checkers import, or no function in Python
+        return False
+    return _is_policy_class(returned)
 
 
 def _is_policy_class(value: object) -> TypeGuard[type[SelectionPolicy]]:
@@ -112,9 +132,11 @@ def make_policy(name: str | PolicyBuilder, clients: int, **settings: Any) -> Sel
     return build_policy(known, clients, **own)
 
 
-def build_policy(name: str, clients: int, **settings: Any) -> SelectionPolicy:
+def build_policy(name: str, clients: int, /, **settings: Any) -> SelectionPolicy:
     """Builds a policy by its name, which may come from a file: modules that were not loaded are not imported."""
     build = REGISTRY.get(name)
+    if "clients" in settings:
+        raise SettingError(f"{name} has no setting 'clients': the number of clients is not a setting")
     if _is_wrapper_class(build):
         return build.named(clients, build_policy, **settings)
     signatures.check_settings(name, build, settings)

@@ -232,6 +232,15 @@ def test_a_record_that_selects_a_client_which_has_left_is_refused(certified: Pat
     assert "has a client twice, or one that has not joined or has left" in difference
 
 
+@pytest.mark.parametrize("kind", ["retire", "forget"])
+def test_a_record_in_which_a_client_leaves_that_never_joined_is_refused(certified: Path, kind: str) -> None:
+    def change(events: list[dict[str, Any]]) -> None:
+        next(event for event in events if event["kind"] == kind)["client"] = "nobody"
+
+    (difference,) = verify_forgery(certified, change)
+    assert "'nobody' leaves, but has not joined" in difference
+
+
 def test_a_record_that_selects_a_client_which_was_not_available_is_refused(certified: Path) -> None:
     def change(events: list[dict[str, Any]]) -> None:
         ids: list[str] = []

@@ -292,7 +292,7 @@ def test_a_state_that_raises_an_unexpected_error_is_reported(path: Path) -> None
     alter(path, lambda db: forge_snapshot(db, lambda state: state.pop("ids")))
     findings = problems(path)
     assert findings.keys() == {"state"}
-    assert findings["state"].message == "a scheduler cannot open this file: KeyError: 'ids'"
+    assert "the snapshot is malformed: StateError: the saved state has no 'ids'" in findings["state"].message
     assert f"sqlite3 {path} 'DELETE FROM snapshot'" in findings["state"].remedy
 
 

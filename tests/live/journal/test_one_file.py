@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import struct
+import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +18,12 @@ from live.fleets import LIVE, OpenFleet, offered, play_round
 from turnout.errors import StoreError
 from turnout.live import FleetReader, Reporter, Scheduler, certify
 from turnout.live.audit.doctor.doctor import examine
-from turnout.live.journal.files import back_up_fleet
+from turnout.live.journal.files import back_up_fleet, is_fleet
 from turnout.live.turns.slots.state import SlotFleet
-from turnout.storage.files import storefile
-from turnout.storage.files.acknowledged import lock_path
-from turnout.storage.files.database import log_path
+from turnout.storage.files import database, storefile
+from turnout.storage.files.acknowledged import Acknowledged, lock_path, read_acknowledged
+from turnout.storage.files.database import StoreConnection, connect_to_check, log_path
+from turnout.storage.files.holders import locks_of
 from turnout.storage.files.lock import Writer, lock_line
 
 
@@ -44,9 +48,10 @@ OPENINGS: dict[str, Callable[[Path], Any]] = {
 @pytest.fixture
 def copy(open_fleet: OpenFleet, folder: Path) -> Path:
     """A copy of the file of a running fleet, without its log and its lock file."""
-    scheduler, copy = open_fleet(), folder / "copy.turnout"
+    scheduler, copy = open_fleet(), folder / "elsewhere" / "copy.turnout"
     for _ in range(3):
         play_round(scheduler, offered("a", "b", "c"))
+    copy.parent.mkdir()
     shutil.copy(scheduler.path, copy)
     return copy
 
@@ -56,8 +61,7 @@ def test_a_copy_without_its_log_is_refused_as_often_as_it_is_tried(copy: Path, n
     for _ in range(3):
         with pytest.raises(StoreError, match=r"is a copy of a file in use, without its lock file copy\.turnout\.lock"):
             OPENINGS[name](copy)
-        assert not lock_path(copy).exists()
-        assert not copy.with_name("backup.turnout").exists()
+        assert sorted(file.name for file in copy.parent.iterdir()) == ["copy.turnout"]
 
 
 def test_a_lock_file_that_states_no_commit_makes_no_copy_complete(copy: Path) -> None:
@@ -157,6 +161,86 @@ def test_a_reporter_acknowledges_nothing_into_a_log_that_was_deleted_before_its_
             reporter.report(a, 1.0)
 
 
+def test_a_commit_into_a_log_that_was_deleted_meanwhile_is_not_acknowledged(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler, count_commit = open_fleet(), storefile.StoreFile._count_commit
+    scheduler.register(["a"])
+    stated = read_acknowledged(scheduler.path)
+
+    def count_and_delete(file: storefile.StoreFile, db: sqlite3.Connection) -> Acknowledged:
+        newest = count_commit(file, db)
+        log_path(file.path).unlink()
+        return newest
+
+    monkeypatch.setattr(storefile.StoreFile, "_count_commit", count_and_delete)
+    with pytest.raises(StoreError, match=r"fleet\.turnout-wal was deleted or replaced while it was in use"):
+        scheduler.register(["b"])
+    assert read_acknowledged(scheduler.path) == stated
+
+
+def overwrite(path: Path, content: Path) -> None:
+    """Does what `cp content path` does: the file stays the same one."""
+    inode = path.stat().st_ino
+    path.write_bytes(content.read_bytes())
+    assert path.stat().st_ino == inode
+
+
+@pytest.mark.parametrize("foreign", [False, True], ids=["an older backup", "another fleet"])
+def test_nothing_is_acknowledged_into_a_file_that_was_overwritten(
+    open_fleet: OpenFleet, folder: Path, foreign: bool
+) -> None:
+    scheduler, backup = open_fleet(), folder / "backup.turnout"
+    back_up_fleet(open_fleet("other.turnout").path if foreign else scheduler.path, backup)
+    scheduler.register(["a"])
+    scheduler.compact()  # moves the log into the file
+    a, b = scheduler.choose(["a", "b", "c"])
+    with Reporter(scheduler.path) as reporter:
+        assert scheduler.report(a, 1.0)
+        overwrite(scheduler.path, backup)
+        for report in (scheduler.report, reporter.report, scheduler.report):
+            with pytest.raises(StoreError, match=r"fleet\.turnout was overwritten while it was in use"):
+                report(b, 1.0)
+
+
+def test_a_group_is_refused_if_the_file_is_overwritten_inside(open_fleet: OpenFleet, folder: Path) -> None:
+    scheduler, backup = open_fleet(), folder / "backup.turnout"
+    back_up_fleet(scheduler.path, backup)
+    scheduler.register(["a"])
+    scheduler.compact()
+    before = log_path(scheduler.path).read_bytes()
+
+    def change_in_group() -> None:
+        with scheduler.group():
+            scheduler.register(["b"])
+            overwrite(scheduler.path, backup)
+
+    with pytest.raises(StoreError, match="was overwritten while it was in use"):
+        change_in_group()
+    assert log_path(scheduler.path).read_bytes() == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/locks")
+def test_a_file_into_which_a_part_of_its_log_was_moved_is_sound_and_stays_locked(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    a, _ = scheduler.choose(["a", "b", "c"])
+    with (
+        closing(sqlite3.connect(scheduler.path, isolation_level=None)) as db,
+        closing(sqlite3.connect(scheduler.path, isolation_level=None)) as reader,
+    ):
+        db.execute("CREATE TABLE more (data BLOB)")
+        db.execute("INSERT INTO more VALUES (ZEROBLOB(20000))")
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM more").fetchone()
+        db.execute("UPDATE more SET data = RANDOMBLOB(20000)")  # these pages cannot be moved while the reader reads
+        db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        (pages,) = db.execute("PRAGMA page_count").fetchone()
+        assert scheduler.path.stat().st_size < pages * 4096
+        assert is_fleet(scheduler.path)
+        assert locks_of(scheduler.path)
+        assert scheduler.report(a, 1.0)
+
+
 def test_a_takeover_that_is_refused_leaves_the_writer_its_lock(
     open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -202,6 +286,28 @@ def test_no_status_of_a_forgotten_client_remains_in_the_summary_of_its_running_t
         else:
             pytest.fail("the summary was never taken while a was training")
         scheduler.fill([])
+        status = struct.pack("<d", 1 / free_cpu)
+        assert status in path.read_bytes() + log_path(path).read_bytes()
         scheduler.forget("a")
-        scheduler.compact()
-    assert struct.pack("<d", 1 / free_cpu) not in path.read_bytes()
+        back_up_fleet(path, folder / "backup.turnout")
+        for file in folder.iterdir():
+            assert status not in file.read_bytes(), file
+
+
+def test_a_fleet_that_a_scheduler_opens_and_writes_while_it_is_checked_is_sound(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, opened = folder / "fleet.turnout", list[Scheduler]()
+    Scheduler.open(path, **LIVE).close()
+
+    def connect_and_wait(path: Path) -> StoreConnection:
+        connection = connect_to_check(path)
+        monkeypatch.undo()
+        opened.append(Scheduler.open(path))
+        opened[0].register(["a"])
+        return connection
+
+    monkeypatch.setattr(database, "connect_to_check", connect_and_wait)
+    with FleetReader(path) as reader:
+        assert reader.clients == ["a"]
+    opened[0].close()

@@ -6,12 +6,13 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from live.fleets import OpenFleet, offered, packed, play_round, state_of
-from live.forging import alter, chain_events, fetch_row
+from live.fleets import OpenFleet, offered, packed, play_round, state_of, take_snapshot
+from live.forging import alter, chain_events, fetch_row, forge_snapshot
 from live.turns.slots.played import open_slots, play_turns
 from turnout.errors import SettingError, StoreError
 from turnout.live import Feature, Features, FleetReader, Scheduler
@@ -134,3 +135,28 @@ def test_features_that_a_function_computes_are_read_without_it_but_not_computed(
     assert stored.compute is not None
     with pytest.raises(SettingError, match=r"computed by a function: open it with features=… to select"):
         stored.compute({"load": np.ones(2)})
+
+
+CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
+    "no number of clients": lambda state: state.pop("clients"),
+    "no ids": lambda state: state.pop("ids"),
+    "no turns": lambda state: state.pop("policy.turns"),
+    "a text in place of an array": lambda state: state.update({"policy.turns": "many"}),
+    "a client too few": lambda state: state.update({"clients.arrived": state["clients.arrived"][1:]}),
+    "rounds of other clients": lambda state: state.update({"policy.queues.rounds": np.zeros(7)}),
+    "half of the late clients": lambda state: state.update({"awaited.rows": np.zeros(7, dtype=np.int64)}),
+    "an absurd round": lambda state: state.update({"round": 1e300}),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_malformed_snapshot_is_refused_clearly(
+    open_fleet: OpenFleet, change: Callable[[dict[str, Any]], object]
+) -> None:
+    scheduler = open_fleet()
+    play_round(scheduler, offered("a", "b", "c"))
+    take_snapshot(scheduler)
+    scheduler.close()
+    alter(scheduler.path, lambda db: forge_snapshot(db, change))
+    with pytest.raises(StoreError, match=r"is damaged \(the snapshot is malformed: .*: restore it from a backup"):
+        Scheduler.open(scheduler.path)

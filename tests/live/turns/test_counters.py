@@ -33,7 +33,7 @@ def test_restored_counters_are_copies_of_the_stored_ones() -> None:
     assert stored.keys() == {f"clients.{key}" for key in STORED_KEYS}
     assert stored["clients.last_trained"].tolist() == [NEVER, 5, NEVER]
     assert stored["clients.backoff_until"].tolist() == [0, 0, 9]
-    restored = ClientCounters.restored({**stored, "clients.arrived": np.zeros(3)})
+    restored = ClientCounters.restored({**stored, "clients.arrived": np.zeros(3)}, 3)
     restored.misses[0] = 3
     counters.misses[1] = 2
     assert (stored["clients.misses"].tolist(), counters.misses.tolist(), restored.misses.tolist()) == (

@@ -92,7 +92,7 @@ def test_a_restored_history_continues_like_the_original() -> None:
     history.add(2)
     for _ in range(5):
         record(history, {0: (0, 5.0, 4.0), 1: (LATE, 9.0, 4.0)})
-    restored = ClientHistory.restored({**history.stored(), "clients.misses": np.zeros(2)})
+    restored = ClientHistory.restored({**history.stored(), "clients.misses": np.zeros(2)}, 2)
     record(restored, {0: (0, 7.0, 4.0)})
     assert history.arrived.tolist() == [5, 0], "a restored history must not share arrays"
     record(history, {0: (0, 7.0, 4.0)})

@@ -11,7 +11,7 @@ from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
 from turnout.live import Features, Scheduler, SchedulerSettings
 from turnout.live import SchedulerOptions as SchedulerOptions
-from turnout.live._internals import live_policy, session_of
+from turnout.live._internals import check_new_policy, session_of
 
 #: Options of `Scheduler.open` that have an argument of their own.
 NAMED_OPTIONS = {"settings": "guarantee", "deadline": "deadline"}
@@ -58,7 +58,7 @@ class FleetPlan:
         for group, places in self.quota.items():
             as_count(f"quota of {group}", places, SettingError, least=0)
         settings = SchedulerSettings.from_kwargs(self._options(self.guarantee, {}))
-        live_policy(settings, features.outputs, 1)
+        check_new_policy(settings, features)
 
     def open(
         self, clients: Sequence[str], groups: Mapping[str, str], cohort_size: int | None, features: Features

@@ -20,7 +20,6 @@ from turnout.cli.options import (
     say,
     showing_progress,
 )
-from turnout.counting import pluralize
 from turnout.errors import SettingError
 from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import Finding, back_up_fleet, examine
@@ -88,10 +87,8 @@ def backup(
     Example: turnout fleet backup fleet.turnout backup-monday.turnout
     """
     with showing_progress("pages") as watch:
-        back_up_fleet(file, copy, watch)
-    with FleetReader(copy) as reader:
-        rounds = "closed rounds" if reader.settings.has_rounds else "turns"
-        say(f"{copy} has all {reader.round:,} {rounds} of {pluralize(len(reader.clients), 'client')}.")
+        content = back_up_fleet(file, copy, watch)
+    say(f"{copy} has all {content}.")
 
 
 def compact(file: FleetArgument) -> None:

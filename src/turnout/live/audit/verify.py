@@ -62,6 +62,7 @@ def recount(lines: Iterable[bytes]) -> dict[str, Any]:
                 _require(name not in clients, f"{name!r} joins twice")
                 clients[name] = dict.fromkeys(("turns", "promised_units", "owed_units", "forfeited_units"), 0)
         elif event["kind"] in ("retire", "forget"):
+            _require(event["client"] in clients, f"{event['client']!r} leaves, but has not joined")
             left.add(event["client"])
         elif event["kind"] == "amend":
             check_terms(event["settings"], event["terms"])

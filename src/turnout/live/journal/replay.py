@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from turnout.errors import SettingError, StoreError
-from turnout.kernel.arrays import FloatArray
+from turnout.errors import SettingError, StateError, StoreError
+from turnout.kernel.arrays import FloatArray, saved_value
 from turnout.live.features import PAPER_FEATURES, Columns, Feature, Features
 from turnout.live.journal.amendments import AMEND, Amendment, settings_at
 from turnout.live.journal.events import unknown_event
@@ -33,6 +33,8 @@ from turnout.policies.base import SelectionPolicy
 from turnout.policies.registry import build_policy, nested_settings, setting_default, with_defaults
 from turnout.storage.encoding.packing import parse_stored
 
+#: What reading a state of another form raises: its digest is right, so that another program, or a bug, has written it.
+MALFORMED = (ArithmeticError, AttributeError, LookupError, StateError, TypeError, ValueError)
 #: Settings for which live fleets have other defaults than simulations: turns are earned by being available and paid for
 #: contributing, and the scheduler itself checks whether the guarantee is feasible.
 LIVE_DEFAULTS = {"accrual": "available", "counts": "completed", "allow_infeasible": True}
@@ -156,16 +158,20 @@ def start_from(
         ids: The ids of all clients, if they were read before.
 
     Raises:
-        StoreError: The state belongs to other ids than those of the file.
+        StoreError: The state belongs to other ids than those of the file, or is malformed.
     """
     if saved is None:
         return 0, _fleet_at(journal, 0, settings, features)
     fleet = _fleet_at(journal, saved.event, settings, features)
-    known = (journal.ids() if ids is None else ids)[: int(saved.state["clients"])]
-    if _ids_digest(known) != saved.state["ids"]:
-        with journal.reading() as db:
-            raise corruption(db, "the table of clients does not match the digest in the snapshot")
-    fleet.restore(saved.state, known)
+    known = journal.ids() if ids is None else ids
+    with journal.reading() as db:
+        try:
+            known = known[: int(saved_value(saved.state, "clients"))]
+            if _ids_digest(known) != str(saved_value(saved.state, "ids")):
+                raise corruption(db, "the table of clients does not match the digest in the snapshot")
+            fleet.restore(saved.state, known)
+        except MALFORMED as error:
+            raise corruption(db, f"the snapshot is malformed: {type(error).__name__}: {error}") from error
     return saved.event, fleet
 
 
@@ -206,6 +212,18 @@ def live_policy(settings: SchedulerSettings, features: int, clients: int) -> Sel
             "divided by the number of clients"
         )
     return policy
+
+
+def check_new_policy(settings: SchedulerSettings, features: Features) -> None:
+    """Raises SettingError if the policy of a fleet could not give turns to every client that joins."""
+    for _, own in nested_settings(settings.policy, settings.settings):
+        for name in ("guaranteed_rate", "availability"):
+            if isinstance(own.get(name), list | tuple):
+                raise SettingError(
+                    f"{name} must be one value for all clients, got {own[name]!r}: clients may join later"
+                )
+    if live_policy(settings, features.outputs, 1).features not in (None, features.outputs):
+        raise SettingError(f"features must be {features.outputs}, as many as the fleet has, or left out")
 
 
 def _has_rate(settings: SchedulerSettings) -> bool:

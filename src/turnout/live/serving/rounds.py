@@ -71,7 +71,7 @@ class RoundServer(TurnServer):
 
     def turn_of(self, client: str | int, round: int | None) -> tuple[str, int | None]:
         """Returns the same; a turn in a round has no number of its own."""
-        if isinstance(client, int):
+        if isinstance(client, int | np.integer):
             raise needs_slots("a report with the id of a turn")
         return client, round
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from turnout.live.identifiers import check_client_id, check_client_ids
 from turnout.live.journal.amendments import Amendment, amendments, write_amendment
 from turnout.live.journal.answers import StoredAnswer
 from turnout.live.journal.journal import Journal
-from turnout.live.journal.replay import FleetState, amend_fleet, live_policy, load, resolve_features
+from turnout.live.journal.replay import FleetState, amend_fleet, check_new_policy, load, resolve_features
 from turnout.live.journal.summary import last_event
 from turnout.live.operation.amending import actual_changes, amended_settings, groups_by_row, rounds_of_amendments
 from turnout.live.operation.fleet_warnings import FleetWarnings
@@ -152,8 +152,10 @@ class FleetSession:
 
     def new_ids(self, ids: Sequence[str] | Mapping[str, Any]) -> list[str]:
         """Returns the ids that are not in the fleet yet, without duplicates; raises OfferError if one is no id."""
-        if isinstance(ids, str):
+        if isinstance(ids, str) or not isinstance(ids, Iterable):
             raise OfferError(f"ids must be a list of strings, got {ids!r}")
+        if not isinstance(ids, Collection):
+            ids = list(ids)  # a generator can be read once
         are_plain = set(map(type, ids)) <= {str}
         for client in () if are_plain else ids:
             if not isinstance(client, Hashable):
@@ -280,7 +282,7 @@ class FleetSession:
         if "groups" in changes:
             changes["groups"] = groups_by_row(self._settings, changes["groups"], self.fleet.rows)
         settings = amended_settings(self._settings, changes)
-        live_policy(settings, new_features.outputs, 1)
+        check_new_policy(settings, new_features)
         differing = actual_changes(self._settings, settings, changes)
         stored, former = _as_stored(new_features.to_dict()), _as_stored(self._features.to_dict())
         if stored != former:
@@ -392,5 +394,5 @@ def open_session(
 
 def _create(path: Path, settings: SchedulerSettings, features: Features) -> None:
     """Creates the file of a fleet, after checking that its policy can be built."""
-    live_policy(settings, features.outputs, 1)
+    check_new_policy(settings, features)
     Journal.make(path, {**settings.to_dict(), "features": features.to_dict()})

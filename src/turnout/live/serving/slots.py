@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from turnout.errors import OfferError, ReportError
+from turnout.kernel.arrays import as_count
 from turnout.live import clock
 from turnout.live.features import FleetStatus, Status, Statuses, statuses_by_id
 from turnout.live.identifiers import check_client_id
@@ -96,9 +97,10 @@ class SlotServer(TurnServer):
         """Returns the client and the decision of a turn, or the same for a client."""
         if isinstance(client, str):
             return client, round
-        turns = self._session.journal.turns_of(client)
+        number = as_count("the id of a turn", client, ReportError, least=0)
+        turns = self._session.journal.turns_of(number)
         if not turns:
-            raise ReportError(f"there is no turn {client}: report with the id of a turn that fill returned")
+            raise ReportError(f"there is no turn {number}: report with the id of a turn that fill returned")
         return turns[0].id, turns[0].round
 
     def elapsed(self, client: str, round: int | None) -> tuple[int, float]:

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from turnout.kernel.arrays import BoolArray, IntArray, saved_value
+from turnout.kernel.arrays import BoolArray, IntArray, load_array
 
 #: The value of `last_trained` for a client that has never trained.
 NEVER = -1
@@ -24,12 +24,12 @@ class ClientColumns:
     """Arrays with one entry per client, by row; each field of a subclass is one, made with `column`."""
 
     @classmethod
-    def restored(cls, state: Mapping[str, Any]) -> Self:
-        """Returns the arrays from the entries of a snapshot; other entries are ignored."""
+    def restored(cls, state: Mapping[str, Any], clients: int) -> Self:
+        """Returns the arrays of so many clients from the entries of a snapshot; other entries are ignored."""
         columns = cls()
         for entry in fields(cls):
-            dtype = getattr(columns, entry.name).dtype
-            setattr(columns, entry.name, np.array(saved_value(state, f"clients.{entry.name}"), dtype=dtype))
+            like = np.empty(clients, dtype=getattr(columns, entry.name).dtype)
+            setattr(columns, entry.name, load_array(state, f"clients.{entry.name}", like))
         return columns
 
     def stored(self) -> dict[str, Any]:

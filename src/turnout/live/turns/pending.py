@@ -61,12 +61,14 @@ class PendingArrivals:
         if not kept:
             return None
         arrivals, rows = [arrivals[index] for index in kept], late.rows[kept]
+        deadlines = np.array([arrival.deadline for arrival in arrivals])
         return LateArrivals(
             rounds=late.rounds[kept],
             clients=rows,
             contexts=np.array([arrival.context for arrival in arrivals]),
-            deadlines=np.array([arrival.deadline for arrival in arrivals]),
-            exchange_times=late.seconds[kept],
+            deadlines=deadlines,
+            # A report may have been in transit when the turn ended: it had not arrived by then.
+            exchange_times=np.maximum(late.seconds[kept], deadlines),
             learned_since=learned[rows] - np.array([arrival.learned for arrival in arrivals], dtype=np.int64),
         )
 

@@ -33,7 +33,7 @@ class LateTimes:
     Attributes:
         rounds: The round or decision of each turn.
         rows: The row of each client.
-        seconds: Its actual time.
+        seconds: The time that it reported.
     """
 
     rounds: IntArray
@@ -79,7 +79,7 @@ class Turn:
         seconds: The exchange time, or the time after which the round was closed without the client.
         why: The reason of a failure.
         at: When the outcome was recorded, in ISO format.
-        late_seconds: The actual time of a client that was late, if it was reported.
+        late_seconds: The time that a late client reported. What is learned from it is at least `seconds`.
         late_at: When that was recorded.
         folded: The round with which the actual time was learned.
         loss: The mean training loss, if it was reported, in time or late.

@@ -13,7 +13,7 @@ import numpy as np
 
 from turnout.counting import pluralize
 from turnout.errors import StateError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, saved_value
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, saved_value
 from turnout.kernel.certificate import Certificate, TimeUnit, exact_tolerance
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import FairnessQueues
@@ -266,12 +266,12 @@ class Fleet(ABC):
             raise StateError(f"the saved state has {state['clients']} clients, but {len(ids)} ids were given")
         self.ids = list(ids)
         self._rows = None
-        self.round = int(saved_value(state, "round"))
+        self.round = as_count("round", saved_value(state, "round"), StateError, least=0)
         self._unbroken_until = 0
-        self.counters = ClientCounters.restored(state)
+        self.counters = ClientCounters.restored(state, len(ids))
         self._last_backoff = int(self.counters.backoff_until.max(initial=0))
         self._has_retired = bool(self.counters.retired.any())
-        self.history = ClientHistory.restored(state)
+        self.history = ClientHistory.restored(state, len(ids))
         self.pending = PendingArrivals.restored(state)
         self._policy = None
         if ids:

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from turnout.errors import StoreError
 from turnout.storage.files.acknowledged import Acknowledged, acknowledge
 from turnout.storage.files.holders import writing_processes
-from turnout.storage.files.identify import KINDS, describe_file
-from turnout.storage.files.system import sync_folder
+from turnout.storage.files.identify import KINDS, SQLITE_MAGIC, describe_file
+from turnout.storage.files.system import sync_file, sync_folder
 
 #: How long a transaction waits for other processes, and how long a takeover does, in seconds.
 WAIT_SECONDS, TAKEOVER_WAIT_SECONDS = 60.0, 5.0
 MAX_CHECKED = 64 * 2**20
+#: SQLite calls a quota or a limit of file sizes that is reached a disk I/O error.
+NO_SPACE = (
+    "free some disk space, or raise the quota or the limit of file sizes, and retry; if there is space, check the disk"
+)
+NO_SPACE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: SQLite treats any shorter file as a new database, whatever it contains.
 MIN_DATABASE = 512
+#: The offset of the byte in the header that is 2 if the database has a log.
+READER_VERSION = 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +92,8 @@ def create(path: Path, kind: FileKind = RUNS, fill: Callable[[sqlite3.Connection
     """
     if _has_content(log := log_path(path)):
         raise StoreError(f"{path} does not exist, but its log {log} does: restore the database, or move the log away")
-    temporary = _with_suffix(path, ".new")
-    for leftover in (temporary, *(_with_suffix(temporary, suffix) for suffix in ("-wal", "-shm", "-journal"))):
-        leftover.unlink(missing_ok=True)
-    connection = _connect(temporary, mode="rwc")
-    try:
+    counters = new_counters()
+    with temporary_database(path) as temporary, closing(_connect(temporary, mode="rwc")) as connection:
         if connection.execute("PRAGMA journal_mode = WAL").fetchone()[0] != "wal":
             raise StoreError(
                 f"{path.parent} cannot hold a {kind.name} (is it a network folder?): choose a local folder"
@@ -98,23 +103,43 @@ def create(path: Path, kind: FileKind = RUNS, fill: Callable[[sqlite3.Connection
         connection.executescript(f"BEGIN; {pragmas} {kind.schema} COMMIT;")
         with transaction(connection):
             connection.execute(META)
-            counters = new_counters()
             connection.executemany("INSERT INTO meta VALUES (?, ?)", counters.items())
             if fill is not None:
                 fill(connection)
-    finally:
-        connection.close()
-    temporary.rename(path)
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # closing would not say that there is no space
     acknowledge(path, Acknowledged(counters["file_id"], 0), lower=True)
     sync_folder(path.parent)
 
 
-def connect(path: Path, kind: FileKind = RUNS, *, read_only: bool) -> StoreConnection:
+@contextmanager
+def temporary_database(path: Path) -> Iterator[Path]:
+    """Yields the path of a database to write, which is renamed to `path`; if the block fails, nothing is left of it."""
+    temporary = _with_suffix(path, ".new")
+
+    def remove() -> None:
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            _with_suffix(temporary, suffix).unlink(missing_ok=True)
+
+    remove()
+    try:
+        yield temporary
+        with temporary.open("r+b") as file:  # Windows flushes only files that are open for writing
+            sync_file(file.fileno())
+        temporary.rename(path)
+        sync_folder(path.parent)
+    finally:
+        remove()
+
+
+def connect(path: Path, kind: FileKind = RUNS, mode: Literal["check", "read", "write"] = "write") -> StoreConnection:
     """Opens a connection and checks that the file is of this kind and format."""
-    connection = _connect(path, mode="ro" if read_only else "rw")
+    if mode == "write":
+        connection = _connect(path, mode="rw")
+    else:
+        connection = connect_to_check(path) if mode == "check" else connect_to_read(path)
     try:
         _check_kind(connection, path, kind)
-        if not read_only:
+        if mode == "write":
             _sync_every_commit(connection)
             connection.execute("PRAGMA foreign_keys = ON")
             connection.execute("PRAGMA secure_delete = FAST")  # deleted data is zeroed where that costs nothing
@@ -122,6 +147,50 @@ def connect(path: Path, kind: FileKind = RUNS, *, read_only: bool) -> StoreConne
         connection.close()
         raise
     return connection
+
+
+def connect_to_read(path: Path) -> StoreConnection:
+    """Opens a connection that only reads.
+
+    On a read-only file system SQLite cannot create the log and the shared memory of a database that nobody has open. A
+    file with an empty log is complete without them.
+    """
+    connection = _connect(path, mode="ro")
+    try:
+        connection.execute("PRAGMA schema_version")
+    except BaseException as error:
+        connection.close()
+        is_missing = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_CANTOPEN
+        if not is_missing or os.access(path.parent, os.W_OK) or _has_content(log_path(path)):
+            raise
+        return _connect_without_log(path)
+    return connection
+
+
+def connect_to_check(path: Path) -> StoreConnection:
+    """Opens a connection that only reads, for a short time, and that leaves no file behind.
+
+    SQLite would create a log for a copy without its log, and leave it. Nobody has such a file open: at its only name,
+    it would have a log. So its first bytes can be read directly.
+    """
+    if path.is_file() and path.stat().st_nlink == 1 and not log_path(path).exists():
+        with path.open("rb") as file:
+            header = file.read(READER_VERSION + 1)
+        if header.startswith(SQLITE_MAGIC) and header[READER_VERSION:] == b"\x02":  # it had a log
+            return _connect_without_log(path)
+    return connect_to_read(path)
+
+
+def _connect_without_log(path: Path) -> StoreConnection:
+    stamp = file_stamp(path)
+    connection = _connect(path, mode="ro&immutable=1")
+    connection.stamp = stamp
+    return connection
+
+
+def is_current(connection: StoreConnection, path: Path) -> bool:
+    """Returns whether nobody has opened or written a file since it is read without its log; True for all others."""
+    return connection.stamp is None or (connection.stamp == file_stamp(path) and not log_path(path).exists())
 
 
 def check_integrity(connection: sqlite3.Connection, path: Path, *, thoroughly: bool = False) -> None:
@@ -150,9 +219,8 @@ def translate_sqlite_errors(path: Path) -> Iterator[None]:
     except UnicodeDecodeError as error:
         raise _damaged(path, str(error)) from error
     except OSError as error:
-        raise StoreError(
-            f"{path} cannot be used ({error.strerror or error}): check the folder and its permissions"
-        ) from error
+        advice = NO_SPACE if error.errno in NO_SPACE_ERRORS else "check the folder and its permissions"
+        raise StoreError(f"{path} cannot be used ({error.strerror or error}): {advice}") from error
 
 
 class StoreConnection(sqlite3.Connection):
@@ -163,9 +231,11 @@ class StoreConnection(sqlite3.Connection):
 
     Attributes:
         token: Stands for the newest transaction.
+        stamp: That of a file which is read without its log, and so must not change; None for all others.
     """
 
     token: object = None
+    stamp: tuple[int, ...] | None = None
 
     def begin(self, statement: str) -> object:
         """Begins a transaction with a statement; returns its token."""
@@ -227,7 +297,8 @@ def _check_kind(connection: sqlite3.Connection, path: Path, kind: FileKind) -> N
 
 
 def _translate(path: Path, error: sqlite3.Error) -> StoreError:
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    extended = getattr(error, "sqlite_errorcode", 0)
+    code = extended & 0xFF
     if code == sqlite3.SQLITE_NOTADB:
         description = describe_file(path)
         if description is None or "SQLite" in description or description in KINDS.values():
@@ -239,13 +310,16 @@ def _translate(path: Path, error: sqlite3.Error) -> StoreError:
         return StoreError(f"{path} is a folder, not a file: choose another path")
     if code == sqlite3.SQLITE_CORRUPT:
         return _damaged(path, str(error))
-    advice = {
+    advices = {
         sqlite3.SQLITE_CANTOPEN: "check that it is a file and that its folder is writable, or copy it elsewhere",
         sqlite3.SQLITE_READONLY: "check the permissions of the file and its folder, or open it with read_only=True",
         sqlite3.SQLITE_FULL: "free some disk space and retry; nothing of the interrupted operation was stored",
         sqlite3.SQLITE_BUSY: f"{_holder(path)}; end that process and retry",
+        sqlite3.SQLITE_IOERR_WRITE: NO_SPACE,
+        sqlite3.SQLITE_IOERR_SHMSIZE: NO_SPACE,
         sqlite3.SQLITE_TOOBIG: "append fewer rounds at a time",
-    }.get(code, "check the disk, and that no other program changes the file")
+    }
+    advice = advices.get(extended, advices.get(code, "check the disk, and that no other program changes the file"))
     return StoreError(f"{path} cannot be used ({error}): {advice}")
 
 
@@ -267,6 +341,12 @@ def _damaged(path: Path, finding: str) -> StoreError:
 def log_path(path: Path) -> Path:
     """Returns the path of the write-ahead log of a database."""
     return _with_suffix(path, "-wal")
+
+
+def file_stamp(path: Path) -> tuple[int, ...]:
+    """Returns numbers that change when a file is written."""
+    status = path.stat()
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def single_value(db: sqlite3.Connection, query: str, *values: Any) -> Any:

@@ -21,15 +21,25 @@ PLAN_ENTRIES = {"rounds", "seeds", "world", "policy"}
 MAX_PLAN = 1 << 22
 
 
-def application_id(path: Path) -> int | None:
-    """Returns the application id of a database, 0 if it has none; None for any other file.
+def connect_immutable(path: Path) -> sqlite3.Connection:
+    """Opens a connection that reads a database without its log, and without locks or files beside it.
 
-    SQLite reads it: if this process has the database open, closing the file in any other way would release the locks
-    that SQLite holds on it (POSIX), and another process could then delete the log with its acknowledged commits.
+    If this process has the database open, closing the file in any other way would release the locks that SQLite holds
+    on it (POSIX), and another process could then delete the log with its acknowledged commits.
+
+    While others read the database, a checkpoint moves only some pages of the log, so the file may be shorter than its
+    first page says; SQLite accepts that if the schema may be repaired.
     """
+    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True, isolation_level=None)
+    db.execute("PRAGMA writable_schema = ON")
+    return db
+
+
+def application_id(path: Path) -> int | None:
+    """Returns the application id of a database, 0 if it has none; None for any other file."""
     if path.stat().st_size <= 1:  # SQLite takes such a file for an empty database
         return None
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
+    with closing(connect_immutable(path)) as db:
         try:
             return int(db.execute("PRAGMA application_id").fetchone()[0])
         except sqlite3.DatabaseError:  # no process has a file open that is no database, or damaged at its beginning

@@ -96,10 +96,10 @@ class WriterLock:
         try:
             while not self._is_held:  # the file that was locked may have been deleted by its last holder meanwhile
                 self._lock()
+            self._name_holder(f"{Writer.current()}\n")
         except BaseException:
-            self._put_back()
+            self._drop()
             raise
-        self._name_holder(f"{Writer.current()}\n")
         _held.add(self)
 
     def _lock(self) -> None:
@@ -127,11 +127,16 @@ class WriterLock:
             return
         _held.discard(self)
         self._name_holder("")
-        if not self._states_commit():
-            with suppress(PermissionError):  # Windows deletes no open file
-                self._path.unlink(missing_ok=True)
-        system.unlock(self._file)
-        self.forget()
+        self._drop()
+
+    def _drop(self) -> None:
+        """Releases the lock, if it is held, without a trace of a store that has no commits."""
+        if self._is_held:
+            if not self._states_commit():
+                with suppress(PermissionError):  # Windows deletes no open file
+                    self._path.unlink(missing_ok=True)
+            system.unlock(self._file)
+            self.forget()
         self._put_back()
 
     def _put_back(self) -> None:

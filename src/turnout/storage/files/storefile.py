@@ -13,7 +13,7 @@ from typing import Literal
 
 from turnout.errors import StoreError
 from turnout.log import get_log
-from turnout.storage.files.acknowledged import Acknowledged, acknowledge, lock_path, read_acknowledged, states_commit
+from turnout.storage.files.acknowledged import Acknowledged, acknowledge, lock_path
 from turnout.storage.files.database import (
     TAKEOVER_WAIT_SECONDS,
     WAIT_SECONDS,
@@ -21,11 +21,13 @@ from turnout.storage.files.database import (
     StoreConnection,
     check_integrity,
     connect,
+    is_current,
     log_path,
     single_value,
     transaction,
     translate_sqlite_errors,
 )
+from turnout.storage.files.identity import FileIdentity, counters, find_lost_commits, newest_commit
 from turnout.storage.files.lock import WriterLock
 from turnout.storage.files.system import sync_file, sync_folder
 
@@ -68,14 +70,14 @@ class StoreFile:
         claim: Callable[[sqlite3.Connection], None] = lambda _: None,
     ) -> None:
         path = path.resolve()
-        self.path, self.access = path, access
+        self.path, self.access, self._kind = path, access, kind
         self._claim = claim
         #: Called in every write transaction; it raises an error if this process must not write any more.
         self.guard: Callable[[], None] = lambda: None
         self._process = os.getpid()
         self._lock: WriterLock | None = None
         self._connection: StoreConnection | None = None
-        self._log_inode: int | None = None
+        self._identity: FileIdentity | None = None  # of a file that is written
         self._is_marked = self._clears_mark = False
         self._group: object = None  # the token of the transaction that a group shares
         self._part: object = None  # the `writing` block of a group that has begun and not ended
@@ -83,7 +85,7 @@ class StoreFile:
         self.commit_times: deque[float] = deque(maxlen=KEPT_TIMES)
         try:
             with translate_sqlite_errors(path):
-                self._open(kind, takeover, accept_older, thoroughly)
+                self._open(takeover, accept_older, thoroughly)
         except BaseException:
             self.close()
             raise
@@ -97,6 +99,10 @@ class StoreFile:
             raise StoreError(f"{self.path} was closed: open it again")
         if os.getpid() != self._process:
             raise StoreError(f"{self.path} was opened by process {self._process}: open it again in this process")
+        db = self._connection
+        if not db.in_transaction and not is_current(db, self.path):
+            db.close()  # the file system can be written elsewhere
+            self._connection = connect(self.path, self._kind, "read")
         return self._connection
 
     @contextmanager
@@ -153,10 +159,11 @@ class StoreFile:
         """Opens a write transaction, counts its commit and acknowledges it; with `unless_empty` only if it changes."""
         newest, before = None, db.total_changes
         with transaction(db):
-            self._check_same_file()
+            self._check_same_file(db)
             self.guard()
             yield
             if not unless_empty or db.total_changes != before:
+                self._check_same_file(db)  # again: a commit may move the log into the file
                 newest = self._count_commit(db)
             start = time.perf_counter()
         if newest is not None:
@@ -193,7 +200,7 @@ class StoreFile:
     def commits(self) -> int:
         """The number of commits since the file was created."""
         with self.reading() as db:
-            return int(counters(db)["commits"])
+            return newest_commit(db).commits
 
     @property
     def log_bytes(self) -> int:
@@ -244,12 +251,21 @@ class StoreFile:
 
     # Opening
 
-    def _open(self, kind: FileKind, takeover: bool, accept_older: bool, thoroughly: bool) -> None:
+    def _open(self, takeover: bool, accept_older: bool, thoroughly: bool) -> None:
+        if self.access != "read" and self.path.is_file() and (names := self.path.stat().st_nlink) > 1:
+            raise StoreError(
+                f"{self.path} has {names} names (hard links), and those who write it by another name would not be "
+                "noticed: delete the other name, or write a copy"
+            )
         # Before anything is written, not even a lock file, and without a connection that could change the log.
-        self._connection = connect(self.path, kind, read_only=True)
+        self._connection = connect(self.path, self._kind, "check")
         if self.access == "write":
             self._lock = WriterLock(self.path, takeover=takeover)
         problem = find_lost_commits(self.path, self._connection)
+        if problem and not is_current(self._connection, self.path):
+            self._connection.close()  # another process has opened the file meanwhile: its commits are in the log
+            self._connection = connect(self.path, self._kind, "read")
+            problem = find_lost_commits(self.path, self._connection)
         if problem and not accept_older:
             raise StoreError(
                 f"{problem}. Restore all files or a backup; accept_older=True continues from the older state",
@@ -260,10 +276,9 @@ class StoreFile:
             log.info("%s. The older state is read", problem)
         elif problem:
             log.warning("%s. The older state was accepted", problem)
-        if self.access != "read":
+        if self.access != "read" or self._connection.stamp is not None:
             self._connection.close()
-            self._connection = connect(self.path, kind, read_only=False)
-        self._inode = self.path.stat().st_ino
+            self._connection = connect(self.path, self._kind, "read" if self.access == "read" else "write")
         check_integrity(self._connection, self.path, thoroughly=thoroughly)
         if self.access == "write":
             wait = TAKEOVER_WAIT_SECONDS if takeover else WAIT_SECONDS
@@ -272,14 +287,14 @@ class StoreFile:
             self._connection.execute(f"PRAGMA busy_timeout = {WAIT_SECONDS * 1000:.0f}")
             if self._lock is not None:
                 self._lock.confirm_takeover()
-        if self.access != "read":
-            self._log_inode = _inode(log_path(self.path))
+        elif self.access == "report":
+            self._identity = FileIdentity(self.path)
 
     def _start_counting(self, db: StoreConnection, accept_older: bool) -> None:
         """Marks the file as in use, in the file itself, before anything else is written."""
         db.execute("PRAGMA journal_mode = WAL")  # a copy made by VACUUM INTO has lost this mode
-        stored = counters(db)
-        acknowledge(self.path, Acknowledged(stored["file_id"], int(stored["commits"])), lower=accept_older)
+        acknowledge(self.path, newest_commit(db), lower=accept_older)
+        self._identity = FileIdentity(self.path)
         # A marked file whose lock file states no commit is refused, after a power failure too.
         with lock_path(self.path).open("r+b") as lock_file:
             sync_file(lock_file.fileno())
@@ -304,7 +319,7 @@ class StoreFile:
 
     def _acknowledge(self, db: sqlite3.Connection, newest: Acknowledged) -> None:
         """States the commit in the lock file; before the first one, the mark is moved from the log into the file."""
-        self._check_same_file()
+        self._check_same_file(db)
         if not self._is_marked:
             _, frames, moved = db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
             self._is_marked = frames == moved
@@ -315,7 +330,7 @@ class StoreFile:
         try:
             db.execute(f"PRAGMA busy_timeout = {CLOSE_WAIT_SECONDS * 1000:.0f}")
             with transaction(db):
-                self._check_same_file()
+                self._check_same_file(db)
                 self._connection = db  # for the guard
                 self.guard()
                 newest = self._count_commit(db)
@@ -327,60 +342,7 @@ class StoreFile:
         finally:
             self._connection = None
 
-    def _check_same_file(self) -> None:
-        """Raises StoreError if the file or its log was deleted or replaced, so that nobody would find the changes."""
-        if _inode(self.path) != self._inode:
-            raise StoreError(
-                f"{self.path} was deleted or replaced while it was in use, so nothing more can be stored in it: end "
-                "this process, restore the file and open it again"
-            )
-        if self._log_inode is not None and _inode(log_path(self.path)) != self._log_inode:
-            raise StoreError(
-                f"{log_path(self.path)} was deleted or replaced while it was in use, so nothing more can be stored: "
-                "end this process, restore the files and open them again"
-            )
-
-
-def find_lost_commits(path: Path, db: sqlite3.Connection) -> str:
-    """Returns why a file is older than what was acknowledged, or may be; "" if nothing is known to be lost.
-
-    Args:
-        path: The file, with all symbolic links resolved.
-        db: A connection to it that can only read.
-    """
-    stated = read_acknowledged(path)  # before the counter in the file, which other processes may increase
-    stored = counters(db)
-    commits = int(stored["commits"])
-    if stated is not None and stored["file_id"] == stated.file_id and commits < stated.commits:
-        return (
-            f"{path} has lost {stated.commits - commits:,} of {stated.commits:,} commits that were acknowledged: "
-            f"{_describe_log(path)}"
-        )
-    is_marked = stored["in_use"] == "1" and single_value(db, "PRAGMA journal_mode") == "wal"
-    if is_marked and not states_commit(path):
-        return (
-            f"{path} is a copy of a file in use, without its lock file {lock_path(path).name}: newer commits may be "
-            "missing"
-        )
-    return ""
-
-
-def counters(db: sqlite3.Connection) -> dict[str, str]:
-    """Returns the id, the number of commits and the mark of a file."""
-    values = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('file_id', 'commits', 'in_use')"))
-    if len(values) < 3:
-        raise StoreError("the file is damaged (it does not count its commits): restore it from a backup")
-    return values
-
-
-def _describe_log(path: Path) -> str:
-    log_file = log_path(path)
-    size = log_file.stat().st_size if log_file.exists() else 0
-    return f"its log {log_file.name} {f'was truncated or damaged ({size:,} bytes)' if size else 'is missing or empty'}"
-
-
-def _inode(path: Path) -> int | None:
-    try:
-        return path.stat().st_ino
-    except FileNotFoundError:
-        return None
+    def _check_same_file(self, db: sqlite3.Connection) -> None:
+        """Raises StoreError if nobody would find the changes of a connection."""
+        if self._identity is not None:
+            self._identity.check(db)

@@ -16,10 +16,17 @@ from turnout.live.audit.doctor.findings import RESTORE, CheckResult, Finding, ru
 from turnout.live.audit.doctor.memory import can_replay, check_state
 from turnout.live.journal.schema import FLEET
 from turnout.live.journal.turns import read_unit
-from turnout.storage.files.database import connect, translate_sqlite_errors
+from turnout.storage.files.database import (
+    StoreConnection,
+    connect,
+    connect_to_check,
+    connect_to_read,
+    is_current,
+    translate_sqlite_errors,
+)
 from turnout.storage.files.identify import application_id
+from turnout.storage.files.identity import find_lost_commits, newest_commit
 from turnout.storage.files.lock import Writer, lock_line
-from turnout.storage.files.storefile import counters, find_lost_commits
 from turnout.version import __version__
 
 __all__ = ["Finding", "examine"]
@@ -45,8 +52,7 @@ def examine(path: Path) -> list[Finding]:
     """
     path = path.resolve()
     _require_fleet(path)
-    address = f"{path.absolute().as_uri()}?mode=ro"
-    with closing(sqlite3.connect(address, uri=True, timeout=60, isolation_level=None)) as db:
+    with translate_sqlite_errors(path), closing(_connect(path)) as db:
         db.execute("BEGIN")  # all checks must see one state of the file, even while a scheduler writes it
         readable = run_check("format", lambda: _check_format(db), "install the version of turnout that wrote the file")
         pages = run_check(
@@ -74,6 +80,15 @@ def examine(path: Path) -> list[Finding]:
             run_check("size", lambda: _describe_size(db, path)),
         )
         return [*_with_path(findings, path), *(Finding(finding.part, None, finding.message) for finding in information)]
+
+
+def _connect(path: Path) -> StoreConnection:
+    """Opens a connection that leaves nothing behind beside a copy without its log."""
+    db = connect_to_check(path)
+    if db.stamp is None or (run_check("log", lambda: _check_log(db, path)).ok is False and is_current(db, path)):
+        return db
+    db.close()
+    return connect_to_read(path)
 
 
 def _with_path(findings: Sequence[Finding], path: Path) -> list[Finding]:
@@ -109,7 +124,7 @@ def _require_fleet(path: Path) -> None:
         raise StoreError(f"there is no fleet at {path}: check the path")
     with translate_sqlite_errors(path):
         if application_id(path) != FLEET.application_id:
-            connect(path, FLEET, read_only=True).close()
+            connect(path, FLEET, "check").close()
 
 
 # Checks of the file as a whole
@@ -138,10 +153,10 @@ def _check_pages(db: sqlite3.Connection, path: Path) -> CheckResult:
     return result
 
 
-def _check_log(db: sqlite3.Connection, path: Path) -> CheckResult:
+def _check_log(db: StoreConnection, path: Path) -> CheckResult:
     """Checks that the file has all commits that were acknowledged, as far as the lock file states them."""
     lost = find_lost_commits(path, db)
-    commits = int(counters(db)["commits"])
+    commits = newest_commit(db).commits
     return CheckResult(f"all {commits:,} commits that were acknowledged are there", [lost] if lost else [])
 
 
