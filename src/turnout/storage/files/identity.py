@@ -19,7 +19,7 @@ from turnout.storage.files.identify import connect_immutable
 
 #: For how long a file that looks overwritten must stay as it is until it is refused, in seconds: another process may be
 #: moving the log into it, or have been stopped while it did so.
-QUIET_SECONDS, PAUSE = 0.05, 0.002
+QUIET_SECONDS, PAUSE = 0.5, 0.002
 #: The clock of the times of files; where it is unknown, that of the system is as precise as they are.
 _FILE_CLOCK = getattr(time, "CLOCK_REALTIME_COARSE", None)
 
