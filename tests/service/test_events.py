@@ -18,6 +18,7 @@ from service.served import ROUNDS, SLOTS, Service, served
 from turnout.errors import StoreError
 from turnout.live.journal.events import EVENT_KINDS as STORED_KINDS
 from turnout.service import events
+from turnout.service.fleet import UNREADABLE
 from waiting import wait_until
 
 
@@ -82,7 +83,7 @@ def test_a_stream_delivers_what_happens_from_now_on(service: Service) -> None:
             seen.append(event)
     assert {event.kind for event in seen[:-1]} <= {"state"}
     assert (seen[-1].kind, seen[-1].id) == ("closed", 2)
-    with service.fleets["fleet"].open_reader() as reader:
+    with service.fleets["fleet"].file.open_reader() as reader:
         assert seen[-1].data == list(reader.export())[1], "one JSON for an event, wherever it is shown"
 
 
@@ -220,7 +221,7 @@ def test_a_file_that_cannot_be_read_ends_the_stream(service: Service, monkeypatc
     with following(service) as stream:
         read_event(stream)
         monkeypatch.setattr(events.EventLog, "state", fail)
-        assert read_event(stream) == Event("unreadable", {"error": "damaged"}, None)
+        assert read_event(stream) == Event("unreadable", {"error": UNREADABLE}, None)
         assert read_event(stream) is None
 
 

@@ -12,6 +12,7 @@ from service.served import ROUNDS, SLOTS, Service, served
 from turnout.service.metrics import TIMES, Traffic
 from turnout.service.serving import Options
 from turnout.web.prometheus import labels, metrics_text
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -79,7 +80,7 @@ def test_a_fleet_whose_file_is_gone_is_down_and_the_others_are_not(tmp_path: Pat
         values = metrics(service)
         assert (values['turnout_up{fleet="fleet"}'], values['turnout_up{fleet="other"}']) == (0, 1)
         (tmp_path / "elsewhere").rename(path)
-        assert metrics(service)['turnout_up{fleet="fleet"}'] == 1
+        wait_until(lambda: metrics(service)['turnout_up{fleet="fleet"}'] == 1, "it is tried again")
 
 
 def test_who_may_read_metrics(service: Service) -> None:

@@ -16,8 +16,10 @@ from turnout.errors import StoreError
 from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import FleetSession, examine
 from turnout.service import replies
+from turnout.service.access.callers import FleetAccess
 from turnout.service.access.tokens import FleetTokens
-from turnout.service.serving import Options, _surviving_sigterm, fleet_names, open_fleets
+from turnout.service.app import make_app
+from turnout.service.serving import Options, _surviving_signals, fleet_names, make_server, open_fleets
 from turnout.web.access import SharedToken
 from turnout.web.guard import PageGuard
 
@@ -319,7 +321,7 @@ def test_a_service_in_another_thread_leaves_the_signals_of_the_process_alone() -
     before = signal.getsignal(signal.SIGTERM)
 
     def serve() -> object:
-        with _surviving_sigterm():
+        with _surviving_signals(make_server(make_app({}, FleetAccess(None)), Options())):
             return signal.getsignal(signal.SIGTERM)
 
     with ThreadPoolExecutor(1) as thread:
