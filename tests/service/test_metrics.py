@@ -90,6 +90,15 @@ def test_who_may_read_metrics(service: Service) -> None:
     assert service.send("GET", "/metrics", role=None).status == 401
 
 
+def test_streams_have_a_histogram_of_their_own(service: Service) -> None:
+    assert service.get("/events?follow=false").status == 200
+    assert service.get("/events?follow=x").status == 422
+    values = metrics(service)
+    assert values['turnout_service_stream_seconds_count{fleet="fleet"}'] == 1
+    assert values['turnout_service_request_seconds_count{fleet="fleet"}'] == 1
+    assert values['turnout_service_requests_total{fleet="fleet",operation="events",status="200"}'] == 1
+
+
 def test_times_are_counted_in_classes() -> None:
     traffic = Traffic()
     for seconds in (0.0, TIMES[0], 0.3, 50.0):

@@ -328,3 +328,17 @@ def test_a_service_in_another_thread_leaves_the_signals_of_the_process_alone() -
         assert thread.submit(serve).result() is before
     assert serve() is not before
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_a_closed_terminal_ends_the_service_in_order_unless_nohup_is_used(is_ignored: bool) -> None:
+    server = make_server(make_app({}, FleetAccess(None)), Options())
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
+    try:
+        with _surviving_signals(server):
+            signal.raise_signal(signal.SIGHUP)
+            assert server.should_exit != is_ignored
+        assert signal.getsignal(signal.SIGHUP) is (signal.SIG_IGN if is_ignored else signal.SIG_DFL)
+    finally:
+        signal.signal(signal.SIGHUP, before)

@@ -198,19 +198,17 @@ class CountedHandshake(SSLProtocol):
         """Begins the handshake, or breaks the connection off if there are too many."""
         if len(self._opened) >= self._limited.limits.most_connections:
             self._limited.refusals.count(TOO_MANY)
-            assert isinstance(transport, asyncio.Transport)
-            transport.abort()
+            transport.abort()  # type: ignore[attr-defined]  # it is a Transport, but not one of uvloop
             return
         self._opened.add(self)
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """Forgets the connection."""
-        if self in self._opened:
-            self._opened.discard(self)
-            if self._limited.transport is None:
-                self._limited.refusals.count("handshake")
-            super().connection_lost(exc)
+        if self in self._opened and self._limited.transport is None:
+            self._limited.refusals.count("handshake")
+        self._opened.discard(self)
+        super().connection_lost(exc)
 
 
 def protocol_with(

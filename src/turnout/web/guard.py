@@ -330,7 +330,7 @@ def _refuse_malformed(scope: Scope, limits: Limits) -> Response | None:
         message = "a request must not have both Content-Length and Transfer-Encoding: send one of them"
         return error_response(message, 400, {"connection": "close"})
     if b"%" in path:  # no path needs it, and a rule of a proxy may see another path than this server
-        return error_response("the path has an escape, which no path needs: send it without %", 400)
+        return error_response("there is no such path: no path needs %", 404)
     size = sum(len(name) + len(value) for name, value in raw)
     size += len(path) + len(scope["query_string"])
     if size <= limits.header_bytes and len(raw) <= limits.headers:
