@@ -17,12 +17,15 @@ from prometheus_text import parse_metrics
 from requesting import Reply, read_fields, streaming
 from service.served import ROUNDS, SLOTS, Service, make_fleet, served
 from service.test_calls import Gate
+from turnout.dashboard.app import make_app
+from turnout.dashboard.watch import Watch
 from turnout.errors import StoreError
-from turnout.live import Scheduler
+from turnout.live import FleetReader, Scheduler
 from turnout.service import calls, fleet, metrics
 from turnout.service.fleet import UNOPENED, UNREADABLE, UNSTORED
 from turnout.service.serving import Options, open_fleets
 from turnout.storage.files.storefile import StoreFile
+from turnout.web.access import SharedToken
 from waiting import wait_until
 
 BOTH = {"fleet": ROUNDS, "other": SLOTS}
@@ -196,6 +199,21 @@ def test_a_transaction_of_another_process_delays_a_call_shortly_and_errors_name_
         missing = service.get("/history?client=nobody")
         for answer in (reply, read, missing):
             assert str(tmp_path) not in answer.body.decode()
+
+
+def test_errors_of_the_page_beside_a_service_name_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "page.turnout"
+    Scheduler.open(path, **ROUNDS).close()
+    watch = Watch(path, lambda: FleetReader(path))
+    try:
+        with (
+            served(tmp_path, page=make_app(watch, SharedToken(None), fleet="fleet")) as service,
+            patch.object(Watch, "locked_source", side_effect=StoreError(f"{path} is damaged, process 12")),
+        ):
+            reply = service.send("GET", "/api/overview", role=None)
+        assert (reply.status, b"12" in reply.body, b"page" in reply.body) == (503, False, False)
+    finally:
+        watch.stop()
 
 
 def test_answers_without_a_change_are_not_stored(tmp_path: Path) -> None:

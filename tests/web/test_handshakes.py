@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import socket
 import ssl
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from turnout.web.serving import Server
 from waiting import MAX_WAIT, wait_until
 from web.test_connections import read_to_end
 
+resource = pytest.importorskip("resource", reason="Windows limits no files")
 LIMITS = Limits(request_seconds=0.5, connections=5)
 
 

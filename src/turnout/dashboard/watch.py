@@ -87,7 +87,7 @@ class Watch:
             self._open()
         else:
             self.kind = "fleet"
-            self._reopen()
+            self.poll()  # if it cannot be read yet, the pages say so
 
     def start(self) -> None:
         """Starts the background thread."""

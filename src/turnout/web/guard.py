@@ -100,6 +100,7 @@ class Guard(ABC):
         self._app, self._access = app, options["access"]
         self._public, self._limits = options.get("public", ()), options.get("limits", LIMITS)
         self._on_end = options.get("on_end", _ignore)
+        self._problem = ""  # with the tokens, as it was logged
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuses the request or passes it on."""
@@ -164,7 +165,9 @@ class Guard(ABC):
                     scope[_CALLER], scope[_IS_ALLOWED] = caller, partial(self._is_unchanged, caller, text)
                     return None
         except StoreError as error:
-            log.error("tokens cannot be read: %s", error)
+            if str(error) != self._problem:  # everyone can send such requests
+                log.error("tokens cannot be read: %s", error)
+            self._problem = str(error)
             if scope["path"] not in self._public:
                 message = "the tokens cannot be read: see the log of the server"
                 return error_response(message, 503)
