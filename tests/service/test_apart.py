@@ -155,11 +155,11 @@ def test_reads_of_an_occupied_fleet_end_and_those_of_others_do_not_wait(tmp_path
             reads = [pool.submit(service.get, path) for path in ("", "/round", "/certificate") for _ in range(20)]
             for path in ("", "/turns", "/certificate", "/events?follow=false"):
                 assert service.get(path, fleet="other").status == 200
-            assert (is_up(service, "fleet"), is_up(service, "other")) == (0, 1)
+            assert (is_up(service, "fleet"), is_up(service, "other")) == (1, 1)  # what takes long is no failure
             for read in reads:
                 reply = read.result()
                 assert (reply.status, reply.headers["retry-after"]) == (503, "1")
-            assert readiness(service).status == 200  # what runs for long is no failure
+            assert readiness(service).status == 200
         assert service.ok("")["clients"] == 0
 
 

@@ -77,13 +77,13 @@ class FleetFile:
         return session_of(self.scheduler).journal.file.connection.total_changes
 
     def open(self) -> bool:
-        """Opens the file; returns False, and logs why, if it cannot be opened now."""
+        """Opens the file; returns False if it cannot be opened now. Logs why if it is another reason than before."""
         try:
             self._open()
         except Exception as error:  # whatever is wrong with this file, the others are served
-            if str(error) != str(self.refusal):
-                trace = None if isinstance(error, TurnoutError) else error
-                log.error("%s is not served, and will be tried again: %s", self.path, error, exc_info=trace)
+            trace = None if isinstance(error, TurnoutError) else error
+            if str(error) != str(self.refusal) and (self.refusal is not None or trace is not None):
+                log.error("%s still cannot be opened: %s", self.path, error, exc_info=trace)
             self.refusal = error
             return False
         if self.refusal is not None:

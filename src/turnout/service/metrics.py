@@ -12,6 +12,7 @@ from itertools import accumulate
 from turnout.errors import StoreError
 from turnout.service.calls import FleetCalls
 from turnout.service.errors import BusyError
+from turnout.service.fleet import OccupiedError
 from turnout.web.connections import Refusals
 from turnout.web.prometheus import labels, promise_metrics
 
@@ -116,7 +117,9 @@ async def _metrics_of(calls: FleetCalls) -> dict[str, float | None]:
     }
     try:
         return own | await calls.file.read(partial(_fleet_metrics, calls), seconds=WAIT_SECONDS)
-    except (StoreError, BusyError):  # of this fleet only, and it is logged
+    except (OccupiedError, BusyError):  # a call that takes long is no failure
+        return own
+    except StoreError:  # of this fleet only, and it is logged
         return own | {"turnout_up": False}
 
 

@@ -16,6 +16,7 @@ from fastapi import FastAPI
 
 from turnout.errors import SettingError
 from turnout.live import FleetReader
+from turnout.log import get_log
 from turnout.service.access.callers import FleetAccess
 from turnout.service.access.rates import Rates
 from turnout.service.app import make_app
@@ -28,6 +29,7 @@ from turnout.web.hosts import is_loopback
 from turnout.web.listening import address_of, listen
 from turnout.web.serving import Page, Server
 
+log = get_log("turnout.service")
 PORT = 8080
 #: How long running requests may take once the service is ending, in seconds.
 SHUTDOWN_SECONDS = 30
@@ -121,6 +123,11 @@ def open_fleets(paths: Sequence[Path], options: Options) -> Iterator[tuple[dict[
         yield fleets, FleetAccess(files if options.tokens else None)
 
 
+def log_skipped(path: Path, why: str) -> None:
+    """Logs that a fleet cannot be opened yet."""
+    log.error("%s is not served yet: %s", path, why)
+
+
 def make_server(app: FastAPI, options: Options, page: Page | None = None) -> Server:
     """Returns the HTTP server of an application."""
     return Server(
@@ -140,7 +147,7 @@ def serve(
     *,
     make_page: Callable[[Mapping[str, tuple[Path, Callable[[], FleetReader]]], Access], Page] | None = None,
     announce: Callable[[str], None] = print,
-    skip: Callable[[Path, str], None] = lambda _, __: None,
+    skip: Callable[[Path, str], None] = log_skipped,
 ) -> None:
     """Serves fleets until the process is interrupted by SIGINT, SIGTERM or SIGHUP.
 
