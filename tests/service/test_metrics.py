@@ -9,6 +9,7 @@ import pytest
 
 from prometheus_text import parse_metrics
 from service.served import ROUNDS, SLOTS, Service, served
+from turnout.service import calls
 from turnout.service.metrics import TIMES, Traffic
 from turnout.service.serving import Options
 from turnout.web.prometheus import labels, metrics_text
@@ -72,7 +73,10 @@ def test_the_state_of_a_fleet_without_rounds(service: Service) -> None:
     assert not [name for name in values if 'fleet="fleet"' in name]  # the token is of another fleet
 
 
-def test_a_fleet_whose_file_is_gone_is_down_and_the_others_are_not(tmp_path: Path) -> None:
+def test_a_fleet_whose_file_is_gone_is_down_and_the_others_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "PROBE_SECONDS", 0.0)
     options = Options(port=0, tokens=False)
     with served(tmp_path, {"fleet": ROUNDS, "other": SLOTS}, options=options) as service:
         path = tmp_path / "fleet.turnout"
