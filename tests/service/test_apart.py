@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from unittest.mock import patch
 
@@ -18,6 +19,7 @@ from requesting import Reply, read_fields, streaming
 from service.served import ROUNDS, SLOTS, Service, make_fleet, served
 from service.test_calls import Gate
 from turnout.dashboard.app import make_app
+from turnout.dashboard.choice import FleetPages
 from turnout.dashboard.watch import Watch
 from turnout.errors import StoreError
 from turnout.live import FleetReader, Scheduler
@@ -199,6 +201,26 @@ def test_a_transaction_of_another_process_delays_a_call_shortly_and_errors_name_
         missing = service.get("/history?client=nobody")
         for answer in (reply, read, missing):
             assert str(tmp_path) not in answer.body.decode()
+
+
+def test_requests_of_a_page_that_is_slow_do_not_stop_the_pages_of_other_fleets(tmp_path: Path) -> None:
+    watches = {}
+    for name in ("slow", "quick"):
+        path = tmp_path / f"{name}.turnout"
+        Scheduler.open(path, **ROUNDS).close()
+        watches[name] = Watch(path, partial(FleetReader, path))
+    access = SharedToken(None)
+    pages = {name: make_app(watch, access, fleet=name) for name, watch in watches.items()}
+    try:
+        with served(tmp_path, page=FleetPages(pages, access)) as service, ThreadPoolExecutor(60) as pool:
+            with watches["slow"].locked_source():
+                sent = [pool.submit(service.send, "GET", "/fleets/slow/api/overview", role=None) for _ in range(60)]
+                wait_until(lambda: len(service.server.server_state.connections) == 60, "all have arrived")
+                assert service.send("GET", "/fleets/quick/api/overview", role=None).status == 200
+            assert {reply.result().status for reply in sent} == {200}
+    finally:
+        for watch in watches.values():
+            watch.stop()
 
 
 def test_errors_of_the_page_beside_a_service_name_no_file(tmp_path: Path) -> None:

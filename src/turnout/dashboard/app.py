@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 from turnout.dashboard.files import page_files
@@ -29,6 +29,8 @@ from turnout.web.prometheus import MEDIA_TYPE, metrics_text
 STREAM_POLL_SECONDS = 0.25  # interval between two checks of the version, for each open stream
 KEEPALIVE_SECONDS = 15.0  # prevents proxies from closing idle connections
 CACHED_RESPONSES = 64
+#: The requests of a page that wait for its data in threads, which all pages of a server share.
+MAX_THREADS = 8
 STREAM = "text/event-stream"
 #: Returns the data of a page: a function of the watch, the source or both, and of the parameters of the request.
 View = Callable[..., dict[str, Any]]
@@ -66,6 +68,12 @@ def make_app(watch: Watch, access: Access, *, fleet: str | None = None, limits: 
     bodies: dict[tuple[Any, ...], bytes] = {}  # the latest that were computed, by version, view and parameters
     app.add_middleware(PageGuard, access=access, fleet=fleet, public=PUBLIC, limits=limits)
 
+    few = asyncio.Semaphore(MAX_THREADS)
+
+    async def waiting_for_thread() -> AsyncIterator[None]:
+        async with few:
+            yield
+
     def add_view(name: str, view: View) -> None:
         def respond(run: Run = None, **arguments: Any) -> Response:
             """Computes the view under the lock of the watch, or returns the cached response of the same version."""
@@ -87,7 +95,7 @@ def make_app(watch: Watch, access: Access, *, fleet: str | None = None, limits: 
         asked = [parameter for parameter in parameters.values() if parameter.kind is parameter.KEYWORD_ONLY]
         run = own.parameters["run"].replace(kind=inspect.Parameter.KEYWORD_ONLY)
         respond.__signature__ = own.replace(parameters=[run, *asked])  # type: ignore[attr-defined]
-        app.get(f"/api/{name}", name=name)(respond)
+        app.get(f"/api/{name}", name=name, dependencies=[Depends(waiting_for_thread)])(respond)
 
     for name, view in VIEWS.items():
         add_view(name, view)
