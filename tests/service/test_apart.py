@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from unittest.mock import patch
@@ -14,6 +14,7 @@ from unittest.mock import patch
 import pytest
 
 from live.fleets import rows_of
+from narrowing import known
 from prometheus_text import parse_metrics
 from requesting import Reply, read_fields, streaming
 from service.served import ROUNDS, SLOTS, Service, make_fleet, served
@@ -178,12 +179,11 @@ def test_only_so_many_queries_of_a_fleet_wait(tmp_path: Path, monkeypatch: pytes
 def test_a_stream_of_an_occupied_fleet_goes_on_when_it_is_free(tmp_path: Path) -> None:
     with served(tmp_path) as service:
         token = {"authorization": f"Bearer {service.tokens['fleet']['viewer']}"}
-        with occupied(service), streaming(service.port, "/v1/fleets/fleet/events", token) as stream:
-            wait_until(lambda: service.get("").status == 503, "the wait for the state has ended as well")
-        with streaming(service.port, "/v1/fleets/fleet/events", token) as stream:
-            fields = read_fields(stream)
-            assert fields is not None
-            assert fields["event"] == "state"
+        with ExitStack() as opened:
+            with occupied(service):
+                stream = opened.enter_context(streaming(service.port, "/v1/fleets/fleet/events", token))
+                assert service.get("").status == 503
+            assert known(read_fields(stream))["event"] == "state"
 
 
 def test_a_transaction_of_another_process_delays_a_call_shortly_and_errors_name_no_file(tmp_path: Path) -> None:

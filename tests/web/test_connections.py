@@ -13,6 +13,7 @@ import pytest
 
 from dashboard.served import Served, served, small_fleet
 from turnout.dashboard import app as app_module
+from turnout.web import connections
 from turnout.web.connections import LimitedProtocol, Limits
 from waiting import MAX_WAIT, wait_until
 
@@ -173,7 +174,10 @@ def test_the_number_of_connections_is_limited(store: Path) -> None:
         assert server.get("/healthz").status == 200
 
 
-def test_a_refusal_is_json_and_can_be_read_although_the_client_sends_more(store: Path) -> None:
+def test_a_refusal_is_json_and_can_be_read_although_the_client_sends_more(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "LINGER_SECONDS", MAX_WAIT)
     with (
         served(store, limits=Limits(connections=1)) as server,
         connected(server, request("/api/live")) as first,
@@ -181,7 +185,7 @@ def test_a_refusal_is_json_and_can_be_read_although_the_client_sends_more(store:
         assert first.recv(100).startswith(b"HTTP/1.1 200")
         with connected(server, request("/healthz") + b"x" * 100_000) as second:
             head, _, body = read_to_end(second).partition(b"\r\n\r\n")
-            second.sendall(b"x")  # it was closed in one direction only
+            second.sendall(b"x" * (10 << 20))  # more than buffers hold: it was closed in one direction only
         assert head.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
         assert b"retry-after: 1" in head
         assert b"json" in head

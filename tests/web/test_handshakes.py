@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from http.client import HTTPSConnection
 from pathlib import Path
 
@@ -24,7 +24,12 @@ from waiting import MAX_WAIT, wait_until
 from web.test_connections import read_to_end
 
 resource = pytest.importorskip("resource", reason="Windows limits no files")
-LIMITS = Limits(request_seconds=0.5, connections=5)
+LIMITS = Limits(request_seconds=MAX_WAIT, connections=5)
+
+
+@pytest.fixture
+def limits() -> Limits:
+    return LIMITS
 
 
 @pytest.fixture
@@ -33,13 +38,21 @@ def refusals() -> Refusals:
 
 
 @pytest.fixture
-def port(tmp_path: Path, refusals: Refusals) -> Iterator[int]:
+def port(tmp_path: Path, limits: Limits, refusals: Refusals) -> Iterator[int]:
     """The port of a server with TLS."""
     certificate, key = make_certificate(tmp_path, "server")
     app = CallGuard(PlainTextResponse("hello"), access=SharedToken(None))
-    server = Server(app, LIMITS, [], shutdown_seconds=1, certificate=certificate, key=key, refusals=refusals)
+    server = Server(app, limits, [], shutdown_seconds=1, certificate=certificate, key=key, refusals=refusals)
     with socket.create_server(("127.0.0.1", 0)) as listener, running(server, listener):
         yield listener.getsockname()[1]
+
+
+@contextmanager
+def silent(port: int, count: int) -> Iterator[list[socket.socket]]:
+    """Opens connections that send nothing."""
+    with ExitStack() as opened:
+        address = ("127.0.0.1", port)
+        yield [opened.enter_context(socket.create_connection(address, timeout=MAX_WAIT)) for _ in range(count)]
 
 
 def answer(port: int) -> tuple[int, str | None]:
@@ -59,17 +72,19 @@ def test_a_server_with_tls_says_that_browsers_must_use_it(port: int) -> None:
     assert answer(port) == (200, ONLY_TLS)
 
 
-def test_connections_count_before_their_handshakes_and_must_end_them_in_time(port: int, refusals: Refusals) -> None:
-    with ExitStack() as opened:
-        silent = [
-            opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=MAX_WAIT))
-            for _ in range(LIMITS.most_connections + 1)
-        ]
+def test_connections_count_before_their_handshakes(port: int, refusals: Refusals) -> None:
+    with silent(port, LIMITS.most_connections + 1):
         wait_until(lambda: refusals.counts["too many"], "one is too many")
-        for connection in silent:
-            assert read_to_end(connection) == b""
-    assert refusals.counts == {"too many": 1, "handshake": LIMITS.most_connections}
+    wait_until(lambda: refusals.counts["handshake"] == LIMITS.most_connections, "the others have left")
+    assert refusals.counts["too many"] == 1
     assert answer(port) == (200, ONLY_TLS)
+
+
+@pytest.mark.parametrize("limits", [Limits(request_seconds=0.1)])
+def test_a_handshake_must_end_in_time(port: int, refusals: Refusals) -> None:
+    with silent(port, 3) as opened:
+        assert [read_to_end(connection) for connection in opened] == [b""] * 3
+    wait_until(lambda: refusals.counts == {"handshake": 3}, "they are counted")
 
 
 def test_refused_connections_are_counted_and_logged_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
