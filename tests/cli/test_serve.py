@@ -196,10 +196,12 @@ def test_it_warns_if_other_machines_can_reach_it_without_tls(
     run("fleet", "create", path)
     bearer(path, "server")
 
-    def announce_only(*_: Any, announce: Callable[[str], None], **__: Any) -> None:
+    def announce_only(*_: Any, announce: Callable[[str], None], skip: Callable[[Path, str], None], **__: Any) -> None:
+        skip(Path("b.turnout"), "it is damaged")
         announce(f"http://{host}:8080")
 
     monkeypatch.setattr(serving_module, "serve", announce_only)
     shown = run("fleet", "serve", path, "--host", host).stdout
+    assert "b.turnout is not served yet, and is tried again from time to time: it is damaged\n" in shown
     assert f"{path} at http://{host}:8080/v1/fleets/fleet\n" in shown
     assert ("Other machines can reach this address, and the connection is not encrypted." in shown) == is_warned

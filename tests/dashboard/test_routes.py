@@ -79,7 +79,7 @@ def test_the_application_has_exactly_the_listed_routes(directory: Path) -> None:
         watch.stop()
     assert others == [], "no mounted applications and no sockets"
     assert set(results) == set(ROUTES)
-    assert {frozenset(methods or ()) for methods in results.values()} == {frozenset({"GET", "HEAD"})}
+    assert {frozenset(methods or ()) for methods in results.values()} == {frozenset({"GET"})}
 
 
 @pytest.mark.parametrize("route", ROUTES)

@@ -28,7 +28,7 @@ from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.views.overview import overview
 from turnout.dashboard.views.queues import turns
 from turnout.dashboard.views.rounds import rounds
-from turnout.dashboard.watch import Watch
+from turnout.dashboard.watch import UNREADABLE, Watch
 from turnout.errors import StoreError
 from turnout.lab import RoundColumns, RunPlan, RunStore, play_into
 from turnout.live import FleetReader, Reporter, Scheduler
@@ -272,6 +272,22 @@ def test_a_missing_file_is_reported_until_it_is_restored(folder: Path) -> None:
         with Scheduler.open(path) as scheduler:
             play_rounds(scheduler, 1, scheduler.clients)
         server.wait_rounds(7)
+
+
+def test_beside_a_service_a_fleet_that_is_not_there_yet_is_shown_later_and_no_file_is_named(folder: Path) -> None:
+    path = folder / "fleet.turnout"
+    watch = Watch(path, lambda: FleetReader(path))
+    try:
+        assert watch.state.last_error == UNREADABLE
+        with pytest.raises(StoreError, match=UNREADABLE), watch.locked_source():
+            pass
+        small_fleet(path, rounds=2)
+        read_all(watch)
+        assert watch.state.last_error is None
+        with watch.locked_source() as source:
+            assert source.newest_round >= 2
+    finally:
+        watch.stop()
 
 
 def replace_store(new: Path, path: Path) -> None:

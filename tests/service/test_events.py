@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
 from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pytest
 
@@ -18,7 +22,9 @@ from service.served import ROUNDS, SLOTS, Service, served
 from turnout.errors import StoreError
 from turnout.live.journal.events import EVENT_KINDS as STORED_KINDS
 from turnout.service import events
-from waiting import wait_until
+from turnout.service.access.tokens import FleetTokens
+from turnout.service.fleet import UNREADABLE
+from waiting import MAX_WAIT, wait_until
 
 
 class Event(NamedTuple):
@@ -82,7 +88,7 @@ def test_a_stream_delivers_what_happens_from_now_on(service: Service) -> None:
             seen.append(event)
     assert {event.kind for event in seen[:-1]} <= {"state"}
     assert (seen[-1].kind, seen[-1].id) == ("closed", 2)
-    with service.fleets["fleet"].open_reader() as reader:
+    with service.fleets["fleet"].file.open_reader() as reader:
         assert seen[-1].data == list(reader.export())[1], "one JSON for an event, wherever it is shown"
 
 
@@ -192,6 +198,48 @@ def test_too_many_streams_are_refused_and_ended_ones_do_not_count(
     wait_until(lambda: service.get("/events?follow=false").status == 200, "the stream has ended")
 
 
+def test_a_token_has_its_own_limit_of_streams(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "MAX_OWN_STREAMS", 1)
+    with following(service) as stream:
+        read_event(stream)
+        assert service.get("/events?follow=false", role="viewer").status == 429
+        assert service.get("/events?follow=false", role="server").status == 200
+
+
+def test_streams_that_are_opened_at_once_are_counted_when_they_are_checked(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "MAX_STREAMS", 2)
+    begin, all_arrived = events.EventLog.begin, threading.Barrier(3)
+
+    def slowly(log: events.EventLog, after: int | None) -> int:
+        with suppress(threading.BrokenBarrierError):
+            all_arrived.wait(MAX_WAIT)
+        return begin(log, after)
+
+    monkeypatch.setattr(events.EventLog, "begin", slowly)
+    with ThreadPoolExecutor(3) as pool:
+        sent = [pool.submit(service.get, "/events?follow=false") for _ in range(3)]
+        wait_until(lambda: any(reply.done() for reply in sent), "one is refused, or all are accepted")
+        all_arrived.abort()
+        assert sorted(reply.result().status for reply in sent) == [200, 200, 429]
+
+
+@pytest.mark.parametrize("change", ["revoked", "expired"])
+def test_a_stream_ends_when_its_token_gives_no_access_any_more(service: Service, change: str) -> None:
+    with FleetTokens(service.fleets["fleet"].file.path) as file:
+        (new,) = file.create("viewer", days=1)
+        with following(service, "", {"authorization": f"Bearer {new.text}"}) as stream:
+            assert read_event(stream) is not None
+            if change == "revoked":
+                file.revoke(new.token.id)
+                assert read_event(stream) is None
+            else:
+                with patch.object(time, "time", return_value=known(new.token.expires)):
+                    assert read_event(stream) is None
+    assert service.get("/events?follow=false", role="viewer").status == 200
+
+
 def test_a_stream_ends_when_the_service_ends(service: Service) -> None:
     with following(service) as stream:
         read_event(stream)
@@ -220,7 +268,7 @@ def test_a_file_that_cannot_be_read_ends_the_stream(service: Service, monkeypatc
     with following(service) as stream:
         read_event(stream)
         monkeypatch.setattr(events.EventLog, "state", fail)
-        assert read_event(stream) == Event("unreadable", {"error": "damaged"}, None)
+        assert read_event(stream) == Event("unreadable", {"error": UNREADABLE}, None)
         assert read_event(stream) is None
 
 

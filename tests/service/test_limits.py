@@ -20,7 +20,7 @@ from turnout.service.serving import Options
 from turnout.web.access import SharedToken
 from turnout.web.connections import Limits
 from turnout.web.guard import HEADERS, BodyLimits, CallGuard, PageGuard
-from waiting import MAX_WAIT
+from waiting import MAX_WAIT, wait_until
 
 BODIES = BodyLimits(device=200, other=2000)
 
@@ -95,6 +95,44 @@ def test_headers_and_half_open_requests_are_limited(tmp_path: Path) -> None:
         with socket.create_connection(("127.0.0.1", service.port), timeout=MAX_WAIT) as connection:
             connection.sendall(b"POST /v1/fleets/fleet/reports HTTP/1.1\r\nHost: localhost\r\n")
             assert connection.recv(100).startswith(b"HTTP/1.1 408")
+
+
+def raw_post(service: Service, *headers: str, body: bytes = b"") -> bytes:
+    """Sends the head of a report of a device and a body as they are; returns what is answered until the end."""
+    token = f"Authorization: Bearer {service.tokens['fleet']['device']}"
+    lines = ["POST /v1/fleets/fleet/reports HTTP/1.1", "Host: localhost", "Content-Type: application/json", token]
+    with socket.create_connection(("127.0.0.1", service.port), timeout=MAX_WAIT) as connection:
+        connection.sendall("\r\n".join([*lines, *headers, "", ""]).encode() + body)
+        connection.shutdown(socket.SHUT_WR)
+        return connection.makefile("rb").read()
+
+
+def test_a_device_that_breaks_off_in_a_body_is_no_fault_of_the_service(
+    service: Service, caplog: pytest.LogCaptureFixture
+) -> None:
+    counted = 'turnout_service_requests_total{fleet="fleet",operation="report",status="499"} 1'
+    assert raw_post(service, "Content-Length: 100", body=b'{"client"') == b""
+    wait_until(lambda: counted in service.send("GET", "/metrics").body.decode(), "it is counted")
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_a_request_with_two_lengths_is_refused_and_its_connection_closed(service: Service) -> None:
+    body = b"2\r\n{}\r\n0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    answer = raw_post(service, "Content-Length: 2", "Transfer-Encoding: chunked", body=body)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1") == 1
+
+
+@pytest.mark.parametrize("path", ["/v1%2ffleets", "/v1/fleets/%66leet", "/%761/fleets", "/healthz%3f"])
+def test_paths_that_others_may_read_differently_do_not_exist(service: Service, path: str) -> None:
+    assert service.send("GET", path).status == 404
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics", "/v1/fleets/fleet", "/v1/fleets/fleet/events"])
+def test_head_is_answered_as_get_without_a_body(service: Service, path: str) -> None:
+    reply = service.send("HEAD", path)
+    assert (reply.status, reply.body) == (200, b"")
+    assert reply.headers["content-type"]
 
 
 def test_an_unexpected_failure_is_a_500_without_details(service: Service) -> None:

@@ -9,9 +9,11 @@ import pytest
 
 from prometheus_text import parse_metrics
 from service.served import ROUNDS, SLOTS, Service, served
+from turnout.service import calls
 from turnout.service.metrics import TIMES, Traffic
 from turnout.service.serving import Options
 from turnout.web.prometheus import labels, metrics_text
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -71,7 +73,10 @@ def test_the_state_of_a_fleet_without_rounds(service: Service) -> None:
     assert not [name for name in values if 'fleet="fleet"' in name]  # the token is of another fleet
 
 
-def test_a_fleet_whose_file_is_gone_is_down_and_the_others_are_not(tmp_path: Path) -> None:
+def test_a_fleet_whose_file_is_gone_is_down_and_the_others_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calls, "PROBE_SECONDS", 0.0)
     options = Options(port=0, tokens=False)
     with served(tmp_path, {"fleet": ROUNDS, "other": SLOTS}, options=options) as service:
         path = tmp_path / "fleet.turnout"
@@ -79,7 +84,7 @@ def test_a_fleet_whose_file_is_gone_is_down_and_the_others_are_not(tmp_path: Pat
         values = metrics(service)
         assert (values['turnout_up{fleet="fleet"}'], values['turnout_up{fleet="other"}']) == (0, 1)
         (tmp_path / "elsewhere").rename(path)
-        assert metrics(service)['turnout_up{fleet="fleet"}'] == 1
+        wait_until(lambda: metrics(service)['turnout_up{fleet="fleet"}'] == 1, "it is tried again")
 
 
 def test_who_may_read_metrics(service: Service) -> None:
@@ -87,6 +92,15 @@ def test_who_may_read_metrics(service: Service) -> None:
     assert set(statuses.values()) == {200}
     assert service.send("GET", "/metrics", role="device").status == 403
     assert service.send("GET", "/metrics", role=None).status == 401
+
+
+def test_streams_have_a_histogram_of_their_own(service: Service) -> None:
+    assert service.get("/events?follow=false").status == 200
+    assert service.get("/events?follow=x").status == 422
+    values = metrics(service)
+    assert values['turnout_service_stream_seconds_count{fleet="fleet"}'] == 1
+    assert values['turnout_service_request_seconds_count{fleet="fleet"}'] == 1
+    assert values['turnout_service_requests_total{fleet="fleet",operation="events",status="200"}'] == 1
 
 
 def test_times_are_counted_in_classes() -> None:

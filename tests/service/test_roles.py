@@ -12,7 +12,7 @@ from service.served import ROUNDS, SLOTS, Service, served
 from turnout.service.access.tokens import FleetTokens
 from turnout.web.access import ROLES
 
-METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW")
 DEVICE, SERVER, OPERATOR, VIEWER = "device", "server", "operator", "viewer"
 READERS = {SERVER, OPERATOR, VIEWER}
 #: Who may use which method of which path, and with which body; everything else is refused.
@@ -64,13 +64,16 @@ def test_the_table_names_every_route(service: Service) -> None:
 @pytest.mark.parametrize("path", ALLOWED)
 def test_each_role_may_do_exactly_what_the_table_says(service: Service, path: str) -> None:
     for number, method in enumerate(METHODS):
-        roles, body = ALLOWED[path].get(method, (set(), {}))
-        sent = None if method in ("GET", "HEAD", "OPTIONS") else body
+        allowed = {**ALLOWED[path], **({"HEAD": ALLOWED[path]["GET"]} if "GET" in ALLOWED[path] else {})}
+        roles, body = allowed.get(method, (set(), {}))
+        sent = None if method in ("GET", "HEAD", "OPTIONS", "TRACE", "BREW") else body
         # What a path does not have is missing for every role, so each such method is tried with one of them.
-        for role in ROLES if method in ALLOWED[path] else [ROLES[number % len(ROLES)]]:
-            status = service.send(method, path, sent, role=role).status
-            if method not in ALLOWED[path]:
+        for role in ROLES if method in allowed else [ROLES[number % len(ROLES)]]:
+            reply = service.send(method, path, sent, role=role)
+            status = reply.status
+            if method not in allowed:
                 assert status == 405, (method, role, status)
+                assert set(reply.headers["allow"].split(", ")) == allowed.keys()
             elif role in roles:
                 assert status in (200, 404, 409), (role, status)  # 404, 409: refused by the library, not by the role
             else:

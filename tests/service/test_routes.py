@@ -16,8 +16,10 @@ from turnout.errors import StoreError
 from turnout.live import FleetReader, Scheduler
 from turnout.live._internals import FleetSession, examine
 from turnout.service import replies
+from turnout.service.access.callers import FleetAccess
 from turnout.service.access.tokens import FleetTokens
-from turnout.service.serving import Options, _surviving_sigterm, fleet_names, open_fleets
+from turnout.service.app import make_app
+from turnout.service.serving import Options, _surviving_signals, fleet_names, make_server, open_fleets
 from turnout.web.access import SharedToken
 from turnout.web.guard import PageGuard
 
@@ -319,10 +321,24 @@ def test_a_service_in_another_thread_leaves_the_signals_of_the_process_alone() -
     before = signal.getsignal(signal.SIGTERM)
 
     def serve() -> object:
-        with _surviving_sigterm():
+        with _surviving_signals(make_server(make_app({}, FleetAccess(None)), Options())):
             return signal.getsignal(signal.SIGTERM)
 
     with ThreadPoolExecutor(1) as thread:
         assert thread.submit(serve).result() is before
     assert serve() is not before
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
+@pytest.mark.parametrize("is_ignored", [False, True])
+def test_a_closed_terminal_ends_the_service_in_order_unless_nohup_is_used(is_ignored: bool) -> None:
+    server = make_server(make_app({}, FleetAccess(None)), Options())
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
+    try:
+        with _surviving_signals(server):
+            signal.raise_signal(signal.SIGHUP)
+            assert server.should_exit != is_ignored
+        assert signal.getsignal(signal.SIGHUP) is (signal.SIG_IGN if is_ignored else signal.SIG_DFL)
+    finally:
+        signal.signal(signal.SIGHUP, before)

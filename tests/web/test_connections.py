@@ -13,6 +13,7 @@ import pytest
 
 from dashboard.served import Served, served, small_fleet
 from turnout.dashboard import app as app_module
+from turnout.web import connections
 from turnout.web.connections import LimitedProtocol, Limits
 from waiting import MAX_WAIT, wait_until
 
@@ -171,6 +172,38 @@ def test_the_number_of_connections_is_limited(store: Path) -> None:
             assert b"too many connections" in answer
         wait_until(lambda: not protocols(server), "the streams have ended")
         assert server.get("/healthz").status == 200
+
+
+def test_a_refusal_is_json_and_can_be_read_although_the_client_sends_more(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "LINGER_SECONDS", MAX_WAIT)
+    with (
+        served(store, limits=Limits(connections=1)) as server,
+        connected(server, request("/api/live")) as first,
+    ):
+        assert first.recv(100).startswith(b"HTTP/1.1 200")
+        with connected(server, request("/healthz") + b"x" * 100_000) as second:
+            head, _, body = read_to_end(second).partition(b"\r\n\r\n")
+            second.sendall(b"x" * (10 << 20))  # more than buffers hold: it was closed in one direction only
+        assert head.startswith(b"HTTP/1.1 503 Service Unavailable\r\n")
+        assert b"retry-after: 1" in head
+        assert b"json" in head
+        assert "too many connections" in str(json.loads(body))
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"NONSENSE\r\n\r\n", request("/api/store", "Transfer-Encoding: chunked") + b"nonsense\r\n", b"\x16\x03\x01" * 9],
+)
+def test_what_is_not_http_is_refused_as_json(store: Path, sent: bytes) -> None:
+    with served(store) as server, connected(server, sent) as raw:
+        head, _, body = read_to_end(raw).rpartition(b"\r\n\r\n")
+        assert b"json" in head
+        if b"nonsense" not in sent:  # the answer to the head may have been sent before
+            assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+            assert "not valid HTTP" in str(json.loads(body))
+            assert server.server.config.http.refusals.counts["malformed"] == 1  # type: ignore[union-attr]
 
 
 def test_a_client_that_does_not_read_its_response_is_closed(store: Path) -> None:

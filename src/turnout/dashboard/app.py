@@ -8,28 +8,29 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
-from functools import partial
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import Depends, FastAPI, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 
 from turnout.dashboard.files import page_files
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.views import client, comparing, fairness, overview, queues, rounds, speed, system
 from turnout.dashboard.views.common import RoundNumber, Run, Text, about, plain
-from turnout.dashboard.watch import Watch
+from turnout.dashboard.watch import UNREADABLE, Watch, log
 from turnout.errors import ReportError, StoreError, TurnoutError
 from turnout.version import __version__
 from turnout.web.access import Access
 from turnout.web.connections import LIMITS, Limits
 from turnout.web.errors import ErrorAnswers, error_response
-from turnout.web.guard import JSON, READING, PageGuard, caller_of
+from turnout.web.guard import JSON, PageGuard, caller_of, is_still_allowed
 from turnout.web.prometheus import MEDIA_TYPE, metrics_text
 
 STREAM_POLL_SECONDS = 0.25  # interval between two checks of the version, for each open stream
 KEEPALIVE_SECONDS = 15.0  # prevents proxies from closing idle connections
 CACHED_RESPONSES = 64
+#: The requests of a page that wait for its data in threads, which all pages of a server share.
+MAX_THREADS = 8
 STREAM = "text/event-stream"
 #: Returns the data of a page: a function of the watch, the source or both, and of the parameters of the request.
 View = Callable[..., dict[str, Any]]
@@ -65,8 +66,13 @@ def make_app(watch: Watch, access: Access, *, fleet: str | None = None, limits: 
     """
     app = FastAPI(title="turnout", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     bodies: dict[tuple[Any, ...], bytes] = {}  # the latest that were computed, by version, view and parameters
-    route = partial(app.api_route, methods=list(READING))
     app.add_middleware(PageGuard, access=access, fleet=fleet, public=PUBLIC, limits=limits)
+
+    few = asyncio.Semaphore(MAX_THREADS)
+
+    async def waiting_for_thread() -> AsyncIterator[None]:
+        async with few:
+            yield
 
     def add_view(name: str, view: View) -> None:
         def respond(run: Run = None, **arguments: Any) -> Response:
@@ -89,38 +95,36 @@ def make_app(watch: Watch, access: Access, *, fleet: str | None = None, limits: 
         asked = [parameter for parameter in parameters.values() if parameter.kind is parameter.KEYWORD_ONLY]
         run = own.parameters["run"].replace(kind=inspect.Parameter.KEYWORD_ONLY)
         respond.__signature__ = own.replace(parameters=[run, *asked])  # type: ignore[attr-defined]
-        route(f"/api/{name}", name=name)(respond)
+        app.get(f"/api/{name}", name=name, dependencies=[Depends(waiting_for_thread)])(respond)
 
     for name, view in VIEWS.items():
         add_view(name, view)
 
-    @route("/")
+    @app.get("/")
     def page(request: Request) -> Response:
         return _file_response(request, "index.html")
 
-    @route("/static/{name}")
+    @app.get("/static/{name}")
     def static(request: Request, name: str) -> Response:
         return _file_response(request, name)
 
-    @route("/api/store")
+    @app.get("/api/store")
     def store() -> Response:
         return Response(as_json({**watch.describe(), "turnout": __version__}), media_type=JSON)
 
-    @route("/api/explain")
+    @app.get("/api/explain")
     def explain(id: Text, run: Run = None, round: RoundNumber = None) -> Response:
         return Response(as_json(_explanation(watch, run, id, round)), media_type=JSON)
 
-    @route("/api/live")
+    @app.get("/api/live")
     async def live(request: Request) -> Response:
-        if request.method == "HEAD":
-            return Response(media_type=STREAM)
         return StreamingResponse(_change_events(watch, request), media_type=STREAM)
 
-    @route("/metrics")
+    @app.get("/metrics")
     def metrics() -> PlainTextResponse:
         return PlainTextResponse(metrics_text(system.metrics(watch)), media_type=MEDIA_TYPE)
 
-    @route("/healthz")
+    @app.get("/healthz")
     def healthz(request: Request) -> JSONResponse:
         state = watch.state
         healthy = state.last_error is None
@@ -130,6 +134,8 @@ def make_app(watch: Watch, access: Access, *, fleet: str | None = None, limits: 
         return JSONResponse(data, 200 if healthy else 503)
 
     ErrorAnswers(_status_of, invalid=400).add_to(app)
+    if fleet is not None:
+        app.add_exception_handler(StoreError, _answer_neutrally)
     return app
 
 
@@ -170,7 +176,7 @@ def _explanation(watch: Watch, run: int | None, client_id: str, number: int | No
 async def _change_events(watch: Watch, request: Request) -> AsyncIterator[str]:
     """Yields the state of the watch as server-sent events: the current one, then every change."""
     sent, sent_at = None, time.monotonic()
-    while not watch.stopped and not await request.is_disconnected():
+    while not watch.stopped and is_still_allowed(request.scope) and not await request.is_disconnected():
         state = watch.state
         if state != sent:
             sent, sent_at = state, time.monotonic()
@@ -179,6 +185,12 @@ async def _change_events(watch: Watch, request: Request) -> AsyncIterator[str]:
             sent_at = time.monotonic()
             yield ": keep-alive\n\n"
         await asyncio.sleep(STREAM_POLL_SECONDS)
+
+
+def _answer_neutrally(_: Request, error: Exception) -> Response:
+    """Answers others than those who see the files of the server: the details are in its log."""
+    log.error("%s", error)
+    return error_response(UNREADABLE, 503)
 
 
 def _status_of(_: Request, error: TurnoutError) -> int:

@@ -68,7 +68,7 @@ class FleetPages:
         if not slash:
             await RedirectResponse(f"{FOLDER}{name}/", 307)(scope, receive, send)
             return
-        inner = {**scope, "path": f"/{rest}", "raw_path": f"/{rest}".encode(), PREFIX: f"{FOLDER}{name}"}
+        inner = {**scope, "path": f"/{rest}", PREFIX: f"{FOLDER}{name}"}
         await self._pages[name](inner, receive, send)
 
     async def _list_fleets(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -35,6 +35,8 @@ FIRST_READ_SECONDS = 0.3  # longest read of a run when it is first requested
 CACHED_RUNS = 4  # runs kept in memory
 LIVE_SECONDS = 30.0
 LISTED_RUNS = 500
+#: What is shown beside a service in place of an error, which may name files of its machine.
+UNREADABLE = "the fleet cannot be read now: see the log of the service"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class Watch:
 
     Args:
         path: The file of a fleet or of a store of runs.
-        open_reader: Opens a reader of the fleet, in a process that has the fleet open already.
+        open_reader: Opens a reader of the fleet, in a service that has the fleet open already or will open it.
     """
 
     def __init__(self, path: Path, open_reader: Callable[[], FleetReader] | None = None) -> None:
@@ -80,7 +82,12 @@ class Watch:
         self._digests: dict[int, Digest] = {}
         self._promise: JudgedPromise | None = None  # once it is known
         self._runs: OrderedDict[int, RunSource] = OrderedDict()
-        self._open()
+        self._problem = ""  # the last that was logged
+        if self._open_reader is None:
+            self._open()
+        else:
+            self.kind = "fleet"
+            self.poll()  # if it cannot be read yet, the pages say so
 
     def start(self) -> None:
         """Starts the background thread."""
@@ -237,13 +244,19 @@ class Watch:
         except StaleError:
             return self._reopen()
         except TurnoutError as error:
-            self._publish(last_error=str(error))
+            self._publish_error(str(error))
         except Exception as error:  # the thread must survive, and the pages must show that their data are outdated
-            message = f"{self.path} cannot be read ({type(error).__name__}: {error}): see the log of the dashboard"
-            if message != self.state.last_error:
-                log.error("%s", self.path, exc_info=error)
-            self._publish(last_error=message)
+            text = f"{self.path} cannot be read ({type(error).__name__}: {error}): see the log of the dashboard"
+            self._publish_error(text, error)
         return False
+
+    def _publish_error(self, text: str, error: Exception | None = None) -> None:
+        """Publishes an error, without its details beside a service; logs those that are not shown, once."""
+        is_beside = self._open_reader is not None
+        if text != self._problem and (is_beside or error is not None):
+            log.error("%s", text, exc_info=error)
+        self._problem = text
+        self._publish(last_error=UNREADABLE if is_beside else text)
 
     def _reopen(self) -> bool:
         try:
@@ -251,7 +264,7 @@ class Watch:
                 self._close()
                 self._open()
         except TurnoutError as error:
-            self._publish(last_error=str(error))
+            self._publish_error(str(error))
             return False
         self._publish(changed=True)
         return True

@@ -50,7 +50,7 @@ def as_round(round: object) -> int:
 
 def unknown_client(client: object, path: Path) -> ReportError:
     """Returns the error about a client that is not in the fleet at `path`."""
-    return ReportError(f"there is no client {client!r} in {path}: check the id")
+    return ReportError(f"there is no client {client!r} in {path.name}: check the id")
 
 
 def as_reason(why: object) -> str:

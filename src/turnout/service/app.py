@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from turnout.service.access.rates import RateLimiter, Rates
 from turnout.service.calls import FleetCalls
-from turnout.service.errors import NO_ROUTE, status_of
+from turnout.service.errors import NO_ROUTE, UnknownFleetError, status_of
 from turnout.service.metrics import Traffic, service_metrics
 from turnout.service.replies import read_examples
 from turnout.service.routes.changes import CHANGES
@@ -20,14 +23,16 @@ from turnout.service.routes.queries import QUERIES
 from turnout.service.routes.routing import ChangeDispatcher, check_access
 from turnout.version import __version__
 from turnout.web.access import READERS, Access
-from turnout.web.connections import LIMITS, Limits
-from turnout.web.errors import ErrorAnswers
+from turnout.web.connections import LIMITS, Limits, Refusals
+from turnout.web.errors import RETRY_SECONDS, ErrorAnswers
 from turnout.web.guard import BodyLimits, CallGuard, caller_of
 from turnout.web.prometheus import MEDIA_TYPE, metrics_text
 
 #: The paths of the service; all others belong to the page.
 PREFIX = "/v1/"
 METRICS = "/metrics"
+#: The methods that a path may have.
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 #: Paths that are answered without a token, for monitors and for those who write clients; they reveal nothing secret.
 PUBLIC = ("/healthz", "/readyz", "/openapi.json")
 DESCRIPTION = """Client selection for federated learning, over HTTP.
@@ -59,7 +64,8 @@ def make_app(
         bodies: The limits of bodies.
         rates: How often a token may be used.
 
-    The state of the application has `ending`, a threading.Event that ends all streams.
+    The state of the application has `ending`, a threading.Event that ends all streams, and `refusals`, which counts the
+    connections that its server refuses.
     """
     app = FastAPI(
         title="turnout",
@@ -69,10 +75,17 @@ def make_app(
         redoc_url=None,
         redirect_slashes=False,
     )
-    traffic, ending = Traffic(), threading.Event()
-    app.state.fleets, app.state.ending = fleets, ending
+    traffic, refusals = Traffic(), Refusals()
+    app.state.fleets, app.state.ending, app.state.refusals = fleets, threading.Event(), refusals
     answer_error = ErrorAnswers(status_of, no_route=NO_ROUTE)
     answer_error.add_to(app)
+
+    def refuse_method(request: Request, _: Exception) -> Response:
+        """Names all methods of a path; a route knows only its own."""
+        allowed = [name for name in METHODS if _has_method(app, request.scope, name)]
+        return answer_error(request, HTTPException(405, headers={"allow": ", ".join(allowed)}))
+
+    app.add_exception_handler(405, refuse_method)
     for resource in (QUERIES, CHANGES):
         app.include_router(resource.router)
 
@@ -81,16 +94,25 @@ def make_app(
         return JSONResponse({"status": "ok"})
 
     @app.get("/readyz", include_in_schema=False)
-    async def readyz() -> Response:
-        is_ready = all(calls.is_ready for calls in fleets.values())
-        return JSONResponse({"status": "ready" if is_ready else "not ready"}, 200 if is_ready else 503)
+    async def readyz(fleet: str | None = None) -> Response:
+        asked = fleets if fleet is None else {fleet: fleets[fleet]} if fleet in fleets else {}
+        if fleet is not None and not asked:
+            raise UnknownFleetError(f"there is no fleet {fleet!r}: check the name")
+        problems = await asyncio.gather(*(calls.probe() for calls in asked.values()))
+        failing = {name: problem for name, problem in zip(asked, problems, strict=True) if problem is not None}
+        if not failing:
+            return JSONResponse({"status": "ready"})
+        is_ready = len(failing) < len(asked)  # the others are served
+        retry = {} if is_ready else {"retry-after": str(RETRY_SECONDS)}
+        body = {"status": "partly ready" if is_ready else "not ready", "fleets": failing}
+        return JSONResponse(body, 200 if is_ready else 503, headers=retry)
 
     @app.get(METRICS, include_in_schema=False)
-    def metrics(request: Request) -> Response:
+    async def metrics(request: Request) -> Response:
         check_access(request, None, READERS)
         caller = caller_of(request.scope)
         own = {name: calls for name, calls in fleets.items() if caller is not None and caller.may_use(name)}
-        return PlainTextResponse(metrics_text(service_metrics(own, traffic)), media_type=MEDIA_TYPE)
+        return PlainTextResponse(metrics_text(await service_metrics(own, traffic, refusals)), media_type=MEDIA_TYPE)
 
     def count(scope: Scope, status: int, seconds: float) -> None:
         """Counts a request under its fleet and operation; "" if the router has found none."""
@@ -123,6 +145,11 @@ def make_app(
 
     app.openapi = openapi  # type: ignore[method-assign]
     return app
+
+
+def _has_method(app: FastAPI, scope: Scope, method: str) -> bool:
+    asked = {**scope, "method": "GET" if method == "HEAD" else method}
+    return any(route.matches(asked)[0] is Match.FULL for route in app.routes)
 
 
 class PageBeside:

@@ -8,22 +8,28 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from turnout.errors import InterruptedGroupError, StoreError, TurnoutError
-from turnout.live import FleetReader, Scheduler
+from turnout.live import Scheduler
 from turnout.live._internals import StoredAnswer, session_of
 from turnout.log import get_log
 from turnout.service.errors import BusyError, ReusedKeyError, StoppingError
 from turnout.service.events import EventLog
+from turnout.service.fleet import UNOPENED, UNSTORED, FleetFile, UnavailableError
 
 log = get_log("turnout.service")
+STOPPING = "the service is shutting down"
 #: The most calls that share a transaction, so that the first of them is not answered much later than alone.
 MAX_AT_ONCE = 256
 #: The most calls that wait for a fleet; further ones are refused at once, before they take memory.
 MAX_WAITING = 1000
+#: The shortest and the longest pause before a file that could not be opened is tried again, in seconds.
+OPEN_SECONDS, MAX_OPEN_SECONDS = 1.0, 30.0
+#: How often it is tried whether changes can be stored, and how long those who ask wait for it, in seconds.
+PROBE_SECONDS, PROBE_WAIT_SECONDS = 2.0, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +80,18 @@ class FleetCalls:
     While it is written to disk, the next ones gather. Nothing is answered that is not on disk.
 
     Args:
-        scheduler: The scheduler of the fleet; it is closed by `stop`.
+        file: The file of the fleet; it is closed by `stop`. If it is not open, the thread opens it as soon as it can.
     """
 
-    def __init__(self, scheduler: Scheduler) -> None:
-        self.scheduler = scheduler
-        self.events = EventLog(scheduler, self.open_reader, lambda: self.version)
+    def __init__(self, file: FleetFile) -> None:
+        self.file = file
+        self.events = EventLog(file, lambda: self.version)
         self._waiting: deque[_Call] = deque()
         self._changed = threading.Condition()
         self._is_stopping = False
-        self._thread = threading.Thread(target=self._work, name=f"turnout-{scheduler.path.name}", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=f"turnout-{file.path.name}", daemon=True)
+        self._probe: asyncio.Future[None] | None = None
+        self._next_probe = 0.0
         #: Why the last transaction failed; None if it succeeded.
         self.last_error: str | None = None
         #: Increases with every transaction.
@@ -103,16 +111,44 @@ class FleetCalls:
         if self._thread.ident is not None:
             self._thread.join()
         self.events.close()
-        self.scheduler.close()
+        self.file.close()
 
-    def open_reader(self) -> FleetReader:
-        """Opens a reader for another thread, which reads while calls are executed; the caller closes it."""
-        return FleetReader(self.scheduler.path)
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler of the fleet; raises UnavailableError if its file is not open."""
+        return self.file.scheduler
+
+    @property
+    def problem(self) -> str | None:
+        """Why calls cannot be executed, for callers; None if they can."""
+        if self._is_stopping or not self._thread.is_alive():
+            return STOPPING
+        if not self.file.is_open:
+            return UNOPENED
+        return None if self.last_error is None else UNSTORED
 
     @property
     def is_ready(self) -> bool:
         """Whether calls are executed."""
-        return self._thread.is_alive() and not self._is_stopping and self.last_error is None
+        return self.problem is None
+
+    async def probe(self) -> str | None:
+        """Tries whether changes can be stored now; returns why not, and None if they can.
+
+        After a failure, a transaction is written; otherwise one is only begun, so that an idle file is not written.
+        This is done every PROBE_SECONDS at most. While it is not done, the answer is what was known before.
+        """
+        now = time.monotonic()
+        if self.file.is_open and now >= self._next_probe and (self._probe is None or self._probe.done()):
+            self._next_probe = now + PROBE_SECONDS
+            self._probe = asyncio.ensure_future(self._try_to_store())
+        if self._probe is not None:
+            await asyncio.wait([self._probe], timeout=PROBE_WAIT_SECONDS)
+        return self.problem
+
+    async def _try_to_store(self) -> None:
+        with suppress(TurnoutError):  # it is noted
+            await self.execute(_begin if self.last_error is None else _write, is_stepped=True)
 
     @property
     def waiting(self) -> int:
@@ -137,7 +173,9 @@ class FleetCalls:
         call = _Call(run, is_stepped, key, asyncio.get_running_loop())
         with self._changed:
             if self._is_stopping:
-                raise StoppingError("the service is shutting down: try again soon")
+                raise StoppingError(f"{STOPPING}: try again soon")
+            if not self.file.is_open:
+                raise UnavailableError(UNOPENED)
             if len(self._waiting) >= MAX_WAITING:
                 raise BusyError(f"{MAX_WAITING:,} calls are waiting already: try again soon")
             self._waiting.append(call)
@@ -147,6 +185,13 @@ class FleetCalls:
     # In the thread
 
     def _work(self) -> None:
+        pause = OPEN_SECONDS
+        while not self.file.is_open:
+            with self._changed:
+                if self._changed.wait_for(lambda: self._is_stopping, pause):
+                    return
+            self.file.open()
+            pause = min(2 * pause, MAX_OPEN_SECONDS)
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._is_stopping)
@@ -181,17 +226,16 @@ class FleetCalls:
             InterruptedGroupError: If one of them has failed in such a way that all must be executed again.
         """
         try:
-            with self.scheduler.group():
+            with self._noting_success(), self.scheduler.group():
                 for call in calls:
                     call.result = self._execute(call)
-            self.last_error = None
             self.groups, self.grouped, self.version = self.groups + 1, self.grouped + len(calls), self.version + 1
         except Exception as error:  # nothing of the group is stored, and all its callers must know
+            told = self._note(error)
             for call in calls:
-                call.result = error
+                call.result = told
             if isinstance(error, InterruptedGroupError):
                 raise
-            self._note(error)
 
     def _execute(self, call: _Call) -> str | Exception:
         """Returns the answer of a call, or its error: what it changed is undone then.
@@ -205,8 +249,7 @@ class FleetCalls:
             answer = call.run(self.scheduler)
             text = _as_json(answer.data)
         except Exception as error:  # of this call only, whatever it is
-            self._note(error)
-            return error
+            return self._note(error)
         stored = _to_store(call, text)
         if stored is not None and answer.is_change:
             session_of(self.scheduler).store_answer(stored)
@@ -228,21 +271,50 @@ class FleetCalls:
             result = self._stored(call)
             if result is None:
                 result = _as_json({})
-                for _ in call.run(self.scheduler, _to_store(call, result)):
-                    self._run_group()
+                with self._noting_success():
+                    for _ in call.run(self.scheduler, _to_store(call, result)):
+                        self._run_group()
             call.result = result
             self.version += 1
         except Exception as error:  # the caller must know
-            self._note(error)
-            call.result = error
+            call.result = self._note(error)
         _answer([call])
 
-    def _note(self, error: Exception) -> None:
+    @contextmanager
+    def _noting_success(self) -> Iterator[None]:
+        """Notes that changes can be stored if the block has stored any: calls without a change prove nothing."""
+        before = self.file.changes
+        yield
+        if self.file.changes != before:
+            self.last_error = None
+
+    def _note(self, error: Exception) -> Exception:
+        """Notes an error and returns the one for the caller, which names no file and no process."""
         if isinstance(error, StoreError):
-            self.last_error = str(error)
-            log.error("%s", error)
-        elif not isinstance(error, TurnoutError):
+            if not isinstance(
+                error, InterruptedGroupError
+            ):  # the calls are repeated, and nothing is wrong with the file
+                self.last_error = str(error)
+                log.error("%s", error)
+            return UnavailableError(UNSTORED)
+        if not isinstance(error, TurnoutError):
             log.error("a call failed", exc_info=error)
+        return error
+
+
+def _begin(scheduler: Scheduler, _: StoredAnswer | None) -> Iterator[None]:
+    """Begins a transaction and writes nothing."""
+    with scheduler.group():
+        pass
+    yield
+
+
+def _write(scheduler: Scheduler, _: StoredAnswer | None) -> Iterator[None]:
+    """Writes a transaction that only counts itself."""
+    session = session_of(scheduler)
+    with session.lock, session.journal.writing():
+        pass
+    yield
 
 
 def _to_store(call: _Call, text: str) -> StoredAnswer | None:

@@ -2,30 +2,70 @@
 
 from __future__ import annotations
 
-import threading
+import asyncio
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Mapping
+from functools import partial
 from itertools import accumulate
 
 from turnout.errors import StoreError
-from turnout.log import get_log
 from turnout.service.calls import FleetCalls
+from turnout.service.errors import BusyError
+from turnout.service.fleet import OccupiedError
+from turnout.web.connections import Refusals
 from turnout.web.prometheus import labels, promise_metrics
 
-log = get_log("turnout.service")
 #: The upper ends of the classes of response times, in seconds.
 TIMES = (0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 
 
+#: The same for streams, which last up to ten minutes.
+STREAM_TIMES = (1.0, 10.0, 60.0, 300.0, 610.0)
+#: The operation whose answers are streams.
+STREAMING = "events"
+#: How long the metrics of a fleet may wait for its calls, in seconds.
+WAIT_SECONDS = 2.0
+
+
+class Durations:
+    """Counts durations of each fleet in classes.
+
+    Args:
+        ends: The upper ends of the classes, in seconds.
+    """
+
+    def __init__(self, ends: tuple[float, ...]) -> None:
+        self._ends = ends
+        self._counts: dict[str, list[int]] = {}
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+
+    def count(self, fleet: str, seconds: float) -> None:
+        """Counts a duration."""
+        self._counts.setdefault(fleet, [0] * (len(self._ends) + 1))[bisect_left(self._ends, seconds)] += 1
+        self._seconds[fleet] += seconds
+
+    def histogram(self, fleets: frozenset[str]) -> dict[str, float | None]:
+        """Returns the samples of a histogram of these fleets."""
+        classes: dict[str, float | None] = {}
+        for fleet in sorted(fleets & self._counts.keys()):
+            total = list(accumulate(self._counts[fleet]))
+            for end, count in zip([*map(str, self._ends), "+Inf"], total, strict=True):
+                classes[f"_bucket{labels(fleet=fleet, le=end)}"] = count
+            classes[f"_sum{labels(fleet=fleet)}"] = self._seconds[fleet]
+            classes[f"_count{labels(fleet=fleet)}"] = total[-1]
+        return classes
+
+
 class Traffic:
-    """Counts the requests of each fleet by operation and status, and their times."""
+    """Counts the requests of each fleet by operation and status, and their times.
+
+    It is used in the event loop only.
+    """
 
     def __init__(self) -> None:
-        self._mutex = threading.Lock()
         self._requests: Counter[tuple[str, str, int]] = Counter()
-        self._times: dict[str, list[int]] = {}
-        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._answers, self._streams = Durations(TIMES), Durations(STREAM_TIMES)
 
     def count(self, fleet: str, operation: str, status: int, seconds: float) -> None:
         """Counts a request.
@@ -36,51 +76,51 @@ class Traffic:
             status: The status of the answer.
             seconds: The time until the answer was complete.
         """
-        with self._mutex:
-            self._requests[fleet, operation, status] += 1
-            self._times.setdefault(fleet, [0] * (len(TIMES) + 1))[bisect_left(TIMES, seconds)] += 1
-            self._seconds[fleet] += seconds
+        self._requests[fleet, operation, status] += 1
+        is_stream = operation == STREAMING and status == 200
+        (self._streams if is_stream else self._answers).count(fleet, seconds)
 
     def metrics(self, fleets: frozenset[str]) -> dict[str, dict[str, float | None]]:
         """Returns the metrics of the requests of these fleets; "" for requests of no fleet."""
-        with self._mutex:
-            requests = {key: count for key, count in sorted(self._requests.items()) if key[0] in fleets}
-            times = {fleet: list(counts) for fleet, counts in sorted(self._times.items()) if fleet in fleets}
-            seconds = {fleet: self._seconds[fleet] for fleet in times}
-        classes: dict[str, float | None] = {}
-        for fleet, counts in times.items():
-            total = list(accumulate(counts))
-            for end, count in zip([*map(str, TIMES), "+Inf"], total, strict=True):
-                classes[f"_bucket{labels(fleet=fleet, le=end)}"] = count
-            classes[f"_sum{labels(fleet=fleet)}"], classes[f"_count{labels(fleet=fleet)}"] = seconds[fleet], total[-1]
-        counts_by_operation: dict[str, float | None] = {
+        counts: dict[str, float | None] = {
             labels(fleet=fleet, operation=operation, status=str(status)): float(count)
-            for (fleet, operation, status), count in requests.items()
+            for (fleet, operation, status), count in sorted(self._requests.items())
+            if fleet in fleets
         }
         return {
-            "turnout_service_requests_total": counts_by_operation,
-            "turnout_service_request_seconds": classes,
+            "turnout_service_requests_total": counts,
+            "turnout_service_request_seconds": self._answers.histogram(fleets),
+            "turnout_service_stream_seconds": self._streams.histogram(fleets),
         }
 
 
-def service_metrics(fleets: Mapping[str, FleetCalls], traffic: Traffic) -> dict[str, dict[str, float | None]]:
-    """Returns the metrics of these fleets, and of requests of no fleet, by name and labels."""
+async def service_metrics(
+    fleets: Mapping[str, FleetCalls], traffic: Traffic, refusals: Refusals
+) -> dict[str, dict[str, float | None]]:
+    """Returns the metrics of these fleets, of requests of no fleet, and of refused connections, by name and labels."""
     metrics: dict[str, dict[str, float | None]] = {}
-    for fleet, calls in fleets.items():
-        own: dict[str, float | None] = {
-            "turnout_up": calls.is_ready,
-            "turnout_service_waiting_calls": calls.waiting,
-            "turnout_service_groups_total": calls.groups,
-            "turnout_service_calls_total": calls.grouped,
-        }
-        try:
-            own |= _fleet_metrics(calls)
-        except (StoreError, OSError) as error:  # of this fleet only
-            log.error("the metrics of %s cannot be read: %s", fleet, error)
-            own["turnout_up"] = False
+    for fleet, own in zip(fleets, await asyncio.gather(*map(_metrics_of, fleets.values())), strict=True):
         for name, value in own.items():
             metrics.setdefault(name, {})[labels(fleet=fleet)] = value
-    return {**metrics, **traffic.metrics(frozenset((*fleets, "")))}
+    refused: dict[str, float | None] = {labels(why=why): count for why, count in sorted(refusals.counts.items())}
+    refused_connections = {"turnout_service_refused_connections_total": refused}
+    return {**metrics, **traffic.metrics(frozenset((*fleets, ""))), **refused_connections}
+
+
+async def _metrics_of(calls: FleetCalls) -> dict[str, float | None]:
+    """Returns the metrics of a fleet; if it cannot be read now, only those of its calls."""
+    own: dict[str, float | None] = {
+        "turnout_up": await calls.probe() is None,
+        "turnout_service_waiting_calls": calls.waiting,
+        "turnout_service_groups_total": calls.groups,
+        "turnout_service_calls_total": calls.grouped,
+    }
+    try:
+        return own | await calls.file.read(partial(_fleet_metrics, calls), seconds=WAIT_SECONDS)
+    except (OccupiedError, BusyError):  # a call that takes long is no failure
+        return own
+    except StoreError:  # of this fleet only, and it is logged
+        return own | {"turnout_up": False}
 
 
 def _fleet_metrics(calls: FleetCalls) -> dict[str, float | None]:

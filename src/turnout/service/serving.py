@@ -10,16 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI
 
-from turnout.errors import SettingError, StoreError
-from turnout.live import FleetReader, Scheduler
+from turnout.errors import SettingError
+from turnout.live import FleetReader
+from turnout.log import get_log
 from turnout.service.access.callers import FleetAccess
 from turnout.service.access.rates import Rates
-from turnout.service.access.tokens import FleetTokens
 from turnout.service.app import make_app
 from turnout.service.calls import FleetCalls
+from turnout.service.fleet import FleetFile
 from turnout.web.access import Access
 from turnout.web.connections import Limits
 from turnout.web.guard import BodyLimits
@@ -27,6 +29,7 @@ from turnout.web.hosts import is_loopback
 from turnout.web.listening import address_of, listen
 from turnout.web.serving import Page, Server
 
+log = get_log("turnout.service")
 PORT = 8080
 #: How long running requests may take once the service is ending, in seconds.
 SHUTDOWN_SECONDS = 30
@@ -98,32 +101,31 @@ def fleet_names(paths: Sequence[Path]) -> dict[str, Path]:
 
 @contextmanager
 def open_fleets(paths: Sequence[Path], options: Options) -> Iterator[tuple[dict[str, FleetCalls], FleetAccess]]:
-    """Opens fleets and their tokens, and starts their threads; at the end, executes what waits and closes them."""
-    names = fleet_names(paths)
+    """Opens fleets and their tokens, and starts their threads; at the end, executes what waits and closes them.
+
+    A fleet that cannot be opened is not ready, and its thread tries it again and again.
+
+    Raises:
+        TurnoutError: If no fleet can be opened.
+    """
+    files = {name: FleetFile(path, needs_tokens=options.tokens) for name, path in fleet_names(paths).items()}
     with ExitStack() as opened:
-        for path in names.values():
-            if not path.is_file():
-                raise SettingError(f"there is no fleet at {path}: create it with Scheduler.open", argument="fleet")
-        tokens = {name: opened.enter_context(_open_tokens(path)) for name, path in names.items() if options.tokens}
-        access = FleetAccess(tokens if options.tokens else None)
         fleets = {}
-        for name, path in names.items():
-            fleets[name] = FleetCalls(Scheduler.open(path))
+        for name, file in files.items():
+            fleets[name] = FleetCalls(file)
             opened.callback(fleets[name].stop)
-        for reader in tokens.values():
-            opened.callback(reader.close)  # before the scheduler, which then moves the log into the file
+            file.open()
+        refusals = [file.refusal for file in files.values() if file.refusal is not None]
+        if len(refusals) == len(files):
+            raise refusals[0]
         for calls in fleets.values():
             calls.start()
-        yield fleets, access
+        yield fleets, FleetAccess(files if options.tokens else None)
 
 
-def _open_tokens(fleet: Path) -> FleetTokens:
-    try:
-        return FleetTokens(fleet, read_only=True)
-    except StoreError as error:
-        if error.argument == "token":
-            raise SettingError(str(error), argument="tokens") from error
-        raise
+def log_skipped(path: Path, why: str) -> None:
+    """Logs that a fleet cannot be opened yet."""
+    log.error("%s is not served yet: %s", path, why)
 
 
 def make_server(app: FastAPI, options: Options, page: Page | None = None) -> Server:
@@ -132,6 +134,7 @@ def make_server(app: FastAPI, options: Options, page: Page | None = None) -> Ser
         app,
         options.limits,
         [app.state.ending.set, *([] if page is None else [page.end])],
+        refusals=app.state.refusals,
         shutdown_seconds=SHUTDOWN_SECONDS,
         certificate=options.certificate,
         key=options.key,
@@ -144,8 +147,9 @@ def serve(
     *,
     make_page: Callable[[Mapping[str, tuple[Path, Callable[[], FleetReader]]], Access], Page] | None = None,
     announce: Callable[[str], None] = print,
+    skip: Callable[[Path, str], None] = log_skipped,
 ) -> None:
-    """Serves fleets until the process is interrupted by SIGINT or SIGTERM.
+    """Serves fleets until the process is interrupted by SIGINT, SIGTERM or SIGHUP.
 
     Then no new connection is accepted, running requests are answered, and calls that wait are executed.
 
@@ -155,13 +159,15 @@ def serve(
         make_page: Returns the page that answers all other paths, such as a dashboard. It is given the file of each
             fleet with what opens a reader of it, and what finds the caller of a request.
         announce: Called with the URL once the server listens.
+        skip: Called before that with each fleet that cannot be opened yet, and why.
     """
     with (
         open_fleets(paths, options) as (fleets, access),
         listen(options.host, (options.port,)) as listener,
         ExitStack() as opened,
     ):
-        readers = {name: (calls.scheduler.path, calls.open_reader) for name, calls in fleets.items()}
+        files = {name: calls.file for name, calls in fleets.items()}
+        readers = {name: (file.path.resolve(), file.open_reader) for name, file in files.items()}
         page = None if make_page is None else make_page(readers, access)
         if page is not None:
             opened.callback(page.close)
@@ -174,19 +180,30 @@ def serve(
             rates=options.rates,
         )
         server = make_server(app, options, page)
+        for file in files.values():
+            if file.refusal is not None:
+                skip(file.path, str(file.refusal))
         announce(address_of(listener, "http" if options.certificate is None else "https"))
-        with _surviving_sigterm(), suppress(KeyboardInterrupt):  # the normal ways to end the service
+        with _surviving_signals(server), suppress(KeyboardInterrupt):  # the normal ways to end the service
             server.run(sockets=[listener])
 
 
 @contextmanager
-def _surviving_sigterm() -> Iterator[None]:
-    """Lets the process go on after SIGTERM, which uvicorn sends again when it has shut down, to close the fleets."""
+def _surviving_signals(server: Server) -> Iterator[None]:
+    """Lets the process go on after SIGTERM, which uvicorn sends again when it has shut down, to close the fleets.
+
+    SIGHUP, when a terminal is closed, ends the server in the same way, unless it is ignored, as by nohup.
+    """
     if threading.current_thread() is not threading.main_thread():  # other threads get no signals
         yield
         return
-    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    handlers: dict[int, Any] = {signal.SIGTERM: lambda *_: None}
+    hang_up = getattr(signal, "SIGHUP", None)  # not on Windows
+    if hang_up is not None and signal.getsignal(hang_up) is not signal.SIG_IGN:
+        handlers[hang_up] = lambda *_: server.end()
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -7,12 +7,13 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Required, TypedDict, Unpack
 from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
-from starlette.requests import cookie_parser
+from starlette.requests import ClientDisconnect, cookie_parser
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -27,11 +28,16 @@ log = get_log("turnout.web")
 JSON = "application/json"
 COOKIE = "turnout_token"
 READING = ("GET", "HEAD")
+#: The methods that may have a body.
+CHANGING = ("POST", "PUT", "PATCH", "DELETE")
+#: The status under which requests are counted whose caller has left before they were complete; nobody gets it.
+CLIENT_LEFT = 499
 #: Often the answer to a call with a mistyped path.
 READ_ONLY = "this page is read-only: use GET or HEAD; the paths of the service begin with /v1/fleets/"
 #: The key of a scope with the path under which a page is served, such as /fleets/phones; "" by default.
 PREFIX = "turnout.prefix"
 _CALLER = "turnout.caller"
+_IS_ALLOWED = "turnout.is_allowed"
 #: Plotly needs inline styles; inline scripts are forbidden.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
@@ -46,12 +52,20 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
+#: Lets browsers that have seen a server with TLS use nothing else for 30 days.
+ONLY_TLS = "max-age=2592000"
 
 
 def caller_of(scope: Scope) -> Caller | None:
     """Returns who sent a request; None if nobody is known, which is so only for public paths."""
     caller: Caller | None = scope.get(_CALLER)
     return caller
+
+
+def is_still_allowed(scope: Scope) -> bool:
+    """Returns whether the token of a request still gives the same access, for answers that take long."""
+    is_allowed: Callable[[], bool] = scope.get(_IS_ALLOWED, lambda: True)
+    return is_allowed()
 
 
 def _ignore(scope: Scope, status: int, seconds: float) -> None:
@@ -86,6 +100,7 @@ class Guard(ABC):
         self._app, self._access = app, options["access"]
         self._public, self._limits = options.get("public", ()), options.get("limits", LIMITS)
         self._on_end = options.get("on_end", _ignore)
+        self._problem = ""  # with the tokens, as it was logged
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuses the request or passes it on."""
@@ -93,18 +108,27 @@ class Guard(ABC):
             await self._app(scope, receive, send)
             return
         status, start = 0, time.perf_counter()
+        is_head = scope["method"] == "HEAD"
+        if is_head:  # every GET has one; the server leaves out the body
+            scope = {**scope, "method": "GET"}
 
         async def with_headers(message: Message) -> None:
             nonlocal status
+            if status and is_head:
+                return
             status = status or message["status"]
-            _add_security_headers(message)
+            _add_security_headers(scope, message)
             await send(message)
+            if is_head:  # ends streams as well
+                await send({"type": "http.response.body", "body": b""})
 
         try:
-            refusal = _refuse_large_headers(scope, self._limits) or self._refuse_host(scope)
+            refusal = _refuse_malformed(scope, self._limits) or self._refuse_host(scope)
             if refusal is None:
                 refusal, receive = self._admit(scope, receive)
             await (self._app if refusal is None else refusal)(scope, receive, with_headers)
+        except ClientDisconnect:
+            status = status or CLIENT_LEFT
         except Exception as error:
             log.error("%s failed", scope["path"], exc_info=error)
             if status:
@@ -138,14 +162,23 @@ class Guard(ABC):
             for text in filter(None, texts) if self._access.needs_token else ("",):
                 caller = self._access.caller(text)
                 if caller is not None and self._is_allowed(caller):
-                    scope[_CALLER] = caller
+                    scope[_CALLER], scope[_IS_ALLOWED] = caller, partial(self._is_unchanged, caller, text)
                     return None
         except StoreError as error:
-            log.error("tokens cannot be read: %s", error)
+            if str(error) != self._problem:  # everyone can send such requests
+                log.error("tokens cannot be read: %s", error)
+            self._problem = str(error)
             if scope["path"] not in self._public:
                 message = "the tokens cannot be read: see the log of the server"
                 return error_response(message, 503)
         return None if scope["path"] in self._public else self._without_access(scope)
+
+    def _is_unchanged(self, caller: Caller, text: str) -> bool:
+        """Returns whether a token is still that of a caller; if it cannot be read now, it was so the last time."""
+        try:
+            return self._access.caller(text) == caller
+        except StoreError:
+            return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +224,7 @@ class CallGuard(Guard):
         if seconds:
             message = "this token is used too often: wait, as Retry-After says, and send the same Idempotency-Key"
             return error_response(message, 429, {"retry-after": str(math.ceil(seconds))}), receive
-        if scope["method"] in (*READING, "OPTIONS"):
+        if scope["method"] not in CHANGING:
             return None, receive
         headers = Headers(scope=scope)
         # A page of another site can send other kinds of bodies, but not this one, without being allowed to first.
@@ -281,20 +314,28 @@ def _limited(receive: Receive, largest: int) -> Receive:
     return limited
 
 
-def _add_security_headers(message: Message) -> None:
+def _add_security_headers(scope: Scope, message: Message) -> None:
     """Adds the security headers to the start of a response; other messages are left as they are."""
     if message["type"] == "http.response.start":
         headers = MutableHeaders(scope=message)
         for name, value in HEADERS.items():
             headers[name] = value
+        if scope.get("scheme") == "https":
+            headers["strict-transport-security"] = ONLY_TLS
         headers.setdefault("cache-control", "no-store")
 
 
-def _refuse_large_headers(scope: Scope, limits: Limits) -> Response | None:
-    """Returns the response to a request whose address and headers exceed the limits; None if they do not."""
-    raw = Headers(scope=scope).raw
+def _refuse_malformed(scope: Scope, limits: Limits) -> Response | None:
+    """Returns the response to a request that others may read differently, or that exceeds the limits; else None."""
+    raw, path = Headers(scope=scope).raw, scope.get("raw_path") or b""
+    names = {name for name, _ in raw}
+    if {b"content-length", b"transfer-encoding"} <= names:
+        message = "a request must not have both Content-Length and Transfer-Encoding: send one of them"
+        return error_response(message, 400, {"connection": "close"})
+    if b"%" in path:  # no path needs it, and a rule of a proxy may see another path than this server
+        return error_response("there is no such path: no path needs %", 404)
     size = sum(len(name) + len(value) for name, value in raw)
-    size += len(scope.get("raw_path") or b"") + len(scope["query_string"])
+    size += len(path) + len(scope["query_string"])
     if size <= limits.header_bytes and len(raw) <= limits.headers:
         return None
     message = f"a request must have at most {limits.headers} headers and {limits.header_bytes:,} bytes: remove cookies"

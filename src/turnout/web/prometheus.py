@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from turnout.kernel.certificate import STATUSES, PromiseSummary
 
 MEDIA_TYPE = "text/plain; version=0.0.4"
-HISTOGRAMS = ("turnout_service_request_seconds",)
+HISTOGRAMS = ("turnout_service_request_seconds", "turnout_service_stream_seconds")
 #: What each metric means. A metric whose name ends in "_total" is a counter.
 HELP = {
     "turnout_up": "Whether the store can be read and, in a service, whether changes can be stored.",
@@ -48,8 +48,12 @@ HELP = {
     "turnout_service_waiting_calls": "Calls that wait to be executed.",
     "turnout_service_groups_total": "Transactions of calls.",
     "turnout_service_calls_total": "Calls in these transactions.",
-    "turnout_service_requests_total": "Requests by operation and status of the answer.",
-    "turnout_service_request_seconds": "Time from a request until its answer was complete.",
+    "turnout_service_requests_total": (
+        "Requests by operation and status of the answer; 499 if the caller left before its request was complete."
+    ),
+    "turnout_service_request_seconds": "Time from a request until its answer was complete; without streams.",
+    "turnout_service_stream_seconds": "Duration of the streams of events that have ended.",
+    "turnout_service_refused_connections_total": "Connections that were refused before a request was read.",
 }
 
 

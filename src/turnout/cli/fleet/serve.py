@@ -65,5 +65,8 @@ def serve(
             say("Every program on this machine may do everything: no token is needed.")
         say("Press Ctrl-C to stop.")
 
+    def skip(path: Path, why: str) -> None:
+        say(f"{path} is not served yet, and is tried again from time to time: {why}")
+
     make_page = import_module("turnout.dashboard.choice").make_page if page else None
-    serve_fleets(fleets, options, make_page=make_page, announce=announce)
+    serve_fleets(fleets, options, make_page=make_page, announce=announce, skip=skip)

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from turnout.errors import StoreError
 from turnout.service.access.tokens import FleetTokens
 from turnout.service.errors import DeniedError, MissingClientError
 from turnout.web.access import Caller
+
+
+class HasTokens(Protocol):
+    """What has the tokens of a fleet."""
+
+    @property
+    def tokens(self) -> FleetTokens | None:
+        """The tokens; None if they are not open."""
 
 
 class FleetAccess:
@@ -16,16 +25,16 @@ class FleetAccess:
     A token is looked up for every request, so that a change takes effect with the next one.
 
     Args:
-        tokens: The tokens of each fleet; None if the service needs none, so that every caller is an operator.
+        fleets: The fleets by name; None if the service needs no tokens, so that every caller is an operator.
     """
 
-    def __init__(self, tokens: Mapping[str, FleetTokens] | None) -> None:
-        self._tokens = tokens
+    def __init__(self, fleets: Mapping[str, HasTokens] | None) -> None:
+        self._fleets = fleets
 
     @property
     def needs_token(self) -> bool:
         """Whether a request needs a token."""
-        return self._tokens is not None
+        return self._fleets is not None
 
     def caller(self, text: str) -> Caller | None:
         """Returns the caller with this token; None if the token gives no access.
@@ -33,12 +42,14 @@ class FleetAccess:
         Raises:
             StoreError: If the tokens of a fleet cannot be read, and the token is of no other fleet.
         """
-        if self._tokens is None:
+        if self._fleets is None:
             return Caller("operator")
         problem: StoreError | None = None
-        for fleet, tokens in self._tokens.items():
+        for fleet, file in self._fleets.items():
             try:
-                token = tokens.find(text)
+                if file.tokens is None:
+                    raise StoreError(f"the fleet {fleet!r} is not open")
+                token = file.tokens.find(text)
             except StoreError as error:  # of this fleet only
                 problem = error
                 continue

@@ -41,6 +41,8 @@ SECONDS_PER_DAY = 86_400.0
 MAX_DAYS = 36_525.0
 #: The most tokens that are created in one transaction, for which the scheduler of the fleet waits.
 MAX_AT_ONCE = 10_000
+#: How long looking up a token may wait for other processes, in seconds.
+WAIT_SECONDS = 1.0
 #: The most tokens that are kept in memory, each about 500 bytes; beyond it, all are read again.
 MAX_KNOWN = 50_000
 _COLUMNS = "id, role, client, label, created, expires, revoked"
@@ -109,7 +111,8 @@ class FleetTokens(Closable):
         self._changes = self._version = -1
         self._is_checked = False
         try:
-            if read_only:
+            if read_only:  # the requests of all fleets wait meanwhile
+                self._file.connection.execute(f"PRAGMA busy_timeout = {WAIT_SECONDS * 1000:.0f}")
                 self._require()
         except BaseException:
             self.close()

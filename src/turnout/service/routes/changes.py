@@ -21,7 +21,8 @@ CHANGES = Resource()
 @CHANGES.change(f"{FLEET}/clients", SERVERS, replies.Registered)
 def register(scheduler: Scheduler, body: models.Registration, _: Caller) -> Answer:
     """Adds clients before they are first available. Clients that are selected or check in join by themselves."""
-    return Answer({"new": scheduler.register(body.clients)})
+    new = scheduler.register(body.clients)
+    return Answer({"new": new}, is_change=new > 0)
 
 
 @CHANGES.change(f"{FLEET}/amendments", OPERATORS, replies.Amended)
@@ -29,7 +30,8 @@ def amend(scheduler: Scheduler, body: models.AmendmentRequest, _: Caller) -> Ans
     """Changes settings of the fleet from the next round on."""
     if "features" in body.settings:
         raise ReportError("features cannot be amended over HTTP: amend them in Python")
-    return Answer({"changed": scheduler.amend(**body.settings)})
+    changed = scheduler.amend(**body.settings)
+    return Answer({"changed": changed}, is_change=bool(changed))
 
 
 @CHANGES.change(f"{FLEET}/retirements", OPERATORS, replies.Empty)
@@ -84,13 +86,15 @@ def check_in(scheduler: Scheduler, body: models.CheckIn, caller: Caller) -> Answ
 @CHANGES.change(f"{FLEET}/turns", SERVERS, replies.Turns)
 def fill(scheduler: Scheduler, body: models.Available, _: Caller) -> Answer:
     """Gives one client a turn for every free slot, after ending the turns that were reported or are late."""
-    return Answer({"turns": [turn_to_dict(turn) for turn in scheduler.fill(body.offered)]})
+    turns = scheduler.fill(body.offered)
+    return Answer({"turns": [turn_to_dict(turn) for turn in turns]}, is_change=bool(turns))
 
 
 @CHANGES.change(f"{FLEET}/reports", REPORTERS, replies.RecordReply)
 def report(scheduler: Scheduler, body: models.Report, caller: Caller) -> Answer:
     """Records that the update of a client has arrived."""
-    return Answer({"new": _report(scheduler, body, caller)})
+    is_new = _report(scheduler, body, caller)
+    return Answer({"new": is_new}, is_change=is_new)
 
 
 @CHANGES.change(f"{FLEET}/reports/batch", SERVERS, replies.RecordedBatch)
@@ -102,7 +106,7 @@ def report_batch(scheduler: Scheduler, body: models.ReportBatch, caller: Caller)
             new += _report(scheduler, one, caller)
         except TurnoutError as error:
             refused.append({"index": index, "error": str(error)})
-    return Answer({"new": new, "refused": refused})
+    return Answer({"new": new, "refused": refused}, is_change=new > 0)
 
 
 @CHANGES.change(f"{FLEET}/failures", REPORTERS, replies.RecordReply)
@@ -110,8 +114,10 @@ def report_failure(scheduler: Scheduler, body: models.Failure, caller: Caller) -
     """Records that a client has failed."""
     if body.turn is not None:
         _check_turn(scheduler, caller, body.turn, body.client)
-        return Answer({"new": scheduler.report_failure(body.turn, body.why)})
-    return Answer({"new": scheduler.report_failure(own_client(caller, body.client), body.why, round=body.round)})
+        is_new = scheduler.report_failure(body.turn, body.why)
+    else:
+        is_new = scheduler.report_failure(own_client(caller, body.client), body.why, round=body.round)
+    return Answer({"new": is_new}, is_change=is_new)
 
 
 def _report(scheduler: Scheduler, report: models.Report, caller: Caller) -> bool:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Header, Query, Request
-from starlette.concurrency import run_in_threadpool
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 
 from turnout.service import replies
 from turnout.service.answers import certificate_to_dict, explanation_to_dict, round_to_dict, turn_to_dict
@@ -123,6 +122,4 @@ async def events(
     id is that of the event before it. A stream ends after ten minutes: open it again with the last id to miss nothing.
     *stale*: the next events are no longer kept. *unreadable*: the file cannot be read.
     """
-    begin = await run_in_threadpool(calls.events.begin, last if last is not None else after)
-    is_ending = request.app.state.ending.is_set
-    return StreamingResponse(calls.events.stream(begin, follow=follow, is_ending=is_ending), media_type=STREAM)
+    return await calls.events.respond(request, last if last is not None else after, follow=follow)

@@ -6,7 +6,8 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
+from inspect import iscoroutinefunction
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
 from fastapi import APIRouter, Depends, Header, Request
@@ -168,7 +169,7 @@ class Resource:
         self, path: str, roles: Sequence[Role], model: type[replies.Reply] | None, **success: Any
     ) -> Callable[[Any], Any]:
         """Adds a route that reads; `success` describes an answer that has no model."""
-        return partial(self._add, "GET", path, roles, model, success)
+        return lambda endpoint: self._add("GET", path, roles, model, success, _in_own_thread(endpoint))
 
     def change(
         self, path: str, roles: Sequence[Role], model: type[replies.Reply], *, is_stepped: bool = False
@@ -225,6 +226,19 @@ class Resource:
             openapi_extra={ROLES_FIELD: list(roles), "security": [{"token": []}]},
         )
         return endpoint
+
+
+def _in_own_thread(endpoint: Any) -> Any:
+    """Returns an endpoint that reads in a thread of its fleet, so that it waits for no other fleet."""
+    if iscoroutinefunction(endpoint):
+        return endpoint
+
+    @wraps(endpoint)
+    async def read(calls: FleetCalls, **arguments: Any) -> Response:
+        response: Response = await calls.file.read(partial(endpoint, calls=calls, **arguments))
+        return response
+
+    return read
 
 
 async def _execute(endpoint: Any, model: type[models.Body], request: Request) -> Response:
