@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Sequence
 
-from turnout.errors import OfferError, ReportError
+from turnout.errors import OfferError, ReportError, UnknownTurnError
 from turnout.live import clock
 from turnout.live.features import FleetStatus, Status, Statuses, statuses_by_id
 from turnout.live.identifiers import check_client_id
@@ -98,7 +98,7 @@ class SlotServer(TurnServer):
             return client, round
         turns = self._session.journal.turns_of(client)
         if not turns:
-            raise ReportError(f"there is no turn {client}: report with the id of a turn that fill returned")
+            raise UnknownTurnError(f"there is no turn {client}: report with the id of a turn that fill returned")
         return turns[0].id, turns[0].round
 
     def elapsed(self, client: str, round: int | None) -> tuple[int, float]:
@@ -220,6 +220,7 @@ class SlotServer(TurnServer):
             self._session.fleet.ids[running_turn.row],
             running_turn.deadline,
             running_turn.reasons,
+            running_turn.given,
         )
 
     @staticmethod
