@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Any
 
 from fastapi import FastAPI, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -12,9 +11,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from turnout.service.access.rates import RateLimiter, Rates
 from turnout.service.calls import FleetCalls
-from turnout.service.errors import NO_ROUTE, status_of
+from turnout.service.errors import NO_ROUTE, code_of, status_of
 from turnout.service.metrics import Traffic, service_metrics
-from turnout.service.replies import read_examples
+from turnout.service.openapi import DESCRIPTION, describe
 from turnout.service.routes.changes import CHANGES
 from turnout.service.routes.queries import QUERIES
 from turnout.service.routes.routing import ChangeDispatcher, check_access
@@ -30,13 +29,6 @@ PREFIX = "/v1/"
 METRICS = "/metrics"
 #: Paths that are answered without a token, for monitors and for those who write clients; they reveal nothing secret.
 PUBLIC = ("/healthz", "/readyz", "/openapi.json")
-DESCRIPTION = """Client selection for federated learning, over HTTP.
-
-Send the token as `Authorization: Bearer …`. Roles (`x-roles` of each operation): *device* checks in and reports for its
-own client, *server* selects clients and closes rounds, *viewer* reads, *operator* does everything. Send an
-`Idempotency-Key` with every POST, and the same key again if you get no answer, 429 or 503: it is executed once. Errors
-are `{"error": text}`. Clients must ignore fields that they do not know.
-"""
 
 
 def make_app(
@@ -71,7 +63,7 @@ def make_app(
     )
     traffic, ending = Traffic(), threading.Event()
     app.state.fleets, app.state.ending = fleets, ending
-    answer_error = ErrorAnswers(status_of, no_route=NO_ROUTE)
+    answer_error = ErrorAnswers(status_of, code_of=code_of, no_route=NO_ROUTE)
     answer_error.add_to(app)
     for resource in (QUERIES, CHANGES):
         app.include_router(resource.router)
@@ -107,21 +99,12 @@ def make_app(
         limits=limits,
         on_end=count,
         bodies=bodies,
-        seconds_to_wait=limiter.seconds_to_wait,
+        count_call=limiter.count,
     )
     if page is not None:
         app.add_middleware(PageBeside, page=page)
     make_schema = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        schema, examples = make_schema(), read_examples()
-        for name, described in schema.get("components", {}).get("schemas", {}).items():
-            if name in examples:  # not in the models, because FastAPI drops null in their examples
-                described["examples"] = examples[name]
-        schema.setdefault("components", {})["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        return schema
-
-    app.openapi = openapi  # type: ignore[method-assign]
+    app.openapi = lambda: describe(make_schema())  # type: ignore[method-assign]
     return app
 
 

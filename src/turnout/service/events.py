@@ -12,10 +12,10 @@ from typing import Any
 
 from starlette.concurrency import run_in_threadpool
 
-from turnout.errors import OfferError, StoreError
+from turnout.errors import StoreError
 from turnout.live import FleetEvent, FleetReader, Scheduler
 from turnout.live._internals import StaleError
-from turnout.service.errors import BusyError
+from turnout.service.errors import BusyError, FutureEventError, code_of
 
 #: The kinds of events that have a number of their own.
 EVENT_KINDS = ("joined", "retired", "forgotten", "amended", "closed", "filled")
@@ -52,7 +52,7 @@ class EventLog:
         """Returns the event after which a stream begins; by default the newest, or 0 before the first.
 
         Raises:
-            OfferError: If there is no event `after`.
+            FutureEventError: If there is no event `after` yet.
             StaleError: If the next events are no longer kept.
             BusyError: If there are as many streams as there may be.
         """
@@ -60,7 +60,7 @@ class EventLog:
             newest, first = self._open().last_event, self._open().summary().event
         after = newest if after is None else after
         if after > newest:
-            raise OfferError(f"there is no event {after:,} yet: the newest has number {newest:,}")
+            raise FutureEventError(f"there is no event {after:,}: begin after the newest, {newest:,}")
         if after < first:
             raise _stale(after, first)
         if self._streams >= MAX_STREAMS:
@@ -84,9 +84,9 @@ class EventLog:
             async for text in self._texts(after, follow=follow, is_ending=is_ending):
                 yield text
         except StaleError as error:
-            yield _encode("stale", {"error": str(error)})
+            yield _encode("stale", {"code": code_of(error), "detail": str(error)})
         except StoreError as error:
-            yield _encode("unreadable", {"error": str(error)})
+            yield _encode("unreadable", {"code": code_of(error), "detail": str(error)})
         finally:
             self._streams -= 1
 
