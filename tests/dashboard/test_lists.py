@@ -179,7 +179,7 @@ def test_invalid_parameters_missing_clients_and_missing_rounds_are_refused_with_
     answer = fleet.get(path)
     assert answer.status == status
     assert answer.headers["content-type"] == "application/problem+json"
-    (error,) = json.loads(answer.body).values()
+    error = json.loads(answer.body)["detail"]
     assert message in error
     assert "\n" not in error
 

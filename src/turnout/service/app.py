@@ -13,8 +13,8 @@ from turnout.service.access.rates import RateLimiter, Rates
 from turnout.service.calls import FleetCalls
 from turnout.service.errors import NO_ROUTE, code_of, status_of
 from turnout.service.metrics import Traffic, service_metrics
-from turnout.service.openapi import DESCRIPTION, describe
 from turnout.service.routes.changes import CHANGES
+from turnout.service.routes.openapi import DESCRIPTION, describe
 from turnout.service.routes.queries import QUERIES
 from turnout.service.routes.routing import ChangeDispatcher, check_access
 from turnout.version import __version__

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol, get_args
 
@@ -45,15 +44,15 @@ class Allowance(NamedTuple):
 
     Attributes:
         seconds: 0, or the seconds after which the caller may call.
-        headers: What the answer says about it.
+        headers: What the answer says about it: names and values.
     """
 
     seconds: float
-    headers: Mapping[str, str]
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 #: That of callers without a limit.
-UNLIMITED = Allowance(0.0, {})
+UNLIMITED = Allowance(0.0)
 
 
 class Access(Protocol):

@@ -47,6 +47,7 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
+_RAW_HEADERS = tuple((name.encode(), value.encode()) for name, value in HEADERS.items())
 
 
 def caller_of(scope: Scope) -> Caller | None:
@@ -98,7 +99,7 @@ class Guard(ABC):
         async def with_headers(message: Message) -> None:
             nonlocal status
             status = status or message["status"]
-            _add_headers(scope, message)
+            _add_security_headers(scope, message)
             await send(message)
 
         try:
@@ -283,12 +284,11 @@ def _limited(receive: Receive, largest: int) -> Receive:
     return limited
 
 
-def _add_headers(scope: Scope, message: Message) -> None:
-    """Adds the headers of every answer to the start of a response; other messages are left as they are."""
+def _add_security_headers(scope: Scope, message: Message) -> None:
+    """Adds the security headers to the start of a response; other messages are left as they are."""
     if message["type"] == "http.response.start":
         headers = MutableHeaders(scope=message)
-        for name, value in {**HEADERS, **scope.get(_HEADERS, {})}.items():
-            headers[name] = value
+        headers.raw.extend((*_RAW_HEADERS, *scope.get(_HEADERS, ())))  # no answer has them already
         headers.setdefault("cache-control", "no-store")
 
 

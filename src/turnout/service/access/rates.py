@@ -7,6 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from turnout.errors import SettingError
 from turnout.web.access import UNLIMITED, Allowance, Caller
@@ -52,7 +53,7 @@ class RateLimiter:
     True
     >>> seconds[0] = 0.5
     >>> limiter.count(phone)
-    Allowance(seconds=0.0, headers={'ratelimit-policy': '"token";q=10;w=5', 'ratelimit': '"token";r=0;t=5'})
+    Allowance(seconds=0.0, headers=((b'ratelimit-policy', b'"token";q=10;w=5'), (b'ratelimit', b'"token";r=0;t=5')))
 
     Args:
         rates: The rates.
@@ -76,8 +77,14 @@ class RateLimiter:
         self._stocks[caller.token] = (left, now)
         if len(self._stocks) > MAX_REMEMBERED:
             self._stocks.popitem(last=False)
-        headers = {
-            "ratelimit-policy": f'"token";q={most:.0f};w={math.ceil(most / rate)}',
-            "ratelimit": f'"token";r={int(left)};t={math.ceil((most - left) / rate)}',
-        }
-        return Allowance(0.0 if is_allowed else (1 - stock) / rate, headers)
+        state = b'"token";r=%d;t=%d' % (left, math.ceil((most - left) / rate))
+        return Allowance(0.0 if is_allowed else (1 - stock) / rate, (_policy(most, rate), (b"ratelimit", state)))
+
+
+@cache
+def _policy(most: float, rate: float) -> tuple[bytes, bytes]:
+    """Returns the header with the largest number of calls at once, and the seconds after which they are allowed again.
+
+    It has the form of a draft of the IETF, as that with the calls that are left.
+    """
+    return b"ratelimit-policy", b'"token";q=%d;w=%d' % (most, math.ceil(most / rate))
