@@ -404,6 +404,7 @@ def test_groups_that_were_never_amended_are_compared(open_fleet: OpenFleet) -> N
     [
         ({"c9": "north"}, "groups has the unknown client 'c9': register it first"),
         ({"c1": 4}, "the group of 'c1' must be a string or None, got 4"),
+        ({"c1": "\ud800"}, "the group of 'c1' cannot be stored as UTF-8"),
         (["north"], "groups must be a mapping from client ids to groups, got .'north'."),
     ],
 )
