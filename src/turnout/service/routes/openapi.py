@@ -35,33 +35,27 @@ HEADERS: Mapping[str, Any] = {
 }
 
 
-def _health(name: str, summary: str, description: str, *, is_ready: bool | None) -> dict[str, Any]:
-    schema = {
-        "type": "object",
-        "required": ["status"],
-        "properties": {"status": {"type": "string"}},
-        "examples": [{"status": "ok" if is_ready is None else "ready"}],
-    }
-    content = {"application/json": {"schema": schema}}
-    responses = {"200": {"description": "It is so.", "content": content}}
-    if is_ready is not None:
-        responses["503"] = {"description": "It is not so.", "content": content}
-    return _operation(name, summary, description, responses, [])
-
-
-def _operation(
-    name: str, summary: str, description: str, responses: Mapping[str, Any], security: list[Any]
-) -> dict[str, Any]:
-    return {
-        "get": {
-            "operationId": name,
-            "summary": summary,
-            "description": description,
-            "tags": ["service"],
-            "security": security,
-            "responses": responses,
+#: What the probes answer.
+STATE: Mapping[str, Any] = {
+    "description": "The state of the service.",
+    "content": {
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "required": ["status"],
+                "properties": {"status": {"type": "string"}},
+                "examples": [{"status": "ok"}],
+            }
         }
-    }
+    },
+}
+FIGURES: Mapping[str, Any] = {"description": "The figures.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+
+
+def _get(name: str, description: str, responses: Mapping[str, Any], **further: Any) -> dict[str, Any]:
+    """Returns the description of a path for monitors."""
+    described = {"operationId": name, "summary": name.capitalize(), "description": description, "tags": ["service"]}
+    return {"get": {**described, "security": [], "responses": responses, **further}}
 
 
 def describe(schema: dict[str, Any]) -> dict[str, Any]:
@@ -86,18 +80,15 @@ def describe(schema: dict[str, Any]) -> dict[str, Any]:
     components["securitySchemes"] = {
         "token": {"type": "http", "scheme": "bearer", "description": "A token of `turnout fleet tokens create`."}
     }
-    schema["paths"]["/healthz"] = _health("healthz", "Healthz", "Says that the process runs.", is_ready=None)
-    schema["paths"]["/readyz"] = _health("readyz", "Readyz", "Says whether changes can be stored.", is_ready=True)
-    metrics = {"description": "The figures.", "content": {"text/plain": {"schema": {"type": "string"}}}}
-    refusals = {
-        status: schema["paths"]["/v1/fleets"]["get"]["responses"][status] for status in ("401", "421", "429", "503")
-    }
-    schema["paths"]["/metrics"] = _operation(
+    paths = schema["paths"]
+    refusals = {status: text for status, text in paths["/v1/fleets"]["get"]["responses"].items() if status != "200"}
+    refusals["403"] = {**refusals["401"], "description": "A device must not read them."}
+    paths["/healthz"] = _get("healthz", "Says that the process runs.", {"200": STATE})
+    paths["/readyz"] = _get("readyz", "Says whether changes can be stored; 503 if not.", {"200": STATE, "503": STATE})
+    paths["/metrics"] = _get(
         "metrics",
-        "Metrics",
         "Figures for Prometheus about the fleets that the token may read.",
-        {"200": metrics, **refusals, "403": {**refusals["401"], "description": "A device must not read them."}},
-        [{"token": []}],
+        {"200": FIGURES, **refusals},
+        **{"security": [{"token": []}], ROLES_FIELD: list(READERS)},
     )
-    schema["paths"]["/metrics"]["get"][ROLES_FIELD] = list(READERS)
     return schema
