@@ -84,7 +84,7 @@ def service(
                 for first in range(0, calls, PART):  # in short turns, so that other programs slow all of them alike
                     for name in LOADS:
                         parts[name].append(send(requests[name][first : first + PART]))
-                send([_call(_WITH_ROUNDS, "rounds/close", server, f"close-{repeat}")])
+                send([_call(_WITH_ROUNDS, f"rounds/{repeat + 1}/close", server, f"close-{repeat}")])
                 for name in LOADS if repeat else ():
                     measured[name].append(_merged(parts[name]))
     rows = [_row(name, measured) for name in LOADS]

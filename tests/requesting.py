@@ -30,7 +30,7 @@ class Reply(NamedTuple):
     @property
     def error(self) -> str:
         """The text of the error."""
-        return str(self.data["error"])
+        return str(self.data["detail"])
 
 
 def send_request(

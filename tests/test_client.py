@@ -66,7 +66,17 @@ def test_rounds_over_http(tmp_path: Path) -> None:
         assert client.status()["retired"] == 2
         with pytest.raises(RefusedError, match="there is no client 'a'") as refused:
             client.history("a")
-        assert refused.value.status == 404
+        assert (refused.value.status, refused.value.code) == (404, "unknown_client")
+        with pytest.raises(RefusedError, match="round 1 is closed already") as refused:
+            client.close_round(round=1)
+        assert (refused.value.status, refused.value.code) == (409, "round_closed")
+        assert [entry["client"] for entry in client.clients()][1:] == ["b", "c", "d/?é"]
+        assert client.round(1)["turns"][0]["client"] in ("a", "b", "d/?é", "forgotten-0")
+        etag = client.settings()["etag"]
+        assert client.amend(deadline=31.0, if_match=etag) == ["deadline"]
+        with pytest.raises(RefusedError) as refused:
+            client.amend(deadline=32.0, if_match=etag)
+        assert (refused.value.status, refused.value.code) == (412, "amended")
 
 
 def test_devices_over_http(tmp_path: Path) -> None:
@@ -171,8 +181,8 @@ DONE = answering(200, {"new": 1})
     [
         hang_up,
         break_off,
-        answering(429, {"error": "busy"}, retry_after="1"),
-        answering(503, {"error": "disk full"}),
+        answering(429, {"detail": "busy"}, retry_after="1"),
+        answering(503, {"detail": "disk full"}),
         answering(502, b"<html>proxy</html>"),
     ],
 )
@@ -189,7 +199,7 @@ def test_a_call_is_sent_again_with_the_same_key_until_it_is_answered(failure: An
 
 
 def test_a_busy_service_is_given_the_time_that_it_asks_for(no_pauses: list[float]) -> None:
-    busy = answering(429, {"error": "busy"}, retry_after="2")
+    busy = answering(429, {"detail": "busy"}, retry_after="2")
     with breaking(busy, DONE) as (address, _), FleetClient(address) as client:
         assert client.register(["a"]) == 1
     assert 2.0 <= no_pauses[0] <= 2.0 + transport.FIRST_PAUSE
@@ -224,7 +234,7 @@ def test_an_answer_without_a_length_is_read_to_its_end_if_it_is_not_too_large(no
 
 
 def test_a_client_gives_up_after_its_attempts(no_pauses: list[float]) -> None:
-    failures = [answering(503, {"error": "disk full"})] * 3
+    failures = [answering(503, {"detail": "disk full"})] * 3
     with breaking(*failures) as (address, sent), FleetClient(address, attempts=3) as client:
         with pytest.raises(UnavailableError, match="in 3 attempts: disk full") as gone:
             client.register(["a"])
@@ -236,7 +246,7 @@ def test_a_client_gives_up_after_its_attempts(no_pauses: list[float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "body"), [(409, {"error": "no"}), (500, b"oops"), (302, b""), (200, b"no JSON"), (200, b"[]")]
+    ("status", "body"), [(409, {"detail": "no"}), (500, b"oops"), (302, b""), (200, b"no JSON"), (200, b"[]")]
 )
 def test_other_answers_are_not_tried_again(status: int, body: Any, no_pauses: list[float]) -> None:
     with breaking(answering(status, body)) as (address, sent), FleetClient(address) as client:
@@ -260,7 +270,7 @@ def test_a_broken_connection_after_the_change_never_counts_twice(tmp_path: Path,
             return content
 
         with patch.object(HTTPResponse, "read", lose_first):
-            assert client.close_round()["round"] == 1  # without a key: no round is open
+            assert client.close_round(round=1)["round"] == 1  # without a key: the round is closed
         assert json.loads(lost[0])["round"] == 1
     assert len(no_pauses) == 1
 
@@ -317,7 +327,7 @@ def test_events_are_yielded_and_the_stream_is_resumed(tmp_path: Path, monkeypatc
         assert [(event.kind, event.number) for event in seen] == [("joined", 1), ("closed", 2), ("retired", 3)]
         assert seen[0].data["clients"] == ["a", "b"]
         assert [event.kind for event in client.events(1, follow=False)] == ["closed", "retired", "state"]
-        with pytest.raises(RefusedError, match="there is no event 9 yet"):
+        with pytest.raises(RefusedError, match="there is no event 9: begin after the newest, 3"):
             next(client.events(9))
 
 
@@ -351,7 +361,7 @@ def test_comments_of_a_stream_are_no_events(no_pauses: list[float]) -> None:
 
 
 def test_a_stream_whose_next_events_are_no_longer_kept_is_not_opened_again(no_pauses: list[float]) -> None:
-    stale = streamed(joined(1), 'event: stale\ndata: {"error":"the events from 2 to 9 are no longer kept"}')
+    stale = streamed(joined(1), 'event: stale\ndata: {"code":"x","detail":"the events from 2 to 9 are no longer kept"}')
     with breaking(stale) as (address, sent), FleetClient(address) as client:
         stream = client.events(0)
         assert next(stream).number == 1
@@ -361,7 +371,7 @@ def test_a_stream_whose_next_events_are_no_longer_kept_is_not_opened_again(no_pa
     assert (len(sent), no_pauses) == (1, [])
 
 
-BROKEN = 'event: unreadable\ndata: {"error":"the disk is full"}'
+BROKEN = 'event: unreadable\ndata: {"code":"x","detail":"the disk is full"}'
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ async function post(path, body) {
       continue;
     }
     if (response.ok) return answer;
-    problem = new Error(`${response.status}: ${answer.error}`);
+    problem = new Error(`${response.status} ${answer.code}: ${answer.detail}`);
     if (!RETRIED.has(response.status)) throw problem; // it would be refused again
     await sleep(1000 * Number(response.headers.get("retry-after") ?? 0));
   }

@@ -12,12 +12,16 @@ if TYPE_CHECKING:
     from turnout.errors import CheckError as CheckError
     from turnout.errors import ClusterError as ClusterError
     from turnout.errors import DatasetError as DatasetError
+    from turnout.errors import FleetKindError as FleetKindError
     from turnout.errors import InfeasiblePromise as InfeasiblePromise
     from turnout.errors import InterruptedGroupError as InterruptedGroupError
     from turnout.errors import KernelError as KernelError
+    from turnout.errors import NoOpenRoundError as NoOpenRoundError
     from turnout.errors import OfferError as OfferError
+    from turnout.errors import OpenRoundError as OpenRoundError
     from turnout.errors import PluginError as PluginError
     from turnout.errors import PolicyCheckError as PolicyCheckError
+    from turnout.errors import ReportedBeforeError as ReportedBeforeError
     from turnout.errors import ReportError as ReportError
     from turnout.errors import SelectionError as SelectionError
     from turnout.errors import SettingError as SettingError
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
     from turnout.errors import StoreError as StoreError
     from turnout.errors import TrainingError as TrainingError
     from turnout.errors import TurnoutError as TurnoutError
+    from turnout.errors import UnknownClientError as UnknownClientError
+    from turnout.errors import UnknownTurnError as UnknownTurnError
     from turnout.kernel.certificate import Certificate as Certificate
     from turnout.kernel.cohort_problem import CohortProblem as CohortProblem
     from turnout.kernel.guarantee import Guarantee as Guarantee

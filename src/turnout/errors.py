@@ -3,11 +3,17 @@
 TurnoutError
  ├─ SettingError            a setting has an invalid value
  │   ├─ InfeasiblePromise   no policy can keep the guaranteed rate
+ │   ├─ FleetKindError      a fleet of another kind is needed: with rounds, with slots, or with a guarantee
  │   ├─ PluginError         a policy, world or learner is unknown, or cannot be loaded
  │   └─ KernelError         the kernel named by TURNOUT_KERNEL is not available
  ├─ OfferError              a RoundOffer is malformed, or lacks data that the policy needs
  ├─ SelectionError          a Selection is malformed
  ├─ ReportError             a RoundReport is malformed, or names unknown clients
+ │   ├─ UnknownClientError  no client of the fleet has this id
+ │   ├─ UnknownTurnError    the client was not selected, or there is no such turn
+ │   ├─ ReportedBeforeError another outcome of the turn was reported before
+ │   ├─ NoOpenRoundError    a round must be open
+ │   └─ OpenRoundError      no round must be open
  ├─ StateError              a saved state does not match the object that should restore it
  ├─ DatasetError            a dataset is missing or corrupt, or its download failed
  ├─ TrainingError           training stopped with an error
@@ -84,6 +90,10 @@ class InfeasiblePromise(SettingError):
         self.clients = clients
 
 
+class FleetKindError(SettingError):
+    """A fleet of another kind is needed: with rounds, with slots, or with a guarantee."""
+
+
 class KernelError(SettingError):
     """The kernel named by TURNOUT_KERNEL is not available."""
 
@@ -110,6 +120,26 @@ class SelectionError(TurnoutError, ValueError):
 
 class ReportError(TurnoutError, ValueError):
     """A report is malformed, or names unknown clients."""
+
+
+class UnknownClientError(ReportError):
+    """No client of the fleet has this id."""
+
+
+class UnknownTurnError(ReportError):
+    """The client was not selected, or there is no such turn."""
+
+
+class ReportedBeforeError(ReportError):
+    """Another outcome of the turn was reported before; the first is kept."""
+
+
+class NoOpenRoundError(ReportError):
+    """A round must be open, and none is."""
+
+
+class OpenRoundError(ReportError):
+    """A round is open, and must be closed or abandoned first."""
 
 
 class StateError(TurnoutError, ValueError):

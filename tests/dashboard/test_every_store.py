@@ -228,6 +228,6 @@ def test_every_page_of_every_store_matches_the_contract(directory: Path, kind: s
                     assert_matches_contract("explain", strict_json(answer.body))
                 else:
                     assert answer.status in (400, 404), answer
-                    assert strict_json(answer.body)["error"]
+                    assert strict_json(answer.body)["detail"]
         assert server.get("/metrics").status == 200
         assert server.get("/healthz").status == 200

@@ -243,7 +243,7 @@ def test_foreign_host_names_are_refused(free: Served, name: str) -> None:
         answer = free.get(path, {"Host": name})
         assert answer.status == 421, path
         assert_guarded(answer.headers)
-        assert json.loads(answer.body)["error"]
+        assert json.loads(answer.body)["detail"]
 
 
 def test_a_request_without_a_host_header_is_refused(free: Served) -> None:

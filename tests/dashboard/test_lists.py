@@ -116,7 +116,7 @@ def test_a_run_is_searched_by_digits(folder: Path) -> None:
         for wrong in ("120", "-1", "1.5", "seventeen", "", "²", "c", "1" * 999):
             answer = server.get(f"/api/client?id={quote(wrong)}")
             assert answer.status == 404, wrong
-            assert "the clients of this run are 0 to 119" in json.loads(answer.body)["error"]
+            assert "the clients of this run are 0 to 119" in json.loads(answer.body)["detail"]
 
 
 def test_a_page_beyond_the_last_is_the_last(fleet: Served) -> None:
@@ -178,8 +178,8 @@ def test_invalid_parameters_missing_clients_and_missing_rounds_are_refused_with_
 ) -> None:
     answer = fleet.get(path)
     assert answer.status == status
-    assert answer.headers["content-type"] == "application/json"
-    (error,) = json.loads(answer.body).values()
+    assert answer.headers["content-type"] == "application/problem+json"
+    error = json.loads(answer.body)["detail"]
     assert message in error
     assert "\n" not in error
 
@@ -189,7 +189,7 @@ def test_a_missing_run_is_reported(folder: Path) -> None:
         for route in ("overview", "clients", "compare", "system", "training"):
             answer = server.get(f"/api/{route}?run=7")
             assert answer.status == 404
-            assert "there is no run 7 in runs.turnout" in json.loads(answer.body)["error"]
+            assert "there is no run 7 in runs.turnout" in json.loads(answer.body)["detail"]
 
 
 # Ids

@@ -101,7 +101,7 @@ def test_responses_about_a_partly_read_run_contain_its_progress(folder: Path) ->
             for route in ("overview", "fairness", "clients", "queues", "turns", "speed", "rounds", "round", "system"):
                 about = server.json_now(f"/api/{route}?run={run}")["about"]
                 assert (about["rounds"], about["reading"]) == (reading["done"], reading), route
-        assert server.get(f"/api/round?run={other}&number=26").body.startswith(b'{"error":"there is no round 26 yet')
+        assert server.get(f"/api/round?run={other}&number=26").data["detail"].startswith("there is no round 26 yet")
         samples = metrics_of(server)
         assert value_of(samples, "turnout_read_ratio", run=str(newest)) == 0.5
         assert value_of(samples, "turnout_round", run=str(newest)) == 15

@@ -746,7 +746,7 @@ def test_a_store_without_runs_has_no_client_and_nothing_to_explain(folder: Path)
         for route in ("client", "explain"):
             answer = server.get(f"/api/{route}?id=0")
             error = "there is no client '0' yet: this store has no run"
-            assert (answer.status, json.loads(answer.body)) == (404, {"error": error})
+            assert (answer.status, json.loads(answer.body)["detail"]) == (404, error)
 
 
 @pytest.mark.parametrize(

@@ -340,7 +340,7 @@ def test_a_file_replaced_by_garbage_is_reported(folder: Path, kind: str) -> None
         for route in ("overview", "clients", "system", "round", "compare", "training"):
             answer = server.get(f"/api/{route}")
             assert answer.status == 503, route
-            assert str(path) in json.loads(answer.body)["error"]
+            assert str(path) in json.loads(answer.body)["detail"]
         assert server.get("/api/explain?id=0").status == 503
         assert server.json("/api/store")["last_error"]
         assert b"turnout_up 0\n" in server.get("/metrics").body
@@ -389,7 +389,7 @@ def test_a_damaged_run_is_reported_at_every_request(folder: Path) -> None:
         for _ in range(3):
             answer = server.get("/api/overview?run=2")
             assert answer.status == 503
-            assert "of run 2" in json.loads(answer.body)["error"]
+            assert "of run 2" in json.loads(answer.body)["detail"]
         assert server.json("/api/overview?run=1")["about"]["rounds"] == 5
 
 

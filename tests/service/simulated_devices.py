@@ -93,9 +93,9 @@ class Ledger:
         self.reported += step == "after" and path in ("reports", "failures")
 
     def entries(self, step: str, path: str) -> list[dict[str, Any]]:
-        """Returns the lines of a step of the calls of a path, in the order in which they were written."""
+        """Returns the lines of a step of the calls of a path, a pattern, in the order in which they were written."""
         lines = map(json.loads, self._path.read_text(encoding="utf-8").splitlines())
-        return [line for line in lines if (line["step"], line["path"]) == (step, path)]
+        return [line for line in lines if line["step"] == step and re.fullmatch(path, line["path"])]
 
     def close(self) -> None:
         """Closes the file."""
@@ -233,7 +233,7 @@ async def server_with_rounds(
             invitations[client].put_nowait(opened["round"])
         for client in opened["cohort"]:
             await invitations[client].join()
-        await caller.call("rounds/close", {})
+        await caller.call(f"rounds/{opened['round']}/close", {})
     for queue in invitations.values():
         queue.put_nowait(None)
     caller.disconnect()

@@ -289,15 +289,15 @@ def test_keys_over_http(tmp_path: Path) -> None:
     with served(tmp_path) as service:
         once = {"idempotency-key": "3f6b"}
         opened = service.ok("/rounds", {"clients": ["a", "b", "c"]}, headers=once)
-        service.ok("/rounds/close", {}, headers={"idempotency-key": "close-1"})
+        service.ok("/rounds/1/close", {}, headers={"idempotency-key": "close-1"})
         assert service.ok("/rounds", {"clients": ["a", "b", "c"]}, headers=once) == opened  # no second round
         assert service.ok("/round")["open"] is None
-        assert service.ok("/rounds/close", {}, headers={"idempotency-key": "close-1"})["round"] == 1
+        assert service.ok("/rounds/1/close", {}, headers={"idempotency-key": "close-1"})["round"] == 1
         other = service.post("/rounds", {"clients": ["a"]}, headers=once)
         assert (other.status, "used for another request" in other.error) == (422, True)
         assert service.post("/rounds", {"clients": ["a", "b"]}, role="server", headers=once).status == 200  # its own
         for invalid in ("x" * 201, "a b"):
-            assert service.post("/rounds/close", {}, headers={"idempotency-key": invalid}).status == 422
+            assert service.post("/rounds/1/close", {}, headers={"idempotency-key": invalid}).status == 422
     assert rows_of(tmp_path / "fleet.turnout", "SELECT COUNT(*) FROM answers") == [(3,)]
 
 
@@ -305,7 +305,7 @@ def test_keys_survive_a_restart(tmp_path: Path) -> None:
     with served(tmp_path) as service:
         tokens = service.tokens
         opened = service.ok("/rounds", {"clients": ["a", "b"]}, headers={"idempotency-key": "1"})
-        service.ok("/rounds/close", {})
+        service.ok("/rounds/1/close", {})
     with served(tmp_path) as service:
         service.tokens = tokens
         assert service.ok("/rounds", {"clients": ["a", "b"]}, headers={"idempotency-key": "1"}) == opened
@@ -383,5 +383,5 @@ def test_many_devices_at_once_each_get_their_own_answer(tmp_path: Path) -> None:
         with ThreadPoolExecutor(20) as pool:
             assert list(pool.map(report, ids)) == [[{"new": True}, {"new": True}]] * 40
         assert service.fleets["fleet"].scheduler.metrics().commits <= commits + 40
-        turns = service.ok("/rounds/close", {})["turns"]
+        turns = service.ok("/rounds/1/close", {})["turns"]
         assert {turn["outcome"] for turn in turns} == {"arrived"}

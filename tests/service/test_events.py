@@ -61,11 +61,11 @@ def listed(service: Service, query: str) -> list[Event]:
 
 
 def one_round(service: Service) -> None:
-    cohort = service.ok("/rounds", {"clients": ["phone-1", "phone-2"]})["cohort"]
-    assert sorted(cohort) == ["phone-1", "phone-2"]
+    opened = service.ok("/rounds", {"clients": ["phone-1", "phone-2"]})
+    assert sorted(opened["cohort"]) == ["phone-1", "phone-2"]
     service.ok("/reports", {"client": "phone-1", "seconds": 1.5})
     service.ok("/failures", {"client": "phone-2", "why": "broken"})
-    service.ok("/rounds/close", {})
+    service.ok(f"/rounds/{opened['round']}/close", {})
 
 
 @pytest.fixture
@@ -156,8 +156,15 @@ def test_settings_and_departures_are_events(service: Service) -> None:
 
 
 def test_invalid_positions_are_refused(service: Service) -> None:
-    for query in ("after=1", "after=-1", "after=x", "follow=x"):
+    for query in ("after=-1", "after=x", "follow=x"):
         assert service.get(f"/events?{query}").status == 422, query
+
+
+def test_an_event_beyond_the_newest_is_gone_so_that_clients_begin_anew_after_a_restore(service: Service) -> None:
+    for query, headers in (("after=1", {}), ("", {"last-event-id": "7"})):
+        reply = service.get(f"/events?{query}", headers=headers)
+        assert (reply.status, reply.data["code"]) == (410, "no_such_event")
+        assert "begin after the newest, 0" in reply.error
 
 
 def test_events_that_are_no_longer_kept_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +181,7 @@ def test_events_that_are_no_longer_kept_are_gone(tmp_path: Path, monkeypatch: py
         first = int(reply.error.split("begin after event ")[1])
         assert listed(service, f"&after={first}")[0].id == first + 1
         monkeypatch.setattr(events.EventLog, "begin", lambda *_: 0)  # they are removed after this check
-        assert listed(service, "&after=0") == [Event("stale", {"error": reply.error}, None)]
+        assert listed(service, "&after=0") == [Event("stale", {"code": "no_longer_kept", "detail": reply.error}, None)]
 
 
 def test_the_state_is_sent_only_if_it_has_changed(service: Service) -> None:
@@ -268,7 +275,7 @@ def test_a_file_that_cannot_be_read_ends_the_stream(service: Service, monkeypatc
     with following(service) as stream:
         read_event(stream)
         monkeypatch.setattr(events.EventLog, "state", fail)
-        assert read_event(stream) == Event("unreadable", {"error": UNREADABLE}, None)
+        assert read_event(stream) == Event("unreadable", {"code": "unavailable", "detail": UNREADABLE}, None)
         assert read_event(stream) is None
 
 

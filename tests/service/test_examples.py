@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 import pytest
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
-from requesting import Reply
 from service.served import Service, served
 
 JSON = "application/json"
 ROUNDS = {"settings": {"cohort_size": 2}, "deadline": 60.0, "allow_infeasible": True}
 SLOTS = {"concurrency": 2, "settings": {"guaranteed_rate": "1/60", "tolerance": 1.0}, "deadline": 300.0}
 #: Objects whose names are data.
-FREE = ("reasons", "numbers", "failed")
+FREE = ("reasons", "numbers", "failed", "settings")
 
 
 class Operation(NamedTuple):
@@ -37,6 +36,7 @@ def operations(document: dict[str, Any]) -> dict[str, Operation]:
     return {
         operation["operationId"]: Operation(method.upper(), path, operation)
         for path, methods in document["paths"].items()
+        if path.startswith("/v1")
         for method, operation in methods.items()
     }
 
@@ -81,6 +81,8 @@ def test_every_operation_has_examples_that_fit_its_schemas(service: Service) -> 
 STORY: list[tuple[str, str, int | str, str]] = [
     ("fleet", "list_fleets", "", "viewer"),
     ("fleet", "register", 0, "server"),
+    ("fleet", "list_clients", "?limit=2", "viewer"),
+    ("fleet", "settings", "", "viewer"),
     ("fleet", "round_state", "", "viewer"),
     ("fleet", "choose", 0, "server"),
     ("fleet", "abandon_round", 0, "server"),
@@ -90,6 +92,7 @@ STORY: list[tuple[str, str, int | str, str]] = [
     ("fleet", "report_failure", 1, "server"),
     ("fleet", "status", "", "viewer"),
     ("fleet", "close_round", 0, "server"),
+    ("fleet", "show_round", "", "viewer"),
     ("fleet", "choose", 0, "server"),
     ("fleet", "report_batch", 0, "server"),
     ("fleet", "close_round", 0, "server"),
@@ -127,18 +130,21 @@ def test_a_service_accepts_every_body_and_answers_in_the_form_of_an_example(tmp_
             method, path, data = described[name]
             assert role in data["x-roles"]
             body = bodies[name][which] if isinstance(which, int) else None
-            address = path.replace("{fleet}", fleet) + (which if isinstance(which, str) else "")
+            round_ = service.fleets[fleet].scheduler.round
+            address = path.format(fleet=fleet, round=round_) + (which if isinstance(which, str) else "")
             reply = service.send(method, address, body, role=role, fleet=fleet)
             assert reply.status == 200, (name, which, reply)
             (content,) = data["responses"]["200"]["content"].values()
-            for answer in stream_events(reply) if name == "events" else [reply.data]:
-                forms = examples_of(document, content)
+            forms = examples_of(document, content)
+            if name == "events":
+                forms = stream_events(forms[0])
+            for answer in stream_events(reply.body.decode()) if name == "events" else [reply.data]:
                 assert any(has_form(answer, example) for example in forms), (name, answer)
 
 
-def stream_events(reply: Reply) -> list[dict[str, str]]:
+def stream_events(text: str) -> list[dict[str, str]]:
     """Returns the fields of each event of a stream that has ended."""
-    parts = reply.body.decode().split("\n\n")[:-1]
+    parts = text.split("\n\n")[:-1]
     assert len(parts) > 1
     return [dict(line.split(": ", 1) for line in part.split("\n")) for part in parts]
 

@@ -176,7 +176,7 @@ def check_turns(fleet: Fleet) -> None:
 def check_rounds(fleet: Fleet, size: int) -> None:
     """Compares the rounds of a fleet with what its server and its devices were answered."""
     chosen = fleet.ledger.entries("after", "rounds")
-    closed = fleet.ledger.entries("after", "rounds/close")
+    closed = fleet.ledger.entries("after", r"rounds/\d+/close")
     with FleetReader(fleet.path) as scheduler:
         rounds = {number: scheduler.history(round=number) for number in range(1, scheduler.round + 1)}
         assert scheduler.open_round() is None

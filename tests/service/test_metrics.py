@@ -53,7 +53,7 @@ def test_requests_are_counted_by_operation_and_status(service: Service) -> None:
 def test_the_state_of_a_fleet_with_rounds(service: Service) -> None:
     service.ok("/rounds", {"clients": ["phone-1", "phone-2"]})
     service.ok("/reports", {"client": "phone-1", "seconds": 1.0})
-    service.ok("/rounds/close", {})
+    service.ok("/rounds/1/close", {})
     values = metrics(service)
     assert values['turnout_up{fleet="fleet"}'] == 1
     assert values['turnout_clients{fleet="fleet"}'] == 2

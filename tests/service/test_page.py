@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,18 +16,16 @@ from typing import Any
 import pytest
 
 from documents import ROOT, Block, read_blocks
-from service.served import served
+from service.served import make_fleet, served
+from turnout.service.errors import ALL_CODES
 from turnout.web.access import ROLES
 from waiting import MAX_WAIT
 
 PAGE = "docs/service.md"
 OWN = "tests/service/test_page.py"
-#: As the page creates or describes them.
-FLEETS = {
-    "fleet": {"concurrency": 2, "settings": {"guaranteed_rate": "1/60"}, "deadline": 3600.0},
-    "rounds": {"settings": {"cohort_size": 2}, "deadline": 3600.0, "allow_infeasible": True},
-}
-DATE = re.compile(r"\d{4}-\d\d-\d\dT")
+FLEETS: dict[str, dict[str, Any]] = {"fleet": {}, "rounds": {}}
+#: What differs from run to run: times and tags.
+VARIABLE = (re.compile(r"\d{4}-\d\d-\d\dT"), re.compile(r'"[0-9a-f]{16}"$'))
 
 
 def own_blocks() -> list[Block]:
@@ -45,27 +44,37 @@ def read_values(text: str) -> list[Any]:
 
 
 def fits(value: Any, shown: Any) -> bool:
-    """Returns whether an answer is the one that is shown: fractions and times may differ."""
+    """Returns whether an answer is the one that is shown: fractions, times and tags may differ."""
     if isinstance(shown, dict) and isinstance(value, dict):
         return list(shown) == list(value) and all(fits(value[name], shown[name]) for name in shown)
     if isinstance(shown, list) and isinstance(value, list):
         return len(shown) == len(value) and all(map(fits, value, shown))
     if isinstance(shown, float) and isinstance(value, float):
         return True
-    if isinstance(shown, str) and DATE.match(shown):
-        return isinstance(value, str) and bool(DATE.match(value))
+    for pattern in VARIABLE:
+        if isinstance(shown, str) and pattern.match(shown):
+            return isinstance(value, str) and bool(pattern.match(value))
     return type(value) is type(shown) and bool(value == shown)
+
+
+def create_fleets(folder: Path) -> dict[str, dict[str, str]]:
+    """Creates the fleets with the commands of the page; returns their tokens."""
+    text = (ROOT / PAGE).read_text(encoding="utf-8")
+    for command in re.findall(r"^\$ turnout (fleet create .*)$", text, re.MULTILINE):
+        subprocess.run([sys.executable, "-m", "turnout", *shlex.split(command)], cwd=folder, check=True)
+    return {name: make_fleet(folder / f"{name}.turnout", {}) for name in FLEETS}
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 def test_every_command_of_the_page_has_the_answer_that_is_shown(tmp_path: Path) -> None:
     folder = tmp_path / "work"
     folder.mkdir()
+    tokens = create_fleets(tmp_path)
     with served(tmp_path, FLEETS) as service:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         for name, prefix in (("fleet", ""), ("rounds", "ROUNDS_")):
             env[name.upper()] = f"http://127.0.0.1:{service.port}/v1/fleets/{name}"
-            env |= {f"{prefix}{role.upper()}": service.tokens[name][role] for role in ROLES}
+            env |= {f"{prefix}{role.upper()}": tokens[name][role] for role in ROLES}
         output, is_compared = "", True
         for block in own_blocks():
             if block.language == "json":
@@ -97,14 +106,22 @@ def test_the_page_calls_every_operation_and_has_it_in_its_table(tmp_path: Path) 
     called = "".join(block.text for block in own_blocks() if block.language == "sh")
     rows = dict(table_rows(text))
     for path, methods in paths.items():
+        if not path.startswith("/v1"):
+            continue
         end = path.removeprefix("/v1/fleets").removeprefix("/{fleet}")
         for method, operation in methods.items():
             if path == "/v1/fleets":
                 assert "curl -s ${ROUNDS%/*} " in called
                 continue
-            assert re.search(rf"\$(FLEET|ROUNDS){end}[ ?]", called), f"{method} {path} is not called"
-            roles = rows[f"{method.upper()} {end}".strip()]
+            pattern = end.replace("{round}", "[0-9]+")
+            assert re.search(rf"\$(FLEET|ROUNDS){pattern}[ ?\"]", called), f"{method} {path} is not called"
+            roles = rows[f"{method.upper()} {end.replace('{round}', 'N')}".strip()]
             assert roles == set(operation["x-roles"]), (method, path)
+
+
+def test_the_page_lists_every_code() -> None:
+    table = (ROOT / PAGE).read_text(encoding="utf-8").partition("The codes of these statuses:")[2].partition("\n## ")[0]
+    assert set(re.findall(r"`(\w+)`", table)) == set(ALL_CODES)
 
 
 def table_rows(text: str) -> Iterator[tuple[str, set[str]]]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.responses import PlainTextResponse
 
+from live.fleets import play_round
+from requesting import Reply
 from service.served import ROUNDS, SLOTS, Service, served
 from turnout.errors import StoreError
 from turnout.live import FleetReader, Scheduler
@@ -19,6 +22,7 @@ from turnout.service import replies
 from turnout.service.access.callers import FleetAccess
 from turnout.service.access.tokens import FleetTokens
 from turnout.service.app import make_app
+from turnout.service.errors import ALL_CODES
 from turnout.service.serving import Options, _surviving_signals, fleet_names, make_server, open_fleets
 from turnout.web.access import SharedToken
 from turnout.web.guard import PageGuard
@@ -54,8 +58,9 @@ def test_a_round_over_http_is_the_round_of_the_scheduler(service: Service, tmp_p
     state = service.ok("")
     replies.FleetReply.model_validate(state)
     assert (state["is_open"], state["arrived"], state["failed"]) == (True, [first], {second: "no power"})
-    closed = service.ok("/rounds/close", {})
-    replies.ClosedRoundReply.model_validate(closed)
+    closed = service.ok("/rounds/1/close", {})
+    replies.RoundPage.model_validate(closed)
+    assert service.ok("/rounds/1") == closed
     assert [(turn["client"], turn["outcome"], turn["seconds"]) for turn in closed["turns"]] == [
         (first, "arrived", 1.5),
         (second, "failed", None),
@@ -78,9 +83,121 @@ def test_a_round_over_http_is_the_round_of_the_scheduler(service: Service, tmp_p
 
 def test_rounds_can_be_abandoned(service: Service) -> None:
     service.ok("/rounds", {"clients": PHONES})
-    assert service.ok("/rounds/abandon", {}) == {"round": 1}
+    assert service.ok("/rounds/1/abandon", {}) == {"round": 1}
     assert service.ok("")["clients"] == 0
-    assert service.post("/rounds/abandon", {}).error == "no round is open: choose first"
+    reply = service.post("/rounds/1/abandon", {})
+    assert (reply.status, reply.data["code"]) == (409, "round_not_open")
+
+
+def test_a_late_request_closes_no_other_round_than_the_one_that_it_names(service: Service) -> None:
+    service.ok("/rounds", {"clients": PHONES})
+    assert service.ok("/rounds/1")["is_open"]
+    key = {"idempotency-key": "close-1"}
+    closed = service.ok("/rounds/1/close", {}, headers=key)
+    assert not closed["is_open"]
+    service.ok("/rounds", {"clients": PHONES})
+    for path in ("/rounds/1/close", "/rounds/1/abandon"):
+        reply = service.post(path, {})
+        assert (reply.status, reply.data["code"]) == (409, "round_closed")
+    for path in ("/rounds/3/close", "/rounds/0/close", f"/rounds/{2**70}/abandon"):
+        reply = service.post(path, {})
+        assert (reply.status, reply.data["code"]) == (409, "round_not_open")
+        assert "round 2 is" in reply.error
+    assert service.ok("/rounds/1/close", {}, headers=key) == closed  # this request has closed it
+    assert service.ok("/round")["open"]["round"] == 2
+    assert service.ok("/rounds/002/abandon", {}) == {"round": 2}
+    for path in ("/rounds/x/close", "/rounds/-1/close", "/rounds/close"):
+        assert service.post(path, {}).status in (404, 405)
+    for number in (2, 2**61):
+        reply = service.get(f"/rounds/{number}")
+        assert (reply.status, reply.data["code"]) == (404, "unknown_round")
+
+
+def test_an_amendment_is_refused_if_the_settings_were_amended_since_they_were_read(service: Service) -> None:
+    read = service.get("/settings")
+    replies.SettingsReply.model_validate(read.data)
+    etag = read.headers["etag"]
+    assert (read.data["etag"], read.data["settings"]["deadline"]) == (etag, 10.0)
+    assert [feature["name"] for feature in read.data["features"]] == ["free_cpu", "bandwidth"]
+    amended = service.ok("/amendments", {"settings": {"deadline": 20}}, headers={"if-match": f'"other", {etag}'})
+    assert amended == {"changed": ["deadline"], "etag": service.ok("/settings")["etag"]}
+    assert amended["etag"] != etag
+    reply = service.post("/amendments", {"settings": {"deadline": 30}}, headers={"if-match": etag})
+    assert (reply.status, reply.data["code"]) == (412, "amended")
+    assert service.ok("/settings")["settings"]["deadline"] == 20
+    for tags in ({"if-match": amended["etag"]}, {"if-match": "*"}, {}):
+        assert service.ok("/amendments", {"settings": {"deadline": 20}}, headers=tags)["changed"] == []
+
+
+def all_parts(service: Service, path: str, name: str) -> list[Any]:
+    """Returns the entries of all parts of a list, of which each but the last has two."""
+    entries: list[Any] = []
+    after = ""
+    for _ in range(10):
+        part = service.ok(f"{path}{'&' if '?' in path else '?'}limit=2{after}")
+        entries += part[name]
+        if part["next"] is None:
+            assert len(part[name]) <= 2
+            return entries
+        assert len(part[name]) == 2
+        after = f"&after={part['next']}"
+    raise AssertionError(f"{path} does not end")
+
+
+def test_lists_are_read_in_parts_without_a_gap(tmp_path: Path) -> None:
+    ids = [f"phone-{number}" for number in range(7)]
+    with served(tmp_path, {"fleet": {**ROUNDS, "settings": {"cohort_size": 5}}}) as service:
+        service.ok("/clients", {"clients": ids})
+        for number in range(1, 6):
+            cohort = service.ok("/rounds", {"clients": ids})["cohort"]
+            service.ok("/reports/batch", {"reports": [{"client": client, "seconds": 1} for client in cohort]})
+            service.ok(f"/rounds/{number}/close", {})
+        service.ok("/retirements", {"client": "phone-6"})
+        clients = all_parts(service, "/clients", "clients")
+        assert [entry["client"] for entry in clients] == ids
+        assert [entry["client"] for entry in clients if entry["retired"]] == ["phone-6"]
+        whole = service.ok("/certificate?limit=100")
+        assert (whole["next"], len(whole["clients"])) == (None, 7)
+        assert all_parts(service, "/certificate", "clients") == whole["clients"]
+        assert len({entry["behind"] for entry in whole["clients"]}) < 7  # some are equally far behind
+        busiest = max(whole["clients"], key=lambda entry: entry["turns"])
+        turns = all_parts(service, f"/history?client={busiest['client']}", "turns")
+        assert [turn["round"] for turn in turns] == sorted((turn["round"] for turn in turns), reverse=True)
+        assert len(turns) == busiest["turns"] == 5
+        assert all_parts(service, "/rounds/5", "turns") == service.ok("/rounds/5")["turns"]
+        for path in ("/clients?", "/certificate?", "/history?client=phone-1&", "/rounds/5?"):
+            for cursor in ("x", "1.2.3", "-", "9" * 30):
+                reply = service.get(f"{path}after={cursor}")
+                assert (reply.status, reply.data["code"]) == (422, "invalid_cursor"), (path, cursor)
+    with served(tmp_path, {"slots": {**SLOTS, "concurrency": 5}}) as service:
+        service.ok("/turns", {"clients": ids}, fleet="slots")
+        first = service.ok("/turns?limit=3", fleet="slots")
+        rest = service.ok(f"/turns?limit=3&after={first['next']}", fleet="slots")
+        assert [turn["id"] for turn in first["turns"] + rest["turns"]] == [1, 2, 3, 4, 5]
+        assert rest["next"] is None
+
+
+def test_a_round_that_is_no_longer_kept_is_gone(tmp_path: Path) -> None:
+    with served(tmp_path, {"fleet": {**ROUNDS, "keep_rounds": 10}}) as service:
+        scheduler = service.fleets["fleet"].scheduler
+        for _ in range(30):
+            play_round(scheduler, PHONES, 1.0)
+        scheduler.compact()
+        reply = service.get("/rounds/1")
+        assert (reply.status, reply.data["code"]) == (410, "no_longer_kept")
+        assert len(service.ok("/rounds/30")["turns"]) == 2
+
+
+def test_deadlines_are_absolute_times_as_well(service: Service, tmp_path: Path) -> None:
+    opened = service.ok("/rounds", {"clients": PHONES})
+    (tmp_path / "other").mkdir()
+    with served(tmp_path / "other", {"fleet": {**SLOTS, "deadline": 90.0}}) as slots:
+        turn = slots.ok("/check-ins", {}, role="device")["turn"]
+        assert slots.ok("/turns")["turns"] == [turn]
+    for given, seconds in ((opened, 10), (turn, 90)):
+        begin, end = map(datetime.fromisoformat, (given["selected_at"], given["deadline_at"]))
+        assert (end - begin, begin.utcoffset()) == (timedelta(seconds=seconds), timedelta(0))
+        assert abs(datetime.now(UTC) - begin) < timedelta(minutes=10)
 
 
 def test_a_batch_records_what_it_can_and_names_what_it_refuses(service: Service) -> None:
@@ -92,7 +209,8 @@ def test_a_batch_records_what_it_can_and_names_what_it_refuses(service: Service)
     replies.RecordedBatch.model_validate(answer)
     assert answer["new"] == 2
     assert [refused["index"] for refused in answer["refused"]] == [1]
-    assert "'nobody' was not selected in any round" in answer["refused"][0]["error"]
+    assert "'nobody' was not selected in any round" in answer["refused"][0]["detail"]
+    assert answer["refused"][0]["code"] == "unknown_turn"
 
 
 def test_devices_check_in_and_report_their_turns(slots: Service) -> None:
@@ -117,10 +235,10 @@ def test_devices_check_in_and_report_their_turns(slots: Service) -> None:
 
 def test_an_operator_amends_retires_and_forgets(service: Service, tmp_path: Path) -> None:
     service.ok("/clients", {"clients": PHONES})
-    assert service.ok("/amendments", {"settings": {"deadline": 33}}) == {"changed": ["deadline"]}
+    assert service.ok("/amendments", {"settings": {"deadline": 33}})["changed"] == ["deadline"]
     assert service.ok("/retirements", {"client": "phone-2"}) == {}
     service.ok("/rounds", {"clients": PHONES})
-    service.ok("/rounds/close", {})
+    service.ok("/rounds/1/close", {})
     key = {"idempotency-key": "once"}
     assert service.ok("/removals", {"client": "phone-1"}, headers=key) == {}
     assert service.ok("/removals", {"client": "phone-1"}, headers=key) == {}
@@ -157,8 +275,21 @@ def test_a_removal_that_is_interrupted_takes_the_tokens_with_it_and_is_answered_
         assert service.fleets["fleet"].scheduler.clients == ["forgotten-0", *PHONES[1:]]
 
 
+DEEP: list[Any] = []
+for _ in range(900):
+    DEEP = [DEEP]
+
+
+def check_problem(reply: Reply, status: int) -> None:
+    """Checks that an answer is a problem with this status, and a code that the document lists."""
+    assert reply.headers["content-type"] == "application/problem+json"
+    assert set(reply.data) == {"type", "title", "status", "code", "detail"}, reply
+    assert (reply.status, reply.data["status"], reply.data["type"]) == (status, status, "about:blank")
+    assert reply.data["code"] in ALL_CODES
+
+
 REFUSED: list[tuple[str, Any, int, str]] = [
-    ("/rounds/close", {}, 409, "no round is open: choose first"),
+    ("/rounds/1/close", {}, 409, "round 1 is not open: no round is"),
     ("/reports", {"client": "a", "seconds": 1}, 409, "'a' was not selected in any round"),
     ("/check-ins", {"client": "a"}, 409, "check_in needs a fleet with a concurrency"),
     ("/turns", {"clients": ["a"]}, 409, "fill needs a fleet with a concurrency"),
@@ -184,8 +315,37 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     ("/reports", b"[" * 50_000 + b"]" * 50_000, 400, "the body is not valid JSON"),
     ("/reports", b'{"round": ' + b"9" * 5000 + b"}", 400, "the body is not valid JSON"),
     ("/clients", {"clients": []}, 422, "clients: list should have at least 1 item"),
-    ("/amendments", {"settings": {"deadlin": 1}}, 409, "deadline"),
-    ("/amendments", {"settings": {"features": 1}}, 409, "features cannot be amended over HTTP"),
+    ("/amendments", {"settings": {"deadlin": 1}}, 422, "deadline"),
+    ("/amendments", {"settings": {"features": 1}}, 422, "features cannot be amended over HTTP"),
+    ("/amendments", {"settings": {"self": 1}}, 422, "'self' cannot be amended"),
+    ("/amendments", {"settings": {"allow_infeasible": "false"}}, 422, "must be True or False"),
+    ("/amendments", {"settings": {"deadline": 1e-320}}, 422, "deadline must be at least 1e-06"),
+    ("/amendments", {"settings": {"tolerance": 1e-320}}, 422, "tolerance must be at least 1e-09"),
+    ("/amendments", {"settings": {"guaranteed_rate": True}}, 422, "guaranteed_rate must lie in [0, 1], not True"),
+    ("/amendments", {"settings": {"guaranteed_rate": 1e-320}}, 422, "guaranteed_rate must be 0 or at least 1e-09"),
+    *(
+        ("/amendments", {"settings": {name: value}}, 422, f"{name} must be one value for all clients, got [[")
+        for name in ("tolerance", "guaranteed_rate", "speed_weight", "cohort_size", "deadline", "keep_rounds")
+        for value in ([[1, 2], {"a": 3}], DEEP)
+    ),
+    ("/amendments", {"settings": {"groups": DEEP}}, 422, "groups must be a mapping from client ids to groups"),
+    ("/amendments", b'{"settings": {"guaranteed_rate": "\\ud800"}}', 422, "guaranteed_rate must be a number"),
+    ("/amendments", b'{"settings": {"\\ud800": 1}}', 422, "cannot be amended"),
+    *(
+        ("/reports", {"turn": number, "seconds": 1}, 422, "turn: input should be a valid integer")
+        for number in (True, "1", 1.0)
+    ),
+    ("/reports", {"client": "a", "seconds": "1"}, 422, "seconds: input should be a valid number"),
+    ("/reports", {"client": "a", "seconds": True}, 422, "seconds: input should be a valid number"),
+    *(
+        (
+            "/clients",
+            '{"clients": ["a"]}'.encode(encoding),
+            400,
+            "on; it must be UTF-8",
+        )
+        for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be")
+    ),
     ("/retirements", {"client": "nobody"}, 409, "there is no client 'nobody'"),
 ]
 
@@ -201,7 +361,7 @@ def test_errors_are_those_of_the_library_with_the_right_status(
     refusing: Service, path: str, body: Any, status: int, message: str
 ) -> None:
     reply = refusing.post(path, body)
-    assert (reply.status, list(reply.data)) == (status, ["error"]), reply
+    check_problem(reply, status)
     assert message in reply.error
     assert refusing.ok("")["clients"] == 0  # nothing has joined
 
@@ -212,6 +372,8 @@ def test_errors_are_those_of_the_library_with_the_right_status(
         ("/history?client=nobody", 404),
         ("/explanation?client=nobody", 404),
         ("/certificate?client=nobody", 409),
+        ("/rounds/1", 404),
+        ("/rounds/0", 422),
         ("/history", 422),
         ("/history?client=a&limit=0", 422),
         ("/explanation?client=a&round=0", 422),
@@ -220,12 +382,11 @@ def test_errors_are_those_of_the_library_with_the_right_status(
     ],
 )
 def test_queries_that_find_nothing(refusing: Service, path: str, status: int) -> None:
-    reply = refusing.get(path)
-    assert (reply.status, list(reply.data)) == (status, ["error"])
+    check_problem(refusing.get(path), status)
 
 
 def test_a_fleet_without_rounds_refuses_rounds(slots: Service) -> None:
-    for path, body in (("/rounds", {"clients": ["a"]}), ("/rounds/close", {})):
+    for path, body in (("/rounds", {"clients": ["a"]}), ("/rounds/1/close", {})):
         reply = slots.post(path, body)
         assert reply.status == 409
         assert "needs a fleet with rounds" in reply.error
@@ -235,12 +396,32 @@ def test_a_fleet_without_rounds_refuses_rounds(slots: Service) -> None:
 
 def test_the_document_describes_every_operation_and_its_errors(service: Service) -> None:
     document = service.send("GET", "/openapi.json", role=None).data
-    assert document["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}
-    for methods in document["paths"].values():
-        for operation in methods.values():
+    assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+    assert document["components"]["schemas"]["Problem"]["properties"]["code"]["enum"] == list(ALL_CODES)
+    paths = document["paths"]
+    assert {"/healthz", "/readyz", "/metrics"} <= set(paths)
+    tags = {tag["name"] for tag in document["tags"]}
+    for path, methods in paths.items():
+        for method, operation in methods.items():
             assert operation["summary"]
             assert operation["description"]
-            assert {"200", "401", "403", "404", "409", "422", "429", "503"} <= set(operation["responses"])
+            assert set(operation["tags"]) <= tags
+            responses = operation["responses"]
+            assert ("415" in responses) == (method == "post")
+            for parameter in operation.get("parameters", []):
+                assert parameter["description"]
+            if path.startswith("/v1"):
+                assert {"200", "401", "429", "503"} <= set(responses)
+                assert "Retry-After" in responses["429"]["headers"]
+                assert "Retry-After" in responses["503"]["headers"]
+                assert "RateLimit" in responses["200"]["headers"]
+    statuses = {
+        status: [path for path in paths if status in next(iter(paths[path].values()))["responses"]]
+        for status in ("410", "412")
+    }
+    assert [path.rpartition("/")[2] for path in statuses["410"]] == ["{round}", "events"]
+    assert [path.rpartition("/")[2] for path in statuses["412"]] == ["amendments"]
+    assert set(paths["/v1/fleets/{fleet}"]["get"]["responses"]) & {"400", "409", "422"} == set()
 
 
 def test_mistyped_calls_say_where_the_calls_are(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_too_many_or_too_large_headers_are_refused(store: Path) -> None:
         with connected(server, request("/api/store", *(f"X-{index}: y" for index in range(101)))) as raw:
             head, _, body = read_to_end(raw).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 431 ")
-        assert json.loads(body)["error"].startswith("a request must have at most 100 headers and 16,384 bytes")
+        assert json.loads(body)["detail"].startswith("a request must have at most 100 headers and 16,384 bytes")
         assert server.get("/api/store", {f"X-{index}": "y" for index in range(50)}).status == 200
         assert server.get("/api/store", {"Cookie": "a=" + "y" * 10_000}).status == 200
 

@@ -42,6 +42,8 @@ class AsyncFleetClient:
         self.client, self.threads = client, ThreadPoolExecutor(THREADS, "turnout-client")
 
     register = _in_thread(FleetClient.register)
+    clients = _in_thread(FleetClient.clients)
+    settings = _in_thread(FleetClient.settings)
     amend = _in_thread(FleetClient.amend)
     retire = _in_thread(FleetClient.retire)
     forget = _in_thread(FleetClient.forget)
@@ -49,6 +51,7 @@ class AsyncFleetClient:
     close_round = _in_thread(FleetClient.close_round)
     abandon_round = _in_thread(FleetClient.abandon_round)
     round_state = _in_thread(FleetClient.round_state)
+    round = _in_thread(FleetClient.round)
     check_in = _in_thread(FleetClient.check_in)
     fill = _in_thread(FleetClient.fill)
     running = _in_thread(FleetClient.running)

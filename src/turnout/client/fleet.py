@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from types import TracebackType
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from turnout.client.transport import Transport
+from turnout.client.transport import RefusedError, Transport
 from turnout.errors import SettingError
 from turnout.live import RunningTurn, Wait
 
 #: The most reports that are sent in one request.
 REPORTS_AT_ONCE = 10_000
+#: The entries of a list that are read with one request.
+ENTRIES_AT_ONCE = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +29,16 @@ class OpenedRound:
         cohort: The ids of the selected clients.
         deadline: The seconds after which a client is late, or None.
         target_size: The number of updates after which it can be closed.
+        selected_at: When it was opened, by the wall clock of the service in UTC, in ISO format.
+        deadline_at: When a client is late, in the same form, or None.
     """
 
     round: int
     cohort: list[str]
     deadline: float | None
     target_size: int
+    selected_at: str
+    deadline_at: str | None
 
 
 class FleetClient(Transport):
@@ -57,9 +63,23 @@ class FleetClient(Transport):
         """Adds clients before they are first available; returns how many of them are new."""
         return int(self._post("clients", {"clients": list(clients)})["new"])
 
-    def amend(self, /, **settings: Any) -> list[str]:
-        """Changes settings of the fleet from the next round on; returns the names of those that differ."""
-        return list(self._post("amendments", {"settings": settings})["changed"])
+    def clients(self) -> list[dict[str, Any]]:
+        """Returns all clients in the order in which they joined: their ids, and whether they have retired."""
+        return self._all("clients", "clients")
+
+    def settings(self) -> dict[str, Any]:
+        """Returns the settings of the fleet ("settings"), its features, and a tag for `amend` ("etag")."""
+        return self._get("settings")
+
+    def amend(self, /, *, if_match: str | None = None, **settings: Any) -> list[str]:
+        """Changes settings of the fleet from the next round on; returns the names of those that differ.
+
+        Args:
+            if_match: The "etag" of `settings`; if they were amended since, the call is refused.
+            settings: The new values.
+        """
+        headers = {} if if_match is None else {"if-match": if_match}
+        return list(self._post("amendments", {"settings": settings}, headers)["changed"])
 
     def retire(self, client: str) -> None:
         """Excludes a client that has left for good."""
@@ -78,19 +98,29 @@ class FleetClient(Transport):
             statuses: The available clients: statuses by id (a mapping of numbers, a ClientStatus or None), or ids.
         """
         opened = self._post("rounds", _available(statuses))
-        return OpenedRound(opened["round"], opened["cohort"], opened["deadline"], opened["target_size"])
+        return OpenedRound(**{each.name: opened[each.name] for each in fields(OpenedRound)})
 
-    def close_round(self, after: float | None = None) -> dict[str, Any]:
-        """Closes the round with the clients that have reported; returns its number and its turns."""
-        return self._post("rounds/close", {"after": after})
+    def close_round(self, after: float | None = None, *, round: int | None = None) -> dict[str, Any]:
+        """Closes a round with the clients that have reported; returns its number and its turns.
 
-    def abandon_round(self) -> int:
-        """Cancels a round without any reports; returns its number."""
-        return int(self._post("rounds/abandon", {})["round"])
+        Args:
+            after: Without a deadline, missing clients took at least so many seconds; by default until now.
+            round: The number of the round; by default the one that is open when the call begins.
+        """
+        return self._post(f"rounds/{self._open_round(round)}/close", {"after": after})
+
+    def abandon_round(self, *, round: int | None = None) -> int:
+        """Cancels a round without any reports, by default the open one; returns its number."""
+        return int(self._post(f"rounds/{self._open_round(round)}/abandon", {})["round"])
 
     def round_state(self) -> dict[str, Any]:
         """Returns the open round ("open", or None), and whether it can be closed ("ready")."""
         return self._get("round")
+
+    def round(self, round: int) -> dict[str, Any]:
+        """Returns a round, open or closed: whether it "is_open", and all its "turns" with their outcomes."""
+        is_open = self._get(f"rounds/{round}", limit=1)["is_open"]
+        return {"round": round, "is_open": is_open, "turns": self._all(f"rounds/{round}", "turns")}
 
     # Turns without rounds
 
@@ -107,7 +137,7 @@ class FleetClient(Transport):
 
     def running(self) -> list[RunningTurn]:
         """Returns the turns whose results are not known yet."""
-        return [_turn(turn) for turn in self._get("turns")["turns"]]
+        return [_turn(turn) for turn in self._all("turns", "turns")]
 
     # Outcomes
 
@@ -151,7 +181,7 @@ class FleetClient(Transport):
             ]
             answer = self._post("reports/batch", {"reports": reports})
             new += answer["new"]
-            refused |= {part[entry["index"]]: entry["error"] for entry in answer["refused"]}
+            refused |= {part[entry["index"]]: entry["detail"] for entry in answer["refused"]}
         return new, refused
 
     def report_failure(self, client: str | int | None, why: str, *, round: int | None = None) -> bool:
@@ -164,9 +194,12 @@ class FleetClient(Transport):
         """Returns the state of the fleet, and whether its promise is kept."""
         return self._get("")
 
-    def certificate(self, client: str | None = None, *, limit: int = 20) -> dict[str, Any]:
-        """Returns what a client, or those that are furthest behind, were promised and got."""
-        return self._get("certificate", client=client, limit=limit)
+    def certificate(self, client: str | None = None, *, limit: int = 20, after: str | None = None) -> dict[str, Any]:
+        """Returns what a client, or those that are furthest behind, were promised and got.
+
+        The value of "next", passed as `after`, gives the clients that follow; it is None at the end.
+        """
+        return self._get("certificate", client=client, limit=limit, after=after)
 
     def explain(self, client: str, round: int | None = None) -> dict[str, Any]:
         """Explains why a client was selected in a round, by default the latest, or what it lacked."""
@@ -174,7 +207,7 @@ class FleetClient(Transport):
 
     def history(self, client: str, *, limit: int = 100) -> list[dict[str, Any]]:
         """Returns the newest turns of a client, oldest first, with their outcomes."""
-        return list(self._get("history", client=client, limit=limit)["turns"])
+        return list(reversed(self._get("history", client=client, limit=limit)["turns"]))
 
     def __repr__(self) -> str:
         return f"FleetClient({self._host!r}, {self._path!r})"  # without the token
@@ -193,10 +226,30 @@ class FleetClient(Transport):
         given = {name: value for name, value in query.items() if value is not None}
         return self._call("GET", f"{path}?{urlencode(given, quote_via=quote)}" if given else path, None, {})
 
-    def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def _all(self, path: str, name: str) -> list[dict[str, Any]]:
+        """Returns all entries of a list, one part after the other."""
+        entries: list[dict[str, Any]] = []
+        after: str | None = None
+        while True:
+            part = self._get(path, limit=ENTRIES_AT_ONCE, after=after)
+            entries += part[name]
+            after = part["next"]
+            if after is None:
+                return entries
+
+    def _post(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> dict[str, Any]:
         given = {name: value for name, value in body.items() if value is not None}
-        headers = {"content-type": "application/json", "idempotency-key": secrets.token_urlsafe(18)}
-        return self._call("POST", path, json.dumps(given).encode(), headers)
+        own = {"content-type": "application/json", "idempotency-key": secrets.token_urlsafe(18)}
+        return self._call("POST", path, json.dumps(given).encode(), {**own, **(headers or {})})
+
+    def _open_round(self, round: int | None) -> int:
+        """Returns the number of a round; by default that of the open one."""
+        if round is not None:
+            return round
+        opened = self.round_state()["open"]
+        if opened is None:
+            raise RefusedError("no round is open: choose first", 409, "no_open_round")
+        return int(opened["round"])
 
 
 def _available(statuses: Mapping[str, Any] | Collection[str]) -> dict[str, Any]:
@@ -219,4 +272,4 @@ def _whose(client: str | int | None, round: int | None) -> dict[str, Any]:
 
 
 def _turn(data: Mapping[str, Any]) -> RunningTurn:
-    return RunningTurn(data["id"], data["client"], data["deadline"], data["reasons"])
+    return RunningTurn(data["id"], data["client"], data["deadline"], data["reasons"], data["selected_at"])

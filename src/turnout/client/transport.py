@@ -31,11 +31,12 @@ class ServiceError(TurnoutError):
 
     Attributes:
         status: The HTTP status; None if there was no answer.
+        code: The code of the error, which docs/service.md lists; None if the answer has none.
     """
 
-    def __init__(self, message: str, status: int | None = None) -> None:
+    def __init__(self, message: str, status: int | None = None, code: str | None = None) -> None:
         super().__init__(message)
-        self.status = status
+        self.status, self.code = status, code
 
 
 class RefusedError(ServiceError):
@@ -97,23 +98,24 @@ class Transport:
     def _call(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> dict[str, Any]:
         """Sends a request until it is answered, at most `attempts` times."""
         address = f"{self._path}/{path}" if path and not path.startswith("?") else f"{self._path}{path}"
-        problem, retry_after, status = "", 0.0, None
+        problem, code, retry_after, status = "", None, 0.0, None
         for attempt in range(self._attempts):
             if attempt:
                 time.sleep(_pause(attempt, retry_after))
             try:
                 status, retry_after, content = self._send(method, address, body, headers)
             except (OSError, http.client.HTTPException) as error:
-                problem, retry_after, status = f"{type(error).__name__}: {error}", 0.0, None
+                problem, code, retry_after, status = f"{type(error).__name__}: {error}", None, 0.0, None
                 continue
             data = _parse(content)
             if status == 200 and data is not None:
                 return data
-            problem = str((data or {}).get("error", f"the answer has status {status}, and is not JSON"))
+            problem, code = _problem(data, f"the answer has status {status}, and is not JSON")
             if status not in RETRIED:
-                raise RefusedError(problem, status)
+                raise RefusedError(problem, status, code)
         called = f"{method} {address.partition('?')[0]}"
-        raise UnavailableError(f"{self._host} did not execute {called} in {self._attempts} attempts: {problem}", status)
+        message = f"{self._host} did not execute {called} in {self._attempts} attempts: {problem}"
+        raise UnavailableError(message, status, code)
 
     def events(self, after: int | None = None, *, follow: bool = True) -> Iterator[ServiceEvent]:
         """Yields what happens; if the stream breaks off, it is opened again after the last event that was yielded.
@@ -177,9 +179,9 @@ class Transport:
         connection.request("GET", f"{self._path}/events?{urlencode(query)}", headers=self._headers)
         response = connection.getresponse()
         if response.status != 200:
-            data = _parse(_read(response)) or {}
+            problem, code = _problem(_parse(_read(response)), f"the answer has status {response.status}")
             kind = UnavailableError if response.status in RETRIED else RefusedError
-            raise kind(str(data.get("error", f"the answer has status {response.status}")), response.status)
+            raise kind(problem, response.status, code)
         fields: dict[str, str] = {}
         while line := response.readline(MAX_BYTES):
             name, _, value = line.decode().rstrip("\n").partition(": ")
@@ -188,9 +190,9 @@ class Transport:
             elif "event" in fields:
                 data = json.loads(fields["data"])
                 if fields["event"] == "stale":
-                    raise RefusedError(str(data["error"]), 410)
+                    raise RefusedError(str(data["detail"]), 410, data["code"])
                 if fields["event"] == "unreadable":
-                    raise UnavailableError(str(data["error"]), 503)
+                    raise UnavailableError(str(data["detail"]), 503, data["code"])
                 yield ServiceEvent(fields["event"], data, int(fields["id"]))
                 fields = {}
 
@@ -225,6 +227,11 @@ def _read(response: http.client.HTTPResponse) -> bytes:
     if size > MAX_BYTES:
         raise http.client.HTTPException(f"the answer has more than {MAX_BYTES:,} bytes")
     return b"".join(parts)
+
+
+def _problem(data: Mapping[str, Any] | None, otherwise: str) -> tuple[str, str | None]:
+    """Returns the text and the code of an error; another text if the answer has none."""
+    return str((data or {}).get("detail", otherwise)), (data or {}).get("code")
 
 
 def _parse(content: bytes) -> dict[str, Any] | None:

@@ -293,11 +293,14 @@ def exact_rate(rate: Rate) -> Fraction:
     try:
         # A string with an exponent, which may be huge, is read by way of a float.
         number = float(rate) if isinstance(rate, str) and "e" in rate.lower() else rate
-        fraction = Fraction(number).limit_denominator(FINEST)
+        exact = Fraction(number)
     except (ValueError, TypeError, OverflowError, ZeroDivisionError):
         raise SettingError(f"guaranteed_rate must be a number or a fraction such as '3/20', not {rate!r}") from None
-    if not 0 <= fraction <= 1:
+    fraction = exact.limit_denominator(FINEST)
+    if isinstance(rate, bool) or not 0 <= fraction <= 1:
         raise SettingError(f"guaranteed_rate must lie in [0, 1], not {rate}")
+    if exact and not fraction:
+        raise SettingError(f"guaranteed_rate must be 0 or at least {1 / FINEST:g}, not {rate}")
     return fraction
 
 

@@ -342,9 +342,10 @@ def as_tolerance(tolerance: Tolerance) -> Tolerance:
     2.0
     """
     if isinstance(tolerance, Fraction):
-        as_number("tolerance", float(tolerance), SettingError, above=0, most=MAX_TURNS)
+        as_tolerance(float(tolerance))
         return tolerance
-    return as_number("tolerance", tolerance, SettingError, above=0, most=MAX_TURNS)
+    number = as_number("tolerance", tolerance, SettingError, above=0, most=MAX_TURNS)
+    return as_number("tolerance", number, SettingError, least=1 / FINEST)
 
 
 def exact_tolerance(tolerance: Tolerance) -> Fraction:

@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from turnout.live.audit import verify as verify
 from turnout.live.audit.doctor.doctor import Finding as Finding
 from turnout.live.audit.doctor.doctor import examine as examine
+from turnout.live.clock import moment_after as moment_after
 from turnout.live.following import Follower as Follower
 from turnout.live.following import StaleError as StaleError
+from turnout.live.identifiers import LAST_ROUND as LAST_ROUND
 from turnout.live.identifiers import check_client_id as check_client_id
 from turnout.live.journal.answers import TOKENS as TOKENS
 from turnout.live.journal.answers import TOKENS_BY_CLIENT as TOKENS_BY_CLIENT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 
@@ -20,6 +20,17 @@ def now() -> str:
 def wall_seconds(wall: str) -> float:
     """Returns a time of the wall clock in ISO format as seconds since 1970."""
     return datetime.fromisoformat(wall).timestamp()
+
+
+def moment_after(wall: str | None, seconds: float | None) -> str | None:
+    """Returns the time of the wall clock so many seconds after a moment, both in ISO format; None if one is None.
+
+    >>> moment_after("2026-11-16T17:27:29.915+00:00", 60.0)
+    '2026-11-16T17:28:29.915+00:00'
+    """
+    if wall is None or seconds is None:
+        return None
+    return (datetime.fromisoformat(wall) + timedelta(seconds=seconds)).isoformat(timespec="milliseconds")
 
 
 def monotonic_seconds() -> float:

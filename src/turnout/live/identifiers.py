@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from turnout.errors import ReportError, TurnoutError
+from turnout.errors import ReportError, TurnoutError, UnknownClientError, UnknownTurnError
 from turnout.kernel.arrays import as_count
 
 #: The longest id, in bytes of UTF-8: ids are stored with every turn.
@@ -18,7 +18,7 @@ LAST_ROUND = 2**62
 
 def check_client_id(client: object, error: type[TurnoutError]) -> None:
     """Raises an error unless this is a valid id: a non-empty string without null characters, and not too long."""
-    if not isinstance(client, str) or not client or "\0" in client or not _is_encodable(client):
+    if not isinstance(client, str) or not client or "\0" in client or not is_encodable(client):
         shown = repr(client)
         raise error(
             "client ids must be non-empty strings without null characters, got "
@@ -35,22 +35,22 @@ def check_client_ids(clients: Collection[str], error: type[TurnoutError]) -> Non
     """Raises an error unless all of these are valid ids; of a million ids, it looks at all at once."""
     if set(map(type, clients)) <= {str} and "" not in clients and max(map(len, clients), default=0) <= MAX_ID // 4:
         joined = "".join(clients)
-        if "\0" not in joined and _is_encodable(joined):
+        if "\0" not in joined and is_encodable(joined):
             return
     for client in clients:
         check_client_id(client, error)
 
 
 def as_round(round: object) -> int:
-    """Returns the number of a round as an int; raises ReportError if it cannot be one."""
+    """Returns the number of a round as an int; raises a ReportError if it cannot be one."""
     if isinstance(round, int) and round > LAST_ROUND:
-        raise ReportError(f"there is no round {round if round < 10**40 else 'with a number of so many digits'}")
+        raise UnknownTurnError(f"there is no round {round if round < 10**40 else 'with a number of so many digits'}")
     return as_count("round", round, ReportError, least=0)
 
 
-def unknown_client(client: object, path: Path) -> ReportError:
+def unknown_client(client: object, path: Path) -> UnknownClientError:
     """Returns the error about a client that is not in the fleet at `path`."""
-    return ReportError(f"there is no client {client!r} in {path.name}: check the id")
+    return UnknownClientError(f"there is no client {client!r} in {path.name}: check the id")
 
 
 def as_reason(why: object) -> str:
@@ -61,7 +61,7 @@ def as_reason(why: object) -> str:
     return f"{text[:MAX_REASON]}… ({len(text):,} characters)"
 
 
-def _is_encodable(text: str) -> bool:
+def is_encodable(text: str) -> bool:
     """Returns whether a string can be stored as UTF-8, which a lone surrogate cannot."""
     try:
         text.encode()

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 from turnout.closing import Closable
-from turnout.errors import SettingError
+from turnout.errors import FleetKindError
 from turnout.kernel.certificate import Certificate
 from turnout.live.features import Features
 from turnout.live.identifiers import as_round, unknown_client
@@ -57,13 +57,13 @@ class FleetQueries(Closable, ABC):
         The overall status, the worst client and the summary judge only clients that have not retired.
 
         Raises:
-            SettingError: If the policy guarantees nothing.
+            FleetKindError: If the policy guarantees nothing.
         """
         with self._querying():
             certificate = self._state().fleet.certificate()
         if certificate is None:
             policy = self.settings.policy
-            raise SettingError(f"the policy {policy} guarantees nothing: use {DEFAULT_POLICY} for a certificate")
+            raise FleetKindError(f"the policy {policy} guarantees nothing: use {DEFAULT_POLICY} for a certificate")
         return certificate
 
     def explain(self, client: str, round: int | None = None) -> Explanation:

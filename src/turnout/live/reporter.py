@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from turnout.closing import Closable
-from turnout.errors import ReportError
+from turnout.errors import ReportedBeforeError, ReportError, UnknownTurnError
 from turnout.kernel.arrays import as_number
 from turnout.live.clock import now
 from turnout.live.identifiers import as_reason, as_round, check_client_id
@@ -88,7 +88,7 @@ def record(journal: Journal, outcomes: Sequence[Outcome], late_window: int) -> l
                 newest = find_turn(db, outcome.client, outcome.round)
                 if newest is None:
                     where = "in any round" if outcome.round is None else f"in round {outcome.round}"
-                    raise ReportError(
+                    raise UnknownTurnError(
                         f"{outcome.client!r} was not selected {where}: check the id; nothing was recorded"
                     )
                 turn, is_open = newest
@@ -135,10 +135,12 @@ def _updated_closed_turn(turn: Turn, outcome: Outcome, closed: int, late_window:
     return replace(turn, late_seconds=outcome.seconds, loss=outcome.loss, late_at=at)
 
 
-def _conflict(turn: Turn, recorded: str) -> ReportError:
+def _conflict(turn: Turn, recorded: str) -> ReportedBeforeError:
     if turn.loss is not None:
         recorded += f", loss {turn.loss:g}"
-    return ReportError(f"{turn.id!r} was reported before in round {turn.round} ({recorded}): the first report is kept")
+    return ReportedBeforeError(
+        f"{turn.id!r} was reported before in round {turn.round} ({recorded}): the first report is kept"
+    )
 
 
 class Reporter(Closable):

@@ -145,7 +145,7 @@ class Scheduler(FleetQueries):
 
     # Settings
 
-    def amend(self, *, features: Features | None = None, **changes: Unpack[Amendments]) -> list[str]:
+    def amend(self, /, *, features: Features | None = None, **changes: Unpack[Amendments]) -> list[str]:
         """Changes settings of the fleet from the next round on; returns the names of those that differ.
 
         Rounds so far count at the guaranteed rate that they were promised, later ones at the new rate. Turns, debts and

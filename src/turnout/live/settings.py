@@ -7,6 +7,7 @@ docs/settings.md follow from the field; the typed options below repeat only its 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -33,6 +34,8 @@ DEFAULT_POLICY = "fair-pace"
 DEADLINE_MULTIPLE = 3.0
 #: The shortest automatic deadline, in seconds.
 MIN_AUTO_DEADLINE = 1.0
+#: The smallest number of a setting whose numbers are above 0: a microsecond, if it is a time.
+MIN_NUMBER = 1e-6
 #: The unit of periods.
 PERIOD = 'rounds, or text such as "30 days"'
 #: The probability with which automatic over-selection gives enough reports.
@@ -55,7 +58,7 @@ class Setting:
         none: The meaning of None; None if that is not allowed.
         amendable: Whether `Scheduler.amend` can change it.
         needs_slots: Whether it needs a `concurrency`.
-        least: The smallest number, which is above 0 by default, or the smallest count.
+        least: The smallest number, which is a millionth by default, or the smallest count.
         most: The largest number or count.
     """
 
@@ -87,8 +90,9 @@ class Setting:
             case "number" if self.auto is not None and isinstance(value, str):
                 raise SettingError(f"{name} must be a number or 'auto', got {value!r}")
             case "number":
-                least = {"above": 0.0} if self.least is None else {"least": self.least}
-                return as_number(name, value, SettingError, **least, most=self.most)
+                least, above = (MIN_NUMBER, 0.0) if self.least is None else (self.least, -math.inf)
+                number = as_number(name, value, SettingError, above=above, most=self.most)
+                return as_number(name, number, SettingError, least=least)
             case "count":
                 return as_count(name, value, SettingError)
             case "period":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping
-from typing import Any
 
 from fastapi import FastAPI, Request
 from starlette.exceptions import HTTPException
@@ -15,10 +14,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from turnout.service.access.rates import RateLimiter, Rates
 from turnout.service.calls import FleetCalls
-from turnout.service.errors import NO_ROUTE, UnknownFleetError, status_of
+from turnout.service.errors import NO_ROUTE, UnknownFleetError, code_of, status_of
 from turnout.service.metrics import Traffic, service_metrics
-from turnout.service.replies import read_examples
 from turnout.service.routes.changes import CHANGES
+from turnout.service.routes.openapi import DESCRIPTION, describe
 from turnout.service.routes.queries import QUERIES
 from turnout.service.routes.routing import ChangeDispatcher, check_access
 from turnout.version import __version__
@@ -35,13 +34,6 @@ METRICS = "/metrics"
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 #: Paths that are answered without a token, for monitors and for those who write clients; they reveal nothing secret.
 PUBLIC = ("/healthz", "/readyz", "/openapi.json")
-DESCRIPTION = """Client selection for federated learning, over HTTP.
-
-Send the token as `Authorization: Bearer …`. Roles (`x-roles` of each operation): *device* checks in and reports for its
-own client, *server* selects clients and closes rounds, *viewer* reads, *operator* does everything. Send an
-`Idempotency-Key` with every POST, and the same key again if you get no answer, 429 or 503: it is executed once. Errors
-are `{"error": text}`. Clients must ignore fields that they do not know.
-"""
 
 
 def make_app(
@@ -77,7 +69,7 @@ def make_app(
     )
     traffic, refusals = Traffic(), Refusals()
     app.state.fleets, app.state.ending, app.state.refusals = fleets, threading.Event(), refusals
-    answer_error = ErrorAnswers(status_of, no_route=NO_ROUTE)
+    answer_error = ErrorAnswers(status_of, code_of=code_of, no_route=NO_ROUTE)
     answer_error.add_to(app)
 
     def refuse_method(request: Request, _: Exception) -> Response:
@@ -129,21 +121,12 @@ def make_app(
         limits=limits,
         on_end=count,
         bodies=bodies,
-        seconds_to_wait=limiter.seconds_to_wait,
+        count_call=limiter.count,
     )
     if page is not None:
         app.add_middleware(PageBeside, page=page)
     make_schema = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        schema, examples = make_schema(), read_examples()
-        for name, described in schema.get("components", {}).get("schemas", {}).items():
-            if name in examples:  # not in the models, because FastAPI drops null in their examples
-                described["examples"] = examples[name]
-        schema.setdefault("components", {})["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
-        return schema
-
-    app.openapi = openapi  # type: ignore[method-assign]
+    app.openapi = lambda: describe(make_schema())  # type: ignore[method-assign]
     return app
 
 

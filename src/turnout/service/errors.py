@@ -1,11 +1,26 @@
-"""The errors of the service, and the HTTP status of every error."""
+"""The errors of the service, and the HTTP status and the code of every error."""
 
 from __future__ import annotations
 
 from starlette.requests import Request
 
-from turnout.errors import OfferError, ReportError, StoreError, TurnoutError
+from turnout.errors import (
+    FleetKindError,
+    InfeasiblePromise,
+    NoOpenRoundError,
+    OfferError,
+    OpenRoundError,
+    ReportedBeforeError,
+    ReportError,
+    SettingError,
+    StateError,
+    StoreError,
+    TurnoutError,
+    UnknownClientError,
+    UnknownTurnError,
+)
 from turnout.live._internals import StaleError
+from turnout.web.errors import CODES
 from turnout.web.guard import READING
 
 #: What a request gets for which there is no route.
@@ -39,23 +54,70 @@ class UnknownFleetError(TurnoutError):
     """There is no such fleet, or the token is of another one."""
 
 
-#: The status of each kind of error; the first that fits counts.
-STATUSES: tuple[tuple[type[TurnoutError], int], ...] = (
-    (BusyError, 429),
-    (StoppingError, 503),
-    (StaleError, 410),
-    (StoreError, 503),
-    (DeniedError, 403),
-    (UnknownFleetError, 404),
-    (ReusedKeyError, 422),
-    (MissingClientError, 422),
-    (OfferError, 422),
-    (TurnoutError, 409),
+class FutureEventError(TurnoutError):
+    """There is no such event yet: the fleet may have been restored from a backup."""
+
+
+class AmendedError(TurnoutError):
+    """The settings were amended since the caller read them."""
+
+
+class ClosedRoundError(TurnoutError):
+    """The round that a call names is closed already."""
+
+
+class OtherRoundError(TurnoutError):
+    """The round that a call names is not the open one."""
+
+
+class UnknownRoundError(TurnoutError):
+    """There is no such round, or it is no longer kept."""
+
+
+class CursorError(TurnoutError):
+    """A cursor is not one that an answer had."""
+
+
+#: The status and the code of each kind of error; the first that fits counts.
+PROBLEMS: tuple[tuple[type[TurnoutError], int, str], ...] = (
+    (BusyError, 429, "busy"),
+    (StoppingError, 503, "stopping"),
+    (StaleError, 410, "no_longer_kept"),
+    (FutureEventError, 410, "no_such_event"),
+    (StoreError, 503, "unavailable"),
+    (DeniedError, 403, "denied"),
+    (UnknownFleetError, 404, "unknown_fleet"),
+    (UnknownRoundError, 404, "unknown_round"),
+    (AmendedError, 412, "amended"),
+    (ClosedRoundError, 409, "round_closed"),
+    (OtherRoundError, 409, "round_not_open"),
+    (CursorError, 422, "invalid_cursor"),
+    (ReusedKeyError, 422, "key_reused"),
+    (MissingClientError, 422, "client_missing"),
+    (OfferError, 422, "invalid_offer"),
+    (InfeasiblePromise, 409, "infeasible_promise"),
+    (FleetKindError, 409, "wrong_kind_of_fleet"),
+    (SettingError, 422, "invalid_setting"),
+    (UnknownClientError, 409, "unknown_client"),
+    (UnknownTurnError, 409, "unknown_turn"),
+    (ReportedBeforeError, 409, "reported_before"),
+    (NoOpenRoundError, 409, "no_open_round"),
+    (OpenRoundError, 409, "round_open"),
+    (StateError, 409, "no_clients"),
+    (ReportError, 409, "refused"),
+    (TurnoutError, 409, "conflict"),
 )
+#: All codes, for those who write clients.
+ALL_CODES = tuple(sorted({*CODES.values(), *(code for _, _, code in PROBLEMS)}))
 
 
 def status_of(request: Request, error: TurnoutError) -> int:
     """Returns the HTTP status of an error; a query that names an unknown client is not found."""
     if request.method in READING and isinstance(error, ReportError):
         return 404
-    return next(status for kind, status in STATUSES if isinstance(error, kind))
+    return next(status for kind, status, _ in PROBLEMS if isinstance(error, kind))
+
+
+def code_of(error: TurnoutError) -> str:
+    """Returns the code of an error."""
+    return next(code for kind, _, code in PROBLEMS if isinstance(error, kind))

@@ -16,10 +16,10 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from turnout.errors import OfferError, StoreError
+from turnout.errors import StoreError
 from turnout.live import FleetEvent, FleetReader
 from turnout.live._internals import StaleError
-from turnout.service.errors import BusyError
+from turnout.service.errors import BusyError, FutureEventError, code_of
 from turnout.service.fleet import FleetFile, OccupiedError
 from turnout.web.guard import caller_of, is_still_allowed
 
@@ -115,14 +115,14 @@ class EventLog:
         """Returns the event after which a stream begins; by default the newest, or 0 before the first.
 
         Raises:
-            OfferError: If there is no event `after`.
+            FutureEventError: If there is no event `after` yet.
             StaleError: If the next events are no longer kept.
         """
         with self._mutex:
             newest, first = self._open().last_event, self._open().summary().event
         after = newest if after is None else after
         if after > newest:
-            raise OfferError(f"there is no event {after:,} yet: the newest has number {newest:,}")
+            raise FutureEventError(f"there is no event {after:,}: begin after the newest, {newest:,}")
         if after < first:
             raise _stale(after, first)
         return after
@@ -146,9 +146,9 @@ class EventLog:
             async for text in self._texts(after, follow=follow, is_ending=is_ending, is_allowed=is_allowed):
                 yield text
         except StaleError as error:
-            yield _encode("stale", {"error": str(error)})
+            yield _encode("stale", {"code": code_of(error), "detail": str(error)})
         except StoreError as error:
-            yield _encode("unreadable", {"error": str(error)})
+            yield _encode("unreadable", {"code": code_of(error), "detail": str(error)})
 
     def after(self, last: int) -> list[FleetEvent]:
         """Returns the next events after event `last`, a batch at most."""

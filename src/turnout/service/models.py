@@ -21,9 +21,9 @@ Status = Annotated[
 
 
 class Body(BaseModel):
-    """Unknown fields are refused: they are usually mistyped."""
+    """Unknown fields are refused, which are usually mistyped, and so are values of another type, such as "1" for 1."""
 
-    model_config = ConfigDict(extra="forbid", strict=False)
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class Registration(Body):

@@ -9,6 +9,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
+from turnout.service.errors import ALL_CODES
+
+DATE_TIME = {"format": "date-time"}
+
 
 @cache
 def read_examples() -> dict[str, list[Any]]:
@@ -18,14 +22,23 @@ def read_examples() -> dict[str, list[Any]]:
     return examples
 
 
+#: A time of the wall clock.
+Moment = Annotated[str | None, Field(description="By the wall clock in UTC, in ISO 8601.", json_schema_extra=DATE_TIME)]
+Next = Annotated[str | None, Field(description="Pass it as `after` to get the following entries; null at the end.")]
+
+
 class Reply(BaseModel):
     """Clients must ignore fields that they do not know: later versions may add some."""
 
 
-class Error(Reply):
-    """Why a request was refused, and what to do."""
+class Problem(Reply):
+    """Why a request was refused, and what to do (RFC 9457)."""
 
-    error: str
+    type: Annotated[str, Field(description="Always about:blank: the code says what it is.")]
+    title: Annotated[str, Field(description="The name of the status.")]
+    status: int
+    code: Annotated[str, Field(description="What the problem is, for programs.", json_schema_extra={"enum": ALL_CODES})]
+    detail: Annotated[str, Field(description="What is wrong and what to do, for people; the text may change.")]
 
 
 class Fleets(Reply):
@@ -46,6 +59,8 @@ class TurnReply(Reply):
     id: Annotated[int, Field(description="The result is reported with it.")]
     client: str
     deadline: Annotated[float | None, Field(description="The seconds after which the client is late.")]
+    selected_at: Moment
+    deadline_at: Annotated[Moment, Field(description="When the client is late; null if it never is.")]
     reasons: Annotated[dict[str, float | None], Field(description="The policy's reasons.")]
 
 
@@ -69,6 +84,8 @@ class Round(Reply):
     round: int
     cohort: Annotated[list[str], Field(description="The ids of the selected clients: send them the model.")]
     deadline: Annotated[float | None, Field(description="The seconds after which clients are late.")]
+    selected_at: Moment
+    deadline_at: Annotated[Moment, Field(description="When clients are late; null if they never are.")]
     target_size: Annotated[int, Field(description="The number of updates after which the round can be closed.")]
 
 
@@ -88,22 +105,25 @@ class RecordedTurnReply(Reply):
     seconds: float | None
     loss: float | None
     why: str | None
-    at: Annotated[str | None, Field(description="When the outcome was recorded.")]
+    at: Annotated[Moment, Field(description="When the outcome was recorded.")]
     late_seconds: Annotated[float | None, Field(description="The actual time of a late client.")]
-    late_at: Annotated[str | None, Field(description="When that time was recorded (ISO 8601).")]
+    late_at: Annotated[Moment, Field(description="When that time was recorded.")]
 
 
-class ClosedRoundReply(Reply):
-    """A closed round with the outcomes of its cohort."""
+class RoundPage(Reply):
+    """A round with the outcomes of its turns."""
 
     round: int
+    is_open: bool
     turns: list[RecordedTurnReply]
+    next: Next
 
 
 class Turns(Reply):
     """Turns that were given."""
 
     turns: list[TurnReply]
+    next: Next
 
 
 class RecordReply(Reply):
@@ -116,7 +136,8 @@ class Refused(Reply):
     """A report of a batch that was not recorded."""
 
     index: Annotated[int, Field(description="Its place in the batch, from 0.")]
-    error: str
+    code: str
+    detail: str
 
 
 class RecordedBatch(Reply):
@@ -136,6 +157,41 @@ class Amended(Reply):
     """The names of the settings that differ from before."""
 
     changed: list[str]
+    etag: Annotated[str, Field(description="The tag of the settings as they are now.")]
+
+
+class FeatureReply(Reply):
+    """A number that every status has."""
+
+    name: str
+    low: Annotated[float, Field(description="The smallest credible value.")]
+    high: Annotated[float, Field(description="The largest credible value.")]
+    unit: str
+
+
+class SettingsReply(Reply):
+    """The settings of the fleet, as the last amendment left them."""
+
+    settings: Annotated[dict[str, Any], Field(description="By name; docs/settings.md describes them.")]
+    features: list[FeatureReply]
+    etag: Annotated[str, Field(description="Changes with the settings: for If-Match.")]
+
+
+class ClientReply(Reply):
+    """A client."""
+
+    client: str
+    retired: bool
+    backed_off_until: Annotated[int | None, Field(description="The last round of its back-off, if it is backed off.")]
+    suspect: Annotated[bool, Field(description="Its reported times do not fit the statuses that it sends.")]
+
+
+class ClientPage(Reply):
+    """Clients, in the order in which they joined."""
+
+    clients: list[ClientReply]
+    of: Annotated[int, Field(description="The number of all clients.")]
+    next: Next
 
 
 class Empty(Reply):
@@ -206,6 +262,7 @@ class CertificatePage(Reply):
     promise: Promise
     clients: list[SelectionOutcome]
     of: Annotated[int, Field(description="The number of all clients.")]
+    next: Next
 
 
 class ExplanationReply(Reply):
@@ -221,7 +278,8 @@ class ExplanationReply(Reply):
 
 
 class History(Reply):
-    """The newest turns of a client, oldest first."""
+    """The turns of a client, newest first."""
 
     turns: list[RecordedTurnReply]
     of: Annotated[int, Field(description="The number of all its turns that are kept.")]
+    next: Next

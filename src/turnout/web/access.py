@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass
-from typing import Literal, Protocol, get_args
+from typing import Literal, NamedTuple, Protocol, get_args
 
 from turnout.errors import SettingError
 from turnout.web.hosts import is_loopback
@@ -37,6 +37,22 @@ class Caller:
     def may_use(self, fleet: str) -> bool:
         """Returns whether the caller may use a fleet in its role."""
         return self.fleet in (None, fleet)
+
+
+class Allowance(NamedTuple):
+    """Whether a caller may call now.
+
+    Attributes:
+        seconds: 0, or the seconds after which the caller may call.
+        headers: What the answer says about it: names and values.
+    """
+
+    seconds: float
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+#: That of callers without a limit.
+UNLIMITED = Allowance(0.0)
 
 
 class Access(Protocol):

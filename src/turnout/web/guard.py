@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from turnout.errors import StoreError
 from turnout.log import get_log
-from turnout.web.access import READERS, ROLES, Access, Caller
+from turnout.web.access import READERS, ROLES, UNLIMITED, Access, Allowance, Caller
 from turnout.web.connections import LIMITS, Limits
 from turnout.web.errors import error_response
 from turnout.web.hosts import names_loopback
@@ -36,8 +36,8 @@ CLIENT_LEFT = 499
 READ_ONLY = "this page is read-only: use GET or HEAD; the paths of the service begin with /v1/fleets/"
 #: The key of a scope with the path under which a page is served, such as /fleets/phones; "" by default.
 PREFIX = "turnout.prefix"
-_CALLER = "turnout.caller"
-_IS_ALLOWED = "turnout.is_allowed"
+#: The keys of a scope with its caller, with whether the caller may still read, and with headers of the answer.
+_CALLER, _IS_ALLOWED, _HEADERS = "turnout.caller", "turnout.is_allowed", "turnout.headers"
 #: Plotly needs inline styles; inline scripts are forbidden.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; "
@@ -54,6 +54,7 @@ HEADERS = {
 }
 #: Lets browsers that have seen a server with TLS use nothing else for 30 days.
 ONLY_TLS = "max-age=2592000"
+_RAW_HEADERS = tuple((name.encode(), value.encode()) for name, value in HEADERS.items())
 
 
 def caller_of(scope: Scope) -> Caller | None:
@@ -199,7 +200,7 @@ class CallGuard(Guard):
     Args:
         app: The application.
         bodies: The limits of bodies.
-        seconds_to_wait: Counts a call; returns how long the caller must wait before it may call.
+        count_call: Counts a call; returns whether the caller may call now.
         **options: Those of GuardOptions.
     """
 
@@ -208,11 +209,11 @@ class CallGuard(Guard):
         app: ASGIApp,
         *,
         bodies: BodyLimits | None = None,
-        seconds_to_wait: Callable[[Caller], float] = lambda _: 0.0,
+        count_call: Callable[[Caller], Allowance] = lambda _: UNLIMITED,
         **options: Unpack[GuardOptions],
     ) -> None:
         super().__init__(app, **options)
-        self._bodies, self._seconds_to_wait = bodies or BodyLimits(), seconds_to_wait
+        self._bodies, self._count_call = bodies or BodyLimits(), count_call
 
     def _admit(self, scope: Scope, receive: Receive) -> tuple[Response | None, Receive]:
         if scope["path"] in self._public:
@@ -220,7 +221,7 @@ class CallGuard(Guard):
         refusal, caller = self._authenticate(scope, bearer_token(scope)), caller_of(scope)
         if refusal is not None or caller is None:
             return refusal, receive
-        seconds = self._seconds_to_wait(caller)
+        seconds, scope[_HEADERS] = self._count_call(caller)
         if seconds:
             message = "this token is used too often: wait, as Retry-After says, and send the same Idempotency-Key"
             return error_response(message, 429, {"retry-after": str(math.ceil(seconds))}), receive
@@ -236,10 +237,11 @@ class CallGuard(Guard):
         return None, _limited(receive, largest)
 
     def _without_access(self, scope: Scope) -> Response:
-        message = "this service needs a token: send the header Authorization: Bearer …"
+        message, challenge = "this service needs a token: send the header Authorization: Bearer …", "Bearer"
         if bearer_token(scope):
             message = "the token is unknown, revoked or expired: ask for another one"
-        return error_response(message, 401, {"www-authenticate": "Bearer"})
+            challenge = 'Bearer error="invalid_token"'
+        return error_response(message, 401, {"www-authenticate": challenge})
 
 
 class PageGuard(Guard):
@@ -318,8 +320,7 @@ def _add_security_headers(scope: Scope, message: Message) -> None:
     """Adds the security headers to the start of a response; other messages are left as they are."""
     if message["type"] == "http.response.start":
         headers = MutableHeaders(scope=message)
-        for name, value in HEADERS.items():
-            headers[name] = value
+        headers.raw.extend((*_RAW_HEADERS, *scope.get(_HEADERS, ())))  # no answer has them already
         if scope.get("scheme") == "https":
             headers["strict-transport-security"] = ONLY_TLS
         headers.setdefault("cache-control", "no-store")

@@ -404,6 +404,7 @@ def test_groups_that_were_never_amended_are_compared(open_fleet: OpenFleet) -> N
     [
         ({"c9": "north"}, "groups has the unknown client 'c9': register it first"),
         ({"c1": 4}, "the group of 'c1' must be a string or None, got 4"),
+        ({"c1": "\ud800"}, "the group of 'c1' cannot be stored as UTF-8"),
         (["north"], "groups must be a mapping from client ids to groups, got .'north'."),
     ],
 )
@@ -459,6 +460,12 @@ def test_the_settings_it_has_already_are_no_amendment(scheduler: Scheduler) -> N
         ({"tolerance": 0.1}, "tolerance must exceed the guaranteed rate"),
         ({"speed_weight": 1.0}, "the policy fair-pace has no setting 'speed_weight'"),
         ({"groups": {"c0": "north"}}, "the policy fair-pace has no setting 'groups'"),
+        ({"self": 1}, "'self' cannot be amended"),
+        ({"deadline": 1e-320}, "deadline must be at least"),
+        ({"tolerance": 1e-320}, "tolerance must be at least"),
+        ({"guaranteed_rate": True}, "guaranteed_rate must lie"),
+        ({"guaranteed_rate": 1e-320}, "guaranteed_rate must be 0 or at least 1e-09"),
+        ({"tolerance": [[1, 2], {"a": 3}]}, "tolerance must be one value for all clients"),
     ],
 )
 def test_what_cannot_be_amended_is_refused_and_changes_nothing(

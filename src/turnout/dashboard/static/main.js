@@ -85,9 +85,9 @@ async function request(slot, url, fixed) {
     const response = await fetch(url, { signal, headers: { Accept: 'application/json' } });
     const body = await response
       .json()
-      .catch(() => ({ error: `The server answered ${response.status} without a message.` }));
+      .catch(() => ({ detail: `The server answered ${response.status} without a message.` }));
     if (signal.aborted) return;
-    if (!response.ok) throw new Error(body.error ?? `The server answered ${response.status}.`);
+    if (!response.ok) throw new Error(body.detail ?? `The server answered ${response.status}.`);
     Object.assign(slot, { data: body, error: null });
   } catch (error) {
     if (signal.aborted) return;

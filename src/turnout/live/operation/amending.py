@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from numbers import Number
+from reprlib import repr as short  # values may be very long or deep
 from typing import Any
-
-import numpy as np
 
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import Rate
+from turnout.live.identifiers import is_encodable
 from turnout.live.journal.amendments import Amendment
 from turnout.live.settings import SETTINGS, AmendableOptions, SchedulerSettings, Setting
 from turnout.policies.registry import nested_settings, setting_names
@@ -50,11 +51,11 @@ def amended_settings(settings: SchedulerSettings, changes: Mapping[str, Any]) ->
     own: dict[str, Any] = {}
     of_policy = settings.settings
     for name, value in changes.items():
+        if name in (*SETTINGS, *POLICY_SETTINGS) and name != "groups" and not isinstance(value, str | Number | None):
+            raise SettingError(f"{name} must be one value for all clients, got {short(value)}: clients may join later")
         if name in SETTINGS and SETTINGS[name].amendable:
             own[name] = value
         elif name in POLICY_SETTINGS:
-            if name != "groups" and np.ndim(value):
-                raise SettingError(f"{name} must be one value for all clients, got {value!r}: clients may join later")
             stored = str(value) if isinstance(value, Fraction) else value
             of_policy = _with_policy_setting(settings.policy, of_policy, name, stored)
         else:
@@ -77,17 +78,19 @@ def groups_by_row(
         rows: The row of each client.
 
     Raises:
-        SettingError: If a client is unknown, or a name is not a string.
+        SettingError: If a client is unknown, or a name is not a string that can be stored.
     """
     if not isinstance(groups, Mapping):
-        raise SettingError(f"groups must be a mapping from client ids to groups, got {groups!r}")
+        raise SettingError(f"groups must be a mapping from client ids to groups, got {short(groups)}")
     by_row: list[str | None] = list(_value_of(settings, "groups") or ())[: len(rows)]
     by_row += [None] * (len(rows) - len(by_row))
     for client, group in groups.items():
         if client not in rows:
             raise SettingError(f"groups has the unknown client {client!r}: register it first")
         if not isinstance(group, str | None):
-            raise SettingError(f"the group of {client!r} must be a string or None, got {group!r}")
+            raise SettingError(f"the group of {client!r} must be a string or None, got {short(group)}")
+        if group is not None and not is_encodable(group):
+            raise SettingError(f"the group of {client!r} cannot be stored as UTF-8: {group!r}")
         by_row[rows[client]] = group
     while by_row and by_row[-1] is None:
         by_row.pop()

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from turnout.errors import ReportError, StoreError
+from turnout.errors import StoreError, UnknownTurnError
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.live.features import Features
 from turnout.live.journal.amendments import settings_before
@@ -40,9 +40,9 @@ def explain_client(
     newest, unit = state.newest_round, settings.unit
     if not newest:
         begun = "no round was opened" if settings.has_rounds else "no turn was given"
-        raise ReportError(f"there is no {unit} {number} to explain: {begun} yet")
+        raise UnknownTurnError(f"there is no {unit} {number} to explain: {begun} yet")
     if not 1 <= number <= newest:
-        raise ReportError(f"there is no {unit} {number} to explain: choose one from 1 to {newest}")
+        raise UnknownTurnError(f"there is no {unit} {number} to explain: choose one from 1 to {newest}")
     ids = state.fleet.ids
     with journal.reading() as db:
         recorded = (read_offer if settings.has_rounds else read_offer_of_decision)(db, number)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from turnout.errors import ReportError, StoreError
+from turnout.errors import NoOpenRoundError, ReportError, StoreError
 from turnout.kernel.arrays import as_number
 from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
 from turnout.live.clock import now
@@ -144,7 +144,7 @@ class RoundServer(TurnServer):
     def _need_open(self) -> OpenRound:
         opened = self._session.memory.opened
         if opened is None:
-            raise ReportError("no round is open: choose first")
+            raise NoOpenRoundError("no round is open: choose first")
         return opened
 
 

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
-from turnout.errors import ReportError, SettingError
+from turnout.errors import FleetKindError, ReportError
 from turnout.kernel.rounds import RoundRecord
 from turnout.live.features import Status, Statuses
 from turnout.live.journal.changes import Changes
@@ -107,13 +107,13 @@ class TurnServer(ABC):
         return written
 
 
-def needs_slots(what: str) -> SettingError:
+def needs_slots(what: str) -> FleetKindError:
     """Returns the error for what only a fleet without rounds has."""
-    return SettingError(f"{what} needs a fleet with a concurrency: use choose and close_round")
+    return FleetKindError(f"{what} needs a fleet with a concurrency: use choose and close_round")
 
 
-def _needs_rounds(what: str) -> SettingError:
-    return SettingError(f"{what} needs a fleet with rounds: use fill, and report with the id of the turn")
+def _needs_rounds(what: str) -> FleetKindError:
+    return FleetKindError(f"{what} needs a fleet with rounds: use fill, and report with the id of the turn")
 
 
 def unknown_seconds(client: str) -> ReportError:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turnout.errors import InterruptedGroupError, OfferError, ReportError, SettingError
+from turnout.errors import InterruptedGroupError, OfferError, OpenRoundError, ReportError, SettingError
 from turnout.kernel.certificate import Certificate
 from turnout.live.clock import now
 from turnout.live.features import PAPER_FEATURES, Features
@@ -356,10 +356,10 @@ class FleetSession:
             self.tracker.close()
 
     def refuse_while_open(self, what: str) -> None:
-        """Raises ReportError if a round is open."""
+        """Raises OpenRoundError if a round is open."""
         opened = self.memory.opened
         if opened is not None:
-            raise ReportError(f"round {opened.round} is open: close or abandon it before you {what}")
+            raise OpenRoundError(f"round {opened.round} is open: close or abandon it before you {what}")
 
     def refuse_in_group(self, method: str) -> None:
         """Raises SettingError inside a group."""

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Sequence
 
-from turnout.errors import OfferError, ReportError
+from turnout.errors import OfferError, ReportError, UnknownTurnError
 from turnout.kernel.arrays import as_count
 from turnout.live import clock
 from turnout.live.features import FleetStatus, Status, Statuses, statuses_by_id
@@ -100,7 +100,7 @@ class SlotServer(TurnServer):
         number = as_count("the id of a turn", client, ReportError, least=0)
         turns = self._session.journal.turns_of(number)
         if not turns:
-            raise ReportError(f"there is no turn {number}: report with the id of a turn that fill returned")
+            raise UnknownTurnError(f"there is no turn {number}: report with the id of a turn that fill returned")
         return turns[0].id, turns[0].round
 
     def elapsed(self, client: str, round: int | None) -> tuple[int, float]:
@@ -222,6 +222,7 @@ class SlotServer(TurnServer):
             self._session.fleet.ids[running_turn.row],
             running_turn.deadline,
             running_turn.reasons,
+            running_turn.given,
         )
 
     @staticmethod

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 
 from turnout.errors import SettingError
-from turnout.web.access import Caller
+from turnout.web.access import UNLIMITED, Allowance, Caller
 
 #: The most tokens whose use is remembered; of more, those that were not used for the longest time are forgotten.
 MAX_REMEMBERED = 100_000
@@ -47,11 +49,11 @@ class RateLimiter:
     >>> seconds = [0.0]
     >>> limiter = RateLimiter(Rates(device=2.0), clock=lambda: seconds[0])
     >>> phone = Caller("device", "fleet", "phone-1", "token-1")
-    >>> [limiter.seconds_to_wait(phone) for _ in range(11)] == [0.0] * 10 + [0.5]
+    >>> [limiter.count(phone).seconds for _ in range(11)] == [0.0] * 10 + [0.5]
     True
     >>> seconds[0] = 0.5
-    >>> limiter.seconds_to_wait(phone)
-    0.0
+    >>> limiter.count(phone)
+    Allowance(seconds=0.0, headers=((b'ratelimit-policy', b'"token";q=10;w=5'), (b'ratelimit', b'"token";r=0;t=5')))
 
     Args:
         rates: The rates.
@@ -62,16 +64,27 @@ class RateLimiter:
         self._rates, self._clock = rates, clock
         self._stocks: OrderedDict[str, tuple[float, float]] = OrderedDict()  # the stock of a token, and when it was so
 
-    def seconds_to_wait(self, caller: Caller) -> float:
-        """Counts a call; returns 0, or the seconds after which the caller may call if it must not call now."""
+    def count(self, caller: Caller) -> Allowance:
+        """Counts a call; returns whether the caller may call, and how often it may still do so."""
         rate = self._rates.of(caller)
         if rate is None:
-            return 0.0
+            return UNLIMITED
         most, now = max(10.0, 3 * rate), self._clock()
         stock, since = self._stocks.pop(caller.token, (most, now))
         stock = min(most, stock + (now - since) * rate)
         is_allowed = stock >= 1
-        self._stocks[caller.token] = (stock - 1 if is_allowed else stock, now)
+        left = stock - 1 if is_allowed else stock
+        self._stocks[caller.token] = (left, now)
         if len(self._stocks) > MAX_REMEMBERED:
             self._stocks.popitem(last=False)
-        return 0.0 if is_allowed else (1 - stock) / rate
+        state = b'"token";r=%d;t=%d' % (left, math.ceil((most - left) / rate))
+        return Allowance(0.0 if is_allowed else (1 - stock) / rate, (_policy(most, rate), (b"ratelimit", state)))
+
+
+@cache
+def _policy(most: float, rate: float) -> tuple[bytes, bytes]:
+    """Returns the header with the largest number of calls at once, and the seconds after which they are allowed again.
+
+    It has the form of a draft of the IETF, as that with the calls that are left.
+    """
+    return b"ratelimit-policy", b'"token";q=%d;w=%d' % (most, math.ceil(most / rate))

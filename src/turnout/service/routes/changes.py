@@ -2,40 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from turnout.errors import ReportError, TurnoutError
+from starlette.requests import Request
+
+from turnout.errors import ReportError, SettingError, TurnoutError
 from turnout.live import RunningTurn, Scheduler
 from turnout.live._internals import StoredAnswer, forget_in_steps
 from turnout.service import models, replies
 from turnout.service.access.callers import own_client
-from turnout.service.answers import round_to_dict, turn_to_dict
+from turnout.service.answers import open_round_to_dict, round_to_dict, settings_to_dict, turn_to_dict
 from turnout.service.calls import Answer
-from turnout.service.errors import DeniedError
-from turnout.service.routes.routing import FLEET, OPERATORS, REPORTERS, SERVERS, Resource
+from turnout.service.errors import AmendedError, ClosedRoundError, DeniedError, OtherRoundError, code_of
+from turnout.service.routes.routing import FLEET, OPERATORS, REPORTERS, ROUND, SERVERS, Resource, caller_of
 from turnout.web.access import Caller
 
 CHANGES = Resource()
+ROUND_NUMBER: Mapping[str, Any] = {
+    "name": "round",
+    "in": "path",
+    "required": True,
+    "description": "The number of the open round, so that a late or repeated request closes no other.",
+    "schema": {"type": "integer", "minimum": 1, "maximum": 2**62, "examples": [1]},
+}
+IF_MATCH: Mapping[str, Any] = {
+    "name": "If-Match",
+    "in": "header",
+    "description": "The `etag` of the settings that you have read: if they were amended since, the answer is 412.",
+    "schema": {"type": "string", "maxLength": 1000, "examples": ["*"]},
+}
 
 
 @CHANGES.change(f"{FLEET}/clients", SERVERS, replies.Registered)
-def register(scheduler: Scheduler, body: models.Registration, _: Caller) -> Answer:
+def register(scheduler: Scheduler, body: models.Registration, _: Request) -> Answer:
     """Adds clients before they are first available. Clients that are selected or check in join by themselves."""
     new = scheduler.register(body.clients)
     return Answer({"new": new}, is_change=new > 0)
 
 
-@CHANGES.change(f"{FLEET}/amendments", OPERATORS, replies.Amended)
-def amend(scheduler: Scheduler, body: models.AmendmentRequest, _: Caller) -> Answer:
-    """Changes settings of the fleet from the next round on."""
+@CHANGES.change(f"{FLEET}/amendments", OPERATORS, replies.Amended, parameters=[IF_MATCH], refusals=[412])
+def amend(scheduler: Scheduler, body: models.AmendmentRequest, request: Request) -> Answer:
+    """Changes settings of the fleet from the next round on.
+
+    With If-Match, the settings must be those that the caller has read, so that two operators do not undo what the other
+    has changed.
+    """
     if "features" in body.settings:
-        raise ReportError("features cannot be amended over HTTP: amend them in Python")
+        raise SettingError("features cannot be amended over HTTP: amend them in Python")
+    tags, etag = request.headers.get("if-match"), settings_to_dict(scheduler)["etag"]
+    if tags is not None and not {"*", etag} & {tag.strip() for tag in tags.split(",")}:
+        raise AmendedError("the settings were amended since you read them: GET /settings, and decide again")
     changed = scheduler.amend(**body.settings)
-    return Answer({"changed": changed}, is_change=bool(changed))
+    return Answer({"changed": changed, "etag": settings_to_dict(scheduler)["etag"]}, is_change=bool(changed))
 
 
 @CHANGES.change(f"{FLEET}/retirements", OPERATORS, replies.Empty)
-def retire(scheduler: Scheduler, body: models.ClientName, _: Caller) -> Answer:
+def retire(scheduler: Scheduler, body: models.ClientName, _: Request) -> Answer:
     """Excludes a client that has left for good."""
     scheduler.retire(body.client)
     return Answer({})
@@ -48,76 +71,87 @@ def forget(scheduler: Scheduler, body: models.ClientName, answer: StoredAnswer |
 
 
 @CHANGES.change(f"{FLEET}/rounds", SERVERS, replies.Round)
-def choose(scheduler: Scheduler, body: models.Available, _: Caller) -> Answer:
+def choose(scheduler: Scheduler, body: models.Available, _: Request) -> Answer:
     """Selects the cohort of the next round; while a round is open, returns its cohort again."""
     cohort = scheduler.choose(body.offered)
     opened = scheduler.open_round
     assert opened is not None, "choose opens a round"
-    return Answer(round_to_dict(opened, cohort))
+    return Answer(open_round_to_dict(opened, cohort))
 
 
-@CHANGES.change(f"{FLEET}/rounds/close", SERVERS, replies.ClosedRoundReply)
-def close_round(scheduler: Scheduler, body: models.Closing, _: Caller) -> Answer:
+@CHANGES.change(f"{FLEET}/rounds/{ROUND}/close", SERVERS, replies.RoundPage, parameters=[ROUND_NUMBER])
+def close_round(scheduler: Scheduler, body: models.Closing, request: Request) -> Answer:
     """Closes the round with the clients that have reported."""
-    closed = scheduler.close_round(body.after).round
-    return Answer({"round": closed, "turns": [turn.to_dict() for turn in scheduler.history(round=closed)]})
+    _check_open(scheduler, request.path_params["round"])
+    return Answer(round_to_dict(scheduler, scheduler.close_round(body.after).round))
 
 
-@CHANGES.change(f"{FLEET}/rounds/abandon", SERVERS, replies.Abandoned)
-def abandon_round(scheduler: Scheduler, body: models.Nothing, _: Caller) -> Answer:  # noqa: ARG001  # it names the model
+@CHANGES.change(f"{FLEET}/rounds/{ROUND}/abandon", SERVERS, replies.Abandoned, parameters=[ROUND_NUMBER])
+def abandon_round(scheduler: Scheduler, body: models.Nothing, request: Request) -> Answer:  # noqa: ARG001  # it names the model
     """Cancels a round without any reports, as if its cohort had never been selected."""
-    round_ = scheduler.round
+    _check_open(scheduler, request.path_params["round"])
     scheduler.abandon_round()
-    return Answer({"round": round_})
+    return Answer({"round": request.path_params["round"]})
 
 
 @CHANGES.change(f"{FLEET}/check-ins", REPORTERS, replies.CheckInReply)
-def check_in(scheduler: Scheduler, body: models.CheckIn, caller: Caller) -> Answer:
+def check_in(scheduler: Scheduler, body: models.CheckIn, request: Request) -> Answer:
     """Answers a device that asks for work: its turn, or how long to wait.
 
     A device whose answer was lost asks again, and gets the same turn.
     """
-    answer = scheduler.check_in(own_client(caller, body.client), body.status)
+    answer = scheduler.check_in(own_client(caller_of(request), body.client), body.status)
     if isinstance(answer, RunningTurn):
         return Answer({"turn": turn_to_dict(answer), "wait": None})
     return Answer({"turn": None, "wait": {"seconds": answer.seconds, "why": answer.why}}, is_change=False)
 
 
 @CHANGES.change(f"{FLEET}/turns", SERVERS, replies.Turns)
-def fill(scheduler: Scheduler, body: models.Available, _: Caller) -> Answer:
+def fill(scheduler: Scheduler, body: models.Available, _: Request) -> Answer:
     """Gives one client a turn for every free slot, after ending the turns that were reported or are late."""
     turns = scheduler.fill(body.offered)
-    return Answer({"turns": [turn_to_dict(turn) for turn in turns]}, is_change=bool(turns))
+    return Answer({"turns": [turn_to_dict(turn) for turn in turns], "next": None}, is_change=bool(turns))
 
 
 @CHANGES.change(f"{FLEET}/reports", REPORTERS, replies.RecordReply)
-def report(scheduler: Scheduler, body: models.Report, caller: Caller) -> Answer:
+def report(scheduler: Scheduler, body: models.Report, request: Request) -> Answer:
     """Records that the update of a client has arrived."""
-    is_new = _report(scheduler, body, caller)
+    is_new = _report(scheduler, body, caller_of(request))
     return Answer({"new": is_new}, is_change=is_new)
 
 
 @CHANGES.change(f"{FLEET}/reports/batch", SERVERS, replies.RecordedBatch)
-def report_batch(scheduler: Scheduler, body: models.ReportBatch, caller: Caller) -> Answer:
+def report_batch(scheduler: Scheduler, body: models.ReportBatch, request: Request) -> Answer:
     """Records many arrivals in one transaction. A report that is refused does not prevent the others."""
     new, refused = 0, []
     for index, one in enumerate(body.reports):
         try:
-            new += _report(scheduler, one, caller)
+            new += _report(scheduler, one, caller_of(request))
         except TurnoutError as error:
-            refused.append({"index": index, "error": str(error)})
+            refused.append({"index": index, "code": code_of(error), "detail": str(error)})
     return Answer({"new": new, "refused": refused}, is_change=new > 0)
 
 
 @CHANGES.change(f"{FLEET}/failures", REPORTERS, replies.RecordReply)
-def report_failure(scheduler: Scheduler, body: models.Failure, caller: Caller) -> Answer:
+def report_failure(scheduler: Scheduler, body: models.Failure, request: Request) -> Answer:
     """Records that a client has failed."""
+    caller = caller_of(request)
     if body.turn is not None:
         _check_turn(scheduler, caller, body.turn, body.client)
         is_new = scheduler.report_failure(body.turn, body.why)
     else:
         is_new = scheduler.report_failure(own_client(caller, body.client), body.why, round=body.round)
     return Answer({"new": is_new}, is_change=is_new)
+
+
+def _check_open(scheduler: Scheduler, round: int) -> None:
+    """Raises an error if another round is open, or none: a request that is late must not close a later round."""
+    opened = scheduler.open_round
+    if not scheduler.settings.has_rounds or (opened is not None and opened.round == round):
+        return  # the scheduler refuses to close rounds where there are none
+    if 1 <= round <= scheduler.round:
+        raise ClosedRoundError(f"round {round} is closed already: GET /rounds/{round} shows it")
+    raise OtherRoundError(f"round {round} is not open: {'no round' if opened is None else f'round {opened.round}'} is")
 
 
 def _report(scheduler: Scheduler, report: models.Report, caller: Caller) -> bool:

@@ -4,35 +4,59 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Header, Query, Request
+from fastapi import Header, Path, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from turnout.service import replies
-from turnout.service.answers import certificate_to_dict, explanation_to_dict, round_to_dict, turn_to_dict
+from turnout.service.answers import (
+    Page,
+    certificate_to_dict,
+    clients_to_dict,
+    explanation_to_dict,
+    history_to_dict,
+    open_round_to_dict,
+    round_to_dict,
+    settings_to_dict,
+    turns_to_dict,
+)
 from turnout.service.events import EVENT_KINDS
-from turnout.service.routes.routing import FLEET, STREAM, Fleet, Resource, caller_of
+from turnout.service.routes.routing import FLEET, ROUND, STREAM, Fleet, FleetName, Resource, caller_of
 from turnout.web.access import READERS, ROLES
 
 QUERIES = Resource()
 #: The most clients that a list of the status names.
 MAX_NAMED = 1000
-EVENT_SCHEMA = {
-    "title": "Event",
-    "description": "The fields of each event; `data` is JSON, as in an export of the fleet.",
-    "type": "object",
-    "required": ["event", "data"],
-    "properties": {
-        "id": {"type": "string", "description": "The number of the event; that of the event before it for a state."},
-        "event": {"type": "string", "enum": [*EVENT_KINDS, "state", "stale", "unreadable"]},
-        "data": {"type": "string"},
-    },
-    "examples": replies.read_examples()["Event"],
+#: What a stream sends: text, in which some programs find events before they look at the schema.
+STREAM_CONTENT = {
+    STREAM: {
+        "schema": {
+            "anyOf": [
+                {"type": "string", "title": "Text"},
+                {
+                    "type": "object",
+                    "title": "Event",
+                    "required": ["event", "data"],
+                    "properties": {
+                        "id": {"type": "string", "description": "Its number; of a state, that of the event before it."},
+                        "event": {"type": "string", "enum": [*EVENT_KINDS, "state", "stale", "unreadable"]},
+                        "data": {"type": "string", "description": "JSON, as in an export of the fleet."},
+                    },
+                },
+            ],
+            "examples": replies.read_examples()["Event"],
+        }
+    }
 }
+ETAG = {"ETag": {"description": "The same as `etag`.", "schema": {"type": "string"}}}
 ClientQuery = Annotated[
     str, Query(min_length=1, max_length=1024, description="The id of the client.", examples=["phone-1"])
 ]
 RoundQuery = Annotated[int | None, Query(ge=1, le=2**62, description="The round; by default the latest.", examples=[1])]
 Limit = Annotated[int, Query(ge=1, le=10_000, description="The most entries to list.", examples=[20])]
+After = Annotated[
+    str | None,
+    Query(max_length=40, description="The `next` of the answer before; leave it out to begin.", examples=[None]),
+]
 
 
 @QUERIES.query("/fleets", ROLES, replies.Fleets)
@@ -43,9 +67,25 @@ async def list_fleets(request: Request) -> Response:
 
 
 @QUERIES.query(FLEET, READERS, replies.FleetReply)
-def status(fleet: str, calls: Fleet) -> Response:
+def status(fleet: FleetName, calls: Fleet) -> Response:
     """Shows the state of the fleet, and whether its promise is kept."""
     return JSONResponse({"fleet": fleet, **calls.scheduler.status().to_dict(MAX_NAMED)})
+
+
+@QUERIES.query(f"{FLEET}/settings", READERS, replies.SettingsReply, headers=ETAG)
+def settings(calls: Fleet) -> Response:
+    """Shows all settings of the fleet, and the features of a status.
+
+    Send the `etag` as If-Match with an amendment, so that it is refused if somebody else has amended them meanwhile.
+    """
+    data = settings_to_dict(calls.scheduler)
+    return JSONResponse(data, headers={"etag": data["etag"]})
+
+
+@QUERIES.query(f"{FLEET}/clients", READERS, replies.ClientPage, refusals=[422])
+def list_clients(calls: Fleet, limit: Limit = 1000, after: After = None) -> Response:
+    """Lists the clients in the order in which they joined."""
+    return JSONResponse(clients_to_dict(calls.scheduler, Page(limit, after)))
 
 
 @QUERIES.query(f"{FLEET}/round", READERS, replies.RoundState)
@@ -56,46 +96,61 @@ def round_state(calls: Fleet) -> Response:
     if opened is None:
         return JSONResponse({"open": None, "ready": False})
     cohort = [turn.id for turn in scheduler.history(round=opened.round)]
-    return JSONResponse({"open": round_to_dict(opened, cohort), "ready": scheduler.ready})
+    return JSONResponse({"open": open_round_to_dict(opened, cohort), "ready": scheduler.ready})
 
 
-@QUERIES.query(f"{FLEET}/turns", READERS, replies.Turns)
-def running(calls: Fleet) -> Response:
+@QUERIES.query(f"{FLEET}/rounds/{ROUND}", READERS, replies.RoundPage, refusals=[410, 422])
+def show_round(
+    calls: Fleet,
+    round: Annotated[int, Path(ge=1, le=2**62, description="The number of the round.", examples=[1])],
+    limit: Limit = 1000,
+    after: After = None,
+) -> Response:
+    """Shows a round, open or closed, and the outcomes of its turns."""
+    return JSONResponse(round_to_dict(calls.scheduler, round, Page(limit, after)))
+
+
+@QUERIES.query(f"{FLEET}/turns", READERS, replies.Turns, refusals=[409, 422])
+def running(calls: Fleet, limit: Limit = 1000, after: After = None) -> Response:
     """Lists the turns whose results are not known yet."""
-    return JSONResponse({"turns": [turn_to_dict(turn) for turn in calls.scheduler.running()]})
+    return JSONResponse(turns_to_dict(calls.scheduler, Page(limit, after)))
 
 
-@QUERIES.query(f"{FLEET}/certificate", READERS, replies.CertificatePage)
+@QUERIES.query(f"{FLEET}/certificate", READERS, replies.CertificatePage, refusals=[409, 422])
 def certificate(
     calls: Fleet,
     client: Annotated[
         str | None, Query(min_length=1, max_length=1024, description="Only this client.", examples=["phone-1"])
     ] = None,
     limit: Limit = 20,
+    after: After = None,
 ) -> Response:
-    """Shows what clients were promised and got, those that are furthest behind first."""
-    return JSONResponse(certificate_to_dict(calls.scheduler, client, limit))
+    """Shows what clients were promised and got, those that are furthest behind first.
+
+    Between two answers, a client may move from one part of the list to another.
+    """
+    return JSONResponse(certificate_to_dict(calls.scheduler, client, Page(limit, after)))
 
 
-@QUERIES.query(f"{FLEET}/explanation", READERS, replies.ExplanationReply)
+@QUERIES.query(f"{FLEET}/explanation", READERS, replies.ExplanationReply, refusals=[409, 422])
 def explain(calls: Fleet, client: ClientQuery, round: RoundQuery = None) -> Response:
     """Explains why a client was selected in a round, or what it lacked."""
     return JSONResponse(explanation_to_dict(calls.scheduler.explain(client, round)))
 
 
-@QUERIES.query(f"{FLEET}/history", READERS, replies.History)
-def history(calls: Fleet, client: ClientQuery, limit: Limit = 100) -> Response:
-    """Lists the newest turns of a client, with their outcomes."""
-    turns = calls.scheduler.history(client)
-    return JSONResponse({"turns": [turn.to_dict() for turn in turns[-limit:]], "of": len(turns)})
+@QUERIES.query(f"{FLEET}/history", READERS, replies.History, refusals=[422])
+def history(calls: Fleet, client: ClientQuery, limit: Limit = 100, after: After = None) -> Response:
+    """Lists the turns of a client with their outcomes, the newest first."""
+    return JSONResponse(history_to_dict(calls.scheduler, client, Page(limit, after)))
 
 
 @QUERIES.query(
     f"{FLEET}/events",
     READERS,
     None,
-    description="A stream of server-sent events.",
-    content={STREAM: {"schema": EVENT_SCHEMA}},
+    refusals=[410, 422],
+    description="A stream of server-sent events: the lines `id`, `event` and `data` of each; `data` is JSON.",
+    content=STREAM_CONTENT,
 )
 async def events(
     request: Request,

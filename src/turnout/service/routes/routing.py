@@ -10,7 +10,7 @@ from functools import partial, wraps
 from inspect import iscoroutinefunction
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
-from fastapi import APIRouter, Depends, Header, Request
+from fastapi import APIRouter, Depends, Header, Path, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import ValidationError
@@ -23,7 +23,7 @@ from turnout.service import models, replies
 from turnout.service.calls import FleetCalls, RequestKey
 from turnout.service.errors import DeniedError, UnknownFleetError
 from turnout.web.access import Caller, Role
-from turnout.web.errors import ErrorAnswers
+from turnout.web.errors import PROBLEM, ErrorAnswers
 from turnout.web.guard import JSON
 from turnout.web.guard import caller_of as known_caller
 
@@ -32,20 +32,31 @@ SERVERS: tuple[Role, ...] = ("server", "operator")
 REPORTERS: tuple[Role, ...] = ("device", "server", "operator")
 OPERATORS: tuple[Role, ...] = ("operator",)
 FLEET = "/fleets/{fleet}"
+#: The number of a round in a path.
+ROUND = "{round:int}"
+_ROUND_PATH = re.compile(r"/rounds/0*([1-9][0-9]{0,17})/([a-z]+)")
 #: What the paths of all changes begin with.
 CHANGES = "/v1/fleets/"
 #: Where the roles of a route stand in the OpenAPI document.
 ROLES_FIELD = "x-roles"
 STREAM = "text/event-stream"
-ERROR_SCHEMA = {"$ref": "#/components/schemas/Error"}
+#: The groups of calls: their descriptions, and the first parts of their paths; all others are of the fleet.
+TAGS: Mapping[str, tuple[str, Sequence[str]]] = {
+    "devices": ("What a device calls.", ("check-ins", "reports", "failures")),
+    "rounds": ("Fleets with rounds.", ("round", "rounds")),
+    "turns": ("Fleets without rounds.", ("turns",)),
+    "fleet": ("Clients, settings and the promise.", ()),
+    "service": ("Monitoring.", ("fleets",)),
+}
 #: Why a request is refused, by status.
 REFUSALS: Mapping[int, str] = {
     400: "The request is malformed.",
     401: "There is no token, or it is unknown, revoked or expired.",
     403: "The role of the token does not allow this, or the token is of the device of another client.",
-    404: "There is no such fleet for this token, or no such client.",
+    404: "There is no such fleet for this token, or no such client or round.",
     409: "The state or the settings of the fleet do not allow this.",
-    410: "These events are no longer kept.",
+    410: "These events, or this round, are no longer kept; or there is no such event, because a backup was restored.",
+    412: "The settings were amended since you read them.",
     413: "The body is too large.",
     415: "The body is not JSON.",
     421: "A service without tokens accepts only loopback host names.",
@@ -53,7 +64,17 @@ REFUSALS: Mapping[int, str] = {
     429: "Too many calls are waiting, or the token is used too often: retry after Retry-After seconds, with the same "
     "Idempotency-Key.",
     431: "The headers are too large.",
+    500: "A fault of the service: its log says more.",
     503: "The file cannot be written now, or the service is shutting down: retry with the same Idempotency-Key.",
+}
+#: What may happen to every request, to every request about a fleet, and to every change.
+ALWAYS, IN_FLEET, IN_CHANGE = (401, 421, 429, 431, 500, 503), (403, 404), (400, 409, 413, 415, 422)
+#: The headers of an answer by its status: when to call again, and how often a token may be used.
+RATE_HEADERS = ("RateLimit-Policy", "RateLimit")
+ANSWER_HEADERS: Mapping[int, Sequence[str]] = {
+    200: RATE_HEADERS,
+    429: ("Retry-After", *RATE_HEADERS),
+    503: ("Retry-After",),
 }
 Key = Annotated[
     str | None,
@@ -86,7 +107,11 @@ def check_access(request: Request, fleet: str | None, roles: Iterable[str]) -> N
         raise DeniedError(f"the role {caller.role} does not allow this: it needs {' or '.join(sorted(roles))}")
 
 
-async def _fleet_of(request: Request, fleet: str) -> FleetCalls:
+#: The name of a fleet in a path.
+FleetName = Annotated[str, Path(description="The name of the fleet.", examples=["fleet"])]
+
+
+async def _fleet_of(request: Request, fleet: FleetName) -> FleetCalls:
     calls: FleetCalls = request.app.state.fleets[fleet]
     return calls
 
@@ -140,11 +165,13 @@ class ChangeDispatcher:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request."""
         fleet, slash, path = scope.get("path", "").removeprefix(CHANGES).partition("/")
-        change = self._changes.get(slash + path)
+        change, params = self._changes.get(slash + path), {"fleet": fleet}
+        if change is None and (named := _ROUND_PATH.fullmatch(slash + path)) is not None:
+            change, params = self._changes.get(f"/rounds/{ROUND}/{named[2]}"), {"fleet": fleet, "round": int(named[1])}
         if change is None or scope.get("method") != "POST" or not scope["path"].startswith(CHANGES):
             await self._app(scope, receive, send)
             return
-        scope["endpoint"], scope["path_params"] = change.endpoint, {"fleet": fleet}  # as a router would
+        scope["endpoint"], scope["path_params"] = change.endpoint, params  # as a router would
         request = Request(scope, receive)
         try:
             response = await change.handle(request)
@@ -156,8 +183,8 @@ class ChangeDispatcher:
 class Resource:
     """The routes of one kind of things.
 
-    `change` and `query` are decorators. A change is a function of the scheduler, the body and the caller; its body has
-    the model that the function names. One that is stepped is given its answer in place of the caller, to store it with
+    `change` and `query` are decorators. A change is a function of the scheduler, the body and the request; its body has
+    the model that the function names. One that is stepped is given its answer in place of the request, to store it with
     its first transaction. A query is an endpoint of FastAPI; with the model None it answers with a stream.
     """
 
@@ -166,25 +193,62 @@ class Resource:
         self.changes: dict[str, ChangeRoute] = {}
 
     def query(
-        self, path: str, roles: Sequence[Role], model: type[replies.Reply] | None, **success: Any
+        self,
+        path: str,
+        roles: Sequence[Role],
+        model: type[replies.Reply] | None,
+        *,
+        refusals: Iterable[int] = (),
+        **success: Any,
     ) -> Callable[[Any], Any]:
-        """Adds a route that reads; `success` describes an answer that has no model."""
-        return lambda endpoint: self._add("GET", path, roles, model, success, _in_own_thread(endpoint))
+        """Adds a route that reads.
+
+        Args:
+            path: The path.
+            roles: Who may use it.
+            model: What it answers.
+            refusals: The statuses of its own with which it may be refused.
+            success: What the OpenAPI document says about the answer besides the model.
+        """
+        return lambda endpoint: self._add("GET", path, roles, model, refusals, success, _in_own_thread(endpoint))
 
     def change(
-        self, path: str, roles: Sequence[Role], model: type[replies.Reply], *, is_stepped: bool = False
+        self,
+        path: str,
+        roles: Sequence[Role],
+        model: type[replies.Reply],
+        *,
+        is_stepped: bool = False,
+        refusals: Iterable[int] = (),
+        parameters: Sequence[Mapping[str, Any]] = (),
     ) -> Callable[[Any], Any]:
-        """Adds a route that changes something, in the transaction of a group or, if it is stepped, in several."""
-        return partial(self._add_change, path, roles, model, is_stepped)
+        """Adds a route that changes something, in the transaction of a group or, if it is stepped, in several.
+
+        Args:
+            path: The path.
+            roles: Who may use it.
+            model: What it answers.
+            is_stepped: Whether it is stepped.
+            refusals: The statuses of its own with which it may be refused.
+            parameters: The parameters that it reads from the request, for the OpenAPI document.
+        """
+        return partial(self._add_change, path, roles, model, refusals, is_stepped, parameters)
 
     def _add_change(
-        self, path: str, roles: Sequence[Role], model: type[replies.Reply], is_stepped: bool, call: Any
+        self,
+        path: str,
+        roles: Sequence[Role],
+        model: type[replies.Reply],
+        refusals: Iterable[int],
+        is_stepped: bool,
+        parameters: Sequence[Mapping[str, Any]],
+        call: Any,
     ) -> Any:
         """Adds the endpoint of a change, which the OpenAPI document describes by the function that it calls."""
 
         async def endpoint(request: Request, fleet: str, body: Any, key: str | None = None) -> Response:
             def run(scheduler: Scheduler, *answer: StoredAnswer | None) -> Any:
-                return call(scheduler, body, *(answer if is_stepped else [caller_of(request)]))
+                return call(scheduler, body, *(answer if is_stepped else [request]))
 
             calls = await _fleet_of(request, fleet)
             text = await calls.execute(run, await _request_key(request, key), is_stepped=is_stepped)
@@ -192,8 +256,8 @@ class Resource:
 
         endpoint.__name__, endpoint.__doc__ = call.__name__, call.__doc__
         body = get_type_hints(call)["body"]
-        endpoint.__annotations__ = {"request": Request, "fleet": str, "body": body, "key": Key, "return": Response}
-        self._add("POST", path, roles, model, {}, endpoint)
+        endpoint.__annotations__ |= {"request": Request, "fleet": FleetName, "body": body, "key": Key}
+        self._add("POST", path, roles, model, (*IN_CHANGE, *refusals), {}, endpoint, parameters)
         handle = _checked(partial(_execute, endpoint, body), roles)
         self.changes[path.removeprefix(FLEET)] = ChangeRoute(endpoint, handle)
         return call
@@ -204,17 +268,26 @@ class Resource:
         path: str,
         roles: Sequence[Role],
         model: type[replies.Reply] | None,
+        refusals: Iterable[int],
         success: Mapping[str, Any],
         endpoint: Any,
+        parameters: Sequence[Mapping[str, Any]] = (),
     ) -> Any:
-        # FastAPI builds a validator for each response with a model, which would take most of the time of the start.
-        # So one response names the model, which puts its schema into the document, and the others refer to it.
+        statuses = sorted({*ALWAYS, *refusals, *(IN_FLEET if FLEET in path else ())})
         responses: dict[int | str, dict[str, Any]] = {
-            status: {"description": text, "content": {JSON: {"schema": ERROR_SCHEMA}}}
-            for status, text in REFUSALS.items()
+            status: {
+                "description": REFUSALS[status],
+                "content": {PROBLEM: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+            }
+            for status in statuses
         }
-        responses[400]["model"] = replies.Error
-        responses[200] = dict(success) if model is None else {"description": model.__doc__}
+        responses[200] = {"description": getattr(model, "__doc__", None), **success}
+        for status, response in responses.items():
+            named = {name: {"$ref": f"#/components/headers/{name}"} for name in ANSWER_HEADERS.get(int(status), ())}
+            response["headers"] = {**named, **response.get("headers", {})}
+        described: dict[str, Any] = {ROLES_FIELD: list(roles), "security": [{"token": []}]}
+        if parameters:
+            described["parameters"] = list(parameters)
         self.router.add_api_route(
             path,
             endpoint,
@@ -223,7 +296,8 @@ class Resource:
             response_class=JSONResponse if model is not None else StreamingResponse,
             operation_id=endpoint.__name__,
             responses=responses,
-            openapi_extra={ROLES_FIELD: list(roles), "security": [{"token": []}]},
+            tags=[_tag_of(path)],
+            openapi_extra=described,
         )
         return endpoint
 
@@ -241,15 +315,21 @@ def _in_own_thread(endpoint: Any) -> Any:
     return read
 
 
+def _tag_of(path: str) -> str:
+    """Returns the group of calls to which a path belongs."""
+    name = path.removeprefix(FLEET).strip("/").partition("/")[0]
+    return next((tag for tag, (_, names) in TAGS.items() if name in names), "fleet")
+
+
 async def _execute(endpoint: Any, model: type[models.Body], request: Request) -> Response:
     """Reads the body and the key of a change, and calls its endpoint."""
     content = await request.body()
     try:
-        body = model.model_validate(json.loads(content))
+        body = model.model_validate(json.loads(str(content, "utf-8-sig")))  # bytes may be UTF-16 to it
     except ValidationError as error:
         raise RequestValidationError(error.errors()) from error
     except (ValueError, RecursionError) as error:
-        where = error.pos if isinstance(error, json.JSONDecodeError) else 0
+        where = getattr(error, "pos", getattr(error, "start", 0))
         raise RequestValidationError([{"type": "json_invalid", "loc": ("body", where), "msg": str(error)}]) from error
     key = request.headers.get("idempotency-key")
     if key is not None and not _KEY.fullmatch(key):

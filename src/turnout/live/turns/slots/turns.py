@@ -15,12 +15,21 @@ class RunningTurn:
         client: The id of the client.
         deadline: The seconds after which the client is late, or None.
         reasons: The policy's reasons: a number for each name.
+        selected_at: When the turn was given, by the wall clock in UTC, in ISO format; None if it is unknown.
     """
 
     id: int
     client: str
     deadline: float | None
     reasons: Mapping[str, float] = field(default_factory=dict)
+    selected_at: str | None = None
+
+    @property
+    def deadline_at(self) -> str | None:
+        """When the client is late, in the same form; None if it never is."""
+        from turnout.live.clock import moment_after  # devices load as little as possible
+
+        return moment_after(self.selected_at, self.deadline)
 
 
 @dataclass(frozen=True, slots=True)
