@@ -8,6 +8,7 @@ from turnout.live.audit.doctor.doctor import examine as examine
 from turnout.live.following import Follower as Follower
 from turnout.live.following import StaleError as StaleError
 from turnout.live.identifiers import check_client_id as check_client_id
+from turnout.live.identifiers import check_client_ids as check_client_ids
 from turnout.live.journal.answers import TOKENS as TOKENS
 from turnout.live.journal.answers import TOKENS_BY_CLIENT as TOKENS_BY_CLIENT
 from turnout.live.journal.answers import StoredAnswer as StoredAnswer

@@ -57,6 +57,8 @@ class SlotServer(TurnServer):
         """Gives one turn for every free slot."""
         by_id = statuses_by_id(statuses)
         joined = [] if isinstance(by_id, FleetStatus) else self._session.new_ids(by_id)
+        if not by_id and not self._session.fleet.ids:
+            return []  # a server may fill the slots of a fleet before its first device checks in
         awaited = self.check_ins.awaited(len(self._session.fleet.ids))
         filled = self._fill(Candidates(by_id, self.check_ins.statuses(), awaited), joined)
         return [self._given(running_turn) for running_turn in filled.running_turns]

@@ -42,7 +42,8 @@ def build_offer(
 def _rows(fleet: Fleet, statuses: Mapping[str, Status] | FleetStatus) -> IntArray | None:
     """Returns the rows of the clients that are there; None for all clients."""
     if not isinstance(statuses, FleetStatus):
-        return np.array([fleet.rows[client] for client in statuses], dtype=np.int64)
+        known = fleet.rows
+        return np.array([known[client] for client in statuses], dtype=np.int64)
     if statuses.rows is None:
         return None
     if not isinstance(statuses.rows, np.ndarray) and all(isinstance(client, str) for client in statuses.rows):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -12,7 +11,6 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 from fastapi import APIRouter, Depends, Header, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import ValidationError
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -21,6 +19,7 @@ from turnout.live._internals import StoredAnswer
 from turnout.service import models, replies
 from turnout.service.calls import FleetCalls, RequestKey
 from turnout.service.errors import DeniedError, UnknownFleetError
+from turnout.service.routes.bodies import execute_in_pieces, read_body
 from turnout.web.access import Caller, Role
 from turnout.web.errors import ErrorAnswers
 from turnout.web.guard import JSON
@@ -182,11 +181,14 @@ class Resource:
         """Adds the endpoint of a change, which the OpenAPI document describes by the function that it calls."""
 
         async def endpoint(request: Request, fleet: str, body: Any, key: str | None = None) -> Response:
-            def run(scheduler: Scheduler, *answer: StoredAnswer | None) -> Any:
+            def run(body: Any, scheduler: Scheduler, *answer: StoredAnswer | None) -> Any:
                 return call(scheduler, body, *(answer if is_stepped else [caller_of(request)]))
 
-            calls = await _fleet_of(request, fleet)
-            text = await calls.execute(run, await _request_key(request, key), is_stepped=is_stepped)
+            calls, once = await _fleet_of(request, fleet), await _request_key(request, key)
+            if is_stepped:
+                text = await calls.execute(partial(run, body), once, is_stepped=True)
+            else:
+                text = await execute_in_pieces(calls, partial(partial, run), body, once)
             return Response(text, media_type=JSON)
 
         endpoint.__name__, endpoint.__doc__ = call.__name__, call.__doc__
@@ -229,14 +231,7 @@ class Resource:
 
 async def _execute(endpoint: Any, model: type[models.Body], request: Request) -> Response:
     """Reads the body and the key of a change, and calls its endpoint."""
-    content = await request.body()
-    try:
-        body = model.model_validate(json.loads(content))
-    except ValidationError as error:
-        raise RequestValidationError(error.errors()) from error
-    except (ValueError, RecursionError) as error:
-        where = error.pos if isinstance(error, json.JSONDecodeError) else 0
-        raise RequestValidationError([{"type": "json_invalid", "loc": ("body", where), "msg": str(error)}]) from error
+    body = await read_body(model, await request.body())
     key = request.headers.get("idempotency-key")
     if key is not None and not _KEY.fullmatch(key):
         message = "must have 1 to 200 visible ASCII characters"
