@@ -94,9 +94,17 @@ class FleetClient(Transport):
 
     # Turns without rounds
 
-    def check_in(self, client: str | None = None, status: Any = None) -> RunningTurn | Wait:
-        """Asks for work: returns a turn, or how long to wait. With the token of a device, leave out the client."""
-        answer = self._post("check-ins", {"client": client, "status": _plain(status)})
+    def check_in(self, client: str | None = None, status: Any = None, *, wait: int = 0) -> RunningTurn | Wait:
+        """Asks for work: returns a turn, or how long to wait. With the token of a device, leave out the client.
+
+        Args:
+            client: The client.
+            status: Its status: a mapping of numbers, a ClientStatus, or None if nothing is known.
+            wait: For how many seconds the service may wait for a turn before it answers; it waits for at most 60. The
+                timeout begins after them.
+        """
+        headers = {"prefer": f"wait={wait}"} if wait else {}
+        answer = self._post("check-ins", {"client": client, "status": _plain(status)}, headers, wait)
         if answer["turn"] is not None:
             return _turn(answer["turn"])
         return Wait(answer["wait"]["seconds"], answer["wait"]["why"])
@@ -193,10 +201,12 @@ class FleetClient(Transport):
         given = {name: value for name, value in query.items() if value is not None}
         return self._call("GET", f"{path}?{urlencode(given, quote_via=quote)}" if given else path, None, {})
 
-    def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    def _post(
+        self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None, patience: float = 0.0
+    ) -> dict[str, Any]:
         given = {name: value for name, value in body.items() if value is not None}
-        headers = {"content-type": "application/json", "idempotency-key": secrets.token_urlsafe(18)}
-        return self._call("POST", path, json.dumps(given).encode(), headers)
+        sent = {"content-type": "application/json", "idempotency-key": secrets.token_urlsafe(18), **(headers or {})}
+        return self._call("POST", path, json.dumps(given).encode(), sent, patience)
 
 
 def _available(statuses: Mapping[str, Any] | Collection[str]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from turnout.live._internals import StoredAnswer, session_of
 from turnout.log import get_log
 from turnout.service.errors import BusyError, ReusedKeyError, StoppingError
 from turnout.service.events import EventLog
+from turnout.service.holding import LOOK_SECONDS, HeldCheckIns
 
 log = get_log("turnout.service")
 #: The most calls that share a transaction, so that the first of them is not answered much later than alone.
@@ -80,6 +81,7 @@ class FleetCalls:
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
         self.events = EventLog(scheduler, self.open_reader, lambda: self.version)
+        self.held = HeldCheckIns()
         self._waiting: deque[_Call] = deque()
         self._changed = threading.Condition()
         self._is_stopping = False
@@ -149,13 +151,21 @@ class FleetCalls:
     def _work(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._is_stopping)
-                if not self._waiting:
+                self._changed.wait_for(lambda: self._waiting or self._is_stopping, LOOK_SECONDS if self.held else None)
+                if not self._waiting and self._is_stopping:
                     return
             if not self._run_group():
                 with self._changed:
                     call = self._waiting.popleft()
                 self._run_steps(call)
+            self._look()
+
+    def _look(self) -> None:
+        """Wakes devices that wait in a call, if something has changed for them."""
+        try:
+            self.held.look(self.scheduler)
+        except Exception as error:  # the next call meets it, too
+            self._note(error)
 
     def _run_group(self) -> bool:
         """Executes the calls that wait in one transaction; returns False if the first of them needs several."""
@@ -230,6 +240,7 @@ class FleetCalls:
                 result = _as_json({})
                 for _ in call.run(self.scheduler, _to_store(call, result)):
                     self._run_group()
+                    self._look()
             call.result = result
             self.version += 1
         except Exception as error:  # the caller must know

@@ -70,6 +70,7 @@ def service_metrics(fleets: Mapping[str, FleetCalls], traffic: Traffic) -> dict[
         own: dict[str, float | None] = {
             "turnout_up": calls.is_ready,
             "turnout_service_waiting_calls": calls.waiting,
+            "turnout_service_held_check_ins": len(calls.held),
             "turnout_service_groups_total": calls.groups,
             "turnout_service_calls_total": calls.grouped,
         }

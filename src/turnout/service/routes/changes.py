@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from turnout.errors import ReportError, TurnoutError
-from turnout.live import RunningTurn, Scheduler
+from turnout.live import RunningTurn, Scheduler, Wait
+from turnout.live import _internals as internals
 from turnout.live._internals import StoredAnswer, forget_in_steps
 from turnout.service import models, replies
 from turnout.service.access.callers import own_client
@@ -72,13 +73,21 @@ def abandon_round(scheduler: Scheduler, body: models.Nothing, _: Caller) -> Answ
     return Answer({"round": round_})
 
 
-@CHANGES.change(f"{FLEET}/check-ins", REPORTERS, replies.CheckInReply)
+def listen(scheduler: Scheduler, body: models.CheckIn, caller: Caller) -> Answer:
+    """Does the same as `check_in` for a device that waits in its call."""
+    return _checked_in(internals.listen(scheduler, own_client(caller, body.client), body.status))
+
+
+@CHANGES.change(f"{FLEET}/check-ins", REPORTERS, replies.CheckInReply, listen=listen)
 def check_in(scheduler: Scheduler, body: models.CheckIn, caller: Caller) -> Answer:
     """Answers a device that asks for work: its turn, or how long to wait.
 
     A device whose answer was lost asks again, and gets the same turn.
     """
-    answer = scheduler.check_in(own_client(caller, body.client), body.status)
+    return _checked_in(scheduler.check_in(own_client(caller, body.client), body.status))
+
+
+def _checked_in(answer: RunningTurn | Wait) -> Answer:
     if isinstance(answer, RunningTurn):
         return Answer({"turn": turn_to_dict(answer), "wait": None})
     return Answer({"turn": None, "wait": {"seconds": answer.seconds, "why": answer.why}}, is_change=False)

@@ -17,9 +17,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from turnout.live import Scheduler
 from turnout.live._internals import StoredAnswer
 from turnout.service import models, replies
+from turnout.service.access.callers import own_client
 from turnout.service.calls import FleetCalls, RequestKey
 from turnout.service.errors import DeniedError, UnknownFleetError
 from turnout.service.routes.bodies import execute_in_pieces, read_body
+from turnout.service.routes.waiting import PARAMETER, WaitingCheckIn, preferred_seconds
 from turnout.web.access import Caller, Role
 from turnout.web.errors import ErrorAnswers
 from turnout.web.guard import JSON
@@ -170,13 +172,22 @@ class Resource:
         return partial(self._add, "GET", path, roles, model, success)
 
     def change(
-        self, path: str, roles: Sequence[Role], model: type[replies.Reply], *, is_stepped: bool = False
+        self,
+        path: str,
+        roles: Sequence[Role],
+        model: type[replies.Reply],
+        *,
+        is_stepped: bool = False,
+        listen: Any = None,
     ) -> Callable[[Any], Any]:
-        """Adds a route that changes something, in the transaction of a group or, if it is stepped, in several."""
-        return partial(self._add_change, path, roles, model, is_stepped)
+        """Adds a route that changes something, in the transaction of a group or, if it is stepped, in several.
+
+        A check-in may be held: then `listen` is called in its place.
+        """
+        return partial(self._add_change, path, roles, model, is_stepped, listen)
 
     def _add_change(
-        self, path: str, roles: Sequence[Role], model: type[replies.Reply], is_stepped: bool, call: Any
+        self, path: str, roles: Sequence[Role], model: type[replies.Reply], is_stepped: bool, listen: Any, call: Any
     ) -> Any:
         """Adds the endpoint of a change, which the OpenAPI document describes by the function that it calls."""
 
@@ -185,6 +196,12 @@ class Resource:
                 return call(scheduler, body, *(answer if is_stepped else [caller_of(request)]))
 
             calls, once = await _fleet_of(request, fleet), await _request_key(request, key)
+            if listen is not None and (seconds := preferred_seconds(request)):
+                caller = caller_of(request)
+                held = WaitingCheckIn(
+                    calls, request, once, partial(run, body), lambda fleet: listen(fleet, body, caller)
+                )
+                return await held.answer(own_client(caller, body.client), seconds)
             if is_stepped:
                 text = await calls.execute(partial(run, body), once, is_stepped=True)
             else:
@@ -194,7 +211,7 @@ class Resource:
         endpoint.__name__, endpoint.__doc__ = call.__name__, call.__doc__
         body = get_type_hints(call)["body"]
         endpoint.__annotations__ = {"request": Request, "fleet": str, "body": body, "key": Key, "return": Response}
-        self._add("POST", path, roles, model, {}, endpoint)
+        self._add("POST", path, roles, model, {}, endpoint, () if listen is None else (PARAMETER,))
         handle = _checked(partial(_execute, endpoint, body), roles)
         self.changes[path.removeprefix(FLEET)] = ChangeRoute(endpoint, handle)
         return call
@@ -207,6 +224,7 @@ class Resource:
         model: type[replies.Reply] | None,
         success: Mapping[str, Any],
         endpoint: Any,
+        parameters: Sequence[Mapping[str, Any]] = (),
     ) -> Any:
         # FastAPI builds a validator for each response with a model, which would take most of the time of the start.
         # So one response names the model, which puts its schema into the document, and the others refer to it.
@@ -224,7 +242,7 @@ class Resource:
             response_class=JSONResponse if model is not None else StreamingResponse,
             operation_id=endpoint.__name__,
             responses=responses,
-            openapi_extra={ROLES_FIELD: list(roles), "security": [{"token": []}]},
+            openapi_extra={ROLES_FIELD: list(roles), "security": [{"token": []}], "parameters": list(parameters)},
         )
         return endpoint
 

@@ -138,7 +138,14 @@ class CheckIns:
             heapq.heapify(self._due_times)
 
     def postpone(
-        self, client: str, row: int, seconds: float, mean_turn: float | None, held: float | None = None
+        self,
+        client: str,
+        row: int,
+        seconds: float,
+        mean_turn: float | None,
+        held: float | None = None,
+        *,
+        listens: bool = False,
     ) -> float:
         """Returns after how many seconds a client should check in again, and remembers it.
 
@@ -148,12 +155,14 @@ class CheckIns:
             seconds: For how long it should wait after this visit.
             mean_turn: The mean seconds of a turn; None if unknown.
             held: The seconds after which turns can be given; None if that is at any time.
+            listens: Whether it is told when it is given a turn, so that it need not ask.
         """
         now = clock.monotonic_seconds()
         left = float(self._end[row]) - now
         if left <= 0:
             return self.dismiss(client, row, max(seconds, held or 0.0))
-        poll = min(self.ttl, mean_turn or self.ttl) / POLLS if held is None else held
+        poll = left if listens else min(self.ttl, mean_turn or self.ttl) / POLLS
+        poll = poll if held is None else held
         self._expect(row, now + min(poll, left))
         return min(poll, left)
 
@@ -195,13 +204,14 @@ class CheckIns:
 
     # Answers
 
-    def answer(self, fleet: SlotFleet, client: str, hold: Hold | None) -> Wait:
+    def answer(self, fleet: SlotFleet, client: str, hold: Hold | None, *, listens: bool = False) -> Wait:
         """Returns when a client should check in again, and why it is given no turn; remembers that it waits.
 
         Args:
             fleet: The state of the fleet.
             client: The client.
             hold: Why nobody was given a turn, if a rule of the fleet held all turns back.
+            listens: Whether the client is told when it is given a turn.
         """
         row, pace = fleet.rows[client], self.pace(fleet)
         if fleet.counters.retired[row]:
@@ -223,7 +233,7 @@ class CheckIns:
         seconds = self.ttl if pace is None else self._wait_seconds(fleet, row, pace)
         mean_turn = None if pace is None else pace.mean_turn
         held = None if hold is None else hold.seconds
-        postponed = self.postpone(client, row, min(seconds, MAX_WAIT), mean_turn, held)
+        postponed = self.postpone(client, row, min(seconds, MAX_WAIT), mean_turn, held, listens=listens)
         return Wait(postponed, self._why(fleet, row) if hold is None else hold.why)
 
     def pace(self, fleet: SlotFleet) -> ServerPace | None:
