@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from live.fleets import named
-from service.served import ROUNDS, SLOTS, Service, served
+from service.served import ROUNDS, SLOTS, count_calls, served
 from turnout.service import models
-from turnout.service.calls import FleetCalls
 from turnout.service.routes import bodies
 from waiting import MAX_WAIT
 
@@ -77,19 +76,6 @@ def test_the_first_error_of_many_entries_is_named_and_nothing_is_changed(
         assert reply.status == 400
 
 
-def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Returns a list that grows with every call that the thread of a fleet executes."""
-    executed: list[Any] = []
-    execute = FleetCalls._execute
-
-    def counted(self: FleetCalls, call: Any) -> Any:
-        executed.append(call)
-        return execute(self, call)
-
-    monkeypatch.setattr(FleetCalls, "_execute", counted)
-    return executed
-
-
 @pytest.mark.usefixtures("few_at_once")
 def test_many_clients_join_in_several_calls_and_the_same_request_has_the_same_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -107,15 +93,10 @@ def test_many_clients_join_in_several_calls_and_the_same_request_has_the_same_an
 
 @pytest.mark.usefixtures("few_at_once")
 def test_a_batch_of_very_many_reports_is_answered_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def reports_of(service: Service) -> list[dict[str, Any]]:
-        cohort = service.ok("/rounds", {"clients": named(6)})["cohort"]
-        names = [cohort[0], "x", cohort[0], "y", cohort[1], "z", cohort[1]]
-        return [{"client": name, "seconds": 2.0} for name in names]
-
-    executed = count_calls(monkeypatch)
     with served(tmp_path, {"fleet": ROUNDS}) as service:
-        reports = reports_of(service)
-        executed.clear()
+        first, second = service.ok("/rounds", {"clients": named(6)})["cohort"]
+        names, executed = [first, "x", first, "y", second, "z", second], count_calls(monkeypatch)
+        reports = [{"client": name, "seconds": 2.0} for name in names]
         answer = service.ok("/reports/batch", {"reports": reports})
         assert len(executed) == 3
         assert answer["new"] == 2

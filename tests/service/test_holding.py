@@ -15,11 +15,10 @@ import pytest
 from starlette.requests import Request
 
 from requesting import Reply
-from service.served import ROUNDS, SLOTS, Service, served
+from service.served import ROUNDS, SLOTS, Service, count_calls, served
 from turnout.client import FleetClient
 from turnout.live import RunningTurn, Wait, clock
 from turnout.service import calls, holding
-from turnout.service.calls import FleetCalls
 from turnout.service.routes import waiting
 from waiting import MAX_WAIT, wait_until
 
@@ -77,10 +76,8 @@ def test_a_check_in_is_held_until_a_slot_becomes_free(devices: Devices) -> None:
 def test_each_free_slot_goes_to_one_device_and_the_others_wait_on_without_calls(
     devices: Devices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    executed: list[Any] = []
-    execute = FleetCalls._execute
     waiting = {name: devices.check_in(name) for name in ("phone-1", "phone-2", "phone-3")}
-    monkeypatch.setattr(FleetCalls, "_execute", lambda self, call: executed.append(call) or execute(self, call))
+    executed = count_calls(monkeypatch)
     devices.report(0)
     wait_until(lambda: len(devices.held) == 2, "one device to be given the slot")
     devices.report(1)

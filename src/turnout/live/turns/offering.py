@@ -34,7 +34,7 @@ def build_offer(
         is_there[:] = False
         is_there[rows] = True
     contexts = features.contexts(
-        statuses, fleet.ids, rows, cold_start=fleet.needs_cold_start(), model_size=settings.model_size
+        statuses, fleet.ids, rows, cold_start=fleet.needs_cold_start(rows), model_size=settings.model_size
     )
     return is_there, contexts
 

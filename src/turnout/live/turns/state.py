@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -56,6 +57,7 @@ class Fleet(ABC):
         self._backoff_after, self._late_window = backoff_after, late_window
         self.ids: list[str] = []
         self._rows: dict[str, int] | None = None  # None until a row is looked up
+        self._ids_digest = ""  # "" until it is asked for
         self._policy: SelectionPolicy | None = None
         self.round = 0
         # These spare tests of all clients in every round: no promise can be broken up to the first round (0 if that is
@@ -76,6 +78,12 @@ class Fleet(ABC):
                 raise StateError(f"{repeated} the id of another one: restore a backup")
             self._rows = rows
         return self._rows
+
+    @property
+    def ids_digest(self) -> str:
+        """A digest of all ids, for snapshots; it is computed again only if they have changed."""
+        self._ids_digest = self._ids_digest or digest_ids(self.ids)
+        return self._ids_digest
 
     @property
     def policy(self) -> SelectionPolicy:
@@ -175,9 +183,11 @@ class Fleet(ABC):
         rare: BoolArray = is_rare & (rounds >= ENOUGH_ROUNDS) & (self.counters.retired == 0)
         return rare
 
-    def needs_cold_start(self) -> BoolArray:
-        """Returns which clients did not train in the last closed round."""
-        cold: BoolArray = self.counters.last_trained != self.round
+    def needs_cold_start(self, rows: IntArray | None = None) -> BoolArray:
+        """Returns which clients did not train in the last closed round; with `rows`, only of these it is known."""
+        given: IntArray | slice = slice(None) if rows is None else rows
+        cold = np.zeros(len(self.ids), dtype=np.bool_)
+        cold[given] = self.counters.last_trained[given] != self.round
         return cold
 
     def join(self, ids: Sequence[str]) -> None:
@@ -188,6 +198,7 @@ class Fleet(ABC):
         if self._rows is not None:
             self._rows.update(zip(ids, range(len(self.ids), len(self.ids) + len(ids)), strict=True))
         self.ids.extend(ids)
+        self._ids_digest = ""
         if self._policy is None:
             self._policy = self._build(len(ids))
         else:
@@ -213,6 +224,7 @@ class Fleet(ABC):
         """Forgets the id and everything that a client reported, without retiring it."""
         del self.rows[self.ids[row]]
         self.ids[row] = name
+        self._ids_digest = ""
         self.rows[name] = row
         self.policy.forget([row])
         self.counters.forget(row)
@@ -265,7 +277,7 @@ class Fleet(ABC):
         if int(saved_value(state, "clients")) != len(ids):
             raise StateError(f"the saved state has {state['clients']} clients, but {len(ids)} ids were given")
         self.ids = list(ids)
-        self._rows = None
+        self._rows, self._ids_digest = None, ""
         self.round = int(saved_value(state, "round"))
         self._unbroken_until = 0
         self.counters = ClientCounters.restored(state)
@@ -350,6 +362,11 @@ class Fleet(ABC):
         rate = int(np.max(queues.accounts().rates))
         self._unbroken_until = self.round + (math.floor(slack / rate) if rate else 0)
         return False
+
+
+def digest_ids(ids: Sequence[str]) -> str:
+    """Returns a digest of ids, by which a snapshot knows its clients."""
+    return hashlib.blake2b("\0".join(ids).encode(), digest_size=16).hexdigest()
 
 
 def row_of(fleet: Fleet, client: object, path: Path) -> int:
