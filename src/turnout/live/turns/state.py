@@ -7,6 +7,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 #: The number of rounds after which a client may be called rarely available.
 ENOUGH_ROUNDS = 20
+#: The number of ids that are put into a dictionary at once; other threads can work between two such parts.
+ROWS_AT_ONCE = 50_000
 
 
 class Fleet(ABC):
@@ -72,7 +75,9 @@ class Fleet(ABC):
     def rows(self) -> dict[str, int]:
         """The row of each client, by id; do not change it."""
         if self._rows is None:
-            rows = dict(zip(self.ids, range(len(self.ids)), strict=True))
+            rows = dict[str, int]()
+            for start in range(0, len(self.ids), ROWS_AT_ONCE):
+                rows.update(zip(self.ids[start : start + ROWS_AT_ONCE], count(start), strict=False))
             if len(rows) < len(self.ids):
                 repeated = pluralize(len(self.ids) - len(rows), "client", "have")
                 raise StateError(f"{repeated} the id of another one: restore a backup")
