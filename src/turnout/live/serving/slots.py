@@ -17,6 +17,7 @@ from turnout.live.operation.upkeep import SNAPSHOT_EVERY, write_snapshot
 from turnout.live.serving.server import TurnServer, unknown_seconds
 from turnout.live.serving.session import FleetSession
 from turnout.live.turns.feasibility import require_feasible
+from turnout.live.turns.offering import known_rows
 from turnout.live.turns.records import Turn
 from turnout.live.turns.slots.check_ins import CheckIns
 from turnout.live.turns.slots.filling import FillResult, ended_turns, fill_slots
@@ -57,11 +58,12 @@ class SlotServer(TurnServer):
     def fill(self, statuses: Statuses) -> list[RunningTurn]:
         """Gives one turn for every free slot."""
         by_id = statuses_by_id(statuses)
-        joined = [] if isinstance(by_id, FleetStatus) else self._session.new_ids(by_id)
+        rows = known_rows(self._session.fleet, by_id)
+        joined = [] if isinstance(by_id, FleetStatus) or rows is not None else self._session.new_ids(by_id)
         if not by_id and not self._session.fleet.ids:
             return []  # a server may fill the slots of a fleet before its first device checks in
         awaited = self.check_ins.awaited(len(self._session.fleet.ids))
-        filled = self._fill(Candidates(by_id, self.check_ins.statuses(), awaited), joined)
+        filled = self._fill(Candidates(by_id, self.check_ins.statuses(), awaited, rows=rows), joined)
         return [self._given(running_turn) for running_turn in filled.running_turns]
 
     def check_in(self, client: str, status: Status, *, listens: bool = False) -> RunningTurn | Wait:

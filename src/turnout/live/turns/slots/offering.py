@@ -28,12 +28,14 @@ class Candidates:
         awaited: Which clients wait because they were asked to, by row.
         waited: Returns for how many seconds the clients with these rows have been waiting. Only for check-ins, which
             are gathered in a window.
+        rows: The rows of the clients in `statuses`, if they were looked up before.
     """
 
     statuses: Mapping[str, Status] | FleetStatus
     kept: Mapping[str, Status]
     awaited: BoolArray
     waited: Callable[[IntArray], FloatArray] | None = None
+    rows: IntArray | None = None
 
 
 class Hold(NamedTuple):
@@ -93,9 +95,9 @@ def _merge(
 ) -> tuple[BoolArray, FloatArray]:
     """Returns who is there, and the contexts, by the statuses that were passed and by those of check-ins."""
     statuses = candidates.statuses
-    if not isinstance(statuses, FleetStatus):
-        return build_offer(fleet, features, settings, {**candidates.kept, **statuses})
-    is_there, contexts = build_offer(fleet, features, settings, statuses)
+    if not isinstance(statuses, FleetStatus) and not statuses:
+        return build_offer(fleet, features, settings, candidates.kept)
+    is_there, contexts = build_offer(fleet, features, settings, statuses, candidates.rows)
     if candidates.kept:
         has_checked_in, own = build_offer(fleet, features, settings, candidates.kept)
         new = has_checked_in & ~is_there
