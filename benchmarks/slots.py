@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,12 +16,17 @@ from benchmarks.fleets import PACED_CONDITIONS, FairPaceFleet
 from benchmarks.harness import MILLION, Clients, Repeats, Result, Target, alternate, announce, memory_folder, silenced
 from turnout.kernel.rounds import RoundOffer
 from turnout.kernel.slots.turns import RunningTurns, TurnStart
-from turnout.live import Scheduler
+from turnout.live import RunningTurn, Scheduler
 
 #: The log of live fleets, which would repeat that the promise is broken.
 SCHEDULER_LOG = "turnout.live"
 #: The target of a decision, in reads of what it must look at.
 MAX_READS = 1.3
+#: The targets of a check-in that is given a turn in a fleet of a million clients, and of the first one after the file
+#: was opened, which looks up the rows of all clients once: milliseconds of CPU time.
+MAX_TURN, MAX_FIRST = 20.0, 1000.0
+#: Check-ins before the measured ones: in the first turns, estimates of the whole fleet change often.
+WARM_UP = 30
 
 
 def slots(
@@ -43,6 +49,10 @@ def slots(
     announce(f"{turns:,} turns")
     with memory_folder() as folder:
         figures = measure_server(folder / "fleet.turnout", 5 * slots, slots, turns)
+        announce("check-ins")
+        first, turn = measure_check_ins(folder / "devices.turnout", clients, repeats)
+    targets.append(Target(f"check-in that is given a turn, {clients:,} clients: ms of CPU time", turn, MAX_TURN))
+    targets.append(Target(f"the first one after opening, {clients:,} clients: ms of CPU time", first, MAX_FIRST))
     title = f"A live fleet without fsyncs, {5 * slots:,} clients, {slots:,} slots, {turns:,} turns"
     return Result(title, figures=figures, targets=targets)
 
@@ -72,6 +82,31 @@ def decisions_of(fleet: FairPaceFleet) -> Callable[[], None]:
         running.finish(row)
 
     return decide
+
+
+def measure_check_ins(path: Path, clients: int, repeats: int) -> tuple[float, float]:
+    """Returns the CPU time of the first check-in after the file was opened, and of one that is given a turn, in ms.
+
+    One slot is free at a time, so that each check-in settles a turn and is given the next one.
+    """
+    settings = {"guaranteed_rate": f"1/{2 * clients}", "tolerance": 1.0}
+    status = {"free_cpu": 1.5, "bandwidth": 3.0}
+    with silenced(SCHEDULER_LOG):
+        with Scheduler.open(path, concurrency=2, settings=settings) as scheduler:
+            scheduler.register([f"client-{row}" for row in range(clients)])
+        with Scheduler.open(path) as scheduler:
+
+            def check_in(number: int) -> float:
+                start = time.process_time()
+                turn = scheduler.check_in(f"client-{number % clients}", status)
+                seconds = time.process_time() - start
+                assert isinstance(turn, RunningTurn), turn
+                scheduler.report(turn.id, 1.0 + number % 7)
+                return 1000 * seconds
+
+            first = check_in(0)
+            turns = [check_in(number) for number in range(1, WARM_UP + 10 * repeats)]
+    return first, statistics.median(turns[WARM_UP - 1 :])
 
 
 def measure_server(path: Path, clients: int, slots: int, turns: int) -> list[tuple[str, float, str]]:

@@ -23,7 +23,7 @@ from documents import check_command
 from service.served import SLOTS, Service, served
 from turnout.live import FleetReader
 from turnout.live._internals import examine
-from waiting import MAX_WAIT
+from waiting import MAX_WAIT, wait_until
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "service"
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
@@ -68,6 +68,21 @@ def run_device(address: str, token: str, turns: int = 3) -> subprocess.Completed
 
 def outcomes(service: Service) -> list[str]:
     return [turn["outcome"] for turn in service.ok("/history?client=phone-1")["turns"]]
+
+
+def test_the_loop_of_a_server_goes_on_with_a_new_fleet(tmp_path: Path) -> None:
+    with served(tmp_path, {"fleet": SLOTS}) as service:
+        address, token = f"http://127.0.0.1:{service.port}/v1/fleets/fleet", service.tokens["fleet"]["operator"]
+        env = {**os.environ, "TURNOUT_ADDRESS": address, "TURNOUT_TOKEN": token}
+        server = subprocess.Popen([sys.executable, str(EXAMPLES / "server.py")], env=env, stderr=subprocess.DEVNULL)
+        try:
+            fleet = service.fleets["fleet"]
+            wait_until(lambda: fleet.grouped >= 2 or server.poll() is not None, "two calls of the server")
+            assert server.poll() is None
+            assert service.ok("/turns", {"clients": []}) == service.ok("/turns", {"statuses": {}}) == {"turns": []}
+        finally:
+            server.kill()
+            server.wait()
 
 
 @needs_node

@@ -20,7 +20,7 @@ const ATTEMPTS = 12;
 const RETRIED = new Set([429, 502, 503, 504]); // the service, or a proxy before it, cannot execute the call now
 
 /** Sends a change until it is answered. All attempts have the same key, so that the service executes it once. */
-async function post(path, body) {
+async function post(path, body, headers = {}) {
   const key = randomUUID();
   let problem;
   for (let attempt = 0; attempt < ATTEMPTS; attempt++) {
@@ -35,9 +35,10 @@ async function post(path, body) {
           authorization: `Bearer ${token}`,
           "content-type": "application/json",
           "idempotency-key": key,
+          ...headers,
         },
         body: JSON.stringify(body),
-        signal: AbortSignal.timeout(30_000),
+        signal: AbortSignal.timeout(60_000),
       });
       answer = await response.json();
     } catch (error) {
@@ -59,7 +60,8 @@ async function train() {
 }
 
 for (let done = 0; done < turns; ) {
-  const { turn, wait } = await post("/check-ins", { status: { free_cpu: 1.5, bandwidth: 3.0 } });
+  const status = { free_cpu: 1.5, bandwidth: 3.0 };
+  const { turn, wait } = await post("/check-ins", { status }, { prefer: "wait=30" }); // answered with the turn, if it can
   if (turn === null) {
     console.log(`waits for ${wait.seconds.toFixed(2)} s: ${wait.why}`);
     await sleep(1000 * wait.seconds);

@@ -34,7 +34,7 @@ def main() -> None:
                 "free_cpu": options.cores * random.uniform(0.7, 1.4),
                 "bandwidth": options.bandwidth * random.uniform(0.7, 1.4),
             }
-            answer = client.check_in(status=status)
+            answer = client.check_in(status=status, wait=30)
             if not isinstance(answer, RunningTurn):
                 time.sleep(answer.seconds)
                 continue

@@ -41,7 +41,11 @@ SMALL: Mapping[str, tuple[dict[str, Any], int, list[str], list[str]]] = {
         {"clients": 1000, "slots": 4, "turns": 20, "repeats": 1},
         0,
         ["a turn", "size of the file", "most turns"],
-        [f"decision, 1,000 idle clients, {condition}" for condition in PACED_CONDITIONS],
+        [
+            *(f"decision, 1,000 idle clients, {condition}" for condition in PACED_CONDITIONS),
+            "check-in that is given a turn, 1,000 clients",
+            "the first one after opening, 1,000 clients",
+        ],
     ),
     "service": (
         {"clients": 1000, "calls": 20, "connections": 2, "repeats": 1},

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from live.fleets import OpenFleet, exported, named, packed, packed_from_disk, play_round
 from turnout.errors import OfferError, SettingError
 from turnout.kernel.arrays import FloatArray
-from turnout.live import ClientStatus, Feature, Features, FleetReader, FleetStatus, Scheduler
+from turnout.live import ClientStatus, Feature, Features, FleetReader, FleetStatus, Scheduler, features
 from turnout.live.features import (
     BANDWIDTH_RANGE,
     DEFAULT_FREE_CPU,
@@ -50,6 +51,41 @@ def test_the_default_features_are_those_of_the_paper(open_fleet: OpenFleet) -> N
         [[1.0, 0.0, 30.0]],
         [[1.0, 1.0, 30.0], [1.0, 0.0, 30.0]],
     ]
+
+
+@pytest.mark.parametrize(
+    "statuses",
+    [
+        [{"free_cpu": 2, "bandwidth": 0.1 + 0.2}, {"free_cpu": 1.5, "bandwidth": np.float64(4)}],
+        [{"free_cpu": 2, "bandwidth": 3.0}, None, {"free_cpu": 0.1, "bandwidth": 1e8, "other": "x"}],
+        [ClientStatus(0.3, 7), ClientStatus(1, 2.5)],
+        [ClientStatus(0.3, 7), None],
+        [{"free_cpu": True, "bandwidth": 3.0}],
+        [{"free_cpu": 1.0, "bandwidth": 3.0}, {"free_cpu": 1.0}],
+        [{"free_cpu": 1.0, "bandwidth": 10**400}],
+        [{"free_cpu": 1.0, "bandwidth": "3"}],
+        [ClientStatus(1.0, None)],  # type: ignore[arg-type]
+    ],
+)
+def test_statuses_of_common_types_have_the_contexts_and_errors_of_any_status(
+    statuses: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many statuses of common types are read all at once, others one by one."""
+    monkeypatch.setattr(features, "FEW", 0)
+
+    def contexts_of(clients: Mapping[str, Any]) -> Any:
+        rows, cold = np.arange(len(clients)), np.ones(len(clients), dtype=np.bool_)
+        try:
+            return PAPER_FEATURES.contexts(clients, [*clients], rows, cold_start=cold, model_size=20.0).tobytes()
+        except OfferError as error:
+            return str(error)
+
+    def uncommon(status: Any) -> Any:
+        return MappingProxyType(asdict(status) if isinstance(status, ClientStatus) else status) if status else None
+
+    clients = dict(zip(named(9), statuses, strict=False))
+    slowly = {client: uncommon(status) for client, status in clients.items()}
+    assert contexts_of(clients) == contexts_of(slowly)
 
 
 def test_the_features_of_the_paper_are_the_same_from_its_formula_and_from_the_fast_path() -> None:

@@ -11,6 +11,7 @@ from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
 
+import pytest
 import uvicorn
 
 from requesting import Reply, running, send_request
@@ -128,3 +129,16 @@ def served(
         server = make_server(app, options)
         with running(server, listener):
             yield Service(listener.getsockname()[1], opened, access, server, tokens if options.tokens else {})
+
+
+def count_calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Returns a list that grows with every call that the thread of a fleet executes."""
+    executed: list[Any] = []
+    execute = FleetCalls._execute
+
+    def counted(self: FleetCalls, call: Any) -> Any:
+        executed.append(call)
+        return execute(self, call)
+
+    monkeypatch.setattr(FleetCalls, "_execute", counted)
+    return executed

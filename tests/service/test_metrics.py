@@ -60,6 +60,7 @@ def test_the_state_of_a_fleet_with_rounds(service: Service) -> None:
     assert values['turnout_round{fleet="fleet"}'] == 1
     assert values['turnout_promise_status{fleet="fleet"}'] == 0
     assert values['turnout_service_waiting_calls{fleet="fleet"}'] == 0
+    assert values['turnout_service_held_check_ins{fleet="fleet"}'] == 0
     assert 'turnout_running_turns{fleet="fleet"}' not in values
 
 

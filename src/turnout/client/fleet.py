@@ -124,9 +124,17 @@ class FleetClient(Transport):
 
     # Turns without rounds
 
-    def check_in(self, client: str | None = None, status: Any = None) -> RunningTurn | Wait:
-        """Asks for work: returns a turn, or how long to wait. With the token of a device, leave out the client."""
-        answer = self._post("check-ins", {"client": client, "status": _plain(status)})
+    def check_in(self, client: str | None = None, status: Any = None, *, wait: int = 0) -> RunningTurn | Wait:
+        """Asks for work: returns a turn, or how long to wait. With the token of a device, leave out the client.
+
+        Args:
+            client: The client.
+            status: Its status: a mapping of numbers, a ClientStatus, or None if nothing is known.
+            wait: For how many seconds the service may wait for a turn before it answers; it waits for at most 60. The
+                timeout begins after them.
+        """
+        headers = {"prefer": f"wait={wait}"} if wait else {}
+        answer = self._post("check-ins", {"client": client, "status": _plain(status)}, headers, wait)
         if answer["turn"] is not None:
             return _turn(answer["turn"])
         return Wait(answer["wait"]["seconds"], answer["wait"]["why"])
@@ -237,10 +245,12 @@ class FleetClient(Transport):
             if after is None:
                 return entries
 
-    def _post(self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> dict[str, Any]:
+    def _post(
+        self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None, patience: float = 0.0
+    ) -> dict[str, Any]:
         given = {name: value for name, value in body.items() if value is not None}
-        own = {"content-type": "application/json", "idempotency-key": secrets.token_urlsafe(18)}
-        return self._call("POST", path, json.dumps(given).encode(), {**own, **(headers or {})})
+        sent = {"content-type": "application/json", "idempotency-key": secrets.token_urlsafe(18), **(headers or {})}
+        return self._call("POST", path, json.dumps(given).encode(), sent, patience)
 
     def _open_round(self, round: int | None) -> int:
         """Returns the number of a round; by default that of the open one."""

@@ -95,15 +95,17 @@ class Transport:
         self._mutex = threading.Lock()
         self._connections: list[http.client.HTTPConnection] = []
 
-    def _call(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> dict[str, Any]:
-        """Sends a request until it is answered, at most `attempts` times."""
+    def _call(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], patience: float = 0.0
+    ) -> dict[str, Any]:
+        """Sends a request until it is answered, at most `attempts` times; `patience` is added to the timeout."""
         address = f"{self._path}/{path}" if path and not path.startswith("?") else f"{self._path}{path}"
         problem, code, retry_after, status = "", None, 0.0, None
         for attempt in range(self._attempts):
             if attempt:
                 time.sleep(_pause(attempt, retry_after))
             try:
-                status, retry_after, content = self._send(method, address, body, headers)
+                status, retry_after, content = self._send(method, address, body, headers, patience)
             except (OSError, http.client.HTTPException) as error:
                 problem, code, retry_after, status = f"{type(error).__name__}: {error}", None, 0.0, None
                 continue
@@ -155,12 +157,15 @@ class Transport:
             connection.close()
 
     def _send(
-        self, method: str, address: str, body: bytes | None, headers: Mapping[str, str]
+        self, method: str, address: str, body: bytes | None, headers: Mapping[str, str], patience: float
     ) -> tuple[int, float, bytes]:
         """Returns the status of the answer, the seconds after which to try again, and its body."""
         connection = getattr(self._local, "connection", None)
         if connection is None:
             connection = self._connect()
+        connection.timeout = self._timeout + patience  # of a connection that is not open yet
+        if connection.sock is not None:
+            connection.sock.settimeout(connection.timeout)
         try:
             connection.request(method, address, body, {**self._headers, **headers})
             response = connection.getresponse()

@@ -6,10 +6,12 @@ from turnout.live.audit import verify as verify
 from turnout.live.audit.doctor.doctor import Finding as Finding
 from turnout.live.audit.doctor.doctor import examine as examine
 from turnout.live.clock import moment_after as moment_after
+from turnout.live.features import Status
 from turnout.live.following import Follower as Follower
 from turnout.live.following import StaleError as StaleError
 from turnout.live.identifiers import LAST_ROUND as LAST_ROUND
 from turnout.live.identifiers import check_client_id as check_client_id
+from turnout.live.identifiers import check_client_ids as check_client_ids
 from turnout.live.journal.answers import TOKENS as TOKENS
 from turnout.live.journal.answers import TOKENS_BY_CLIENT as TOKENS_BY_CLIENT
 from turnout.live.journal.answers import StoredAnswer as StoredAnswer
@@ -52,6 +54,8 @@ from turnout.live.turns.rounds.records import OpenRound as OpenRound
 from turnout.live.turns.slots.records import FilledSlots as FilledSlots
 from turnout.live.turns.slots.records import RunningTurnRecord as RunningTurnRecord
 from turnout.live.turns.slots.state import SlotFleet as SlotFleet
+from turnout.live.turns.slots.turns import RunningTurn, Wait
+from turnout.live.turns.slots.turns import SlotNews as SlotNews
 
 
 def forget_in_steps(scheduler: Scheduler, client: str, answer: StoredAnswer | None = None) -> Iterator[None]:
@@ -60,6 +64,18 @@ def forget_in_steps(scheduler: Scheduler, client: str, answer: StoredAnswer | No
     With the first of them, the answer of a service is stored.
     """
     return scheduler._forget_in_steps(client, answer)
+
+
+def listen(scheduler: Scheduler, client: str, status: Status) -> RunningTurn | Wait:
+    """Does the same as `Scheduler.check_in` for a device that is told when it is given a turn: it need not ask."""
+    with scheduler._lock:
+        return scheduler._server.check_in(client, status, listens=True)
+
+
+def news_since(scheduler: Scheduler, decision: int) -> SlotNews:
+    """Returns what devices that listen must know: what has changed since a decision."""
+    with scheduler._lock:
+        return scheduler._server.news_since(decision)
 
 
 def session_of(scheduler: Scheduler) -> FleetSession:

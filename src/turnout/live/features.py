@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter, itemgetter
+from types import NoneType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,6 +24,8 @@ DEFAULT_FREE_CPU = 1.0
 #: The transfer time of the model, model_size/bandwidth, that is assumed for a client whose status is unknown, in
 #: seconds: the middle of the paper's range of 5 to 10.
 DEFAULT_TRANSFER_SECONDS = 7.5
+#: So many statuses are read one by one, which is faster for them.
+FEW = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +228,8 @@ class Features:
 
     def _columns(self, statuses: Mapping[str, Status], model_size: float) -> dict[str, FloatArray]:
         """Returns one array per declared feature, with default values for clients about which nothing is known."""
+        if len(statuses) > FEW and (columns := self._plain_columns(statuses.values(), model_size)) is not None:
+            return columns
         values = np.empty((len(self.declared), len(statuses)))
         assumed: Mapping[str, float] | None = None
         for index, (client, status) in enumerate(statuses.items()):
@@ -235,6 +241,29 @@ class Features:
             for row, feature in enumerate(self.declared):
                 values[row, index] = _value(client, status, feature)
         return {feature.name: values[row] for row, feature in enumerate(self.declared)}
+
+    def _plain_columns(self, statuses: Collection[Status], model_size: float) -> dict[str, FloatArray] | None:
+        """Does the same as `_columns` without a step for each client; None if a status is of an uncommon type.
+
+        Where it finds an error, it returns None as well: `_columns` then says which client it is.
+        """
+        kinds, read = set(map(type, statuses)), {dict: itemgetter, ClientStatus: attrgetter}
+        plain: Collection[Any] = statuses
+        try:
+            if NoneType in kinds:
+                assumed = {feature.name: feature.default_value("", model_size) for feature in self.declared}
+                if len(kinds) == 1:
+                    return {name: np.full(len(statuses), value) for name, value in assumed.items()}
+                plain = [assumed if status is None else status for status in statuses]
+                kinds = (kinds - {NoneType}) | {dict}
+            if len(kinds) != 1 or (get := read.get(kinds.pop())) is None:
+                return None
+            columns = {feature.name: list(map(get(feature.name), plain)) for feature in self.declared}
+            if not all(set(map(type, column)) <= {float, int, np.float64} for column in columns.values()):
+                return None
+            return {name: np.array(column, dtype=np.float64) for name, column in columns.items()}
+        except (KeyError, AttributeError, OfferError, OverflowError):
+            return None
 
     def _check_shapes(self, columns: Columns, clients: int) -> None:
         for feature in self.declared:
@@ -305,7 +334,7 @@ def statuses_by_id(statuses: Statuses) -> Mapping[str, Status] | FleetStatus:
         raise OfferError(
             f"statuses must be a mapping of ids to statuses, a list of ids or a FleetStatus, got {statuses!r}"
         )
-    for client in statuses:
+    for client in () if set(map(type, statuses)) <= {str} else statuses:
         if not isinstance(client, str):
             raise OfferError(f"client ids must be non-empty strings without null characters, got {client!r}")
     return dict.fromkeys(sorted(statuses) if isinstance(statuses, set | frozenset) else statuses)

@@ -29,6 +29,7 @@ from turnout.kernel.slots.turns import TurnStart
 
 if TYPE_CHECKING:  # policies without prices need no cohort problem
     from turnout.kernel.cohort_problem import CohortProblem
+    from turnout.kernel.pace.prices import ClientPrices
 
 
 class Part(Protocol):
@@ -262,6 +263,10 @@ class SelectionPolicy(Memory, ABC):
 
     def cohort_problem(self, offer: RoundOffer) -> CohortProblem | None:  # noqa: ARG002
         """Returns the problem whose solution `ask` selects for this offer; None if it solves no such problem."""
+        return None
+
+    def client_prices(self, offer: RoundOffer) -> ClientPrices | None:  # noqa: ARG002
+        """Returns what the prices of that problem consist of, for one client at a time; None if it has no prices."""
         return None
 
     def exploration_at(self, round: int) -> float | None:  # noqa: ARG002

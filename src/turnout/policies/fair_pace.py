@@ -58,7 +58,7 @@ from turnout.kernel.cohort_problem import CohortProblem, PriceTerms
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.guarantee import GuaranteeSettings
 from turnout.kernel.pace.presence import Presence
-from turnout.kernel.pace.prices import Pace, PaceOutlook, exact_prices, most_urgent, price_order, sharers
+from turnout.kernel.pace.prices import ClientPrices, Pace, PaceOutlook, exact_prices, most_urgent, price_order, sharers
 from turnout.kernel.pace.usual import UsualContexts
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.kernel.slots.turns import TurnStart
@@ -240,6 +240,12 @@ class FairPace(GuaranteedPolicy):
                 outlook=PaceOutlook(pace.copy(), weighted, weights, places, self._presence_now()),
             ),
         )
+
+    def client_prices(self, offer: RoundOffer) -> ClientPrices:
+        """Returns the terms of the price of each client, which are computed when they are asked for."""
+        rates, rounds, base = self.debts.accounts()
+        pace = Pace(rates, rounds, self.turns, self.debts.units_per_turn, 0.0, 0.0, base)
+        return ClientPrices(pace, self._times.usual_seconds(offer))
 
     def exploration_at(self, round: int) -> float | None:  # noqa: ARG002
         """Returns the width of the confidence bound of learned times."""

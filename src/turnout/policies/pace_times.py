@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import numpy as np
 
@@ -33,6 +34,11 @@ class PaceTimes(Memory, ABC):
     def usual_terms(self, offer: RoundOffer, rows: IntArray) -> tuple[FloatArray, FloatArray]:
         """Returns the usual times of these clients, each times a weight, and these weights."""
 
+    def usual_seconds(self, offer: RoundOffer) -> Callable[[int], float]:
+        """Returns a function that returns the usual time of the client in a row."""
+        weighted, weights = self.usual_terms(offer, np.arange(offer.clients))
+        return (weighted / weights).item
+
     @abstractmethod
     def cohort(self, offer: RoundOffer, pace: Pace, places: int) -> PacedCohort:
         """Returns the cohort of FairPace for this offer."""
@@ -59,6 +65,10 @@ class LearnedTimes(PaceTimes):
     def usual_terms(self, offer: RoundOffer, rows: IntArray) -> tuple[FloatArray, FloatArray]:
         """Returns the predicted times in the usual contexts, each times a weight, and these weights."""
         return self.usual.terms(self.model, self.usual.fleet_mean(offer.contexts, offer.available), rows)
+
+    def usual_seconds(self, offer: RoundOffer) -> Callable[[int], float]:
+        """Returns a function that predicts the time of a client in its usual context."""
+        return self.usual.seconds(self.model, self.usual.fleet_mean(offer.contexts, offer.available))
 
     def cohort(self, offer: RoundOffer, pace: Pace, places: int) -> PacedCohort:
         """Returns the cohort; the compiled kernel estimates, prices and filters in one pass."""

@@ -20,6 +20,7 @@ from turnout.service.routes.changes import CHANGES
 from turnout.service.routes.openapi import DESCRIPTION, describe
 from turnout.service.routes.queries import QUERIES
 from turnout.service.routes.routing import ChangeDispatcher, check_access
+from turnout.service.routes.waiting import HELD_FIELD
 from turnout.version import __version__
 from turnout.web.access import READERS, Access
 from turnout.web.connections import LIMITS, Limits, Refusals
@@ -110,6 +111,7 @@ def make_app(
         """Counts a request under its fleet and operation; "" if the router has found none."""
         if _is_own(scope["path"]):
             fleet, endpoint = scope.get("path_params", {}).get("fleet", ""), scope.get("endpoint")
+            seconds -= scope.get(HELD_FIELD, 0.0)  # a device that waits keeps nobody busy
             traffic.count(fleet if fleet in fleets else "", getattr(endpoint, "__name__", ""), status, seconds)
 
     app.add_middleware(ChangeDispatcher, changes=CHANGES.changes, answer_error=answer_error)

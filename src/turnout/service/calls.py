@@ -19,6 +19,7 @@ from turnout.log import get_log
 from turnout.service.errors import BusyError, ReusedKeyError, StoppingError
 from turnout.service.events import EventLog
 from turnout.service.fleet import UNOPENED, UNSTORED, FleetFile, UnavailableError
+from turnout.service.holding import LOOK_SECONDS, HeldCheckIns
 
 log = get_log("turnout.service")
 STOPPING = "the service is shutting down"
@@ -86,6 +87,7 @@ class FleetCalls:
     def __init__(self, file: FleetFile) -> None:
         self.file = file
         self.events = EventLog(file, lambda: self.version)
+        self.held = HeldCheckIns()
         self._waiting: deque[_Call] = deque()
         self._changed = threading.Condition()
         self._is_stopping = False
@@ -194,13 +196,21 @@ class FleetCalls:
             pause = min(2 * pause, MAX_OPEN_SECONDS)
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._is_stopping)
-                if not self._waiting:
+                self._changed.wait_for(lambda: self._waiting or self._is_stopping, LOOK_SECONDS if self.held else None)
+                if not self._waiting and self._is_stopping:
                     return
             if not self._run_group():
                 with self._changed:
                     call = self._waiting.popleft()
                 self._run_steps(call)
+            self._look()
+
+    def _look(self) -> None:
+        """Wakes devices that wait in a call, if something has changed for them."""
+        try:
+            self.held.look(self.scheduler)
+        except Exception as error:  # the next call meets it, too
+            self._note(error)
 
     def _run_group(self) -> bool:
         """Executes the calls that wait in one transaction; returns False if the first of them needs several."""
@@ -274,6 +284,7 @@ class FleetCalls:
                 with self._noting_success():
                     for _ in call.run(self.scheduler, _to_store(call, result)):
                         self._run_group()
+                        self._look()
             call.result = result
             self.version += 1
         except Exception as error:  # the caller must know

@@ -112,6 +112,7 @@ async def _metrics_of(calls: FleetCalls) -> dict[str, float | None]:
     own: dict[str, float | None] = {
         "turnout_up": await calls.probe() is None,
         "turnout_service_waiting_calls": calls.waiting,
+        "turnout_service_held_check_ins": len(calls.held),
         "turnout_service_groups_total": calls.groups,
         "turnout_service_calls_total": calls.grouped,
     }

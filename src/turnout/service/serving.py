@@ -133,7 +133,11 @@ def make_server(app: FastAPI, options: Options, page: Page | None = None) -> Ser
     return Server(
         app,
         options.limits,
-        [app.state.ending.set, *([] if page is None else [page.end])],
+        [
+            app.state.ending.set,
+            *(calls.held.end for calls in app.state.fleets.values()),
+            *([] if page is None else [page.end]),
+        ],
         refusals=app.state.refusals,
         shutdown_seconds=SHUTDOWN_SECONDS,
         certificate=options.certificate,

@@ -46,6 +46,7 @@ HELP = {
     "turnout_clients_doubted": "Clients whose context predicts their times worse than their typical time does.",
     "turnout_outcomes_total": "Turns by outcome.",
     "turnout_service_waiting_calls": "Calls that wait to be executed.",
+    "turnout_service_held_check_ins": "Devices that wait for a turn in their call.",
     "turnout_service_groups_total": "Transactions of calls.",
     "turnout_service_calls_total": "Calls in these transactions.",
     "turnout_service_requests_total": (

@@ -99,7 +99,11 @@ def test_margins_and_missing_prices_equal_those_of_a_search_through_all_cohorts(
 
 
 def check_client(policy: FairPace, offer: RoundOffer, selection: Selection, row: int, counts: dict[str, int]) -> None:
-    problem = policy.cohort_problem(offer)
+    problem, prices = policy.cohort_problem(offer), policy.client_prices(offer)
+    terms = problem.prices
+    assert terms is not None
+    assert (prices.usual(row), prices.behind(row)) == (terms.usual[row], terms.behind[row])
+    assert prices.rate(row) == policy.debts.guaranteed_rates[row]
     contested = problem.contested()
     result = explain_choice(policy, offer, selection, row)
     assert result.exact

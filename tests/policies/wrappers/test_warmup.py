@@ -1,18 +1,19 @@
 from __future__ import annotations
 
 from policies.examples import same_state
-from turnout.policies import RBCSF, FedCS, UniformRandom, WarmUp
+from turnout.policies import RBCSF, FairPace, FedCS, UniformRandom, WarmUp
 from turnout.policies.small_fleet import SmallFleet
 
 
 def test_the_first_rounds_are_random_and_the_policy_inside_learns_from_them() -> None:
     policy, random, inner = WarmUp(RBCSF(40), 6, seed=3), UniformRandom(40, seed=3), RBCSF(40)
-    fleet = SmallFleet()
+    fleet, prices = SmallFleet(), WarmUp(FairPace(40), 6)
     for round_ in range(1, 12):
         offer = fleet.offer(round_)
         selection = policy.ask(offer)
         assert selection == (random if round_ <= 6 else inner).ask(offer)
         assert (policy.cohort_problem(offer) is None) == (round_ <= 6)
+        assert (prices.client_prices(offer) is None) == (round_ <= 6)
         report = fleet.play(offer, selection)
         policy.tell(report)
         inner.tell(report)

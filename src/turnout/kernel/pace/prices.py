@@ -15,6 +15,7 @@ exact.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -129,6 +130,28 @@ class PaceOutlook(NamedTuple):
         waiting = pace._replace(rates=rate, rounds=rounds + waited, turns=turns, allowed=allowed, base=base)
         usual, weights = np.full(len(waited), self.usual[row]), np.full(len(waited), self.weights[row])
         return waiting.slack(steps), waiting.prices(steps, usual, weights, self.places)
+
+
+class ClientPrices(NamedTuple):
+    """What the price of a client's turn consists of, for one client at a time: in large fleets few are asked for.
+
+    Attributes:
+        pace: How far each client is behind; how far it may be is left out.
+        usual: Returns the usual time of a client, in seconds.
+    """
+
+    pace: Pace
+    usual: Callable[[int], float]
+
+    def rate(self, row: int) -> float:
+        """Returns the guaranteed rate of a client, in turns per round."""
+        return float(at_rows(self.pace.rates, row)) / self.pace.units_per_turn
+
+    def behind(self, row: int) -> float:
+        """Returns how many turns a client is behind, this round's accrual included."""
+        rates, rounds, turns, units, base = *self.pace[:4], self.pace.base
+        promised = int(at_rows(base, row)) + int(at_rows(rates, row)) * (int(at_rows(rounds, row)) + 1)
+        return float(promised - int(turns[row]) * units) / units
 
 
 class PacedCohort(NamedTuple):

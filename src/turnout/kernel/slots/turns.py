@@ -80,6 +80,7 @@ class RunningTurns:
         self._started: IntArray = np.zeros(clients, dtype=np.int64)  # the decision of the present turn; 0 if idle
         self._unearned: IntArray = np.zeros(clients, dtype=np.int64)
         self._training: dict[int, int] = {}  # the same for the clients that train, by row
+        self._idle: BoolArray = np.ones(clients, dtype=np.bool_)
 
     def __len__(self) -> int:
         return len(self._training)
@@ -87,8 +88,7 @@ class RunningTurns:
     @property
     def idle(self) -> BoolArray:
         """The clients that are not training."""
-        idle: BoolArray = self._started == 0
-        return idle
+        return self._idle.copy()
 
     @property
     def rows(self) -> IntArray:
@@ -132,6 +132,7 @@ class RunningTurns:
             raise ReportError(f"client {turn.client} is training since decision {self._started[turn.client]}")
         self._unearned[turn.capped] += 1
         self._started[turn.client] = self._training[turn.client] = turn.decision
+        self._idle[turn.client] = False
 
     def finish(self, row: int) -> int:
         """Ends the turn of a client, and returns the number of the decision that gave it.
@@ -143,12 +144,14 @@ class RunningTurns:
         if started is None:
             raise ReportError(f"client {row} is not training")
         self._started[row] = 0
+        self._idle[row] = True
         return started
 
     def add(self, count: int) -> None:
         """Appends clients that are idle."""
         self._started = np.concatenate([self._started, np.zeros(count, dtype=np.int64)])
         self._unearned = np.concatenate([self._unearned, np.zeros(count, dtype=np.int64)])
+        self._idle = np.concatenate([self._idle, np.ones(count, dtype=np.bool_)])
 
     def state(self) -> dict[str, Any]:
         """Returns the running turns, as plain arrays."""
@@ -158,7 +161,7 @@ class RunningTurns:
         """Restores what `state` returned."""
         started, unearned = load_array(state, "started", self._started), load_array(state, "unearned", self._unearned)
         refuse_where(started < 0, "started", started, "must not be negative", StateError)
-        self._started, self._unearned = started, unearned
+        self._started, self._unearned, self._idle = started, unearned, started == 0
         rows = np.flatnonzero(started)
         in_order = rows[np.argsort(started[rows], kind="stable")]
         self._training = {row: int(started[row]) for row in in_order.tolist()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import sqlite3
@@ -27,7 +26,7 @@ from turnout.live.turns.rounds.records import CLOSE, OpenRound
 from turnout.live.turns.rounds.state import RoundFleet
 from turnout.live.turns.slots.records import FILL, RunningTurnRecord
 from turnout.live.turns.slots.state import SlotFleet
-from turnout.live.turns.state import Fleet
+from turnout.live.turns.state import Fleet, digest_ids
 from turnout.plugins import naming_packages
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.registry import build_policy, nested_settings, setting_default, with_defaults
@@ -74,7 +73,7 @@ class FleetState:
 
         Without contexts, the actual times of clients that are late or train now cannot be learned from this state.
         """
-        state = {**self.fleet.state(), "ids": _ids_digest(self.fleet.ids)}
+        state = {**self.fleet.state(), "ids": self.fleet.ids_digest}
         if not with_contexts:
             for key in state.keys() & {"awaited.contexts", "running_turns.contexts"}:
                 state[key] = np.full_like(state[key], np.nan)
@@ -167,7 +166,7 @@ def start_from(
     with journal.reading() as db:
         try:
             known = known[: int(saved_value(saved.state, "clients"))]
-            if _ids_digest(known) != str(saved_value(saved.state, "ids")):
+            if digest_ids(known) != str(saved_value(saved.state, "ids")):
                 raise corruption(db, "the table of clients does not match the digest in the snapshot")
             fleet.restore(saved.state, known)
         except MALFORMED as error:
@@ -352,7 +351,3 @@ def _check_turns(db: sqlite3.Connection, closed: int, opened: OpenRound | None, 
         invited = [turn.row for turn in turns if turn.round == newest]
         if opened.round != newest or invited != sorted(opened.rows.tolist()):
             raise corruption(db, f"the turns of the open round {opened.round} are not those of its cohort")
-
-
-def _ids_digest(ids: Sequence[str]) -> str:
-    return hashlib.blake2b("\0".join(ids).encode(), digest_size=16).hexdigest()

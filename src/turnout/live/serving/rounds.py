@@ -9,13 +9,14 @@ from collections.abc import Mapping
 import numpy as np
 
 from turnout.errors import NoOpenRoundError, ReportError, StoreError
-from turnout.kernel.arrays import as_number
+from turnout.kernel.arrays import IntArray, as_number
 from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
 from turnout.live.clock import now
 from turnout.live.features import FleetStatus, Status, Statuses, statuses_by_id
 from turnout.live.journal.replay import FleetState
 from turnout.live.operation.upkeep import SNAPSHOT_EVERY, write_snapshot
 from turnout.live.serving.server import TurnServer, needs_slots, unknown_seconds
+from turnout.live.turns.offering import known_rows
 from turnout.live.turns.outcomes import KINDS
 from turnout.live.turns.records import RecordedOffer, Turn
 from turnout.live.turns.rounds.choosing import build_open_round
@@ -42,12 +43,13 @@ class RoundServer(TurnServer):
 
     def _open(self, statuses: Mapping[str, Status] | FleetStatus) -> OpenRound:
         session = self._session
-        joined = () if isinstance(statuses, FleetStatus) else tuple(session.new_ids(statuses))
+        rows = known_rows(session.fleet, statuses)
+        joined = () if isinstance(statuses, FleetStatus) or rows is not None else tuple(session.new_ids(statuses))
         # Without new clients, statuses that are refused do not even make the state be loaded again.
-        decided = None if joined else self._decide(session.fleet, statuses, joined)
+        decided = None if joined else self._decide(session.fleet, statuses, joined, rows)
         with session.changing() as memory:
             memory.fleet.join(joined)
-            opened, offer = decided or self._decide(memory.fleet, statuses, joined)
+            opened, offer = decided or self._decide(memory.fleet, statuses, joined, rows)
             with session.journal.writing() as changes:
                 written = opened if session.settings.persist_statuses else opened.without_contexts()
                 changes.put_open_round(written, [memory.fleet.ids[row] for row in opened.rows.tolist()])
@@ -65,9 +67,13 @@ class RoundServer(TurnServer):
         return opened
 
     def _decide(
-        self, fleet: Fleet, statuses: Mapping[str, Status] | FleetStatus, joined: tuple[str, ...]
+        self,
+        fleet: Fleet,
+        statuses: Mapping[str, Status] | FleetStatus,
+        joined: tuple[str, ...],
+        rows: IntArray | None,
     ) -> tuple[OpenRound, RecordedOffer]:
-        return build_open_round(fleet, self._session.features, self._session.settings, statuses, joined)
+        return build_open_round(fleet, self._session.features, self._session.settings, statuses, joined, rows)
 
     def turn_of(self, client: str | int, round: int | None) -> tuple[str, int | None]:
         """Returns the same; a turn in a round has no number of its own."""

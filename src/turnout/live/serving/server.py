@@ -15,7 +15,7 @@ from turnout.live.operation.notices import UNKNOWN_ELAPSED
 from turnout.live.operation.upkeep import drop_some
 from turnout.live.serving.session import FleetSession
 from turnout.live.turns.records import Turn
-from turnout.live.turns.slots.turns import RunningTurn, Wait
+from turnout.live.turns.slots.turns import RunningTurn, SlotNews, Wait
 
 
 class TurnServer(ABC):
@@ -69,9 +69,13 @@ class TurnServer(ABC):
         """Gives one turn for every free slot."""
         raise needs_slots("fill")
 
-    def check_in(self, client: str, status: Status) -> RunningTurn | Wait:  # noqa: ARG002
+    def check_in(self, client: str, status: Status, *, listens: bool = False) -> RunningTurn | Wait:  # noqa: ARG002
         """Answers a device that asks for work."""
         raise needs_slots("check_in")
+
+    def news_since(self, decision: int) -> SlotNews:  # noqa: ARG002
+        """Returns what devices that listen must know."""
+        raise needs_slots("news_since")
 
     def running(self) -> list[RunningTurn]:
         """Returns the turns whose results are not known yet."""

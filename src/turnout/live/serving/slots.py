@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from itertools import takewhile
 
 from turnout.errors import OfferError, ReportError, UnknownTurnError
 from turnout.kernel.arrays import as_count
@@ -17,13 +18,14 @@ from turnout.live.operation.upkeep import SNAPSHOT_EVERY, write_snapshot
 from turnout.live.serving.server import TurnServer, unknown_seconds
 from turnout.live.serving.session import FleetSession
 from turnout.live.turns.feasibility import require_feasible
+from turnout.live.turns.offering import known_rows
 from turnout.live.turns.records import Turn
 from turnout.live.turns.slots.check_ins import CheckIns
 from turnout.live.turns.slots.filling import FillResult, ended_turns, fill_slots
 from turnout.live.turns.slots.offering import Candidates, SlotOffer, build_slot_offer
 from turnout.live.turns.slots.records import FILL, RunningTurnRecord, pack_fill
 from turnout.live.turns.slots.state import SlotFleet
-from turnout.live.turns.slots.turns import RunningTurn, Wait
+from turnout.live.turns.slots.turns import RunningTurn, SlotNews, Wait
 from turnout.log import get_log
 
 log = get_log("turnout.live")
@@ -57,13 +59,23 @@ class SlotServer(TurnServer):
     def fill(self, statuses: Statuses) -> list[RunningTurn]:
         """Gives one turn for every free slot."""
         by_id = statuses_by_id(statuses)
-        joined = [] if isinstance(by_id, FleetStatus) else self._session.new_ids(by_id)
+        rows = known_rows(self._session.fleet, by_id)
+        joined = [] if isinstance(by_id, FleetStatus) or rows is not None else self._session.new_ids(by_id)
+        if not by_id and not self._session.fleet.ids:
+            return []  # a server may fill the slots of a fleet before its first device checks in
         awaited = self.check_ins.awaited(len(self._session.fleet.ids))
-        filled = self._fill(Candidates(by_id, self.check_ins.statuses(), awaited), joined)
+        filled = self._fill(Candidates(by_id, self.check_ins.statuses(), awaited, rows=rows), joined)
         return [self._given(running_turn) for running_turn in filled.running_turns]
 
-    def check_in(self, client: str, status: Status) -> RunningTurn | Wait:
-        """Answers a device that asks for work."""
+    def check_in(self, client: str, status: Status, *, listens: bool = False) -> RunningTurn | Wait:
+        """Answers a device that asks for work.
+
+        Args:
+            client: The client.
+            status: Its status.
+            listens: Whether the device is told when it is given a turn, so that it need not ask again before something
+                else changes: `news_since` says when.
+        """
         session, check_ins = self._session, self.check_ins
         check_client_id(client, OfferError)
         joined = session.new_ids([client])
@@ -84,9 +96,17 @@ class SlotServer(TurnServer):
         fleet = self._fleet(session.memory)
         decision = fleet.running.decision_of(row)
         if not decision or session.journal.turns_of(decision)[0].kind is not None:  # it has ended, or has none
-            return check_ins.answer(fleet, client, hold)
+            return check_ins.answer(fleet, client, hold, listens=listens)
         check_ins.remove(client, row)
         return self._given(session.memory.running_turns[decision])
+
+    def news_since(self, decision: int) -> SlotNews:
+        """Returns what devices that listen must know."""
+        memory = self._session.memory
+        fleet, newest = self._fleet(memory), takewhile(lambda number: number > decision, reversed(memory.running_turns))
+        given = [fleet.ids[memory.running_turns[number].row] for number in newest]
+        has_ended = clock.monotonic_seconds() >= self._earliest_deadline(memory) or self._session.journal.has_outcomes()
+        return SlotNews(fleet.round, given, fleet.free_slots, has_ended)
 
     def running(self) -> list[RunningTurn]:
         """Returns the turns whose results are not known yet."""

@@ -18,7 +18,11 @@ MAX_RECORDED_CLIENTS = 10_000
 
 
 def build_offer(
-    fleet: Fleet, features: Features, settings: SchedulerSettings, statuses: Mapping[str, Status] | FleetStatus
+    fleet: Fleet,
+    features: Features,
+    settings: SchedulerSettings,
+    statuses: Mapping[str, Status] | FleetStatus,
+    rows: IntArray | None = None,
 ) -> tuple[BoolArray, FloatArray]:
     """Returns which clients are there, and the contexts of all clients, by row.
 
@@ -27,22 +31,31 @@ def build_offer(
         features: The features of the fleet.
         settings: The settings of the fleet.
         statuses: The statuses of the clients.
+        rows: Their rows, if they were looked up before: of a million clients, that takes longer than the decision.
     """
-    clients, rows = len(fleet.ids), _rows(fleet, statuses)
+    clients, rows = len(fleet.ids), _rows(fleet, statuses) if rows is None else rows
     is_there = np.ones(clients, dtype=np.bool_)
     if rows is not None:
         is_there[:] = False
         is_there[rows] = True
     contexts = features.contexts(
-        statuses, fleet.ids, rows, cold_start=fleet.needs_cold_start(), model_size=settings.model_size
+        statuses, fleet.ids, rows, cold_start=fleet.needs_cold_start(rows), model_size=settings.model_size
     )
     return is_there, contexts
+
+
+def known_rows(fleet: Fleet, statuses: Mapping[str, Status] | FleetStatus) -> IntArray | None:
+    """Returns the rows of these clients; None for arrays, or if a client has not joined yet."""
+    known = fleet.rows if fleet.ids else {}
+    rows = [] if isinstance(statuses, FleetStatus) else [known.get(client) for client in statuses]
+    return None if not rows or None in rows else np.array(rows, dtype=np.int64)
 
 
 def _rows(fleet: Fleet, statuses: Mapping[str, Status] | FleetStatus) -> IntArray | None:
     """Returns the rows of the clients that are there; None for all clients."""
     if not isinstance(statuses, FleetStatus):
-        return np.array([fleet.rows[client] for client in statuses], dtype=np.int64)
+        known = fleet.rows
+        return np.array([known[client] for client in statuses], dtype=np.int64)
     if statuses.rows is None:
         return None
     if not isinstance(statuses.rows, np.ndarray) and all(isinstance(client, str) for client in statuses.rows):

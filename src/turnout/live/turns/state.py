@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 #: The number of rounds after which a client may be called rarely available.
 ENOUGH_ROUNDS = 20
+#: The number of ids that are put into a dictionary at once; other threads can work between two such parts.
+ROWS_AT_ONCE = 50_000
 
 
 class Fleet(ABC):
@@ -56,6 +60,7 @@ class Fleet(ABC):
         self._backoff_after, self._late_window = backoff_after, late_window
         self.ids: list[str] = []
         self._rows: dict[str, int] | None = None  # None until a row is looked up
+        self._ids_digest = ""  # "" until it is asked for
         self._policy: SelectionPolicy | None = None
         self.round = 0
         # These spare tests of all clients in every round: no promise can be broken up to the first round (0 if that is
@@ -70,12 +75,20 @@ class Fleet(ABC):
     def rows(self) -> dict[str, int]:
         """The row of each client, by id; do not change it."""
         if self._rows is None:
-            rows = dict(zip(self.ids, range(len(self.ids)), strict=True))
+            rows = dict[str, int]()
+            for start in range(0, len(self.ids), ROWS_AT_ONCE):
+                rows.update(zip(self.ids[start : start + ROWS_AT_ONCE], count(start), strict=False))
             if len(rows) < len(self.ids):
                 repeated = pluralize(len(self.ids) - len(rows), "client", "have")
                 raise StateError(f"{repeated} the id of another one: restore a backup")
             self._rows = rows
         return self._rows
+
+    @property
+    def ids_digest(self) -> str:
+        """A digest of all ids, for snapshots; it is computed again only if they have changed."""
+        self._ids_digest = self._ids_digest or digest_ids(self.ids)
+        return self._ids_digest
 
     @property
     def policy(self) -> SelectionPolicy:
@@ -175,9 +188,11 @@ class Fleet(ABC):
         rare: BoolArray = is_rare & (rounds >= ENOUGH_ROUNDS) & (self.counters.retired == 0)
         return rare
 
-    def needs_cold_start(self) -> BoolArray:
-        """Returns which clients did not train in the last closed round."""
-        cold: BoolArray = self.counters.last_trained != self.round
+    def needs_cold_start(self, rows: IntArray | None = None) -> BoolArray:
+        """Returns which clients did not train in the last closed round; with `rows`, only of these it is known."""
+        given: IntArray | slice = slice(None) if rows is None else rows
+        cold = np.zeros(len(self.ids), dtype=np.bool_)
+        cold[given] = self.counters.last_trained[given] != self.round
         return cold
 
     def join(self, ids: Sequence[str]) -> None:
@@ -188,6 +203,7 @@ class Fleet(ABC):
         if self._rows is not None:
             self._rows.update(zip(ids, range(len(self.ids), len(self.ids) + len(ids)), strict=True))
         self.ids.extend(ids)
+        self._ids_digest = ""
         if self._policy is None:
             self._policy = self._build(len(ids))
         else:
@@ -213,6 +229,7 @@ class Fleet(ABC):
         """Forgets the id and everything that a client reported, without retiring it."""
         del self.rows[self.ids[row]]
         self.ids[row] = name
+        self._ids_digest = ""
         self.rows[name] = row
         self.policy.forget([row])
         self.counters.forget(row)
@@ -265,7 +282,7 @@ class Fleet(ABC):
         if int(saved_value(state, "clients")) != len(ids):
             raise StateError(f"the saved state has {state['clients']} clients, but {len(ids)} ids were given")
         self.ids = list(ids)
-        self._rows = None
+        self._rows, self._ids_digest = None, ""
         self.round = as_count("round", saved_value(state, "round"), StateError, least=0)
         self._unbroken_until = 0
         self.counters = ClientCounters.restored(state, len(ids))
@@ -350,6 +367,11 @@ class Fleet(ABC):
         rate = int(np.max(queues.accounts().rates))
         self._unbroken_until = self.round + (math.floor(slack / rate) if rate else 0)
         return False
+
+
+def digest_ids(ids: Sequence[str]) -> str:
+    """Returns a digest of ids, by which a snapshot knows its clients."""
+    return hashlib.blake2b("\0".join(ids).encode(), digest_size=16).hexdigest()
 
 
 def row_of(fleet: Fleet, client: object, path: Path) -> int:

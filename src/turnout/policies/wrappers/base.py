@@ -18,6 +18,7 @@ from turnout.policies.signatures import check_settings
 
 if TYPE_CHECKING:
     from turnout.kernel.cohort_problem import CohortProblem
+    from turnout.kernel.pace.prices import ClientPrices
 
 
 class Wrapper(SelectionPolicy):
@@ -121,8 +122,16 @@ class Wrapper(SelectionPolicy):
         return self.policy.certificate()
 
     def cohort_problem(self, offer: RoundOffer) -> CohortProblem | None:
-        """Returns the problem that the policy inside solves for the restricted offer."""
-        return self.policy.cohort_problem(self.inner_offer(offer))
+        """Returns the problem that the policy inside solves for the restricted offer, if its solution is selected."""
+        return self.policy.cohort_problem(self.inner_offer(offer)) if self.selects_inside(offer) else None
+
+    def client_prices(self, offer: RoundOffer) -> ClientPrices | None:
+        """Returns those of the policy inside, if its solution is selected."""
+        return self.policy.client_prices(self.inner_offer(offer)) if self.selects_inside(offer) else None
+
+    def selects_inside(self, offer: RoundOffer) -> bool:  # noqa: ARG002
+        """Returns whether `ask` selects what the policy inside selects for the restricted offer."""
+        return True
 
     def exploration_at(self, round: int) -> float | None:
         """Returns the exploration of the policy inside."""

@@ -36,7 +36,6 @@ from turnout.errors import ReportError, SettingError
 from turnout.kernel.arrays import FINEST, BoolArray, FloatArray, Rate, as_number
 from turnout.kernel.certificate import Certificate, OwedTurns
 from turnout.kernel.cohort import SolvedCohort, cohort_of_times
-from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.fairness import DEFAULT_RATE, FairnessQueues
 from turnout.kernel.guarantee import AccountingSettings, Guarantee, GuaranteeSettings
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
@@ -175,9 +174,9 @@ class WithGuarantee(Wrapper):
         }
         return Selection.trusted(offer.round, selection.clients, reasons)
 
-    def cohort_problem(self, offer: RoundOffer) -> CohortProblem | None:
-        """Returns the problem of the policy inside; None in rounds with urgent clients."""
-        return None if len(self._urgent(offer).clients) else super().cohort_problem(offer)
+    def selects_inside(self, offer: RoundOffer) -> bool:
+        """Returns whether there are no urgent clients in this round."""
+        return not len(self._urgent(offer).clients)
 
     def tell(self, report: RoundReport) -> None:
         """Updates the debts, and passes the report on."""

@@ -9,7 +9,6 @@ import numpy.typing as npt
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import IntArray, as_count
-from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.wrappers.base import (
@@ -71,11 +70,9 @@ class Quota(Wrapper):
         parts.append(ask_for_some(self.policy, offer.restricted(left, places)))
         return merge_selections(parts)
 
-    def cohort_problem(self, offer: RoundOffer) -> CohortProblem | None:
-        """Returns the problem of the policy inside; None if a quota changes its selection."""
-        if not self._is_met(offer, self.policy.ask(self.inner_offer(offer))):
-            return None
-        return super().cohort_problem(offer)
+    def selects_inside(self, offer: RoundOffer) -> bool:
+        """Returns whether no quota changes the selection of the policy inside."""
+        return self._is_met(offer, self.policy.ask(self.inner_offer(offer)))
 
     def _groups_of_clients(self) -> IntArray:
         group_of: IntArray = resize(self._group_of, self.clients, NO_GROUP)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import as_count
-from turnout.kernel.cohort_problem import CohortProblem
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.baselines.uniform import UniformRandom
@@ -46,6 +45,6 @@ class WarmUp(Wrapper):
         self.check_offer(offer)
         return self._random.ask(offer.restricted(places=self._requested(offer) or self._random.cohort_size))
 
-    def cohort_problem(self, offer: RoundOffer) -> CohortProblem | None:
-        """Returns the problem of the policy inside; None while the selection is random."""
-        return super().cohort_problem(offer) if offer.round > self.rounds else None
+    def selects_inside(self, offer: RoundOffer) -> bool:
+        """Returns whether the selection is no longer random."""
+        return offer.round > self.rounds

@@ -8,7 +8,8 @@ from typing import Any
 from starlette.requests import Request
 
 from turnout.errors import ReportError, SettingError, TurnoutError
-from turnout.live import RunningTurn, Scheduler
+from turnout.live import RunningTurn, Scheduler, Wait
+from turnout.live import _internals as internals
 from turnout.live._internals import StoredAnswer, forget_in_steps
 from turnout.service import models, replies
 from turnout.service.access.callers import own_client
@@ -36,7 +37,10 @@ IF_MATCH: Mapping[str, Any] = {
 
 @CHANGES.change(f"{FLEET}/clients", SERVERS, replies.Registered)
 def register(scheduler: Scheduler, body: models.Registration, _: Request) -> Answer:
-    """Adds clients before they are first available. Clients that are selected or check in join by themselves."""
+    """Adds clients before they are first available. Clients that are selected or check in join by themselves.
+
+    Of very many clients, 100,000 join in one transaction: if it is interrupted, send the request again.
+    """
     new = scheduler.register(body.clients)
     return Answer({"new": new}, is_change=new > 0)
 
@@ -94,13 +98,21 @@ def abandon_round(scheduler: Scheduler, body: models.Nothing, request: Request) 
     return Answer({"round": request.path_params["round"]})
 
 
-@CHANGES.change(f"{FLEET}/check-ins", REPORTERS, replies.CheckInReply)
+def listen(scheduler: Scheduler, body: models.CheckIn, request: Request) -> Answer:
+    """Does the same as `check_in` for a device that waits in its call."""
+    return _checked_in(internals.listen(scheduler, own_client(caller_of(request), body.client), body.status))
+
+
+@CHANGES.change(f"{FLEET}/check-ins", REPORTERS, replies.CheckInReply, listen=listen)
 def check_in(scheduler: Scheduler, body: models.CheckIn, request: Request) -> Answer:
     """Answers a device that asks for work: its turn, or how long to wait.
 
     A device whose answer was lost asks again, and gets the same turn.
     """
-    answer = scheduler.check_in(own_client(caller_of(request), body.client), body.status)
+    return _checked_in(scheduler.check_in(own_client(caller_of(request), body.client), body.status))
+
+
+def _checked_in(answer: RunningTurn | Wait) -> Answer:
     if isinstance(answer, RunningTurn):
         return Answer({"turn": turn_to_dict(answer), "wait": None})
     return Answer({"turn": None, "wait": {"seconds": answer.seconds, "why": answer.why}}, is_change=False)
@@ -122,7 +134,7 @@ def report(scheduler: Scheduler, body: models.Report, request: Request) -> Answe
 
 @CHANGES.change(f"{FLEET}/reports/batch", SERVERS, replies.RecordedBatch)
 def report_batch(scheduler: Scheduler, body: models.ReportBatch, request: Request) -> Answer:
-    """Records many arrivals in one transaction. A report that is refused does not prevent the others."""
+    """Records many arrivals, 2,000 in one transaction. A report that is refused does not prevent the others."""
     new, refused = 0, []
     for index, one in enumerate(body.reports):
         try:

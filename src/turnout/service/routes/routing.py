@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial, wraps
@@ -13,15 +12,17 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 from fastapi import APIRouter, Depends, Header, Path, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from pydantic import ValidationError
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from turnout.live import Scheduler
 from turnout.live._internals import StoredAnswer
 from turnout.service import models, replies
+from turnout.service.access.callers import own_client
 from turnout.service.calls import FleetCalls, RequestKey
 from turnout.service.errors import DeniedError, UnknownFleetError
+from turnout.service.routes.bodies import execute_in_pieces, read_body
+from turnout.service.routes.waiting import PARAMETER, WaitingCheckIn, preferred_seconds
 from turnout.web.access import Caller, Role
 from turnout.web.errors import PROBLEM, ErrorAnswers
 from turnout.web.guard import JSON
@@ -221,6 +222,7 @@ class Resource:
         is_stepped: bool = False,
         refusals: Iterable[int] = (),
         parameters: Sequence[Mapping[str, Any]] = (),
+        listen: Any = None,
     ) -> Callable[[Any], Any]:
         """Adds a route that changes something, in the transaction of a group or, if it is stepped, in several.
 
@@ -231,8 +233,9 @@ class Resource:
             is_stepped: Whether it is stepped.
             refusals: The statuses of its own with which it may be refused.
             parameters: The parameters that it reads from the request, for the OpenAPI document.
+            listen: What is called in its place for a check-in that may be held.
         """
-        return partial(self._add_change, path, roles, model, refusals, is_stepped, parameters)
+        return partial(self._add_change, path, roles, model, refusals, is_stepped, parameters, listen)
 
     def _add_change(
         self,
@@ -242,22 +245,32 @@ class Resource:
         refusals: Iterable[int],
         is_stepped: bool,
         parameters: Sequence[Mapping[str, Any]],
+        listen: Any,
         call: Any,
     ) -> Any:
         """Adds the endpoint of a change, which the OpenAPI document describes by the function that it calls."""
 
         async def endpoint(request: Request, fleet: str, body: Any, key: str | None = None) -> Response:
-            def run(scheduler: Scheduler, *answer: StoredAnswer | None) -> Any:
+            def run(body: Any, scheduler: Scheduler, *answer: StoredAnswer | None) -> Any:
                 return call(scheduler, body, *(answer if is_stepped else [request]))
 
-            calls = await _fleet_of(request, fleet)
-            text = await calls.execute(run, await _request_key(request, key), is_stepped=is_stepped)
+            calls, once = await _fleet_of(request, fleet), await _request_key(request, key)
+            if listen is not None and (seconds := preferred_seconds(request)):
+                held = WaitingCheckIn(
+                    calls, request, once, partial(run, body), lambda fleet: listen(fleet, body, request)
+                )
+                return await held.answer(own_client(caller_of(request), body.client), seconds)
+            if is_stepped:
+                text = await calls.execute(partial(run, body), once, is_stepped=True)
+            else:
+                text = await execute_in_pieces(calls, partial(partial, run), body, once)
             return Response(text, media_type=JSON)
 
         endpoint.__name__, endpoint.__doc__ = call.__name__, call.__doc__
         body = get_type_hints(call)["body"]
         endpoint.__annotations__ |= {"request": Request, "fleet": FleetName, "body": body, "key": Key}
-        self._add("POST", path, roles, model, (*IN_CHANGE, *refusals), {}, endpoint, parameters)
+        described = (*parameters, *(() if listen is None else (PARAMETER,)))
+        self._add("POST", path, roles, model, (*IN_CHANGE, *refusals), {}, endpoint, described)
         handle = _checked(partial(_execute, endpoint, body), roles)
         self.changes[path.removeprefix(FLEET)] = ChangeRoute(endpoint, handle)
         return call
@@ -323,14 +336,7 @@ def _tag_of(path: str) -> str:
 
 async def _execute(endpoint: Any, model: type[models.Body], request: Request) -> Response:
     """Reads the body and the key of a change, and calls its endpoint."""
-    content = await request.body()
-    try:
-        body = model.model_validate(json.loads(str(content, "utf-8-sig")))  # bytes may be UTF-16 to it
-    except ValidationError as error:
-        raise RequestValidationError(error.errors()) from error
-    except (ValueError, RecursionError) as error:
-        where = getattr(error, "pos", getattr(error, "start", 0))
-        raise RequestValidationError([{"type": "json_invalid", "loc": ("body", where), "msg": str(error)}]) from error
+    body = await read_body(model, await request.body())
     key = request.headers.get("idempotency-key")
     if key is not None and not _KEY.fullmatch(key):
         message = "must have 1 to 200 visible ASCII characters"

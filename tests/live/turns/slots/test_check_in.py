@@ -17,6 +17,7 @@ from live.turns.slots.played import wait_of
 from turnout import ClientStatus, RunningTurn, Scheduler, Wait
 from turnout.errors import OfferError, SettingError
 from turnout.live import FleetStatus, certify
+from turnout.live._internals import SlotNews, listen, news_since
 from turnout.live.turns.slots.check_ins import RECENT, CheckIns
 from turnout.live.turns.slots.filling import ended_turns
 from turnout.live.turns.slots.records import RunningTurnRecord
@@ -89,6 +90,26 @@ def test_a_check_in_is_kept_for_its_time_and_its_client_waits_longer_after_that(
         scheduler.report(first.id, 3.0)
         assert turn_of(scheduler.check_in("c")).client == "c"
         assert scheduler.certificate().promised[scheduler.clients.index("b")] == pytest.approx(1 / 20)
+
+
+def test_a_device_that_listens_need_not_ask_and_is_told_of_its_turn(tmp_path: Path, clock: Clock) -> None:
+    path = tmp_path / "fleet.turnout"
+    with open_devices(path, deadline=100.0) as scheduler:
+        turns = [turn_of(listen(scheduler, client, None)) for client in "ab"]
+        assert wait_of(listen(scheduler, "c", None)).seconds == 10.0  # until its visit ends
+        assert news_since(scheduler, 0) == SlotNews(2, ["b", "a"], 0, has_ended=False)
+        clock.now += 6.0
+        assert wait_of(listen(scheduler, "c", None)).seconds == 4.0
+        scheduler.report(turns[0].id, 6.0)
+        assert news_since(scheduler, 2) == SlotNews(2, [], 0, has_ended=True)
+        assert [turn.client for turn in scheduler.fill([])] == ["c"]
+        assert news_since(scheduler, 2) == SlotNews(3, ["c"], 0, has_ended=False)
+    with open_devices(path) as scheduler:
+        assert news_since(scheduler, 0) == SlotNews(3, ["c", "b"], 0, has_ended=False)
+        clock.now += 97.0  # "b" is late
+        assert news_since(scheduler, 3) == SlotNews(3, [], 0, has_ended=True)
+        scheduler.fill([])
+        assert news_since(scheduler, 3) == SlotNews(3, [], 1, has_ended=False)
 
 
 def test_a_client_that_is_away_for_longer_than_it_was_told_earns_nothing(tmp_path: Path, clock: Clock) -> None:

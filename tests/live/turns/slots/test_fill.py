@@ -26,7 +26,7 @@ from live.fleets import (
 from live.turns.slots.played import play_with_a_long_turn
 from turnout.errors import OfferError, ReportError, SettingError
 from turnout.kernel.exchange_time import ExchangeTimeModel
-from turnout.live import Feature, Features, Reporter, Scheduler, certify
+from turnout.live import Feature, Features, FleetStatus, Reporter, Scheduler, certify
 from turnout.live._internals import verify as verifier
 
 SETTINGS: dict[str, Any] = {"guaranteed_rate": "1/20", "tolerance": 1.0}
@@ -106,7 +106,7 @@ def test_rounds_and_slots_are_not_confused_and_slots_need_clients(folder: Path) 
         with pytest.raises(ReportError, match="there is no turn 7"):
             scheduler.report(7, 1.0)
         with pytest.raises(OfferError, match="the fleet has no clients: fill with the status of at least one"):
-            scheduler.fill({})
+            scheduler.fill(FleetStatus({}))
         assert (scheduler.round, scheduler.clients) == (0, [])
         assert len(scheduler.fill(["a"])) == 1
     with (
@@ -114,6 +114,13 @@ def test_rounds_and_slots_are_not_confused_and_slots_need_clients(folder: Path) 
         pytest.raises(SettingError, match="fill needs a fleet with a concurrency"),
     ):
         rounds.fill(named(3))
+
+
+def test_the_slots_of_a_new_fleet_can_be_filled_before_any_client_has_joined(folder: Path) -> None:
+    with open_slots(folder / "fleet.turnout") as scheduler:
+        assert scheduler.fill([]) == scheduler.fill({}) == []
+        assert (scheduler.round, scheduler.clients, scheduler.running()) == (0, [], [])
+    assert problems(folder / "fleet.turnout") == []
 
 
 def test_the_number_of_places_cannot_be_amended_and_a_missing_deadline_is_noticed(folder: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from turnout.errors import OfferError
-from turnout.kernel.arrays import BoolArray
+from turnout.kernel.arrays import BoolArray, IntArray
 from turnout.kernel.feasibility import require_feasible
 from turnout.kernel.rounds import RoundOffer, Selection, invited_clients
 from turnout.live import clock
@@ -30,6 +30,7 @@ def build_open_round(
     settings: SchedulerSettings,
     statuses: Mapping[str, Status] | FleetStatus,
     joined: tuple[str, ...],
+    known: IntArray | None = None,
 ) -> tuple[OpenRound, RecordedOffer]:
     """Asks the policy for a cohort, without changing any state; returns the round and its offer.
 
@@ -39,10 +40,11 @@ def build_open_round(
         settings: The settings of the fleet.
         statuses: The statuses of the available clients.
         joined: The ids of the clients that are new in this round.
+        known: The rows of the clients, if they were looked up before.
     """
     if not fleet.ids:
         raise OfferError("the fleet has no clients: choose with the status of at least one, or register some")
-    is_there, contexts = build_offer(fleet, features, settings, statuses)
+    is_there, contexts = build_offer(fleet, features, settings, statuses, known)
     available = is_there & ~fleet.unavailable
     number = fleet.round + 1
     if number == 1 and not settings.allow_infeasible:

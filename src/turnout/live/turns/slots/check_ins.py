@@ -16,10 +16,10 @@ import numpy as np
 
 from turnout.counting import pluralize
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
-from turnout.kernel.cohort_problem import PriceTerms
+from turnout.kernel.pace.prices import ClientPrices
 from turnout.kernel.slots.waiting import ClientPace, ServerPace, paced_wait
 from turnout.live import clock
-from turnout.live.turns.slots.offering import Hold, price_terms
+from turnout.live.turns.slots.offering import Hold, client_prices
 from turnout.live.turns.slots.records import EndedTurns, RunningTurnRecord
 from turnout.live.turns.slots.state import SlotFleet
 from turnout.live.turns.slots.turns import Wait
@@ -65,7 +65,7 @@ class CheckIns:
         self._scores: deque[float] = deque(maxlen=recent)
         self._seconds: deque[float] = deque(maxlen=recent)
         # What is computed once for each decision, with the decision and the number of clients for which it was.
-        self._terms: tuple[tuple[int, int], PriceTerms | None] = ((-1, -1), None)
+        self._prices: tuple[tuple[int, int], ClientPrices | None] = ((-1, -1), None)
         self._learned: tuple[tuple[int, int], float | None] = ((-1, -1), None)
 
     def add(self, client: str, row: int, status: Any) -> None:
@@ -138,7 +138,14 @@ class CheckIns:
             heapq.heapify(self._due_times)
 
     def postpone(
-        self, client: str, row: int, seconds: float, mean_turn: float | None, held: float | None = None
+        self,
+        client: str,
+        row: int,
+        seconds: float,
+        mean_turn: float | None,
+        held: float | None = None,
+        *,
+        listens: bool = False,
     ) -> float:
         """Returns after how many seconds a client should check in again, and remembers it.
 
@@ -148,12 +155,14 @@ class CheckIns:
             seconds: For how long it should wait after this visit.
             mean_turn: The mean seconds of a turn; None if unknown.
             held: The seconds after which turns can be given; None if that is at any time.
+            listens: Whether it is told when it is given a turn, so that it need not ask.
         """
         now = clock.monotonic_seconds()
         left = float(self._end[row]) - now
         if left <= 0:
             return self.dismiss(client, row, max(seconds, held or 0.0))
-        poll = min(self.ttl, mean_turn or self.ttl) / POLLS if held is None else held
+        poll = left if listens else min(self.ttl, mean_turn or self.ttl) / POLLS
+        poll = poll if held is None else held
         self._expect(row, now + min(poll, left))
         return min(poll, left)
 
@@ -195,13 +204,14 @@ class CheckIns:
 
     # Answers
 
-    def answer(self, fleet: SlotFleet, client: str, hold: Hold | None) -> Wait:
+    def answer(self, fleet: SlotFleet, client: str, hold: Hold | None, *, listens: bool = False) -> Wait:
         """Returns when a client should check in again, and why it is given no turn; remembers that it waits.
 
         Args:
             fleet: The state of the fleet.
             client: The client.
             hold: Why nobody was given a turn, if a rule of the fleet held all turns back.
+            listens: Whether the client is told when it is given a turn.
         """
         row, pace = fleet.rows[client], self.pace(fleet)
         if fleet.counters.retired[row]:
@@ -220,11 +230,13 @@ class CheckIns:
         if rest:  # its next check-in starts a new visit; only then does the wait depend on what it is owed
             dismissed = self.dismiss(client, row, min(rest, MAX_WAIT))
             return Wait(dismissed, _why_rest(fleet, rest))
-        seconds = self.ttl if pace is None else self._wait_seconds(fleet, row, pace)
+        prices = self._client_prices(fleet)
+        behind = None if prices is None else prices.behind(row)
+        seconds = self.ttl if pace is None else self._wait_seconds(fleet, row, pace, behind)
         mean_turn = None if pace is None else pace.mean_turn
         held = None if hold is None else hold.seconds
-        postponed = self.postpone(client, row, min(seconds, MAX_WAIT), mean_turn, held)
-        return Wait(postponed, self._why(fleet, row) if hold is None else hold.why)
+        postponed = self.postpone(client, row, min(seconds, MAX_WAIT), mean_turn, held, listens=listens)
+        return Wait(postponed, _why(fleet, behind) if hold is None else hold.why)
 
     def pace(self, fleet: SlotFleet) -> ServerPace | None:
         """Returns how fast the server gives turns; None before the time of any turn is known."""
@@ -250,39 +262,35 @@ class CheckIns:
             self._learned = (key, mean)
         return self._learned[1]
 
-    def _wait_seconds(self, fleet: SlotFleet, row: int, pace: ServerPace) -> float:
-        terms, score = self._price_terms(fleet), self.winning_score
-        guarantee, queues = fleet.policy.guarantee, fleet.queues
-        if terms is None or score is None or guarantee is None or queues is None:
+    def _wait_seconds(self, fleet: SlotFleet, row: int, pace: ServerPace, behind: float | None) -> float:
+        prices, score = self._client_prices(fleet), self.winning_score
+        guarantee = fleet.policy.guarantee
+        if prices is None or behind is None or score is None or guarantee is None:
             return pace.plain_wait
         client = ClientPace(
-            rate=float(queues.guaranteed_rates[row]),
+            rate=prices.rate(row),
             tolerance=float(guarantee.tolerance),
-            behind=float(terms.behind[row]),
-            usual=float(terms.usual[row]),
+            behind=behind,
+            usual=prices.usual(row),
             interval=float(self._interval[row]),
         )
         return paced_wait(pace, client, score)
 
-    def _price_terms(self, fleet: SlotFleet) -> PriceTerms | None:
-        """Returns what the prices of all clients consist of; None if the policy has no prices.
-
-        They are computed once for each decision: between two decisions only times are learned.
-        """
+    def _client_prices(self, fleet: SlotFleet) -> ClientPrices | None:
+        """Returns what the prices of clients consist of after the last decision; None if the policy has no prices."""
         key = (fleet.round, len(fleet.ids))
-        if self._terms[0] != key:
-            self._terms = (key, price_terms(fleet))
-        return self._terms[1]
+        if self._prices[0] != key:
+            self._prices = (key, client_prices(fleet))
+        return self._prices[1]
 
-    def _why(self, fleet: SlotFleet, row: int) -> str:
-        """Returns in words why a client that is available is given no turn."""
-        taken = "the only slot is in use" if fleet.slots == 1 else f"all {fleet.slots} slots are in use"
-        why = "other clients come first" if fleet.free_slots else taken
-        terms = self._price_terms(fleet)
-        if terms is None:
-            return why
-        behind = float(terms.behind[row])
-        return f"{why}; the client is {abs(behind):.2f} turns {'behind' if behind > 0 else 'ahead of'} its promise"
+
+def _why(fleet: SlotFleet, behind: float | None) -> str:
+    """Returns in words why a client that is available, and is behind so many turns, is given no turn."""
+    taken = "the only slot is in use" if fleet.slots == 1 else f"all {fleet.slots} slots are in use"
+    why = "other clients come first" if fleet.free_slots else taken
+    if behind is None:
+        return why
+    return f"{why}; the client is {abs(behind):.2f} turns {'behind' if behind > 0 else 'ahead of'} its promise"
 
 
 def _rest_left(fleet: SlotFleet) -> FloatArray:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from turnout.errors import OfferError
+from turnout.kernel.arrays import BoolArray, FloatArray, as_contexts
 from turnout.kernel.rounds import RoundOffer
 from turnout.live import clock
 from turnout.live.clock import boot_id
@@ -95,18 +97,18 @@ def fill_slots(
         at=clock.now(),
     )
     fleet.end_turns(end_only)
-    available, contexts, awaited, hold = offered()
-    idle = available & fleet.running.idle
-    present = available | awaited | ~fleet.running.idle
+    available, contexts, awaited, is_there, hold = offered()
+    idle = fleet.running.idle
+    present = available | awaited | ~idle
+    idle &= available
     running_turns, offer = list[RunningTurnRecord](), None
-    checked: RoundOffer | None = None
     for _ in range(fleet.free_slots):
         if not idle.any():
             break
         decision = fleet.round + 1
-        if checked is None:  # statuses are checked once for all decisions
-            checked = RoundOffer(decision, idle.copy(), contexts, places=1)
-        selection = fleet.policy.ask(RoundOffer.trusted(decision, idle.copy(), checked.contexts, places=1))
+        if not running_turns:  # once for all decisions
+            _check_contexts(contexts, is_there)
+        selection = fleet.policy.ask(RoundOffer.trusted(decision, idle.copy(), contexts, places=1))
         if not len(selection.clients):
             break  # a policy may find nobody eligible
         row = int(selection.clients[0])
@@ -130,3 +132,16 @@ def fill_slots(
     rows = np.array([running_turn.row for running_turn in running_turns], dtype=np.int64)
     event = replace(end_only, rows=rows, contexts=np.ascontiguousarray(contexts[rows]), present=present)
     return FillResult(event, running_turns, late, offer, hold)
+
+
+def _check_contexts(contexts: FloatArray, is_there: BoolArray) -> None:
+    """Raises OfferError if a context is invalid; those of absent clients are 0, and need not be read."""
+    rows = np.flatnonzero(is_there)
+    if 2 * len(rows) < len(contexts):
+        try:
+            as_contexts(contexts[rows], OfferError)
+        except OfferError:
+            pass  # the next check names the row
+        else:
+            return
+    as_contexts(contexts, OfferError)

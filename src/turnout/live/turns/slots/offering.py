@@ -10,7 +10,7 @@ import numpy as np
 
 from turnout.counting import pluralize
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
-from turnout.kernel.cohort_problem import PriceTerms
+from turnout.kernel.pace.prices import ClientPrices
 from turnout.kernel.rounds import RoundOffer
 from turnout.live.features import Features, FleetStatus, Status
 from turnout.live.settings import SchedulerSettings
@@ -28,12 +28,14 @@ class Candidates:
         awaited: Which clients wait because they were asked to, by row.
         waited: Returns for how many seconds the clients with these rows have been waiting. Only for check-ins, which
             are gathered in a window.
+        rows: The rows of the clients in `statuses`, if they were looked up before.
     """
 
     statuses: Mapping[str, Status] | FleetStatus
     kept: Mapping[str, Status]
     awaited: BoolArray
     waited: Callable[[IntArray], FloatArray] | None = None
+    rows: IntArray | None = None
 
 
 class Hold(NamedTuple):
@@ -55,12 +57,14 @@ class SlotOffer(NamedTuple):
         available: The clients that may be given a turn, if they are not training.
         contexts: The contexts of all clients.
         awaited: The clients that wait because they were asked to: they cannot be given a turn, but count as present.
+        is_there: The clients with contexts; those of the others are 0.
         hold: Why nobody is given a turn, if a rule of the fleet holds all turns back.
     """
 
     available: BoolArray
     contexts: FloatArray
     awaited: BoolArray
+    is_there: BoolArray
     hold: Hold | None = None
 
 
@@ -73,7 +77,7 @@ def build_slot_offer(
     be given a turn: otherwise there would be no further decision.
     """
     is_there, contexts = _merge(fleet, features, settings, candidates)
-    resting = fleet.rest_left(fleet.called) > 0
+    resting = False if fleet.min_turn_interval is None else fleet.rest_left(fleet.called) > 0
     excluded = fleet.unavailable | resting
     if not (is_there & ~excluded).any() and not len(fleet.running):
         excluded = (fleet.counters.retired > 0) | resting
@@ -82,8 +86,8 @@ def build_slot_offer(
     awaited &= ~excluded
     hold = _find_hold(fleet, settings, candidates, available, awaited)
     if hold is not None:
-        return SlotOffer(np.zeros_like(available), contexts, awaited | available, hold)
-    return SlotOffer(available, contexts, awaited)
+        return SlotOffer(np.zeros_like(available), contexts, awaited | available, is_there, hold)
+    return SlotOffer(available, contexts, awaited, is_there)
 
 
 def _merge(
@@ -91,9 +95,9 @@ def _merge(
 ) -> tuple[BoolArray, FloatArray]:
     """Returns who is there, and the contexts, by the statuses that were passed and by those of check-ins."""
     statuses = candidates.statuses
-    if not isinstance(statuses, FleetStatus):
-        return build_offer(fleet, features, settings, {**candidates.kept, **statuses})
-    is_there, contexts = build_offer(fleet, features, settings, statuses)
+    if not isinstance(statuses, FleetStatus) and not statuses:
+        return build_offer(fleet, features, settings, candidates.kept)
+    is_there, contexts = build_offer(fleet, features, settings, statuses, candidates.rows)
     if candidates.kept:
         has_checked_in, own = build_offer(fleet, features, settings, candidates.kept)
         new = has_checked_in & ~is_there
@@ -126,10 +130,10 @@ def _find_hold(
     return Hold(left, f"check-ins are gathered for {left:.3g} s more: {waiting} waiting")
 
 
-def price_terms(fleet: SlotFleet) -> PriceTerms | None:
-    """Returns what the prices of all clients consist of at the next decision; None if the policy has no prices."""
+def client_prices(fleet: SlotFleet) -> ClientPrices | None:
+    """Returns what the prices of clients consist of at the next decision; None if the policy has no prices."""
     policy, clients = fleet.policy, len(fleet.ids)
-    everyone = np.ones(clients, dtype=np.bool_)
-    offer = RoundOffer(fleet.round + 1, everyone, np.zeros((clients, policy.features or 0)), places=1)
-    problem = policy.cohort_problem(offer)
-    return None if problem is None else problem.prices
+    contexts = np.broadcast_to(0.0, (clients, policy.features or 0))
+    return policy.client_prices(
+        RoundOffer.trusted(fleet.round + 1, np.ones(clients, dtype=np.bool_), contexts, places=1)
+    )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from turnout.errors import ReportError, StateError, StoreError
-from turnout.kernel.arrays import BoolArray, FloatArray, saved_value
+from turnout.kernel.arrays import BoolArray, FloatArray, count_flags, saved_value
 from turnout.kernel.certificate import TimeUnit
 from turnout.kernel.rounds import RoundReport
 from turnout.kernel.slots.turns import RunningTurns, TurnStart
@@ -80,6 +80,8 @@ class SlotFleet(Fleet):
 
     def join(self, ids: Sequence[str]) -> None:
         """Adds new clients, in this order."""
+        if not ids:
+            return
         super().join(ids)
         self.running.add(len(ids))
         self.given = np.concatenate([self.given, np.full(len(ids), np.nan)])
@@ -156,7 +158,7 @@ class SlotFleet(Fleet):
         self.running.start(turn)
         self.contexts[turn.decision] = (turn.client, context)
         self.given[row] = self.called
-        self.counters.offered += 1 if turn.present.all() else turn.present
+        count_flags(self.counters.offered, turn.present)
         self.round = turn.decision
         self._end_round()
 

@@ -43,3 +43,20 @@ class Wait:
 
     seconds: float
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotNews:
+    """What has changed for devices that listen.
+
+    Attributes:
+        decision: The number of the last decision.
+        given: The clients that were given turns since the decision that was asked about, and train now.
+        free: The number of slots in which no client trains.
+        has_ended: Whether a turn has ended whose slot becomes free with the next check-in.
+    """
+
+    decision: int
+    given: list[str]
+    free: int
+    has_ended: bool
