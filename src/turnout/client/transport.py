@@ -143,7 +143,7 @@ class StreamConnection:
 class EventStream(Iterator[ServiceEvent]):
     """The events of a fleet; another thread may close it while the next event is awaited."""
 
-    def __init__(self, events: Generator[ServiceEvent, None, None], connection: StreamConnection) -> None:
+    def __init__(self, events: Generator[ServiceEvent], connection: StreamConnection) -> None:
         self._events, self._connection = events, connection
 
     def __next__(self) -> ServiceEvent:
@@ -254,9 +254,7 @@ class Transport:
         pause = response.getheader("retry-after", "")
         return response.status, float(pause) if pause.isdecimal() else 0.0, content
 
-    def _follow(
-        self, stream: StreamConnection, after: int | None, *, follow: bool
-    ) -> Generator[ServiceEvent, None, None]:
+    def _follow(self, stream: StreamConnection, after: int | None, *, follow: bool) -> Generator[ServiceEvent]:
         """Yields the events of one stream after the other, with pauses between them."""
         failures, problem = 0, ""
         while failures < self._attempts and not stream.is_closed:
