@@ -9,9 +9,9 @@ from pathlib import Path
 
 from turnout.live import FleetReader, Reporter
 
-#: A reporter is closed after so many reports, and readers after so many reads: who closes a file may delete its log.
-REPORTS, READS = 3, 5
-#: The pause between two reads, in seconds.
+#: A reporter is closed after so many reports, readers after so many reads: the last to close a file deletes its log.
+REPORTS, READS = 3, 2
+#: The pause after each read, and while the files are closed, in seconds.
 PAUSE = 0.05
 
 
@@ -60,4 +60,5 @@ def read(*fleets: str) -> None:
             time.sleep(PAUSE)
         for reader in readers:
             reader.close()
+        time.sleep(PAUSE)
     print(json.dumps([[last_round, turns] for last_round, _, turns in seen]))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import signal
 import subprocess
 import sys
 import traceback
@@ -71,15 +72,20 @@ def main() -> None:
     for module in IMPORTED:
         import_module(module)
     gc.freeze()  # so that the children copy less memory
+    children = set()
     for line in sys.stdin:
         order = json.loads(line)
         if "wait" in order:
             print(os.waitstatus_to_exitcode(os.waitpid(order["wait"], 0)[1]))
+            children.remove(order["wait"])
             continue
         child = os.fork()
         if child == 0:
             _call(order)
+        children.add(child)
         print(child)
+    for child in children:  # of a test that has failed
+        os.kill(child, signal.SIGKILL)
 
 
 def _call(order: dict[str, Any]) -> None:
