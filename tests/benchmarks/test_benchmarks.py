@@ -44,10 +44,10 @@ SMALL: Mapping[str, tuple[dict[str, Any], int, list[str], list[str]]] = {
         [f"decision, 1,000 idle clients, {condition}" for condition in PACED_CONDITIONS],
     ),
     "service": (
-        {"clients": 1000, "calls": 20, "connections": 2, "repeats": 1},
-        3,
-        [],
-        ["check-ins: / empty", "reports: / empty"],
+        {"clients": [1000, 10], "calls": 20, "connections": 2, "repeats": 1},
+        12,
+        [f"{size} clients: {what}" for size in ("1,000", "10") for what in ("seconds", "CPU", "memory", "file")],
+        [f"{size} clients, {call}" for size in ("1,000", "10") for call in ("check-in, a", "report in", "check-in, g")],
     ),
     "check-ins": ({"devices": 12, "slots": 3, "turns": 30, "connected": True}, 2, [], []),
     "dashboard": (

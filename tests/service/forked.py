@@ -72,7 +72,7 @@ def main() -> None:
     for module in IMPORTED:
         import_module(module)
     gc.freeze()  # so that the children copy less memory
-    children = set()
+    children = set[int]()
     for line in sys.stdin:
         order = json.loads(line)
         if "wait" in order:

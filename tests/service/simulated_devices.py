@@ -258,9 +258,10 @@ class PageReader:
     async def _read(self, *, is_reading: bool) -> None:
         status, data = await self._data.send("GET", f"/fleets/{self._data.fleet}/api/overview")
         assert status == 200, (status, data)
+        self.answers += 1
         if not is_reading:  # after a start, it reads the file in parts
             assert data["round"] >= self.round, (data["round"], self.round)  # nothing that was shown is taken back
-            self.answers, self.round = self.answers + 1, data["round"]
+            self.round = data["round"]
 
 
 class Simulation:

@@ -42,8 +42,9 @@ from turnout.web.access import Role
 
 
 class Size(NamedTuple):
-    """How long the service is killed: how many calls of each fleet are answered at least, and at most, between two."""
+    """How often the service is killed: how many calls of each fleet are answered at least, and at most, between two."""
 
+    seed: int
     devices: int
     kills: int
     fewest: int
@@ -51,8 +52,8 @@ class Size(NamedTuple):
 
 
 SIZES = [
-    Size(12, 3, 5, 20),
-    pytest.param(Size(100, 10 if TORTURE == 1 else 20 * TORTURE, 30, 150), marks=pytest.mark.thorough),
+    Size(0, 12, 3, 5, 20),
+    *(pytest.param(Size(1 + seed, 60, 20, 30, 150), marks=pytest.mark.thorough) for seed in range(TORTURE)),
 ]
 #: One in so many devices reports through another process; one in so many kills is followed by one during the start.
 OTHER_PROCESS, WHILE_STARTING = 4, 3
@@ -110,7 +111,10 @@ class Harness:
 
     def run(self, *callers: Callable[[], Awaitable[None]]) -> None:
         """Kills the service again and again while these call it, each time after a random number of answers."""
-        rng, pages = random.Random(0), [partial(fleet.page.run, self.simulation) for fleet in self._fleets]
+        rng, pages = (
+            random.Random(self._size.seed),
+            [partial(fleet.page.run, self.simulation) for fleet in self._fleets],
+        )
         self._service.start()
         self.simulation.start(*callers, *pages, endings=[fleet.disconnect for fleet in self._fleets])
         for kill in range(self._size.kills):
@@ -162,7 +166,7 @@ class Harness:
                 fleet.ledger.close()
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size.devices}-{size.kills}-{size.seed}")
 def test_nothing_acknowledged_is_lost_or_doubled_when_the_service_is_killed(
     tmp_path: Path, forker: Forker, size: Size
 ) -> None:
