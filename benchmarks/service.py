@@ -6,7 +6,7 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,6 +26,8 @@ from turnout.web.access import Role
 #: a check-in that gets a turn.
 MIN_RATIO, MAX_TURN_MS = 0.5, 20.0
 SLOTS = 100
+#: The number of turns that devices get in a repetition.
+GIVEN = 40
 #: The number of requests of one kind that follow each other.
 PART = 500
 #: The number of reports in a batch.
@@ -53,16 +55,16 @@ def service(
     connections: Annotated[int, typer.Option(min=1, help="Number of connections at the same time.")] = 64,
     repeats: Repeats = 5,
 ) -> Result:
-    """Measure calls over HTTP, each on disk before it is answered, and an empty endpoint (half an hour).
+    """Measure calls over HTTP, each on disk before it is answered, and an empty endpoint (minutes).
 
     Three fleets are served by one `turnout fleet serve`; another process sends the requests, in turns. Devices of a
     fleet without rounds check in, each with a token of its own; nearly all are asked to wait, as in a fleet with far
-    more clients than slots. In another one, slots are free: devices get turns, and their server reports these. Devices
-    of a fleet with rounds report, each once; in the next round, its server sends their reports in batches. Every call
-    has an idempotency key. The empty endpoint is /healthz.
+    more clients than slots. In another one, slots are free: devices get turns, one after the other as it is between
+    calls that wait, and their server reports them. Devices of a fleet with rounds report, each once; in the next round,
+    its server sends their reports in batches. Every call has an idempotency key. The empty endpoint is /healthz.
 
     The rates depend on all that runs on the machine. The CPU time of the service for each call hardly does: a process
-    can use little more than one core. The memory is that of a service with one fleet and its dashboard.
+    can use little more than one core. The start is that of a service with one fleet and its dashboard.
 
     Example: python -m benchmarks service --clients 10000 --calls 1000
     """
@@ -92,8 +94,7 @@ def _measure(
         announce(f"creating three fleets of {clients:,} clients")
         paths = {name: Path(folder) / f"{name}.turnout" for name in (_BUSY, _FREE, _ROUNDS)}
         ids = [f"client-{row:07d}" for row in range(clients)]
-        # At most SLOTS devices train in the fleet that is never full: each gets its turn at once.
-        for name, slots in ((_BUSY, min(SLOTS, clients)), (_FREE, 2 * SLOTS)):
+        for name, slots in ((_BUSY, min(SLOTS, clients)), (_FREE, SLOTS)):
             _create(paths[name], ids, concurrency=slots, settings={"guaranteed_rate": f"1/{2 * max(clients, slots)}"})
         _create(paths[_ROUNDS], ids, settings={"cohort_size": calls, "guaranteed_rate": f"{calls}/{2 * clients}"})
         devices = ids[:: max(clients // calls, 1)][:calls]
@@ -103,16 +104,17 @@ def _measure(
             {name: _tokens(path, "server")[0] for name, path in paths.items()},
         )
         figures = _measure_start(paths[_BUSY])
-        with served("serve", *paths.values(), "--no-page") as server, _sender(server, connections) as send:
+        with served("serve", *paths.values(), "--no-page") as server, _sender(server) as send:
             for repeat in range(repeats + 1):
                 announce(f"repetition {repeat} of {repeats}" if repeat else "warming up")
                 parts: dict[str, list[Load]] = {name: [] for name in LOADS}
                 for kind, requests in story.repetition(repeat):
-                    load = send(requests)
+                    load = send(requests, 1 if kind == TURNS else connections)
                     if kind is not None:
                         parts[kind].append(load)
                 for name in LOADS if repeat else ():
                     measured[name].append(_merge(parts[name]))
+            figures.append(("memory for all three fleets, after the calls", (server.memory() or 0.0) / 1e6, "MB"))
     return measured, figures
 
 
@@ -124,17 +126,17 @@ def _measure_start(path: Path) -> list[tuple[str, float, str]]:
         return [
             ("seconds until the first answer", time.perf_counter() - start, "s"),
             ("CPU time of the start", server.cpu_seconds() or 0.0, "s"),
-            ("memory", (server.memory() or 0.0) / 1e6, "MB"),
+            ("memory for one fleet", (server.memory() or 0.0) / 1e6, "MB"),
             ("file", path.stat().st_size / 1e6, "MB"),
         ]
 
 
 @contextmanager
-def _sender(server: Server, connections: int) -> Iterator[Any]:
+def _sender(server: Server) -> Iterator[Callable[[Sequence[bytes], int], Load]]:
     """Yields a function that sends requests from another process, which must all succeed, and returns the load."""
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
 
-        def send(requests: Sequence[bytes]) -> Load:
+        def send(requests: Sequence[bytes], connections: int) -> Load:
             before = server.cpu_seconds()
             load = pool.submit(send_load, server.port, requests, connections).result()
             after = server.cpu_seconds()
@@ -164,7 +166,7 @@ class _Story:
 
         Requests without the name of a load are not measured.
         """
-        calls, slots = len(self.devices), min(SLOTS, len(self.devices))
+        calls, given = len(self.devices), min(GIVEN, len(self.devices))
         offer = json.dumps({"clients": self.devices}).encode()
         report = b'{"seconds": 12.5, "loss": 0.7}'
         yield None, [self._serve(_ROUNDS, "rounds", f"choose-{repeat}", offer)]
@@ -189,8 +191,8 @@ class _Story:
             [self._serve(_ROUNDS, "reports/batch", key, body) for key, body in zip(keys, bodies, strict=True)],
         )
         yield None, [self._serve(_ROUNDS, "rounds/close", f"close-again-{repeat}")]
-        yield TURNS, [_call(_FREE, "check-ins", token, f"turn-{repeat}") for token in self.tokens[_FREE][:slots]]
-        turns = range(repeat * slots + 1, (repeat + 1) * slots + 1)  # their numbers follow each other
+        yield TURNS, [_call(_FREE, "check-ins", token, f"turn-{repeat}") for token in self.tokens[_FREE][:given]]
+        turns = range(repeat * given + 1, (repeat + 1) * given + 1)  # their numbers follow each other
         ended = [json.dumps({"turn": turn, "seconds": 12.5}).encode() for turn in turns]
         yield (
             TURN_REPORTS,
