@@ -178,7 +178,7 @@ class _Story:
         for first in range(0, calls, PART):
             for name, requests in kinds.items():
                 yield name, requests[first : first + PART]
-        yield None, [self._serve(_ROUNDS, "rounds/close", f"close-{repeat}")]
+        yield None, [self._close(2 * repeat + 1)]
         yield None, [self._serve(_ROUNDS, "rounds", f"choose-again-{repeat}", offer)]
         batches = [self.devices[first : first + BATCH] for first in range(0, calls, BATCH)]
         bodies = [
@@ -190,7 +190,7 @@ class _Story:
             BATCHES,
             [self._serve(_ROUNDS, "reports/batch", key, body) for key, body in zip(keys, bodies, strict=True)],
         )
-        yield None, [self._serve(_ROUNDS, "rounds/close", f"close-again-{repeat}")]
+        yield None, [self._close(2 * repeat + 2)]
         yield TURNS, [_call(_FREE, "check-ins", token, f"turn-{repeat}") for token in self.tokens[_FREE][:given]]
         turns = range(repeat * given + 1, (repeat + 1) * given + 1)  # their numbers follow each other
         ended = [json.dumps({"turn": turn, "seconds": 12.5}).encode() for turn in turns]
@@ -198,6 +198,9 @@ class _Story:
             TURN_REPORTS,
             [self._serve(_FREE, "reports", f"turn-{turn}", body) for turn, body in zip(turns, ended, strict=True)],
         )
+
+    def _close(self, round: int) -> bytes:
+        return self._serve(_ROUNDS, "rounds/close", f"close-{round}")
 
     def _serve(self, fleet: str, path: str, key: str, body: bytes = b"{}") -> bytes:
         return _call(fleet, path, self.servers[fleet], key, body)
