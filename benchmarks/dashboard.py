@@ -51,7 +51,8 @@ def dashboard(
         list(play_rounds(path, clients, cohort, rounds))
         announce("reading the fleet")
         begin = time.monotonic()
-        with served("dashboard", path) as url:
+        with served("dashboard", path) as server:
+            url = server.url
             started = time.monotonic() - begin
             wait_until_read(url)
             read = time.monotonic() - begin

@@ -133,9 +133,43 @@ def memory_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A process that serves.
+
+    Attributes:
+        url: Its address.
+        process: Its number.
+    """
+
+    url: str
+    process: int
+
+    @property
+    def port(self) -> int:
+        """The port on which it listens."""
+        return int(self.url.rpartition(":")[2])
+
+    def cpu_seconds(self) -> float | None:
+        """Returns the CPU time that it has used; None if the system does not say it."""
+        try:
+            fields = Path(f"/proc/{self.process}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return None
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def memory(self) -> float | None:
+        """Returns the bytes of memory that it holds now; None if the system does not say it."""
+        try:
+            pages = int(Path(f"/proc/{self.process}/statm").read_text().split()[1])
+        except OSError:
+            return None
+        return float(pages * os.sysconf("SC_PAGE_SIZE"))
+
+
 @contextmanager
-def served(command: str, *arguments: str | Path) -> Iterator[str]:
-    """Runs a command of `turnout fleet` that serves on a free port until the block ends, and yields its address."""
+def served(command: str, *arguments: str | Path) -> Iterator[Server]:
+    """Runs a command of `turnout fleet` that serves on a free port until the block ends."""
     process = subprocess.Popen(
         [sys.executable, "-m", "turnout", "fleet", command, *map(str, arguments), "--port", "0"],
         stdout=subprocess.PIPE,
@@ -150,7 +184,7 @@ def served(command: str, *arguments: str | Path) -> Iterator[str]:
             lines.append(process.stdout.readline())
         if not lines[-1]:
             raise RuntimeError(f"turnout fleet {command} did not start: {''.join(lines)}")
-        yield "http://" + lines[-1].rsplit(" at http://", 1)[1].split("/")[0].strip()
+        yield Server("http://" + lines[-1].rsplit(" at http://", 1)[1].split("/")[0].strip(), process.pid)
     finally:
         process.terminate()
         process.wait()

@@ -21,11 +21,13 @@ class Load:
         seconds: From the first request until the last response.
         latencies: The seconds from each request to its response, ascending.
         statuses: How many responses had each HTTP status.
+        cpu: The CPU seconds of the server; None if they are not known.
     """
 
     seconds: float
     latencies: list[float]
     statuses: dict[int, int]
+    cpu: float | None = None
 
     @property
     def per_second(self) -> float:

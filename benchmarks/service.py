@@ -1,114 +1,230 @@
-"""Measures the service with a large fleet: check-ins and reports against an empty endpoint of the same process."""
+"""Measures the service: check-ins, reports and batches of reports, and an empty endpoint of the same process."""
 
 from __future__ import annotations
 
 import json
 import statistics
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from benchmarks.harness import MILLION, Clients, Repeats, Result, Target, announce, served, silenced
+from benchmarks.harness import MILLION, Repeats, Result, Server, Target, announce, served, silenced
 from benchmarks.load import Load, http_request, send_load
 from turnout.live import Scheduler
 from turnout.service.access.tokens import FleetTokens
 from turnout.web.access import Role
 
-#: The target: the calls per second, in units of the requests per second of an empty endpoint.
-MIN_RATIO = 0.5
+#: The targets: calls per second, in units of the requests per second of an empty endpoint, and the CPU milliseconds of
+#: a check-in that gets a turn.
+MIN_RATIO, MAX_TURN_MS = 0.5, 20.0
 SLOTS = 100
+#: The number of turns that devices get in a repetition.
+GIVEN = 40
 #: The number of requests of one kind that follow each other.
 PART = 500
+#: The number of reports in a batch.
+BATCH = 100
 PERCENTILES = (50, 95, 99)
-LOADS = ("empty", "check-ins", "reports")
-_WITH_SLOTS, _WITH_ROUNDS = "slots", "rounds"
+EMPTY, WAITING, TURNS, TURN_REPORTS, REPORTS, BATCHES = LOADS = (
+    "empty",
+    "check-in, asked to wait",
+    "check-in, gets a turn",
+    "report of a turn",
+    "report in a round",
+    f"batch of {BATCH} reports",
+)
+#: The loads that are compared with the empty endpoint.
+COMPARED = (WAITING, REPORTS)
+_BUSY, _FREE, _ROUNDS = "busy", "free", "rounds"
 
 
 def service(
-    clients: Clients = MILLION,
-    calls: Annotated[int, typer.Option(min=10, help="Number of calls of each kind in each repetition.")] = 5000,
+    clients: Annotated[
+        list[int] | None,
+        typer.Option(min=1, help="Clients of each fleet; by default 10,000, then a million. Repeatable."),
+    ] = None,
+    calls: Annotated[int, typer.Option(min=10, help="Number of calls of a kind in each repetition.")] = 5000,
     connections: Annotated[int, typer.Option(min=1, help="Number of connections at the same time.")] = 64,
     repeats: Repeats = 5,
 ) -> Result:
-    """Measure check-ins and reports over HTTP, each on disk before it is answered, against an empty endpoint.
+    """Measure calls over HTTP, each on disk before it is answered, and an empty endpoint (minutes).
 
-    Two fleets are served by one `turnout fleet serve`; another process sends the requests, in turns. Devices of a fleet
-    without rounds check in, each with a token of its own; nearly all are asked to wait, as in a fleet with far more
-    clients than slots. Devices of a fleet with rounds report, each once. Every call has an idempotency key. The empty
-    endpoint is /healthz.
+    Three fleets are served by one `turnout fleet serve`; another process sends the requests, in turns. Devices of a
+    fleet without rounds check in, each with a token of its own; nearly all are asked to wait, as in a fleet with far
+    more clients than slots. In another one, slots are free: devices get turns, one after the other as it is between
+    calls that wait, and their server reports them. Devices of a fleet with rounds report, each once; in the next round,
+    its server sends their reports in batches. Every call has an idempotency key. The empty endpoint is /healthz.
+
+    The rates depend on all that runs on the machine. The CPU time of the service for each call hardly does: a process
+    can use little more than one core. The start is that of a service with one fleet and its dashboard.
 
     Example: python -m benchmarks service --clients 10000 --calls 1000
     """
-    calls = min(calls, clients)
+    rows: list[dict[str, Any]] = []
+    figures: list[tuple[str, float, str]] = []
+    targets: list[Target] = []
+    for size in clients or (10_000, MILLION):
+        measured, own = _measure(size, min(calls, size), connections, repeats)
+        rows += (by_name := {name: _row(size, name, measured) for name in LOADS}).values()
+        figures += [(f"{size:,} clients: {what}", value, unit) for what, value, unit in own]
+        targets += [
+            Target(f"{size:,} clients, {name}: / empty", by_name[name]["/ empty"], MIN_RATIO, is_minimum=True)
+            for name in COMPARED
+        ]
+        cpu = by_name[TURNS]["CPU ms"]
+        targets += [] if cpu is None else [Target(f"{size:,} clients, {TURNS}: CPU ms", cpu, MAX_TURN_MS)]
+    title = f"{connections} connections; times of answers in ms by percentile, and CPU time of the service per call"
+    return Result(title, rows, figures, targets)
+
+
+def _measure(
+    clients: int, calls: int, connections: int, repeats: int
+) -> tuple[dict[str, list[Load]], list[tuple[str, float, str]]]:
+    """Returns the repetitions of each load, and single figures."""
     measured: dict[str, list[Load]] = {name: [] for name in LOADS}
     with tempfile.TemporaryDirectory() as folder:
-        fleets = [Path(folder) / f"{name}.turnout" for name in (_WITH_SLOTS, _WITH_ROUNDS)]
-        announce("creating the fleets")
+        announce(f"creating three fleets of {clients:,} clients")
+        paths = {name: Path(folder) / f"{name}.turnout" for name in (_BUSY, _FREE, _ROUNDS)}
         ids = [f"client-{row:07d}" for row in range(clients)]
-        _create(fleets[0], ids, concurrency=SLOTS, settings={"guaranteed_rate": f"1/{2 * clients}"})
-        _create(fleets[1], ids, settings={"cohort_size": calls, "guaranteed_rate": f"{calls}/{2 * clients}"})
+        for name, slots in ((_BUSY, min(SLOTS, clients)), (_FREE, SLOTS)):
+            _create(paths[name], ids, concurrency=slots, settings={"guaranteed_rate": f"1/{2 * max(clients, slots)}"})
+        _create(paths[_ROUNDS], ids, settings={"cohort_size": calls, "guaranteed_rate": f"{calls}/{2 * clients}"})
         devices = ids[:: max(clients // calls, 1)][:calls]
-        slot_tokens, round_tokens = (_tokens(path, "device", devices) for path in fleets)
-        (server,) = _tokens(fleets[1], "server")
-        with (
-            served("serve", *fleets, "--no-page") as url,
-            ProcessPoolExecutor(1, get_context("spawn")) as pool,
-        ):
-
-            def send(requests: Sequence[bytes]) -> Load:
-                load = pool.submit(send_load, int(url.rpartition(":")[2]), requests, connections).result()
-                if load.statuses != {200: len(requests)}:
-                    raise RuntimeError(f"the service refused calls: it answered with {load.statuses}")
-                return load
-
+        story = _Story(
+            devices,
+            {name: _tokens(path, "device", devices) for name, path in paths.items()},
+            {name: _tokens(path, "server")[0] for name, path in paths.items()},
+        )
+        figures = _measure_start(paths[_BUSY])
+        with served("serve", *paths.values(), "--no-page") as server, _sender(server) as send:
             for repeat in range(repeats + 1):
                 announce(f"repetition {repeat} of {repeats}" if repeat else "warming up")
-                offer = json.dumps({"clients": devices}).encode()
-                send([_call(_WITH_ROUNDS, "rounds", server, f"choose-{repeat}", offer)])
-                report = b'{"seconds": 12.5, "loss": 0.7}'
-                requests = {
-                    "empty": [http_request("GET", "/healthz")] * calls,
-                    "check-ins": [
-                        _call(_WITH_SLOTS, "check-ins", token, f"check-in-{repeat}") for token in slot_tokens
-                    ],
-                    "reports": [
-                        _call(_WITH_ROUNDS, "reports", token, f"report-{repeat}", report) for token in round_tokens
-                    ],
-                }
                 parts: dict[str, list[Load]] = {name: [] for name in LOADS}
-                for first in range(0, calls, PART):  # in short turns, so that other programs slow all of them alike
-                    for name in LOADS:
-                        parts[name].append(send(requests[name][first : first + PART]))
-                send([_call(_WITH_ROUNDS, f"rounds/{repeat + 1}/close", server, f"close-{repeat}")])
+                for kind, requests in story.repetition(repeat):
+                    load = send(requests, 1 if kind == TURNS else connections)
+                    if kind is not None:
+                        parts[kind].append(load)
                 for name in LOADS if repeat else ():
-                    measured[name].append(_merged(parts[name]))
-    rows = [_row(name, measured) for name in LOADS]
-    targets = [Target(f"{row['request']}: / empty", row["/ empty"], MIN_RATIO, is_minimum=True) for row in rows[1:]]
-    title = f"{clients:,} registered clients, {connections} connections; latencies in ms by percentile"
-    return Result(title, rows, targets=targets)
+                    measured[name].append(_merge(parts[name]))
+            figures.append(("memory for all three fleets, after the calls", (server.memory() or 0.0) / 1e6, "MB"))
+    return measured, figures
 
 
-def _row(name: str, measured: dict[str, list[Load]]) -> dict[str, Any]:
+def _measure_start(path: Path) -> list[tuple[str, float, str]]:
+    """Returns how long a service with one fleet and its page takes to start, and how much memory it holds then."""
+    start = time.perf_counter()
+    with served("serve", path) as server:
+        send_load(server.port, [http_request("GET", "/healthz")], 1)
+        return [
+            ("seconds until the first answer", time.perf_counter() - start, "s"),
+            ("CPU time of the start", server.cpu_seconds() or 0.0, "s"),
+            ("memory for one fleet", (server.memory() or 0.0) / 1e6, "MB"),
+            ("file", path.stat().st_size / 1e6, "MB"),
+        ]
+
+
+@contextmanager
+def _sender(server: Server) -> Iterator[Callable[[Sequence[bytes], int], Load]]:
+    """Yields a function that sends requests from another process, which must all succeed, and returns the load."""
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+
+        def send(requests: Sequence[bytes], connections: int) -> Load:
+            before = server.cpu_seconds()
+            load = pool.submit(send_load, server.port, requests, connections).result()
+            after = server.cpu_seconds()
+            if load.statuses != {200: len(requests)}:
+                raise RuntimeError(f"the service refused calls: it answered with {load.statuses}")
+            return load if before is None or after is None else replace(load, cpu=after - before)
+
+        yield send
+
+
+@dataclass(frozen=True, slots=True)
+class _Story:
+    """The requests that are sent.
+
+    Attributes:
+        devices: The ids of the devices.
+        tokens: Their tokens of each fleet.
+        servers: The token of the server of each fleet.
+    """
+
+    devices: Sequence[str]
+    tokens: Mapping[str, Sequence[str]]
+    servers: Mapping[str, str]
+
+    def repetition(self, repeat: int) -> Iterator[tuple[str | None, list[bytes]]]:
+        """Yields the requests of a repetition in short turns, so that other programs slow all kinds alike.
+
+        Requests without the name of a load are not measured.
+        """
+        calls, given = len(self.devices), min(GIVEN, len(self.devices))
+        offer = json.dumps({"clients": self.devices}).encode()
+        report = b'{"seconds": 12.5, "loss": 0.7}'
+        yield None, [self._serve(_ROUNDS, "rounds", f"choose-{repeat}", offer)]
+        kinds = {
+            EMPTY: [http_request("GET", "/healthz")] * calls,
+            WAITING: [_call(_BUSY, "check-ins", token, f"check-in-{repeat}") for token in self.tokens[_BUSY]],
+            REPORTS: [_call(_ROUNDS, "reports", token, f"report-{repeat}", report) for token in self.tokens[_ROUNDS]],
+        }
+        for first in range(0, calls, PART):
+            for name, requests in kinds.items():
+                yield name, requests[first : first + PART]
+        yield None, [self._close(2 * repeat + 1)]
+        yield None, [self._serve(_ROUNDS, "rounds", f"choose-again-{repeat}", offer)]
+        batches = [self.devices[first : first + BATCH] for first in range(0, calls, BATCH)]
+        bodies = [
+            json.dumps({"reports": [{"client": client, "seconds": 12.5, "loss": 0.7} for client in batch]}).encode()
+            for batch in batches
+        ]
+        keys = [f"batch-{repeat}-{number}" for number in range(len(batches))]
+        yield (
+            BATCHES,
+            [self._serve(_ROUNDS, "reports/batch", key, body) for key, body in zip(keys, bodies, strict=True)],
+        )
+        yield None, [self._close(2 * repeat + 2)]
+        yield TURNS, [_call(_FREE, "check-ins", token, f"turn-{repeat}") for token in self.tokens[_FREE][:given]]
+        turns = range(repeat * given + 1, (repeat + 1) * given + 1)  # their numbers follow each other
+        ended = [json.dumps({"turn": turn, "seconds": 12.5}).encode() for turn in turns]
+        yield (
+            TURN_REPORTS,
+            [self._serve(_FREE, "reports", f"turn-{turn}", body) for turn, body in zip(turns, ended, strict=True)],
+        )
+
+    def _close(self, round: int) -> bytes:
+        return self._serve(_ROUNDS, f"rounds/{round}/close", f"close-{round}")
+
+    def _serve(self, fleet: str, path: str, key: str, body: bytes = b"{}") -> bytes:
+        return _call(fleet, path, self.servers[fleet], key, body)
+
+
+def _row(clients: int, name: str, measured: Mapping[str, Sequence[Load]]) -> dict[str, Any]:
     """Returns the median rate of a load, its median ratio to the empty endpoint just before, and its latencies."""
-    merged = _merged(measured[name])
-    pairs = zip(measured[name], measured["empty"], strict=True)
+    merged = _merge(measured[name])
+    pairs = zip(measured[name], measured[EMPTY], strict=True)
     return {
+        "clients": clients,
         "request": name,
         "per second": statistics.median(load.per_second for load in measured[name]),
         "/ empty": statistics.median(load.per_second / empty.per_second for load, empty in pairs),
         **{f"{percent} %": merged.percentile(percent) * 1e3 for percent in PERCENTILES},
+        "CPU ms": None if merged.cpu is None else merged.cpu * 1e3 / len(merged.latencies),
     }
 
 
-def _merged(loads: Sequence[Load]) -> Load:
+def _merge(loads: Sequence[Load]) -> Load:
     """Returns the figures of loads that followed each other."""
     latencies = sorted(seconds for load in loads for seconds in load.latencies)
-    return Load(sum(load.seconds for load in loads), latencies, {})
+    cpu = [load.cpu for load in loads if load.cpu is not None]
+    return Load(sum(load.seconds for load in loads), latencies, {}, sum(cpu) if cpu else None)
 
 
 def _create(path: Path, ids: Sequence[str], **options: Any) -> None:

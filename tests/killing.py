@@ -11,6 +11,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+#: How much longer than usual the tests run: `make torture` sets it.
+TORTURE = int(os.environ.get("TURNOUT_TORTURE", "1"))
 WRITES = ("BEGIN IMMEDIATE", "COMMIT", "INSERT", "UPDATE", "DELETE", "CREATE", "ALTER", "PRAGMA")
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.client import HTTPResponse
+from http.client import HTTPConnection, HTTPResponse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +23,15 @@ import pytest
 
 from service.served import ROUNDS, SLOTS, Service, served
 from turnout import ClientStatus
-from turnout.client import AsyncFleetClient, FleetClient, OpenedRound, RefusedError, UnavailableError, transport
+from turnout.client import (
+    AsyncFleetClient,
+    FleetClient,
+    OpenedRound,
+    RefusedError,
+    UnavailableError,
+    asynchronous,
+    transport,
+)
 from turnout.errors import SettingError
 from turnout.live import RunningTurn, Wait
 from turnout.service import events
@@ -35,8 +46,22 @@ def client_of(service: Service, role: str = "operator", **options: Any) -> Fleet
 @pytest.fixture
 def no_pauses() -> Iterator[list[float]]:
     pauses: list[float] = []
-    with patch.object(transport, "time", SimpleNamespace(sleep=pauses.append)):
+    with patch.object(transport, "time", SimpleNamespace(sleep=pauses.append, monotonic=time.monotonic)):
         yield pauses
+
+
+@pytest.fixture
+def opened() -> Iterator[list[HTTPConnection]]:
+    """Every connection that is opened; its socket is None once it is closed."""
+    connections: list[HTTPConnection] = []
+    connect = HTTPConnection.connect
+
+    def note(connection: HTTPConnection) -> None:
+        connections.append(connection)
+        connect(connection)
+
+    with patch.object(HTTPConnection, "connect", note):
+        yield connections
 
 
 def test_rounds_over_http(tmp_path: Path) -> None:
@@ -256,6 +281,16 @@ def test_other_answers_are_not_tried_again(status: int, body: Any, no_pauses: li
     assert (len(sent), no_pauses) == (1, [])
 
 
+def test_the_page_of_a_proxy_is_shown_without_its_tags_and_is_no_stream(no_pauses: list[float]) -> None:
+    page = answering(200, b"<html>\n<h1>Log in</h1>\n<p>first</p></html>", content_type="text/html")
+    with breaking(page, page) as (address, _), FleetClient(address) as client:
+        for call in (client.status, lambda: next(client.events())):
+            with pytest.raises(RefusedError, match=r"check the address, .*; it says 'Log in first'") as refused:
+                call()
+            assert refused.value.status == 200
+    assert no_pauses == []
+
+
 def test_a_broken_connection_after_the_change_never_counts_twice(tmp_path: Path, no_pauses: list[float]) -> None:
     with served(tmp_path) as service, client_of(service) as client:
         client.choose(["a", "b"])
@@ -273,6 +308,72 @@ def test_a_broken_connection_after_the_change_never_counts_twice(tmp_path: Path,
             assert client.close_round(round=1)["round"] == 1  # without a key: the round is closed
         assert json.loads(lost[0])["round"] == 1
     assert len(no_pauses) == 1
+
+
+def is_open(connections: list[HTTPConnection]) -> list[bool]:
+    return [connection.sock is not None for connection in connections]
+
+
+def in_threads(number: int, call: Callable[[], object]) -> None:
+    threads = [threading.Thread(target=call) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_threads_share_connections_of_which_few_stay_open(opened: list[HTTPConnection]) -> None:
+    callers = transport.MAX_IDLE + 3
+    all_call = threading.Barrier(callers)
+
+    def wait_for_all(handler: BaseHTTPRequestHandler) -> None:
+        all_call.wait()
+        DONE(handler)
+
+    with breaking(*[DONE] * 5, *[wait_for_all] * callers) as (address, _), FleetClient(address) as client:
+        for _ in range(5):
+            in_threads(1, lambda: client.register(["a"]))
+        assert is_open(opened) == [True]
+        in_threads(callers, lambda: client.register(["a"]))
+        assert len(opened) == callers
+        assert sum(is_open(opened)) == transport.MAX_IDLE
+        client.close()
+        assert not any(is_open(opened))
+
+
+def test_a_connection_in_use_is_closed_after_its_call_if_the_client_was_closed(opened: list[HTTPConnection]) -> None:
+    def close_and_answer(handler: BaseHTTPRequestHandler) -> None:
+        client.close()
+        DONE(handler)
+
+    with breaking(close_and_answer, DONE) as (address, _), FleetClient(address) as client:
+        assert client.register(["a"]) == 1
+        assert is_open(opened) == [False]
+        assert client.register(["a"]) == 1
+        assert is_open(opened) == [False, True]
+
+
+def test_a_connection_that_the_server_closed_costs_no_attempt(opened: list[HTTPConnection]) -> None:
+    def answer_and_hang_up(handler: BaseHTTPRequestHandler) -> None:
+        DONE(handler)
+        hang_up(handler)
+
+    with breaking(answer_and_hang_up, DONE) as (address, _), FleetClient(address, attempts=1) as client:
+        assert client.register(["a"]) == 1
+        assert opened[0].sock.recv(1, socket.MSG_PEEK) == b""  # waits until the end of the connection has arrived
+        assert client.register(["a"]) == 1
+        assert is_open(opened) == [False, True]
+
+
+def test_a_connection_is_used_neither_after_a_long_pause_nor_by_a_forked_process(opened: list[HTTPConnection]) -> None:
+    with breaking(*[DONE] * 4) as (address, _), FleetClient(address, attempts=1) as client:
+        client.register(["a"])
+        with patch.object(os, "getpid", lambda: -1):
+            client.register(["a"])
+            assert is_open(opened) == [False, True]  # a process closes only its own copy of a socket
+            with patch.object(transport, "IDLE_SECONDS", 0.0):
+                client.register(["a"])
+            assert is_open(opened) == [False, False, False]
 
 
 @pytest.mark.parametrize(
@@ -395,6 +496,48 @@ def test_a_stream_that_ends_at_once_or_with_an_error_is_opened_again_after_a_pau
         with pytest.raises(UnavailableError, match=f"in {attempts} attempts: {why}"):
             next(stream)
     assert (len(sent), len(no_pauses)) == (3, 2)
+
+
+@pytest.mark.parametrize("cut", ["", "id: 9\nevent: joined\ndata: {", "event: joined\ndata: {}"])
+def test_a_stream_that_is_cut_off_after_each_event_is_opened_again_after_a_pause(
+    cut: str, no_pauses: list[float]
+) -> None:
+    with (
+        breaking(*(streamed(joined(number), cut) for number in (1, 2, 3))) as (address, sent),
+        FleetClient(address, attempts=2) as client,
+    ):
+        stream = client.events(0)
+        assert [next(stream).number for _ in range(3)] == [1, 2, 3]
+        assert (len(sent), len(no_pauses)) == (3, 2)
+        stream.close()
+        assert list(stream) == []
+    assert all(pause <= transport.FIRST_PAUSE for pause in no_pauses)
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "closed"])
+def test_a_stream_that_nobody_awaits_any_more_keeps_no_thread(
+    tmp_path: Path, ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asynchronous, "THREADS", 1)
+
+    async def run(service: Service) -> None:
+        client, seen = AsyncFleetClient(client_of(service)), asyncio.Queue[str]()
+
+        async def follow() -> None:
+            async for event in client.events(0):
+                seen.put_nowait(event.kind)
+
+        task = asyncio.create_task(follow())
+        assert await seen.get() == "state"
+        if ends == "cancelled":
+            task.cancel()
+            assert (await client.status())["clients"] == 0
+        await client.close()  # waits for the thread that read from the stream
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled() == (ends == "cancelled")
+
+    with served(tmp_path) as service:
+        asyncio.run(run(service))
 
 
 def test_a_device_loads_the_standard_library_only() -> None:

@@ -26,6 +26,7 @@ from documents import check_command
 ROOT = Path(__file__).parents[2]
 LIVE_FIGURES = ["a live round", "the same round in memory", "live round / in memory", "reports in", "size of the file"]
 LIVE_TARGETS = ["registering", "opening, 49", "snapshot", "forgetting a client: first", "forgetting", "live round /"]
+SERVICE_FIGURES = ["seconds until", "CPU time", "memory for one", "file", "memory for all"]
 #: For each benchmark: its options, the number of its rows, the beginnings of its figures, and those of its targets.
 SMALL: Mapping[str, tuple[dict[str, Any], int, list[str], list[str]]] = {
     "choose": (
@@ -48,10 +49,10 @@ SMALL: Mapping[str, tuple[dict[str, Any], int, list[str], list[str]]] = {
         ],
     ),
     "service": (
-        {"clients": 1000, "calls": 20, "connections": 2, "repeats": 1},
-        3,
-        [],
-        ["check-ins: / empty", "reports: / empty"],
+        {"clients": [1000, 10], "calls": 20, "connections": 2, "repeats": 1},
+        12,
+        [f"{size} clients: {what}" for size in ("1,000", "10") for what in SERVICE_FIGURES],
+        [f"{size} clients, {call}" for size in ("1,000", "10") for call in ("check-in, a", "report in", "check-in, g")],
     ),
     "check-ins": ({"devices": 12, "slots": 3, "turns": 30, "connected": True}, 2, [], []),
     "dashboard": (

@@ -64,6 +64,14 @@ def test_every_device_gets_its_own_token(fleet: Path, tmp_path: Path) -> None:
             assert (token.role, token.client) == ("device", client)
 
 
+def test_a_single_token_is_printed_alone_so_that_a_variable_can_hold_it(fleet: Path) -> None:
+    text = run("fleet", "tokens", "create", fleet, "--role", "device", "--client", "phone 1").stdout
+    with FleetTokens(fleet, read_only=True) as file:
+        token = file.find(text.removesuffix("\n"))
+    assert token is not None
+    assert token.client == "phone 1"
+
+
 def test_tokens_as_json(fleet: Path) -> None:
     (made,) = json_of("fleet", "tokens", "create", fleet, "--role", "viewer")
     (listed,) = json_of("fleet", "tokens", "list", fleet)

@@ -71,10 +71,10 @@ def take_all(
             urls = {}
             if "runs" in kinds:
                 make_runs(runs, rounds=rounds, seeds=seeds)
-                urls["runs"] = stack.enter_context(served("dashboard", runs))
+                urls["runs"] = stack.enter_context(served("dashboard", runs)).url
             if "fleet" in kinds:
                 stack.enter_context(playing(fleet, fleet_rounds))
-                urls["fleet"] = stack.enter_context(served("dashboard", fleet))
+                urls["fleet"] = stack.enter_context(served("dashboard", fleet)).url
             for screen, pictures in screens:
                 shown = {kind for kind, _, _ in pictures.values()}
                 opened = {kind: open_dashboard(browser.page(**screen), urls[kind]) for kind in shown}

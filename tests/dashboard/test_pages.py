@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from dashboard.served import (
     small_fleet,
     used,
 )
+from killing import TORTURE
 from live.fleets import named
 from live.turns.slots.played import open_slots, play_turns
 from turnout.lab import RunPlan, RunStore, play_into
@@ -49,7 +49,7 @@ HOSTILE = [
     "line\none",
 ]
 #: The clients of a very large fleet; `make torture` shows a million.
-CROWD = 100_000 if os.environ.get("TURNOUT_TORTURE", "1") == "1" else 1_000_000
+CROWD = 100_000 if TORTURE == 1 else 1_000_000
 FEW_PAGES = ("overview", "fairness", "rounds", "client")  # where showing all of them is thorough
 #: The number of rounds in the heading of the page.
 SHOWN_ROUNDS = (

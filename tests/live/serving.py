@@ -14,13 +14,11 @@ from typing import Any
 
 import pytest
 
-from killing import environment
+from killing import TORTURE, environment
 from live.fleets import exported, packed, turns_in
 from turnout.live import FleetReader
 
 HERE = Path(__file__).parent
-#: How much longer than usual the tests run: `make torture` sets it.
-TORTURE = int(os.environ.get("TURNOUT_TORTURE", "1"))
 BEFORE, AFTER = 8, 11  # the scripted rounds with every kind of change
 #: The moments at which a process is killed are divided into parts; `make test` uses the first, which has all moments
 #: between two transactions: there a change that was not committed as a whole is found.

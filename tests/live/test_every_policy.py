@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from killing import TORTURE
 from live.fleets import (
     OpenFleet,
     explain_round,
@@ -25,7 +26,7 @@ from live.fleets import (
     take_snapshot,
 )
 from live.forging import forge_snapshot
-from live.serving import TORTURE, killed_after
+from live.serving import killed_after
 from turnout import POLICIES, RBCSF
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.rounds import RoundOffer

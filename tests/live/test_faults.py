@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from killing import TORTURE
 from live import restless_server
 from live.fleets import (
     OpenFleet,
@@ -39,7 +40,7 @@ from live.fleets import (
     turns_in,
 )
 from live.forging import alter
-from live.serving import AFTER, BEFORE, EACH_PART, TORTURE, Server, read_everything
+from live.serving import AFTER, BEFORE, EACH_PART, Server, read_everything
 from narrowing import known
 from turnout.errors import InfeasiblePromise, OfferError, ReportError, StoreError
 from turnout.live import ClientStatus, FleetReader, Reporter, Scheduler

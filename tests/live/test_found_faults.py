@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from killing import environment
+from killing import TORTURE, environment
 from live import restless_server
 from live.fleets import (
     LIVE,
@@ -37,7 +37,7 @@ from live.fleets import (
     turns_in,
 )
 from live.journal.test_one_file import OPENINGS
-from live.serving import AFTER, BEFORE, EACH_PART, PARTS, TORTURE, Server, read_everything, running_server
+from live.serving import AFTER, BEFORE, EACH_PART, PARTS, Server, read_everything, running_server
 from syncs import COMPILER, preloaded
 from turnout.errors import OfferError, ReportError, StoreError
 from turnout.lab.runs.store import RunStore

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from killing import environment
+from killing import TORTURE, environment
 from live.fleets import OpenFleet, exported, offered, packed, packed_from_disk, take_snapshot, turns_in
 from live.forging import alter
-from live.serving import TORTURE
 from measuring import unmeasured
 from turnout.errors import ReportError, StoreError
 from turnout.live import FleetReader, Scheduler

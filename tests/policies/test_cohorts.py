@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from killing import TORTURE
 from turnout import POLICIES, make_policy
 from turnout.errors import ReportError, SettingError
 from turnout.policies.registry import setting_names
 from turnout.policies.small_fleet import SmallFleet
 
-TORTURE = int(os.environ.get("TURNOUT_TORTURE", "1"))
 NOT_PUBLISHED = ("rbcsf", "random", "skewed", "round-robin", "fedcs", "fastest", "fair-oracle")
 PUBLISHED = [name for name in POLICIES if name not in NOT_PUBLISHED]
 VARIANTS: list[tuple[str, dict[str, Any]]] = [

@@ -10,71 +10,94 @@ import asyncio
 import json
 import os
 import re
-import subprocess
-import sys
+import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 from uuid import uuid4
 
-from killing import environment
+from service.forked import ENDED, Forker
 from waiting import MAX_WAIT, wait_until
 
 #: The longest pause between two check-ins of a device, in seconds: shorter than it is asked for, to have more of them.
 MAX_PAUSE = 0.5
+#: The pause before a call that was not answered is sent again, and between two requests of a page.
+PAUSE = 0.05
+#: Every so many calls that have changed something are sent a second time, with the same key.
+REPEATED = 7
+
+
+class ForkedProcess:
+    """A process whose output is in a file."""
+
+    def __init__(self, forker: Forker, function: str, *arguments: str | Path, output: Path) -> None:
+        output.touch()
+        self._forker, self._output, self._start = forker, output, output.stat().st_size
+        self._status: int | None = None
+        self.number = forker.start(function, *arguments, output=output)
+
+    def find(self, pattern: str) -> str:
+        """Waits until the output has a line that begins with a pattern; returns the first group of it."""
+        line = wait_until(
+            lambda: re.search(rf"^(?:{pattern}|{ENDED}).*\n", self.text, re.M), f"{pattern} in the output"
+        )
+        assert line is not None
+        assert not line[0].startswith(ENDED), self.text
+        return line[1]
+
+    @property
+    def text(self) -> str:
+        """What it has written."""
+        return self._output.read_text(encoding="utf-8")[self._start :]
+
+    def end(self, number: int = 0) -> int:
+        """Sends a signal, and waits until the process has ended; returns its exit status. By default only waits."""
+        if self._status is None:
+            os.kill(self.number, number)
+            self._status = self._forker.wait(self.number)
+        return self._status
+
+    def kill(self) -> None:
+        """Kills the process if it still runs."""
+        self.end(signal.SIGKILL)
 
 
 class RestartedService:
-    """`turnout fleet serve` as a process that can be killed and started again, on another port each time."""
+    """`turnout fleet serve` with its page: a process that can be killed, and started again on another port."""
 
-    def __init__(self, *fleets: Path) -> None:
-        self._fleets = fleets
-        self._process: subprocess.Popen[str] | None = None
+    def __init__(self, forker: Forker, *fleets: Path) -> None:
+        self._forker, self._fleets, self._log = forker, fleets, fleets[0].with_suffix(".log")
+        self._process: ForkedProcess | None = None
         self.port = 0
+
+    def launch(self) -> None:
+        """Starts the process."""
+        self._process = ForkedProcess(self._forker, "service.forked:serve", *self._fleets, output=self._log)
 
     def start(self) -> None:
         """Starts the process, and waits until it listens."""
-        command = [sys.executable, "-u", "-m", "turnout", "fleet", "serve", *map(str, self._fleets), "--port", "0"]
-        self._process = subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**environment(), "NO_COLOR": "1", "COLUMNS": "1000"},
-        )
-        assert self._process.stdout is not None
-        lines = [""]
-        while not lines[-1].startswith("Press Ctrl-C"):
-            lines.append(self._process.stdout.readline())
-            assert lines[-1], f"the service did not start: {lines}"
-        port = re.search(r":(\d+)/v1/", "".join(lines))
-        assert port, lines
-        self.port = int(port[1])
+        self.launch()
+        assert self._process is not None
+        self.port = int(self._process.find(r"[^ ]+ at http://[^ ]+:(\d+)/v1/"))
 
     @property
     def process(self) -> int:
         """The number of the running process."""
         assert self._process is not None
-        return self._process.pid
+        return self._process.number
 
     def kill(self) -> None:
         """Kills the process at once, without a chance to write anything."""
-        self._end(lambda process: process.kill())
+        self._end(signal.SIGKILL)
 
     def stop(self) -> int:
         """Asks the process to end; returns its exit status."""
-        return self._end(lambda process: process.terminate())
+        return self._end(signal.SIGTERM)
 
-    def _end(self, end: Callable[[subprocess.Popen[str]], None]) -> int:
+    def _end(self, number: int) -> int:
         process, self._process = self._process, None
-        if process is None:
-            return 0
-        end(process)
-        status = process.wait(MAX_WAIT)
-        assert process.stdout is not None
-        process.stdout.close()
-        return status
+        return 0 if process is None else process.end(number)
 
 
 class Ledger:
@@ -102,51 +125,143 @@ class Ledger:
         self._file.close()
 
 
-class Caller:
-    """A device or a server: sends one call after the other, each until it is answered, with the same key."""
+class Connection:
+    """A connection to a service, which is opened again when that was killed."""
 
-    def __init__(self, service: RestartedService, ledger: Ledger, fleet: str, token: str) -> None:
-        self._service, self._ledger, self._fleet, self._token = service, ledger, fleet, token
+    def __init__(self, service: RestartedService, fleet: str, token: str) -> None:
+        self._service, self.fleet, self._token = service, fleet, token
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def call(self, path: str, body: Mapping[str, Any], **noted: Any) -> Any:
-        """Returns the answer to a call that must succeed; `noted` is written to the ledger, too."""
-        key, content = str(uuid4()), json.dumps(body).encode()
-        self._ledger.note("before", path=path, body=body, **noted)
-        while True:
-            try:
-                status, answer = await self._send(path, key, content)
-            except (OSError, EOFError):  # it was killed, or is not there yet
-                self.disconnect()
-                await asyncio.sleep(0.05)
-                continue
-            if status in (429, 503):
-                await asyncio.sleep(0.05)
-                continue
-            assert status == 200, (path, body, status, answer)
-            self._ledger.note("after", path=path, body=body, answer=answer, **noted)
-            return answer
-
-    async def _send(self, path: str, key: str, content: bytes) -> tuple[int, Any]:
-        if self._streams is None:
-            self._streams = await asyncio.open_connection("127.0.0.1", self._service.port)
-        reader, writer = self._streams
-        head = (
-            f"POST /v1/fleets/{self._fleet}/{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-            f"Authorization: Bearer {self._token}\r\nIdempotency-Key: {key}\r\nContent-Length: {len(content)}\r\n\r\n"
-        )
-        writer.write(head.encode() + content)
-        await writer.drain()
+    async def send(self, method: str, path: str, content: bytes = b"", key: str = "") -> tuple[int, Any]:
+        """Returns the status and the JSON of the answer; raises OSError or EOFError if there is none."""
+        reader = await self.open(method, path, content, key)
         headers = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
         length = re.search(r"content-length: (\d+)", headers)
         assert length, headers
         return int(headers.split()[1]), json.loads(await reader.readexactly(int(length[1])))
+
+    async def open(self, method: str, path: str, content: bytes = b"", key: str = "") -> asyncio.StreamReader:
+        """Sends a request, and returns the stream from which its answer can be read."""
+        if self._streams is None:
+            self._streams = await asyncio.open_connection("127.0.0.1", self._service.port)
+        reader, writer = self._streams
+        head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {self._token}\r\n"
+        if content:
+            head += f"Content-Type: application/json\r\nIdempotency-Key: {key}\r\nContent-Length: {len(content)}\r\n"
+        writer.write(f"{head}\r\n".encode() + content)
+        await writer.drain()
+        return reader
 
     def disconnect(self) -> None:
         """Closes the connection."""
         streams, self._streams = self._streams, None
         if streams is not None:
             streams[1].close()
+
+
+class Caller:
+    """A device or a server: sends one call after the other, each until it is answered, with the same key."""
+
+    def __init__(self, connection: Connection, ledger: Ledger) -> None:
+        self._connection, self._ledger, self._changes = connection, ledger, 0
+
+    async def call(self, path: str, body: Mapping[str, Any], **noted: Any) -> Any:
+        """Returns the answer to a call that must succeed; `noted` is written to the ledger, too."""
+        key, content = str(uuid4()), json.dumps(body).encode()
+        self._ledger.note("before", path=path, body=body, **noted)
+        answer = await self._send(path, key, content)
+        self._ledger.note("after", path=path, body=body, answer=answer, **noted)
+        if path != "check-ins" or answer["turn"] is not None:
+            self._changes += 1
+            if self._changes % REPEATED == 0:
+                assert await self._send(path, key, content) == answer
+        return answer
+
+    async def _send(self, path: str, key: str, content: bytes) -> Any:
+        while True:
+            try:
+                status, answer = await self._connection.send(
+                    "POST", f"/v1/fleets/{self._connection.fleet}/{path}", content, key
+                )
+            except (OSError, EOFError):  # it was killed, or is not there yet
+                self._connection.disconnect()
+                await asyncio.sleep(PAUSE)
+                continue
+            if status not in (429, 503):
+                assert status == 200, (path, content, status, answer)
+                return answer
+            await asyncio.sleep(PAUSE)
+
+
+class ReportingProcess:
+    """Another process with a `Reporter`; devices report through it instead of calling the service."""
+
+    def __init__(self, forker: Forker, fleet: Path, ledger: Ledger) -> None:
+        self._ledger, self._turn = ledger, asyncio.Lock()
+        self._process = ForkedProcess(forker, "service.attached:report", fleet, output=fleet.with_suffix(".reporter"))
+        self._port = int(self._process.find(r"(\d+)"))
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def call(self, path: str, body: Mapping[str, Any], client: str) -> None:
+        """Reports what a device would have sent to the service."""
+        self._ledger.note("before", path=path, body=body, client=client)
+        outcome = {name: body[name] for name in ("seconds", "why") if name in body}
+        async with self._turn:
+            if self._streams is None:
+                self._streams = await asyncio.open_connection("127.0.0.1", self._port)
+            reader, writer = self._streams
+            line = {"client": client, "round": body.get("turn", body.get("round")), **outcome}
+            writer.write(json.dumps(line).encode() + b"\n")
+            answer = await reader.readline()
+        assert answer, self._process.text
+        self._ledger.note("after", path=path, body=body, client=client, answer=json.loads(answer))
+
+    def disconnect(self) -> None:
+        """Ends the process after what it has been sent."""
+        if self._streams is not None:
+            self._streams[1].close()
+
+    def end(self) -> None:
+        """Waits until the process has ended, without an error."""
+        assert self._process.end() == 0, self._process.text
+
+    def kill(self) -> None:
+        """Kills the process if it still runs."""
+        self._process.kill()
+
+
+class PageReader:
+    """Reads the page of a fleet as a browser does: its stream of changes, and its data after each."""
+
+    def __init__(self, stream: Connection, data: Connection) -> None:
+        self._stream, self._data = stream, data
+        #: The number of answers, and the last round that they have shown.
+        self.answers, self.round = 0, 0
+
+    async def run(self, simulation: Simulation) -> None:
+        """Follows the page until all devices have ended."""
+        while not simulation.is_stopping:
+            try:
+                await self._read(is_reading=True)  # so that the data are never those of a later service than the stream
+                reader = await self._stream.open("GET", f"/fleets/{self._stream.fleet}/api/live")
+                while not simulation.is_stopping:
+                    line = await asyncio.wait_for(reader.readline(), MAX_PAUSE)
+                    if line.startswith(b"data:"):
+                        await self._read(is_reading=json.loads(line[5:])["reading"] is not None)
+                    elif not line:
+                        break
+            except (OSError, EOFError):  # it was killed, or the page has not changed for a while
+                self._data.disconnect()
+            self._stream.disconnect()
+            await asyncio.sleep(PAUSE)
+
+    async def _read(self, *, is_reading: bool) -> None:
+        status, data = await self._data.send("GET", f"/fleets/{self._data.fleet}/api/overview")
+        assert status == 200, (status, data)
+        self.answers += 1
+        if not is_reading:  # after a start, it reads the file in parts
+            assert data["round"] >= self.round, (data["round"], self.round)  # nothing that was shown is taken back
+            self.round = data["round"]
 
 
 class Simulation:
@@ -162,11 +277,15 @@ class Simulation:
         """Whether callers should finish what they have begun, and end."""
         return self._is_stopping.is_set()
 
-    def start(self, *callers: Callable[[], Any]) -> None:
-        """Runs all callers, which are coroutine functions, at the same time."""
+    def start(self, *callers: Callable[[], Awaitable[None]], endings: Sequence[Callable[[], None]] = ()) -> None:
+        """Runs all callers at the same time, and then calls the endings."""
 
         async def run() -> None:
-            await asyncio.gather(*(caller() for caller in callers))
+            try:
+                await asyncio.gather(*(caller() for caller in callers))
+            finally:
+                for end in endings:
+                    end()
 
         def work() -> None:
             try:
@@ -196,7 +315,9 @@ class Simulation:
         self.check()
 
 
-async def device_with_turns(caller: Caller, client: str, simulation: Simulation) -> None:
+async def device_with_turns(
+    caller: Caller, client: str, simulation: Simulation, reporter: Caller | ReportingProcess
+) -> None:
     """Checks in, trains for no time, and reports, each turn with seconds of its own."""
     number = 0
     while not simulation.is_stopping:
@@ -205,22 +326,26 @@ async def device_with_turns(caller: Caller, client: str, simulation: Simulation)
             await asyncio.sleep(min(answer["wait"]["seconds"], MAX_PAUSE))
             continue
         number += 1
-        body = {"turn": answer["turn"]["id"], "seconds": 1 + number / 1000, "loss": number / 10}
-        await caller.call("reports", body, client=client)
-    caller.disconnect()
+        await _report(reporter, client, number, {"turn": answer["turn"]["id"]})
 
 
-async def device_with_rounds(caller: Caller, client: str, invitations: asyncio.Queue[int | None]) -> None:
-    """Reports for every round for which it is invited: every tenth time that it has failed."""
+async def device_with_rounds(
+    client: str, invitations: asyncio.Queue[int | None], reporter: Caller | ReportingProcess
+) -> None:
+    """Reports for every round for which it is invited."""
     number = 0
     while (round_ := await invitations.get()) is not None:
         number += 1
-        if number % 10 == 0:
-            await caller.call("failures", {"round": round_, "why": f"failure {number}"}, client=client)
-        else:
-            await caller.call("reports", {"round": round_, "seconds": 1 + number / 1000}, client=client)
+        await _report(reporter, client, number, {"round": round_})
         invitations.task_done()
-    caller.disconnect()
+
+
+async def _report(reporter: Caller | ReportingProcess, client: str, number: int, turn: dict[str, int]) -> None:
+    """Reports a turn, each with seconds of its own: every tenth has failed."""
+    if number % 10 == 0:
+        await reporter.call("failures", {**turn, "why": f"failure {number}"}, client=client)
+    else:
+        await reporter.call("reports", {**turn, "seconds": 1 + number / 1000}, client=client)
 
 
 async def server_with_rounds(
@@ -236,7 +361,3 @@ async def server_with_rounds(
         await caller.call(f"rounds/{opened['round']}/close", {})
     for queue in invitations.values():
         queue.put_nowait(None)
-    caller.disconnect()
-
-
-TORTURE = int(os.environ.get("TURNOUT_TORTURE", "1"))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from service.forked import Forker
 from service.served import ROUNDS
 from service.simulated_devices import RestartedService
 from turnout.client import FleetClient
@@ -29,8 +30,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def service(path: Path) -> Iterator[RestartedService]:
-    service = RestartedService(path)
+def service(path: Path, forker: Forker) -> Iterator[RestartedService]:
+    service = RestartedService(forker, path)
     yield service
     service.kill()
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from killing import TORTURE
 from service.served import ROUNDS, SLOTS, Service, served
-from service.simulated_devices import TORTURE
 from turnout.live._internals import examine
 from turnout.service.access.callers import FleetAccess
 from turnout.service.app import make_app

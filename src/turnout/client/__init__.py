@@ -8,10 +8,11 @@ TurnoutError
 
 from turnout.client.asynchronous import AsyncFleetClient
 from turnout.client.fleet import FleetClient, OpenedRound
-from turnout.client.transport import RefusedError, ServiceError, ServiceEvent, UnavailableError
+from turnout.client.transport import EventStream, RefusedError, ServiceError, ServiceEvent, UnavailableError
 
 __all__ = [
     "AsyncFleetClient",
+    "EventStream",
     "FleetClient",
     "OpenedRound",
     "RefusedError",

@@ -66,11 +66,15 @@ class AsyncFleetClient:
     async def events(self, after: int | None = None, *, follow: bool = True) -> AsyncIterator[ServiceEvent]:
         """Yields what happens, as `FleetClient.events` does; a stream that is waited for takes one of the calls."""
         events, loop = self.client.events(after, follow=follow), asyncio.get_running_loop()
-        while (event := await loop.run_in_executor(self.threads, next, events, None)) is not None:
-            yield event
+        try:
+            while (event := await loop.run_in_executor(self.threads, next, events, None)) is not None:
+                yield event
+        finally:
+            events.close()  # otherwise the thread would wait for the next event although nobody does
 
     async def close(self) -> None:
-        """Waits for calls that are running, and closes all connections."""
+        """Ends the streams, waits for calls that are running, and closes all connections."""
+        self.client.close()
         await asyncio.to_thread(self.threads.shutdown)
         self.client.close()
 

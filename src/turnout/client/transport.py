@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import random
 import re
+import selectors
+import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
+from weakref import WeakSet
 
 from turnout.errors import SettingError, TurnoutError
 
@@ -24,6 +29,8 @@ RETRIED = (429, 502, 503, 504)
 FIRST_PAUSE, MAX_PAUSE = 0.2, 10.0
 #: The largest answer that is read, in bytes.
 MAX_BYTES = 1 << 28
+#: How many connections stay open without a call, and for how many seconds: shorter than the service keeps them (5 s).
+MAX_IDLE, IDLE_SECONDS = 8, 4.0
 
 
 class ServiceError(TurnoutError):
@@ -63,8 +70,95 @@ class ServiceEvent:
     number: int
 
 
+class IdleConnections:
+    """Connections without a call, which the threads of one process share; the newest is used first."""
+
+    def __init__(self) -> None:
+        self.process = os.getpid()
+        self._mutex = threading.Lock()
+        self._idle: list[tuple[float, http.client.HTTPConnection]] = []
+        self._is_closed = False
+
+    def take(self) -> http.client.HTTPConnection | None:
+        """Returns a connection that the other side has not closed; None if there is none."""
+        while True:
+            with self._mutex:
+                if not self._idle:
+                    return None
+                since, connection = self._idle.pop()
+            if time.monotonic() - since < IDLE_SECONDS and not _is_readable(connection):
+                return connection
+            connection.close()
+
+    def put(self, connection: http.client.HTTPConnection) -> None:
+        """Keeps a connection whose answer was read to its end, and closes those that are too many or too old."""
+        if connection.sock is None:
+            return  # the answer asked to close it
+        now = time.monotonic()
+        with self._mutex:
+            idle = [*self._idle, (now, connection)]
+            kept = [] if self._is_closed else [each for each in idle[-MAX_IDLE:] if now - each[0] < IDLE_SECONDS]
+            self._idle = kept
+        for each in idle:
+            if each not in kept:
+                each[1].close()
+
+    def close(self) -> None:
+        """Closes all; those that are in use are closed when they are put back."""
+        with self._mutex:
+            self._is_closed = True
+            self.drop()
+
+    def drop(self) -> None:
+        """Closes all; after a fork, without the mutex, which another thread may have had."""
+        idle, self._idle = self._idle, []
+        for _, connection in idle:
+            connection.close()
+
+
+class StreamConnection:
+    """The present connection of a stream, which another thread may break."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        self._mutex = threading.Lock()
+        self._socket: socket.socket | None = None
+
+    def open(self, connection: http.client.HTTPConnection) -> None:
+        """Opens the connection that `close` breaks."""
+        connection.connect()
+        with self._mutex:
+            if self.is_closed:
+                raise ConnectionAbortedError("the stream was closed")
+            self._socket = connection.sock
+
+    def close(self) -> None:
+        """Ends the stream."""
+        with self._mutex:
+            self.is_closed = True
+            if self._socket is not None:
+                with suppress(OSError):  # it was closed meanwhile
+                    self._socket.shutdown(socket.SHUT_RDWR)  # unlike close, this wakes a thread that reads from it
+
+
+class EventStream(Iterator[ServiceEvent]):
+    """The events of a fleet; another thread may close it while the next event is awaited."""
+
+    def __init__(self, events: Generator[ServiceEvent], connection: StreamConnection) -> None:
+        self._events, self._connection = events, connection
+
+    def __next__(self) -> ServiceEvent:
+        return next(self._events)
+
+    def close(self) -> None:
+        """Ends the iteration."""
+        self._connection.close()
+        with suppress(ValueError):  # another thread waits for the next event; that ends now
+            self._events.close()
+
+
 class Transport:
-    """Sends requests about one fleet, with one connection for each thread; `FleetClient` describes its arguments."""
+    """Sends requests about one fleet, over connections that threads share; `FleetClient` describes its arguments."""
 
     def __init__(
         self,
@@ -91,9 +185,8 @@ class Transport:
         if token is not None:
             self._headers["authorization"] = f"Bearer {token}"
         self._tls = ssl.create_default_context(cafile=authorities) if parts.scheme == "https" else None
-        self._local = threading.local()
-        self._mutex = threading.Lock()
-        self._connections: list[http.client.HTTPConnection] = []
+        self._idle = IdleConnections()
+        self._streams: WeakSet[StreamConnection] = WeakSet()
 
     def _call(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], patience: float = 0.0
@@ -106,12 +199,16 @@ class Transport:
                 time.sleep(_pause(attempt, retry_after))
             try:
                 status, retry_after, content = self._send(method, address, body, headers, patience)
+            except ssl.SSLCertVerificationError as error:  # the next attempt would end alike
+                raise UnavailableError(f"the certificate of {self._host} is refused: {_describe(error)}") from error
             except (OSError, http.client.HTTPException) as error:
-                problem, code, retry_after, status = f"{type(error).__name__}: {error}", None, 0.0, None
+                problem, code, retry_after, status = _describe(error), None, 0.0, None
                 continue
             data = _parse(content)
             if status == 200 and data is not None:
                 return data
+            if data is None and status not in RETRIED:
+                raise RefusedError(_describe_foreign(status, content, self._host), status)
             problem, code = _problem(data, f"the answer has status {status}, and is not JSON")
             if status not in RETRIED:
                 raise RefusedError(problem, status, code)
@@ -119,8 +216,8 @@ class Transport:
         message = f"{self._host} did not execute {called} in {self._attempts} attempts: {problem}"
         raise UnavailableError(message, status, code)
 
-    def events(self, after: int | None = None, *, follow: bool = True) -> Iterator[ServiceEvent]:
-        """Yields what happens; if the stream breaks off, it is opened again after the last event that was yielded.
+    def events(self, after: int | None = None, *, follow: bool = True) -> EventStream:
+        """Iterates over what happens; a stream that breaks off is opened again after the last event that was yielded.
 
         Args:
             after: The number of the last event that you have; 0 for all that are kept; by default from now on.
@@ -130,39 +227,26 @@ class Transport:
             RefusedError: If the next events are no longer kept.
             UnavailableError: If the stream cannot be opened again.
         """
-        failures, problem = 0, ""
-        while failures < self._attempts:
-            if failures:
-                time.sleep(_pause(failures, 0.0))
-            connection = self._make_connection()
-            failures, problem = failures + 1, "the stream ended without an event"
-            try:
-                for event in self._stream(connection, after, follow=follow):
-                    failures, after = 0, event.number
-                    yield event
-                if not follow:
-                    return
-            except (OSError, http.client.HTTPException, UnavailableError) as error:
-                failures, problem = max(failures, 1), f"{type(error).__name__}: {error}"
-            finally:
-                connection.close()
-        raise UnavailableError(f"{self._host} did not send its events in {self._attempts} attempts: {problem}")
+        connection = StreamConnection()
+        self._streams.add(connection)
+        return EventStream(self._follow(connection, after, follow=follow), connection)
 
     def close(self) -> None:
-        """Closes all connections; later calls open new ones."""
-        with self._mutex:
-            connections, self._connections = self._connections, []
-            self._local = threading.local()
-        for connection in connections:
-            connection.close()
+        """Ends the streams and closes the connections; later calls open new ones."""
+        idle, self._idle = self._idle, IdleConnections()
+        idle.close()
+        for stream in list(self._streams):
+            stream.close()
 
     def _send(
         self, method: str, address: str, body: bytes | None, headers: Mapping[str, str], patience: float
     ) -> tuple[int, float, bytes]:
         """Returns the status of the answer, the seconds after which to try again, and its body."""
-        connection = getattr(self._local, "connection", None)
-        if connection is None:
-            connection = self._connect()
+        if self._idle.process != os.getpid():
+            self._idle.drop()  # after a fork: the connections are those of the parent
+            self._idle = IdleConnections()
+        idle = self._idle
+        connection = idle.take() or self._make_connection()
         connection.timeout = self._timeout + patience  # of a connection that is not open yet
         if connection.sock is not None:
             connection.sock.settimeout(connection.timeout)
@@ -171,10 +255,33 @@ class Transport:
             response = connection.getresponse()
             content = _read(response)
         except BaseException:
-            connection.close()  # it is opened again by the next request
+            connection.close()
             raise
+        idle.put(connection)
         pause = response.getheader("retry-after", "")
         return response.status, float(pause) if pause.isdecimal() else 0.0, content
+
+    def _follow(self, stream: StreamConnection, after: int | None, *, follow: bool) -> Generator[ServiceEvent]:
+        """Yields the events of one stream after the other, with pauses between them."""
+        failures, problem = 0, ""
+        while failures < self._attempts and not stream.is_closed:
+            connection = self._make_connection()
+            failures, problem = failures + 1, "the stream ended without an event"
+            try:
+                stream.open(connection)
+                for event in self._stream(connection, after, follow=follow):
+                    failures, after = 0, event.number
+                    yield event
+                if not follow:
+                    return
+            except (OSError, http.client.HTTPException, UnavailableError, ValueError, KeyError) as error:
+                failures, problem = max(failures, 1), _describe(error)
+            finally:
+                connection.close()
+            if failures < self._attempts and not stream.is_closed:
+                time.sleep(_pause(max(failures, 1), 0.0))  # a proxy may cut off every stream after its first event
+        if not stream.is_closed:
+            raise UnavailableError(f"{self._host} did not send its events in {self._attempts} attempts: {problem}")
 
     def _stream(
         self, connection: http.client.HTTPConnection, after: int | None, *, follow: bool
@@ -187,6 +294,8 @@ class Transport:
             problem, code = _problem(_parse(_read(response)), f"the answer has status {response.status}")
             kind = UnavailableError if response.status in RETRIED else RefusedError
             raise kind(problem, response.status, code)
+        if not (response.getheader("content-type") or "").startswith("text/event-stream"):
+            raise RefusedError(_describe_foreign(200, _read(response), self._host), 200)
         fields: dict[str, str] = {}
         while line := response.readline(MAX_BYTES):
             name, _, value = line.decode().rstrip("\n").partition(": ")
@@ -201,14 +310,6 @@ class Transport:
                 yield ServiceEvent(fields["event"], data, int(fields["id"]))
                 fields = {}
 
-    def _connect(self) -> http.client.HTTPConnection:
-        """Returns a new connection of this thread; it is opened with the first request."""
-        connection = self._make_connection()
-        with self._mutex:
-            self._connections.append(connection)
-            self._local.connection = connection
-        return connection
-
     def _make_connection(self) -> http.client.HTTPConnection:
         make: Callable[..., http.client.HTTPConnection] = http.client.HTTPConnection
         if self._tls is not None:
@@ -219,6 +320,24 @@ class Transport:
 def _pause(attempt: int, retry_after: float) -> float:
     """Returns the seconds before an attempt: random, so that clients that failed together do not return together."""
     return min(retry_after, MAX_PAUSE) + random.uniform(0, min(FIRST_PAUSE * 2 ** (attempt - 1), MAX_PAUSE))
+
+
+def _is_readable(connection: http.client.HTTPConnection) -> bool:
+    """Returns whether an idle connection is useless: the other side has closed it, or sent what nobody asked for."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(connection.sock, selectors.EVENT_READ)
+        return bool(selector.select(0))
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _describe_foreign(status: int, content: bytes, host: str) -> str:
+    """Describes an answer that is not one of the service, for example a page of a proxy."""
+    text = " ".join(re.sub(r"<[^>]*>", " ", content[:2000].decode(errors="replace")).split())
+    advice = "check the address, and the proxy if there is one"
+    return f"the answer of {host} has status {status}, and is not JSON of turnout: {advice}; it says {text[:200]!r}"
 
 
 def _read(response: http.client.HTTPResponse) -> bytes:

@@ -36,6 +36,8 @@ def create(
 ) -> None:
     """Create a token and print it. It is shown only once: the file of the fleet contains only its digest.
 
+    Several tokens of devices are printed after their clients, one per line.
+
     device: checks in and reports for its own client. server: selects clients, reports and closes rounds. viewer: reads.
     operator: everything, and alone changes settings and forgets clients.
 
@@ -47,8 +49,9 @@ def create(
     if json:
         print_json([{"token": new.text, **asdict(new.token)} for new in made])
         return
+    is_single = clients is None and len(made) == 1
     for new in made:
-        typer.echo(new.text if new.token.client is None else f"{escaped(new.token.client)} {new.text}")
+        typer.echo(new.text if is_single else f"{escaped(new.token.client or '')} {new.text}")
 
 
 def list_(fleet: FleetArgument, json: JsonOption = False) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from datetime import datetime, timedelta
@@ -11,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from killing import environment
+from killing import TORTURE, environment
 from live.fleets import packed, packed_from_disk, packed_without_times, problems
 from live.turns.slots.killed_filler import RULES, SLOTS, play, seconds_of
 from turnout.live import FleetReader, Scheduler, certify
 from turnout.live._internals import verify as verifier
 
 #: More seeds, and thereby more kills, in `make torture`.
-SEEDS = 2 * int(os.environ.get("TURNOUT_TORTURE", "1"))
+SEEDS = 2 * TORTURE
 SCRIPT = Path(__file__).with_name("killed_filler.py")
 
 
