@@ -511,6 +511,13 @@ def test_a_service_in_another_thread_leaves_the_signals_of_the_process_alone() -
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_a_service_that_is_ended_while_it_starts_does_not_run_on() -> None:
+    server = make_server(make_app({}, FleetAccess(None)), Options())
+    with _surviving_signals(server):
+        signal.raise_signal(signal.SIGTERM)
+    assert server.should_exit
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
 @pytest.mark.parametrize("is_ignored", [False, True])
 def test_a_closed_terminal_ends_the_service_in_order_unless_nohup_is_used(is_ignored: bool) -> None:

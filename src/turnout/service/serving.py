@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from fastapi import FastAPI
 
@@ -187,25 +186,25 @@ def serve(
         for file in files.values():
             if file.refusal is not None:
                 skip(file.path, str(file.refusal))
-        announce(address_of(listener, "http" if options.certificate is None else "https"))
         with _surviving_signals(server), suppress(KeyboardInterrupt):  # the normal ways to end the service
+            announce(address_of(listener, "http" if options.certificate is None else "https"))
             server.run(sockets=[listener])
 
 
 @contextmanager
 def _surviving_signals(server: Server) -> Iterator[None]:
-    """Lets the process go on after SIGTERM, which uvicorn sends again when it has shut down, to close the fleets.
+    """Ends the server after SIGTERM, also before uvicorn has its own handler, and lets the process close the fleets.
 
-    SIGHUP, when a terminal is closed, ends the server in the same way, unless it is ignored, as by nohup.
+    SIGHUP, when a terminal is closed, ends it in the same way, unless it is ignored, as by nohup.
     """
     if threading.current_thread() is not threading.main_thread():  # other threads get no signals
         yield
         return
-    handlers: dict[int, Any] = {signal.SIGTERM: lambda *_: None}
+    numbers = [signal.SIGTERM]
     hang_up = getattr(signal, "SIGHUP", None)  # not on Windows
     if hang_up is not None and signal.getsignal(hang_up) is not signal.SIG_IGN:
-        handlers[hang_up] = lambda *_: server.end()
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        numbers.append(hang_up)
+    before = {number: signal.signal(number, lambda *_: server.end()) for number in numbers}
     try:
         yield
     finally:

@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from turnout.adapters.common.round_texts import describe_selection, join_first
+from turnout.adapters.flower.aggregation import Aggregation
 from turnout.adapters.flower.checks import (
     LEGACY_ADVICE,
     check_minima,
@@ -25,7 +26,6 @@ from turnout.adapters.flower.discovery.groups import as_rules
 from turnout.adapters.flower.discovery.nodes import PATIENCE, NodeDirectory
 from turnout.adapters.flower.grid import POLL, RestrictedGrid, TimedGrid, lifetime, restrict_grid
 from turnout.adapters.flower.resume.training_run import Evaluate, Load, Save, TrainingRun
-from turnout.adapters.flower.rounds.aggregation import Aggregation
 from turnout.adapters.flower.rounds.cohort import CohortSelector
 from turnout.adapters.flower.rounds.exchange import Exchange
 from turnout.adapters.flower.rounds.live_round import FlowerRound
