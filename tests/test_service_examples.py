@@ -79,7 +79,7 @@ def test_the_loop_of_a_server_goes_on_with_a_new_fleet(tmp_path: Path) -> None:
             fleet = service.fleets["fleet"]
             wait_until(lambda: fleet.grouped >= 2 or server.poll() is not None, "two calls of the server")
             assert server.poll() is None
-            nothing = {"turns": [], "next": None}
+            nothing: dict[str, object] = {"turns": [], "next": None}
             assert service.ok("/turns", {"clients": []}) == service.ok("/turns", {"statuses": {}}) == nothing
         finally:
             server.kill()

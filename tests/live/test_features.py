@@ -267,7 +267,7 @@ def test_unknown_statuses_equal_statuses_with_the_default_values(open_fleet: Ope
         assert packed(unknown) == packed(known)
 
 
-@pytest.mark.parametrize("model_size", [1e-9, 1e10])
+@pytest.mark.parametrize("model_size", [1e-6, 1e10])
 def test_the_default_bandwidth_stays_within_its_range(open_fleet: OpenFleet, model_size: float) -> None:
     scheduler = open_fleet(model_size=model_size)
     assert play_round(scheduler, ["a"]) == ["a"]

@@ -142,7 +142,8 @@ def test_docstrings_in_markdown_are_converted(docstring: str, converted: str) ->
 
 
 def test_the_reference_has_every_call_of_the_service_with_its_roles() -> None:
-    calls = [call for methods in http_calls()["paths"].values() for call in methods.values()]
+    paths = http_calls()["paths"]
+    calls = [call for path, methods in paths.items() for call in methods.values() if path.startswith("/v1/")]
     assert len(calls) > 15
     for call in calls:
         assert call["description"].endswith(f"\n\nRoles: {', '.join(call['x-roles'])}.")

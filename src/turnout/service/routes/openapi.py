@@ -78,7 +78,7 @@ def describe(schema: dict[str, Any]) -> dict[str, Any]:
             schemas[name]["examples"] = examples
     components["headers"] = dict(HEADERS)
     components["securitySchemes"] = {
-        "token": {"type": "http", "scheme": "bearer", "description": "A token of `turnout fleet tokens create`."}
+        "token": {"type": "http", "scheme": "bearer", "description": "A token of the fleet; `x-roles` names the roles."}
     }
     paths = schema["paths"]
     refusals = {status: text for status, text in paths["/v1/fleets"]["get"]["responses"].items() if status != "200"}
