@@ -19,6 +19,7 @@ from service.served import ROUNDS, SLOTS, Service, count_calls, served
 from turnout.client import FleetClient
 from turnout.live import RunningTurn, Wait, clock
 from turnout.service import calls, holding
+from turnout.service.access.tokens import FleetTokens
 from turnout.service.routes import waiting
 from waiting import MAX_WAIT, wait_until
 
@@ -34,11 +35,11 @@ class Devices:
         self.turns = service.ok("/turns", {"clients": ["busy-1", "busy-2"]})["turns"]
         assert len(self.turns) == 2
 
-    def check_in(self, client: str) -> Future[Reply]:
+    def check_in(self, client: str, **options: Any) -> Future[Reply]:
         """Sends a check-in, and waits until it is held."""
         before, fleet = len(self.held), self.service.fleets["fleet"]
         executed = fleet.grouped
-        sent = self._pool.submit(self.service.post, "/check-ins", {"client": client}, headers=PREFER)
+        sent = self._pool.submit(self.service.post, "/check-ins", {"client": client}, headers=PREFER, **options)
         wait_until(lambda: len(self.held) > before and fleet.grouped > executed, "the check-in to be held")
         return sent
 
@@ -71,6 +72,16 @@ def test_a_check_in_is_held_until_a_slot_becomes_free(devices: Devices) -> None:
     turn = turn_of(waiting.result(MAX_WAIT))
     assert (turn["client"], turn["id"]) == ("phone-1", 3)
     assert devices.service.ok("/turns")["turns"][-1] == turn
+
+
+def test_a_device_whose_token_was_revoked_meanwhile_is_given_no_turn(devices: Devices, tmp_path: Path) -> None:
+    token = devices.service.tokens["fleet"]["device"]
+    waiting = devices.check_in("phone-1", token=token)
+    with FleetTokens(tmp_path / "fleet.turnout") as file:
+        file.revoke(token)
+    devices.report()
+    assert turn_of(waiting.result(MAX_WAIT)) is None
+    assert [turn["client"] for turn in devices.service.ok("/turns")["turns"]] == ["busy-2"]
 
 
 def test_each_free_slot_goes_to_one_device_and_the_others_wait_on_without_calls(

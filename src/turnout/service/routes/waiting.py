@@ -12,7 +12,7 @@ from starlette.responses import Response
 from turnout.live import Scheduler
 from turnout.service.calls import Answer, FleetCalls, GroupedCall, RequestKey
 from turnout.service.holding import HeldCheckIn
-from turnout.web.guard import JSON
+from turnout.web.guard import JSON, is_still_allowed
 
 #: The longest time for which a check-in is held, in seconds; proxies often close connections that are silent longer.
 MAX_SECONDS = 60
@@ -87,8 +87,8 @@ class WaitingCheckIn:
                 await asyncio.wait((woken, gone), timeout=min(left, wait["seconds"]), return_when="FIRST_COMPLETED")
                 woken.cancel()
                 self._request.scope[HELD_FIELD] = time.monotonic() - start
-            if gone.done() or place.is_replaced:
-                return text
+            if gone.done() or place.is_replaced or not is_still_allowed(self._request.scope):
+                return text  # without a turn that nobody would take
             if place.is_over or time.monotonic() >= start + min(seconds, self._ttl):
                 return await self._calls.execute(self._check_in, self._key)
 
