@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial, wraps
-from inspect import iscoroutinefunction
+from inspect import iscoroutinefunction, signature
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
 from fastapi import APIRouter, Depends, Header, Path, Request
@@ -325,6 +325,8 @@ def _in_own_thread(endpoint: Any) -> Any:
         response: Response = await calls.file.read(partial(endpoint, calls=calls, **arguments))
         return response
 
+    # Older versions of FastAPI would look for the names of its types in this module.
+    read.__signature__ = signature(endpoint, eval_str=True)  # type: ignore[attr-defined]
     return read
 
 
