@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
@@ -53,6 +54,7 @@ def service(
     ] = None,
     calls: Annotated[int, typer.Option(min=10, help="Number of calls of a kind in each repetition.")] = 5000,
     connections: Annotated[int, typer.Option(min=1, help="Number of connections at the same time.")] = 64,
+    persist_statuses: Annotated[bool, typer.Option(help="Whether the files contain statuses.")] = True,
     repeats: Repeats = 5,
 ) -> Result:
     """Measure calls over HTTP, each on disk before it is answered, and an empty endpoint (minutes).
@@ -72,7 +74,7 @@ def service(
     figures: list[tuple[str, float, str]] = []
     targets: list[Target] = []
     for size in clients or (10_000, MILLION):
-        measured, own = _measure(size, min(calls, size), connections, repeats)
+        measured, own = _measure(size, min(calls, size), connections, repeats, persist_statuses=persist_statuses)
         rows += (by_name := {name: _row(size, name, measured) for name in LOADS}).values()
         figures += [(f"{size:,} clients: {what}", value, unit) for what, value, unit in own]
         targets += [
@@ -86,7 +88,7 @@ def service(
 
 
 def _measure(
-    clients: int, calls: int, connections: int, repeats: int
+    clients: int, calls: int, connections: int, repeats: int, *, persist_statuses: bool
 ) -> tuple[dict[str, list[Load]], list[tuple[str, float, str]]]:
     """Returns the repetitions of each load, and single figures."""
     measured: dict[str, list[Load]] = {name: [] for name in LOADS}
@@ -94,9 +96,10 @@ def _measure(
         announce(f"creating three fleets of {clients:,} clients")
         paths = {name: Path(folder) / f"{name}.turnout" for name in (_BUSY, _FREE, _ROUNDS)}
         ids = [f"client-{row:07d}" for row in range(clients)]
+        create = partial(_create, persist_statuses=persist_statuses)
         for name, slots in ((_BUSY, min(SLOTS, clients)), (_FREE, SLOTS)):
-            _create(paths[name], ids, concurrency=slots, settings={"guaranteed_rate": f"1/{2 * max(clients, slots)}"})
-        _create(paths[_ROUNDS], ids, settings={"cohort_size": calls, "guaranteed_rate": f"{calls}/{2 * clients}"})
+            create(paths[name], ids, concurrency=slots, settings={"guaranteed_rate": f"1/{2 * max(clients, slots)}"})
+        create(paths[_ROUNDS], ids, settings={"cohort_size": calls, "guaranteed_rate": f"{calls}/{2 * clients}"})
         devices = ids[:: max(clients // calls, 1)][:calls]
         story = _Story(
             devices,
@@ -228,8 +231,7 @@ def _merge(loads: Sequence[Load]) -> Load:
 
 
 def _create(path: Path, ids: Sequence[str], **options: Any) -> None:
-    """Creates a fleet with the default of `turnout fleet create`: statuses are not written."""
-    with silenced("turnout.live"), Scheduler.open(path, persist_statuses=False, **options) as scheduler:
+    with silenced("turnout.live"), Scheduler.open(path, **options) as scheduler:
         scheduler.register(ids)
 
 

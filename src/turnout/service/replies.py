@@ -106,7 +106,7 @@ class RecordedTurnReply(Reply):
     loss: float | None
     why: str | None
     at: Annotated[Moment, Field(description="When the outcome was recorded.")]
-    late_seconds: Annotated[float | None, Field(description="The actual time of a late client.")]
+    late_seconds: Annotated[float | None, Field(description="The time that a late client reported.")]
     late_at: Annotated[Moment, Field(description="When that time was recorded.")]
 
 
