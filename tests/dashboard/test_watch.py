@@ -28,7 +28,7 @@ from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.views.overview import overview
 from turnout.dashboard.views.queues import turns
 from turnout.dashboard.views.rounds import rounds
-from turnout.dashboard.watch import UNREADABLE, Watch
+from turnout.dashboard.watch import Watch
 from turnout.errors import StoreError
 from turnout.lab import RoundColumns, RunPlan, RunStore, play_into
 from turnout.live import FleetReader, Reporter, Scheduler
@@ -36,6 +36,7 @@ from turnout.live._internals import explain_closed_round
 from turnout.live.journal import changes
 from turnout.policies.explain.explanation import Explanation
 from turnout.storage.files.acknowledged import LINE
+from turnout.web.errors import UNREADABLE
 
 
 def everything(server: Served) -> dict[str, Any]:

@@ -25,10 +25,11 @@ from turnout.dashboard.watch import Watch
 from turnout.errors import StoreError
 from turnout.live import FleetReader, Scheduler
 from turnout.service import calls, fleet, metrics
-from turnout.service.fleet import UNOPENED, UNREADABLE, UNSTORED
+from turnout.service.fleet import UNOPENED, UNSTORED
 from turnout.service.serving import Options, open_fleets
 from turnout.storage.files.storefile import StoreFile
 from turnout.web.access import SharedToken
+from turnout.web.errors import UNREADABLE
 from waiting import wait_until
 
 BOTH = {"fleet": ROUNDS, "other": SLOTS}
@@ -89,7 +90,7 @@ def test_a_call_that_changes_nothing_does_not_make_a_fleet_ready(tmp_path: Path)
         with patch.object(StoreFile, "_count_commit", side_effect=sqlite3.OperationalError("disk is full")):
             assert service.post("/clients", {"clients": ["b"]}).status == 503
             assert service.ok("/clients", {"clients": ["a"]}) == {"new": 0}
-            assert not service.fleets["fleet"].is_ready
+            assert service.fleets["fleet"].problem is not None
 
 
 def test_a_fleet_that_is_not_ready_is_named_and_the_others_are_ready(tmp_path: Path) -> None:
@@ -131,7 +132,7 @@ def test_a_missing_file_does_not_prevent_the_start_of_the_others(tmp_path: Path)
         assert [fleet.problem for fleet in opened.values()] == [UNOPENED, None]
         assert f"there is no fleet at {paths[0]}" in str(opened["fleet"].file.refusal)
         make_fleet(paths[0], ROUNDS)
-        wait_until(lambda: opened["fleet"].is_ready, "it was opened")
+        wait_until(lambda: opened["fleet"].problem is None, "it was opened")
 
 
 def test_calls_of_a_fleet_that_is_not_open_are_refused_without_tokens_too(tmp_path: Path) -> None:

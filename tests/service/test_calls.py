@@ -123,12 +123,12 @@ def test_a_group_that_cannot_be_written_is_refused_as_a_whole_and_later_ones_go_
             behind_a_gate(calls, *[calls.execute(registering(f"c{n}"), key(f"{n}")) for n in range(3)])
         )
     assert [str(error) for error in results] == [UNSTORED] * 3
-    assert not calls.is_ready
+    assert calls.problem is not None
     assert calls.last_error is not None
     assert "disk I/O error" in calls.last_error
     assert calls.scheduler.clients == []
     assert asyncio.run(calls.execute(registering("c0"), key("0"))) == '{"new":1}'
-    assert calls.is_ready
+    assert calls.problem is None
 
 
 def test_a_request_with_the_same_key_is_executed_once_also_in_the_same_group(calls: FleetCalls) -> None:
@@ -174,7 +174,7 @@ def test_stopping_executes_what_waits_and_refuses_what_comes_later(calls: FleetC
         tasks = [asyncio.create_task(calls.execute(registering(f"c{number}"))) for number in range(5)]
         await asyncio.sleep(0)
         stopping = asyncio.create_task(asyncio.to_thread(calls.stop))
-        await asyncio.to_thread(wait_until, lambda: not calls.is_ready, "it is stopping")
+        await asyncio.to_thread(wait_until, lambda: calls.problem is not None, "it is stopping")
         with pytest.raises(StoppingError):
             await calls.execute(registering("late"))
         gate.opened.set()
@@ -192,7 +192,7 @@ def test_a_fleet_whose_thread_was_never_started_is_closed(tmp_path: Path) -> Non
     path = tmp_path / "fleet.turnout"
     calls = calls_of(path, **ROUNDS)
     calls.stop()
-    assert not calls.is_ready
+    assert calls.problem is not None
     Scheduler.open(path).close()  # the lock is free
 
 
@@ -275,7 +275,7 @@ def test_a_call_that_interrupts_its_group_fails_alone(tmp_path: Path) -> None:
         assert [results[0], *results[2:]] == ['{"waits":false}', '{"waits":false}', '{"waits":true}']
         assert type(results[1]) is MemoryError
         assert calls.scheduler.clients == ["a", "b", "c"]
-        assert calls.is_ready
+        assert calls.problem is None
         assert asyncio.run(calls.execute(checking_in("a"), key("a"))) == results[0]
     finally:
         calls.stop()

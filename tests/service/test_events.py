@@ -23,7 +23,7 @@ from turnout.errors import StoreError
 from turnout.live.journal.events import EVENT_KINDS as STORED_KINDS
 from turnout.service import events
 from turnout.service.access.tokens import FleetTokens
-from turnout.service.fleet import UNREADABLE
+from turnout.web.errors import UNREADABLE
 from waiting import MAX_WAIT, wait_until
 
 

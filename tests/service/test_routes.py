@@ -494,7 +494,7 @@ def test_missing_files_are_named(tmp_path: Path) -> None:
     with FleetTokens(bare) as file:
         file.create("viewer")
     with open_fleets([bare], Options()) as (fleets, access):
-        assert fleets["bare"].is_ready
+        assert fleets["bare"].problem is None
         assert access.needs_token
 
 

@@ -17,12 +17,12 @@ from turnout.dashboard.files import page_files
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.views import client, comparing, fairness, overview, queues, rounds, speed, system
 from turnout.dashboard.views.common import RoundNumber, Run, Text, about, plain
-from turnout.dashboard.watch import UNREADABLE, Watch, log
+from turnout.dashboard.watch import Watch, log
 from turnout.errors import ReportError, StoreError, TurnoutError
 from turnout.version import __version__
 from turnout.web.access import Access
 from turnout.web.connections import LIMITS, Limits
-from turnout.web.errors import ErrorAnswers, error_response
+from turnout.web.errors import UNREADABLE, ErrorAnswers, error_response
 from turnout.web.guard import JSON, PageGuard, caller_of, is_still_allowed
 from turnout.web.prometheus import MEDIA_TYPE, metrics_text
 

@@ -27,6 +27,7 @@ from turnout.lab.runs.store import RunStore
 from turnout.live import FleetReader
 from turnout.live._internals import StaleError, is_fleet
 from turnout.storage.files.lock import Writer, lock_line
+from turnout.web.errors import UNREADABLE
 
 log = logging.getLogger("turnout.dashboard")
 POLL_SECONDS = 0.5  # interval between two checks of an unchanged file
@@ -35,8 +36,6 @@ FIRST_READ_SECONDS = 0.3  # longest read of a run when it is first requested
 CACHED_RUNS = 4  # runs kept in memory
 LIVE_SECONDS = 30.0
 LISTED_RUNS = 500
-#: What is shown beside a service in place of an error, which may name files of its machine.
-UNREADABLE = "the fleet cannot be read now: see the log of the service"
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,11 +129,6 @@ class FleetCalls:
             return UNOPENED
         return None if self.last_error is None else UNSTORED
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether calls are executed."""
-        return self.problem is None
-
     async def probe(self) -> str | None:
         """Tries whether changes can be stored now; returns why not, and None if they can.
 
@@ -301,16 +296,14 @@ class FleetCalls:
 
     def _note(self, error: Exception) -> Exception:
         """Notes an error and returns the one for the caller, which names no file and no process."""
-        if isinstance(error, StoreError):
-            if not isinstance(
-                error, InterruptedGroupError
-            ):  # the calls are repeated, and nothing is wrong with the file
-                self.last_error = str(error)
-                log.error("%s", error)
-            return UnavailableError(UNSTORED)
         if not isinstance(error, TurnoutError):
             log.error("a call failed", exc_info=error)
-        return error
+        if not isinstance(error, StoreError):
+            return error
+        if not isinstance(error, InterruptedGroupError):  # then the calls are repeated, and the file is sound
+            self.last_error = str(error)
+            log.error("%s", error)
+        return UnavailableError(UNSTORED)
 
 
 def _begin(scheduler: Scheduler, _: StoredAnswer | None) -> Iterator[None]:

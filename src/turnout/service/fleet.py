@@ -16,6 +16,7 @@ from turnout.live._internals import StaleError, session_of
 from turnout.log import get_log
 from turnout.service.access.tokens import FleetTokens
 from turnout.service.errors import BusyError
+from turnout.web.errors import UNREADABLE
 
 log = get_log("turnout.service")
 #: The threads that read a fleet, and the most queries that wait for them.
@@ -25,7 +26,6 @@ READ_SECONDS = 5.0
 #: How long a transaction waits for other processes, in seconds: the calls behind it wait as well.
 FILE_SECONDS = 3.0
 UNOPENED = "this fleet cannot be opened now: see the log of the service"
-UNREADABLE = "this fleet cannot be read now: see the log of the service"
 UNSTORED = "nothing can be stored in this fleet now: see the log of the service"
 OCCUPIED = "this fleet is occupied by other calls or processes: try again soon"
 Result = TypeVar("Result")

@@ -14,6 +14,8 @@ from turnout.errors import TurnoutError
 from turnout.log import printable
 
 PROBLEM = "application/problem+json"
+#: What a service says in place of an error that may name files of its machine.
+UNREADABLE = "this fleet cannot be read now: see the log of the service"
 #: The longest text of an error: messages may quote what was sent, such as an id of 1,024 bytes.
 MAX_TEXT = 2000
 #: After how many seconds a caller that was refused for a short time should try again.
