@@ -93,7 +93,7 @@ class FleetFile:
 
     def _open(self) -> None:
         if not self.path.is_file():  # a scheduler would create it
-            raise SettingError(f"there is no fleet at {self.path}: create it with Scheduler.open", argument="fleet")
+            raise SettingError(f"there is no fleet at {self.path}: check the path", argument="fleet")
         tokens = _open_tokens(self.path) if self._needs_tokens else None
         try:
             scheduler = Scheduler.open(self.path)
