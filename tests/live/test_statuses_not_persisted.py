@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -24,12 +25,14 @@ from live.fleets import (
 )
 from narrowing import known
 from turnout.cli.fleet.recording import read_recording
-from turnout.errors import ReportError, SettingError
+from turnout.errors import ReportError, SettingError, StoreError
 from turnout.kernel.rounds import RoundReport
 from turnout.live import FleetReader, Scheduler, certify
 from turnout.live._internals import examine
+from turnout.live.journal.changes import Changes
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.summary import first_state, newest_state
+from turnout.live.operation.upkeep import write_snapshot
 from turnout.storage.files.database import log_path
 
 CLIENTS, COHORT = 14, 4
@@ -65,6 +68,11 @@ def learned(scheduler: Scheduler | FleetReader) -> dict[str, Any]:
     """Returns what the policy has learned about times."""
     state = {key: value for key, value in state_of(scheduler).state().items() if key.startswith("policy.")}
     return {key: value.tolist() for key, value in state.items() if "model" in key or "usual" in key}
+
+
+def promises_of(scheduler: Scheduler | FleetReader) -> dict[str, Any]:
+    """Returns what every client was promised and got."""
+    return known(scheduler.certificate()).to_dict(scheduler.clients)
 
 
 def numbers_in(path: Path, world: World, rounds: range) -> int:
@@ -150,6 +158,42 @@ def test_after_a_restart_running_turns_count_but_teach_nothing(open_fleet: OpenF
         restarted.fill({})
         assert learned(restarted) != known
     assert problems(scheduler.path) == []
+
+
+def test_a_large_fleet_stores_what_it_learned_now_and_then_and_when_it_is_closed(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("turnout.live.operation.upkeep.SMALL_FLEET", 2)
+    world, settings = World(CLIENTS), {"guaranteed_rate": "1/20"}
+    scheduler = open_fleet(settings=settings, concurrency=3, persist_statuses=False)
+    written = Mock(wraps=write_snapshot)
+    monkeypatch.setattr("turnout.live.serving.slots.write_snapshot", written)
+    for number in range(1, 12):
+        for turn in scheduler.fill(world.statuses(number)):
+            scheduler.report(turn.id, 4.0 + number)
+        with FleetReader(scheduler.path) as killed:  # the state that another process would find after a kill
+            assert promises_of(killed) == promises_of(scheduler)
+            is_stored = learned(killed) == learned(scheduler)
+    assert written.call_count == 1
+    assert not is_stored
+    before = learned(scheduler)
+    scheduler.close()
+    with Scheduler.open(scheduler.path) as again:
+        assert learned(again) == before
+    assert problems(scheduler.path) == []
+
+
+def test_a_full_disk_does_not_keep_a_large_fleet_from_closing(
+    open_fleet: OpenFleet, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("turnout.live.operation.upkeep.SMALL_FLEET", 2)
+    scheduler = open_fleet(settings={"guaranteed_rate": "1/20"}, concurrency=3, persist_statuses=False)
+    scheduler.fill(World(CLIENTS).statuses(1))
+    monkeypatch.setattr(Changes, "put_snapshot", Mock(side_effect=StoreError("the disk is full")))
+    scheduler.close()
+    assert "what was learned from the last turns is not stored: the disk is full" in caplog.text
+    with Scheduler.open(scheduler.path) as again:
+        assert len(again.running()) == 3
 
 
 @pytest.mark.parametrize("persisted", [False, True])

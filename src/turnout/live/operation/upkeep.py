@@ -19,6 +19,19 @@ log = get_log("turnout.live")
 #: The number of rounds, or of calls of `fill`, between snapshots, so that at most so many are replayed when the file is
 #: opened.
 SNAPSHOT_EVERY = 50
+#: The number of clients up to which a fleet with slots that persists no statuses writes a snapshot in each call of
+#: `fill`. A larger one would spend most of its time on them: it writes one in as many calls as it is times larger.
+SMALL_FLEET = 20_000
+
+
+def is_snapshot_due(settings: SchedulerSettings, memory: FleetState) -> bool:
+    """Returns whether a call of `fill` writes a snapshot.
+
+    Without statuses in the file, only snapshots contain what was learned: a large fleet that is killed loses the times
+    of its last turns, but no turn.
+    """
+    calls = SNAPSHOT_EVERY if settings.persist_statuses else min(len(memory.fleet.ids) // SMALL_FLEET, SNAPSHOT_EVERY)
+    return memory.unsaved >= max(calls, 1)
 
 
 def write_snapshot(changes: Changes, settings: SchedulerSettings, memory: FleetState, event: int) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from turnout.errors import InterruptedGroupError, OfferError, OpenRoundError, ReportError, SettingError
+from turnout.errors import InterruptedGroupError, OfferError, OpenRoundError, ReportError, SettingError, StoreError
 from turnout.kernel.certificate import Certificate
 from turnout.live.clock import now
 from turnout.live.features import PAPER_FEATURES, Features
@@ -350,8 +350,14 @@ class FleetSession:
                 self.tracker = open_tracker(tracker, run=self.path.stem, settings=settings)
 
     def close(self) -> None:
-        """Closes the file and the tracker; everything is already on disk."""
-        self.journal.close()
+        """Closes the file and the tracker; everything is already on disk, except what a large fleet has learned."""
+        try:
+            if self._loaded is not None and self._loaded.unsaved and not self._settings.persist_statuses:
+                self._write_snapshot()
+        except StoreError as error:
+            log.warning("%s: what was learned from the last turns is not stored: %s", self.path, error)
+        finally:
+            self.journal.close()
         if self.tracker is not None:
             self.tracker.close()
 

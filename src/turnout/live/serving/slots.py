@@ -14,7 +14,7 @@ from turnout.live.features import FleetStatus, Status, Statuses, statuses_by_id
 from turnout.live.identifiers import check_client_id
 from turnout.live.journal.changes import Changes
 from turnout.live.journal.replay import FleetState
-from turnout.live.operation.upkeep import SNAPSHOT_EVERY, write_snapshot
+from turnout.live.operation.upkeep import is_snapshot_due, write_snapshot
 from turnout.live.serving.server import TurnServer, unknown_seconds
 from turnout.live.serving.session import FleetSession
 from turnout.live.turns.feasibility import require_feasible
@@ -157,8 +157,7 @@ class SlotServer(TurnServer):
                 if len(filled.event.rows) or len(ended) or reported or joined:
                     changes.add_clients(first_row, joined)
                     number = self._write_fill(changes, memory, filled, reported)
-                    # Without statuses in the file, what was learned must be written after every change.
-                    is_due = memory.unsaved >= (SNAPSHOT_EVERY if settings.persist_statuses else 1)
+                    is_due = is_snapshot_due(settings, memory)
                     if is_due and not session.is_grouping:
                         write_snapshot(changes, settings, memory, number)
             session.owes_snapshot |= is_due and session.is_grouping

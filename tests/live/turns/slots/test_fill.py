@@ -159,7 +159,7 @@ def play(scheduler: Scheduler, steps: int, seed: int = 1, clients: int = 8) -> N
 
 
 def test_retention_changes_neither_turns_nor_state(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnout.live.serving.slots.SNAPSHOT_EVERY", 15)
+    monkeypatch.setattr("turnout.live.operation.upkeep.SNAPSHOT_EVERY", 15)
     keeping = open_slots(folder / "all.turnout")
     dropping = open_slots(folder / "some.turnout", keep_rounds=15, keep_offers=5)
     for scheduler in (keeping, dropping):
@@ -178,7 +178,7 @@ def test_retention_changes_neither_turns_nor_state(folder: Path, monkeypatch: py
 
 
 def test_a_turn_running_is_kept_as_long_as_it_lasts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("turnout.live.serving.slots.SNAPSHOT_EVERY", 5)
+    monkeypatch.setattr("turnout.live.operation.upkeep.SNAPSHOT_EVERY", 5)
     monkeypatch.setattr("turnout.live.retention.LATE_ROUNDS", 1)
     with open_slots(folder / "fleet.turnout", keep_rounds=5) as scheduler:
         play(scheduler, 10)
