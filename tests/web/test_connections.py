@@ -103,6 +103,22 @@ def test_a_request_whose_body_does_not_end_is_closed(store: Path, path: str) -> 
         wait_until(lambda: is_closed_after(raw, b"x"), "the connection is closed")
 
 
+def test_a_large_body_may_arrive_as_long_as_enough_of_it_does(store: Path) -> None:
+    patient = Limits(request_seconds=60.0, body_bytes=10)
+    with (
+        served(store, limits=patient) as server,
+        connected(server, request("/healthz", "Content-Length: 1000000") + b"x" * 20) as raw,
+    ):
+        wait_until(lambda: protocols(server) and protocols(server)[0]._received >= 20, "the first part has arrived")
+        (protocol,) = protocols(server)
+        done = call_in_loop(protocol, protocol._request_timed_out)
+        wait_until(lambda: done, "the first time is over")
+        assert not cannot_send(raw)
+        wait_until(lambda: protocol._received > 0, "one byte more has arrived")
+        call_in_loop(protocol, protocol._request_timed_out)
+        wait_until(lambda: is_closed_after(raw, b""), "the connection is closed")
+
+
 def test_a_stream_is_not_limited_in_time(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No timer of the request runs any more while the stream is open, and if one fired, it would close nothing."""
     monkeypatch.setattr(app_module, "KEEPALIVE_SECONDS", 0.01)

@@ -210,7 +210,8 @@ class FairnessQueues:
         """Appends `count` clients that are owed nothing; by default they get the common rate."""
         count = as_count("count", count, SettingError, least=0)
         rates, unit = self._rates_with(count, guaranteed_rate)
-        rounds = np.concatenate([self.rounds, np.zeros(count, dtype=np.int64)])
+        if not isinstance(self._rounds, int) or self._rounds:  # before the first round, 0 for everybody
+            self._rounds = np.concatenate([self.rounds, np.zeros(count, dtype=np.int64)])
         finer = unit // self.units_per_turn
         self._balance = np.concatenate([self._balance * finer, np.zeros(count, dtype=np.int64)])
         if self._forfeited is not None:
@@ -222,7 +223,7 @@ class FairnessQueues:
             self._base = np.concatenate([base, np.zeros(count, dtype=np.int64)])
         if self._cap is not None:
             self._cap *= finer
-        self._rates, self.units_per_turn, self._rounds = rates, unit, rounds
+        self._rates, self.units_per_turn = rates, unit
         self._clients += count
 
     def retire(self, rows: npt.ArrayLike) -> None:

@@ -34,6 +34,7 @@ class Limits:
     Attributes:
         request_seconds: How long a request may take to arrive, headers and body, from its first byte or from the
             opening of the connection. A response may take any time: streams of changes stay open for hours.
+        body_bytes: The bytes of a body that must arrive in that time, so that the rest may take as long again.
         stalled_seconds: How long a client may read nothing of a response that is waiting for it.
         connections: The number of connections at the same time; most processes may open about 1,000 files.
         headers: The number of headers of a request.
@@ -41,6 +42,7 @@ class Limits:
     """
 
     request_seconds: float = 15.0
+    body_bytes: int = 1 << 20
     stalled_seconds: float = 60.0
     connections: int = 500
     headers: int = 100
@@ -91,6 +93,7 @@ class LimitedProtocol(H11Protocol):
         self._request_timer: asyncio.TimerHandle | None = None
         self._stall_timer: asyncio.TimerHandle | None = None
         self._is_refused = False
+        self._received = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Refuses the connection if there are too many, otherwise waits for a request."""
@@ -119,6 +122,7 @@ class LimitedProtocol(H11Protocol):
             return
         if self._request_timer is None:
             self._expect_request()
+        self._received += len(data)
         super().data_received(data)
         if self.conn.their_state not in _INCOMPLETE and not self._is_refused:
             self._stop_request_timer()
@@ -128,6 +132,7 @@ class LimitedProtocol(H11Protocol):
         self._refuse(400, "the request is not valid HTTP/1.1", "malformed")
 
     def _expect_request(self) -> None:
+        self._received = 0
         self._request_timer = self.loop.call_later(self.limits.request_seconds, self._request_timed_out)
 
     def _stop_request_timer(self) -> None:
@@ -137,7 +142,9 @@ class LimitedProtocol(H11Protocol):
 
     def _request_timed_out(self) -> None:
         self._request_timer = None
-        if self.conn.their_state in _INCOMPLETE and not self.transport.is_closing():
+        if self.conn.their_state is h11.SEND_BODY and self._received >= self.limits.body_bytes:
+            self._expect_request()
+        elif self.conn.their_state in _INCOMPLETE and not self.transport.is_closing():
             self._refuse(408, "the request did not arrive in time: send it again", "slow")
 
     def _watch_progress(self, waiting: int) -> None:

@@ -241,6 +241,15 @@ def test_a_record_in_which_a_client_leaves_that_never_joined_is_refused(certifie
     assert "'nobody' leaves, but has not joined" in difference
 
 
+def test_a_record_with_an_unknown_outcome_is_refused(certified: Path) -> None:
+    def change(events: list[dict[str, Any]]) -> None:
+        failed = next(event for event in events if event["kind"] == "round" and "failed" in event["outcomes"])
+        failed["outcomes"][failed["outcomes"].index("failed")] = "vanished"
+
+    (difference,) = verify_forgery(certified, change)
+    assert "has an unknown outcome" in difference
+
+
 def test_a_record_that_selects_a_client_which_was_not_available_is_refused(certified: Path) -> None:
     def change(events: list[dict[str, Any]]) -> None:
         ids: list[str] = []

@@ -33,6 +33,7 @@ from typing import IO, Any
 
 LONGEST = 1 << 29  # the bytes of a certificate, or of a line of a record: enough for a million clients
 FINEST = 10**9  # the largest denominator of a rate or a tolerance; rates of different clients are rounded up to it
+OUTCOMES = {"arrived", "redundant", "cut_off", "late", "failed"}
 GUARANTEED = ("fair-pace", "rbcsf", "cs-ucb-q", "with-guarantee")  # policies whose defaults are known here
 
 
@@ -148,6 +149,7 @@ def play(terms: dict[str, Any], clients: dict[str, dict[str, Any]], left: set[st
     _require(mask is not None or terms["accrual"] == "always", f"the availability in round {number} is not recorded")
     valid = len(outcomes) == len(event["clients"]) and set(outcomes) <= set(clients) - left
     _require(valid, f"round {number} has a client twice, or one that has not joined or has left")
+    _require(OUTCOMES.issuperset(outcomes.values()), f"round {number} has an unknown outcome")
     for row, (name, client) in enumerate(clients.items()):
         available = mask is None or bool(mask[row // 8] >> (7 - row % 8) & 1)
         _require(available or name not in outcomes, f"{name!r} was selected in round {number}, but was not available")
@@ -169,6 +171,7 @@ def fill(
     """Applies a call of `fill`: ends turns, then gives turns; returns the number of the last decision."""
     for turn in event["ended"]:
         _require(training.pop(turn["client"], None) == turn["turn"], f"turn {turn['turn']} ends, but was not running")
+        _require(turn["outcome"] in OUTCOMES, f"turn {turn['turn']} has an unknown outcome")
         if terms["counts"] == "completed" and turn["outcome"] == "arrived":
             _pay(terms, clients[turn["client"]])
     mask = None if event["present"] is None else bytes.fromhex(event["present"])

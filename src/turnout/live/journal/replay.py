@@ -95,12 +95,18 @@ def load(
         StoreError: Parts of the file are damaged or do not agree.
     """
     with journal.reading() as db:
-        ids, unsaved = journal.ids(), 0
+        ids, joined, unsaved = journal.ids(), list[str](), 0
         saved = newest_state(db) if from_snapshot else first_state(db)
         after, fleet = start_from(journal, saved, settings, features, ids)
         for _, kind, data, availability in journal.events(after):
+            if kind == "join":  # those that follow one another join together: each time, all arrays are copied
+                joined += parse_stored(data)
+                continue
+            fleet.join(joined)
+            joined.clear()
             apply_event(fleet, kind, data, availability)
             unsaved += kind in (CLOSE, FILL)
+        fleet.join(joined)
         if last_event(db)[1].hex() != meta_value(db, "head"):
             raise corruption(db, "the newest events are missing")
         if fleet.ids != ids:
