@@ -25,6 +25,8 @@ class LiteralFairPace:
         accrual: "available" or "always".
         counts: "selected" or "completed".
         ridge: The number of typical times that the fleet-wide estimate counts for.
+        value_weight: What a turn with the usual loss is worth; 0 if losses do not count.
+        head_start: The turns by which prices lag behind in the first round.
     """
 
     rates: list[Fraction]
@@ -33,6 +35,9 @@ class LiteralFairPace:
     accrual: str = "available"
     counts: str = "selected"
     ridge: float = 3.0
+    value_weight: float = 0.0
+    head_start: Fraction = Fraction(0)
+    losses: dict[int, float] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
     rounds: int = 0
 
@@ -65,7 +70,8 @@ class LiteralFairPace:
             row: Fraction(self.usual(row, offer))
             / max(Fraction(4, 5) * places, Fraction(1))
             * max(allowed[row], self.tolerance / 2)
-            / (allowed[row] - behind[row])
+            / (allowed[row] - behind[row] + self.head_start * max(0, 1 - Fraction(offer.round - 1, 100)))
+            + Fraction(self.value(row, offer, places))
             for row in others
         }
         slowest_urgent = max((times[row] for row in urgent), default=0.0)
@@ -84,6 +90,17 @@ class LiteralFairPace:
         probability = (self.present[row] + 1 + 1) / (self.earned[row] + 1 + 2)  # this round included
         gap = math.log(0.001) / math.log(1 - probability)
         return self.tolerance - self.rates[row] * (1 + Fraction(gap))
+
+    def value(self, row: int, offer: RoundOffer, places: int) -> float:
+        """Returns what the loss of a client adds to its price."""
+        known = sorted(max(loss, 0.0) for loss in self.losses.values())
+        if not self.value_weight or len(known) < 4:
+            return 0.0
+        largest = known[int(0.9 * (len(known) - 1))]
+        usual = sum(min(loss, largest) for loss in known) / len(known)
+        own = min(max(self.losses.get(row, largest), 0.0), largest)
+        seconds = np.median([self.usual(client, offer) for client in range(self.clients)])
+        return self.value_weight * float(seconds) / max(0.8 * places, 1) * own / usual if usual else 0.0
 
     # Times
 
@@ -123,6 +140,8 @@ class LiteralFairPace:
         for index, row in enumerate(report.clients.tolist()):
             if self.counts == "selected" or outcomes[index] == "arrived":
                 self.turns[row] += 1
+            if report.losses is not None and not math.isnan(report.losses[index]):
+                self.losses[row] = float(report.losses[index])
             if outcomes[index] != "failed":
                 context = report.contexts[index].tolist()
                 new.append((report.round, row, context, float(report.exchange_times[index])))

@@ -54,6 +54,7 @@ class RandomFleet:
             np.minimum(times, self.deadline),
             available=offer.available,
             outcomes=np.where(failed, "failed", np.where(is_late, "late", "arrived")),
+            losses=np.where(failed | is_late, np.nan, times * 0.1 - 0.2),
             late_arrivals=self._late_arrivals(arrivals),
         )
 
@@ -72,6 +73,8 @@ RULES: list[dict[str, Any]] = [
     {"rates": ["1/3"] * 6, "cohort_size": 2, "tolerance": 0.7},
     {"rates": ["1/5", "1/3", "0", "1/20", "1/2", "1/7"], "cohort_size": 2, "tolerance": 1.25},
     {"rates": ["1/4"] * 5, "cohort_size": 1, "tolerance": 3.0},
+    {"rates": ["3/20"] * 7, "cohort_size": 3, "tolerance": 2.0, "value_weight": 1.0},
+    {"rates": ["1/5"] * 7, "cohort_size": 2, "tolerance": 1.0, "value_weight": 2.0, "head_start": 1.5},
     {"rates": ["1/10", "1/5", "3/10", "0", "1/7", "1/8", "1/9", "1/11"], "cohort_size": 3, "tolerance": 2.0},
 ]
 
@@ -83,7 +86,9 @@ def test_it_selects_what_a_literal_implementation_of_the_rule_selects(
     rule: dict[str, Any], accrual: Any, rounds: int
 ) -> None:
     rates = [Fraction(rate) for rate in rule["rates"]]
-    settings = {key: rule[key] for key in ("cohort_size", "tolerance", "counts") if key in rule}
+    keys = ("cohort_size", "tolerance", "counts", "value_weight", "head_start")
+    settings = {key: rule[key] for key in keys if key in rule}
+    settings["value"] = "loss" if "value_weight" in rule else None
     policies = {
         kernel: FairPace(
             len(rates),
@@ -100,6 +105,8 @@ def test_it_selects_what_a_literal_implementation_of_the_rule_selects(
         cohort_size=rule["cohort_size"],
         accrual=accrual,
         counts=rule.get("counts", "selected"),
+        value_weight=rule.get("value_weight", 0.0),
+        head_start=Fraction(rule.get("head_start", 0)),
     )
     fleet = RandomFleet(len(rates), clients=len(rates), places=True)
     kinds = {"urgent": 0, "priced": 0, "late": 0, "failed": 0, "corrected": 0}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -60,7 +61,8 @@ def largest_behind(policy: FairPace, adversary: Adversary, rounds: int) -> Fract
         offer = RoundOffer(round_, available, 1 + adversary.rng.random((policy.clients, 1)))
         rows = policy.ask(offer).clients
         times = adversary.seconds(rows.tolist())
-        policy.tell(RoundReport(round_, rows, offer.contexts[rows], times, available=available))
+        losses = 10.0 ** adversary.rng.uniform(-3, 3, len(rows))
+        policy.tell(RoundReport(round_, rows, offer.contexts[rows], times, available=available, losses=losses))
         certificate = policy.certificate()
         largest = max(largest, Fraction(int(certificate.behind_units.max()), certificate.units_per_turn))
     return largest
@@ -74,15 +76,29 @@ def largest_behind(policy: FairPace, adversary: Adversary, rounds: int) -> Fract
     strategy=st.sampled_from([*STRATEGIES, "mixed"]),
     times=st.sampled_from(["equal", "constant", "wild", "random"]),
     seed=st.integers(0, 10**6),
+    given_settings=st.sampled_from([{}, {"value": "loss", "value_weight": 5.0}, {"value": "loss", "head_start": 3.0}]),
 )
 @settings(max_examples=30, deadline=None)
 def test_the_bound_is_never_violated(
-    clients: int, size: int, load: Fraction, extra: Fraction, strategy: str, times: str, seed: int
+    clients: int,
+    size: int,
+    load: Fraction,
+    extra: Fraction,
+    strategy: str,
+    times: str,
+    seed: int,
+    given_settings: dict[str, Any],
 ) -> None:
     rate = min(load * size / clients, Fraction(1))
     tolerance = rate + extra
     policy = FairPace(
-        clients, cohort_size=size, guaranteed_rate=rate, tolerance=tolerance, features=1, allow_infeasible=True
+        clients,
+        cohort_size=size,
+        guaranteed_rate=rate,
+        tolerance=tolerance,
+        features=1,
+        allow_infeasible=True,
+        **given_settings,
     )
     bound = tolerance - rate + rate * (clients - 1) / size
     assert policy.bound == float(bound)

@@ -35,6 +35,7 @@ def played(scale: float, rounds: int = 80, **settings: Any) -> FairPace:
             times * own,
             available=available,
             outcomes=outcomes,
+            losses=np.where(outcomes == "arrived", times * own, np.nan),
             late_arrivals=late,
         )
         policy.tell(report)
@@ -59,11 +60,15 @@ def late_arrivals(report: RoundReport, rows: IntArray, scale: FloatArray) -> Lat
 def assert_close(state: dict[str, Any], other: dict[str, Any]) -> None:
     assert state.keys() == other.keys()
     for key in state:
-        scale = max(float(np.abs(np.asarray(other[key], dtype=np.float64)).max()), 1e-300)
+        values = np.asarray(other[key], dtype=np.float64)
+        scale = max(float(np.abs(values[np.isfinite(values)]).max(initial=0.0)), 1e-300)
         np.testing.assert_allclose(state[key], other[key], rtol=1e-8, atol=1e-10 * scale, err_msg=key)
 
 
-@pytest.mark.parametrize("settings", [{}, {"accrual": "always"}, {"times": "expected"}, {"counts": "completed"}])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"accrual": "always"}, {"times": "expected"}, {"counts": "completed"}, {"value": "loss"}],
+)
 @pytest.mark.parametrize("rounds", [3, 30, pytest.param(80, marks=pytest.mark.thorough)])
 def test_the_state_does_not_depend_on_what_forgotten_clients_reported(settings: dict[str, Any], rounds: int) -> None:
     plain, scaled = played(1.0, rounds, **settings), played(1 + 1e-5, rounds, **settings)
@@ -84,7 +89,7 @@ def test_even_times_and_contexts_that_are_a_hundred_times_larger_leave_no_trace(
         np.testing.assert_allclose(value, scaled.state()[key], rtol=1e-4, atol=1e-4, err_msg=key)
 
 
-@pytest.mark.parametrize("settings", [{}, {"accrual": "always"}, {"times": "expected"}])
+@pytest.mark.parametrize("settings", [{}, {"accrual": "always"}, {"times": "expected"}, {"value": "loss"}])
 def test_a_fleet_of_forgotten_clients_has_learned_nothing(settings: dict[str, Any]) -> None:
     policy = played(1.0, **settings)
     policy.forget(range(CLIENTS))

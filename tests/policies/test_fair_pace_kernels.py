@@ -45,12 +45,18 @@ def by_both_kernels(compute: Callable[[], Result]) -> list[Result]:
         {"exploration": 0.5},
         {"forgetting": 0.9},
         {"times": "expected"},
+        {"value": "loss", "head_start": 1.5},
+        {"times": "expected", "value": "loss", "accrual": "always"},
         {"guaranteed_rate": [0.05, 0.1, 0.15, 0.2] * 10, "allow_infeasible": True},
     ],
 )
 def test_both_kernels_play_the_same_rounds(settings: dict[str, Any], amends: bool) -> None:
     def play() -> tuple[list[Any], dict[str, Any]]:
-        cohorts, fleet, policy = [], SmallFleet(seed=7, failure_rate=0.1, deadline=12.0), FairPace(40, **settings)
+        cohorts, fleet, policy = (
+            [],
+            SmallFleet(seed=7, failure_rate=0.1, deadline=12.0, losses=True),
+            FairPace(40, **settings),
+        )
         for round_ in range(1, 50):
             offer = fleet.offer(round_)
             selection = policy.ask(offer)
@@ -110,7 +116,18 @@ def random_pace(rng: np.random.Generator, clients: int) -> Pace:
             rounds = rng.integers(0, 3, clients)
         case _:  # half of the clients are urgent
             rounds = np.where(rng.random(clients) < 0.5, 100, rng.integers(0, 12, clients))
-    return Pace(rates, rounds, turns, 20, allowed, 20.0)
+    return extended(rng, Pace(rates, rounds, turns, 20, allowed, 20.0))
+
+
+def extended(rng: np.random.Generator, pace: Pace) -> Pace:
+    """Returns the pace with a head start or values of turns, with both, or with neither."""
+    if rng.random() < 0.4:
+        pace = pace._replace(head_start=float(rng.choice([1e-12, 0.3, 40.0])))
+    if rng.random() < 0.4:
+        clients = len(pace.turns)
+        losses = (np.ones(clients), rng.random(clients), rng.integers(0, 3, clients) * 1e-3)[rng.integers(3)]
+        pace = pace._replace(losses=losses, loss_price=float(rng.choice([0.0, 1e-9, 0.7, 1e6])))
+    return pace
 
 
 def assert_same(actual: PacedCohort, expected: PacedCohort) -> None:
@@ -182,7 +199,7 @@ def common_pace(rng: np.random.Generator, clients: int) -> Pace:
             turns[:] = 3 * 10**9 * 4 // 20
         case _:
             turns = rng.integers(0, 2, clients).astype(np.int32)
-    return Pace(3, rounds, turns, 20, float(rng.choice([37.0, 37.3])), 20.0)
+    return extended(rng, Pace(3, rounds, turns, 20, float(rng.choice([37.0, 37.3])), 20.0))
 
 
 def common_times(rng: np.random.Generator, clients: int) -> tuple[FloatArray, ExchangeTimeModel, UsualContexts]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from turnout import RoundReport
 from turnout.kernel.rounds import LateArrivals
-from turnout.policies.observations import LastLosses, MeanTimes, part_of
+from turnout.policies.observations import LastLosses, MeanTimes, RelativeLosses, part_of
 
 
 def report_of(rows: list[int], times: list[float], losses: list[float] | None, outcomes: list[str]) -> RoundReport:
@@ -61,3 +61,29 @@ def test_forgetting_the_slowest_client_removes_its_time_from_the_longest() -> No
     times.forget(np.array([1]))
     assert times.longest == 5.0  # the largest mean of the others, because single times are not stored
     assert times.means().tolist() == [5.0, 0.0, 0.0]
+
+
+def test_losses_are_relative_to_the_usual_loss_and_limited() -> None:
+    losses = RelativeLosses(7)
+    losses.learn_from(report_of([0, 1, 2], [1, 1, 1], [1.0, 2.0, 3.0], ["arrived"] * 3))
+    assert losses.relative.tolist() == [1.0] * 7  # too few
+    losses.learn_from(report_of([3, 4, 5], [1, 1, 1], [1e300, -1.0, math.nan], ["arrived", "arrived", "failed"]))
+    assert (losses.largest, losses.usual) == (3.0, (1 + 2 + 3 + 3 + 0) / 5)
+    assert (losses.relative * losses.usual).round(12).tolist() == [1.0, 2.0, 3.0, 3.0, 0.0, 3.0, 3.0]
+    losses.add(1)
+    assert losses.relative[-1] == losses.largest / losses.usual
+    restored = RelativeLosses(8)
+    restored.restore(losses.state())
+    assert restored.relative.tolist() == losses.relative.tolist()
+    losses.forget(np.array([3]))
+    assert (losses.largest, losses.usual, losses.reported) == (2.0, (1 + 2 + 2 + 0) / 4, 4)
+
+
+def test_the_usual_loss_of_many_clients_is_computed_now_and_then() -> None:
+    losses, everybody = RelativeLosses(1000), list(range(1000))
+    losses.learn_from(report_of(everybody, [1.0] * 1000, [2.0] * 1000, ["arrived"] * 1000))
+    losses.learn_from(report_of(everybody[:9], [1.0] * 9, [1.0] * 9, ["arrived"] * 9))
+    assert losses.usual == 2.0
+    assert losses.relative[:10].tolist() == [0.5] * 9 + [1.0]
+    losses.learn_from(report_of([9], [1.0], [1.0], ["arrived"]))
+    assert losses.usual == (990 * 2.0 + 10) / 1000

@@ -1,5 +1,7 @@
 """Signatures of the compiled kernel; a cohort is returned as a tuple of the fields of `Cohort`."""
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -29,7 +31,7 @@ def cohort_of_contexts(
 def paced_cohort_of_times(
     times: FloatArray,
     usual_times: FloatArray,
-    pace: tuple[int | IntArray, int | IntArray, npt.NDArray[np.int32], int, float | FloatArray, float, float],
+    pace: tuple[Any, ...],
     available: npt.NDArray[np.uint8],
     size: int,
 ) -> tuple[tuple[IntArray, FloatArray, float, float, int], IntArray]: ...
@@ -39,7 +41,7 @@ def paced_cohort_of_contexts(
     exploration: float,
     usual_sums: FloatArray,
     mean_context: FloatArray,
-    pace: tuple[int | IntArray, int | IntArray, npt.NDArray[np.int32], int, float | FloatArray, float, float],
+    pace: tuple[Any, ...],
     available: npt.NDArray[np.uint8],
     size: int,
 ) -> tuple[tuple[IntArray, FloatArray, float, float, int], IntArray]: ...

@@ -18,6 +18,9 @@ cdef extern from "_fast_cohort.hpp" namespace "turnout" nogil:
         double common_allowed
         double least_allowed
         double sharers
+        double head_start
+        const double* losses
+        double loss_price
         const double* usual_sums
         const double* mean_context
         const double* usual_times
@@ -143,7 +146,7 @@ cdef class _PaceView:
     cdef object arrays
 
     def __init__(self, rates, rounds, const int32_t[::1] turns, int64_t units_per_turn, allowed,
-                 double least_allowed, double sharers):
+                 double least_allowed, double sharers, double head_start, losses, double loss_price):
         cdef const int64_t[::1] units
         cdef const double[::1] doubles
         self.arrays = [turns]
@@ -171,6 +174,13 @@ cdef class _PaceView:
         self.pace.units_per_turn = units_per_turn
         self.pace.least_allowed = least_allowed
         self.pace.sharers = sharers
+        self.pace.head_start = head_start
+        self.pace.losses = NULL
+        self.pace.loss_price = loss_price
+        if losses is not None:
+            doubles = losses
+            self.arrays.append(doubles)
+            self.pace.losses = &doubles[0]
 
     cdef Fleet to_fleet(self, const uint8_t[::1] available, int64_t size):
         cdef Fleet fleet

@@ -55,6 +55,9 @@ struct Pace {
     double common_allowed;
     double least_allowed;  // the lower limit of `allowed` in the numerator of a price
     double sharers;  // the number of clients among which the cost of a slow round is divided
+    double head_start;  // units that prices count in addition to those that remain until a client is urgent
+    const double* losses;  // relative to the usual loss, or null
+    double loss_price;  // what a turn of a client with a loss of 1 is worth in addition
     const double* usual_sums;  // (features + 1, clients): sums of contexts, then their number
     const double* mean_context;  // of the whole fleet
     const double* usual_times;  // known usual times, or null: then they are estimated
@@ -250,12 +253,14 @@ TURNOUT_VECTOR static void usual_of_block(const double* const* sums, const doubl
 // clients are negative. `weights` is the number of contexts, or null.
 TURNOUT_VECTOR static void prices_of_block(const double* TURNOUT_RESTRICT slack, const double* TURNOUT_RESTRICT usual,
                                            const double* weights, const double* allowed, double common_allowed,
-                                           double least_allowed, double sharers, int64_t clients,
+                                           double least_allowed, double sharers, double head_start,
+                                           const double* losses, double loss_price, int64_t clients,
                                            int64_t* TURNOUT_RESTRICT keys) {
     for (int64_t i = 0; i < clients; ++i) {
         const double own = allowed ? allowed[i] : common_allowed;
         const double weight = weights ? (weights[i] + 1.0) * sharers : sharers;
-        const double price = usual[i] * (own > least_allowed ? own : least_allowed) / (weight * slack[i]);
+        const double barrier = usual[i] * (own > least_allowed ? own : least_allowed) / (weight * (slack[i] + head_start));
+        const double price = losses ? barrier + losses[i] * loss_price : barrier;
         const double limited = price < kLargestPrice ? price : kLargestPrice;
         const double key = slack[i] > 0 ? limited : -1.0;  // -1.0 is a negative integer too
         std::memcpy(keys + i, &key, sizeof key);
@@ -637,7 +642,8 @@ class Solver {
             weights = pace.usual_sums + fleet_.features * fleet_.clients + start;
         }
         prices_of_block(slack_.data(), usual, weights, pace.allowed ? pace.allowed + start : nullptr,
-                        pace.common_allowed, pace.least_allowed, pace.sharers, count, keys_.data());
+                        pace.common_allowed, pace.least_allowed, pace.sharers, pace.head_start,
+                        pace.losses ? pace.losses + start : nullptr, pace.loss_price, count, keys_.data());
         return keys_.data();
     }
 
@@ -713,7 +719,9 @@ class Solver {
                 static_cast<double>(pace.common_rate),
                 static_cast<double>(pace.units_per_turn),
                 pace.common_allowed,
-                pace.sharers / std::max(pace.common_allowed, pace.least_allowed)};
+                pace.sharers / std::max(pace.common_allowed, pace.least_allowed),
+                pace.head_start,
+                pace.loss_price};
     }
 
     // The arrays of the clients from `start`; contexts must be those of find_contexts().
@@ -727,6 +735,7 @@ class Solver {
                 sums + 3 * clients,
                 pace.rounds + start,
                 pace.turns + start,
+                pace.losses ? pace.losses + start : nullptr,
                 available};
     }
 

@@ -29,6 +29,7 @@ struct SingleArrays {
     const double* weights;
     const int64_t* rounds;
     const int32_t* turns;
+    const double* losses;  // or null
     const int64_t* available;  // -1 or 0
 };
 
@@ -38,7 +39,9 @@ struct SingleTerms {
     double rate;
     double units_per_turn;
     double allowed;
-    double per_unit;  // a price is the usual time / (weight * slack * per_unit)
+    double per_unit;  // a price is the usual time / (weight * (slack + head_start) * per_unit) + loss * loss_price
+    double head_start;
+    double loss_price;
 };
 
 // How many of the flags, each 0 or 1, are set.
@@ -83,7 +86,9 @@ TURNOUT_VECTOR static bool single_block_matters(const SingleArrays& arrays, cons
     const double* TURNOUT_RESTRICT weights = arrays.weights;
     const int64_t* TURNOUT_RESTRICT rounds = arrays.rounds;
     const int32_t* TURNOUT_RESTRICT turns = arrays.turns;
+    const double* TURNOUT_RESTRICT losses = arrays.losses;
     const int64_t* TURNOUT_RESTRICT available = arrays.available;
+    const double twice_loss_price = 2 * terms.loss_price, head_start = terms.head_start;
     const double m0 = terms.mean[0], m1 = terms.mean[1], m2 = terms.mean[2];
     const double rate = terms.rate, units_per_turn = terms.units_per_turn, allowed = terms.allowed;
     const double per_unit = terms.per_unit, twice_reach = 2 * reach, twice_largest = 2 * largest;
@@ -102,11 +107,13 @@ TURNOUT_VECTOR static bool single_block_matters(const SingleArrays& arrays, cons
         std::memcpy(&shifted, &bits, sizeof shifted);
         const double given = static_cast<double>(turns[i]) * units_per_turn;
         const double behind = multiply_add(rate, shifted - (kExactInteger - 1), -given);  // exact
-        const double share = multiply_add(weights[i], per_unit, per_unit) * (allowed - behind);
-        // Urgent clients have no slack, so that `share` is not positive and the second comparison holds.
-        const int64_t better = twice_usual >= share * (twice_time - twice_reach) ? -1 : 0;
-        const int64_t dearer = twice_usual >= share * twice_largest ? -1 : 0;
-        matters |= (better | dearer) & available[i];
+        const double slack = allowed - behind;
+        const double share = multiply_add(weights[i], per_unit, per_unit) * (slack + head_start);
+        const double extra = losses ? losses[i] * twice_loss_price : 0.0;
+        const int64_t urgent = slack <= 0 ? -1 : 0;
+        const int64_t better = twice_usual >= share * (twice_time - extra - twice_reach) ? -1 : 0;
+        const int64_t dearer = twice_usual >= share * (twice_largest - extra) ? -1 : 0;
+        matters |= (urgent | better | dearer) & available[i];
         all_rounds |= rounds[i];
         all_turns |= turns[i];
     }
@@ -164,6 +171,8 @@ TURNOUT_VECTOR static bool single_block_differs(const SingleArrays& arrays, cons
         differs |= (c0[i] != a0 ? -1 : 0) | (c1[i] != a1 ? -1 : 0) | (c2[i] != a2 ? -1 : 0) | (t0[i] != b0 ? -1 : 0) |
                    (t1[i] != b1 ? -1 : 0) | (t2[i] != b2 ? -1 : 0) | (s0[i] != d0 ? -1 : 0) | (s1[i] != d1 ? -1 : 0) |
                    (s2[i] != d2 ? -1 : 0) | (weights[i] != weight ? -1 : 0) | (rounds[i] ^ own_rounds);
+    const double *losses = arrays.losses, loss = losses ? *like.losses : 0.0;
+    for (int64_t i = 0; losses && i < clients; ++i) differs |= losses[i] != loss ? -1 : 0;
     int32_t other_turns = 0;
     for (int64_t i = 0; i < clients; ++i) other_turns |= turns[i] ^ own_turns;
     return differs || other_turns;

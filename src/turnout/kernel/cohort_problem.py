@@ -31,6 +31,8 @@ class PriceTerms:
         allowed: How many turns it may be behind.
         least_allowed: The lower limit of `allowed` in the numerator of a price.
         sharers: The number of clients among which the cost of a slow round is divided; it divides the usual time.
+        head_start: The turns that a price counts in addition to those that a client may still fall behind.
+        values: What the loss of each client adds to its price, in seconds; None if losses do not count.
         outlook: How slack and price of each client develop if it waits.
     """
 
@@ -39,6 +41,8 @@ class PriceTerms:
     allowed: FloatArray
     least_allowed: float
     sharers: float
+    head_start: float
+    values: FloatArray | None
     outlook: PaceOutlook
 
 

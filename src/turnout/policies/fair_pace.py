@@ -9,6 +9,11 @@ behind; s_i: its usual time; m: the number of places):
 
        price_i = s_i / max(0.8 · m, 1) · max(a_i, tolerance/2) / (a_i − b_i)     seconds that a turn is worth.
 
+   With a head start h, a_i − b_i + h · max(0, 1 − (round − 1)/100) is in its place: slow clients can wait longer
+   in the first rounds. With value="loss", a turn is worth value_weight · s / max(0.8 · m, 1) · l_i in addition, where
+   s is the median usual time and l_i the last loss of the client, relative to the mean of all last losses: clients
+   from which more can be learned are selected more often. Neither changes who is urgent.
+
 A slow client makes the round longer, but several slow clients can share one slow round; hence the share. The second
 factor is a barrier: it grows without limit as the client approaches the tolerance, and falls for a client with a
 surplus. There is no weight of seconds against turns, so the choice is the same in milliseconds and in hours.
@@ -58,12 +63,22 @@ from turnout.kernel.cohort_problem import CohortProblem, PriceTerms
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.guarantee import GuaranteeSettings
 from turnout.kernel.pace.presence import Presence
-from turnout.kernel.pace.prices import ClientPrices, Pace, PaceOutlook, exact_prices, most_urgent, price_order, sharers
+from turnout.kernel.pace.prices import (
+    ClientPrices,
+    Pace,
+    PaceOutlook,
+    exact_prices,
+    fading,
+    most_urgent,
+    price_order,
+    sharers,
+)
 from turnout.kernel.pace.usual import UsualContexts
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.kernel.slots.turns import TurnStart
 from turnout.policies.base import replaced
 from turnout.policies.guaranteed import GuaranteedPolicy
+from turnout.policies.observations import RelativeLosses
 from turnout.policies.pace_times import ExpectedTimes, LearnedTimes, PaceTimes
 
 
@@ -85,6 +100,10 @@ class FairPace(GuaranteedPolicy):
             for in the estimate of a client.
         forgetting: A discount below 1 reduces the influence of old times.
         features: The number of features of a context.
+        value: "loss": a turn of a client is worth more if its last loss is large; None: losses do not count.
+        value_weight: What a turn with the usual loss is worth, as a share of the cost of a usual round.
+        head_start: The turns by which clients may be further behind at first before they get dear; it fades over 100
+            rounds. The tolerance holds all the same.
         settings: The settings of the guarantee; `Guarantee` documents them. By default `guaranteed_rate` is 0.15,
             `tolerance` 2, `accrual` "available" and `counts` "selected".
 
@@ -114,6 +133,9 @@ class FairPace(GuaranteedPolicy):
         ridge: float = 3.0,
         forgetting: float = 1.0,
         features: int = 3,
+        value: Literal["loss"] | None = None,
+        value_weight: float = 1.0,
+        head_start: float = 0.0,
         **settings: Unpack[GuaranteeSettings],
     ) -> None:
         own: GuaranteeSettings = {"accrual": "available", **settings}
@@ -136,6 +158,13 @@ class FairPace(GuaranteedPolicy):
             )
             self.features = self.time_model.features
             self._times = LearnedTimes(self.time_model, self.exploration)
+        if value not in ("loss", None):
+            raise SettingError(f"value must be 'loss' or None, got {value!r}")
+        self.value_weight = as_number("value_weight", value_weight, SettingError, least=0)
+        self.head_start = as_number("head_start", head_start, SettingError, least=0)
+        self._losses = RelativeLosses(clients) if value == "loss" else None
+        if self._losses is not None:
+            self._remember_part("losses", self._losses, self._losses.forget)
         # How often each client was available; only accrual="always" needs it.
         self._presence = Presence(clients) if self.guarantee.accrual == "always" else None
         if self._presence is not None:
@@ -150,11 +179,13 @@ class FairPace(GuaranteedPolicy):
     def ask(self, offer: RoundOffer) -> Selection:
         """Selects urgent clients first, then the cohort that minimises the slowest time minus the prices."""
         self.check_offer(offer)
-        places, pace = self.places(offer), self.pace()
+        places = self.places(offer)
+        pace = self._pace_of(offer, places)
         cohort, urgent = self._times.cohort(offer, pace, places)
         rows = cohort.rows
         weighted, weights = self._times.usual_terms(offer, rows)
         is_urgent = np.isin(rows, urgent)
+        values = {} if pace.losses is None else {"value": pace.losses[rows] * pace.loss_price}
         return Selection.trusted(
             offer.round,
             rows,
@@ -163,6 +194,7 @@ class FairPace(GuaranteedPolicy):
                 "usual": weighted / weights,
                 "behind": pace.behind(rows) / pace.units_per_turn,
                 "price": np.where(is_urgent, 0.0, pace.prices(rows, weighted, weights, places)),
+                **values,
                 "urgent": is_urgent.astype(np.float64),
                 "threshold": np.array(cohort.threshold),
                 "objective": np.array(cohort.objective),
@@ -174,7 +206,7 @@ class FairPace(GuaranteedPolicy):
         super().tell(report)
         if self._presence is not None:
             self._presence.count(report.available)
-        self._times.learn_from(report)
+        self._learn_from(report)
 
     def tell_started(self, turn: TurnStart) -> None:
         """Updates turns and debts."""
@@ -185,7 +217,7 @@ class FairPace(GuaranteedPolicy):
     def tell_finished(self, report: RoundReport) -> None:
         """Learns the exchange time."""
         super().tell_finished(report)
-        self._times.learn_from(report)
+        self._learn_from(report)
 
     def forget(self, rows: npt.ArrayLike) -> None:
         """Removes what was learned about these clients, from the fleet-wide regression too."""
@@ -213,9 +245,29 @@ class FairPace(GuaranteedPolicy):
             base=base,
         )
 
+    def _learn_from(self, report: RoundReport) -> None:
+        self._times.learn_from(report)
+        if self._losses is not None:
+            self._losses.learn_from(report)
+
+    def _pace_of(self, offer: RoundOffer, places: int) -> Pace:
+        """Returns the pace with the head start of this round, and the values of turns."""
+        pace = self.pace()
+        if self.head_start:
+            pace = pace._replace(head_start=fading(self._head_units, offer.round))
+        if self._losses is None or not self._losses.usual:
+            return pace
+        price = self.value_weight * self._times.typical_seconds(offer) / sharers(places)
+        return pace._replace(losses=self._losses.relative, loss_price=price)
+
+    @property
+    def _head_units(self) -> float:
+        return self.head_start * self.debts.units_per_turn
+
     def cohort_problem(self, offer: RoundOffer) -> CohortProblem:
         """Returns the problem that `ask` solves, with prices in seconds."""
-        places, pace, rows = self.places(offer), self.pace(), np.arange(self.clients)
+        places, rows = self.places(offer), np.arange(self.clients)
+        pace = self._pace_of(offer, places)
         times = np.ascontiguousarray(self._times.times(offer))
         weighted, weights = self._times.usual_terms(offer, rows)
         prices = pace.prices(rows, weighted, weights, places)
@@ -237,7 +289,11 @@ class FairPace(GuaranteedPolicy):
                 allowed=np.array(np.broadcast_to(pace.allowed, self.clients)) / pace.units_per_turn,
                 least_allowed=pace.least_allowed / pace.units_per_turn,
                 sharers=sharers(places),
-                outlook=PaceOutlook(pace.copy(), weighted, weights, places, self._presence_now()),
+                head_start=float(pace.head_start) / pace.units_per_turn,
+                values=None if pace.losses is None else pace.losses * pace.loss_price,
+                outlook=PaceOutlook(
+                    pace.copy(), weighted, weights, places, self._presence_now(), offer.round, self._head_units
+                ),
             ),
         )
 

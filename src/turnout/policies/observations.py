@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_number
 from turnout.kernel.rounds import TIMED_OUTCOMES, RoundReport
 from turnout.policies.base import Memory
+
+#: The share of losses that count as they are, and the number of them below which all count the same.
+COUNTED_LOSSES, FEWEST_LOSSES = 0.9, 4
 
 
 class LastLosses(Memory):
@@ -43,6 +49,69 @@ class LastLosses(Memory):
             self.values[rows[reported]] = report.losses[reported]
             rows = rows[~reported]
         self.values[rows[self.values[rows] == np.inf]] = -np.inf
+
+
+class RelativeLosses(LastLosses):
+    """The last loss of each client, relative to the usual loss: the mean of all last losses.
+
+    A loss counts as the largest one that counts if it is larger than that, or if the client has reported none, and as 0
+    if it is negative. The largest one that counts is exceeded by a tenth of the clients, so that a single client
+    cannot change it. Both are computed again when a hundredth of the losses are new.
+    """
+
+    relative: FloatArray
+    usual: float
+    largest: float
+    reported: int
+    fresh: int
+
+    def __init__(self, clients: int) -> None:
+        super().__init__(clients)
+        self._remember_shared(usual=0.0, largest=0.0, reported=0, fresh=0)
+        self.relative = np.ones(clients)
+
+    def learn_from(self, report: RoundReport) -> None:
+        """Stores the losses of a report."""
+        before = np.isfinite(self.values[report.clients])
+        super().learn_from(report)
+        self.reported += int((np.isfinite(self.values[report.clients]) & ~before).sum())
+        self.fresh += 0 if report.losses is None else int((~np.isnan(report.losses)).sum())
+        if self.fresh and self.fresh * 100 >= self.reported:
+            self._measure()
+        else:
+            self._relate(report.clients)
+
+    def add(self, count: int) -> None:
+        """Appends clients that have reported no loss."""
+        super().add(count)
+        self._relate(slice(None))
+
+    def forget(self, rows: IntArray) -> None:
+        """Removes the losses of these clients, from the usual loss too."""
+        super().forget(rows)
+        self.reported = int(np.isfinite(self.values).sum())
+        self._measure()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restores what `state` returned; if that fails, nothing changes."""
+        super().restore(state)
+        self._relate(slice(None))
+
+    def _measure(self) -> None:
+        losses, self.fresh = np.maximum(self.values[np.isfinite(self.values)], 0.0), 0
+        self.usual = self.largest = 0.0
+        if len(losses) >= FEWEST_LOSSES:
+            position = part_of(COUNTED_LOSSES, len(losses) - 1)
+            self.largest = float(np.partition(losses, position)[position])
+            self.usual = float(np.minimum(losses, self.largest).mean())
+        self._relate(slice(None))
+
+    def _relate(self, rows: IntArray | slice) -> None:
+        if isinstance(rows, slice):
+            self.relative = np.ones(len(self.values))
+        if self.usual > 0:
+            own = self.values[rows]
+            self.relative[rows] = np.where(np.isfinite(own), np.clip(own, 0.0, self.largest), self.largest) / self.usual
 
 
 class MeanTimes(Memory):

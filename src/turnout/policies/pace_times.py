@@ -15,6 +15,9 @@ from turnout.kernel.pace.usual import UsualContexts, UsualTimes
 from turnout.kernel.rounds import RoundOffer, RoundReport
 from turnout.policies.base import Memory
 
+#: The number of clients whose usual times are typical of a fleet.
+SAMPLE = 1024
+
 
 class PaceTimes(Memory, ABC):
     """The time of each client in a round, and its usual time."""
@@ -38,6 +41,11 @@ class PaceTimes(Memory, ABC):
         """Returns a function that returns the usual time of the client in a row."""
         weighted, weights = self.usual_terms(offer, np.arange(offer.clients))
         return (weighted / weights).item
+
+    def typical_seconds(self, offer: RoundOffer) -> float:
+        """Returns the median usual time; of a large fleet, that of some clients."""
+        weighted, weights = self.usual_terms(offer, np.arange(0, offer.clients, -(-offer.clients // SAMPLE)))
+        return float(np.median(weighted / weights))
 
     @abstractmethod
     def cohort(self, offer: RoundOffer, pace: Pace, places: int) -> PacedCohort:

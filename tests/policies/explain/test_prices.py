@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from turnout.kernel.cohort_problem import CohortProblem
 from turnout.lab import PaperWorld, play
 from turnout.policies.explain.explanation import Explanation, explain_choice
 from turnout.policies.explain.margin import selection_margin
+from turnout.policies.small_fleet import SmallFleet
 
 
 def random_policy(rng: np.random.Generator, **settings: Any) -> tuple[FairPace, RoundOffer]:
@@ -230,6 +232,7 @@ def explained(policy: FairPace, offer: RoundOffer, row: int) -> Explanation:
     return explain_choice(policy, offer, policy.ask(offer), row, "h{}".format)
 
 
+PRICED = r"worth ([\d.]+) · ([\d.]+)/([\d.]+)(?: \+ ([\d.]+) s for its loss)? = ([\d.]+) s"
 PRICE = (
     "it usually takes 420 s, and its share of such a round is 420/8 = 52.5 s; it is 0.6 turns behind and may be 0.9 "
     "behind, so a turn is worth 52.5 · 0.9/0.3 = 157.5 s"
@@ -330,6 +333,28 @@ def test_the_share_of_a_round_is_named(places: int, share: str, price: str) -> N
     result = explained(policy, replace(offer, places=places), 11)
     assert f"it usually takes 420 s{share}; it is " in result.sentence
     assert f"so a turn is worth {price} · " in result.sentence
+
+
+@pytest.mark.parametrize("accrual", ["available", "always"])
+@pytest.mark.parametrize("rounds", [0, 3, 30])
+def test_prices_with_a_head_start_and_values_are_explained_exactly(accrual: Any, rounds: int) -> None:
+    policy = FairPace(40, accrual=accrual, value="loss", value_weight=0.8, head_start=2.0)
+    fleet = SmallFleet(seed=5, losses=True)
+    for round_ in range(1, rounds + 1):
+        offer = fleet.offer(round_)
+        policy.tell(fleet.play(offer, policy.ask(offer)))
+    offer = fleet.offer(rounds + 1)
+    sentences = [explained(policy, offer, row) for row in np.flatnonzero(offer.available).tolist()]
+    assert all(explanation.exact for explanation in sentences)
+    priced = [explanation.sentence for explanation in sentences if "so a turn is worth" in explanation.sentence]
+    assert priced
+    assert all("with a head start of " in sentence for sentence in priced)
+    assert all(("s for its loss = " in sentence) == (rounds > 0) for sentence in priced)
+    for explanation in sentences:
+        match = re.search(PRICED, explanation.sentence)
+        if match:
+            share, factor, slack, value, price = (float(part or 0) for part in match.groups())
+            assert share * factor / slack + value == pytest.approx(price, rel=0.02, abs=0.02)
 
 
 @pytest.mark.parametrize("accrual", ["available", "always"])

@@ -1,8 +1,9 @@
 """FairPace's choice: a price in seconds for a turn of each client, and the cohort that it gives.
 
     slack_i = a_i − b_i        turns that client i may still fall behind before it is urgent
-    price_i = s_i / (0.8 · m) · max(a_i, tolerance/2) / slack_i  what a turn of client i is worth, in seconds
+    price_i = s_i / (0.8 · m) · max(a_i, tolerance/2) / (slack_i + h) + value_i     seconds that its turn is worth
 
+h is the head start of the first rounds, value_i what the client's loss adds; both are 0 unless they are asked for.
 b_i is how far the client is behind, a_i how far it may be, s_i its usual time and m the number of places. Clients with
 slack_i ≤ 0 are urgent and come first, the smallest slack before the others, among equals the faster, then the lower
 row. The places that are left minimise
@@ -33,6 +34,8 @@ from turnout.kernel.pace.usual import UsualContexts
 #: its slowest member, so the share of each slow one is larger than one place. The constant was found by trial; the mean
 #: round is flat around it.
 SHARING = 0.8
+#: The rounds in which a head start fades.
+HEAD_ROUNDS = 100
 #: The largest price, in seconds: a sum of such prices is finite.
 MAX_PRICE = 1e290
 
@@ -48,6 +51,9 @@ class Pace(NamedTuple):
         allowed: How far each client may be behind (a): one value for all clients, or one per client.
         least_allowed: The lower limit of `allowed` in the numerator of a price.
         base: What each client was promised before an amendment of its rate, as in `Accounts`; 0 without one.
+        head_start: Units that prices count in addition to the slack.
+        losses: The loss of each client, relative to the usual one; None if losses do not count.
+        loss_price: What a turn of a client with a loss of 1 is worth in addition, in seconds.
     """
 
     rates: int | IntArray
@@ -57,6 +63,9 @@ class Pace(NamedTuple):
     allowed: float | FloatArray
     least_allowed: float
     base: int | IntArray = 0
+    head_start: float | FloatArray = 0.0
+    losses: FloatArray | None = None
+    loss_price: float = 0.0
 
     def behind(self, rows: IntArray) -> IntArray:
         """Returns how far these clients are behind (b), in units, this round's accrual included."""
@@ -80,7 +89,9 @@ class Pace(NamedTuple):
         slack = self.slack(rows)
         allowed = np.maximum(at_rows(self.allowed, rows), self.least_allowed)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            prices: FloatArray = usual * allowed / (weights * sharers(places) * slack)
+            prices: FloatArray = usual * allowed / (weights * sharers(places) * (slack + self.head_start))
+        if self.losses is not None:
+            prices += self.losses[rows] * self.loss_price
         prices = np.where(prices < MAX_PRICE, prices, MAX_PRICE)
         return np.where(slack > 0, prices, -1.0)
 
@@ -93,7 +104,7 @@ class Pace(NamedTuple):
         if not isinstance(self.base, int) or self.base:
             promised = self.base + self.rates * (self.rounds + 1)
             terms = self._replace(rates=1, rounds=promised - 1)
-        return (*terms[:-1], sharers(places))
+        return (*terms[:6], sharers(places), self.head_start, self.losses, self.loss_price)
 
     def copy(self) -> Pace:
         """Returns a copy that later rounds do not change."""
@@ -109,6 +120,8 @@ class PaceOutlook(NamedTuple):
         weights: What the usual times were multiplied by.
         places: The number of clients to select.
         presence: How often each client was available, if how far it may be behind depends on that.
+        round: The number of this round.
+        head_start: The head start of the first round, in units.
     """
 
     pace: Pace
@@ -116,6 +129,8 @@ class PaceOutlook(NamedTuple):
     weights: FloatArray
     places: int
     presence: Presence | None
+    round: int
+    head_start: float
 
     def after(self, row: int, waited: IntArray) -> tuple[FloatArray, FloatArray]:
         """Returns slack and price of a client after these numbers of rounds for which it is available."""
@@ -127,7 +142,20 @@ class PaceOutlook(NamedTuple):
             allowed = 2 * pace.least_allowed - rate * (1 + absence(present + waited, of + waited))
         turns = np.full(len(waited), pace.turns[row])
         base = int(at_rows(pace.base, row))
-        waiting = pace._replace(rates=rate, rounds=rounds + waited, turns=turns, allowed=allowed, base=base)
+        head_start = fading(self.head_start, self.round + waited)
+        losses = None if pace.losses is None else np.full(len(waited), pace.losses[row])
+        waiting = Pace(
+            rates=rate,
+            rounds=rounds + waited,
+            turns=turns,
+            units_per_turn=pace.units_per_turn,
+            allowed=allowed,
+            least_allowed=pace.least_allowed,
+            base=base,
+            head_start=head_start,
+            losses=losses,
+            loss_price=pace.loss_price,
+        )
         usual, weights = np.full(len(waited), self.usual[row]), np.full(len(waited), self.weights[row])
         return waiting.slack(steps), waiting.prices(steps, usual, weights, self.places)
 
@@ -226,6 +254,12 @@ def paced_cohort_of_times(
 def sharers(places: int) -> float:
     """Returns among how many clients the cost of a slow round is divided; a single client bears all of it."""
     return max(SHARING * places, 1.0)
+
+
+def fading(head_start: float, round: int | IntArray) -> float | FloatArray:
+    """Returns what is left of a head start in a round."""
+    left: float | FloatArray = head_start * np.maximum(1 - (round - 1) / HEAD_ROUNDS, 0.0)
+    return float(left) if isinstance(round, int) else left
 
 
 def exact_prices(prices: FloatArray, size: int) -> OwedTurns:

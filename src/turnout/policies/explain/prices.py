@@ -40,12 +40,15 @@ class PriceSentences(MarginSentences):
         usual, sharers = float(self.prices.usual[self.row]), self.prices.sharers
         allowed, behind = float(self.prices.allowed[self.row]), float(self.prices.behind[self.row])
         factor = max(allowed, self.prices.least_allowed)
-        share, slack = usual / sharers, allowed - behind
+        share, slack = usual / sharers, allowed - behind + self.prices.head_start
         number = format_number
         part = f", and its share of such a round is {number(usual)}/{number(sharers)} = {number(share)} s"
+        head = f", with a head start of {format_turns(self.prices.head_start)}" if self.prices.head_start else ""
+        value = 0.0 if self.prices.values is None else float(self.prices.values[self.row])
+        loss, price = f" + {number(value)} s for its loss" if value else "", share * factor / slack + value
         return (
-            f"it usually takes {number(usual)} s{part if sharers > 1 else ''}; {self._behind()}, so a turn is worth "
-            f"{number(share)} · {number(factor)}/{number(slack)} = {number(share * factor / slack)} s"
+            f"it usually takes {number(usual)} s{part if sharers > 1 else ''}; {self._behind()}{head}, so a turn is "
+            f"worth {number(share)} · {number(factor)}/{number(slack)}{loss} = {number(price)} s"
         )
 
     def waiting_for_place(self, rounds: int | None, never: str) -> str:
