@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -44,7 +45,7 @@ def train(policy: str, settings: dict[str, Any], seed: int, rounds: int) -> tupl
             train_config=ConfigRecord({"seed": seed}),
             evaluate_fn=evaluate,
         )
-    metrics = result.train_metrics_clientapp
+    metrics: dict[int, Any] = result.train_metrics_clientapp
     return [float(metrics[number]["turnout-round-seconds"]) for number in range(1, rounds + 1)], accuracy[1:]
 
 
@@ -54,7 +55,8 @@ def digits_app() -> ClientApp:
 
     @app.train()
     def _train(message: Message, context: Context) -> Message:
-        config, client = message.content.config_records["config"], int(context.node_config["partition-id"])
+        config: Mapping[str, Any] = message.content.config_records["config"]
+        client = int(context.node_config["partition-id"])
         seed, number = int(config["seed"]), int(config["server-round"])
         order = np.random.default_rng([seed, number, client]).permutation(items_of(seed)[client])
         weights = message.content.array_records["arrays"]["weights"].numpy()

@@ -73,9 +73,9 @@ class Deployment:
         """Waits for a line of the log; returns the number of lines up to it."""
         return wait_until(lambda: self._position(pattern, after), f"{pattern} in the log")
 
-    def _position(self, pattern: str, after: int) -> int | None:
+    def _position(self, pattern: str, after: int) -> int:
         lines = enumerate(self.lines[after:], after + 1)
-        return next((number for number, line in lines if re.search(pattern, line)), None)
+        return next((number for number, line in lines if re.search(pattern, line)), 0)
 
     def wait_for_rounds(self, count: int) -> list[str]:
         """Waits until so many rounds have begun and ended from now on; returns the log of this time."""

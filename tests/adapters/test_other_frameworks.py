@@ -116,8 +116,12 @@ def test_appfl_ends_a_round_at_its_deadline_without_clients_that_hang(
     classes = load("APPFL", monkeypatch, appfl__algorithm__scheduler={"BaseScheduler": BaseScheduler})
     fleet = {"fleet": tmp_path / "fleet.turnout", "cohort_size": 2, "guaranteed_rate": 0.2, "deadline": 600.0}
     configs, aggregated = SimpleNamespace(num_clients=5, num_global_epochs=4, **fleet), list[set[str]]()
-    aggregator = SimpleNamespace(aggregate=lambda models, **_: aggregated.append(set(models)) or len(aggregated))
-    scheduler = classes["FairScheduler"](configs, aggregator, None)
+
+    def aggregate(models: dict[str, float], **_: Any) -> int:
+        aggregated.append(set(models))
+        return len(aggregated)
+
+    scheduler = classes["FairScheduler"](configs, SimpleNamespace(aggregate=aggregate), None)
     futures = {client: scheduler.schedule(client, 0.0) for client in ("c0", "c1", "c2", "c3")}  # c4 never comes
     assert not any(future.done() for future in futures.values())
     timers[-1].fire()

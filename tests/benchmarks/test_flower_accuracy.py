@@ -78,7 +78,7 @@ def test_a_stored_run_can_be_repeated(selection: str) -> None:
 
 
 def test_a_curve_is_measured_after_the_same_rounds_and_after_the_same_time() -> None:
-    curve = TrainingCurve(np.arange(1, 81) * 60.0, np.repeat([0.5, 0.75, 0.9, 0.95], 20))
+    curve = TrainingCurve(np.linspace(60.0, 4800.0, 80), np.array([0.5, 0.75, 0.9, 0.95]).repeat(20))
     assert [curve.minutes_to(level) for level in (0.5, 0.7, 0.9, 0.99)] == [5.0, 24.0, 45.0, np.inf]
     measures = curve.measures(40, 60 * 60.0)
     assert (measures["round, s"], measures["same rounds"], measures["same time"]) == (60.0, 0.75, 0.9)
