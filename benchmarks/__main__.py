@@ -12,6 +12,7 @@ from benchmarks.check_ins import check_ins
 from benchmarks.choose import choose, imports
 from benchmarks.dashboard import dashboard
 from benchmarks.flower import flower
+from benchmarks.flower_accuracy import flower_accuracy
 from benchmarks.harness import Result, print_result
 from benchmarks.live import live, year
 from benchmarks.service import service
@@ -31,6 +32,7 @@ BENCHMARKS: tuple[Callable[..., Result], ...] = (
     check_ins,
     dashboard,
     flower,
+    flower_accuracy,
     sweep,
     training,
     own_models,

@@ -2,7 +2,7 @@
 # # A first comparison
 #
 # Three policies select 8 of 40 simulated clients per round. The notebook plays them, puts all rounds into one table of
-# pandas, and draws how long rounds take and who is left out. It needs `pip install 'turnout[plots,tables]'`.
+# pandas, and draws how long rounds take and who is left out. It needs `pip install '.[plots,tables]'`.
 #
 # `first_comparison.py` and `first_comparison.ipynb` have the same cells; `python tests/notebooks.py` writes the latter.
 

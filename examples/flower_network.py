@@ -1,6 +1,6 @@
 """A part of run_flower.py: a Flower network on this machine, with a SuperLink, SuperNodes and `flwr run`, all offline.
 
-It needs Flower (pip install 'turnout[flower-sim]'). All processes end with this one, and nothing is written outside a
+It needs Flower (pip install '.[flower-sim]'). All processes end with this one, and nothing is written outside a
 temporary folder.
 """
 

@@ -1,7 +1,7 @@
 """A residual network of your own on images: a small ResNet with GroupNorm learns the bundled 8 × 8 digits, or
 Fashion-MNIST if you have it, on forty clients that each hold images of a few classes only. FairPace selects the clients
 in the paper's simulated world. GroupNorm instead of BatchNorm lets a GPU train all clients of a round in one
-computation (--device cuda); on a CPU they train in one process per core. It needs torch (pip install 'turnout[lab]');
+computation (--device cuda); on a CPU they train in one process per core. It needs torch (pip install '.[lab]');
 the default takes about a minute on a CPU.
 
     python examples/own_model_resnet.py [--dataset fashion-mnist] [--rounds 100] [--device cuda] [--save model.pt]

@@ -1,7 +1,7 @@
 """A model of your own on tabular data: a perceptron learns to classify rows of twenty measurements, and each of forty
 clients holds its own rows, some five times as many as others. Three policies train it in the paper's simulated world,
 with two seeds each, and the table shows which one reaches 80 % accuracy first, and how small the smallest share of the
-rounds is that a client takes part in. It needs torch (pip install 'turnout[lab]') and takes seconds on a CPU.
+rounds is that a client takes part in. It needs torch (pip install '.[lab]') and takes seconds on a CPU.
 
     python examples/own_model_tabular.py [--rounds 40] [--device cuda]
 """

@@ -1,7 +1,7 @@
 """Runs the three Flower apps of this folder offline, each with its own SuperLink, which is stopped afterwards: forty
 simulated phones in rounds or without (flower_simulation), five processes of different speed of which one is killed
 (flower_deployment), and an ordinary app before and after the change to fair selection (flower_existing_app). It needs
-Flower with its simulation (pip install 'turnout[flower-sim]') and takes one to three minutes.
+Flower with its simulation (pip install '.[flower-sim]') and takes one to three minutes.
 
     python examples/run_flower.py simulation [--seeds 5] [--rounds 60] [--dataset fashion-mnist] [--out FOLDER]
     python examples/run_flower.py async [--seeds 5] [--rounds 40] [--out FOLDER]

@@ -78,6 +78,15 @@ def test_every_link_leads_to_a_file_and_a_heading(page: str) -> None:
             assert heading in [re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles], target
 
 
+def test_turnout_is_nowhere_installed_from_a_package_index_because_none_has_it() -> None:
+    examples = [path for path in (ROOT / "examples").rglob("*") if path.suffix in (".py", ".toml", ".diff", ".service")]
+    for path in (*(ROOT / page for page in PAGES), *examples):
+        lines = re.findall(
+            r"pip install\s+'?turnout|^\W*dependencies = .*\"turnout(?! @).*", path.read_text(), re.MULTILINE
+        )
+        assert lines == [], path
+
+
 def test_the_index_links_every_page() -> None:
     index = (ROOT / "docs" / "index.md").read_text()
     linked = {str((ROOT / "docs" / name).resolve().relative_to(ROOT)) for name in re.findall(r"\]\(([^)#]+)\)", index)}

@@ -1,6 +1,6 @@
 """NVFlare's proof of concept with fair selection: a server and three clients as processes, with TLS, on this machine.
 Two of the three clients train in each round. The processes are stopped afterwards. It needs NVFlare
-(pip install 'turnout[nvflare]') and takes two minutes.
+(pip install '.[nvflare]') and takes two minutes.
 
     python examples/nvflare/poc.py [--out FOLDER]
 """

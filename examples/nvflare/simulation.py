@@ -1,6 +1,6 @@
 """NVFlare's simulator with fair selection: four clients, of which one always fails and one is too slow. The two other
 clients train on, nobody waits longer than the deadline, and the late client's true time is learned. It needs NVFlare
-(pip install 'turnout[nvflare]') and takes a minute.
+(pip install '.[nvflare]') and takes a minute.
 
     python examples/nvflare/simulation.py [--deadline 6] [--out FOLDER]
 """

@@ -19,6 +19,7 @@ from vantage6.algorithm.tools.decorators import algorithm_client, data
 from vantage6.algorithm.tools.mock_client import MockAlgorithmClient
 
 HOSPITALS, COHORT_SIZE, ROUNDS, FEATURES, FAILING = 8, 3, 40, 6, 5
+DEADLINE = 600.0  # seconds
 
 
 @algorithm_client
@@ -35,7 +36,7 @@ def central(client, fleet):
             sizes = [result["size"] for result in results]
             weights = np.average([result["weights"] for result in results], axis=0, weights=sizes)
 
-    fair_rounds(client, ROUNDS, fleet, COHORT_SIZE, make_input, combine, guaranteed_rate=0.2)
+    fair_rounds(client, ROUNDS, fleet, COHORT_SIZE, DEADLINE, make_input, combine, guaranteed_rate=0.2)
     return {"weights": weights.tolist()}
 
 

@@ -1,7 +1,7 @@
 """Fleets over HTTP: starts a service, a server and twenty devices on this machine, of which one is killed and one lies.
 Everything is in a temporary folder, on the loopback address, and with tokens of its own. It ends in under a minute, and
 prints what happened; with --keep it runs on until Ctrl-C, with the dashboard to look at. It needs the service and the
-dashboard (pip install 'turnout[service,dashboard]').
+dashboard (pip install '.[service,dashboard]').
 
     python examples/service/demo.py [--keep]
 """

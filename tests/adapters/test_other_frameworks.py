@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 import threading
@@ -82,9 +83,8 @@ def test_appfl_clients_train_when_they_are_selected(tmp_path: Path, monkeypatch:
             aggregated.append(set(models))
             return sum(models.values()) / len(models)
 
-    configs = SimpleNamespace(
-        num_clients=6, num_global_epochs=9, fleet=tmp_path / "fleet.turnout", cohort_size=2, guaranteed_rate=0.2
-    )
+    fleet = {"fleet": tmp_path / "fleet.turnout", "cohort_size": 2, "guaranteed_rate": 0.2, "deadline": 600.0}
+    configs = SimpleNamespace(num_clients=6, num_global_epochs=9, **fleet)
     scheduler = scheduler_class["FairScheduler"](configs, Aggregator(), None)
 
     def client(name: str) -> None:
@@ -101,6 +101,51 @@ def test_appfl_clients_train_when_they_are_selected(tmp_path: Path, monkeypatch:
     assert [len(models) for models in aggregated] == [6] + [2] * 8
     scheduler.fleet.close()
     check_fleet(tmp_path / "fleet.turnout", 8, 2)
+
+
+def test_appfl_ends_a_round_at_its_deadline_without_clients_that_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timers: list[SimpleNamespace] = []
+
+    def make_timer(seconds: float, end_round: Any, arguments: list[int]) -> SimpleNamespace:
+        timers.append(SimpleNamespace(seconds=seconds, fire=lambda: end_round(*arguments), start=lambda: None))
+        return timers[-1]
+
+    monkeypatch.setattr(threading, "Timer", make_timer)
+    classes = load("APPFL", monkeypatch, appfl__algorithm__scheduler={"BaseScheduler": BaseScheduler})
+    fleet = {"fleet": tmp_path / "fleet.turnout", "cohort_size": 2, "guaranteed_rate": 0.2, "deadline": 600.0}
+    configs, aggregated = SimpleNamespace(num_clients=5, num_global_epochs=4, **fleet), list[set[str]]()
+
+    def aggregate(models: dict[str, float], **_: Any) -> int:
+        aggregated.append(set(models))
+        return len(aggregated)
+
+    scheduler = classes["FairScheduler"](configs, SimpleNamespace(aggregate=aggregate), None)
+    futures = {client: scheduler.schedule(client, 0.0) for client in ("c0", "c1", "c2", "c3")}  # c4 never comes
+    assert not any(future.done() for future in futures.values())
+    timers[-1].fire()
+    hanging, healthy = (client for client, future in futures.items() if future.done())
+    futures[healthy] = scheduler.schedule(healthy, 0.0)
+    timers[0].fire()  # of a round that has ended before
+    assert aggregated == [set(futures)]
+    timers[-1].fire()
+    futures[hanging] = scheduler.schedule(hanging, 0.0)  # too late
+    assert aggregated[1:] == [{healthy}]
+    cohort = {client for client, future in futures.items() if future.done()}
+    assert len(cohort) == 2
+    assert hanging not in cohort
+    for client in cohort:
+        futures[client] = scheduler.schedule(client, 0.0)
+    timers[-1].fire()  # nobody has trained: the model stays as it is
+    assert aggregated[2:] == [cohort]
+    assert {future.result() for future in futures.values() if future.done()} == {3}
+    assert all(scheduler.schedule(client, 0.0).result() == 3 for client in futures)  # training is over
+    assert {timer.seconds for timer in timers} == {600.0}
+    scheduler.fleet.close()
+    with FleetReader(tmp_path / "fleet.turnout") as reader:
+        assert sorted(str(turn.kind) for turn in reader.history(round=1)) == ["arrived", "late"]
+        assert all(turn.seconds is not None for turn in reader.history(round=1))
 
 
 # Fed-BioMed
@@ -308,45 +353,54 @@ def test_openfl_handles_one_result_at_a_time(tmp_path: Path, monkeypatch: pytest
 
 
 class AlgorithmClient:
-    """The four calls of vantage6's algorithm client; organization 3 always fails."""
+    """The calls of vantage6's algorithm client; organization 3 always fails, and organization 4 never ends."""
 
     def __init__(self) -> None:
         self.asked: dict[int, list[int]] = {}
         self.organization = SimpleNamespace(list=lambda: [{"id": number} for number in range(5)])
         self.task = SimpleNamespace(create=self._create)
         self.run = SimpleNamespace(from_task=self._runs)
+        self.result = SimpleNamespace(from_task=self._results)
 
     def _create(self, input_: Any, organizations: list[int], name: str) -> dict[str, int]:
         assert input_["method"] == name == "train"
         self.asked[len(self.asked)] = organizations
         return {"id": len(self.asked) - 1}
 
-    def wait_for_results(self, task_id: int) -> list[dict[str, int] | None]:
-        return [None if number == 3 else {"from": number} for number in self.asked[task_id]]
+    def _results(self, task_id: int) -> list[dict[str, int] | None]:
+        return [None if number == 3 else {"from": number} for number in self.asked[task_id] if number != 4]
 
     def _runs(self, task_id: int) -> list[dict[str, Any]]:
         assigned, finished = "2026-01-01T10:00:00.000000+00:00", "2026-01-01T10:00:07.500000+00:00"
         return [
             {
                 "organization": {"id": number},
-                "status": "failed" if number == 3 else "completed",
+                "status": {3: "failed", 4: "active"}.get(number, "completed"),
                 "assigned_at": assigned,
-                "finished_at": None if number == 3 else finished,
+                "finished_at": None if number in (3, 4) else finished,
             }
             for number in self.asked[task_id]
         ]
 
 
-def test_vantage6_creates_subtasks_for_the_cohort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vantage6_goes_on_without_organizations_that_fail_or_hang(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     combined: list[list[Any]] = []
-    client, fleet = AlgorithmClient(), tmp_path / "fleet.turnout"
+    client, fleet, clock = AlgorithmClient(), tmp_path / "fleet.turnout", SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+    monkeypatch.setattr(time, "sleep", lambda seconds: vars(clock).update(now=clock.now + seconds))
     load("vantage6", monkeypatch)["fair_rounds"](
-        client, 6, fleet, 2, lambda: {"method": "train"}, lambda results: combined.append(results)
+        client, 6, fleet, 2, 60.0, lambda: {"method": "train"}, lambda results: combined.append(results)
     )
     assert len(combined) == 6
-    assert sum(map(len, combined)) == sum(number != 3 for asked in client.asked.values() for number in asked)
+    assert sum(map(len, combined)) == sum(number < 3 for asked in client.asked.values() for number in asked)
+    hung = sum(4 in asked for asked in client.asked.values())
+    assert hung >= 1
+    assert 60 * hung <= clock.now - 1000 <= 61 * hung  # a round without it takes no time here
     with FleetReader(fleet) as scheduler:
         assert {turn.why for turn in scheduler.history("3")} == {"failed"}
+        assert {turn.kind for turn in scheduler.history("4")} == {"late"}
         assert {turn.seconds for turn in scheduler.history("0")} == {7.5}
     check_fleet(fleet, 6, 2)
 
@@ -355,25 +409,75 @@ def test_vantage6_creates_subtasks_for_the_cohort(tmp_path: Path, monkeypatch: p
 
 
 class PlatoServer:
-    """Plato's server in synchronous mode."""
+    """Plato's server in synchronous mode: whoever is asked trains until it reports or is disconnected."""
 
-    aggregations = 0
+    clients_per_round = 4
+
+    def __init__(self) -> None:
+        self.updates: list[Any] = []
+        self.training_clients: dict[int, Any] = {}
+        self.aggregations: list[int] = []
 
     def weights_aggregated(self, updates: list[Any]) -> None:
-        self.aggregations += len(updates)
+        self.aggregations.append(len(updates))
+
+    async def periodic_task(self) -> None: ...
+
+    async def _process_reports(self) -> None:
+        self.weights_aggregated(self.updates)
+
+    async def wrap_up(self) -> None: ...
+
+    async def _select_clients(self) -> None:
+        self.updates = []
+        self.training_clients |= dict.fromkeys(self.choose_clients(list(range(1, 11)), 4))
+
+    def choose_clients(self, clients_pool: list[int], clients_count: int) -> list[int]:
+        raise NotImplementedError
+
+    async def send(self, client: int) -> None:
+        """Takes the report of a client, as Plato does."""
+        report = SimpleNamespace(training_time=3.0, comm_time=0.5)
+        del self.training_clients[client]
+        self.updates.append(SimpleNamespace(client_id=client, report=report))
+        if len(self.updates) >= self.clients_per_round:
+            await self._process_reports()
+            await self.wrap_up()
+            await self._select_clients()
 
 
-def test_plato_trains_on_as_many_clients_as_it_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Scheduler.open
+def test_plato_ends_a_round_at_its_deadline_with_those_that_have_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original, clock = Scheduler.open, SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
     monkeypatch.setattr(Scheduler, "open", lambda _, **options: original(tmp_path / "fleet.turnout", **options))
     names = load("Plato", monkeypatch, plato__servers={"fedavg": SimpleNamespace(Server=PlatoServer)})
     server = names["Server"]()
-    for _ in range(5):
-        chosen = server.choose_clients(list(range(1, 11)), 4)
-        assert len(set(chosen)) == 4
-        report = SimpleNamespace(training_time=3.0, comm_time=0.5)
-        server.weights_aggregated([SimpleNamespace(client_id=client, report=report) for client in chosen])
-    assert server.aggregations == 20
+
+    async def train() -> tuple[int, int]:
+        await server.periodic_task()  # no round has begun
+        await server._select_clients()
+        for _ in range(4):
+            for client in list(server.training_clients):
+                await server.send(client)
+        disconnected, hanging, *others = server.training_clients
+        del server.training_clients[disconnected]
+        for client in others:
+            await server.send(client)
+        for seconds in (599.0, 2.0):
+            assert server.aggregations == [4] * 4
+            clock.now += seconds
+            await server.periodic_task()
+        assert server.aggregations == [4] * 4 + [2]
+        assert len(server.cohort) == 4
+        assert hanging not in server.cohort  # it is still training
+        return disconnected, hanging
+
+    disconnected, hanging = asyncio.run(train())
     server.fleet.close()
-    monkeypatch.undo()
-    check_fleet(tmp_path / "fleet.turnout", 5, 4)
+    with FleetReader(tmp_path / "fleet.turnout") as reader:
+        outcomes = {turn.id: (turn.kind, turn.why) for turn in reader.history(round=5)}
+    assert outcomes.pop(str(disconnected)) == ("failed", "disconnected")
+    assert outcomes.pop(str(hanging)) == ("late", None)
+    assert list(outcomes.values()) == [("arrived", None)] * 2

@@ -19,6 +19,7 @@ from benchmarks.browser import PROGRAMS
 from benchmarks.choose import LARGE_TARGET, TARGETS, Case, choose, standard_cases
 from benchmarks.dashboard import PAGES, dashboard
 from benchmarks.fleets import CONDITIONS, PACED_CONDITIONS
+from benchmarks.flower_accuracy import SELECTIONS
 from benchmarks.harness import MILLION, Result, Target, alternate, print_result, served
 from benchmarks.live import YEAR, year
 from documents import check_command
@@ -62,11 +63,12 @@ SMALL: Mapping[str, tuple[dict[str, Any], int, list[str], list[str]]] = {
         [],
     ),
     "flower": ({"nodes": 12, "cohort": 3, "repeats": 1}, 2, [], ["later round /", "first round /"]),
+    "flower-accuracy": ({"seeds": 1, "rounds": 20}, len(SELECTIONS), [], []),
     "sweep": ({"seeds": 1, "workers": 1, "rounds": 20}, 0, ["runs"], ["the whole sweep"]),
     "training": ({"datasets": ["digits"], "repeats": 1}, 1, [], ["digits: plain loop / round"]),
     "own-models": ({"models": ["MLP"], "items": 12, "clients": [2], "repeats": 1}, 1, [], []),
 }
-SLOW = ("imports", "live", "service", "dashboard", "training", "own-models")
+SLOW = ("imports", "live", "service", "dashboard", "flower-accuracy", "training", "own-models")
 NAMES = [benchmark.__name__.replace("_", "-") for benchmark in BENCHMARKS]
 
 
@@ -74,7 +76,7 @@ NAMES = [benchmark.__name__.replace("_", "-") for benchmark in BENCHMARKS]
     "name", [pytest.param(name, marks=pytest.mark.thorough) if name in SLOW else name for name in NAMES]
 )
 def test_every_benchmark_runs_and_prints_its_tables(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    if name == "flower":
+    if name in ("flower", "flower-accuracy"):
         pytest.importorskip("flwr")
     options, rows, figures, targets = SMALL[name]
     result = BENCHMARKS[NAMES.index(name)](**options)

@@ -1,4 +1,4 @@
 """SuperNodes with configured speeds as processes on one machine; one is killed while it trains, and one joins.
 
-It needs `pip install 'turnout[flower]'` and takes two minutes: `python examples/run_flower.py deployment`.
+It needs `pip install '.[flower]'` and takes two minutes: `python examples/run_flower.py deployment`.
 """

@@ -39,9 +39,11 @@ def main(grid: Grid, context: Context) -> None:
     """Trains with both selections and prints a table."""
     config = context.run_config
     out = Path(str(config["out"]) or tempfile.mkdtemp(prefix="fair-loopback-"))
-    while len(nodes := identify_clients(grid)) < int(config["nodes"]):
-        print(f"{len(nodes)} of {config['nodes']} clients are connected", flush=True)
+    while len(connected := grid.get_node_ids()) < int(config["nodes"]):
+        print(f"{len(connected)} of {config['nodes']} clients are connected", flush=True)
         time.sleep(1)
+    print("waiting for the ids of the clients, whose apps are started now", flush=True)
+    nodes = identify_clients(grid, patience=600.0)
     rows = [with_flower(grid, config, nodes), with_turnout(grid, config, out)]
     (out / "runs.json").write_text(json.dumps(rows))
     show(rows)

@@ -1,5 +1,5 @@
 """Forty simulated phones classify digits: Flower's random selection compared with fair selection.
 
-It needs `pip install 'turnout[flower-sim]'` and takes two minutes: `python examples/run_flower.py simulation`,
+It needs `pip install '.[flower-sim]'` and takes two minutes: `python examples/run_flower.py simulation`,
 or `async` for the same phones without rounds.
 """

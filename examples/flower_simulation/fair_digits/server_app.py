@@ -3,6 +3,7 @@
 import json
 import random
 import tempfile
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -170,9 +171,10 @@ def train(
 
 def all_phones(grid: Grid) -> dict[str, int]:
     """Waits until all phones are connected and returns the node of each."""
-    while len(nodes := identify_clients(grid)) < PHONES:
-        print(f"{len(nodes)} of {PHONES} phones are connected")
-    return nodes
+    while len(connected := grid.get_node_ids()) < PHONES:
+        print(f"{len(connected)} of {PHONES} phones are connected")
+        time.sleep(1)
+    return identify_clients(grid, patience=600.0)
 
 
 def show(runs: list[Run], unit: str, promised: float, out: Path) -> None:
