@@ -17,7 +17,7 @@ from nvflare.job_config.api import FedJob
 from nvflare.recipe.spec import Recipe
 
 from turnout.adapters.nvflare import controllers, internals
-from turnout.adapters.nvflare.recipes import FAIR
+from turnout.adapters.nvflare.controllers import FAIR
 from turnout.adapters.nvflare.requirement import OLDEST
 
 VERSION = tuple(int(part) for part in nvflare.__version__.split(".")[:2])

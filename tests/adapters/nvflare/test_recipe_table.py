@@ -123,6 +123,7 @@ def test_recipes_become_fair_or_are_refused_as_the_page_says(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("client.py").touch()
+    pytest.importorskip("torch", reason="most recipes need PyTorch")
     recipe = built(path, missing)
     if ".edge." in path:
         with pytest.raises(SettingError, match=r"are selected by turnout\.adapters\.nvflare\.edge\.fill_fairly"):

@@ -294,6 +294,31 @@ def test_the_first_round_waits_for_all_clients_to_ask_for_work_but_not_for_ever(
     assert waits[0] < job.clock.now - job.start < waits[1]
 
 
+def test_the_first_contact_has_no_time_limit_and_nobody_waits_for_one_that_is_slower(
+    make_job: MakeJob, fleet: str
+) -> None:
+    job = make_job(a=always(), b=always())
+    for name, start in (("a", 60), ("b", 90)):
+        job.clients[name].due = job.start + start
+    controller = fedavg(fleet, num_rounds=20)
+    job.run(controller)
+    assert controller.saved == [float(number) for number in range(1, 21)]
+    turns = turns_of(fleet, "a") + turns_of(fleet, "b")
+    assert {turn.kind for turn in turns} == {"arrived"}
+    assert turns_in(fleet, 1).keys() == {"a"}
+    assert turns_in(fleet, 20).keys() == {"a", "b"}
+
+
+def test_clients_whose_script_is_slow_to_start_train_after_it_has_started(make_job: MakeJob, fleet: str) -> None:
+    """NVFlare fetches the first task before the training script has imported its packages."""
+    script = in_turn(Work(seconds=60), Work(seconds=1))
+    job, controller = make_job(a=script, b=script), fedavg(fleet, num_rounds=3)
+    job.run(controller)
+    assert kinds_in(fleet, 1) == {"a": "late", "b": "late"}
+    assert kinds_in(fleet, 2) == kinds_in(fleet, 3) == {"a": "arrived", "b": "arrived"}
+    assert controller.saved == [0.0, 1.0, 2.0]
+
+
 # Rounds without results, and rounds without clients
 
 

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal, Unpack
 
-from nvflare.apis.impl.controller import Controller
-from nvflare.app_common.workflows.fedavg import FedAvg
-from nvflare.app_common.workflows.lr.fedavg import FedAvgLR
 from nvflare.app_common.workflows.model_controller import ModelController
-from nvflare.app_common.workflows.scaffold import Scaffold
 from nvflare.app_common.workflows.scatter_and_gather import ScatterAndGather
 from nvflare.job_config.api import FedJob
 from nvflare.recipe.spec import Recipe
 from nvflare.widgets.widget import Widget
 
-from turnout.adapters.nvflare.controllers import FairFedAvg, FairFedAvgLR, FairScaffold, FairScatterAndGather
+from turnout.adapters.nvflare.controllers import FAIR
 from turnout.adapters.nvflare.fleet import SelectionOptions
 from turnout.adapters.nvflare.internals import add_to_clients, converted, expect_package, job_of, workflows_of
 from turnout.adapters.nvflare.selection import FairSelection
 from turnout.adapters.nvflare.status import StatusReporter
 from turnout.errors import SettingError
 
-FAIR: Mapping[type[Controller], type[FairSelection]] = {
-    FedAvg: FairFedAvg,
-    FedAvgLR: FairFedAvgLR,
-    Scaffold: FairScaffold,
-    ScatterAndGather: FairScatterAndGather,
-}
 #: Why nobody can be selected, by the name of a controller: to import these classes would cost seconds.
 NO_SELECTION = {
     "CyclicController": "cyclic training passes the model through every client",

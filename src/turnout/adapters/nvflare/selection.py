@@ -231,28 +231,21 @@ class FairSelection(EmptyRounds):
     ) -> None:
         """Passes a result on to the controller, and reports the outcome of the client."""
         name, result, seconds = client_task.client.name, client_task.result, time.monotonic() - watched.started
-        code = result.get_return_code(default=ReturnCode.OK)
-        if code != ReturnCode.OK:
-            client_task.result = None
-            rounds.record_failure(watched, name, f"returned {code}")
-            return
-        content = _content_of(result)
-        problem = _model_problem(content, client_task.task)
-        if problem is not None:
-            client_task.result = None
-            rounds.record_failure(watched, name, problem)
-            return
+        code, content = result.get_return_code(default=ReturnCode.OK), _content_of(result)
+        problem = _model_problem(content, client_task.task) if code == ReturnCode.OK else f"returned {code}"
         loss = self._loss(content)
-        if received is not None:
+        if problem is None and received is not None:
             try:
                 received(client_task=client_task, fl_ctx=fl_ctx)
             except Exception as error:  # one bad result must not end the round of the others
-                client_task.result = None
                 log.exception("turnout: the result of %s could not be processed", name)
-                rounds.record_failure(watched, name, f"its result could not be processed: {error!r}")
-                return
-        if fl_ctx.get_prop(AppConstants.AGGREGATION_ACCEPTED) is False:
-            rounds.record_failure(watched, name, "its result was not accepted for aggregation")
+                problem = f"its result could not be processed: {error!r}"
+        if problem is not None:
+            client_task.result = None
+        elif fl_ctx.get_prop(AppConstants.AGGREGATION_ACCEPTED) is False:
+            problem = "its result was not accepted for aggregation"
+        if problem is not None:
+            rounds.record_failure(watched, name, problem)
         elif rounds.record_arrival(watched, name, seconds, loss):
             self.cancel_task(client_task.task, completion_status=TaskCompletionStatus.OK, fl_ctx=fl_ctx)
 
