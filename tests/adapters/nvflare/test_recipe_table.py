@@ -23,7 +23,7 @@ FLEET = "/srv/fleet.turnout"
 PACKAGE = Path(nvflare.__file__).parent
 PAGE = Path(__file__).parents[3] / "docs/nvflare.md"
 FAIR, REFUSED = "fair", "refused"
-#: They need components of their users, or a device runtime; `test_recipes.py` has the controllers of all but the last.
+#: They need components of their users, or a device runtime.
 NOT_BUILT = {"DhPSIRecipe", "FedStatsRecipe", "CollabRecipe", "nvflare.recipe.cyclic.CyclicRecipe", "ETFedBuffRecipe"}
 
 
@@ -135,5 +135,5 @@ def test_recipes_become_fair_or_are_refused_as_the_page_says(
         select_fairly(recipe, fleet=FLEET, reporter=None)
         assert any(isinstance(workflow.controller, FairSelection) for workflow in workflows_of(job_of(recipe)))
     else:
-        with pytest.raises(SettingError, match="but the job has"):
+        with pytest.raises(SettingError, match=r"run it without|class Mine\(Fair|configure it"):
             select_fairly(recipe, fleet=FLEET)

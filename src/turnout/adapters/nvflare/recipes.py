@@ -12,7 +12,14 @@ from nvflare.widgets.widget import Widget
 
 from turnout.adapters.nvflare.controllers import FAIR
 from turnout.adapters.nvflare.fleet import SelectionOptions
-from turnout.adapters.nvflare.internals import add_to_clients, converted, expect_package, job_of, workflows_of
+from turnout.adapters.nvflare.internals import (
+    add_to_clients,
+    components_of,
+    converted,
+    expect_package,
+    job_of,
+    workflows_of,
+)
 from turnout.adapters.nvflare.selection import FairSelection
 from turnout.adapters.nvflare.status import StatusReporter
 from turnout.errors import SettingError
@@ -68,6 +75,11 @@ def select_fairly(
 def _workflow_to_replace(job: FedJob) -> Any:
     """Returns the workflow whose controller selects clients."""
     workflows = workflows_of(job)
+    if "XGBBaggingAggregator" in [type(part).__name__ for part in components_of(job).values()]:
+        raise SettingError(
+            "the clients of XGBoost's bagging keep the model and are sent only the new trees, so each must take part "
+            "in every round; run it without select_fairly"
+        )
     for workflow in workflows:
         if type(workflow.controller) in FAIR:
             return workflow
