@@ -10,16 +10,9 @@ from nvflare.job_config.api import FedJob
 from nvflare.recipe.spec import Recipe
 from nvflare.widgets.widget import Widget
 
+from turnout.adapters.nvflare import internals
 from turnout.adapters.nvflare.controllers import FAIR
 from turnout.adapters.nvflare.fleet import SelectionOptions
-from turnout.adapters.nvflare.internals import (
-    add_to_clients,
-    components_of,
-    converted,
-    expect_package,
-    job_of,
-    workflows_of,
-)
 from turnout.adapters.nvflare.selection import FairSelection
 from turnout.adapters.nvflare.status import StatusReporter
 from turnout.errors import SettingError
@@ -62,20 +55,20 @@ def select_fairly(
     Raises:
         SettingError: If an argument is invalid, or the job has no controller that selects clients.
     """
-    job = job_of(recipe)
+    job = internals.job_of(recipe)
     workflow = _workflow_to_replace(job)
-    selecting = converted(workflow.controller, FAIR[type(workflow.controller)])
+    selecting = internals.converted(workflow.controller, FAIR[type(workflow.controller)])
     selecting.prepare_selection(options)
     workflow.controller = selecting
-    expect_package(job)
+    internals.expect_package(job)
     if reporter is not None:
-        add_to_clients(recipe, StatusReporter() if reporter == "default" else reporter)
+        internals.add_to_clients(recipe, StatusReporter() if reporter == "default" else reporter)
 
 
 def _workflow_to_replace(job: FedJob) -> Any:
     """Returns the workflow whose controller selects clients."""
-    workflows = workflows_of(job)
-    if "XGBBaggingAggregator" in [type(part).__name__ for part in components_of(job).values()]:
+    workflows = internals.workflows_of(job)
+    if "XGBBaggingAggregator" in [type(part).__name__ for part in internals.components_of(job).values()]:
         raise SettingError(
             "the clients of XGBoost's bagging keep the model and are sent only the new trees, so each must take part "
             "in every round; run it without select_fairly"
