@@ -34,7 +34,7 @@ def main(out: Path) -> None:
         train_script="client.py",
     )
     select_fairly(recipe, fleet=str(fleet), guarantee={"cohort_size": 2, "guaranteed_rate": 0.5}, deadline=300)
-    environment = PocEnv(num_clients=3)
+    environment = PocEnv(num_clients=3, extra={"login_timeout": 120})
     try:
         run = recipe.execute(environment)
         run.get_result()  # waits for the end of the job

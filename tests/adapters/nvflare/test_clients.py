@@ -24,8 +24,9 @@ needs_site_config = pytest.mark.skipif(not HAS_SITE_CONFIG, reason="NVFlare has 
 
 
 def fedavg(fleet: str, **settings: Any) -> Averaging:
-    fair: dict[str, Any] = {"guarantee": {"guaranteed_rate": 0.1}, "deadline": 10, "num_clients": 2, "num_rounds": 1}
-    return Averaging(fleet=fleet, **{**fair, **settings})
+    sizes = {name: settings.pop(name, default) for name, default in (("num_clients", 2), ("num_rounds", 1))}
+    selection: Any = {"fleet": fleet, "guarantee": {"guaranteed_rate": 0.1}, "deadline": 10, **settings}
+    return Averaging(**sizes, selection=selection)
 
 
 def first_contexts(fleet: str) -> dict[str, list[float]]:
@@ -58,7 +59,7 @@ def test_statuses_are_the_contexts_of_the_offer_also_of_clients_that_are_not_sel
     job = make_job(a=always(), b=always(), c=always())
     job.clients["a"].status = {"free_cpu": 4.0, "bandwidth": 10.0}
     job.clients["c"].status = {"free_cpu": 0.5, "bandwidth": 5.0}
-    job.run(fedavg(fleet, num_clients=1, options={"model_size": 20.0}))
+    job.run(fedavg(fleet, num_clients=1, model_size=20.0))
     assert first_contexts(fleet) == {"a": [0.25, 1.0, 2.0], "b": [1.0, 1.0, 7.5], "c": [2.0, 1.0, 4.0]}
 
 
@@ -85,7 +86,7 @@ def test_without_defaults_a_client_of_unknown_status_is_excluded(
 
     job = make_job(a=always(), b=always())
     job.clients["a"].status, job.clients["b"].status = {"battery": 0.5}, {"battery": 7.0}
-    job.run(Battery(fleet=fleet, guarantee={"guaranteed_rate": 0.1}, deadline=10, num_clients=2, num_rounds=1))
+    job.run(Battery(num_clients=2, num_rounds=1, selection={"fleet": fleet, "deadline": 10}))
     assert first_contexts(fleet) == {"a": [0.5]}
     assert "excluded from this round: battery of 'b' must be from 0.05 to 1 share, got 7" in caplog.text
 

@@ -40,7 +40,7 @@ def test_two_lines_fill_the_slots_of_an_edge_job_fairly(fleet: str) -> None:
     exec(code, {"recipe": job})
     manager = job._deploy_map["server"].app_config.components["device_manager"]
     assert isinstance(manager, edge.FairDeviceManager)
-    assert (manager.guarantee, manager.deadline) == ({"guaranteed_rate": "1/200"}, 300)
+    assert manager.selection == {"fleet": fleet, "guarantee": {"guaranteed_rate": "1/200"}, "deadline": 300}
 
 
 def test_the_page_for_newcomers_has_the_same_lines() -> None:
@@ -70,6 +70,6 @@ def test_a_controller_of_ones_own_is_combined_with_the_mixin() -> None:
     (controller,) = server_components(job)
     assert isinstance(controller, FairSelection)
     assert isinstance(controller, FedAvg)
-    assert (controller.num_clients, controller.num_rounds, controller.deadline) == (4, 50, 600)
+    assert (controller.num_clients, controller.num_rounds, controller.selection["deadline"]) == (4, 50, 600)
     components = job._deploy_map["@ALL"].app_config.components.values()
     assert any(isinstance(component, StatusReporter) for component in components)

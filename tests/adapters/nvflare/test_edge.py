@@ -86,8 +86,13 @@ class EdgeServer:
         self.busiest = max(self.busiest, len(self.training))
 
 
+def manager_of(fleet: str, device_selection_size: int = 3, clients: int = 1, **settings: Any) -> FairDeviceManager:
+    selection: Any = {"fleet": fleet, "guarantee": GUARANTEE, **settings}
+    return FairDeviceManager(device_selection_size, selection, initial_min_client_num=clients)
+
+
 def server(clock: Clock, fleet: str, seconds: dict[str, float], **settings: Any) -> EdgeServer:
-    return EdgeServer(clock, FairDeviceManager(3, fleet, **{"guarantee": GUARANTEE, **settings}), seconds)
+    return EdgeServer(clock, manager_of(fleet, **settings), seconds)
 
 
 def fleet_of(edge: EdgeServer) -> Scheduler:
@@ -124,7 +129,7 @@ def test_devices_get_their_share_and_the_slots_stay_filled(clock: Clock, fleet: 
 
 def test_no_update_is_lost_because_its_version_is_removed(clock: Clock, fleet: str) -> None:
     seconds = {"a": 2.0, "b": 3.0, "c": 4.0, "d": 5.0, "e": 7.0, "slow": 41.0}
-    edge = EdgeServer(clock, FairDeviceManager(3, fleet, GUARANTEE), seconds, updates_per_version=4)
+    edge = EdgeServer(clock, manager_of(fleet), seconds, updates_per_version=4)
     edge.run(200)
     scheduler = fleet_of(edge)
     arrived = sum(scheduler.history(round=number)[0].kind == "arrived" for number in range(1, scheduler.round + 1))
@@ -136,7 +141,7 @@ def test_no_update_is_lost_because_its_version_is_removed(clock: Clock, fleet: s
 
 @pytest.mark.parametrize("takes", [1e9, 25.0])
 def test_a_late_device_loses_its_slot_and_its_time_is_learned(clock: Clock, fleet: str, takes: float) -> None:
-    edge = server(clock, fleet, {**phones(8), "phone-0": takes}, deadline=20.0, options={"backoff_after": 1})
+    edge = server(clock, fleet, {**phones(8), "phone-0": takes}, deadline=20.0, backoff_after=1)
     edge.run(200)
     scheduler = fleet_of(edge)
     late = scheduler.history("phone-0")
@@ -149,9 +154,7 @@ def test_a_late_device_loses_its_slot_and_its_time_is_learned(clock: Clock, flee
 
 def test_no_device_gets_a_second_turn_on_the_same_version(clock: Clock, fleet: str) -> None:
     """NVFlare's devices ignore one, and would hold the slot for ever."""
-    edge = EdgeServer(
-        clock, FairDeviceManager(2, fleet, GUARANTEE), dict.fromkeys(("a", "b", "c", "d"), 2.0), updates_per_version=3
-    )
+    edge = EdgeServer(clock, manager_of(fleet, 2), dict.fromkeys(("a", "b", "c", "d"), 2.0), updates_per_version=3)
     edge.run(100)
     assert edge.models.current_model_version > 15
     close(edge)
@@ -173,7 +176,7 @@ def test_the_next_job_begins_with_the_turns_that_were_running(clock: Clock, flee
 
 
 def test_nothing_is_selected_before_enough_devices_of_enough_clients_are_known(clock: Clock, fleet: str) -> None:
-    for seconds, settings in ((phones(2), {}), (phones(6), {"initial_min_client_num": 2})):
+    for seconds, settings in ((phones(2), {}), (phones(6), {"clients": 2})):
         edge = server(clock, fleet, seconds, **settings)
         edge.run(10)  # all devices belong to one client
         assert edge.manager.scheduler is None
@@ -207,8 +210,8 @@ def test_the_device_manager_of_a_job_is_replaced_and_can_be_rebuilt_from_its_arg
     manager = job._deploy_map["server"].app_config.components["device_manager"]
     assert isinstance(manager, FairDeviceManager)
     assert (manager.device_selection_size, manager.initial_min_client_num, manager.min_hole_to_fill) == (5, 2, 3)
-    assert (manager.fleet, manager.guarantee, manager.deadline) == (fleet, {"guaranteed_rate": 0.01}, 60.0)
-    assert manager.options == {"backoff_after": 2}
+    options = {"fleet": fleet, "guarantee": {"guaranteed_rate": 0.01}, "deadline": 60.0, "backoff_after": 2}
+    assert manager.selection == options
 
 
 @pytest.mark.parametrize(
@@ -233,11 +236,11 @@ def test_a_job_without_such_a_manager_is_refused(fleet: str, managers: list[Any]
 )
 def test_invalid_arguments_are_refused(fleet: str, settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        FairDeviceManager(**{"device_selection_size": 3, "fleet": fleet, "guarantee": GUARANTEE, **settings})
+        manager_of(**{"fleet": fleet, **settings})
 
 
 def test_the_properties_of_a_device_are_its_status(fleet: str) -> None:
-    manager = FairDeviceManager(1, fleet, GUARANTEE)
+    manager = manager_of(fleet, 1)
     described = {
         "a": Device("a", "leaf", 1.0, {"free_cpu": 2.0, "bandwidth": 3.0}),
         "b": Device("b", "leaf", 1.0, None),

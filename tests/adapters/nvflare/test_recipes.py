@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from nvflare.app_common.np.np_model_persistor import NPModelPersistor
 from nvflare.app_common.np.recipes.fedavg import NumpyFedAvgRecipe
-from nvflare.app_common.workflows.cyclic_ctl import CyclicController
+from nvflare.app_common.workflows.cross_site_model_eval import CrossSiteModelEval
 from nvflare.app_common.workflows.fedavg import FedAvg
 from nvflare.app_common.workflows.lr.fedavg import FedAvgLR
 from nvflare.app_common.workflows.scaffold import Scaffold
@@ -28,9 +28,12 @@ from turnout.adapters.nvflare import (
     StatusReporter,
     select_fairly,
 )
+from turnout.adapters.nvflare.internals import workflows_of
 from turnout.errors import SettingError
 
 FLEET = "/srv/fleet.turnout"
+HAS_STOP = "stop_cond" in inspect.signature(FedAvg).parameters
+STOP: dict[str, Any] = {"stop_cond": "accuracy >= 0.8", "patience": 3} if HAS_STOP else {}
 
 
 @pytest.fixture
@@ -80,10 +83,8 @@ def test_a_recipe_becomes_a_job_whose_controller_selects_fairly(script: str, tmp
     (workflow,) = server["workflows"]
     controller = rebuilt(workflow)
     assert isinstance(controller, FairFedAvg | FairScatterAndGather)
-    assert controller.fleet == FLEET
-    assert controller.guarantee == {"guaranteed_rate": 0.1, "tolerance": 3.0}
-    assert controller.options == {"overcommit": 1.2}
-    assert controller.deadline == 60
+    guarantee = {"guaranteed_rate": 0.1, "tolerance": 3.0}
+    assert controller.selection == {"fleet": FLEET, "guarantee": guarantee, "deadline": 60, "overcommit": 1.2}
     assert 4 in (getattr(controller, "num_rounds", None), getattr(controller, "_num_rounds", None))
     assert "turnout.adapters.nvflare.status.StatusReporter" in [entry["path"] for entry in client["components"]]
     assert not any("turnout" in name for name in files)  # the package is installed, not copied
@@ -96,6 +97,12 @@ def test_a_recipe_becomes_a_job_whose_controller_selects_fairly(script: str, tmp
     ("controller", "fair", "kept"),
     [
         (FedAvg(num_clients=3, num_rounds=4), FairFedAvg, {"num_clients": 3, "num_rounds": 4}),
+        pytest.param(
+            FedAvg(num_clients=3, **STOP),
+            FairFedAvg,
+            {"num_clients": 3, **STOP},
+            marks=pytest.mark.skipif(not STOP, reason="FedAvg of NVFlare 2.7 does not stop early"),
+        ),
         (
             FedAvgLR(damping_factor=0.8, n_features=5, num_clients=3),
             FairFedAvgLR,
@@ -104,30 +111,30 @@ def test_a_recipe_becomes_a_job_whose_controller_selects_fairly(script: str, tmp
         (Scaffold(num_clients=3, num_rounds=4), FairScaffold, {"num_clients": 3, "num_rounds": 4}),
         (ScatterAndGather(min_clients=3, num_rounds=4), FairScatterAndGather, {"_min_clients": 3, "_num_rounds": 4}),
     ],
-    ids=["FedAvg", "FedAvgLR", "Scaffold", "ScatterAndGather"],
+    ids=["FedAvg", "FedAvg that stops early", "FedAvgLR", "Scaffold", "ScatterAndGather"],
 )
 def test_the_controllers_of_nvflare_keep_their_arguments(
     controller: Any, fair: type[FairSelection], kept: dict[str, float], script: str, tmp_path: Path
 ) -> None:
     job = job_with(controller, script)
-    track = "tracking.recording:Recording:logs"
-    select_fairly(job, fleet=FLEET, groups={"a": "north"}, eligible=["north"], quota={"north": 1}, tracker=track)
+    options: Any = {"fleet": FLEET, "groups": {"a": "north"}, "eligible": ("north",), "quota": {"north": 1}}
+    select_fairly(job, **options, tracker="tensorboard:/srv/logs", patience=5)
     server, _, _ = exported(job, tmp_path)
     again = rebuilt(server["workflows"][0])
     assert type(again) is fair
-    assert again.tracker == track
     assert {name: getattr(again, name) for name in kept} == kept
-    assert (again.groups, again.eligible, again.quota) == ({"a": "north"}, ["north"], {"north": 1})
+    stored = {**options, "eligible": ["north"], "tracker": "tensorboard:/srv/logs", "patience": 5}
+    assert again.selection == stored
     assert not isinstance(controller, FairSelection)  # the original is unchanged
 
 
 def test_a_controller_of_ones_own_is_written_with_all_arguments(script: str, tmp_path: Path) -> None:
-    job = job_with(FairFedAvg(num_clients=5, fleet=FLEET, deadline="auto", patience=0.5, loss_key=""), script)
+    options: Any = {"fleet": FLEET, "deadline": "auto", "patience": 0.5, "loss_key": ""}
+    job = job_with(FairFedAvg(num_clients=5, selection=options), script)
     job.set_app_packages(["turnout"])
     server, _, _ = exported(job, tmp_path)
     again = rebuilt(server["workflows"][0])
-    assert (again.num_clients, again.fleet, again.deadline, again.patience) == (5, FLEET, "auto", 0.5)
-    assert again.loss_key == ""
+    assert (again.num_clients, again.selection) == (5, options)
 
 
 def test_the_reporter_is_optional_and_can_be_replaced(script: str, tmp_path: Path) -> None:
@@ -166,13 +173,14 @@ def test_a_job_with_an_app_for_each_site_reports_from_each(script: str, tmp_path
     ("settings", "message"),
     [
         ({"fleet": "fleet.turnout"}, "fleet must be an absolute path on the server, got 'fleet.turnout'"),
+        ({}, "fleet must be an absolute path on the server, got None"),
         ({"fleet": FLEET, "guarantee": {"garanteed_rate": 0.1}}, "garanteed_rate"),
         ({"fleet": FLEET, "guarantee": {"guaranteed_rate": 2.0}}, "guaranteed_rate"),
         ({"fleet": FLEET, "guarantee": [0.1]}, "guarantee must be a mapping"),
         ({"fleet": FLEET, "guarantee": {"path": "x"}}, "path"),  # NVFlare would take it for a component
         ({"fleet": FLEET, "deadline": -1}, "deadline"),
         ({"fleet": FLEET, "cohort_size": 3}, "cohort_size"),
-        ({"fleet": FLEET, "settings": {"cohort_size": 3}}, "options has 'settings': pass it as guarantee="),
+        ({"fleet": FLEET, "settings": {"cohort_size": 3}}, "pass it as guarantee="),
         ({"fleet": FLEET, "groups": {"a": "b"}, "quota": {"b": -1}}, "quota of b"),
         ({"fleet": FLEET, "patience": -1}, "patience"),
     ],
@@ -185,14 +193,51 @@ def test_invalid_settings_are_refused_when_the_job_is_written(
         select_fairly(job, **settings)
 
 
-def test_other_controllers_are_refused_with_the_lines_to_write(script: str) -> None:
-    job = job_with(CyclicController(num_rounds=2, task_assignment_timeout=5), script)
-    with pytest.raises(SettingError, match=r"job has CyclicController: .* write class Mine\(FairSelection"):
-        select_fairly(job, fleet=FLEET)
-    with pytest.raises(SettingError, match="job has no controller"):
+@pytest.mark.parametrize(
+    ("path", "arguments", "advice"),
+    [
+        ("workflows.cyclic_ctl.CyclicController", {}, "passes the model through every client; run it without"),
+        ("workflows.cross_site_model_eval.CrossSiteModelEval", {}, "evaluation needs every client; run it without"),
+        ("ccwf.swarm_server_ctl.SwarmServerController", {"num_rounds": 2}, "they choose each other; run it without"),
+        (
+            "workflows.statistics_controller.StatisticsController",
+            {"statistic_configs": {}, "writer_id": "writer"},
+            "statistics need every client; run it without",
+        ),
+        ("workflows.cyclic.Cyclic", {}, r"if Cyclic calls sample_clients, write class Mine\(FairSelection, Cyclic\)"),
+        (
+            "workflows.scatter_and_gather_scaffold.ScatterAndGatherScaffold",
+            {},
+            r"write class Mine\(FairScatterAndGather, ScatterAndGatherScaffold\)",
+        ),
+        (
+            "workflows.splitnn_workflow.SplitNNController",
+            {"init_model_task_name": "init"},
+            "SplitNNController chooses its clients itself; run it without",
+        ),
+    ],
+)
+def test_other_controllers_are_refused_with_advice_that_applies(
+    path: str, arguments: dict[str, Any], advice: str, script: str
+) -> None:
+    module, _, name = f"nvflare.app_common.{path}".rpartition(".")
+    controller = getattr(importlib.import_module(module), name)(**arguments)
+    with pytest.raises(SettingError, match=f"but the job has {name}: .*{advice}"):
+        select_fairly(job_with(controller, script), fleet=FLEET)
+
+
+def test_what_is_no_job_or_has_no_controller_is_refused() -> None:
+    with pytest.raises(SettingError, match="job has no controller: configure it first"):
         select_fairly(FedJob(name="empty"), fleet=FLEET)
     with pytest.raises(SettingError, match="must be a recipe or a job of NVFlare, got 5"):
         select_fairly(5, fleet=FLEET)
+
+
+def test_an_evaluation_beside_the_training_is_left_alone(script: str) -> None:
+    job = job_with(FedAvg(num_clients=2), script)
+    job.to_server(CrossSiteModelEval())
+    select_fairly(job, fleet=FLEET)
+    assert [type(workflow.controller) for workflow in workflows_of(job)] == [FairFedAvg, CrossSiteModelEval]
 
 
 def test_a_subclass_of_a_controller_must_be_combined_by_its_author(script: str) -> None:
@@ -205,4 +250,4 @@ def test_a_subclass_of_a_controller_must_be_combined_by_its_author(script: str) 
     class OwnFair(FairSelection, Own):
         pass
 
-    assert OwnFair(num_clients=2, fleet=FLEET).num_clients == 2
+    assert OwnFair(num_clients=2, selection={"fleet": FLEET}).num_clients == 2

@@ -33,8 +33,14 @@ from turnout.live._internals import examine
 FAIR: dict[str, Any] = {"guarantee": {"guaranteed_rate": 0.2}, "deadline": 10}
 
 
+def selected(fleet: str, **settings: Any) -> Any:
+    """Returns the options of the selection."""
+    return {"fleet": fleet, **FAIR, **settings}
+
+
 def fedavg(fleet: str, *, num_clients: int = 2, num_rounds: int = 1, **settings: Any) -> Averaging:
-    return Averaging(fleet=fleet, num_clients=num_clients, num_rounds=num_rounds, **{**FAIR, **settings})
+    selection = selected(fleet, **settings)
+    return Averaging(num_clients=num_clients, num_rounds=num_rounds, selection=selection)
 
 
 def turns_of(fleet: str, client: str) -> list[Turn]:
@@ -105,7 +111,7 @@ def test_a_client_that_is_still_busy_with_a_late_task_is_not_selected(make_job: 
 
 def test_a_deadline_that_is_no_whole_number_is_rounded_up_for_nvflare_only(make_job: MakeJob, fleet: str) -> None:
     job = make_job(a=always(seconds=1), slow=always(silent=True))
-    controller = TwoTasks(fleet=fleet, num_rounds=1, num_clients=2, **{**FAIR, "deadline": 4.5})
+    controller = TwoTasks(num_rounds=1, num_clients=2, selection=selected(fleet, deadline=4.5))
     job.after(8, job.abort)
     job.run(controller)
     assert controller.timeouts == [5, 5]
@@ -123,7 +129,7 @@ def test_the_deadline_of_the_fleet_replaces_the_time_limit_of_the_controller(
             self.send_model_and_wait(task_name="validate", targets=cohort, data=model, timeout=3)
 
     job = make_job(a=always(seconds=1), b=always(silent=True))
-    controller = Limited(fleet=fleet, num_rounds=1, num_clients=2, **settings)
+    controller = Limited(num_rounds=1, num_clients=2, selection={"fleet": fleet, **settings})
     job.run(controller)
     assert controller.timeouts == limits  # a limit of another task is kept
     late = turns_of(fleet, "b")[0]
@@ -134,8 +140,7 @@ def test_the_deadline_of_the_fleet_replaces_the_time_limit_of_the_controller(
 def test_an_automatic_deadline_follows_the_learned_times(make_job: MakeJob, fleet: str) -> None:
     script = in_turn(*[Work(seconds=1)] * 3, Work(silent=True))
     job = make_job(a=always(seconds=1), b=script)
-    options = {"deadline_ceiling": 100.0}
-    job.run(fedavg(fleet, deadline="auto", num_rounds=5, options=options))
+    job.run(fedavg(fleet, deadline="auto", num_rounds=5, deadline_ceiling=100.0))
     hung = turns_of(fleet, "b")[3]
     assert hung.kind == "late"
     assert (hung.seconds or 0) < 30
@@ -144,7 +149,7 @@ def test_an_automatic_deadline_follows_the_learned_times(make_job: MakeJob, flee
 
 def test_the_first_results_end_an_overcommitted_round_and_the_others_are_cut_off(make_job: MakeJob, fleet: str) -> None:
     job = make_job(a=always(seconds=1), b=always(seconds=2), c=always(seconds=8))
-    job.run(fedavg(fleet, num_rounds=1, options={"overcommit": 1.5}))
+    job.run(fedavg(fleet, num_rounds=1, overcommit=1.5))
     assert kinds_in(fleet, 1) == {"a": "arrived", "b": "arrived", "c": "cut_off"}
     assert job.clock.now - job.start < 8
 
@@ -168,7 +173,7 @@ def test_a_result_that_cannot_be_used_is_the_failure_of_that_client_and_the_job_
     make_job: MakeJob, fleet: str, result: dict[str, Any], why: str, first: bool
 ) -> None:
     job = make_job(a=always(seconds=2), b=always(seconds=1 if first else 5, **result))
-    controller = fedavg(fleet, num_rounds=2, options={"backoff_after": 5})
+    controller = fedavg(fleet, num_rounds=2, backoff_after=5)
     job.run(controller)
     assert job.engine.panics == []
     assert controller.saved == [1.0, 2.0]
@@ -203,7 +208,7 @@ def test_a_result_that_the_controller_does_not_accept_is_a_failure(
                 super()._process_result(client_task, fl_ctx)
 
     job = make_job(a=always(seconds=3), b=always(seconds=1))
-    controller = Picky(fleet=fleet, num_clients=2, num_rounds=1, **FAIR)
+    controller = Picky(num_clients=2, num_rounds=1, selection=selected(fleet))
     job.run(controller)
     assert controller.saved == [1.0]  # the result of a, which came later, counts
     assert outcomes_in(fleet, 1) == {"a": ("arrived", None), "b": ("failed", why)}
@@ -272,7 +277,7 @@ def test_a_client_that_does_not_fetch_its_task_fails(make_job: MakeJob, fleet: s
             stop_asking()
             return cohort
 
-    job.run(Stopping(fleet=fleet, num_clients=2, num_rounds=1, **FAIR))
+    job.run(Stopping(num_clients=2, num_rounds=1, selection=selected(fleet)))
     turn = turns_of(fleet, "b")[0]
     assert turn.kind == "failed"
     assert str(turn.why).startswith("did not fetch the task within 10 s")
@@ -287,6 +292,31 @@ def test_the_first_round_waits_for_all_clients_to_ask_for_work_but_not_for_ever(
     job.run(fedavg(fleet, patience=patience))
     assert turns_in(fleet, 1).keys() == ({"a"} if asks_after is None else {"a", "b"})
     assert waits[0] < job.clock.now - job.start < waits[1]
+
+
+def test_the_first_contact_has_no_time_limit_and_nobody_waits_for_one_that_is_slower(
+    make_job: MakeJob, fleet: str
+) -> None:
+    job = make_job(a=always(), b=always())
+    for name, start in (("a", 60), ("b", 90)):
+        job.clients[name].due = job.start + start
+    controller = fedavg(fleet, num_rounds=20)
+    job.run(controller)
+    assert controller.saved == [float(number) for number in range(1, 21)]
+    turns = turns_of(fleet, "a") + turns_of(fleet, "b")
+    assert {turn.kind for turn in turns} == {"arrived"}
+    assert turns_in(fleet, 1).keys() == {"a"}
+    assert turns_in(fleet, 20).keys() == {"a", "b"}
+
+
+def test_clients_whose_script_is_slow_to_start_train_after_it_has_started(make_job: MakeJob, fleet: str) -> None:
+    """NVFlare fetches the first task before the training script has imported its packages."""
+    script = in_turn(Work(seconds=60), Work(seconds=1))
+    job, controller = make_job(a=script, b=script), fedavg(fleet, num_rounds=3)
+    job.run(controller)
+    assert kinds_in(fleet, 1) == {"a": "late", "b": "late"}
+    assert kinds_in(fleet, 2) == kinds_in(fleet, 3) == {"a": "arrived", "b": "arrived"}
+    assert controller.saved == [0.0, 1.0, 2.0]
 
 
 # Rounds without results, and rounds without clients
@@ -308,7 +338,7 @@ def test_a_round_of_scaffold_in_which_nobody_returns_keeps_model_and_controls(ma
     controls = {AlgorithmConstants.SCAFFOLD_CTRL_DIFF: {"w": np.ones(2)}}
     good = Work(params={"w": np.ones(2)}, meta=controls)
     job = make_job(a=in_turn(good, Work(silent=True)))
-    controller = Scaffolding(fleet=fleet, num_clients=1, num_rounds=2, **FAIR)
+    controller = Scaffolding(num_clients=1, num_rounds=2, selection=selected(fleet))
     job.run(controller)
     assert job.engine.panics == []
     assert controller.saved == [1.0, 1.0]
@@ -337,7 +367,7 @@ def test_a_model_aggregator_is_not_asked_when_nobody_returned(make_job: MakeJob,
             self.accepted.clear()
 
     job = make_job(a=in_turn(Work(), Work(answer=ReturnCode.EXECUTION_EXCEPTION), Work()))
-    controller = fedavg(fleet, num_clients=1, num_rounds=3, aggregator=Last())
+    controller = Averaging(num_clients=1, num_rounds=3, aggregator=Last(), selection=selected(fleet))
     job.run(controller)
     assert job.engine.panics == []
     assert controller.saved == [1.0, 1.0, 2.0]
@@ -346,7 +376,7 @@ def test_a_model_aggregator_is_not_asked_when_nobody_returned(make_job: MakeJob,
 def test_rounds_in_which_every_client_is_backed_off_cost_the_job_no_round(make_job: MakeJob, fleet: str) -> None:
     bad = Work(answer=ReturnCode.EXECUTION_EXCEPTION)
     job = make_job(a=in_turn(bad, bad, bad, Work()))
-    controller = fedavg(fleet, num_clients=1, num_rounds=4, options={"backoff_after": 1})
+    controller = fedavg(fleet, num_clients=1, num_rounds=4, backoff_after=1)
     job.run(controller)
     assert [turn.kind for turn in turns_of(fleet, "a")] == ["failed", "failed", "failed", "arrived"]
     assert controller.saved == [0.0, 0.0, 0.0, 1.0]
@@ -378,7 +408,7 @@ def test_only_the_first_task_of_a_cohort_counts_and_the_second_has_the_deadline_
     make_job: MakeJob, fleet: str
 ) -> None:
     job = make_job(a=always(seconds=1), b=in_turn(Work(seconds=1), Work(silent=True)))
-    controller = TwoTasks(fleet=fleet, num_rounds=1, num_clients=2, **FAIR)
+    controller = TwoTasks(num_rounds=1, num_clients=2, selection=selected(fleet))
     job.run(controller)
     assert controller.evaluated == [1]  # b hung in the evaluation
     assert controller.open_rounds == [False]  # the round was closed with its last outcome
@@ -398,7 +428,7 @@ def test_a_second_task_at_the_same_time_does_not_keep_the_round_open(make_job: M
                 time.sleep(1)
 
     job = make_job(a=in_turn(Work(seconds=1), Work(seconds=6)))
-    controller = Parallel(fleet=fleet, num_rounds=1, num_clients=1, **FAIR)
+    controller = Parallel(num_rounds=1, num_clients=1, selection=selected(fleet))
     job.run(controller)
     assert job.clients["a"].names == ["train", "validate"]
     assert controller.open_rounds[0]
@@ -420,7 +450,7 @@ def test_a_task_that_has_ended_counts_before_nvflare_calls_its_callback(
                 self.send_model_and_wait(targets=self.sample_clients(2), data=model)
 
     job = make_job(a=always(seconds=1), b=always(seconds=30))
-    job.run(Quick(fleet=fleet, num_rounds=1, num_clients=2, **FAIR))
+    job.run(Quick(num_rounds=1, num_clients=2, selection=selected(fleet)))
     assert job.engine.panics == []
     assert kinds_in(fleet, 1) == {"a": "arrived", "b": "late"}
     assert rounds_of(fleet) == (2 if goes_on else 1)
@@ -434,13 +464,13 @@ def test_the_callback_of_the_controller_for_the_end_of_a_task_is_called(make_job
             task.task_done_cb = lambda task, **_: ended.append(task.name)
             return super().broadcast_and_wait(task, *args, **kwargs)
 
-    make_job(a=always(), b=always()).run(Listening(fleet=fleet, num_rounds=1, num_clients=2, **FAIR))
+    make_job(a=always(), b=always()).run(Listening(num_rounds=1, num_clients=2, selection=selected(fleet)))
     assert ended == ["train", "validate"]
 
 
 def test_tasks_for_one_client_after_the_other_are_one_round(make_job: MakeJob, fleet: str) -> None:
     job = make_job(a=always(seconds=1), b=always(seconds=2), c=always(answer=ReturnCode.EXECUTION_EXCEPTION))
-    controller = OneAfterTheOther(fleet=fleet, num_rounds=2, num_clients=3, **{**FAIR, "options": {"backoff_after": 5}})
+    controller = OneAfterTheOther(num_rounds=2, num_clients=3, selection=selected(fleet, backoff_after=5))
     job.run(controller)
     assert rounds_of(fleet) == 2
     assert kinds_in(fleet, 2) == {"a": "arrived", "b": "arrived", "c": "failed"}
@@ -455,7 +485,7 @@ def test_a_client_to_which_the_controller_sends_nothing_is_not_late(make_job: Ma
                 self.send_model_and_wait(targets=self.sample_clients(2)[:1], data=model)
 
     job = make_job(a=always(), b=always())
-    job.run(Forgetful(fleet=fleet, num_rounds=1, num_clients=2, **FAIR))
+    job.run(Forgetful(num_rounds=1, num_clients=2, selection=selected(fleet)))
     kinds = Counter((turn.kind, turn.why) for turn in turns_in(fleet, 1).values())
     assert kinds == {("arrived", None): 1, ("failed", "the controller sent it no task"): 1}
 
@@ -468,7 +498,7 @@ def test_a_cohort_that_is_sampled_again_without_a_task_is_not_a_round(make_job: 
             self.send_model_and_wait(targets=self.cohorts[-1], data=model)
 
     job = make_job(a=always(), b=always())
-    controller = Hesitant(fleet=fleet, num_rounds=1, num_clients=1, **FAIR)
+    controller = Hesitant(num_rounds=1, num_clients=1, selection=selected(fleet))
     job.run(controller)
     assert controller.cohorts[0] == controller.cohorts[1] == controller.cohorts[2]
     assert rounds_of(fleet) == 1
@@ -483,7 +513,7 @@ def test_tasks_for_other_clients_are_left_alone(make_job: MakeJob, fleet: str) -
             self.send_model_and_wait(targets=cohort, data=model)
 
     job = make_job(a=always(), b=always())
-    controller = Everybody(fleet=fleet, num_rounds=1, num_clients=1, **FAIR)
+    controller = Everybody(num_rounds=1, num_clients=1, selection=selected(fleet))
     job.run(controller)
     assert controller.evaluated == [2]
     assert [turn.kind for turn in turns_in(fleet, 1).values()] == ["arrived"]
@@ -497,7 +527,7 @@ def test_a_cohort_cannot_be_sampled_while_another_is_working(make_job: MakeJob, 
             self.sample_clients(1)
 
     job = make_job(a=always(seconds=5), b=always())
-    job.run(Impatient(fleet=fleet, num_rounds=1, num_clients=1, **FAIR))
+    job.run(Impatient(num_rounds=1, num_clients=1, selection=selected(fleet)))
     assert "round 1 is still running" in job.engine.panics[0]
 
 
@@ -544,7 +574,7 @@ def test_a_job_that_is_aborted_while_it_waits_for_a_task_does_not_make_clients_l
 ) -> None:
     job = make_job(a=always(seconds=1), b=always(seconds=8))
     job.after(6, job.abort)
-    job.run(TwoTasks(fleet=fleet, num_rounds=1, num_clients=2, **FAIR))
+    job.run(TwoTasks(num_rounds=1, num_clients=2, selection=selected(fleet)))
     with FleetReader(fleet) as scheduler:
         assert {turn.id: turn.kind for turn in scheduler.history()} == {"a": "arrived", "b": None}
 
@@ -594,7 +624,7 @@ def test_the_cohort_size_is_that_of_the_guarantee_or_what_the_controller_asks_fo
 def test_losses_reach_the_policy(make_job: MakeJob, fleet: str) -> None:
     metrics = {"a": {"train_loss": 0.5}, "b": {"train_loss": float("nan")}}
     job = make_job(**{client: always(metrics=values) for client, values in metrics.items()})
-    job.run(Averaging(fleet=fleet, num_clients=2, num_rounds=1, deadline=10, options={"policy": "oort"}))
+    job.run(Averaging(num_clients=2, num_rounds=1, selection={"fleet": fleet, "deadline": 10, "policy": "oort"}))
     assert {client: turn.loss for client, turn in turns_in(fleet, 1).items()} == {"a": 0.5, "b": None}
 
 

@@ -41,9 +41,9 @@ def run(job: Job, fleet: str, **settings: Any) -> list[float]:
     generator = FullModelShareableGenerator()
     job.engine.components = {"aggregator": aggregator, "shareable_generator": generator, "persistor": persistor}
     controller = FairScatterAndGather(
-        fleet=fleet,
         persistor_id="persistor",
-        **{"guarantee": {"guaranteed_rate": 0.1}, "deadline": 10, "min_clients": 2, **settings},
+        **{"min_clients": 2, **settings},
+        selection={"fleet": fleet, "guarantee": {"guaranteed_rate": 0.1}, "deadline": 10},
     )
     for component in (aggregator, generator, persistor):
         with job.engine.new_context() as fl_ctx:

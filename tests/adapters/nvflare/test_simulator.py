@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +18,10 @@ JOBS = Path(__file__).parent / "simulated"
 pytestmark = pytest.mark.framework
 
 
-def run(job: str, folder: Path) -> Path:
+def run(job: str, folder: Path, *arguments: str) -> Path:
     """Runs a job and returns its fleet, which is sound."""
     done = subprocess.run(
-        [sys.executable, str(JOBS / job), str(folder)],
+        [sys.executable, str(JOBS / job), *arguments, str(folder)],
         capture_output=True,
         text=True,
         check=False,
@@ -60,3 +61,14 @@ def test_a_failing_and_a_slow_client_do_not_stop_the_simulator(tmp_path: Path) -
     contributed = {turn.round for turns in history.values() for turn in turns if turn.kind == "arrived"}
     (model,) = (tmp_path / "workspace").rglob("server.npy")
     assert np.load(model).flat[0] == 1 + len(contributed)  # the model grew by 1 in each round with a contribution
+
+
+@pytest.mark.parametrize("recipe", ["fedopt.FedOptRecipe", "scaffold.ScaffoldRecipe"])
+def test_recipes_of_pytorch_train_on_fair_cohorts(tmp_path: Path, recipe: str) -> None:
+    path = f"nvflare.app_opt.pt.recipes.{recipe}"
+    if find_spec("torch") is None or find_spec(path.rpartition(".")[0]) is None:
+        pytest.skip("this NVFlare has no such recipe, or PyTorch is not installed")
+    with FleetReader(run("recipe_job.py", tmp_path, path)) as scheduler:
+        turns = [turn for number in range(1, 4) for turn in scheduler.history(round=number)]
+        assert [turn.kind for turn in turns] == ["arrived"] * 6
+        assert scheduler.certificate().status == "kept"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from nvflare.apis.controller_spec import Task
 from nvflare.apis.fl_context import FLContext
-from nvflare.apis.signal import Signal
+from nvflare.apis.impl.controller import Controller
 from nvflare.app_common.workflows.fedavg import FedAvg
 from nvflare.app_common.workflows.lr.fedavg import FedAvgLR
 from nvflare.app_common.workflows.scaffold import Scaffold
@@ -34,19 +35,17 @@ class FairScatterAndGather(FairSelection, ScatterAndGather):
     """
 
     def broadcast_and_wait(
-        self,
-        task: Task,
-        fl_ctx: FLContext,
-        targets: Any = None,
-        min_responses: int = 1,
-        wait_time_after_min_received: int = 0,
-        abort_signal: Signal | None = None,
+        self, task: Task, fl_ctx: FLContext, targets: Any = None, *limits: Any, **options: Any
     ) -> Any:
         """Sends the training task to the cohort of a new round."""
         if targets is None and task.name == self.train_task_name:
             targets = self.sample_clients(self._min_clients)
             if not targets:  # the job was aborted
                 return None
-        return super().broadcast_and_wait(
-            task, fl_ctx, targets, min_responses, wait_time_after_min_received, abort_signal
-        )
+        return super().broadcast_and_wait(task, fl_ctx, targets, *limits, **options)
+
+
+#: The fair controller for each controller of NVFlare that can be replaced.
+FAIR: Mapping[type[Controller], type[FairSelection]] = {
+    fair.__bases__[1]: fair for fair in (FairFedAvg, FairFedAvgLR, FairScaffold, FairScatterAndGather)
+}

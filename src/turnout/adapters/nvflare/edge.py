@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Literal, NamedTuple, Unpack
+from typing import Any, ClassVar, NamedTuple, Unpack
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_context import FLContext
@@ -17,8 +17,8 @@ from turnout.adapters.common.requirement import require_framework
 from turnout.adapters.common.restart import keep_turns
 from turnout.adapters.common.round_texts import join_first
 from turnout.adapters.nvflare.clients import ClientDirectory
-from turnout.adapters.nvflare.fleet import FleetPlan, SchedulerOptions, as_stored
-from turnout.adapters.nvflare.recipes import PACKAGE, job_of
+from turnout.adapters.nvflare.fleet import FleetOptions, FleetPlan, as_stored
+from turnout.adapters.nvflare.internals import components_of, expect_package, job_of
 from turnout.errors import SettingError
 from turnout.live import PAPER_FEATURES, Features, RunningTurn, Scheduler
 from turnout.log import get_log
@@ -48,17 +48,14 @@ class FairDeviceManager(BuffDeviceManager):
 
     A device trains at most once on each version of the model, as NVFlare demands: it is not available for a second turn
     before the next version. NVFlare does not report that a device has failed, so without a deadline a lost device holds
-    its slot for good. All arguments are plain values, because NVFlare stores them in the job.
+    its slot for good.
 
     Args:
         device_selection_size: The number of devices that train at any time, which is the concurrency of the fleet.
-        fleet: The file of the fleet, an absolute path on the server.
-        guarantee: The settings of the policy; `guaranteed_rate` is a share of all turns.
-        deadline: The deadline of a turn in seconds, or "auto".
-        options: Other options of `Scheduler.open`, such as `policy` and `backoff_after`.
+        selection: The options of the fleet, such as `{"fleet": "/srv/edge.turnout", "deadline": 300}`: plain values,
+            because NVFlare stores them in the job. `guaranteed_rate` is a share of all turns.
         initial_min_client_num: The number of leaf clients whose devices must be known before the first turn.
         min_hole_to_fill: The number of free slots before they are filled.
-        tracker: Receives the metrics of the turns, such as "tensorboard:/srv/logs" on the server.
     """
 
     features: ClassVar[Features] = PAPER_FEATURES
@@ -66,21 +63,13 @@ class FairDeviceManager(BuffDeviceManager):
     def __init__(
         self,
         device_selection_size: int,
-        fleet: str,
-        guarantee: Mapping[str, Any] | None = None,
-        deadline: float | Literal["auto"] | None = None,
-        options: Mapping[str, Any] | None = None,
+        selection: FleetOptions,
         initial_min_client_num: int = 1,
         min_hole_to_fill: int = 1,
-        tracker: str | None = None,
     ) -> None:
         super().__init__(device_selection_size, initial_min_client_num, min_hole_to_fill)
-        # NVFlare writes them into the job, and finds them under the names of the arguments.
-        self.fleet, self.deadline, self.tracker = fleet, deadline, tracker
-        self.guarantee, self.options = as_stored(guarantee), as_stored(options)
-        slots = {"concurrency": self.device_selection_size}
-        self._plan = FleetPlan(fleet, self.guarantee or {}, deadline, {**(self.options or {}), **slots}, tracker)
-        self._plan.check(self.features)
+        self.selection = as_stored(selection)  # NVFlare writes it into the job, and finds it under this name
+        self._plan = FleetPlan({**self.selection, "concurrency": self.device_selection_size}, self.features)
         self._lock = threading.Lock()
         self._directory = ClientDirectory(self.features)
         self.scheduler: Scheduler | None = None  # None before the first selection
@@ -173,7 +162,7 @@ class FairDeviceManager(BuffDeviceManager):
 
     def _open(self) -> Scheduler:
         if self.scheduler is None:
-            self.scheduler = self._plan.open([], {}, None, self.features)
+            self.scheduler = self._plan.open()
         return self.scheduler
 
     def _end_late(self, devices: Iterable[str]) -> None:
@@ -194,31 +183,22 @@ class FairDeviceManager(BuffDeviceManager):
         return scheduler.round - late.turn.id < scheduler.settings.late_turns
 
 
-def fill_fairly(
-    recipe: Recipe | FedJob,
-    *,
-    fleet: str,
-    guarantee: Mapping[str, Any] | None = None,
-    tracker: str | None = None,
-    **options: Unpack[SchedulerOptions],
-) -> None:
+def fill_fairly(recipe: Recipe | FedJob, **options: Unpack[FleetOptions]) -> None:
     """Replaces the device manager of an edge recipe or job by one that selects fairly.
 
     turnout must be installed on the server.
 
     Args:
         recipe: The recipe, such as EdgeFedBuffRecipe, or a job whose device manager was added.
-        fleet: The file of the fleet, an absolute path on the server.
-        guarantee: The settings of the policy; `guaranteed_rate` is a share of all turns.
-        tracker: Receives the metrics of the turns, such as "tensorboard:/srv/logs" on the server.
-        options: The `deadline` of a turn in seconds, or "auto", and other options of `Scheduler.open`.
+        options: `fleet`, the file of the fleet, an absolute path on the server; `guarantee`, the settings of the
+            policy, in which `guaranteed_rate` is a share of all turns; the `deadline` of a turn in seconds, or "auto";
+            a `tracker`, and other options of `Scheduler.open`.
 
     Raises:
         SettingError: If an argument is invalid, or the job has no BuffDeviceManager that reuses devices.
     """
-    job = recipe if isinstance(recipe, FedJob) else job_of(recipe)
-    server = job._deploy_map.get("server")
-    components = {} if server is None else server.app_config.components
+    job = job_of(recipe)
+    components = components_of(job)
     managers = {name: part for name, part in components.items() if type(part) is BuffDeviceManager}
     if len(managers) != 1:
         raise SettingError(
@@ -229,14 +209,6 @@ def fill_fairly(
     if not manager.device_reuse:
         raise SettingError("device_reuse must be True: a device that trains only once cannot be guaranteed a share")
     components[name] = FairDeviceManager(
-        manager.device_selection_size,
-        fleet,
-        guarantee,
-        options.get("deadline"),
-        {key: value for key, value in options.items() if key != "deadline"} or None,
-        manager.initial_min_client_num,
-        manager.min_hole_to_fill,
-        tracker,
+        manager.device_selection_size, options, manager.initial_min_client_num, manager.min_hole_to_fill
     )
-    # The package is installed where it is needed: without this, NVFlare copies parts of it into the job.
-    job.set_app_packages([*job.job.app_packages, PACKAGE])
+    expect_package(job)

@@ -2,50 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from inspect import Parameter, signature
 from typing import Any, Literal, Unpack
 
-from nvflare.apis.impl.controller import Controller
-from nvflare.app_common.workflows.fedavg import FedAvg
-from nvflare.app_common.workflows.lr.fedavg import FedAvgLR
-from nvflare.app_common.workflows.scaffold import Scaffold
+from nvflare.app_common.workflows.model_controller import ModelController
 from nvflare.app_common.workflows.scatter_and_gather import ScatterAndGather
 from nvflare.job_config.api import FedJob
 from nvflare.recipe.spec import Recipe
 from nvflare.widgets.widget import Widget
 
-from turnout.adapters.nvflare.controllers import FairFedAvg, FairFedAvgLR, FairScaffold, FairScatterAndGather
-from turnout.adapters.nvflare.fleet import SchedulerOptions
+from turnout.adapters.nvflare import internals
+from turnout.adapters.nvflare.controllers import FAIR
+from turnout.adapters.nvflare.fleet import SelectionOptions
 from turnout.adapters.nvflare.selection import FairSelection
 from turnout.adapters.nvflare.status import StatusReporter
 from turnout.errors import SettingError
 
-FAIR: Mapping[type[Controller], type[FairSelection]] = {
-    FedAvg: FairFedAvg,
-    FedAvgLR: FairFedAvgLR,
-    Scaffold: FairScaffold,
-    ScatterAndGather: FairScatterAndGather,
+#: Why nobody can be selected, by the name of a controller: to import these classes would cost seconds.
+NO_SELECTION = {
+    "CyclicController": "cyclic training passes the model through every client",
+    "ServerSideController": "in swarm learning, as in all workflows that run in the clients, they choose each other",
+    "CrossSiteModelEval": "a cross-site evaluation needs every client",
+    "CrossSiteEval": "a cross-site evaluation needs every client",
+    "EvalController": "an evaluation needs every client",
+    "StatisticsController": "statistics need every client",
+    "XGBController": "each tree of XGBoost needs every client",
+    "TieController": "the framework that it integrates chooses the clients",
+    "CollabController": "the code of the job calls the clients",
 }
-PACKAGE = "turnout"
-
-
-class SelectionOptions(SchedulerOptions, total=False):
-    """The options of `select_fairly`: those of `FairSelection` and, without a mapping, those of the scheduler."""
-
-    guarantee: Mapping[str, Any] | None
-    groups: Mapping[str, str] | str | None
-    eligible: Sequence[str] | None
-    quota: Mapping[str, int] | None
-    patience: float
-    loss_key: str
-    tracker: str | None
 
 
 def select_fairly(
     recipe: Recipe | FedJob,
     *,
-    fleet: str,
     reporter: Widget | Literal["default"] | None = "default",
     **options: Unpack[SelectionOptions],
 ) -> None:
@@ -56,69 +44,57 @@ def select_fairly(
 
     Args:
         recipe: The recipe, or a job whose controller was added.
-        fleet: The file of the fleet, an absolute path on the server.
         reporter: The widget that reports the status of a client; None if nothing is reported, and only times are
             learned.
-        options: The other arguments of `FairSelection`: `guarantee`, `groups`, `eligible`, `quota`, `patience`,
-            `loss_key`, `tracker`, and the `deadline` of a round (without one, a client that hangs stops the training);
-            and options of `Scheduler.open`, such as `policy`, `overcommit` and `backoff_after`. Without a
-            `cohort_size`, a round has as many clients as the controller asks for: `min_clients` of a recipe.
+        options: `fleet`, the file of the fleet, an absolute path on the server; `guarantee`, the settings of the
+            policy; the `deadline` of a round (without one, a client that hangs stops the training); `groups`,
+            `eligible`, `quota`, `patience`, `loss_key` and `tracker`; and other options of `Scheduler.open`, such as
+            `policy`, `overcommit` and `backoff_after`. Without a `cohort_size` in the guarantee, a round has as many
+            clients as the controller asks for: `min_clients` of a recipe.
 
     Raises:
         SettingError: If an argument is invalid, or the job has no controller that selects clients.
     """
-    job = recipe if isinstance(recipe, FedJob) else job_of(recipe)
+    job = internals.job_of(recipe)
     workflow = _workflow_to_replace(job)
-    controller, fair = workflow.controller, FAIR[type(workflow.controller)]
-    selecting = fair.__new__(fair)
-    selecting.__dict__.update(controller.__dict__)
-    arguments = {
-        name: parameter.default
-        for name, parameter in signature(FairSelection.__init__).parameters.items()
-        if parameter.kind is Parameter.KEYWORD_ONLY
-    }
-    of_scheduler = {name: value for name, value in options.items() if name not in arguments}
-    own = {name: value for name, value in options.items() if name in arguments}
-    selecting.__dict__.update({**arguments, **own, "fleet": fleet, "options": of_scheduler or None})
-    selecting.prepare_selection()
+    selecting = internals.converted(workflow.controller, FAIR[type(workflow.controller)])
+    selecting.prepare_selection(options)
     workflow.controller = selecting
-    # The package is installed where it is needed: without this, NVFlare copies parts of it into the job.
-    job.set_app_packages([*job.job.app_packages, PACKAGE])
+    internals.expect_package(job)
     if reporter is not None:
-        _add_to_clients(recipe, job, StatusReporter() if reporter == "default" else reporter)
-
-
-def job_of(recipe: Recipe) -> FedJob:
-    """Returns the job of a recipe; raises SettingError if it is none."""
-    job = getattr(recipe, "_job", None) or getattr(recipe, "job", None)  # the latter until NVFlare 2.7
-    if not isinstance(job, FedJob):
-        raise SettingError(f"recipe must be a recipe or a job of NVFlare, got {recipe!r}")
-    return job
+        internals.add_to_clients(recipe, StatusReporter() if reporter == "default" else reporter)
 
 
 def _workflow_to_replace(job: FedJob) -> Any:
     """Returns the workflow whose controller selects clients."""
-    server = job._deploy_map.get("server")
-    workflows = [] if server is None else server.app_config.workflows
-    replaceable = [workflow for workflow in workflows if type(workflow.controller) in FAIR]
-    if not replaceable:
-        controllers = ", ".join(type(workflow.controller).__name__ for workflow in workflows) or "no controller"
-        known = ", ".join(controller.__name__ for controller in FAIR)
+    workflows = internals.workflows_of(job)
+    if "XGBBaggingAggregator" in [type(part).__name__ for part in internals.components_of(job).values()]:
         raise SettingError(
-            f"select_fairly replaces {known}, but the job has {controllers}: for a controller that calls "
-            "sample_clients, write class Mine(FairSelection, …) and add it to a job"
+            "the clients of XGBoost's bagging keep the model and are sent only the new trees, so each must take part "
+            "in every round; run it without select_fairly"
         )
-    return replaceable[0]
+    for workflow in workflows:
+        if type(workflow.controller) in FAIR:
+            return workflow
+    controllers = [workflow.controller for workflow in workflows]
+    names = ", ".join(type(controller).__name__ for controller in controllers) or "no controller"
+    known = ", ".join(controller.__name__ for controller in FAIR)
+    advice = "; ".join(dict.fromkeys(map(_advice, controllers))) or "configure it first"
+    raise SettingError(f"select_fairly replaces {known}, but the job has {names}: {advice}")
 
 
-def _add_to_clients(recipe: Recipe | FedJob, job: FedJob, widget: Widget) -> None:
-    """Adds a widget to every client app of the job."""
-    add = getattr(recipe, "_add_to_client_apps", None)  # since NVFlare 2.8: client apps are built when first needed
-    if add is not None:
-        add(widget)
-        return
-    sites = [target for target in job.clients if target not in ("@ALL", "server")]
-    for site in sites:
-        job.to(widget, site)
-    if not sites:
-        job.to_clients(widget)
+def _advice(controller: Any) -> str:
+    """Returns what the author of a job can do if its controller is not replaced."""
+    name, bases = type(controller).__name__, [base.__name__ for base in type(controller).__mro__]
+    for base, reason in NO_SELECTION.items():
+        if base in bases:
+            return f"{reason}; run it without select_fairly"
+    if isinstance(controller, FairSelection):
+        return f"{name} selects fairly already"
+    if "ScatterAndGatherForEdge" in bases:
+        return "the devices of an edge job are selected by turnout.adapters.nvflare.edge.fill_fairly"
+    if isinstance(controller, ScatterAndGather):
+        return f"write class Mine(FairScatterAndGather, {name}) and add it to a job"
+    if isinstance(controller, ModelController):
+        return f"if {name} calls sample_clients, write class Mine(FairSelection, {name}) and add it to a job"
+    return f"{name} chooses its clients itself; run it without select_fairly"

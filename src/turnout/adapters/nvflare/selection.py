@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from nvflare.apis.controller_spec import ClientTask, Task, TaskCompletionStatus, TaskOperatorKey
 from nvflare.apis.dxo import DXO, DataKind, MetaKey, from_shareable
@@ -14,13 +14,13 @@ from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
-from nvflare.app_common.abstract.fl_model import FLModel
-from nvflare.app_common.app_constant import AlgorithmConstants, AppConstants
+from nvflare.app_common.app_constant import AppConstants
 
 from turnout.adapters.common.models import as_loss, model_problem
 from turnout.adapters.nvflare.clients import ClientDirectory
-from turnout.adapters.nvflare.fleet import FleetPlan, as_stored
+from turnout.adapters.nvflare.fleet import FleetPlan, SelectionOptions, as_stored
 from turnout.adapters.nvflare.groups import SiteGroups
+from turnout.adapters.nvflare.internals import EmptyRounds
 from turnout.adapters.nvflare.rounds import FleetRounds, RoundTask
 from turnout.adapters.nvflare.status import read_status
 from turnout.errors import SettingError
@@ -28,76 +28,44 @@ from turnout.kernel.arrays import as_number
 from turnout.live import PAPER_FEATURES, Features, Scheduler
 from turnout.log import get_log
 
-if TYPE_CHECKING:
-    from nvflare.apis.impl.controller import Controller as _Base
-else:
-    _Base = object  # NVFlare finds the arguments of a controller in the bases of its class
-
 log = get_log("turnout.nvflare")
 POLL = 0.2  # seconds between two checks whether a client is available
 EMPTY_ROUND_PAUSE = 2.0  # seconds between two rounds in which every available client is backed off
 PROGRESS_INTERVAL = 30.0  # seconds between two log lines while no client is available
 
 
-class FairSelection(_Base):
+class FairSelection(EmptyRounds):
     """Makes a controller train on the clients that a scheduler selects: `class Mine(FairSelection, FedAvg)`.
 
     `sample_clients` returns the cohort of the next round. The first task that is sent to its clients is the work of the
     round: it ends at the deadline, or as soon as enough results have arrived, and every outcome is reported.
 
-    All arguments are plain values, because NVFlare stores them in the job. A subclass may declare other `features`.
+    A subclass may declare other `features`.
 
     Args:
         args: The arguments of the controller.
-        fleet: The file of the fleet, an absolute path on the server.
-        guarantee: The settings of the policy, such as `guaranteed_rate`, `tolerance` and `cohort_size`. Without a
-            `cohort_size`, a round has as many clients as the controller asks for.
-        deadline: The deadline of a round in seconds, or "auto"; NVFlare rounds it up to whole seconds.
-        options: Other options of `Scheduler.open`, such as `policy`, `overcommit` and `backoff_after`.
-        groups: The group of each client: a mapping, or the name of a value in the site configuration (NVFlare 2.9).
-        eligible: The groups that may be selected; all clients by default.
-        quota: The number of places that are reserved for each group in each cohort.
-        patience: The seconds to wait before the first round until every client has asked for work.
-        loss_key: The metric of a result that holds the client's training loss, for policies such as Oort; "" for none.
-        tracker: Receives the metrics of every round, such as "tensorboard:/srv/logs" on the server; see
-            `Scheduler.track`.
+        selection: The options of the selection, such as `{"fleet": "/srv/fleet.turnout", "deadline": 600}`: plain
+            values, because NVFlare stores them in the job. Without a `cohort_size` in the guarantee, a round has as
+            many clients as the controller asks for. NVFlare rounds a deadline up to whole seconds.
         kwargs: The keyword arguments of the controller.
     """
 
     features: ClassVar[Features] = PAPER_FEATURES
 
-    def __init__(
-        self,
-        *args: Any,
-        fleet: str,
-        guarantee: Mapping[str, Any] | None = None,
-        deadline: float | Literal["auto"] | None = None,
-        options: Mapping[str, Any] | None = None,
-        groups: Mapping[str, str] | str | None = None,
-        eligible: Sequence[str] | None = None,
-        quota: Mapping[str, int] | None = None,
-        patience: float = 30.0,
-        loss_key: str = "train_loss",
-        tracker: str | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *args: Any, selection: SelectionOptions, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # NVFlare writes the attributes into the job, and finds them under the names of the arguments.
-        self.fleet, self.deadline, self.tracker = fleet, deadline, tracker
-        self.guarantee, self.options, self.quota, self.groups = guarantee, options, quota, groups
-        self.eligible, self.patience, self.loss_key = eligible, patience, loss_key
-        self.prepare_selection()
+        self.prepare_selection(selection)
 
-    def prepare_selection(self) -> None:
-        """Checks the arguments of the constructor, and prepares the selection."""
-        for name in ("guarantee", "options", "quota", "groups", "eligible"):
-            setattr(self, name, as_stored(getattr(self, name)))
-        self.patience = as_number("patience", self.patience, SettingError, least=0)
-        self._plan = FleetPlan(
-            self.fleet, self.guarantee or {}, self.deadline, self.options or {}, self.tracker, self.quota or {}
-        )
-        self._plan.check(self.features)
-        self._groups = SiteGroups(self.groups, self.eligible, bool(self.quota))
+    def prepare_selection(self, selection: SelectionOptions) -> None:
+        """Checks the options, and prepares the selection."""
+        if not isinstance(selection, Mapping):
+            raise SettingError(f"selection must be a mapping, got {selection!r}")
+        self.selection = as_stored(selection)  # NVFlare writes it into the job, and finds it under this name
+        options = dict(self.selection)
+        quota, self._loss_key = options.pop("quota", None), options.pop("loss_key", "train_loss")
+        self._patience = as_number("patience", options.pop("patience", 30.0), SettingError, least=0)
+        self._groups = SiteGroups(options.pop("groups", None), options.pop("eligible", None), bool(quota))
+        self._plan = FleetPlan(options, self.features, quota)
         self._directory = ClientDirectory(self.features)
         self._rounds: FleetRounds | None = None
         self._tasks: list[tuple[Task, RoundTask]] = []
@@ -112,7 +80,7 @@ class FairSelection(_Base):
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Runs the controller."""
-        self._signal = abort_signal
+        self._signal, self._job_engine = abort_signal, fl_ctx.get_engine()
         super().control_flow(abort_signal, fl_ctx)
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
@@ -196,30 +164,11 @@ class FairSelection(_Base):
             task, fl_ctx, targets, min_responses, wait_time_after_min_received, abort_signal
         )
 
-    # Rounds in which nobody came back
-
-    def aggregate(self, results: list[FLModel], aggregate_fn: Any = None) -> FLModel:
-        """Aggregates the results; without any result, returns an empty one that `update_model` ignores."""
-        return super().aggregate(results, aggregate_fn) if results else self._empty_result()
-
-    def update_model(self, model: FLModel, aggr_result: FLModel, *args: Any, **kwargs: Any) -> FLModel:
-        """Updates the model; keeps it unchanged if nobody has contributed to the round."""
-        if self._rounds is None or self._rounds.contributions or aggr_result.params:
-            return super().update_model(model, aggr_result, *args, **kwargs)
-        log.warning("turnout: nobody contributed to this round: the model is unchanged")
-        return model
-
-    def _get_aggregated_result(self) -> FLModel:
-        """Returns the result of FedAvg's aggregation of results as they arrive (NVFlare 2.8 and later)."""
-        if self._rounds is None or self._rounds.contributions:
-            return super()._get_aggregated_result()
-        return self._empty_result()
-
-    def _empty_result(self) -> FLModel:
-        meta = {"nr_aggregated": 0, AlgorithmConstants.SCAFFOLD_CTRL_DIFF: {}}
-        return FLModel(params={}, meta=meta)
-
     # Private
+
+    @property
+    def _is_empty(self) -> bool:
+        return self._rounds is not None and not self._rounds.contributions
 
     @property
     def _is_aborted(self) -> bool:
@@ -227,7 +176,7 @@ class FairSelection(_Base):
 
     def _client_names(self) -> list[str]:
         """Returns the names of all clients of the job that may be selected, in a reproducible order."""
-        clients = {client.name: client for client in self._engine.get_clients()}
+        clients = {client.name: client for client in self._job_engine.get_clients()}
         self._groups.learn(clients.values())
         return [name for name in sorted(clients) if self._groups.is_eligible(name)]
 
@@ -236,11 +185,11 @@ class FairSelection(_Base):
         if self._rounds is None:
             names = self._client_names()
             groups = {name: group for name in names if (group := self._groups.group_of(name)) is not None}
-            scheduler = self._plan.open(names, groups, num_clients, self.features)
+            scheduler = self._plan.open(names, groups, num_clients)
             self._rounds = FleetRounds(scheduler, self._directory)
             start = time.monotonic()
             while not self._is_aborted and not all(map(self._directory.is_known, self._client_names())):
-                if time.monotonic() - start >= self.patience:
+                if time.monotonic() - start >= self._patience:
                     break
                 self._wait(POLL)
         return self._rounds
@@ -282,35 +231,28 @@ class FairSelection(_Base):
     ) -> None:
         """Passes a result on to the controller, and reports the outcome of the client."""
         name, result, seconds = client_task.client.name, client_task.result, time.monotonic() - watched.started
-        code = result.get_return_code(default=ReturnCode.OK)
-        if code != ReturnCode.OK:
-            client_task.result = None
-            rounds.record_failure(watched, name, f"returned {code}")
-            return
-        content = _content_of(result)
-        problem = _model_problem(content, client_task.task)
-        if problem is not None:
-            client_task.result = None
-            rounds.record_failure(watched, name, problem)
-            return
+        code, content = result.get_return_code(default=ReturnCode.OK), _content_of(result)
+        problem = _model_problem(content, client_task.task) if code == ReturnCode.OK else f"returned {code}"
         loss = self._loss(content)
-        if received is not None:
+        if problem is None and received is not None:
             try:
                 received(client_task=client_task, fl_ctx=fl_ctx)
             except Exception as error:  # one bad result must not end the round of the others
-                client_task.result = None
                 log.exception("turnout: the result of %s could not be processed", name)
-                rounds.record_failure(watched, name, f"its result could not be processed: {error!r}")
-                return
-        if fl_ctx.get_prop(AppConstants.AGGREGATION_ACCEPTED) is False:
-            rounds.record_failure(watched, name, "its result was not accepted for aggregation")
+                problem = f"its result could not be processed: {error!r}"
+        if problem is not None:
+            client_task.result = None
+        elif fl_ctx.get_prop(AppConstants.AGGREGATION_ACCEPTED) is False:
+            problem = "its result was not accepted for aggregation"
+        if problem is not None:
+            rounds.record_failure(watched, name, problem)
         elif rounds.record_arrival(watched, name, seconds, loss):
             self.cancel_task(client_task.task, completion_status=TaskCompletionStatus.OK, fl_ctx=fl_ctx)
 
     def _loss(self, content: DXO | None) -> float | None:
         """Returns the training loss in a result, for policies that use it; None if it is missing or not finite."""
         metrics = None if content is None else content.get_meta_prop(MetaKey.INITIAL_METRICS)
-        loss = metrics.get(self.loss_key) if self.loss_key and isinstance(metrics, Mapping) else None
+        loss = metrics.get(self._loss_key) if self._loss_key and isinstance(metrics, Mapping) else None
         return as_loss(loss)
 
     def _settle(self, rounds: FleetRounds) -> None:

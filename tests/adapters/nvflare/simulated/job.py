@@ -23,10 +23,12 @@ def main(out: Path) -> None:
         FairFedAvg(
             num_clients=2,
             num_rounds=7,
-            fleet=str(out / "fleet.turnout"),
-            guarantee={"guaranteed_rate": 0.25},
-            deadline=6,
-            options={"backoff_after": 1},
+            selection={
+                "fleet": str(out / "fleet.turnout"),
+                "guarantee": {"guaranteed_rate": 0.25},
+                "deadline": 6,
+                "backoff_after": 1,
+            },
         )
     )
     job.to_clients(ScriptRunner(script="client.py", framework=FrameworkType.NUMPY))
