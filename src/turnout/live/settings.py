@@ -172,7 +172,12 @@ class SchedulerSettings:
         3600.0, "number", "seconds", "the longest automatic deadline; used while a time is unknown", amendable=False
     )
     backoff_after: int = declare(
-        3, "count", "misses", "how many misses in a row back a client off for 1, 2, 4, … rounds", amendable=False
+        3,
+        "count",
+        "misses",
+        "how many misses in a row back a client off for 1, 2, 4, … rounds; in a cohort of up to 10 the first one does, "
+        "while others fill its place",
+        amendable=False,
     )
     overcommit: float | Literal["auto"] = declare(
         1.0,

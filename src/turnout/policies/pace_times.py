@@ -52,28 +52,27 @@ class PaceTimes(Memory, ABC):
 class LearnedTimes(PaceTimes):
     """Times that a model predicts in the client's context of the round, and in its usual context.
 
-    `last` is the last time with which each client arrived, in seconds; 0 before the first.
+    `last` is the last time with which each client arrived, in seconds; 0 before the first. `untimed` is 1 for a client
+    from a turn of which nothing was learned.
     """
 
     usual: UsualContexts
     last: FloatArray
+    untimed: IntArray
 
     def __init__(self, model: ExchangeTimeModel, exploration: float) -> None:
         super().__init__(model.clients, UsualContexts(model.clients, model.features))
         self.model, self.exploration = model, exploration
         self._remember_part("model", model, None)
-        self._remember(last=0.0)
+        self._remember(last=0.0, untimed=0)
 
     def times(self, offer: RoundOffer) -> FloatArray:
         """Returns the optimistic times; without exploration, the predicted times, not below 0."""
         return self.model.optimistic(offer.contexts, self.exploration)
 
     def usual_terms(self, offer: RoundOffer, rows: IntArray) -> tuple[FloatArray, FloatArray]:
-        """Returns the predicted times in the usual contexts, each times a weight, and these weights.
-
-        While no time is known, all are 1: those that are furthest behind then come first.
-        """
-        if self.usual.is_empty:
+        """Returns the predicted times in the usual contexts, each times a weight, and these weights."""
+        if self._teaches_nothing:
             return np.ones(len(rows)), np.ones(len(rows))
         return self.usual.terms(self.model, self.usual.fleet_mean(offer.contexts, offer.available), rows)
 
@@ -83,12 +82,20 @@ class LearnedTimes(PaceTimes):
 
     def cohort(self, offer: RoundOffer, pace: Pace, places: int) -> PacedCohort:
         """Returns the cohort; the compiled kernel estimates, prices and filters in one pass."""
-        if self.usual.is_empty:
+        if self._teaches_nothing:
             usual = np.ones(offer.clients)
             return paced_cohort_of_times(np.zeros(offer.clients), usual, pace, places, offer.available)
         return paced_cohort_of_contexts(
             self.model, offer.contexts, self.exploration, self.usual, pace, places, offer.available
         )
+
+    @property
+    def _teaches_nothing(self) -> bool:
+        """Whether no time is known although turns have ended; all usual times are 1 then.
+
+        Prices of 0 would select the same clients again, instead of those that are behind.
+        """
+        return self.usual.is_empty and bool(self.untimed.any())
 
     def learn_from(self, report: RoundReport) -> None:
         """Learns times and contexts; a single time that nothing supports counts as the one that was expected."""
@@ -100,8 +107,10 @@ class LearnedTimes(PaceTimes):
 
         Those of late clients stay: a deadline is replaced by the true time later, exactly.
         """
-        informative, arrived = report.informative(), report.with_outcome("arrived")
-        judged = arrived if informative is None else arrived & informative
+        informative, judged = report.informative(), report.with_outcome("arrived")
+        if informative is not None:
+            judged = judged & informative
+            self.untimed[report.clients[~informative]] = 1
         rows, times = report.clients[judged], report.exchange_times[judged]
         if not len(rows):
             return report

@@ -169,20 +169,21 @@ def _offers(reader: FleetReader, rounds: Sequence[int], clients: int, width: int
 
 def _with_offered_contexts(reader: FleetReader, closed: RecordedRound) -> RecordedRound:
     """Returns the round with the contexts of clients that started cold, which only the offer has, if it is kept."""
-    unknown = np.isnan(closed.contexts).any(axis=1)
-    offer = reader.offer(closed.round) if unknown.any() else None
-    offered = None if offer is None else offer.whole_contexts()
-    if offered is None:
+    if not np.isnan(closed.contexts).any() or (offered := _offered(reader, closed.round)) is None:
         return closed
-    return replace(closed, contexts=np.where(unknown[:, None], offered[closed.rows], closed.contexts))
+    return replace(closed, contexts=np.where(np.isnan(closed.contexts), offered[closed.rows], closed.contexts))
 
 
 def _with_offered_context(reader: FleetReader, turn: RecordedTurn) -> RecordedTurn:
-    """Returns the turn in the same way."""
-    is_unknown = turn.context is not None and bool(np.isnan(turn.context).any())
-    offer = reader.offer(turn.id) if is_unknown else None
-    offered = None if offer is None else offer.whole_contexts()
-    return turn if offered is None else replace(turn, context=offered[turn.row])
+    """Returns a turn without rounds in the same way."""
+    if turn.context is None or not np.isnan(turn.context).any() or (offered := _offered(reader, turn.id)) is None:
+        return turn
+    return replace(turn, context=offered[turn.row])
+
+
+def _offered(reader: FleetReader, number: int) -> FloatArray | None:
+    offer = reader.offer(number)
+    return None if offer is None else offer.whole_contexts()
 
 
 def _is_complete(closed: RecordedRound) -> bool:

@@ -121,9 +121,8 @@ class Fleet(ABC):
 
     @property
     def steps_aside(self) -> BoolArray:
-        """Whether each client is backed off only as long as others fill the cohort: it missed few turns so far."""
-        early: BoolArray = self.counters.backing_off(self.round) & (self.counters.misses < self._backoff_after)
-        return early & (self.counters.retired == 0)
+        """Whether each client is backed off only as long as others fill the cohort, because that is small."""
+        return self.counters.stepping_aside(self.round, self._backoff_after)
 
     @property
     def is_broken(self) -> bool:
