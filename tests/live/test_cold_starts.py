@@ -40,12 +40,11 @@ def play(open_fleet: OpenFleet, who: str, *, hinted: bool, seed: int = 0) -> tup
     rng, new, seconds = np.random.default_rng(seed), dict.fromkeys(CLIENTS), 0.0
     for number in range(1, 61):
         cohort = scheduler.choose(CLIENTS, cold=list(new) if hinted else ())
-        is_cold = {"nobody": lambda _: False, "one": CLIENTS[0].__eq__, "round": lambda _: number == 1}  # noqa: B023
+        cold = {"nobody": [], "one": CLIENTS[:1], "round": CLIENTS if number == 1 else [], "everybody": CLIENTS}[who]
         times = {}
         for client in cohort:
-            times[client] = SECONDS[CLIENTS.index(client)] * (1 + rng.uniform(-0.1, 0.1))
-            if client in new and is_cold.get(who, lambda _: True)(client):
-                times[client] += START_UP
+            times[client] = float(SECONDS[CLIENTS.index(client)] * (1 + rng.uniform(-0.1, 0.1)))
+            times[client] += START_UP if client in new and client in cold else 0.0
             new.pop(client, None)
         scheduler.report_many(times)
         scheduler.close_round()

@@ -12,7 +12,7 @@ from turnout.errors import OfferError
 from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.pace.prices import Pace, PacedCohort, paced_cohort_of_contexts, paced_cohort_of_times
-from turnout.kernel.pace.usual import UsualContexts, UsualTimes, credible_times
+from turnout.kernel.pace.usual import DOUBTED, UsualContexts, UsualTimes, credible_times
 from turnout.kernel.rounds import RoundOffer, RoundReport
 from turnout.policies.base import Memory
 
@@ -107,18 +107,18 @@ class LearnedTimes(PaceTimes):
 
         Those of late clients stay: a deadline is replaced by the true time later, exactly.
         """
-        informative, judged = report.informative(), report.with_outcome("arrived")
+        informative, judged = report.informative(), np.s_[:]
         if informative is not None:
-            judged = judged & informative
+            judged = informative & report.with_outcome("arrived")
             self.untimed[report.clients[~informative]] = 1
         rows, times = report.clients[judged], report.exchange_times[judged]
-        if not len(rows):
-            return report
-        predicted = self.model.optimistic(report.contexts[judged], 0.0, rows)
         before, self.last[rows] = self.last[rows], times
-        credible = credible_times(times, predicted, before, self.last)
-        if credible is times:
+        longer = times > DOUBTED * before
+        if not longer.any():  # nearly always, which spares the prediction
             return report
+        predicted = self.model.optimistic(report.contexts[judged][longer], 0.0, rows[longer])
+        credible = times.copy()
+        credible[longer] = credible_times(times[longer], predicted, self.last)
         seconds = report.exchange_times.copy()
         seconds[judged] = credible
         return replace(report, exchange_times=seconds)

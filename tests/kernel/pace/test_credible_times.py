@@ -71,7 +71,8 @@ def test_a_client_that_is_slow_from_the_first_time_on_is_slow_from_the_second_on
     policy.add(1)
     contexts = np.ones((7, 3))
     for number in (3, 4):
-        policy.tell(RoundReport(number, np.array([6]), contexts[:1], [100.0], available=np.ones(7, dtype=np.bool_)))
+        available, seconds = np.ones(7, dtype=np.bool_), np.array([100.0])
+        policy.tell(RoundReport(number, np.array([6]), contexts[:1], seconds, available=available))
     assert policy.learned()[0].predict(contexts)[6] > 13
 
 
@@ -122,7 +123,7 @@ def test_no_time_of_the_paper_is_doubted(seeds: range, tolerance: float, monkeyp
     judged = []
 
     def judge(times: np.ndarray, *known: np.ndarray) -> np.ndarray:
-        judged.append(credible_times(times, *known) is times)
+        judged.extend(credible_times(times, *known) == times)
         return times
 
     monkeypatch.setattr(pace_times, "credible_times", judge)
@@ -130,5 +131,5 @@ def test_no_time_of_the_paper_is_doubted(seeds: range, tolerance: float, monkeyp
     for seed in seeds:
         policy = FairPace(40, tolerance=tolerance, accrual="always")
         assert len(list(play(policy, PaperWorld(seed=seed), rounds=rounds))) == rounds
+    assert len(judged) > 40 * len(seeds)
     assert all(judged)
-    assert len(judged) == rounds * len(seeds)

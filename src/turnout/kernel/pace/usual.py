@@ -18,27 +18,24 @@ DOUBTED = 13.0
 MIN_TIMED = 5
 
 
-def credible_times(times: FloatArray, predicted: FloatArray, before: FloatArray, last: FloatArray) -> FloatArray:
-    """Returns the times to learn: the same array, or one in which times that nothing supports are the expected ones.
+def credible_times(times: FloatArray, predicted: FloatArray, last: FloatArray) -> FloatArray:
+    """Returns the times to learn of clients that took more than 13 times as long as before, or had no time before.
 
-    A time is doubted if it is more than 13 times as long as predicted, as the time of the client before, and as the
-    median of the last times of all clients: a cold start, or a machine that was suspended. The second such time in a
-    row is learned, because the one before supports it.
+    Such a time is doubted if it is also more than 13 times as long as predicted, and as the median of the last times of
+    all clients: a cold start, or a machine that was suspended. The expected time is learned in its place. The second
+    such time in a row is not passed here, because the one before supports it.
 
     Args:
-        times: The times of clients that arrived.
+        times: The times of these clients.
         predicted: Their predicted times, not below 0.
-        before: The time of each of them before; 0 if there is none.
         last: The last time of every client, these included; 0 if there is none.
     """
-    doubted = times > DOUBTED * np.maximum(predicted, before)
-    if not doubted.any():
+    doubted = times > DOUBTED * predicted
+    timed = last[last > 0] if doubted.any() else last[:0]
+    if len(timed) < MIN_TIMED:
         return times
-    timed = last[last > 0]
     typical = float(np.median(timed))
     doubted &= times > DOUBTED * typical
-    if len(timed) < MIN_TIMED or not doubted.any():
-        return times
     return np.where(doubted, np.where(predicted > 0, predicted, typical), times)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -47,7 +47,8 @@ class Fleet(ABC):
 
     Args:
         build: Builds the policy for a number of clients.
-        backoff_after: The number of consecutive misses after which a client is backed off.
+        backoff_after: The number of consecutive misses after which a client is backed off; "auto" is 3, and in small
+            cohorts 1 as long as others fill them.
         late_window: The number of rounds, or of decisions, in which the true time of a late client is still learned.
 
     `unit` is what `round` counts, `slots` the number of slots; None with rounds.
@@ -57,9 +58,12 @@ class Fleet(ABC):
     slots: int | None = None
     min_turn_interval: float | None = None
 
-    def __init__(self, build: Callable[[int], SelectionPolicy], *, backoff_after: int, late_window: int) -> None:
+    def __init__(
+        self, build: Callable[[int], SelectionPolicy], *, backoff_after: int | Literal["auto"], late_window: int
+    ) -> None:
         self._build = build
-        self._backoff_after, self._late_window = backoff_after, late_window
+        self._may_step_aside = backoff_after == "auto"
+        self._backoff_after, self._late_window = 3 if backoff_after == "auto" else backoff_after, late_window
         self.ids: list[str] = []
         self._rows: dict[str, int] | None = None  # None until a row is looked up
         self._ids_digest = ""  # "" until it is asked for
@@ -122,7 +126,7 @@ class Fleet(ABC):
     @property
     def steps_aside(self) -> BoolArray:
         """Whether each client is backed off only as long as others fill the cohort, because that is small."""
-        return self.counters.stepping_aside(self.round, self._backoff_after)
+        return self.counters.stepping_aside(self.round, self._backoff_after) & self._may_step_aside
 
     @property
     def is_broken(self) -> bool:
@@ -341,7 +345,7 @@ class Fleet(ABC):
         is_small = self.slots is None and (self.policy.cohort_size or math.inf) <= SMALL_COHORT
         for row in rows[kinds >= LATE].tolist():
             counters.misses[row] += 1
-            after = 1 if is_small else self._backoff_after
+            after = 1 if self._may_step_aside and is_small else self._backoff_after
             backoff = (self.slots or 1) * backoff_rounds(int(counters.misses[row]), after)
             counters.backoff_until[row] = self.round + backoff if backoff else 0
             self._last_backoff = max(self._last_backoff, self.round + backoff)

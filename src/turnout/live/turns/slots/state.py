@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -44,7 +44,7 @@ class SlotFleet(Fleet):
         self,
         build: Callable[[int], SelectionPolicy],
         *,
-        backoff_after: int,
+        backoff_after: int | Literal["auto"],
         late_window: int,
         slots: int,
         min_turn_interval: float | None = None,
