@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from turnout.errors import OfferError
-from turnout.kernel.arrays import FloatArray, IntArray
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.pace.prices import Pace, PacedCohort, paced_cohort_of_contexts, paced_cohort_of_times
 from turnout.kernel.pace.usual import DOUBTED, UsualContexts, UsualTimes, credible_times
@@ -107,7 +107,8 @@ class LearnedTimes(PaceTimes):
 
         Those of late clients stay: a deadline is replaced by the true time later, exactly.
         """
-        informative, judged = report.informative(), np.s_[:]
+        informative = report.informative()
+        judged: BoolArray | slice = slice(None)
         if informative is not None:
             judged = informative & report.with_outcome("arrived")
             self.untimed[report.clients[~informative]] = 1
