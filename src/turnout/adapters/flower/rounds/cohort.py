@@ -42,7 +42,8 @@ class CohortSelector:
         number = self._scheduler.round + (self._scheduler.open_round is None)
         connected, recorded = self._connected_clients(grid, number), frozenset[str]()
         if self._scheduler.open_round is None:
-            cohort = self._scheduler.choose(self._statuses(connected, number), cold=self._cold(connected))
+            statuses = self._statuses(connected, number)
+            cohort = self._scheduler.choose(statuses, cold=self._cold(connected))
         else:
             cohort, recorded = take_over_round(self._scheduler, connected)
         opened = self._scheduler.open_round
@@ -62,9 +63,16 @@ class CohortSelector:
         return turns, connected
 
     def _cold(self, connected: dict[str, int]) -> list[str]:
-        """Returns the clients that had no turn since they connected: the next one includes starts and imports."""
+        """Returns the clients that had no turn since they connected: the next one includes starts and imports.
+
+        Those that have trained before this server was started are assumed to run since then. `_statuses` comes first.
+        """
         if self._simulated is not None:
             return []
+        last_trained = session_of(self._scheduler).fleet.counters.last_trained[self._rows].tolist()
+        for (client, node), last in zip(connected.items(), last_trained, strict=True):
+            if last > 0:
+                self._warm.setdefault(client, node)
         return [client for client, node in connected.items() if self._warm.get(client) != node]
 
     def connected_nodes(self, grid: TimedGrid) -> list[int]:
