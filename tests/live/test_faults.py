@@ -275,7 +275,7 @@ def test_a_client_that_never_returns_gets_at_most_its_guaranteed_share(
     """Its debt grows in every round, but back-off limits its selections."""
     rounds, world = 100, World(10)
     settings = {"cohort_size": 3, "guaranteed_rate": 0.2, **weight}
-    scheduler = open_fleet(policy=policy, settings=settings, deadline=30.0)
+    scheduler = open_fleet(policy=policy, settings=settings, deadline=30.0, backoff_after=3)
     for round_ in range(1, rounds + 1):
         statuses = world.statuses(round_)
         cohort = scheduler.choose(statuses)

@@ -335,6 +335,36 @@ def test_consecutive_failures_double_the_back_off_which_the_status_shows(open_fl
     assert scheduler.status().backing_off == {"weak": 37}
 
 
+def test_in_a_small_cohort_a_client_that_missed_its_turn_steps_aside_while_others_fill_its_place(
+    open_fleet: OpenFleet,
+) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 2, "guaranteed_rate": 0.1}, deadline=60.0)
+    clients = ["a", "b", "c", "d"]
+    assert scheduler.choose(clients) == ["a", "b"]
+    for client in ("a", "b"):
+        scheduler.report_failure(client, "it raises an error")
+    scheduler.close_round()
+    assert scheduler.choose(clients) == ["c", "d"]
+    assert "was backed off in round 2 after a miss" in scheduler.explain("a").sentence
+    scheduler.abandon_round()
+    few = clients[:3]  # too few are left without those that step aside
+    assert len(scheduler.choose(few)) == 2
+    assert all(scheduler.explain(client).outcome in ("chosen", "not chosen") for client in few)
+    scheduler.abandon_round()
+
+
+def test_in_a_large_cohort_a_client_is_backed_off_after_three_misses_only(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 11, "guaranteed_rate": 0.1}, deadline=60.0)
+    clients = named(30)
+    for number in (1, 2, 3):
+        cohort = scheduler.choose(clients)
+        assert ("c0" in cohort) == (number in (1, 2, 3)), number
+        scheduler.report_failure("c0", "it raises an error")
+        scheduler.report_many({client: 1.0 for client in cohort if client != "c0"})
+        scheduler.close_round()
+    assert set(scheduler.status().backing_off) == {"c0"}
+
+
 @pytest.mark.parametrize("late", [False, True])
 def test_a_report_ends_the_back_off(open_fleet: OpenFleet, late: bool) -> None:
     scheduler = open_fleet(backoff_after=2)

@@ -50,6 +50,7 @@ class LiteralFairPace:
         self.ridges = np.full(self.features, self.ridge)
         self.prior = np.zeros(self.features)
         self.samples_in_prior = 0
+        self.has_untimed = False
 
     # The rule
 
@@ -109,8 +110,10 @@ class LiteralFairPace:
         return max(float(np.dot(self.theta(row), context)), 0.0)
 
     def usual(self, row: int, offer: RoundOffer) -> float:
-        """Returns the predicted time in the client's usual context, at least 0."""
+        """Returns the predicted time in the client's usual context, at least 0; 1 if turns ended but taught nothing."""
         own = [context for _, client, context, _ in self.samples if client == row]
+        if not self.samples and self.has_untimed:
+            return 1.0
         everyone = [context for _, _, context, _ in self.samples] or offer.contexts[offer.available].tolist()
         mean = np.mean(everyone, axis=0)
         context = (np.sum(own, axis=0) + mean) / (len(own) + 1) if own else mean
@@ -145,6 +148,8 @@ class LiteralFairPace:
             if outcomes[index] != "failed":
                 context = report.contexts[index].tolist()
                 new.append((report.round, row, context, float(report.exchange_times[index])))
+            else:
+                self.has_untimed = True
         for row in range(self.clients):
             self.present[row] += bool(report.available[row])
             self.earned[row] += 1 if self.accrual == "always" else bool(report.available[row])

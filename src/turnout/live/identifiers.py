@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from turnout.errors import ReportError, TurnoutError, UnknownClientError, UnknownTurnError
+from turnout.errors import OfferError, ReportError, TurnoutError, UnknownClientError, UnknownTurnError
 from turnout.kernel.arrays import as_count
 
 #: The longest id, in bytes of UTF-8: ids are stored with every turn.
@@ -39,6 +39,13 @@ def check_client_ids(clients: Collection[str], error: type[TurnoutError]) -> Non
             return
     for client in clients:
         check_client_id(client, error)
+
+
+def as_ids(name: str, ids: object) -> frozenset[str]:
+    """Returns a collection of ids as a set; raises an OfferError if it is none."""
+    if isinstance(ids, str | bytes) or not isinstance(ids, Collection):
+        raise OfferError(f"{name} must be a list or a set of client ids, got {ids!r}")
+    return frozenset(ids)
 
 
 def as_round(round: object) -> int:

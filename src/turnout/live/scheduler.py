@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from turnout.kernel.rounds import RoundRecord
 from turnout.live.features import Features, Status, Statuses
+from turnout.live.identifiers import as_ids
 from turnout.live.journal.answers import StoredAnswer
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.replay import FleetState
@@ -182,7 +183,7 @@ class Scheduler(FleetQueries):
         with self._lock:
             return self._session.memory.opened
 
-    def choose(self, statuses: Statuses) -> list[str]:
+    def choose(self, statuses: Statuses, *, cold: Collection[str] = ()) -> list[str]:
         """Selects the cohort of the next round; while a round is open, returns its cohort again.
 
         Args:
@@ -190,12 +191,14 @@ class Scheduler(FleetQueries):
                 declared feature, or None if nothing is known), a list of ids about which nothing is known, or a
                 FleetStatus. For a client about which nothing is known, the features have their default values
                 (`Feature.default`); the policy sees these, and the recorded offer contains them.
+            cold: The ids of those whose exchange includes a start-up, because they have just connected or restarted:
+                policies that learn from statuses do not learn how long it takes.
 
         Raises:
             OfferError: If an id or a status is invalid; no client joins and no round is opened.
         """
         with self._lock:
-            return self._server.choose(statuses)
+            return self._server.choose(statuses, as_ids("cold", cold))
 
     def report(
         self,
@@ -274,7 +277,7 @@ class Scheduler(FleetQueries):
 
     # Turns without rounds
 
-    def fill(self, statuses: Statuses) -> list[RunningTurn]:
+    def fill(self, statuses: Statuses, *, cold: Collection[str] = ()) -> list[RunningTurn]:
         """Gives one client a turn for every free slot, in a fleet with a `concurrency`; returns the new turns.
 
         Turns whose results were reported, or whose deadline has passed, have ended: they are learned from, and their
@@ -283,11 +286,12 @@ class Scheduler(FleetQueries):
 
         Args:
             statuses: The available clients, as for `choose`; those that are training may be among them.
+            cold: The ids of those that have just started, as for `choose`.
 
         With `min_present`, nobody is given a turn while fewer clients are there; `window_seconds` has no effect here.
         """
         with self._lock:
-            return self._server.fill(statuses)
+            return self._server.fill(statuses, as_ids("cold", cold))
 
     def check_in(self, client: str, status: Status = None) -> RunningTurn | Wait:
         """Answers a device that asks for work, in a fleet with a `concurrency`: its turn, or when to ask again.

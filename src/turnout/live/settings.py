@@ -87,7 +87,7 @@ class Setting:
         if (value is None and self.none is not None) or (isinstance(value, str) and value == "auto" and self.auto):
             return value
         match self.kind:
-            case "number" if self.auto is not None and isinstance(value, str):
+            case "number" | "count" if self.auto is not None and isinstance(value, str):
                 raise SettingError(f"{name} must be a number or 'auto', got {value!r}")
             case "number":
                 least, above = (MIN_NUMBER, 0.0) if self.least is None else (self.least, -math.inf)
@@ -129,7 +129,7 @@ class SchedulerOptions(AmendableOptions, total=False):
     settings: Mapping[str, Any]
     model_size: float
     deadline_ceiling: float
-    backoff_after: int
+    backoff_after: int | Literal["auto"]
     concurrency: int | None
 
 
@@ -171,8 +171,13 @@ class SchedulerSettings:
     deadline_ceiling: float = declare(
         3600.0, "number", "seconds", "the longest automatic deadline; used while a time is unknown", amendable=False
     )
-    backoff_after: int = declare(
-        3, "count", "misses", "how many misses in a row back a client off for 1, 2, 4, … rounds", amendable=False
+    backoff_after: int | Literal["auto"] = declare(
+        "auto",
+        "count",
+        "misses",
+        "how many misses in a row back a client off for 1, 2, 4, … rounds",
+        auto="3, and in a cohort of up to 10 clients 1 as long as others fill the place",
+        amendable=False,
     )
     overcommit: float | Literal["auto"] = declare(
         1.0,

@@ -16,7 +16,8 @@ behind; s_i: its usual time; m: the number of places):
 
 A slow client makes the round longer, but several slow clients can share one slow round; hence the share. The second
 factor is a barrier: it grows without limit as the client approaches the tolerance, and falls for a client with a
-surplus. There is no weight of seconds against turns, so the choice is the same in milliseconds and in hours.
+surplus. There is no weight of seconds against turns, so the choice is the same in milliseconds and in hours. While no
+time is known although turns have ended, every usual time is 1.
 
 With accrual="available", a_i = tolerance − rate_i. With accrual="always" a client also falls behind while it is
 absent, so a_i = tolerance − rate_i · (1 + g_i) with g_i = ln 0.001 / ln(1 − p_i), the longest absence to expect if the

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from turnout.errors import OfferError
-from turnout.kernel.arrays import FloatArray, IntArray
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.pace.prices import Pace, PacedCohort, paced_cohort_of_contexts, paced_cohort_of_times
-from turnout.kernel.pace.usual import UsualContexts, UsualTimes
+from turnout.kernel.pace.usual import DOUBTED, UsualContexts, UsualTimes, credible_times
 from turnout.kernel.rounds import RoundOffer, RoundReport
 from turnout.policies.base import Memory
 
@@ -57,14 +58,21 @@ class PaceTimes(Memory, ABC):
 
 
 class LearnedTimes(PaceTimes):
-    """Times that a model predicts in the client's context of the round, and in its usual context."""
+    """Times that a model predicts in the client's context of the round, and in its usual context.
+
+    `last` is the last time with which each client arrived, in seconds; 0 before the first. `untimed` is 1 for a client
+    from a turn of which nothing was learned.
+    """
 
     usual: UsualContexts
+    last: FloatArray
+    untimed: IntArray
 
     def __init__(self, model: ExchangeTimeModel, exploration: float) -> None:
         super().__init__(model.clients, UsualContexts(model.clients, model.features))
         self.model, self.exploration = model, exploration
         self._remember_part("model", model, None)
+        self._remember(last=0.0, untimed=0)
 
     def times(self, offer: RoundOffer) -> FloatArray:
         """Returns the optimistic times; without exploration, the predicted times, not below 0."""
@@ -72,6 +80,8 @@ class LearnedTimes(PaceTimes):
 
     def usual_terms(self, offer: RoundOffer, rows: IntArray) -> tuple[FloatArray, FloatArray]:
         """Returns the predicted times in the usual contexts, each times a weight, and these weights."""
+        if self._teaches_nothing:
+            return np.ones(len(rows)), np.ones(len(rows))
         return self.usual.terms(self.model, self.usual.fleet_mean(offer.contexts, offer.available), rows)
 
     def usual_seconds(self, offer: RoundOffer) -> Callable[[int], float]:
@@ -80,14 +90,47 @@ class LearnedTimes(PaceTimes):
 
     def cohort(self, offer: RoundOffer, pace: Pace, places: int) -> PacedCohort:
         """Returns the cohort; the compiled kernel estimates, prices and filters in one pass."""
+        if self._teaches_nothing:
+            usual = np.ones(offer.clients)
+            return paced_cohort_of_times(np.zeros(offer.clients), usual, pace, places, offer.available)
         return paced_cohort_of_contexts(
             self.model, offer.contexts, self.exploration, self.usual, pace, places, offer.available
         )
 
+    @property
+    def _teaches_nothing(self) -> bool:
+        """Whether no time is known although turns have ended; all usual times are 1 then.
+
+        Prices of 0 would select the same clients again, instead of those that are behind.
+        """
+        return self.usual.is_empty and bool(self.untimed.any())
+
     def learn_from(self, report: RoundReport) -> None:
-        """Learns times and contexts."""
+        """Learns times and contexts; a single time that nothing supports counts as the one that was expected."""
         super().learn_from(report)
-        self.model.learn_from(report)
+        self.model.learn_from(self._with_credible_times(report))
+
+    def _with_credible_times(self, report: RoundReport) -> RoundReport:
+        """Returns the report with credible times of the clients that arrived.
+
+        Those of late clients stay: a deadline is replaced by the true time later, exactly.
+        """
+        informative = report.informative()
+        judged: BoolArray | slice = slice(None)
+        if informative is not None:
+            judged = informative & report.with_outcome("arrived")
+            self.untimed[report.clients[~informative]] = 1
+        rows, times = report.clients[judged], report.exchange_times[judged]
+        before, self.last[rows] = self.last[rows], times
+        longer = times > DOUBTED * before
+        if not longer.any():  # nearly always, which spares the prediction
+            return report
+        predicted = self.model.optimistic(report.contexts[judged][longer], 0.0, rows[longer])
+        credible = times.copy()
+        credible[longer] = credible_times(times[longer], predicted, self.last)
+        seconds = report.exchange_times.copy()
+        seconds[judged] = credible
+        return replace(report, exchange_times=seconds)
 
     def forget(self, rows: IntArray) -> None:
         """Removes what was learned about these clients, from the fleet-wide regression too."""

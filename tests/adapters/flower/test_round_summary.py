@@ -26,10 +26,10 @@ def test_the_log_names_the_selected_clients_with_the_reasons_and_summarises_each
     open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
 ) -> None:
     grid = InProcessGrid(named_nodes(3, [1.0, 2.0, 4.0]))
-    train(open_fleet(), grid, rounds=3)
+    train(open_fleet(), grid, rounds=5)
     asked = [line for line in log_lines(caplog) if " asks " in line]
     assert asked[0] == "turnout: round 1 asks c0 (0.00 behind, never timed), c1 (0.00 behind, never timed)"
-    second = r"turnout: round 2 asks c\d \(0\.90 ahead, expected \d\.\d s\), c2 \(0\.10 behind, never timed\)"
+    second = r"turnout: round 2 asks c\d \(0\.90 ahead, never timed\), c2 \(0\.10 behind, never timed\)"
     assert re.fullmatch(second, asked[1])
     assert grid.asked("train") == [sorted(re.findall(r"c\d", line)) for line in asked]
     ended = [line for line in log_lines(caplog) if " took " in line]
@@ -39,7 +39,7 @@ def test_the_log_names_the_selected_clients_with_the_reasons_and_summarises_each
         "1 client was there for too few rounds to be served"
     )
     assert ended[1] == f"turnout: round 2 took 4.0 s; the last one back was c2 after 4.0 s; {kept}"
-    assert re.search(r"the last one back was c\d after \d\.\d s, expected \d\.\d s", ended[2])
+    assert re.search(r"the last one back was c\d after \d\.\d s, expected \d\.\d s", ended[4])
 
 
 def test_the_log_and_the_metrics_report_a_broken_promise(

@@ -633,7 +633,7 @@ def test_the_log_names_every_cohort_and_every_outcome(
 ) -> None:
     caplog.set_level(logging.INFO, logger="turnout.nvflare")
     job: Job = make_job(a=always(seconds=1), b=always(answer=ReturnCode.EXECUTION_EXCEPTION))
-    job.run(fedavg(fleet, num_rounds=2))
+    job.run(fedavg(fleet, num_rounds=3))
     assert "turnout: round 1 asks a (0.00 behind, never timed), b (0.00 behind, never timed)" in caplog.text
     assert "; failed b: returned EXECUTION_EXCEPTION; promise kept" in caplog.text
     assert ", expected " in caplog.text

@@ -307,7 +307,11 @@ def test_the_verifier_runs_without_turnout_and_is_short(certified: Path, tmp_pat
 @pytest.mark.parametrize(
     "settings",
     [
-        {"policy": "rbcsf", "settings": {"guaranteed_rate": "2/7", "max_owed": 1.5, "speed_weight": 50.0}},
+        {
+            "policy": "rbcsf",
+            "settings": {"guaranteed_rate": "2/7", "max_owed": 1.5, "speed_weight": 50.0},
+            "backoff_after": 3,
+        },
         {"settings": {"cohort_size": 3, "guaranteed_rate": "2/7", "max_owed": 0.5, "tolerance": 0.75}},
         {"settings": {"cohort_size": 3, "guaranteed_rate": 0.2, "accrual": "always", "counts": "selected"}},
         {"settings": {"cohort_size": 3, "guaranteed_rate": 0.0}},

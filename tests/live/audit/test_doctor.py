@@ -398,7 +398,7 @@ def test_flipped_bytes_never_crash_the_doctor(path: Path, times: int) -> None:
     whole, rng, result = path.read_bytes(), random.Random(5), 0
     for _ in range(times):
         damaged = bytearray(whole)
-        for _ in range(4):
+        for _ in range(8):
             damaged[rng.randrange(100, len(whole))] ^= 1 << rng.randrange(8)
         path.write_bytes(damaged)
         result += bool(problems(path))

@@ -98,3 +98,14 @@ def test_a_restored_history_continues_like_the_original() -> None:
     record(history, {0: (0, 7.0, 4.0)})
     for (key, original), (other, copy) in zip(history.stored().items(), restored.stored().items(), strict=True):
         assert (key, original.tolist()) == (other, copy.tolist())
+
+
+def test_suspects_misreport_only_if_most_clients_are_predicted_much_better() -> None:
+    history = ClientHistory()
+    history.add(6)
+    history.arrived[:] = SUSPECT_AFTER
+    history.context_errors[:] = [1.0, 0.1, 0.1, 0.2, 0.2, 0.1]
+    assert history.misreporting().tolist() == [True] + [False] * 5
+    history.context_errors[:] = [1.0, 0.9, 0.7, 0.8, 0.6, 0.7]  # the machine that all share is busier than before
+    assert history.suspects().all()
+    assert not history.misreporting().any()

@@ -20,9 +20,10 @@ def describe_selection(scheduler: Scheduler, cohort: Sequence[str], expected: Ma
         expected: The predicted seconds of those whose times were learned.
     """
     certificate, clients = session_of(scheduler).certificate(), []
-    shown = cohort[:MAX_LISTED]
+    shown, learned = cohort[:MAX_LISTED], session_of(scheduler).fleet.counters.learned
     for client, row in zip(shown, map(session_of(scheduler).row, shown), strict=True):
-        reasons = [f"expected {expected[client]:.1f} s" if client in expected else "never timed"]
+        unknown = "just started" if learned[row] else "never timed"
+        reasons = [f"expected {expected[client]:.1f} s" if client in expected else unknown]
         if certificate is not None:
             behind = float(certificate.behind[row])
             reasons.insert(0, f"{behind:.2f} behind" if behind >= 0 else f"{-behind:.2f} ahead")

@@ -103,7 +103,9 @@ class FleetRounds:
             if self.scheduler.open_round is not None:
                 cohort, recorded = take_over_round(self.scheduler, statuses)
             else:
-                cohort, recorded = self.scheduler.choose(statuses), frozenset[str]()
+                cohort = self.scheduler.choose(statuses, cold=self._directory.cold(statuses))
+                recorded = frozenset[str]()
+            self._directory.record_selected(cohort)
             opened = self.scheduler.open_round
             assert opened is not None  # choose has opened it
             self._round = SiteRound(opened, frozenset(cohort), recorded)

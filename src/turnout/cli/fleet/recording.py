@@ -48,7 +48,7 @@ def read_recording(path: Path, run: int | None = None) -> Recording:
 
 def _record_rounds(reader: FleetReader, path: Path) -> Recording:
     settings, clients, rounds, after = reader.settings, len(reader.clients), reader.round, _features_since(reader)
-    closed_rounds = list(reader.closed_rounds())
+    closed_rounds = [_with_offered_contexts(reader, closed) for closed in reader.closed_rounds()]
     kept = [closed for closed in closed_rounds if _is_complete(closed) and closed.round > after]
     if not kept and closed_rounds and not settings.persist_statuses:
         raise SettingError(
@@ -75,7 +75,7 @@ def _record_turns(reader: FleetReader, path: Path) -> Recording:
     """Returns the recording of a fleet without rounds: every turn that has ended is a round with one client."""
     settings, after, clients = reader.settings, _features_since(reader), len(reader.clients)
     assert settings.concurrency is not None
-    ended = sorted(reader.ended_turns(), key=lambda turn: turn.id)
+    ended = sorted((_with_offered_context(reader, turn) for turn in reader.ended_turns()), key=lambda turn: turn.id)
     turns = [turn for turn in ended if turn.id > after and _is_complete_turn(turn)]
     if not turns:
         raise SettingError(
@@ -165,6 +165,25 @@ def _offers(reader: FleetReader, rounds: Sequence[int], clients: int, width: int
         if offered is not None and offered.contexts is not None:
             offers[index, np.flatnonzero(offered.available)] = offered.contexts
     return None if np.isnan(offers).all() else offers
+
+
+def _with_offered_contexts(reader: FleetReader, closed: RecordedRound) -> RecordedRound:
+    """Returns the round with the contexts of clients that started cold, which only the offer has, if it is kept."""
+    if not np.isnan(closed.contexts).any() or (offered := _offered(reader, closed.round)) is None:
+        return closed
+    return replace(closed, contexts=np.where(np.isnan(closed.contexts), offered[closed.rows], closed.contexts))
+
+
+def _with_offered_context(reader: FleetReader, turn: RecordedTurn) -> RecordedTurn:
+    """Returns a turn without rounds in the same way."""
+    if turn.context is None or not np.isnan(turn.context).any() or (offered := _offered(reader, turn.id)) is None:
+        return turn
+    return replace(turn, context=offered[turn.row])
+
+
+def _offered(reader: FleetReader, number: int) -> FloatArray | None:
+    offer = reader.offer(number)
+    return None if offer is None else offer.whole_contexts()
 
 
 def _is_complete(closed: RecordedRound) -> bool:

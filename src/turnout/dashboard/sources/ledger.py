@@ -376,11 +376,12 @@ class Ledger(TurnColumns, ClientLedger):
             if model is None or model.features != contexts.shape[1] or not len(rows):
                 predictions.append((unknown, unknown))
                 continue
-            # The contexts of fleets that persist no statuses are NaN.
+            # The contexts of cold starts, and of fleets that persist no statuses, are NaN.
             known = (self.history.arrived[rows] > 0) & ~np.isnan(contexts[:, 0])
             contexts = np.nan_to_num(contexts)
             band = self.exploration * model.uncertainty(contexts, rows)
-            predictions.append((np.where(known, model.predict(contexts, rows), np.nan), np.where(known, band, np.nan)))
+            times = model.optimistic(contexts, 0.0, rows)  # not below 0
+            predictions.append((np.where(known, times, np.nan), np.where(known, band, np.nan)))
         return predictions
 
     def _record_fairness(self, certificate: Certificate | None) -> None:

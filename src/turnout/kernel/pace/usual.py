@@ -1,4 +1,4 @@
-"""The usual time of each client: what a turn of it takes in its usual circumstances."""
+"""The usual time of each client: what a turn of it takes in its usual circumstances, and which times are credible."""
 
 from __future__ import annotations
 
@@ -10,6 +10,33 @@ import numpy as np
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, load_array
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.rounds import TIMED_OUTCOMES, RoundReport
+
+#: A time is doubted if it is more than this many times as long as all that is known about it. No time of the paper's
+#: world is, although its noise is ± the expected time and clients of its slowest class take ten times as long.
+DOUBTED = 13.0
+#: Times are doubted once so many clients have had one.
+MIN_TIMED = 5
+
+
+def credible_times(times: FloatArray, predicted: FloatArray, last: FloatArray) -> FloatArray:
+    """Returns the times to learn of clients that took more than 13 times as long as before, or had no time before.
+
+    Such a time is doubted if it is also more than 13 times as long as predicted, and as the median of the last times of
+    all clients: a cold start, or a machine that was suspended. The expected time is learned in its place. The second
+    such time in a row is not passed here, because the one before supports it.
+
+    Args:
+        times: The times of these clients.
+        predicted: Their predicted times, not below 0.
+        last: The last time of every client, these included; 0 if there is none.
+    """
+    doubted = times > DOUBTED * predicted
+    timed = last[last > 0] if doubted.any() else last[:0]
+    if len(timed) < MIN_TIMED:
+        return times
+    typical = float(np.median(timed))
+    doubted &= times > DOUBTED * typical
+    return np.where(doubted, np.where(predicted > 0, predicted, typical), times)
 
 
 class _Sums:
@@ -24,6 +51,11 @@ class _Sums:
         self.sums[-1, rows] += 1.0
         self._fleet[:-1] += vectors[np.argsort(rows)].sum(axis=0)  # the sum of floats depends on their order
         self._fleet[-1] += float(len(rows))
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there was no turn yet."""
+        return not self._fleet[-1]
 
     def fleet_mean(self, vectors: FloatArray, available: BoolArray) -> FloatArray:
         """Returns the mean over all turns so far; before the first turn, the mean of these available clients."""

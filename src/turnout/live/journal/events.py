@@ -16,6 +16,7 @@ from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import round_seconds
 from turnout.live.journal.amendments import AMEND, Amendment
 from turnout.live.turns.outcomes import KINDS, OUTCOME_OF_KIND, REDUNDANT
+from turnout.live.turns.records import has_context
 from turnout.live.turns.rounds.records import unpack_closed
 from turnout.live.turns.slots.records import FILL, FilledSlots, unpack_fill
 from turnout.storage.encoding.packing import parse_stored
@@ -52,7 +53,7 @@ class RecordedRound:
         seconds: The time from the selection until the client returned, or until the round was closed without it; 0 for
             a client that was forgotten later.
         losses: The reported losses, NaN for a client that reported none; None if no client reported a loss.
-        contexts: The contexts of the cohort; NaN if statuses are not persisted.
+        contexts: The contexts of the cohort; NaN for a client that started cold, and if statuses are not persisted.
         available: Whether each client of the fleet was available, by row; None if a large fleet has dropped it.
         late: The true times of clients that were late in earlier rounds.
         target_size: The number of clients to wait for.
@@ -139,9 +140,17 @@ class FleetEvent:
             "outcomes": [KINDS[kind] for kind in closed.kinds.tolist()],
             "seconds": closed.seconds.tolist(),
             "losses": [None if loss is None or math.isnan(loss) else loss for loss in losses],
-            "contexts": None if np.isnan(closed.contexts).any() else closed.contexts.tolist(),
+            "contexts": _exported_contexts(closed.contexts),
             "late": [{"client": late.client, "round": late.round, "seconds": late.seconds} for late in closed.late],
         }
+
+
+def _exported_contexts(contexts: FloatArray) -> list[list[float] | None] | None:
+    """Returns contexts for JSON: None for one that is unknown or not learned from, and None if all are."""
+    known = has_context(contexts).tolist()
+    if known and not any(known):
+        return None
+    return [context if is_known else None for context, is_known in zip(contexts.tolist(), known, strict=True)]
 
 
 def decode_event(
@@ -217,7 +226,7 @@ def _fill_to_dict(event: FleetEvent, filled: FilledSlots) -> dict[str, Any]:
             for client, decision, kind, seconds, loss in numbers
         ],
         "turns": [{"turn": filled.first + index, "client": client} for index, client in enumerate(event.clients)],
-        "contexts": None if np.isnan(filled.contexts).any() else filled.contexts.tolist(),
+        "contexts": _exported_contexts(filled.contexts),
         "late": [{"turn": decision, "seconds": seconds} for decision, _, seconds in filled.late],
     }
 

@@ -52,7 +52,8 @@ def explain_client(
         except StoreError as error:
             why = str(error)
             return inexact_explanation(state.fleet.policy, selection, row, ids.__getitem__, why, unit=unit)
-    excluded = _explain_exclusion(fleet, selection, row, ids)
+    was_available = row in selection.clients or (recorded is not None and bool(recorded.available[row : row + 1].any()))
+    excluded = _explain_exclusion(fleet, selection, row, ids, was_available=was_available)
     if excluded is not None:
         return excluded
     contexts = None if recorded is None else recorded.whole_contexts()
@@ -74,7 +75,9 @@ def _recorded_selection(journal: Journal, offer: RecordedOffer | None, number: i
     return Selection(number, np.array([turn.row for turn in journal.turns_of(number)], dtype=np.int64), {})
 
 
-def _explain_exclusion(fleet: Fleet, selection: Selection, row: int, ids: list[str]) -> Explanation | None:
+def _explain_exclusion(
+    fleet: Fleet, selection: Selection, row: int, ids: list[str], *, was_available: bool
+) -> Explanation | None:
     """Explains a client that was new, retired, training, resting or backed off; returns None for any other client.
 
     Args:
@@ -82,11 +85,12 @@ def _explain_exclusion(fleet: Fleet, selection: Selection, row: int, ids: list[s
         selection: The recorded selection.
         row: The row of the client.
         ids: The ids of all clients, by row.
+        was_available: Whether the client could be selected.
     """
     outcome: SelectionOutcome
     if row >= len(fleet.ids):
         outcome, sentence = "not joined", f"had not joined the fleet before {fleet.unit} {selection.round}"
-    elif (exclusion := fleet.exclusion(row, selection.round, is_selected=row in selection.clients)) is not None:
+    elif (exclusion := fleet.exclusion(row, selection.round, was_available=was_available)) is not None:
         outcome, sentence = exclusion
     else:
         return None

@@ -93,9 +93,12 @@ def _notices(fleet: Fleet, settings: SchedulerSettings) -> Iterator[str]:
     if forfeited:
         lower = " or lower speed_weight" if _has_speed_weight(settings) else ""
         yield f"{pluralize(forfeited, 'client', 'have')} forfeited turns to the cap: raise max_owed{lower}"
-    suspects = fleet.history.suspects()
-    if suspects.any():
-        yield f"the statuses of {_some(fleet, suspects)} no longer explain their times: check what they report"
+    misreporting = fleet.history.misreporting()
+    if misreporting.any():
+        yield (
+            f"the statuses of {_some(fleet, misreporting)} no longer explain their times, while those of most clients "
+            "do: check what they report"
+        )
 
 
 def _has_speed_weight(settings: SchedulerSettings) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -32,24 +32,24 @@ log = get_log("turnout.live")
 class RoundServer(TurnServer):
     """Opens and closes the rounds of a fleet."""
 
-    def choose(self, statuses: Statuses) -> list[str]:
+    def choose(self, statuses: Statuses, cold: Collection[str]) -> list[str]:
         """Opens a round, or returns the cohort of the open round again."""
         opened = self._session.memory.opened
         if opened is None:
-            opened = self._open(statuses_by_id(statuses))
+            opened = self._open(statuses_by_id(statuses), cold)
         else:
             self._session.journal.check_writer()
         return [self._session.fleet.ids[row] for row in opened.rows.tolist()]
 
-    def _open(self, statuses: Mapping[str, Status] | FleetStatus) -> OpenRound:
+    def _open(self, statuses: Mapping[str, Status] | FleetStatus, cold: Collection[str]) -> OpenRound:
         session = self._session
         rows = known_rows(session.fleet, statuses)
         joined = () if isinstance(statuses, FleetStatus) or rows is not None else tuple(session.new_ids(statuses))
         # Without new clients, statuses that are refused do not even make the state be loaded again.
-        decided = None if joined else self._decide(session.fleet, statuses, joined, rows)
+        decided = None if joined else self._decide(session.fleet, statuses, joined, rows, cold)
         with session.changing() as memory:
             memory.fleet.join(joined)
-            opened, offer = decided or self._decide(memory.fleet, statuses, joined, rows)
+            opened, offer = decided or self._decide(memory.fleet, statuses, joined, rows, cold)
             with session.journal.writing() as changes:
                 written = opened if session.settings.persist_statuses else opened.without_contexts()
                 changes.put_open_round(written, [memory.fleet.ids[row] for row in opened.rows.tolist()])
@@ -72,8 +72,9 @@ class RoundServer(TurnServer):
         statuses: Mapping[str, Status] | FleetStatus,
         joined: tuple[str, ...],
         rows: IntArray | None,
+        cold: Collection[str],
     ) -> tuple[OpenRound, RecordedOffer]:
-        return build_open_round(fleet, self._session.features, self._session.settings, statuses, joined, rows)
+        return build_open_round(fleet, self._session.features, self._session.settings, statuses, joined, rows, cold)
 
     def turn_of(self, client: str | int, round: int | None) -> tuple[str, int | None]:
         """Returns the same; a turn in a round has no number of its own."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from turnout.errors import FleetKindError, ReportError
@@ -53,7 +53,7 @@ class TurnServer(ABC):
     def newest_turns(self) -> list[Turn]:
         """Returns the turns that may have been reported last."""
 
-    def choose(self, statuses: Statuses) -> list[str]:  # noqa: ARG002
+    def choose(self, statuses: Statuses, cold: Collection[str]) -> list[str]:  # noqa: ARG002
         """Opens a round, or returns the cohort of the open round again."""
         raise _needs_rounds("choose")
 
@@ -65,7 +65,7 @@ class TurnServer(ABC):
         """Cancels the open round."""
         raise _needs_rounds("abandon_round")
 
-    def fill(self, statuses: Statuses) -> list[RunningTurn]:  # noqa: ARG002
+    def fill(self, statuses: Statuses, cold: Collection[str]) -> list[RunningTurn]:  # noqa: ARG002
         """Gives one turn for every free slot."""
         raise needs_slots("fill")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,6 @@ from turnout.live.operation.upkeep import drop_some, summarize_at_once, summary_
 from turnout.live.reporter import Outcome, record
 from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.feasibility import require_feasible
-from turnout.live.turns.records import has_context
 from turnout.live.turns.state import Fleet, row_of
 from turnout.log import get_log
 
@@ -250,13 +250,12 @@ class FleetSession:
     def predicted_seconds(self) -> dict[str, float]:
         """Returns the predicted seconds of the clients of the open round whose times were learned before."""
         with self.lock:
-            opened, model = self.memory.opened, self.fleet.model
-            if model is None or opened is None:
+            opened, fleet = self.memory.opened, self.fleet
+            if opened is None:
                 return {}
-            known = (self.fleet.counters.learned[opened.rows] > 0) & has_context(opened.contexts)
-            rows = opened.rows[known]
-            times = model.predict(opened.contexts[known], rows)
-            return {self.fleet.ids[row]: seconds for row, seconds in zip(rows.tolist(), times.tolist(), strict=True)}
+            times = fleet.expected_seconds(opened.rows, opened.contexts)
+            known = zip(opened.rows.tolist(), times.tolist(), strict=True)
+            return {fleet.ids[row]: seconds for row, seconds in known if not math.isnan(seconds)}
 
     # Answers of a service
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import takewhile
 
 from turnout.errors import OfferError, ReportError, UnknownTurnError
@@ -56,7 +56,7 @@ class SlotServer(TurnServer):
         settings, self._features = self._session.settings, self._session.features
         self._check_ins = CheckIns(settings.status_ttl, settings.concurrency or 1)
 
-    def fill(self, statuses: Statuses) -> list[RunningTurn]:
+    def fill(self, statuses: Statuses, cold: Collection[str]) -> list[RunningTurn]:
         """Gives one turn for every free slot."""
         by_id = statuses_by_id(statuses)
         rows = known_rows(self._session.fleet, by_id)
@@ -64,7 +64,7 @@ class SlotServer(TurnServer):
         if not by_id and not self._session.fleet.ids:
             return []  # a server may fill the slots of a fleet before its first device checks in
         awaited = self.check_ins.awaited(len(self._session.fleet.ids))
-        filled = self._fill(Candidates(by_id, self.check_ins.statuses(), awaited, rows=rows), joined)
+        filled = self._fill(Candidates(by_id, self.check_ins.statuses(), awaited, rows=rows, cold=cold), joined)
         return [self._given(running_turn) for running_turn in filled.running_turns]
 
     def check_in(self, client: str, status: Status, *, listens: bool = False) -> RunningTurn | Wait:

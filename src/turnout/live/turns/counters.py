@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 
 from turnout.kernel.arrays import BoolArray, IntArray, load_array
+from turnout.live.turns.reliability import backoff_rounds
 
 #: The value of `last_trained` for a client that has never trained.
 NEVER = -1
@@ -83,3 +84,16 @@ class ClientCounters(ClientColumns):
     def backing_off(self, round: int) -> BoolArray:
         """Returns which clients are in back-off after `round` was closed, retired clients included."""
         return self.backoff_until > round
+
+    def stepping_aside(self, round: int, backoff_after: int) -> BoolArray:
+        """Returns which clients are backed off after `round` only because the cohort is small.
+
+        They are for 1, 2, 4, … rounds from their first miss on, less those for which `backoff_after` misses exclude
+        them from any cohort.
+        """
+        aside = np.zeros(len(self.misses), dtype=np.bool_)
+        for row in np.flatnonzero(self.backing_off(round) & (self.retired == 0)).tolist():
+            misses = int(self.misses[row])
+            first = int(self.backoff_until[row]) - backoff_rounds(misses, 1)
+            aside[row] = round >= first + backoff_rounds(misses, backoff_after)
+        return aside

@@ -80,6 +80,13 @@ class ClientHistory(ClientColumns):
         probability: FloatArray = (self.arrived + 1) / (self.arrived + self.lost + 2)
         return probability
 
+    def misreporting(self) -> BoolArray:
+        """Returns which suspects have much worse predictions than most clients: something is wrong with them alone."""
+        judged = self.context_errors[self.arrived >= SUSPECT_AFTER]
+        usual = float(np.median(judged)) if len(judged) else 0.0
+        outlying: BoolArray = self.suspects() & (self.context_errors > SUSPECT_RATIO * usual)
+        return outlying
+
     def suspects(self) -> BoolArray:
         """Returns which clients have times that their contexts predict worse than their typical times do."""
         misled = self.context_errors > np.maximum(SUSPECT_ERROR, SUSPECT_RATIO * self.typical_errors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from turnout.errors import OfferError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_rows
 from turnout.live.features import Features, FleetStatus, Status
 from turnout.live.settings import DEADLINE_MULTIPLE, MIN_AUTO_DEADLINE, SchedulerSettings
+from turnout.live.turns.counters import NEVER
 from turnout.live.turns.records import RecordedOffer
 from turnout.live.turns.state import Fleet
 
@@ -66,6 +67,24 @@ def _rows(fleet: Fleet, statuses: Mapping[str, Status] | FleetStatus) -> IntArra
     return as_rows("rows", statuses.rows, OfferError, clients=len(fleet.ids))
 
 
+def learnable_contexts(fleet: Fleet, rows: IntArray, contexts: FloatArray, cold: Collection[str]) -> FloatArray:
+    """Returns the contexts of selected clients with which their times are learned: NaN for those that start cold.
+
+    If a client has returned, and nothing was learned because it always starts cold, that is its usual time.
+
+    Args:
+        fleet: The state of the fleet.
+        rows: The clients that were selected.
+        contexts: The contexts of all clients.
+        cold: The ids of clients that start cold.
+    """
+    learnable, counters = np.ascontiguousarray(contexts[rows]), fleet.counters
+    if cold:
+        is_cold = np.array([fleet.ids[row] in cold for row in rows.tolist()], dtype=np.bool_)
+        learnable[is_cold & ((counters.learned[rows] > 0) | (counters.last_trained[rows] == NEVER))] = np.nan
+    return learnable
+
+
 def record_offer(
     settings: SchedulerSettings,
     number: int,
@@ -92,10 +111,13 @@ def record_offer(
 
 
 def deadline_of(fleet: Fleet, settings: SchedulerSettings, rows: IntArray, contexts: FloatArray) -> float | None:
-    """Returns the deadline of the clients that were selected, in seconds, or None if they have none."""
+    """Returns the deadline of the clients that were selected, in seconds, or None if they have none.
+
+    An automatic deadline is the longest one while the time of one of them is unknown, or it starts cold.
+    """
     if settings.deadline != "auto":
         return settings.deadline
-    if fleet.model is None or not len(rows) or (fleet.counters.learned[rows] == 0).any():
+    slowest = float(fleet.expected_seconds(rows, contexts).max(initial=0.0))
+    if not len(rows) or np.isnan(slowest):
         return settings.deadline_ceiling
-    slowest = float(fleet.model.predict(contexts, rows).max())
     return float(np.clip(DEADLINE_MULTIPLE * slowest, MIN_AUTO_DEADLINE, settings.deadline_ceiling))

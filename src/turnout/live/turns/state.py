@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 #: The number of rounds after which a client may be called rarely available.
 ENOUGH_ROUNDS = 20
+#: In cohorts of up to this many clients, one that missed its turn steps aside at once, if others can fill its place.
+SMALL_COHORT = 10
 #: The number of ids that are put into a dictionary at once; other threads can work between two such parts.
 ROWS_AT_ONCE = 50_000
 
@@ -45,7 +47,8 @@ class Fleet(ABC):
 
     Args:
         build: Builds the policy for a number of clients.
-        backoff_after: The number of consecutive misses after which a client is backed off.
+        backoff_after: The number of consecutive misses after which a client is backed off; "auto" is 3, and in small
+            cohorts 1 as long as others fill them.
         late_window: The number of rounds, or of decisions, in which the true time of a late client is still learned.
 
     `unit` is what `round` counts, `slots` the number of slots; None with rounds.
@@ -55,9 +58,12 @@ class Fleet(ABC):
     slots: int | None = None
     min_turn_interval: float | None = None
 
-    def __init__(self, build: Callable[[int], SelectionPolicy], *, backoff_after: int, late_window: int) -> None:
+    def __init__(
+        self, build: Callable[[int], SelectionPolicy], *, backoff_after: int | Literal["auto"], late_window: int
+    ) -> None:
         self._build = build
-        self._backoff_after, self._late_window = backoff_after, late_window
+        self._may_step_aside = backoff_after == "auto"
+        self._backoff_after, self._late_window = 3 if backoff_after == "auto" else backoff_after, late_window
         self.ids: list[str] = []
         self._rows: dict[str, int] | None = None  # None until a row is looked up
         self._ids_digest = ""  # "" until it is asked for
@@ -118,6 +124,11 @@ class Fleet(ABC):
         return unavailable
 
     @property
+    def steps_aside(self) -> BoolArray:
+        """Whether each client is backed off only as long as others fill the cohort, because that is small."""
+        return self.counters.stepping_aside(self.round, self._backoff_after) & self._may_step_aside
+
+    @property
     def is_broken(self) -> bool:
         """Whether a client that has not retired is beyond the tolerance of its promise."""
         if 0 < self.round <= self._unbroken_until:
@@ -160,17 +171,17 @@ class Fleet(ABC):
         """Returns the rows of the clients that train in slots, by the decisions that gave them their turns."""
         return {}
 
-    def exclusion(self, row: int, number: int, *, is_selected: bool) -> tuple[SelectionOutcome, str] | None:
+    def exclusion(self, row: int, number: int, *, was_available: bool) -> tuple[SelectionOutcome, str] | None:
         """Returns why a client could not be selected next: its outcome, and what happened; None if it could.
 
         Args:
             row: The client.
             number: The number of the selection, for the sentence.
-            is_selected: Whether it was selected, although a rule would have excluded it if others had been there.
+            was_available: Whether it could be, although a rule would have excluded it if others had been there.
         """
         if self.counters.retired[row]:
             return "retired", f"was retired before {self.unit} {number}"
-        if is_selected or not self.counters.backing_off(self.round)[row]:
+        if was_available or not self.counters.backing_off(self.round)[row]:
             return None
         misses, last = int(self.counters.misses[row]), int(self.counters.backoff_until[row])
         after = "a miss" if misses == 1 else f"{misses} consecutive misses"
@@ -194,6 +205,13 @@ class Fleet(ABC):
         cold = np.zeros(len(self.ids), dtype=np.bool_)
         cold[given] = self.counters.last_trained[given] != self.round
         return cold
+
+    def expected_seconds(self, rows: IntArray, contexts: FloatArray) -> FloatArray:
+        """Returns the predicted times, not below 0; NaN for a client of which no time or no context is known."""
+        expected, known = np.full(len(rows), np.nan), (self.counters.learned[rows] > 0) & has_context(contexts)
+        if self.model is not None and known.any():
+            expected[known] = self.model.optimistic(contexts[known], 0.0, rows[known])
+        return expected
 
     def join(self, ids: Sequence[str]) -> None:
         """Adds new clients, in this order."""
@@ -303,11 +321,9 @@ class Fleet(ABC):
 
     def _predict(self, rows: IntArray, kinds: IntArray, contexts: FloatArray) -> FloatArray:
         """Returns the predicted time of each client that returned, before the policy learns from it; otherwise NaN."""
-        predicted, returned = np.full(len(rows), np.nan), (kinds <= REDUNDANT) & has_context(contexts)
-        if self.model is not None and returned.any():
-            predicted[returned] = self.model.predict(contexts[returned], rows[returned])
-            # Only after an amendment of the features can a client have more times than were learned.
-            predicted[self.counters.learned[rows] < JUDGED_AFTER] = np.nan
+        predicted = self.expected_seconds(rows, contexts)
+        # Only after an amendment of the features, or cold starts, can a client have more times than were learned.
+        predicted[(kinds > REDUNDANT) | (self.counters.learned[rows] < JUDGED_AFTER)] = np.nan
         return predicted
 
     def _count_ended(
@@ -326,9 +342,11 @@ class Fleet(ABC):
         counters.last_trained[returned] = self.round
         counters.learned[rows[is_taught if self.model is None else is_taught & has_context(contexts)]] += 1
         counters.misses[returned] = counters.backoff_until[returned] = 0
+        is_small = self.slots is None and (self.policy.cohort_size or math.inf) <= SMALL_COHORT
         for row in rows[kinds >= LATE].tolist():
             counters.misses[row] += 1
-            backoff = (self.slots or 1) * backoff_rounds(int(counters.misses[row]), self._backoff_after)
+            after = 1 if self._may_step_aside and is_small else self._backoff_after
+            backoff = (self.slots or 1) * backoff_rounds(int(counters.misses[row]), after)
             counters.backoff_until[row] = self.round + backoff if backoff else 0
             self._last_backoff = max(self._last_backoff, self.round + backoff)
         for index in np.flatnonzero((kinds == CUT_OFF) | (kinds == LATE)).tolist():

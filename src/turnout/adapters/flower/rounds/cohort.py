@@ -31,6 +31,7 @@ class CohortSelector:
     def __init__(self, setup: TrainingSetup, timeout: float) -> None:
         self._setup, self._timeout = setup, timeout
         self._scheduler, self._nodes, self._simulated = setup.scheduler, setup.nodes, setup.simulated
+        self._warm: dict[str, int] = {}  # by client: the node on which it was given its last turn
         self._has_gathered = False  # whether `min_nodes` nodes have been connected since the start
         self._registered: dict[str, int] | None = None  # the clients whose rows are in `_rows`
         self._rows = np.zeros(0, dtype=np.int64)
@@ -41,20 +42,38 @@ class CohortSelector:
         number = self._scheduler.round + (self._scheduler.open_round is None)
         connected, recorded = self._connected_clients(grid, number), frozenset[str]()
         if self._scheduler.open_round is None:
-            cohort = self._scheduler.choose(self._statuses(connected, number))
+            statuses = self._statuses(connected, number)
+            cohort = self._scheduler.choose(statuses, cold=self._cold(connected))
         else:
             cohort, recorded = take_over_round(self._scheduler, connected)
         opened = self._scheduler.open_round
         if opened is None:
             raise StateError("the scheduler has no open round after a selection: another process closed it")
         nodes = {client: connected[client] for client in cohort}
+        self._warm |= nodes
         return FlowerRound(opened, nodes, session_of(self._scheduler).predicted_seconds(), recorded)
 
     def fill(self, grid: TimedGrid) -> tuple[list[RunningTurn], dict[str, int]]:
         """Gives turns for the free slots of a fleet without rounds; returns them, and the node of each client."""
         slots = self._scheduler.settings.concurrency or 1
         connected = self._connected_clients(grid, self._scheduler.round // slots + 1)
-        return self._scheduler.fill(self._statuses(connected, self._scheduler.round + 1)), connected
+        statuses = self._statuses(connected, self._scheduler.round + 1)
+        turns = self._scheduler.fill(statuses, cold=self._cold(connected))
+        self._warm |= {turn.client: connected[turn.client] for turn in turns}
+        return turns, connected
+
+    def _cold(self, connected: dict[str, int]) -> list[str]:
+        """Returns the clients that had no turn since they connected: the next one includes starts and imports.
+
+        Those that have trained before this server was started are assumed to run since then. `_statuses` comes first.
+        """
+        if self._simulated is not None:
+            return []
+        last_trained = session_of(self._scheduler).fleet.counters.last_trained[self._rows].tolist()
+        for (client, node), last in zip(connected.items(), last_trained, strict=True):
+            if last > 0:
+                self._warm.setdefault(client, node)
+        return [client for client, node in connected.items() if self._warm.get(client) != node]
 
     def connected_nodes(self, grid: TimedGrid) -> list[int]:
         """Returns the connected nodes; before the first round, waits up to the timeout for `min_nodes` of them.

@@ -54,7 +54,7 @@ def can_replay(path: Path, db: sqlite3.Connection) -> bool:
             stored = journal.settings
             settings, features = SchedulerSettings.from_dict(stored), stored_features(stored["features"])
             load(journal, settings, features, from_snapshot=False)
-            return not why_not_replayed(db)
+            return not why_not_replayed(journal, db)
     except Exception:  # whatever else is damaged, only a backup helps
         return False
 
@@ -78,7 +78,7 @@ def _check_snapshot(
     last = snapshot_event(db)
     if not last:
         return CheckResult("built from all events; no snapshot was taken yet")
-    if reason := why_not_replayed(db):
+    if reason := why_not_replayed(journal, db):
         return CheckResult(
             f"built from the snapshot after event {last} and the events after it; earlier events cannot be compared "
             f"with it, because {reason}"

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 
 from turnout.counting import pluralize
-from turnout.kernel.arrays import FloatArray
 from turnout.kernel.certificate import TimeUnit
 from turnout.live.audit.doctor.findings import CheckResult, forgotten_rows, snapshot_event
-from turnout.live.journal.amendments import AMEND, initial_settings
+from turnout.live.journal.amendments import AMEND, amendments, initial_settings, settings_at
 from turnout.live.journal.answers import stored_answers
+from turnout.live.journal.journal import Journal
 from turnout.live.journal.redaction import pending_redactions
 from turnout.live.journal.schema import KEEP_AVAILABILITY_UP_TO, meta_value
 from turnout.live.journal.summary import has_all_availability, read_summary, read_summary_state, read_totals
@@ -25,7 +25,6 @@ from turnout.live.turns.records import (
     RecordedOffer,
     Turn,
     digest_of,
-    has_context,
     offer_digest,
     turn_from_row,
     unpack_offer,
@@ -44,7 +43,6 @@ class TurnEvent(NamedTuple):
         given: The number and the row of each turn that was given, in order.
         ended: The number, the row, the outcome (an index into KINDS), the seconds and the loss of each turn that ended.
         late: The actual times of clients that were late before.
-        contexts: The contexts of the clients that were given turns.
         has_availability: Whether the availability of the clients is stored.
     """
 
@@ -54,7 +52,6 @@ class TurnEvent(NamedTuple):
     given: list[tuple[int, int]]
     ended: list[tuple[int, int, int, float, float]]
     late: LateTimes
-    contexts: FloatArray
     has_availability: bool
 
 
@@ -72,14 +69,14 @@ def turn_events(db: sqlite3.Connection) -> Iterator[TurnEvent]:
             columns = (closed.kinds, closed.seconds, closed.reported_losses)
             outcomes = zip(*(column.tolist() for column in columns), strict=True)
             ended = [(*turn, *outcome) for turn, outcome in zip(given, outcomes, strict=True)]
-            late, contexts = closed.late, closed.contexts
+            late = closed.late
         else:
             filled = unpack_fill(data, mask)
-            first, last, late, contexts, own = filled.first, filled.last, filled.late, filled.contexts, filled.ended
+            first, last, late, own = filled.first, filled.last, filled.late, filled.ended
             given = list(enumerate(filled.rows.tolist(), start=filled.first))
             entries = (own.decisions, own.rows, own.kinds, own.seconds, own.losses)
             ended = list(zip(*(column.tolist() for column in entries), strict=True))
-        yield TurnEvent(seq, first, last, given, ended, late, contexts, mask is not None)
+        yield TurnEvent(seq, first, last, given, ended, late, mask is not None)
 
 
 def check_events(db: sqlite3.Connection) -> CheckResult:
@@ -244,12 +241,13 @@ def check_answers(db: sqlite3.Connection) -> CheckResult:
     return result
 
 
-def why_not_replayed(db: sqlite3.Connection) -> str:
+def why_not_replayed(journal: Journal, db: sqlite3.Connection) -> str:
     """Returns why the state cannot be rebuilt from the events that are kept, or "" if it can."""
     if forgotten_rows(db) - set(read_summary(db).forgotten):
         return "clients were forgotten"
     if not has_all_availability(db):
         return "the availability of clients at some events was dropped"
-    if not all(has_context(event.contexts).all() for event in turn_events(db)):
+    stages = [settings_at(journal, 0), *(amendment.settings for amendment in amendments(journal))]
+    if not all(stage["persist_statuses"] for stage in stages):
         return "the statuses of clients are not persisted"
     return ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from typing import Literal
 
@@ -17,7 +17,7 @@ from turnout.live import clock
 from turnout.live.clock import boot_id, now
 from turnout.live.features import Features, FleetStatus, Status
 from turnout.live.settings import REPORT_CONFIDENCE, SchedulerSettings
-from turnout.live.turns.offering import build_offer, deadline_of, record_offer
+from turnout.live.turns.offering import build_offer, deadline_of, learnable_contexts, record_offer
 from turnout.live.turns.records import RecordedOffer
 from turnout.live.turns.reliability import probability_at_least
 from turnout.live.turns.rounds.records import OpenRound
@@ -31,6 +31,7 @@ def build_open_round(
     statuses: Mapping[str, Status] | FleetStatus,
     joined: tuple[str, ...],
     known: IntArray | None = None,
+    cold: Collection[str] = (),
 ) -> tuple[OpenRound, RecordedOffer]:
     """Asks the policy for a cohort, without changing any state; returns the round and its offer.
 
@@ -41,17 +42,20 @@ def build_open_round(
         statuses: The statuses of the available clients.
         joined: The ids of the clients that are new in this round.
         known: The rows of the clients, if they were looked up before.
+        cold: The ids of clients that start cold: the round has no context for them, so that nothing is learned.
     """
     if not fleet.ids:
         raise OfferError("the fleet has no clients: choose with the status of at least one, or register some")
     is_there, contexts = build_offer(fleet, features, settings, statuses, known)
     available = is_there & ~fleet.unavailable
+    if np.count_nonzero(available) < (fleet.policy.cohort_size or 0):
+        available |= is_there & fleet.steps_aside
     number = fleet.round + 1
     if number == 1 and not settings.allow_infeasible:
         _require_feasible(fleet, available)
     selection = _select(fleet, settings, RoundOffer(number, available, contexts))
     rows, target = selection.clients, fleet.policy.target_size
-    cohort_contexts = np.ascontiguousarray(contexts[rows])
+    cohort_contexts = learnable_contexts(fleet, rows, contexts, cold)
     opened = OpenRound(
         round=number,
         target_size=len(rows) if target is None else min(target, len(rows)),

@@ -15,7 +15,7 @@ from turnout.kernel.rounds import RoundOffer
 from turnout.live import clock
 from turnout.live.clock import boot_id
 from turnout.live.settings import SchedulerSettings
-from turnout.live.turns.offering import deadline_of, record_offer
+from turnout.live.turns.offering import deadline_of, learnable_contexts, record_offer
 from turnout.live.turns.outcomes import KINDS, LATE
 from turnout.live.turns.records import LateTimes, RecordedOffer, Turn
 from turnout.live.turns.slots.offering import Hold, SlotOffer
@@ -97,7 +97,7 @@ def fill_slots(
         at=clock.now(),
     )
     fleet.end_turns(end_only)
-    available, contexts, awaited, is_there, hold = offered()
+    available, contexts, awaited, is_there, cold, hold = offered()
     idle = fleet.running.idle
     present = available | awaited | ~idle
     idle &= available
@@ -114,23 +114,24 @@ def fill_slots(
         row = int(selection.clients[0])
         if offer is None:
             offer = record_offer(settings, decision, selection.clients, selection.reasons, idle, contexts)
-        context = np.ascontiguousarray(contexts[row])
+        given = learnable_contexts(fleet, selection.clients, contexts, cold)
         running_turns.append(
             RunningTurnRecord(
                 decision,
                 row,
-                context,
-                deadline_of(fleet, settings, selection.clients, contexts[selection.clients]),
+                given[0],
+                deadline_of(fleet, settings, selection.clients, given),
                 clock.now(),
                 clock.monotonic_seconds(),
                 boot_id(),
                 {name: float(np.ravel(value)[0]) for name, value in selection.reasons.items()},
             )
         )
-        fleet.give_turn(row, present, context)
+        fleet.give_turn(row, present, given[0])
         idle[row] = False
     rows = np.array([running_turn.row for running_turn in running_turns], dtype=np.int64)
-    event = replace(end_only, rows=rows, contexts=np.ascontiguousarray(contexts[rows]), present=present)
+    learnable = np.array([running_turn.context for running_turn in running_turns]).reshape(-1, contexts.shape[1])
+    event = replace(end_only, rows=rows, contexts=learnable, present=present)
     return FillResult(event, running_turns, late, offer, hold)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -29,6 +29,7 @@ class Candidates:
         waited: Returns for how many seconds the clients with these rows have been waiting. Only for check-ins, which
             are gathered in a window.
         rows: The rows of the clients in `statuses`, if they were looked up before.
+        cold: The ids of clients that start cold, so that their times are not learned.
     """
 
     statuses: Mapping[str, Status] | FleetStatus
@@ -36,6 +37,7 @@ class Candidates:
     awaited: BoolArray
     waited: Callable[[IntArray], FloatArray] | None = None
     rows: IntArray | None = None
+    cold: Collection[str] = ()
 
 
 class Hold(NamedTuple):
@@ -58,6 +60,7 @@ class SlotOffer(NamedTuple):
         contexts: The contexts of all clients.
         awaited: The clients that wait because they were asked to: they cannot be given a turn, but count as present.
         is_there: The clients with contexts; those of the others are 0.
+        cold: The ids of clients that start cold.
         hold: Why nobody is given a turn, if a rule of the fleet holds all turns back.
     """
 
@@ -65,6 +68,7 @@ class SlotOffer(NamedTuple):
     contexts: FloatArray
     awaited: BoolArray
     is_there: BoolArray
+    cold: Collection[str]
     hold: Hold | None = None
 
 
@@ -86,8 +90,8 @@ def build_slot_offer(
     awaited &= ~excluded
     hold = _find_hold(fleet, settings, candidates, available, awaited)
     if hold is not None:
-        return SlotOffer(np.zeros_like(available), contexts, awaited | available, is_there, hold)
-    return SlotOffer(available, contexts, awaited, is_there)
+        return SlotOffer(np.zeros_like(available), contexts, awaited | available, is_there, candidates.cold, hold)
+    return SlotOffer(available, contexts, awaited, is_there, candidates.cold)
 
 
 def _merge(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -44,7 +44,7 @@ class SlotFleet(Fleet):
         self,
         build: Callable[[int], SelectionPolicy],
         *,
-        backoff_after: int,
+        backoff_after: int | Literal["auto"],
         late_window: int,
         slots: int,
         min_turn_interval: float | None = None,
@@ -109,13 +109,13 @@ class SlotFleet(Fleet):
         left: FloatArray = np.where(np.abs(elapsed) < self.min_turn_interval, self.min_turn_interval - elapsed, 0.0)
         return left
 
-    def exclusion(self, row: int, number: int, *, is_selected: bool) -> tuple[SelectionOutcome, str] | None:
+    def exclusion(self, row: int, number: int, *, was_available: bool) -> tuple[SelectionOutcome, str] | None:
         """Returns why a client could not be given a turn: it was retired, training, resting or backed off."""
         is_retired = bool(self.counters.retired[row])
         if not is_retired and (since := self.running.decision_of(row)):
             return "training", f"was training, in its turn of {self.unit} {since}"
-        if is_retired or is_selected or not self.rest_left(self.called)[row]:
-            return super().exclusion(row, number, is_selected=is_selected)
+        if is_retired or was_available or not self.rest_left(self.called)[row]:
+            return super().exclusion(row, number, was_available=was_available)
         ago = self.called - float(self.given[row])
         why = f"its last turn began {ago:.3g} s before, and it is given at most one in {self.min_turn_interval:g} s"
         return "resting", f"rested in {self.unit} {number}: {why}"
