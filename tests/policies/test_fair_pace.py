@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -13,7 +14,7 @@ from policies.examples import make_report, same_state
 from policies.literal_fair_pace import LiteralFairPace
 from turnout import FairPace, RoundOffer, RoundReport
 from turnout.errors import OfferError, SettingError
-from turnout.kernel.arrays import FloatArray
+from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.rounds import LateArrivals, Selection
 from turnout.lab import PaperWorld, play
@@ -351,3 +352,51 @@ def test_a_late_time_is_corrected_in_the_usual_times() -> None:
 
 
 # State
+
+
+# Values of turns
+
+
+def turns_with_losses(losses: FloatArray, rounds: int, **settings: Any) -> tuple[IntArray, float]:
+    """Plays the paper's world with these losses; returns the turns, and the largest number that anybody lacked."""
+    world, policy, largest = PaperWorld(seed=6), FairPace(40, guaranteed_rate=0.05, value="loss", **settings), 0.0
+    for round_ in range(1, rounds + 1):
+        offer = world.offer(round_)
+        selection = policy.ask(offer.without_truth())
+        report = world.play(offer, selection)
+        policy.tell(replace(report, losses=losses[selection.clients]))
+        largest = max(largest, float(policy.certificate().behind.max()))
+    return policy.turns, largest
+
+
+def test_an_absurd_loss_buys_no_more_turns_than_one_that_a_tenth_of_the_clients_exceed() -> None:
+    losses = np.random.default_rng(3).uniform(0.5, 1.5, 40)
+    for attacker in (0, 13, 39):
+        losses[attacker] = np.sort(losses)[-3]
+        plain, _ = turns_with_losses(losses, 100)
+        losses[attacker] = 1e300
+        turns, behind = turns_with_losses(losses, 100)
+        assert turns[attacker] <= 1.1 * plain[attacker]
+        assert behind <= 2.0  # the tolerance
+
+
+def test_clients_with_large_losses_get_more_turns() -> None:
+    losses = np.where(np.arange(40) % 2, 2.0, 0.5)
+    turns, behind = turns_with_losses(losses, 200)
+    assert turns[1::2].sum() > 1.3 * turns[::2].sum()
+    assert behind <= 2.0
+
+
+def test_slow_clients_wait_longer_with_a_head_start_within_the_tolerance() -> None:
+    plain, _ = turns_with_losses(np.full(40, np.nan), 25)
+    turns, behind = turns_with_losses(np.full(40, np.nan), 25, head_start=2.0)
+    assert (turns == 1).sum() > (plain == 1).sum()
+    assert behind <= 2.0
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"), [("value", "utility"), ("value_weight", -1), ("head_start", float("nan"))]
+)
+def test_odd_values_and_head_starts_are_refused(setting: str, value: Any) -> None:
+    with pytest.raises(SettingError, match=f"^{setting} must be "):
+        FairPace(40, **{setting: value})

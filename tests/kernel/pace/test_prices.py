@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from turnout.kernel.pace.prices import (
     Pace,
     PaceOutlook,
     exact_prices,
+    fading,
     most_urgent,
     paced_cohort_of_times,
     price_order,
@@ -159,12 +161,14 @@ def test_a_copy_is_not_changed_by_later_rounds() -> None:
     assert copy.units_per_turn == 20
 
 
-def test_the_outlook_of_a_waiting_client_is_its_price_in_later_rounds() -> None:
-    pace = make_pace([3, 4], [1, 0])
-    outlook = PaceOutlook(pace, np.array([30.0, 60.0]), np.array([1.0, 2.0]), 4, None)
+@pytest.mark.parametrize("head_start", [0.0, 30.0])
+def test_the_outlook_of_a_waiting_client_is_its_price_in_later_rounds(head_start: float) -> None:
+    terms: dict[str, Any] = {"losses": np.array([0.5, 2.0]), "loss_price": 3.0}
+    pace = make_pace([3, 4], [1, 0])._replace(**terms, head_start=fading(head_start, 97))
+    outlook = PaceOutlook(pace, np.array([30.0, 60.0]), np.array([1.0, 2.0]), 4, None, 97, head_start)
     slack, prices = outlook.after(1, np.array([0, 1, 5, 9]))
     for index, waited in enumerate((0, 1, 5, 9)):
-        later = make_pace([3, 4 + waited], [1, 0])
+        later = make_pace([3, 4 + waited], [1, 0])._replace(**terms, head_start=fading(head_start, 97 + waited))
         assert slack[index] == later.slack(np.array([1]))[0]
         assert prices[index] == later.prices(np.array([1]), np.array([60.0]), 2.0, 4)[0]
 
