@@ -2,15 +2,34 @@
 import { SMOOTHED, band, chart, line, roundAxis, rule, withAverage } from './charts.js';
 import { h } from './dom.js';
 import {
-  badge, box, card, cards, certificate, charts, clientLink, muted, navigation, renderSlot, roundLink, statusBadge,
+  alarm, badge, box, card, cards, certificate, charts, clientLink, muted, navigation, renderSlot, roundLink, statusBadge,
   table,
 } from './parts.js';
 import { rateChart, slotCards, runningTurns } from './slots.js';
-import { OUTCOMES, behind, count, number, percent, ratio, seconds, share, turns, words } from './format.js';
+import { OUTCOMES, UNKNOWN, behind, count, number, percent, ratio, seconds, share, turns, words } from './format.js';
+
+/** How much longer than the deadline a round or turn may take before it is called overdue. */
+const GRACE = 1.1;
+const isOverdue = (elapsed, deadline) => elapsed != null && deadline != null && elapsed > GRACE * deadline;
+
+/** What is wrong with the open round or the oldest turn: overdue, or without a scheduler that could end it. */
+function neglect({ open, running, is_attended: isAttended }) {
+  const oldest = running.find((turn) => turn.outcome === 'out');
+  const [name, elapsed, deadline] = open ? [`Round ${count(open.round)}`, open.elapsed, open.deadline]
+    : oldest ? [`Turn ${count(oldest.turn)}`, oldest.age, oldest.deadline] : [];
+  if (!name || isAttended == null) return null;
+  const nobody = 'no scheduler has the file open: start the server';
+  if (isOverdue(elapsed, deadline)) {
+    const why = isAttended ? 'its server does not end it' : nobody;
+    return { level: 'error', text: `${name} is ${seconds(elapsed - deadline)} overdue, ${why}.`, id: null };
+  }
+  return isAttended ? null : { level: 'warning', text: `${name} has not ended, and ${nobody}.`, id: null };
+}
 
 function openRound(open) {
   if (!open) return null;
-  const clock = h('span', { 'data-elapsed': open.elapsed }, count(Math.floor(open.elapsed ?? 0)));
+  const due = open.deadline == null ? null : GRACE * open.deadline;
+  const clock = h('span', { 'data-elapsed': open.elapsed, 'data-due': due }, count(Math.floor(open.elapsed ?? 0)));
   return [
     `Round ${count(open.round)} is open: ${count(open.back)} of ${count(open.target_size)} returned, ` +
       `${count(open.out)} outstanding${open.failed ? `, ${count(open.failed)} failed` : ''}; `,
@@ -68,9 +87,24 @@ const LEVELS = { error: ['bad', 'Error'], warning: ['warn', 'Warning'], note: ['
 const warning = ({ level, text, id }) =>
   h('li', null, badge(...(LEVELS[level] ?? LEVELS.note)), h('span', null, id != null && [clientLink(id), ': '], text));
 
+const EVENTS = { failed: 'bad', amended: 'warn' };
+const latestEvents = (events) =>
+  box('Latest events',
+    table({
+      caption: 'Failed turns, joins, departures and amendments, newest first', rows: events,
+      columns: [
+        { label: words.round, cell: (event) => (event.round ? roundLink(event.round) : 'before the first') },
+        { label: 'event', text: true, cell: (event) => badge(EVENTS[event.kind] ?? 'none', event.kind) },
+        { label: 'client or settings', text: true, cell: (event) => (event.id == null ? event.text : clientLink(event.id)) },
+        { label: 'reason', text: true, cell: (event) => (event.id == null ? UNKNOWN : (event.text ?? UNKNOWN)) },
+      ],
+    }));
+
 function view(data) {
   const { rounds, shortfall } = data;
+  const warnings = [neglect(data), ...data.warnings].filter(Boolean);
   return [
+    neglect(data)?.level === 'error' && alarm('Overdue', neglect(data).text),
     headCards(data),
     charts(
       data.slots && rateChart(data),
@@ -111,12 +145,12 @@ function view(data) {
           }),
         })),
     data.slots && data.about.run == null && runningTurns(data),
-    h('div', { class: 'charts' },
+    h('div', { class: 'charts' }, h('div', { class: 'content' },
       box('Warnings',
-        data.warnings.length
+        warnings.length
           ? h('ul', { class: 'warnings' },
               Object.keys(LEVELS)
-                .flatMap((level) => data.warnings.filter((item) => item.level === level))
+                .flatMap((level) => warnings.filter((item) => item.level === level))
                 .map(warning))
           : muted('There are no warnings.')),
       box('Outcomes',
@@ -130,15 +164,16 @@ function view(data) {
           ],
           none: 'No client has returned yet.',
         }))),
+      data.events.length > 0 && latestEvents(data.events)),
     box('Furthest behind',
       table({
         caption: 'Clients that are furthest behind their promise', rows: data.behind, none: 'No client is behind.',
         columns: [
           { label: 'client', text: true, cell: (row) => clientLink(row.id) },
           { label: 'status', text: true, cell: (row) => statusBadge(row.status) },
-          { label: 'behind (turns)', cell: (row) => number(row.behind) },
-          { label: 'turns', cell: (row) => number(row.turns) },
-          { label: 'promised (turns)', cell: (row) => number(row.promised) },
+          { label: 'behind (turns)', numeric: (row) => row.behind },
+          { label: 'turns', numeric: (row) => row.turns },
+          { label: 'promised (turns)', numeric: (row) => row.promised },
           { label: `share of ${data.about.share_of}`, cell: (row) => share(row.share) },
           {
             label: `last ${words.round}`, text: true,

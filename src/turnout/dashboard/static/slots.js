@@ -68,7 +68,7 @@ export const runningTurns = ({ running: rows, slots }) =>
                 ? badge('warn', 'late with the next fill') : 'training'
               : [outcomeBadge(row.outcome), ' its slot is free with the next fill'],
         },
-        { label: 'behind (turns)', cell: (row) => number(row.behind) },
+        { label: 'behind (turns)', numeric: (row) => row.behind },
         {
           label: 'price of its turn', title: 'Urgent clients are chosen before all others, at no price',
           cell: (row) => (row.price === 0 ? 'urgent' : seconds(row.price)),
@@ -81,11 +81,11 @@ export const decisionColumns = [
   { label: 'decision', cell: (row) => roundLink(row.round) },
   { label: 'client', text: true, cell: (row) => clientLink(row.turn.id, { round: row.round }) },
   { label: 'outcome', text: true, cell: (row) => outcomeBadge(row.turn.outcome) },
-  { label: 'duration', cell: (row) => seconds(row.seconds) },
-  { label: 'predicted', cell: (row) => seconds(row.turn.predicted) },
+  { label: 'duration', duration: (row) => row.seconds },
+  { label: 'predicted', duration: (row) => row.turn.predicted },
   {
     label: 'staleness', title: 'Updates that arrived, or versions that were made, while it was running',
-    cell: (row) => number(row.turn.staleness),
+    numeric: (row) => row.turn.staleness,
   },
   { label: 'idle clients', title: 'Clients of which it was chosen', cell: (row) => count(row.available_count) },
 ];

@@ -16,6 +16,7 @@ from turnout.dashboard.views.common import (
     certificate,
     flags,
     mean_of,
+    queue_of,
     standings,
     tolerance_of,
 )
@@ -32,6 +33,7 @@ SHOWN_RUNNING_TURNS = 50
 RECENT_PER_SLOT = 20
 RATE_POINTS = 60
 SHOWN_CLIENTS = 8
+SHOWN_EVENTS = 12
 DRAWS = 400
 MAX_SAMPLED_TURNS = 200_000
 MAX_NAMED_CLIENTS = 3
@@ -81,6 +83,8 @@ def overview(watch: Watch, source: Source) -> dict[str, Any]:
         "rounds": {"x": x, "mean": mean, "low": low, "high": high},
         "shortfall": shortfall_over_time(ledger),
         "outcomes": outcomes(ledger),
+        "is_attended": None if source.run is not None or watch.kind != "fleet" else watch.writer is not None,
+        "events": source.events(SHOWN_EVENTS),
         "warnings": _warnings(source),
         "behind": _furthest_behind(source, standing, shares),
     }
@@ -89,7 +93,7 @@ def overview(watch: Watch, source: Source) -> dict[str, Any]:
 def debts_over_time(ledger: Ledger) -> dict[str, Any] | None:
     """Returns the worst, mean and 95th percentile of the debts by round; None if no debts are recorded."""
     series = ledger.fairness_series
-    if ledger.queues is None or not len(series["rounds"]):
+    if queue_of(ledger) is None or not len(series["rounds"]):
         return None
     data: dict[str, Any] = {}
     for name in ("worst", "mean", "p95"):
@@ -182,7 +186,6 @@ def _behind_row(source: Source, row: int, standing: Standings, shares: FloatArra
         "id": source.id_of(row),
         "status": standing.status(row),
         "behind": standing.behind[row],
-        "owed": standing.owed[row],
         "turns": standing.turns[row],
         "promised": standing.promised[row],
         "share": shares[row],
