@@ -209,7 +209,7 @@ def test_runs_and_groups_are_judged_as_the_command_line_judges_them(tmp_path: Pa
     for policy in printed:
         group, seeds = groups[policy["policy"]], policy["per_seed"]
         assert (group["status"], group["tolerance"]) == (policy["status"], policy["tolerance"])
-        assert group["shortfall"]["mean"] == pytest.approx(policy["largest_shortfall"])
+        assert group["worst_shortfall"]["mean"] == pytest.approx(policy["largest_shortfall"])
         assert group["least_share"]["mean"] == pytest.approx(policy["least_share"]["mean"], rel=1e-5)
         rows = {run["seed"]: run for run in runs["rows"] if run["policy"] == policy["policy"]}
         assert [rows[seed["seed"]]["status"] for seed in seeds] == [seed["status"] for seed in seeds]

@@ -30,7 +30,7 @@ const RATE = [
 const MEASURES = [
   ['least_share', 'smallest share', 'smallest share', PERCENT, 1, 1, UNIT],
   ['jain', 'Jain’s index', 'Jain’s index', PLAIN, 3, 1, UNIT],
-  ['shortfall', 'largest shortfall', 'shortfall', TURNS, 2, -1, POSITIVE],
+  ['worst_shortfall', 'largest shortfall', 'shortfall', TURNS, 2, -1, POSITIVE],
   ['accuracy', 'accuracy', 'accuracy', PLAIN, 3, 1, UNIT],
 ];
 function measures(groups, { slots }, shareOf) {

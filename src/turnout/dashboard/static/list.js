@@ -79,17 +79,17 @@ function columnsOf(rows, picks, pick, isFull) {
           run.true_times && h('span', { class: 'flag', title: 'The policy is given the true times' }, 'true times')),
     },
     { key: 'seed', label: 'seed', value: (run) => run.seed, cell: (run) => run.seed ?? '–' },
-    rows.some((run) => run.status) && {
-      key: 'status', label: 'promise', text: true, info: info('status'),
-      value: (run) => (run.status ? Object.keys(STATUSES).indexOf(run.status) : null),
-      cell: (run) => (run.status ? statusBadge(run.status) : UNKNOWN),
-    },
     ...figures.map(([field, label, term, format]) => ({
       key: field, label: field === 'mean_round' ? `${label} (${unit})` : label, info: info(term),
       value: (run) => run.figures?.[field],
       ...(format ? { cell: (run) => format(run.figures?.[field]) }
         : { numeric: (run) => (run.figures?.[field] ?? NaN) / (field === 'mean_round' ? by : 1) }),
     })),
+    rows.some((run) => run.status) && {
+      key: 'status', label: 'promise', text: true, info: info('status'),
+      value: (run) => (run.status ? Object.keys(STATUSES).indexOf(run.status) : null),
+      cell: (run) => (run.status ? statusBadge(run.status) : UNKNOWN),
+    },
     ...differing(rows).map((name) => ({
       key: `set:${name}`, label: name.replaceAll('_', ' '), value: (run) => run.settings[name],
       cell: (run) => short(run.settings[name] ?? '–', 24),

@@ -41,29 +41,34 @@ function openRound(open) {
   ];
 }
 
-const comparison = ({ saved: part, how, mean_round: mean }) => [
-  h('b', null,
-    part >= 0 ? `${percent(part)} shorter than random selection` : `${percent(-part)} longer than random selection`),
-  ` (${seconds(mean)}, ${how})`,
+/** The comparison with random selection; null while there is none. */
+const randomOf = ({ baseline }) => baseline?.data?.random ?? null;
+const pendingComparison = ({ baseline }) =>
+  baseline?.waiting && !baseline.data ? 'Comparing with random selection …' : baseline?.data?.reason;
+
+const comparison = ({ ratio: part, how, half, value }) => [
+  h('b', null, `${percent(Math.abs(1 - part))} ${part <= 1 ? 'shorter' : 'longer'} than random selection`),
+  ` (${seconds(value)}${half ? ` ± ${seconds(half)}` : ''}, ${how})`,
 ];
 
-const roundCards = (data) => [
+const roundCards = (data, slots) => [
   card('Rounds closed', count(data.round), openRound(data.open), [
     `${seconds(data.total_time)} in total; last round: `, data.round ? roundLink(data.round) : '–',
   ]),
-  card('Mean round duration', seconds(data.mean_round), data.random && comparison(data.random),
+  card('Mean round duration', seconds(data.mean_round),
+    randomOf(slots) ? comparison(randomOf(slots)) : pendingComparison(slots),
     data.recent_round != null &&
       `Mean of the last ${count(data.recent_of)}: ${seconds(data.recent_round)}; ` +
         `95th percentile: ${seconds(data.p95_round)}`),
 ];
 
-function headCards(data) {
+function headCards(data, slots) {
   const promise = data.about.promise;
   const promised =
     promise &&
     (promise.least === promise.most ? share(promise.least) : `${share(promise.least)} to ${share(promise.most)}`);
   return cards(
-    ...(data.slots ? slotCards(data) : roundCards(data)),
+    ...(data.slots ? slotCards(data, randomOf(slots), pendingComparison(slots)) : roundCards(data, slots)),
     certificate(data.about.certificate),
     card('Furthest behind', data.worst ? behind(data.worst.behind) : '–',
       data.worst
@@ -100,16 +105,17 @@ const latestEvents = (events) =>
       ],
     }));
 
-function view(data) {
+function view(data, slots) {
   const { rounds, shortfall } = data;
+  const random = randomOf(slots);
   const warnings = [neglect(data), ...data.warnings].filter(Boolean);
   return [
     neglect(data)?.level === 'error' && alarm('Overdue', neglect(data).text),
-    headCards(data),
+    headCards(data, slots),
     charts(
-      data.slots && rateChart(data),
+      data.slots && rateChart(data, random),
       chart({
-        id: 'overview-rounds', from: data, title: `Are ${data.slots ? 'turns' : 'rounds'} getting shorter?`,
+        id: 'overview-rounds', from: data, state: random?.value, title: `Are ${data.slots ? 'turns' : 'rounds'} getting shorter?`,
         caption: data.slots
           ? 'Seconds of a turn, failed and late clients included, by the decision that gave it. The line is the mean ' +
             'of the turns at a point, the band is their range.' + SMOOTHED
@@ -123,7 +129,7 @@ function view(data) {
         ],
         layout: (c) => ({
           xaxis: roundAxis, yaxis: { title: 'seconds', rangemode: 'tozero' }, showlegend: false,
-          ...(data.random ? rule(c, 'y', data.random.mean_round, 'random selection') : {}),
+          ...(random && !data.slots ? rule(c, 'y', random.value, 'random selection') : {}),
         }),
         click: (round) => navigation.open('rounds', { number: round }),
       }),
@@ -191,6 +197,9 @@ function view(data) {
 }
 
 export default {
-  name: 'overview', label: 'Overview', requests: () => ({ overview: {} }),
-  view: (slots) => renderSlot(slots.overview, view),
+  name: 'overview', label: 'Overview',
+  requests: (settings, { overview }) => ({
+    overview: {}, ...(overview?.data?.round > 0 && !overview.data.about.reading ? { baseline: {} } : {}),
+  }),
+  view: (slots) => renderSlot(slots.overview, (data) => view(data, slots)),
 };

@@ -14,16 +14,15 @@ const clock = (age) =>
 export const staleness = (value, unit) =>
   value == null ? UNKNOWN : `${number(value)} ${value === 1 ? unit.slice(0, -1) : unit}`;
 
-export const slotCards = ({ slots, round, about, available_count, mean_round: mean, p95_round: p95, running: out }) => [
+export const slotCards = (
+  { slots, round, about, available_count, mean_round: mean, p95_round: p95, running: out }, random, pending,
+) => [
   card('Turns given', count(round),
     about.run == null ? `${count(out.length)} of ${plural(slots.of, 'slot')} ${out.length === 1 ? 'is' : 'are'} in use` : plural(slots.of, 'slot'),
     available_count != null && `Mean number of idle clients at a decision: ${number(available_count)}`,
     [`${seconds(slots.elapsed)} in total; last decision: `, round ? roundLink(round) : UNKNOWN]),
   card('Updates', rate(slots.rate),
-    slots.random && [
-      h('b', null, `${number(slots.random.times)} × random selection`),
-      ` (${rate(slots.random.rate)}, ${slots.random.how})`,
-    ],
+    random ? [h('b', null, `${number(random.ratio)} × random selection`), ` (${rate(random.value)}, ${random.how})`] : pending,
     slots.recent_rate != null && `Over the last ${count(slots.recent_of)} decisions: ${rate(slots.recent_rate)}`),
   card('Mean turn', seconds(mean), `95th percentile: ${seconds(p95)}`,
     slots.staleness != null &&
@@ -31,10 +30,10 @@ export const slotCards = ({ slots, round, about, available_count, mean_round: me
         `${number(slots.largest_staleness)} at most`),
 ];
 
-export const rateChart = (data) => {
-  const { curve, random } = data.slots;
+export const rateChart = (data, random) => {
+  const { curve } = data.slots;
   return chart({
-    id: 'overview-rate', from: data, title: 'How many updates arrive?',
+    id: 'overview-rate', from: data, state: random?.value, title: 'How many updates arrive?',
     caption: 'Updates per second, between the decisions at two points. Failed and late turns bring no update.' +
       SMOOTHED,
     traces: (c) => [
@@ -44,7 +43,7 @@ export const rateChart = (data) => {
     ],
     layout: (c) => ({
       xaxis: roundAxis, yaxis: { title: 'updates per second', rangemode: 'tozero' }, showlegend: false,
-      ...(random ? rule(c, 'y', random.rate, 'random selection') : {}),
+      ...(random ? rule(c, 'y', random.value, 'random selection') : {}),
     }),
     click: (decision) => navigation.open('rounds', { number: decision }),
   });

@@ -141,10 +141,10 @@ def _worst_judgement(judgements: Sequence[Judgement | None]) -> dict[str, Any]:
     """Returns the worst status and the largest shortfall of the runs of a group, as `turnout simulate` prints them."""
     known = [judgement for judgement in judgements if judgement is not None]
     if len(known) < len(judgements):
-        return {"status": None, "tolerance": None, "shortfall": None}
+        return {"status": None, "tolerance": None, "worst_shortfall": None}
     shortfall = max(0.0, *(judgement.summary.largest_shortfall for judgement in known))
     status = worst_of([judgement.status for judgement in known])
-    return {"status": status, "tolerance": known[0].tolerance, "shortfall": {"mean": shortfall, "half": None}}
+    return {"status": status, "tolerance": known[0].tolerance, "worst_shortfall": {"mean": shortfall, "half": None}}
 
 
 def picked_runs(text: str) -> set[int]:
