@@ -59,6 +59,7 @@ html_theme = "furo"
 html_title = f"turnout {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_search_scorer = str(ROOT / "docs/_static/scorer.js")
 html_favicon = html_logo = "_static/turnout.svg"
 html_copy_source = False
 html_show_copyright = False

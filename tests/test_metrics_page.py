@@ -40,9 +40,11 @@ def test_the_metrics_of_the_service_are_listed(tmp_path: Path) -> None:
 
 
 def test_the_metrics_of_the_dashboard_are_listed(tmp_path: Path) -> None:
-    with Scheduler.open(tmp_path / "rounds.turnout", settings={"cohort_size": 2}, deadline=60.0) as rounds:
+    path, settings = tmp_path / "rounds.turnout", {"cohort_size": 2}
+    with Scheduler.open(path, policy="rbcsf", settings=settings, deadline=60.0) as rounds:
         rounds.report_many(dict.fromkeys(rounds.choose(["a", "b", "c"]), 5.0))
         rounds.close_round()
+        rounds.choose(["a", "b", "c"])
     with Scheduler.open(tmp_path / "slots.turnout", deadline=60.0, **SLOTS) as slots:
         slots.fill(["a", "b", "c"])
         slots.report(1, 5.0)

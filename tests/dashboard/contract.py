@@ -87,19 +87,21 @@ ABOUT = {
     "promise": Maybe(
         {**numbers("least", "most", "tolerance", "cap"), "of": SHARE_OF, "counts": OneOf(("selected", "completed"))}
     ),
+    **dict.fromkeys(("has_queue", "backs_off"), bool),
     "certificate": {"status": Maybe(STATUS), "text": str},
     "share_of": SHARE_OF,
     "finished": bool,
     "reading": READING,
     "version": COUNT,
 }
-STANDING = {"id": str, "status": STATUS, "turns": COUNT, **numbers("behind", "owed", "promised", "share")}
+STANDING = {"id": str, "status": STATUS, "turns": COUNT, **numbers("behind", "promised", "share")}
 FIGURE = {"mean": NUMBER, "half": NUMBER}
 CLIENT = {
     "id": str,
     "turns": COUNT,
     **numbers("share", "counted", "promised", "behind", "tolerance"),
     "status": Maybe(STATUS),
+    "backed_off": COUNT,
     **numbers("owed", "forfeited", "offered", "mean_seconds", "reliability", "last_round"),
     "flags": FLAGS,
 }
@@ -138,7 +140,7 @@ ROUND = {
 PAGES = {"about": ABOUT, "total": COUNT, "page": COUNT, "pages": COUNT}
 MAP = {
     **PAGES,
-    "order": OneOf(("owed", "id", "turns")),
+    "order": OneOf(("behind", "owed", "id", "turns")),
     "x": Many(COUNT, COLUMNS + 1),
     "ids": Many(str, SHOWN_ROWS),
 }
@@ -165,7 +167,6 @@ SHAPES: dict[str, Any] = {
         "open": Maybe({**counts("round", "target_size", "out", "back", "failed"), **numbers("elapsed", "deadline")}),
         "recent_of": COUNT,
         **numbers("mean_round", "recent_round", "p95_round", "total_time", "available_count", "cohort"),
-        "random": Maybe({"mean_round": NUMBER, "saved": NUMBER, "how": str}),
         "least_share": NUMBER,
         "least": Maybe({"id": str}),
         "jain": NUMBER,
@@ -173,6 +174,8 @@ SHAPES: dict[str, Any] = {
         "rounds": lines("x", "mean", "low", "high"),
         "shortfall": Maybe({"x": LINE, "largest": LINE, "ever": NUMBER, "tolerance": NUMBER}),
         "outcomes": Named(COUNT),
+        "is_attended": Maybe(bool),
+        "events": Many({"round": COUNT, "kind": str, "id": Maybe(str), "text": Maybe(str)}, 12),
         "warnings": Many({"level": OneOf(("error", "warning", "note")), "text": str, "id": Maybe(str)}, 20),
         "behind": Many(STANDING, 8),
         "slots": Maybe(
@@ -180,7 +183,6 @@ SHAPES: dict[str, Any] = {
                 **counts("of", "updates", "recent_of"),
                 **numbers("rate", "recent_rate", "elapsed", "staleness", "largest_staleness"),
                 "stale_in": OneOf(("updates", "versions")),
-                "random": Maybe({"rate": NUMBER, "times": NUMBER, "how": str}),
                 "curve": lines("x", "rate"),
             }
         ),
@@ -226,7 +228,7 @@ SHAPES: dict[str, Any] = {
         **MAP,
         "width": COUNT,
         "counts": Many(Many(COUNT, COLUMNS + 1), SHOWN_ROWS),
-        "available": Maybe(Many(Many(NUMBER, COLUMNS + 1), SHOWN_ROWS)),
+        **dict.fromkeys(("available", "resting"), Maybe(Many(Many(NUMBER, COLUMNS + 1), SHOWN_ROWS))),
     },
     "speed": {
         "about": ABOUT,
@@ -263,7 +265,7 @@ SHAPES: dict[str, Any] = {
         "strip": {
             "x": Many(COUNT, COLUMNS + 1),
             "width": COUNT,
-            "available": Maybe(Many(NUMBER, COLUMNS + 1)),
+            **dict.fromkeys(("available", "resting"), Maybe(Many(NUMBER, COLUMNS + 1))),
             "chosen": Many(COUNT, COLUMNS + 1),
         },
         "times": Columns({"round": COUNT, "outcome": OUTCOME, **numbers("seconds", "predicted", "low", "high")}, 500),
@@ -313,8 +315,10 @@ SHAPES: dict[str, Any] = {
                 "rounds": COUNT,
                 "curve": lines("x", "seconds"),
                 "true_times": bool,
+                "status": Maybe(STATUS),
+                "tolerance": NUMBER,
                 **dict.fromkeys(("mean_round", "p95_round", "total_time", "jain"), FIGURE),
-                **dict.fromkeys(("least_share", "shortfall", "accuracy"), Maybe(FIGURE)),
+                **dict.fromkeys(("least_share", "shortfall", "worst_shortfall", "accuracy"), Maybe(FIGURE)),
                 **dict.fromkeys(("rate", "mean_turn", "staleness"), Maybe(FIGURE)),
             },
             24,
@@ -325,9 +329,17 @@ SHAPES: dict[str, Any] = {
         "total": COUNT,
         "pending": COUNT,
         "rows": Many(
-            {**RUN, "settings": Named(str), "true_times": bool, "figures": Maybe(Named(NUMBER))},
+            {
+                **RUN,
+                "settings": Named(str),
+                "true_times": bool,
+                "figures": Maybe(Named(NUMBER)),
+                "status": Maybe(STATUS),
+            },
             500,
         ),
+        "reference_rate": NUMBER,
+        "share_of": Maybe(str),
     },
     "system": {
         "about": ABOUT,
@@ -350,8 +362,8 @@ SAME_LENGTH: dict[str, list[tuple[str, ...]]] = {
     "overview": [("shortfall.x", "shortfall.largest")],
     "fairness": [("worst_over_time.x", "worst_over_time.least_share")],
     "queues": [("ids", "owed"), ("x", "owed.0")],
-    "turns": [("ids", "counts", "available"), ("x", "counts.0", "available.0")],
-    "client": [("strip.x", "strip.available", "strip.chosen")],
+    "turns": [("ids", "counts", "available", "resting"), ("x", "counts.0", "available.0", "resting.0")],
+    "client": [("strip.x", "strip.available", "strip.resting", "strip.chosen")],
     "training": [tuple(f"groups.0.{name}" for name in ("rounds", "seconds", "mean", "low", "high"))],
 }
 

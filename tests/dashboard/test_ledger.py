@@ -288,7 +288,7 @@ def test_the_ledger_of_a_fleet_equals_its_scheduler(folder: Path, make: Fleet) -
         assert debts is not None, reason
         np.testing.assert_allclose(debts, expected, rtol=1e-12, atol=1e-12)
         available = [len([present for present in audit.present if client in present]) for client in ids]
-        counts, share, edges = turns_and_availability(ledger, rows)
+        counts, share, _, edges = turns_and_availability(ledger, rows)
         assert counts.sum(axis=0).tolist() == [audit.turns[client] for client in ids]
         assert share is not None
         np.testing.assert_allclose((share * np.diff(edges)[:, None]).sum(axis=0), available)

@@ -117,7 +117,7 @@ def test_the_api_says_who_is_beyond_the_tolerance_how_far_and_since_when(broken:
 
 
 def test_the_documented_alert_fires_for_a_broken_promise_only(broken_server: Served, fair_server: Served) -> None:
-    documented = (Path(__file__).parents[2] / "docs" / "operating.md").read_text(encoding="utf-8")
+    documented = (Path(__file__).parents[2] / "examples/monitoring/alerts.yml").read_text(encoding="utf-8")
     rules = re.findall(r"alert: PromiseBroken\n\s+expr: (\w+) == (\d+)\n", documented)
     assert "turnout_promise_status" in dict(rules)
     for server, fires in ((broken_server, True), (fair_server, False)):

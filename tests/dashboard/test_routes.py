@@ -43,6 +43,7 @@ ROUTES: dict[str, tuple[str, dict[str, int]]] = {
     "/api/round": ("/api/round?number=3", READ),
     "/api/client": ("/api/client?id=c1", READ),
     "/api/explain": ("/api/explain?id=c1&round=3", READ),
+    "/api/baseline": ("/api/baseline", READ),
     "/api/training": ("/api/training", READ),
     "/api/compare": ("/api/compare?runs=1,2", READ),
     "/api/runs": ("/api/runs", READ),

@@ -20,6 +20,7 @@ from turnout.dashboard.sources.columns import RUNNING
 from turnout.dashboard.sources.debts import debt_history
 from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.sources.run import RunSource
+from turnout.dashboard.views.baseline import Baselines
 from turnout.dashboard.views.client import client
 from turnout.dashboard.views.comparing import training
 from turnout.dashboard.views.overview import RECENT_PER_SLOT, overview
@@ -160,10 +161,10 @@ def test_the_rate_of_a_run_is_that_of_its_figures_and_is_compared_with_random_se
         figures = {info.id: slot_metrics(store.columns(info.id)) for info in store.runs() if info.id != 2}
     with watching(path) as watch, watch.locked_source(run) as source:
         source.catch_up(FOREVER)
-        slots = view_data(overview, watch, source)["slots"]
+        slots, random = view_data(overview, watch, source)["slots"], Baselines(watch).get(run)["random"]
     assert slots["rate"] == pytest.approx(figures[run].updates_per_second, rel=1e-5)
-    assert slots["random"]["times"] == pytest.approx(figures[1].seconds / figures[run].seconds, rel=1e-5)
-    assert slots["random"]["how"].startswith("mean of 1 run with random selection")
+    assert random["ratio"] == pytest.approx(figures[1].seconds / figures[run].seconds, rel=1e-5)
+    assert random["how"].startswith("mean of 1 run with random selection")
     assert close_to([slots["staleness"]], [figures[run].mean_staleness])
 
 

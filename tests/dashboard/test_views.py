@@ -22,9 +22,9 @@ from hypothesis.extra import numpy as hnp
 from cli import in_process
 from dashboard.readings import Audit, audit_of, close_to, predictions, random_columns, write_random_run
 from dashboard.served import Served, Stored, run_store, served, served_run, small_fleet
-from live.fleets import exported, named, offered, play_round
+from live.fleets import offered, play_round
 from narrowing import known
-from turnout.dashboard.views import common, comparing, overview, rounds, speed
+from turnout.dashboard.views import common, comparing, rounds, speed
 from turnout.kernel.rounds import RoundRecord, RoundReport, Selection
 from turnout.lab import RoundColumns, RunPlan, RunStore, play_into
 from turnout.lab.analysis.metrics import jain_index, lorenz_curve, summarise
@@ -121,7 +121,7 @@ def test_overview_of_a_run(directory: Path, runs: Served, stored: Stored) -> Non
         assert data["rounds"]["x"] == columns.rounds.tolist()
         for name in ("mean", "low", "high"):
             assert close_to(data["rounds"][name], seconds)
-        debts, behind_by_round = owed_after_each_round(columns, 0.15), turns_behind(columns, 0.15)
+        behind_by_round = turns_behind(columns, 0.15)
         behind_now = behind_by_round[-1]
         assert close_to([data["worst"]["behind"]], [behind_now.max()])
         assert int(data["worst"]["id"]) == behind_now.argmax()
@@ -135,8 +135,8 @@ def test_overview_of_a_run(directory: Path, runs: Served, stored: Stored) -> Non
         for entry in behind:
             row = int(entry["id"])
             assert close_to(
-                [entry["behind"], entry["owed"], entry["turns"], entry["promised"]],
-                [behind_now[row], debts[-1, row], columns.turns[row], 0.15 * len(columns)],
+                [entry["behind"], entry["turns"], entry["promised"]],
+                [behind_now[row], columns.turns[row], 0.15 * len(columns)],
             )
             assert entry["status"] == status_of(behind_now[row])
         assert len(behind) == min(8, int((behind_now > 1e-9).sum()))
@@ -175,46 +175,28 @@ def test_the_terms_of_the_guarantee(runs: Served, stored: Stored, fleet: Served)
 def test_the_random_baseline_comes_from_runs_of_the_store(directory: Path, runs: Served, stored: Stored) -> None:
     """Uses the run with the same seed, or the mean of all runs if there is none, over the same number of rounds."""
     for seed, run in enumerate(stored.fast):
-        data = runs.json(f"/api/overview?run={run}")
+        data = runs.json(f"/api/baseline?run={run}")["random"]
         expected = columns_of(directory, stored.random[seed]).durations.mean()
-        assert close_to([data["random"]["mean_round"]], [expected])
-        assert close_to([data["random"]["saved"]], [1 - data["mean_round"] / expected])
-        assert (
-            data["random"]["how"] == "mean of 1 run with random selection in this store, over the same number of rounds"
-        )
-    data = runs.json(f"/api/overview?run={stored.unfinished}")  # 30 rounds; there is no random run with its seed
+        assert close_to([data["value"]], [expected])
+        assert close_to([data["ratio"]], [columns_of(directory, run).durations.mean() / expected])
+        assert data["how"] == "mean of 1 run with random selection in this store, over the same number of rounds"
+    data = runs.json(f"/api/baseline?run={stored.unfinished}")["random"]  # 30 rounds; no random run has its seed
     both = [columns_of(directory, run).durations[:30].mean() for run in stored.random]
-    assert close_to([data["random"]["mean_round"]], [np.mean(both)])
-    assert data["random"]["how"].startswith("mean of 2 runs")
-    assert runs.json(f"/api/overview?run={stored.random[0]}")["random"] is None
+    assert close_to([data["value"]], [np.mean(both)])
+    assert data["how"].startswith("mean of 2 runs")
+    assert runs.json(f"/api/baseline?run={stored.random[0]}") == {"random": None, "reason": None}
 
 
-def test_the_random_baseline_is_estimated_from_known_times(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compares the estimate with the exact mean over all cohorts and times, within its standard error."""
-    path = folder / "fleet.turnout"
-    rules = {"cohort_size": 2, "speed_weight": 0.0}
-    with Scheduler.open(path, policy="rbcsf", settings=rules, allow_infeasible=True) as scheduler:
-        for round_ in range(1, 13):
-            chosen = scheduler.choose(offered(*named(6)))
-            scheduler.report_many({client: 1.0 + 2.0 * int(client[1:]) + (round_ % 3) for client in chosen})
-            scheduler.close_round()
-        times: dict[str, list[float]] = {}
-        for event in exported(scheduler):
-            for client, seconds in zip(event.get("clients", []), event.get("seconds", []), strict=False):
-                times.setdefault(client, []).append(seconds)
-    assert len(times) == 6
-    slowest: list[tuple[float, float]] = []  # value and weight
-    for times_a, times_b in itertools.combinations(times.values(), 2):
-        slowest += [(max(a, b), 1 / (len(times_a) * len(times_b))) for a in times_a for b in times_b]
-    total = sum(weight for _, weight in slowest)
-    mean = sum(value * weight for value, weight in slowest) / total
-    spread = math.sqrt(sum(weight * (value - mean) ** 2 for value, weight in slowest) / total)
-    monkeypatch.setattr(overview, "DRAWS", 10_000)  # reduces the standard error
-    with served(path) as server:
-        data = server.json("/api/overview")
-    assert abs(data["random"]["mean_round"] - mean) < 4 * spread / math.sqrt(10_000)
-    assert data["random"]["how"] == "estimated from 10000 random cohorts of the 6 clients with known times"
-    assert close_to([data["random"]["saved"]], [1 - data["mean_round"] / data["random"]["mean_round"]])
+def test_without_runs_of_random_selection_the_baseline_is_that_of_a_replay(folder: Path) -> None:
+    small_fleet(folder / "fleet.turnout", 15)
+    printed = in_process.json_of("fleet", "replay", folder / "fleet.turnout", "--policy", "random")
+    figure = printed["figures"]["mean_round"]
+    with served(folder / "fleet.turnout") as server:
+        server.wait_read()
+        data = server.json("/api/baseline")["random"]
+    assert close_to([data["value"], data["half"]], [figure["replayed"], figure["half_width"]])
+    assert close_to([data["ratio"]], [figure["recorded"] / figure["replayed"]])
+    assert data["how"] == "a replay of 15 rounds"
 
 
 @pytest.mark.parametrize(

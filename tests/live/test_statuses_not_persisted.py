@@ -24,7 +24,7 @@ from live.fleets import (
     take_snapshot,
 )
 from narrowing import known
-from turnout.cli.fleet.recording import read_recording
+from turnout.dashboard.sources.recording import read_recording
 from turnout.errors import ReportError, SettingError, StoreError
 from turnout.kernel.rounds import RoundReport
 from turnout.live import FleetReader, Scheduler, certify

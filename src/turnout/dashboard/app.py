@@ -16,6 +16,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from turnout.dashboard.files import page_files
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.views import client, comparing, fairness, overview, queues, rounds, speed, system
+from turnout.dashboard.views.baseline import Baselines
 from turnout.dashboard.views.common import RoundNumber, Run, Text, about, plain
 from turnout.dashboard.watch import Watch, log
 from turnout.errors import ReportError, StoreError, TurnoutError
@@ -115,6 +116,12 @@ def make_app(watch: Watch, access: Access, *, fleet: str | None = None, limits: 
     @app.get("/api/explain")
     def explain(id: Text, run: Run = None, round: RoundNumber = None) -> Response:
         return Response(as_json(_explanation(watch, run, id, round)), media_type=JSON)
+
+    baselines = Baselines(watch)
+
+    @app.get("/api/baseline", dependencies=[Depends(waiting_for_thread)])
+    def baseline(run: Run = None) -> Response:
+        return Response(as_json(plain(baselines.get(run))), media_type=JSON)
 
     @app.get("/api/live")
     async def live(request: Request) -> Response:

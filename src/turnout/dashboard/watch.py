@@ -168,7 +168,7 @@ class Watch:
         assert self._store is not None
         promise = promise or self.promise
         if not self.has_digest(info) or self._digests[info.id].promise != promise:
-            self._digests[info.id] = make_digest(self._store.columns(info.id), promise)
+            self._digests[info.id] = make_digest(self._store.columns(info.id), promise, info)
         return self._digests[info.id]
 
     def describe(self) -> dict[str, Any]:
@@ -218,7 +218,7 @@ class Watch:
         source = self._runs.get(run)
         if source is None:
             source = RunSource(self._store, self.infos[run])
-            source.catch_up(FIRST_READ_SECONDS)
+            source.read_on(FIRST_READ_SECONDS)
             self._runs[run] = source
             while len(self._runs) > CACHED_RUNS:
                 self._runs.popitem(last=False)
@@ -286,7 +286,7 @@ class Watch:
         has_new_records = changed or self.state.reading is not None
         if has_new_records:
             for source in sources:
-                source.catch_up(READ_SECONDS)
+                source.read_on(READ_SECONDS)
         self._last_changes = changes  # set after reading, so that a failed read is repeated
         reading = next((source.reading for source in sources if source.reading is not None), None)
         self._publish(changed=has_new_records, reading=reading, last_error=None)

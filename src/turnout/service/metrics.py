@@ -132,6 +132,7 @@ def _fleet_metrics(calls: FleetCalls) -> dict[str, float | None]:
         "turnout_clients": status.clients,
         "turnout_round": measured.round,
         "turnout_open_round_seconds": measured.open_round_seconds,
+        "turnout_deadline_seconds": status.deadline,
         "turnout_seconds_since_report": measured.seconds_since_report,
         "turnout_store_bytes": measured.file_bytes,
         "turnout_log_bytes": measured.log_bytes,
@@ -140,5 +141,8 @@ def _fleet_metrics(calls: FleetCalls) -> dict[str, float | None]:
         "turnout_refused_reports_total": measured.refused_reports,
     }
     if not scheduler.settings.has_rounds:
-        metrics["turnout_running_turns"] = len(scheduler.running())
+        running = scheduler.running()
+        metrics["turnout_running_turns"] = len(running)
+        metrics["turnout_oldest_turn_seconds"] = measured.oldest_turn_seconds or 0.0
+        metrics["turnout_deadline_seconds"] = running[0].deadline if running else None
     return metrics | promise_metrics(status.promise)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from live.fleets import World
-from turnout.cli.fleet.recording import read_recording
+from turnout.dashboard.sources.recording import read_recording
 from turnout.lab.analysis.replay.recording import Recording
 from turnout.lab.analysis.replay.replay import fitted_build, replay
 from turnout.live import Feature, Features, Scheduler

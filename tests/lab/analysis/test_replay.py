@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from turnout.cli.fleet import recording
-from turnout.cli.fleet.recording import read_recording
+from turnout.dashboard.sources.recording import read_recording
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import OUTCOMES

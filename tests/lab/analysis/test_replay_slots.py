@@ -11,7 +11,7 @@ import pytest
 
 from live.fleets import named
 from live.turns.slots.played import open_slots
-from turnout.cli.fleet.recording import read_recording
+from turnout.dashboard.sources.recording import read_recording
 from turnout.errors import SettingError
 from turnout.lab import RunPlan, RunStore, play_into
 from turnout.lab.analysis.replay.replay import fitted_build, replay

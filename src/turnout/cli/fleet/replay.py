@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from turnout.cli.fleet.recording import read_recording
 from turnout.cli.lab.plans import contenders
 from turnout.cli.naming import apply_settings
 from turnout.cli.options import JsonOption, RunOption, SettingOption, print_json, print_table, say, showing_progress
 from turnout.counting import pluralize
+from turnout.dashboard.sources.recording import read_recording
 from turnout.lab.analysis.replay.recording import Recording
 from turnout.lab.analysis.replay.replay import ReplayFigure, ReplayResult
 from turnout.lab.analysis.replay.replay import replay as replay_rounds

@@ -10,10 +10,10 @@ from typing import Annotated, Any, cast
 import typer
 from rich.console import Console
 
-from turnout.cli.fleet.recording import read_recording
 from turnout.cli.lab.plans import WorldOption, contenders
 from turnout.cli.options import JsonOption, SeedOption, SettingOption, make_table, print_json, progress_bar, say
 from turnout.counting import pluralize
+from turnout.dashboard.sources.recording import read_recording
 from turnout.errors import SettingError
 from turnout.lab.analysis.replay.replay import fitted_build
 from turnout.lab.analysis.tuning import TUNED, Build, GoalFigure, TuningResult, find_setting

@@ -29,6 +29,8 @@ class Source:
         planned: The planned number of rounds; None if unknown.
     """
 
+    #: Whether everything was read at least once.
+    was_read = False
     #: Why there is no client.
     no_clients = "This store has no run yet."
 
@@ -55,6 +57,11 @@ class Source:
     def reading(self) -> dict[str, int] | None:
         """The numbers of records read ("done") and of records stored ("of"); None if all records have been read."""
         return None
+
+    def read_on(self, seconds: float) -> None:
+        """Reads new records as `catch_up` does, and notes whether everything was read."""
+        self.catch_up(seconds)
+        self.was_read = self.was_read or self.reading is None
 
     def catch_up(self, seconds: float) -> None:
         """Reads new records for about this many seconds, or until the last one."""
@@ -102,6 +109,14 @@ class Source:
     def failures(self, number: int) -> dict[int, str]:  # noqa: ARG002
         """Returns the reported reasons of the failures in a round, by row."""
         return {}
+
+    def backed_off_until(self, row: int) -> int:  # noqa: ARG002
+        """Returns the last round or decision of a client's back-off; 0 if it is not backed off."""
+        return 0
+
+    def events(self, most: int) -> list[dict[str, Any]]:  # noqa: ARG002
+        """Returns the latest failed turns, joins, departures and amendments, newest first."""
+        return []
 
     def training_metrics(self) -> dict[str, tuple[IntArray, FloatArray]]:
         """Returns the metrics of the model by name, each as rounds and values."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from turnout.dashboard.sources.change import ChangeDetector
-from turnout.dashboard.sources.growing import GrowingTable
+from turnout.dashboard.sources.growing import AvailabilityMasks, GrowingTable
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import RoundReport, round_seconds
 from turnout.live import ClientHistory
@@ -39,7 +39,10 @@ _PER_TURN = {
 _NO_OUTCOME_OF_ROUND = {"learned": UNKNOWN, **dict.fromkeys(("seconds", "finished", "staleness"), np.nan)}
 _NO_OUTCOME = {"kinds": RUNNING, "times": np.nan, "losses": np.nan}
 _NO_REASONS = dict.fromkeys((*ROUND_REASONS, *TURN_REASONS), np.nan)
-_PER_CLIENT = {"turns": 0, "offered": 0, "last_round": 0, "joined": 0, "changed_in": 0, "left_in": UNKNOWN}
+_PER_CLIENT = {
+    **dict.fromkeys(("turns", "offered", "backed_off", "last_round", "joined", "changed_in"), 0),
+    "left_in": UNKNOWN,
+}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -164,6 +167,8 @@ class ClientLedger:
         self.counters: dict[str, IntArray] = {name: np.empty(0, dtype=np.int64) for name in _PER_CLIENT}
         self.seconds: FloatArray = np.empty(0)
         self.history = ClientHistory()
+        #: The clients in back-off, by round; rounds without any have no mask.
+        self.back_offs = AvailabilityMasks()
         self._owns_history = True
         self._change_detector: ChangeDetector | None = None
 
@@ -172,6 +177,12 @@ class ClientLedger:
         """Whether each client has retired."""
         retired: BoolArray = self.counters["left_in"] != UNKNOWN
         return retired
+
+    def count_back_off(self, number: int, resting: BoolArray) -> None:
+        """Counts a round or decision in which these clients were not selected because they had missed turns."""
+        if resting.any():
+            self.counters["backed_off"] += resting
+            self.back_offs.add(number, resting)
 
     def mean_seconds(self) -> FloatArray:
         """Returns the mean exchange time of each client; NaN if no time is known."""

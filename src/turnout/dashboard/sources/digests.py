@@ -13,8 +13,8 @@ from turnout.errors import TurnoutError
 from turnout.kernel.arrays import FloatArray, IntArray
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.slots.turns import FINISHED
-from turnout.lab.analysis.judging import JudgedPromise, first_promise, guarantee_of_run
-from turnout.lab.analysis.metrics import RunSummary, jain_index
+from turnout.lab.analysis.judging import JudgedPromise, Judgement, first_promise, guarantee_of_run, judged_tolerance
+from turnout.lab.analysis.metrics import jain_index
 from turnout.lab.analysis.promise import knows_available
 from turnout.lab.analysis.slots import SlotMetrics, slot_metrics, turn_clocks
 from turnout.lab.columns import RoundColumns
@@ -26,9 +26,9 @@ class Digest:
     """Summary of a run: durations of its rounds, turns of its clients, and metrics (rounds and values by name).
 
     Without rounds, a decision counts as a round that lasts until the next one, and metrics are ordered by the end of
-    the turns: their rounds are the numbers of turns that had ended. `summary` is how the run kept the promise by which
-    it is judged; None if the store lacks the availability that the promise refers to. `clock` is when each round, or
-    turn in that order, ended.
+    the turns: their rounds are the numbers of turns that had ended. `judgement` says how the run kept the promise by
+    which it is judged; None if the store lacks the availability that the promise refers to. `clock` is when each round,
+    or turn in that order, ended.
     """
 
     promise: JudgedPromise
@@ -36,7 +36,7 @@ class Digest:
     seconds: FloatArray
     turns: IntArray
     metrics: dict[str, tuple[IntArray, FloatArray]]
-    summary: RunSummary | None
+    judgement: Judgement | None
     clock: FloatArray
     slots: SlotMetrics | None = None
 
@@ -54,9 +54,9 @@ class Digest:
             "mean_round": float(self.seconds.mean()),
             "p95_round": float(np.percentile(self.seconds, 95)),
             "total_time": float(self.seconds.sum()),
-            "least_share": None if self.summary is None else self.summary.least_share,
+            "least_share": None if self.judgement is None else self.judgement.summary.least_share,
             "jain": jain_index(self.turns),
-            "shortfall": None if self.summary is None else max(self.summary.largest_shortfall, 0.0),
+            "shortfall": None if self.judgement is None else max(self.judgement.summary.largest_shortfall, 0.0),
             "accuracy": None if "accuracy" not in self.metrics else float(self.metrics["accuracy"][1][-1]),
             "rate": None if self.slots is None else self.slots.updates_per_second,
             "mean_turn": None if self.slots is None else self.slots.mean_turn,
@@ -77,9 +77,11 @@ def _guarantee(info: RunInfo) -> Guarantee | None:
         return None
 
 
-def make_digest(columns: RoundColumns, promise: JudgedPromise) -> Digest:
-    """Returns the digest of a run that has at least one round, judged by a promise."""
-    summary = promise.summarise(columns) if promise.accrual == "always" or knows_available(columns) else None
+def make_digest(columns: RoundColumns, promise: JudgedPromise, info: RunInfo) -> Digest:
+    """Returns the digest of a run that has at least one round, judged by a promise and its own tolerance."""
+    judgement = None
+    if promise.accrual == "always" or knows_available(columns):
+        judgement = promise.judge(columns, judged_tolerance(_guarantee(info), None))
     is_timed = FINISHED in columns.metrics
     order = np.argsort(columns.metrics[FINISHED], kind="stable") if is_timed else np.arange(len(columns))
     metrics: dict[str, Any] = {}
@@ -92,7 +94,7 @@ def make_digest(columns: RoundColumns, promise: JudgedPromise) -> Digest:
             metrics[name] = (columns.rounds[known], values[order][known])
     if not is_timed:
         durations = columns.durations
-        return Digest(promise, len(columns), durations, columns.turns, metrics, summary, np.cumsum(durations))
+        return Digest(promise, len(columns), durations, columns.turns, metrics, judgement, np.cumsum(durations))
     started, finished = turn_clocks(columns)
     between, slots = np.diff(started, prepend=0.0), slot_metrics(columns)
-    return Digest(promise, len(columns), between, columns.turns, metrics, summary, finished[order], slots)
+    return Digest(promise, len(columns), between, columns.turns, metrics, judgement, finished[order], slots)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections import deque
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from turnout.counting import pluralize
 from turnout.dashboard.sources.base import Source, align_reasons
 from turnout.dashboard.sources.columns import Decision, Outcomes
 from turnout.dashboard.sources.ledger import EVERY_ROUND_UP_TO, Ledger
@@ -33,6 +36,8 @@ from turnout.policies.explain.explanation import Explanation
 from turnout.storage.training_log import TrainingLog
 
 EVENTS_PER_POLL, EVENTS_PER_POLL_LARGE = 20, 4
+#: The number of joins, departures and amendments that are remembered, the newest ones.
+KEPT_CHANGES = 20
 #: The number of amendments that the page lists, the newest ones.
 SHOWN_AMENDMENTS = 5
 #: Prefixes of the display names by kind of metric, in display order.
@@ -63,6 +68,7 @@ class FleetSource(Source):
         self._add_dropped_rounds()
         self._events = self._reader.last_event
         self._amendments: list[Amendment] = []
+        self._changes: deque[dict[str, Any]] = deque(maxlen=KEPT_CHANGES)  # of the clients and the settings
 
     @property
     def changes(self) -> tuple[int, float]:
@@ -85,6 +91,22 @@ class FleetSource(Source):
                 self._apply(event)
         if self._follower.position >= self._follower.starts_after:
             self._adopt_policy()
+
+    def backed_off_until(self, row: int) -> int:
+        """Returns the last round or decision of a client's back-off; 0 if it is not backed off."""
+        fleet = self._follower.fleet
+        return int(fleet.counters.backoff_until[row]) if fleet.counters.backing_off(fleet.round)[row] else 0
+
+    def events(self, most: int) -> list[dict[str, Any]]:
+        """Returns the latest failed turns with their reasons, joins, departures and amendments, newest first."""
+        failed = np.flatnonzero(self.ledger.turn_column("kinds") == FAILED)[-most:]
+        numbers = self.ledger.round_of_each_turn[failed].tolist()
+        reasons = {number: self.failures(number) for number in set(numbers)}
+        failures = [
+            {"round": number, "kind": "failed", "id": self.id_of(row), "text": reasons[number].get(row)}
+            for number, row in zip(numbers, self.ledger.turn_column("chosen")[failed].tolist(), strict=True)
+        ]
+        return sorted([*self._changes, *failures], key=lambda event: -event["round"])[:most]
 
     def id_of(self, row: int) -> str:
         """Returns the id under which the client joined."""
@@ -208,9 +230,16 @@ class FleetSource(Source):
             self.ledger.join(len(event.clients))
         else:
             self.ledger.leave(event.rows[0])
+        self._note_change(event.kind, pluralize(len(event.clients), "client"), event.clients)
+
+    def _note_change(self, kind: str, text: str, clients: Sequence[str] = ()) -> None:
+        client = clients[0] if len(clients) == 1 else None
+        change = {"round": self.ledger.last_round, "kind": kind, "id": client, "text": None if client else text}
+        self._changes.append(change)
 
     def _amend(self, event: FleetEvent, amendment: Amendment) -> None:
         self._amendments.append(amendment)
+        self._note_change("amended", ", ".join(f"{name} = {value}" for name, value in amendment.changes.items()))
         if not self._follower.is_ahead(event.number):
             return  # the initial state has these settings already
         self._follower.apply(event)
@@ -228,6 +257,8 @@ class FleetSource(Source):
         decision = Decision(
             closed.round, closed.rows, closed.contexts, closed.available, reasons, closed.opened.timestamp()
         )
+        if is_ahead:
+            self._count_back_off(closed.round, closed.rows)
         self.ledger.add([decision], [outcomes], partial(self._follower.apply, event) if is_ahead else None)
 
     def _add_turns(self, event: FleetEvent, filled: FilledSlots, *, is_ahead: bool) -> None:
@@ -254,6 +285,15 @@ class FleetSource(Source):
             capped=(lambda decision: fleet.running.capped(decision, fleet.queues)) if is_ahead else None,
             broken_since=lambda: fleet.counters.broken_since,
         )
+        for decision in given if is_ahead else ():
+            self._count_back_off(decision.number, decision.rows)
+
+    def _count_back_off(self, number: int, rows: IntArray) -> None:
+        """Counts the clients that were backed off in a round or decision; those that it selected were not."""
+        counters = self._follower.fleet.counters
+        resting = (counters.backoff_until >= number) & (counters.retired == 0)
+        resting[rows] = False
+        self.ledger.count_back_off(number, resting)
 
     def _adopt_policy(self) -> None:
         """Lets the ledger use the policy of the replayed fleet, once both have reached the same event."""

@@ -71,12 +71,17 @@ class AvailabilityMasks:
         while self._bytes > self._max_bytes and len(self._bits) > 1:
             self._bytes -= self._bits.pop(next(iter(self._bits))).nbytes
 
-    def get(self, rows: IntArray, rounds: IntArray) -> BoolArray | None:
-        """Returns whether each client was available, shape (rounds, clients); None if a mask is missing."""
+    def get(self, rows: IntArray, rounds: IntArray, *, sparse: bool = False) -> BoolArray | None:
+        """Returns whether each client was available, shape (rounds, clients); None if a mask is missing.
+
+        If the masks are `sparse`, nobody is marked in a round without one.
+        """
         available = np.zeros((len(rounds), len(rows)), dtype=np.bool_)
         for index, number in enumerate(rounds.tolist()):
             bits = self._bits.get(number)
             if bits is None:
+                if sparse:
+                    continue
                 return None
             byte = rows >> 3
             joined = byte < len(bits)

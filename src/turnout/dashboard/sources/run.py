@@ -238,7 +238,11 @@ def _build_policy(plan: Mapping[str, Any], clients: int) -> SelectionPolicy:
 
 def _counting_policy(policy: SelectionPolicy) -> SelectionPolicy | None:
     """Returns a policy that counts the debts only, for runs recorded without contexts; None without a guarantee."""
-    return None if policy.guarantee is None else MostOwed.counting(policy.guarantee, policy.clients)
+    if policy.guarantee is None:
+        return None
+    counting = MostOwed.counting(policy.guarantee, policy.clients)
+    counting.selects_by_queue = policy.selects_by_queue
+    return counting
 
 
 def kinds_of(report: RoundReport) -> IntArray:

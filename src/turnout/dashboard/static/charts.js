@@ -43,7 +43,7 @@ export function chart({
     h('div', {
       class: `plot ${height > 280 ? 'tall' : ''}`, 'data-chart': id, role: 'img',
       'aria-label': label ?? `${title} ${caption}`, spec,
-    }),
+    }, h('p', { class: 'skeleton', role: 'status' }, 'The chart is being loaded …')),
     h('figcaption', null, caption));
 }
 

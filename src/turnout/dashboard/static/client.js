@@ -11,18 +11,24 @@ const FOLLOWED_CLIENTS = 100_000;
 const MARKERS = { failed: ['bad', 'x'], late: ['warn', 'diamond'] };
 
 function strip({ strip: data }, from) {
-  const { x, width, available, chosen } = data;
+  const { x, width, available, chosen, resting } = data;
   const rounds = x.map((first) => span(first, width));
   return chart({
     id: 'client-strip', from, wide: true, height: 150, title: 'When was the client available, and when was it chosen?',
     caption: `Each bar is ${width === 1 ? `a ${words.round}` : `${count(width)} ${words.rounds}`}: the share in which ` +
-      `the client was available and, in front, the share in which it was chosen. ${available ? '' : 'Availability is not recorded.'}`,
+      `the client was available and, in front, the share in which it was chosen. ${available ? '' : 'Availability is not recorded.'}` +
+      (resting ? `In back-off after missed turns it is not available, and earns nothing.` : ''),
     traces: (c) =>
       [
         available && {
           type: 'bar', name: 'available', x, y: available, text: rounds, textposition: 'none',
           marker: { color: c.available },
           hovertemplate: '%{text}: available in %{y:.0%}<extra></extra>',
+        },
+        resting?.some((part) => part > 0) && {
+          type: 'bar', name: 'backed off', x, y: resting, base: available ?? 0, text: rounds, textposition: 'none',
+          marker: { color: c.resting },
+          hovertemplate: '%{text}: backed off<extra></extra>',
         },
         {
           type: 'bar', name: 'chosen', x, y: chosen.map((total) => total / width), customdata: x,
@@ -71,15 +77,17 @@ function times({ times: data }, from) {
 function headCards(data) {
   return cards(
     data.status != null && certificate({ status: data.status, text: data.standing }),
-    card('Turns', count(data.counted ?? data.turns),
+    card(data.counted != null && data.counted !== data.turns ? 'Turns that count' : 'Turns',
+      count(data.counted ?? data.turns),
       data.promised != null && `Promised: ${turns(data.promised)}; tolerance: ${turns(data.tolerance)}`,
-      data.counted != null && data.counted !== data.turns && `Chosen ${count(data.turns)} times`,
+      data.counted != null && data.counted !== data.turns && `Selected ${count(data.turns)} times`,
       `Share of ${data.about.share_of}: ${share(data.share)}`),
-    card('Owed', turns(data.owed),
+    data.about.has_queue && card('Owed', turns(data.owed),
       data.rank != null && `Rank ${count(data.rank)} of ${count(data.about.clients)} by debt`,
       data.forfeited > 0 && `Forfeited: ${turns(data.forfeited)}`),
     card('Mean time', seconds(data.mean_seconds), data.reliability != null && `Reliability ${share(data.reliability)}`),
     card('Available in', data.offered == null ? '–' : `${count(data.offered)} ${words.rounds}`,
+      data.backed_off > 0 && `Backed off in ${count(data.backed_off)} ${words.rounds}`,
       data.joined ? `Joined after ${words.round} ${count(data.joined)}` : `Joined before the first ${words.round}`,
       [`Last turn in ${words.round} `, roundLink(data.last_round)]));
 }

@@ -1,13 +1,13 @@
 // The table of clients on Fairness and Client; the server sorts, searches and paginates it.
 import { h } from './dom.js';
 import { clientLink, debounce, flagLegend, flags, navigation, pager, roundLink, statusBadge, table } from './parts.js';
-import { count, number, seconds, share, words } from './format.js';
+import { count, share, words } from './format.js';
 
 export const clientsRequest = ({ sort = 'behind', order = 'desc', page, search }) => ({
   sort, order, page: page ?? 1, size: 25, search,
 });
 
-const columns = ({ share_of: shareOf, promise }) => [
+const columns = ({ share_of: shareOf, promise, has_queue, backs_off }, rows) => [
   {
     key: 'id', label: 'client', text: true, title: 'Sorts by the order of joining', cell: (row) => clientLink(row.id),
   },
@@ -20,36 +20,40 @@ const columns = ({ share_of: shareOf, promise }) => [
         },
         {
           key: 'behind', label: 'behind (turns)', title: 'Promised turns minus turns that count; negative: a surplus',
-          cell: (row) => number(row.behind),
+          numeric: (row) => row.behind,
         },
         {
           key: 'counted', label: 'turns',
           title: promise.counts === 'completed' ? 'Turns whose updates arrived in time' : 'Turns taken',
-          cell: (row) => number(row.counted),
+          numeric: (row) => row.counted,
         },
-        { key: 'promised', label: 'promised (turns)', cell: (row) => number(row.promised) },
-        { label: 'tolerance (turns)', cell: (row) => number(row.tolerance) },
-        {
+        { key: 'promised', label: 'promised', title: 'Promised turns', numeric: (row) => row.promised },
+        has_queue && {
           key: 'owed', label: 'owed (turns)', title: 'The queue of owed turns, which never falls below 0',
-          cell: (row) => number(row.owed),
+          numeric: (row) => row.owed,
         },
       ]
     : []),
-  { key: 'turns', label: 'times chosen', cell: (row) => count(row.turns) },
-  { key: 'share', label: `share of ${shareOf}`, cell: (row) => share(row.share) },
+  { key: 'turns', label: 'times chosen', cell: (row) => count(row.turns), optional: Boolean(promise) },
+  { key: 'share', label: 'share', title: `Share of ${shareOf}`, cell: (row) => share(row.share) },
   {
     key: 'forfeited', label: 'forfeited (turns)', title: 'Turns lost because the debt had reached its cap',
-    cell: (row) => number(row.forfeited),
+    numeric: (row) => row.forfeited, optional: true,
   },
   { key: 'offered', label: `${words.rounds} available`, cell: (row) => count(row.offered) },
-  { key: 'mean_seconds', label: 'mean time', cell: (row) => seconds(row.mean_seconds) },
+  backs_off && {
+    key: 'backed_off', label: `${words.rounds} backed off`,
+    title: 'Not selected for a while, because it had missed turns in a row; it earns nothing then',
+    cell: (row) => count(row.backed_off),
+  },
+  { key: 'mean_seconds', label: 'mean time', duration: (row) => row.mean_seconds },
   {
     key: 'reliability', label: 'reliability', title: 'Share of turns from which the client returned',
     cell: (row) => share(row.reliability),
   },
-  { key: 'last_round', label: `last turn (${words.round})`, cell: (row) => roundLink(row.last_round) },
-  { label: 'flags', text: true, cell: (row) => flags(row.flags) },
-];
+  { key: 'last_round', label: 'last turn', title: `The ${words.round} of its last turn`, cell: (row) => roundLink(row.last_round) },
+  rows.some((row) => row.flags.length) && { label: 'flags', text: true, cell: (row) => flags(row.flags) },
+].filter(Boolean);
 
 export function clientsTable(data, search = '') {
   const by = (changes) => navigation.update(changes, { replace: true });
@@ -60,8 +64,8 @@ export function clientsTable(data, search = '') {
         maxlength: 500, oninput: debounce((text) => by({ search: text, page: null })),
       })),
     table({
-      caption: search ? `Clients whose id contains “${search.slice(0, 40)}”` : 'Clients', columns: columns(data.about),
-      rows: data.rows,
+      caption: search ? `Clients whose id contains “${search.slice(0, 40)}”` : 'Clients', columns: columns(data.about, data.rows),
+      rows: data.rows, choosable: true,
       sorted: { sort: data.sort, order: data.order, by },
       none: search ? 'No client id contains this text.' : 'No client has joined yet.',
     }),

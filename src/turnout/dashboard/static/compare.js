@@ -5,8 +5,8 @@ import { info } from './glossary.js';
 import { endNames } from './lines.js';
 import { swatch } from './list.js';
 import { MAX_GROUPS, colourOf, styleOf } from './palette.js';
-import { box, charts, empty, muted, navigation, renderSlot, table } from './parts.js';
-import { count, plain, plural, plusMinus, share, words } from './format.js';
+import { box, charts, empty, muted, navigation, renderSlot, statusBadge, table } from './parts.js';
+import { count, digitsFor, plain, plural, plusMinus, share, words } from './format.js';
 
 const PERCENT = () => [0.01, '%'];
 const TURNS = () => [1, 'turns'];
@@ -30,10 +30,10 @@ const RATE = [
 const MEASURES = [
   ['least_share', 'smallest share', 'smallest share', PERCENT, 1, 1, UNIT],
   ['jain', 'Jain’s index', 'Jain’s index', PLAIN, 3, 1, UNIT],
-  ['shortfall', 'largest shortfall at any time', 'shortfall', TURNS, null, -1, POSITIVE],
+  ['worst_shortfall', 'largest shortfall', 'shortfall', TURNS, 2, -1, POSITIVE],
   ['accuracy', 'accuracy', 'accuracy', PLAIN, 3, 1, UNIT],
 ];
-function measures(groups, { slots }) {
+function measures(groups, { slots }, shareOf) {
   const speed = slots == null ? SPEED : RATE;
   const playable = groups.filter((group) => !group.true_times); // the others cannot be played with real clients
   return [...speed, ...MEASURES].filter(([field]) => groups.some((group) => group[field]?.mean != null)).map(
@@ -41,12 +41,15 @@ function measures(groups, { slots }) {
       const [by, unit] = unitFor(Math.max(...groups.map((group) => group[field]?.mean ?? 0)));
       const best = Math.max(
         ...playable.map((group) => (group[field]?.mean == null ? -Infinity : better * group[field].mean)));
+      const known = groups.filter((group) => group[field]?.mean != null);
+      const decimals = digits ?? Math.max(...known.map((group) => digitsFor(group[field].mean / by)));
       const isBest = (group) =>
         playable.length > 1 && !group.true_times && group[field]?.mean != null && better * group[field].mean === best;
       return {
-        label: unit ? `${label} (${unit})` : label, info: info(term),
+        label: `${field === 'least_share' ? `${label} ${shareOf ?? ''}` : label}${unit ? ` (${unit})` : ''}`,
+        info: info(term),
         cell: (group) => [
-          plusMinus(group[field], by, digits, limits),
+          plusMinus(group[field], by, decimals, limits),
           isBest(group) && h('span', { class: 'flag ok', title: 'Best mean of this column' }, 'best'),
         ],
       };
@@ -69,7 +72,7 @@ function shownGroups(groups) {
   return groups.filter((group) => group.is_current || others.includes(group));
 }
 
-function groupTable(groups, about, highlighted, highlight) {
+function groupTable({ groups, about, share_of: shareOf }, highlighted, highlight) {
   return table({
     caption: 'Runs that differ only in their seed form a group', rows: groups,
     current: (group) => group.name === highlighted,
@@ -93,10 +96,14 @@ function groupTable(groups, about, highlighted, highlight) {
               group.name),
             group.true_times && [h('span', { class: 'flag' }, 'true times'), info('true times')]),
       },
-      ...measures(groups, about),
+      groups.some((group) => group.status) && {
+        label: 'promise', text: true, info: info('status'),
+        cell: (group) => group.status && statusBadge(group.status),
+      },
+      ...measures(groups, about, shareOf),
       { label: words.rounds, cell: (group) => count(group.rounds) },
       { label: 'runs', cell: (group) => count(group.runs.length) },
-    ],
+    ].filter(Boolean),
   });
 }
 
@@ -195,10 +202,10 @@ function view(data, settings) {
   const highlighted = shown.some((group) => group.name === settings.show) ? settings.show : null;
   const highlight = (name) => navigation.update({ show: name === highlighted ? null : name }, { replace: true });
   return [
-    box('Groups', groupTable(groups, data.about, highlighted, highlight),
+    box('Groups', groupTable(data, highlighted, highlight),
       referenceRate != null &&
-        muted(`The shortfall is how far any client was ever behind ${share(referenceRate)} ${data.share_of}, ` +
-          'for all policies alike; the smallest share is a share of the same.'),
+        muted(`All policies are judged by the same promise: ${share(referenceRate)} ${data.share_of}. The shortfall is ` +
+          'how far any client was ever behind it, and the status that of the worst moment, in the worst run of a group.'),
       muted('± is the half-width of the 95 % confidence interval over the runs of a group. ',
         'If intervals overlap, “best” may be due to chance. A policy that is given the true times is never “best”.'),
       data.left_out > 0 && muted(`${plural(data.left_out, 'picked run')} in other worlds cannot be compared with these.`),

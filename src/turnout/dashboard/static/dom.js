@@ -25,7 +25,7 @@ function canUpdate(now, next) {
 }
 
 function copyAttributes(now, next) {
-  for (const { name } of [...now.attributes]) if (!next.hasAttribute(name)) now.removeAttribute(name);
+  for (const { name } of [...now.attributes]) if (name !== 'open' && !next.hasAttribute(name)) now.removeAttribute(name);
   for (const { name, value } of next.attributes) if (now.getAttribute(name) !== value) now.setAttribute(name, value);
   for (const name of HANDLERS) now[name] = next[name];
   if (now.type === 'checkbox') now.checked = next.hasAttribute('checked');

@@ -64,8 +64,8 @@ function takenVsPromised(data) {
       x: shown.map(([, rank]) => x[rank]), y: shown.map(([index]) => taken[index]),
       customdata: shown.map(([index]) => ids[index]),
       text: shown.map(([index]) =>
-          `${plain(ids[index])}: ${count(taken[index])} of ${number(promised[index])} turns, queue of owed turns ` +
-            `${number(owed[index])}`),
+          `${plain(ids[index])}: ${count(taken[index])} of ${number(promised[index])} turns` +
+            (owed[index] == null ? '' : `, queue of owed turns ${number(owed[index])}`)),
       hovertemplate: '%{text}<extra></extra>',
       marker: {
         color: behind ? c.warn : c.accent, symbol: behind ? 'diamond' : 'circle', size: ids.length > 300 ? 4 : 7,

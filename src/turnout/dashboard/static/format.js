@@ -5,7 +5,7 @@ const THIN = '\u202f';
 const known = (value) => typeof value === 'number' && Number.isFinite(value);
 const fixed = (value, digits) =>
   value.toLocaleString('en', { minimumFractionDigits: digits, maximumFractionDigits: digits }).replace(/^-/, '−');
-const digitsFor = (value) => (Math.abs(value) < 9.995 ? 2 : Math.abs(value) < 99.95 ? 1 : 0);
+export const digitsFor = (value) => (Math.abs(value) < 9.995 ? 2 : Math.abs(value) < 99.95 ? 1 : 0);
 
 export const count = (value) => (known(value) ? fixed(value, 0) : UNKNOWN);
 export const number = (value) => known(value) ? fixed(value, Number.isInteger(value) ? 0 : digitsFor(value)) : UNKNOWN;
@@ -19,13 +19,25 @@ export const turns = (value) => (known(value) ? `${number(value)} ${value === 1 
 /** 1.20 turns behind, 3 turns ahead */
 export const behind = (value) => known(value) ? `${turns(Math.abs(value))} ${value < 0 ? 'ahead' : 'behind'}` : UNKNOWN;
 
+/** The divisor and the unit of a time. */
+const unitOf = (value) => [[86400 * 2, 86400, 'd'], [7200, 3600, 'h'], [600, 60, 'min'], [0, 1, 's']]
+  .filter(([from]) => Math.abs(value) >= from)
+  .map(([, by, name]) => [by, name])[0];
+
 /** 8.42 s, 128 s, 12.4 min, 3.2 h, 2.5 d */
 export function seconds(value) {
   if (!known(value)) return UNKNOWN;
-  const [size, unit] = [[86400 * 2, 86400, 'd'], [7200, 3600, 'h'], [600, 60, 'min'], [0, 1, 's']]
-    .filter(([from]) => Math.abs(value) >= from)
-    .map(([, by, name]) => [by, name])[0];
+  const [size, unit] = unitOf(value);
   return `${fixed(value / size, digitsFor(value / size))}${THIN}${unit}`;
+}
+
+/** Formats the numbers of a column with the same decimals; times also in the same unit, that of the largest. */
+export function columnFormat(all, isTime = false) {
+  const values = all.filter(known);
+  const largest = values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
+  const [size, unit] = isTime ? unitOf(largest) : [1, ''];
+  const digits = !isTime && values.every(Number.isInteger) ? 0 : largest / size < 1000 ? 2 : 1;
+  return (value) => (known(value) ? `${fixed(value / size, digits)}${unit && THIN}${unit}` : UNKNOWN);
 }
 
 export function bytes(value) {

@@ -2,18 +2,18 @@
 import { timeUnit } from './charts.js';
 import { h } from './dom.js';
 import { info } from './glossary.js';
-import { box, debounce, empty, muted, navigation, renderSlot, table } from './parts.js';
+import { STATUSES, box, debounce, empty, muted, navigation, renderSlot, statusBadge, table } from './parts.js';
 import { MAX_GROUPS, groupOf, picksOf, styleOf } from './palette.js';
-import { count, number, plural, ratio, share, short } from './format.js';
+import { UNKNOWN, count, plural, ratio, share, short } from './format.js';
 
 const MAX_SETTINGS = 8;
 const MAX_ROWS = 200;
 /** Field of the figures, label, term of the glossary, and the cell; times have one unit in the whole column. */
 const FIGURES = [
-  ['mean_round', 'mean round', 'mean round', null], ['shortfall', 'largest shortfall (turns)', 'shortfall', number],
+  ['mean_round', 'mean round', 'mean round', null], ['shortfall', 'largest shortfall (turns)', 'shortfall', null],
   ['least_share', 'smallest share', 'smallest share', share], ['jain', 'Jain’s index', 'Jain’s index', ratio],
   ['accuracy', 'accuracy', 'accuracy', ratio],
-  ['rate', 'updates per second', 'updates', number], ['staleness', 'mean staleness', 'staleness', number],
+  ['rate', 'updates per second', 'updates', null], ['staleness', 'mean staleness', 'staleness', null],
 ];
 
 /** Columns that are shown if runs differ in them, and what all runs have in common otherwise. */
@@ -80,16 +80,22 @@ function columnsOf(rows, picks, pick, isFull) {
     },
     { key: 'seed', label: 'seed', value: (run) => run.seed, cell: (run) => run.seed ?? '–' },
     ...figures.map(([field, label, term, format]) => ({
-      key: field, label: format ? label : `${label} (${unit})`, info: info(term),
+      key: field, label: field === 'mean_round' ? `${label} (${unit})` : label, info: info(term),
       value: (run) => run.figures?.[field],
-      cell: (run) => (format ? format(run.figures?.[field]) : number((run.figures?.[field] ?? NaN) / by)),
+      ...(format ? { cell: (run) => format(run.figures?.[field]) }
+        : { numeric: (run) => (run.figures?.[field] ?? NaN) / (field === 'mean_round' ? by : 1) }),
     })),
+    rows.some((run) => run.status) && {
+      key: 'status', label: 'promise', text: true, info: info('status'),
+      value: (run) => (run.status ? Object.keys(STATUSES).indexOf(run.status) : null),
+      cell: (run) => (run.status ? statusBadge(run.status) : UNKNOWN),
+    },
     ...differing(rows).map((name) => ({
       key: `set:${name}`, label: name.replaceAll('_', ' '), value: (run) => run.settings[name],
       cell: (run) => short(run.settings[name] ?? '–', 24),
     })),
     ...COMMON.filter(({ value }) => new Set(rows.map(value)).size > 1),
-  ];
+  ].filter(Boolean);
 }
 
 function view(data, settings) {
@@ -133,9 +139,11 @@ function view(data, settings) {
     table({
       caption: `${count(rows.length)} of ${plural(data.total, 'run')}` +
         (picks.size ? `, ${count(picks.size)} picked` : ''),
-      rows: rows.slice(0, MAX_ROWS), columns, sorted: { sort, order, by }, current: (run) => run.id === data.about.run,
+      rows: rows.slice(0, MAX_ROWS), columns, sorted: { sort, order, by }, current: (run) => run.id === data.about.run, choosable: true,
       none: 'No run matches the filter.',
     }),
+    data.reference_rate != null &&
+      muted(`All runs are judged by the same promise, ${share(data.reference_rate)} ${data.share_of}, at their worst moment.`),
     picks.size > 0 && muted('Compare and Training show only the picked runs.'),
     inCommon(data.rows) && muted(`All runs: ${inCommon(data.rows)}.`),
     data.pending > 0 && muted(`The figures of ${plural(data.pending, 'run')} are still being computed.`),

@@ -1,7 +1,7 @@
 // Routing, keys, theme and live updates: requests the data of the visible page and redraws it when they change.
 import { drawAll } from './charts.js';
 import { fill, h } from './dom.js';
-import { badge, debounce, emptyRounds, hintAtWideTables, navigation, promiseLine } from './parts.js';
+import { badge, debounce, empty, emptyRounds, hintAtWideTables, navigation, promiseLine } from './parts.js';
 import { chooseRun, showRun } from './runs.js';
 import { showGlossary } from './glossary.js';
 import { picksOf, setRuns } from './palette.js';
@@ -21,7 +21,9 @@ import turns from './turns.js';
 /** The pages of the number keys; those of a store of runs begin with the table of runs and with Compare. */
 const PAGES = [overview, fairness, queues, turns, speed, rounds, client, training, compare, system];
 const OF_RUNS = [list, compare, ...PAGES.filter((page) => page !== compare)];
-const pagesOf = (data) => (data?.kind === 'runs' ? OF_RUNS : PAGES);
+/** The pages of a store; Queues only if its policy selects by a queue, or if it is open. */
+const pagesOf = (data, about) =>
+  (data?.kind === 'runs' ? OF_RUNS : PAGES).filter((page) => page !== queues || about?.has_queue || route.page === queues);
 const keyOf = (page) => (page === list ? 'l' : String((PAGES.indexOf(page) + 1) % 10));
 const at = (id) => document.getElementById(id);
 const live = { version: null, reading: null, last_error: null, live: false, connected: null };
@@ -42,9 +44,16 @@ function address(page, settings = {}) {
 
 function readAddress() {
   const [name, query] = location.hash.replace(/^#\/?/, '').split(/\?(.*)/s);
-  const page = OF_RUNS.find((candidate) => candidate.name === name) ?? (store.data ? pagesOf(store.data)[0] : overview);
+  const page = OF_RUNS.find((candidate) => candidate.name === name) ??
+    (name ? unknownPage(name) : store.data ? pagesOf(store.data)[0] : overview);
   return { page, settings: Object.fromEntries(new URLSearchParams(query ?? '')), address: location.hash };
 }
+
+const unknownPage = (name) => ({
+  name, label: 'Unknown page', isAboutAll: true, worksWithoutRounds: true, requests: () => ({}),
+  view: () => empty('There is no such page', `The address names “${short(name, 60)}”. `,
+    h('a', { href: address(pagesOf(store.data)[0].name) }, `Open ${pagesOf(store.data)[0].label}`)),
+});
 
 function update(changes, { replace = false } = {}) {
   const hash = address(route.page.name, { ...route.settings, ...changes });
@@ -61,7 +70,7 @@ function onHashChange() {
   const before = route;
   route = readAddress();
   const isNewPage =
-    before.page !== route.page ||
+    before.page.name !== route.page.name ||
     before.settings.run !== route.settings.run ||
     (route.page.about ?? []).some((name) => before.settings[name] !== route.settings[name]);
   if (isNewPage) {
@@ -175,7 +184,7 @@ function draw() {
       h('span', { class: 'muted' }, ` ${plural(about.clients, 'client')}, ${progress(about)}`));
   const isEmpty = about && about.rounds === 0 && !page.worksWithoutRounds && !slots.overview?.data?.open;
   const content = isEmpty ? emptyRounds(about.reading) : page.view(slots, settings);
-  const promise = about && !page.isAboutAll && promiseLine(about.certificate);
+  const promise = about && !page.isAboutAll && page !== compare && promiseLine(about.certificate);
   fill(at('page'),
     h('div',
       {
@@ -211,7 +220,7 @@ function drawFrame(about) {
   document.title = `${titleOf(page, settings)} · ${about?.name ?? store.data?.name ?? ''} · turnout`;
   at('store-name').textContent = store.data ? short(store.data.name, 40) : '';
   fill(at('pages'),
-    pagesOf(store.data).map((other) =>
+    pagesOf(store.data, about).map((other) =>
       h('li', null,
         h('a',
           {
@@ -271,7 +280,13 @@ setInterval(() => {
     clock.since ??= performance.now();
     if (clock.elapsed !== clock.dataset.elapsed)
       Object.assign(clock, { elapsed: clock.dataset.elapsed, since: performance.now() });
-    clock.textContent = count(Math.floor(Number(clock.elapsed) + (performance.now() - clock.since) / 1000));
+    const elapsed = Number(clock.elapsed) + (performance.now() - clock.since) / 1000;
+    clock.textContent = count(Math.floor(elapsed));
+    // Nothing changes in the file of a server that is down: the page asks again when its round is overdue.
+    if (clock.dataset.due && Number(clock.elapsed) <= Number(clock.dataset.due) && elapsed > Number(clock.dataset.due)) {
+      for (const slot of Object.values(slots)) slot.version = OUTDATED;
+      load();
+    }
   }
 }, 1000);
 

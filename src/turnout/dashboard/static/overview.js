@@ -2,15 +2,34 @@
 import { SMOOTHED, band, chart, line, roundAxis, rule, withAverage } from './charts.js';
 import { h } from './dom.js';
 import {
-  badge, box, card, cards, certificate, charts, clientLink, muted, navigation, renderSlot, roundLink, statusBadge,
+  alarm, badge, box, card, cards, certificate, charts, clientLink, muted, navigation, renderSlot, roundLink, statusBadge,
   table,
 } from './parts.js';
 import { rateChart, slotCards, runningTurns } from './slots.js';
-import { OUTCOMES, behind, count, number, percent, ratio, seconds, share, turns, words } from './format.js';
+import { OUTCOMES, UNKNOWN, behind, count, number, percent, ratio, seconds, share, turns, words } from './format.js';
+
+/** How much longer than the deadline a round or turn may take before it is called overdue. */
+const GRACE = 1.1;
+const isOverdue = (elapsed, deadline) => elapsed != null && deadline != null && elapsed > GRACE * deadline;
+
+/** What is wrong with the open round or the oldest turn: overdue, or without a scheduler that could end it. */
+function neglect({ open, running, is_attended: isAttended }) {
+  const oldest = running.find((turn) => turn.outcome === 'out');
+  const [name, elapsed, deadline] = open ? [`Round ${count(open.round)}`, open.elapsed, open.deadline]
+    : oldest ? [`Turn ${count(oldest.turn)}`, oldest.age, oldest.deadline] : [];
+  if (!name || isAttended == null) return null;
+  const nobody = 'no scheduler has the file open: start the server';
+  if (isOverdue(elapsed, deadline)) {
+    const why = isAttended ? 'its server does not end it' : nobody;
+    return { level: 'error', text: `${name} is ${seconds(elapsed - deadline)} overdue, ${why}.`, id: null };
+  }
+  return isAttended ? null : { level: 'warning', text: `${name} has not ended, and ${nobody}.`, id: null };
+}
 
 function openRound(open) {
   if (!open) return null;
-  const clock = h('span', { 'data-elapsed': open.elapsed }, count(Math.floor(open.elapsed ?? 0)));
+  const due = open.deadline == null ? null : GRACE * open.deadline;
+  const clock = h('span', { 'data-elapsed': open.elapsed, 'data-due': due }, count(Math.floor(open.elapsed ?? 0)));
   return [
     `Round ${count(open.round)} is open: ${count(open.back)} of ${count(open.target_size)} returned, ` +
       `${count(open.out)} outstanding${open.failed ? `, ${count(open.failed)} failed` : ''}; `,
@@ -22,29 +41,34 @@ function openRound(open) {
   ];
 }
 
-const comparison = ({ saved: part, how, mean_round: mean }) => [
-  h('b', null,
-    part >= 0 ? `${percent(part)} shorter than random selection` : `${percent(-part)} longer than random selection`),
-  ` (${seconds(mean)}, ${how})`,
+/** The comparison with random selection; null while there is none. */
+const randomOf = ({ baseline }) => baseline?.data?.random ?? null;
+const pendingComparison = ({ baseline }) =>
+  baseline?.waiting && !baseline.data ? 'Comparing with random selection …' : baseline?.data?.reason;
+
+const comparison = ({ ratio: part, how, half, value }) => [
+  h('b', null, `${percent(Math.abs(1 - part))} ${part <= 1 ? 'shorter' : 'longer'} than random selection`),
+  ` (${seconds(value)}${half ? ` ± ${seconds(half)}` : ''}, ${how})`,
 ];
 
-const roundCards = (data) => [
+const roundCards = (data, slots) => [
   card('Rounds closed', count(data.round), openRound(data.open), [
     `${seconds(data.total_time)} in total; last round: `, data.round ? roundLink(data.round) : '–',
   ]),
-  card('Mean round duration', seconds(data.mean_round), data.random && comparison(data.random),
+  card('Mean round duration', seconds(data.mean_round),
+    randomOf(slots) ? comparison(randomOf(slots)) : pendingComparison(slots),
     data.recent_round != null &&
       `Mean of the last ${count(data.recent_of)}: ${seconds(data.recent_round)}; ` +
         `95th percentile: ${seconds(data.p95_round)}`),
 ];
 
-function headCards(data) {
+function headCards(data, slots) {
   const promise = data.about.promise;
   const promised =
     promise &&
     (promise.least === promise.most ? share(promise.least) : `${share(promise.least)} to ${share(promise.most)}`);
   return cards(
-    ...(data.slots ? slotCards(data) : roundCards(data)),
+    ...(data.slots ? slotCards(data, randomOf(slots), pendingComparison(slots)) : roundCards(data, slots)),
     certificate(data.about.certificate),
     card('Furthest behind', data.worst ? behind(data.worst.behind) : '–',
       data.worst
@@ -68,14 +92,30 @@ const LEVELS = { error: ['bad', 'Error'], warning: ['warn', 'Warning'], note: ['
 const warning = ({ level, text, id }) =>
   h('li', null, badge(...(LEVELS[level] ?? LEVELS.note)), h('span', null, id != null && [clientLink(id), ': '], text));
 
-function view(data) {
+const EVENTS = { failed: 'bad', amended: 'warn' };
+const latestEvents = (events) =>
+  box('Latest events',
+    table({
+      caption: 'Failed turns, joins, departures and amendments, newest first', rows: events,
+      columns: [
+        { label: words.round, cell: (event) => (event.round ? roundLink(event.round) : 'before the first') },
+        { label: 'event', text: true, cell: (event) => badge(EVENTS[event.kind] ?? 'none', event.kind) },
+        { label: 'client or settings', text: true, cell: (event) => (event.id == null ? event.text : clientLink(event.id)) },
+        { label: 'reason', text: true, cell: (event) => (event.id == null ? UNKNOWN : (event.text ?? UNKNOWN)) },
+      ],
+    }));
+
+function view(data, slots) {
   const { rounds, shortfall } = data;
+  const random = randomOf(slots);
+  const warnings = [neglect(data), ...data.warnings].filter(Boolean);
   return [
-    headCards(data),
+    neglect(data)?.level === 'error' && alarm('Overdue', neglect(data).text),
+    headCards(data, slots),
     charts(
-      data.slots && rateChart(data),
+      data.slots && rateChart(data, random),
       chart({
-        id: 'overview-rounds', from: data, title: `Are ${data.slots ? 'turns' : 'rounds'} getting shorter?`,
+        id: 'overview-rounds', from: data, state: random?.value, title: `Are ${data.slots ? 'turns' : 'rounds'} getting shorter?`,
         caption: data.slots
           ? 'Seconds of a turn, failed and late clients included, by the decision that gave it. The line is the mean ' +
             'of the turns at a point, the band is their range.' + SMOOTHED
@@ -89,7 +129,7 @@ function view(data) {
         ],
         layout: (c) => ({
           xaxis: roundAxis, yaxis: { title: 'seconds', rangemode: 'tozero' }, showlegend: false,
-          ...(data.random ? rule(c, 'y', data.random.mean_round, 'random selection') : {}),
+          ...(random && !data.slots ? rule(c, 'y', random.value, 'random selection') : {}),
         }),
         click: (round) => navigation.open('rounds', { number: round }),
       }),
@@ -111,12 +151,12 @@ function view(data) {
           }),
         })),
     data.slots && data.about.run == null && runningTurns(data),
-    h('div', { class: 'charts' },
+    h('div', { class: 'charts' }, h('div', { class: 'content' },
       box('Warnings',
-        data.warnings.length
+        warnings.length
           ? h('ul', { class: 'warnings' },
               Object.keys(LEVELS)
-                .flatMap((level) => data.warnings.filter((item) => item.level === level))
+                .flatMap((level) => warnings.filter((item) => item.level === level))
                 .map(warning))
           : muted('There are no warnings.')),
       box('Outcomes',
@@ -130,15 +170,16 @@ function view(data) {
           ],
           none: 'No client has returned yet.',
         }))),
+      data.events.length > 0 && latestEvents(data.events)),
     box('Furthest behind',
       table({
         caption: 'Clients that are furthest behind their promise', rows: data.behind, none: 'No client is behind.',
         columns: [
           { label: 'client', text: true, cell: (row) => clientLink(row.id) },
           { label: 'status', text: true, cell: (row) => statusBadge(row.status) },
-          { label: 'behind (turns)', cell: (row) => number(row.behind) },
-          { label: 'turns', cell: (row) => number(row.turns) },
-          { label: 'promised (turns)', cell: (row) => number(row.promised) },
+          { label: 'behind (turns)', numeric: (row) => row.behind },
+          { label: 'turns', numeric: (row) => row.turns },
+          { label: 'promised (turns)', numeric: (row) => row.promised },
           { label: `share of ${data.about.share_of}`, cell: (row) => share(row.share) },
           {
             label: `last ${words.round}`, text: true,
@@ -156,6 +197,9 @@ function view(data) {
 }
 
 export default {
-  name: 'overview', label: 'Overview', requests: () => ({ overview: {} }),
-  view: (slots) => renderSlot(slots.overview, view),
+  name: 'overview', label: 'Overview',
+  requests: (settings, { overview }) => ({
+    overview: {}, ...(overview?.data?.round > 0 && !overview.data.about.reading ? { baseline: {} } : {}),
+  }),
+  view: (slots) => renderSlot(slots.overview, (data) => view(data, slots)),
 };

@@ -57,7 +57,7 @@ export function colours() {
   return {
     ink: value('ink'), muted: value('muted'), line: value('line'), paper: value('paper'),
     accent: own ?? value('accent'), band: own ? transparent(own, 0.18) : value('band'), ok: value('ok'),
-    warn: value('warn'), bad: value('bad'), unavailable: value('unavailable'),
+    warn: value('warn'), bad: value('bad'), unavailable: value('unavailable'), resting: value('resting'),
     available: value('available'), chosen: value('chosen'), scale,
     series,
   };

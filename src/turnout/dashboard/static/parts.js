@@ -1,7 +1,7 @@
 // Components of the pages: cards, links, badges, tables, pagers, and placeholders for missing data.
 import { h } from './dom.js';
 import { info } from './glossary.js';
-import { FLAGS, UNKNOWN, count, flagLabel, short, words } from './format.js';
+import { FLAGS, UNKNOWN, columnFormat, count, flagLabel, short, words } from './format.js';
 
 /**
  * Set by main.js: `update(changes)` changes the settings of this page, `open(page, settings)` opens another page,
@@ -21,6 +21,10 @@ export const roundLink = (round) =>
 export const card = (label, value, ...more) =>
   h('section', { class: 'card' }, h('h2', { class: 'label' }, label, explained(label)), h('p', { class: 'value' }, value),
     more.filter(Boolean).map((text) => h('p', { class: 'more' }, text)));
+/** A red card: something that needs attention now. */
+export const alarm = (label, text) =>
+  h('section', { class: 'card certificate bad', role: 'alert' }, h('h2', { class: 'label' }, 'Needs attention'),
+    h('p', { class: 'value' }, badge('bad', label)), h('p', { class: 'more' }, text));
 /** The (i) button of a card whose label contains a term of the glossary. */
 const CARD_TERMS = [
   [/mean round/i, 'mean round'], [/furthest behind/i, 'shortfall'], [/smallest share/i, 'smallest share'],
@@ -112,11 +116,40 @@ function tryDraw(slot, draw) {
   }
 }
 
+/** The cell of a column: of `numeric` and `duration`, which return values, all cells have the same decimals. */
+function cellOf({ cell, numeric, duration }, rows) {
+  const value = numeric ?? duration;
+  if (!value) return cell;
+  const format = columnFormat(rows.map(value), duration != null);
+  return (row) => format(value(row));
+}
+
+/** The keys of the columns whose visibility the reader has changed; the address contains them. */
+const changedColumns = () => new Set((navigation.settings().columns ?? '').split(',').filter(Boolean));
+const isShown = ({ key, optional }) => !key || changedColumns().has(key) === Boolean(optional);
+
+/** Boxes to show and hide the columns of a table. */
+function columnChoice(columns) {
+  const toggle = (key) => {
+    const changed = changedColumns();
+    if (!changed.delete(key)) changed.add(key);
+    navigation.update({ columns: [...changed].join(',') || null }, { replace: true });
+  };
+  return h('details', { class: 'columns' }, h('summary', null, 'Columns'),
+    h('div', { class: 'choice' }, columns.slice(1).filter(({ key }) => key).map((column) =>
+      h('label', null,
+        h('input', { type: 'checkbox', checked: isShown(column), onchange: () => toggle(column.key) }), ' ', column.label))));
+}
+
 /**
  * A table in a scrolling box. A column is {label, cell, key?, text?, title?}: `key` makes it sortable, `text` aligns it
- * left (numbers are aligned right), `info` is a button after the label. `sorted` is {sort, order, by(changes)}.
+ * left (numbers are aligned right), `info` is a button after the label; `numeric` or `duration` can replace `cell`.
+ * `sorted` is {sort, order, by(changes)}. If `choosable`, the reader can choose the columns with a key; `optional` ones
+ * are hidden at first.
  */
-export function table({ caption, columns, rows, sorted, current, none = 'The list is empty.' }) {
+export function table({ caption, columns: all, rows, sorted, current, none = 'The list is empty.', choosable }) {
+  const columns = (choosable ? all.filter(isShown) : all)
+    .map((column) => ({ ...column, cell: cellOf(column, rows) }));
   const head = columns.map(({ key, label, text, title, info }) => {
     const active = sorted && key && sorted.sort === key;
     const next = (active ? sorted.order === 'desc' : text) ? 'asc' : 'desc';
@@ -133,6 +166,7 @@ export function table({ caption, columns, rows, sorted, current, none = 'The lis
       columns.map(({ cell, text }, index) =>
         h(index ? 'td' : 'th', { class: text && 'text', scope: index ? null : 'row' }, cell(row)))));
   return h('div', { class: 'wide-table' },
+    choosable && columnChoice(all),
     h('p', { class: 'hint' }, 'Scroll the table sideways to see all columns.'),
     h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': caption },
     h('table', null, h('caption', null, caption), h('thead', null, h('tr', null, head)),
@@ -179,4 +213,6 @@ export const debounce = (act) => (event) => {
   typing = setTimeout(act, 250, event.target.value);
 };
 
-export const ORDERS = [['owed', 'turns owed'], ['turns', 'turns taken'], ['id', 'order of joining']];
+export const ORDERS = [
+  ['behind', 'turns behind'], ['owed', 'turns owed'], ['turns', 'turns taken'], ['id', 'order of joining'],
+];

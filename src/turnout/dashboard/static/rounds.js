@@ -3,7 +3,7 @@ import { chart } from './charts.js';
 import { h } from './dom.js';
 import { box, clientLink, facts, muted, navigation, pager, renderSlot, roundLink, table } from './parts.js';
 import { decisionColumns, outcomeBadge, staleness } from './slots.js';
-import { count, number, plain, seconds, timestamp, turns, words } from './format.js';
+import { count, plain, seconds, timestamp, turns, words } from './format.js';
 
 function stepper(data) {
   const button = (text, number, disabled) =>
@@ -87,21 +87,21 @@ function detail(data) {
               row.why && ` ${row.why}`,
             ],
           },
-          { label: 'actual', cell: (row) => seconds(row.seconds) },
-          { label: 'predicted', cell: (row) => seconds(row.predicted) },
+          { label: 'actual', duration: (row) => row.seconds },
+          { label: 'predicted', duration: (row) => row.predicted },
           { label: 'band', cell: (row) => (row.low == null ? '–' : `${seconds(row.low)} to ${seconds(row.high)}`) },
-          { label: 'optimistic', cell: (row) => seconds(row.optimistic) },
+          { label: 'optimistic', duration: (row) => row.optimistic },
           ...(data.unit === 'seconds'
             ? [
-                { label: 'usual time', cell: (row) => seconds(row.usual) },
-                { label: 'behind (turns)', cell: (row) => number(row.behind) },
+                { label: 'usual time', duration: (row) => row.usual },
+                { label: 'behind (turns)', numeric: (row) => row.behind },
                 {
                   label: 'price of its turn', title: 'Urgent clients are chosen before all others, at no price',
                   cell: (row) => (row.price === 0 ? 'urgent' : seconds(row.price)),
                 },
               ]
-            : [{ label: `owed before the ${words.round} (turns)`, cell: (row) => number(row.owed) }]),
-          { label: 'loss', cell: (row) => number(row.loss) },
+            : [{ label: `owed before the ${words.round} (turns)`, numeric: (row) => row.owed }]),
+          { label: 'loss', numeric: (row) => row.loss },
           {
             label: 'selection', text: true,
             cell: (row) => h('a', { href: navigation.link('client', { id: row.id, round: data.number }) }, 'explain'),
@@ -120,17 +120,16 @@ const list = (data, shown) =>
         { label: 'round', cell: (row) => roundLink(row.round) },
         {
           label: 'duration', title: 'What the server waited for, failed and late clients included',
-          cell: (row) => seconds(row.seconds),
+          duration: (row) => row.seconds,
         },
         { label: 'available', cell: (row) => count(row.available_count) },
         { label: 'chosen', cell: (row) => count(row.cohort) }, { label: 'returned', cell: (row) => count(row.back) },
         { label: 'late', cell: (row) => count(row.late) }, { label: 'failed', cell: (row) => count(row.failed) },
         { label: 'last client', text: true, cell: (row) => clientLink(row.bottleneck, { round: row.round }) },
-        { label: 'assumed slowest', cell: (row) => seconds(row.threshold) },
-        {
-          label: 'objective',
-          cell: (row) => (row.unit === 'seconds' ? seconds(row.objective) : turns(row.objective)),
-        },
+        { label: 'assumed slowest', duration: (row) => row.threshold },
+        data.rows.some((row) => row.unit === 'seconds')
+          ? { label: 'objective', duration: (row) => row.objective }
+          : { label: 'objective (turns)', numeric: (row) => row.objective },
       ],
     }),
     pager(data, words.rounds));

@@ -14,16 +14,15 @@ const clock = (age) =>
 export const staleness = (value, unit) =>
   value == null ? UNKNOWN : `${number(value)} ${value === 1 ? unit.slice(0, -1) : unit}`;
 
-export const slotCards = ({ slots, round, about, available_count, mean_round: mean, p95_round: p95, running: out }) => [
+export const slotCards = (
+  { slots, round, about, available_count, mean_round: mean, p95_round: p95, running: out }, random, pending,
+) => [
   card('Turns given', count(round),
     about.run == null ? `${count(out.length)} of ${plural(slots.of, 'slot')} ${out.length === 1 ? 'is' : 'are'} in use` : plural(slots.of, 'slot'),
     available_count != null && `Mean number of idle clients at a decision: ${number(available_count)}`,
     [`${seconds(slots.elapsed)} in total; last decision: `, round ? roundLink(round) : UNKNOWN]),
   card('Updates', rate(slots.rate),
-    slots.random && [
-      h('b', null, `${number(slots.random.times)} × random selection`),
-      ` (${rate(slots.random.rate)}, ${slots.random.how})`,
-    ],
+    random ? [h('b', null, `${number(random.ratio)} × random selection`), ` (${rate(random.value)}, ${random.how})`] : pending,
     slots.recent_rate != null && `Over the last ${count(slots.recent_of)} decisions: ${rate(slots.recent_rate)}`),
   card('Mean turn', seconds(mean), `95th percentile: ${seconds(p95)}`,
     slots.staleness != null &&
@@ -31,10 +30,10 @@ export const slotCards = ({ slots, round, about, available_count, mean_round: me
         `${number(slots.largest_staleness)} at most`),
 ];
 
-export const rateChart = (data) => {
-  const { curve, random } = data.slots;
+export const rateChart = (data, random) => {
+  const { curve } = data.slots;
   return chart({
-    id: 'overview-rate', from: data, title: 'How many updates arrive?',
+    id: 'overview-rate', from: data, state: random?.value, title: 'How many updates arrive?',
     caption: 'Updates per second, between the decisions at two points. Failed and late turns bring no update.' +
       SMOOTHED,
     traces: (c) => [
@@ -44,7 +43,7 @@ export const rateChart = (data) => {
     ],
     layout: (c) => ({
       xaxis: roundAxis, yaxis: { title: 'updates per second', rangemode: 'tozero' }, showlegend: false,
-      ...(random ? rule(c, 'y', random.rate, 'random selection') : {}),
+      ...(random ? rule(c, 'y', random.value, 'random selection') : {}),
     }),
     click: (decision) => navigation.open('rounds', { number: decision }),
   });
@@ -68,7 +67,7 @@ export const runningTurns = ({ running: rows, slots }) =>
                 ? badge('warn', 'late with the next fill') : 'training'
               : [outcomeBadge(row.outcome), ' its slot is free with the next fill'],
         },
-        { label: 'behind (turns)', cell: (row) => number(row.behind) },
+        { label: 'behind (turns)', numeric: (row) => row.behind },
         {
           label: 'price of its turn', title: 'Urgent clients are chosen before all others, at no price',
           cell: (row) => (row.price === 0 ? 'urgent' : seconds(row.price)),
@@ -81,11 +80,11 @@ export const decisionColumns = [
   { label: 'decision', cell: (row) => roundLink(row.round) },
   { label: 'client', text: true, cell: (row) => clientLink(row.turn.id, { round: row.round }) },
   { label: 'outcome', text: true, cell: (row) => outcomeBadge(row.turn.outcome) },
-  { label: 'duration', cell: (row) => seconds(row.seconds) },
-  { label: 'predicted', cell: (row) => seconds(row.turn.predicted) },
+  { label: 'duration', duration: (row) => row.seconds },
+  { label: 'predicted', duration: (row) => row.turn.predicted },
   {
     label: 'staleness', title: 'Updates that arrived, or versions that were made, while it was running',
-    cell: (row) => number(row.turn.staleness),
+    numeric: (row) => row.turn.staleness,
   },
   { label: 'idle clients', title: 'Clients of which it was chosen', cell: (row) => count(row.available_count) },
 ];

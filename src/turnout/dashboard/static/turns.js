@@ -4,24 +4,30 @@ import { h } from './dom.js';
 import { ORDERS, choice, empty, navigation, pager, renderSlot } from './parts.js';
 import { count, plain, span, turns, words } from './format.js';
 
-const STATES = [['unavailable', 'not available'], ['available', 'available, not chosen'], ['chosen', 'chosen']];
+const STATES = [
+  ['unavailable', 'not available'], ['resting', 'backed off after missed turns'],
+  ['available', 'available, not chosen'], ['chosen', 'chosen'],
+];
 const STRONGER = 'a stronger colour means more turns';
 const steps = (colours) =>
   colours.flatMap((colour, index) => [[index / colours.length, colour], [(index + 1) / colours.length, colour]]);
 
-/** 0 not available, 1 available, 2 chosen; 1 also means not chosen if availability is not recorded. */
-const stateOf = (turns, availability) => (turns > 0 ? 2 : availability == null || availability > 0 ? 1 : 0);
+/** The index of a state; available also means not chosen if availability is not recorded. */
+const stateOf = (turns, availability, resting) =>
+  turns > 0 ? 3 : availability > 0 ? 2 : resting > 0 ? 1 : availability == null ? 2 : 0;
 
-const describeRound = (turns, availability) =>
-  turns ? 'chosen' : availability == null ? 'not chosen' : availability ? 'available, not chosen' : 'not available';
-const describeBin = (total, availability) =>
-  turns(total) +
-  (availability == null ? '' : `, available in ${Math.round(availability * 100)} % of the ${words.rounds}`);
+const describeRound = (turns, availability, resting) =>
+  availability == null && !turns && !resting ? 'not chosen' : STATES[stateOf(turns, availability, resting)][1];
+const shareOf = (part) => `${Math.round(part * 100)} % of the ${words.rounds}`;
+const describeBin = (total, availability, resting) =>
+  turns(total) + (availability == null ? '' : `, available in ${shareOf(availability)}`) +
+  (resting ? `, backed off in ${shareOf(resting)}` : '');
 
 const largestOf = (counts) => counts.reduce((most, row) => row.reduce((a, b) => Math.max(a, b), most), 1);
 
-function legend({ available, width, counts }) {
-  const states = available ? STATES : [['available', 'not chosen (availability is not recorded)'], STATES[2]];
+function legend({ available, resting, width, counts }) {
+  const states = (available ? STATES : [['available', 'not chosen (availability is not recorded)'], STATES[3]])
+    .filter(([name]) => resting || name !== 'resting');
   return h('ul', { class: 'swatches', 'aria-label': 'Legend' },
     states.map(([name, text]) =>
       h('li', null, h('span', { class: `swatch ${name}`, 'aria-hidden': 'true' }),
@@ -30,13 +36,14 @@ function legend({ available, width, counts }) {
 }
 
 function map(data) {
-  const { ids, x, counts, available, width: bin } = data;
-  const z = counts.map((row, client) => row.map((turns, index) => stateOf(turns, available?.[client][index])));
+  const { ids, x, counts, available, resting, width: bin } = data;
+  const z = counts.map((row, client) =>
+    row.map((turns, index) => stateOf(turns, available?.[client][index], resting?.[client][index])));
   const text = counts.map((row, client) =>
     row.map((turns, index) => {
-      const availability = available?.[client][index];
+      const known = [turns, available?.[client][index], resting?.[client][index]];
       const when = span(x[index], bin);
-      const what = bin === 1 ? describeRound(turns, availability) : describeBin(turns, availability);
+      const what = bin === 1 ? describeRound(...known) : describeBin(...known);
       return `${plain(ids[client])}, ${when}: ${what}`;
     }));
   const y = ids.map((_, index) => index);
@@ -45,10 +52,11 @@ function map(data) {
     customdata: ids.map((id) => x.map(() => id)), xgap: x.length < 120 ? 1 : 0, ygap: 1,
   };
   const traces = (c) => {
-    const states = { ...shared, z, zmin: 0, zmax: 2, colorscale: steps([c.unavailable, c.available, c.chosen]) };
+    const colorscale = steps([c.unavailable, c.resting, c.available, c.chosen]);
+    const states = { ...shared, z, zmin: 0, zmax: 3, colorscale };
     if (bin === 1) return [states];
     return [
-      { ...states, z: z.map((row) => row.map((state) => Math.min(1, state))) },
+      { ...states, z: z.map((row) => row.map((state) => Math.min(2, state))) },
       {
         ...shared,
         z: counts.map((row) => row.map((turns) => turns || null)), zmin: 0, zmax: largestOf(counts),
@@ -72,12 +80,12 @@ function view(data) {
   if (!data.ids.length)
     return empty('No turns are recorded yet.', 'This page updates itself when the first client joins.');
   return [
-    choice('Order', ORDERS, data.order, (order) => navigation.update({ order, page: null })), map(data),
+    choice('Order', ORDERS.filter(([name]) => name !== 'owed' || data.about.has_queue), data.order, (order) => navigation.update({ order, page: null })), map(data),
     pager(data, 'clients'),
   ];
 }
 
 export default {
-  name: 'turns', label: 'Turns', requests: ({ order = 'owed', page = 1 }) => ({ turns: { order, page } }),
+  name: 'turns', label: 'Turns', requests: ({ order = 'behind', page = 1 }) => ({ turns: { order, page } }),
   view: (slots) => renderSlot(slots.turns, view),
 };

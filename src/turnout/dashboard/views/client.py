@@ -16,6 +16,7 @@ from turnout.dashboard.views.common import (
     Standings,
     Text,
     bin_series,
+    queue_of,
     standings,
 )
 from turnout.dashboard.views.fairness import client_columns, client_rows
@@ -35,7 +36,7 @@ def client(source: Source, *, id: Text) -> dict[str, Any]:
     rows = np.array([row])
     standing = standings(ledger)
     debts = standing.owed
-    counts, available, edges = turns_and_availability(ledger, rows)
+    counts, available, resting, edges = turns_and_availability(ledger, rows)
     (listed,) = client_rows(source, rows, client_columns(ledger))
     return {
         **listed,
@@ -45,6 +46,7 @@ def client(source: Source, *, id: Text) -> dict[str, Any]:
         "strip": {
             **turn_bins(ledger, edges),
             "available": None if available is None else available[:, 0],
+            "resting": None if resting is None else resting[:, 0],
             "chosen": counts[:, 0],
         },
         "times": _times(source, row),
@@ -70,7 +72,7 @@ def _times(source: Source, row: int) -> dict[str, Any]:
 
 def _debts(source: Source, row: int) -> dict[str, Any] | None:
     ledger = source.ledger
-    if ledger.queues is None:
+    if queue_of(ledger) is None:
         return None
     debts, _ = debt_history(ledger, np.array([row]))
     if debts is None or not len(debts):
@@ -109,6 +111,9 @@ def _standing(source: Source, standing: Standings, row: int) -> str | None:
         text += f", beyond the tolerance of {tolerance:g}{f', since {source.ledger.unit} {since:,}' if since else ''}"
     elif status == "behind":
         text += f", within the tolerance of {tolerance:g}"
+    resting = int(source.ledger.counters["backed_off"][row])
+    if resting and source.ledger.share_accrual == "available":
+        text += f", without {source.ledger.unit.pluralize(resting)} of back-off, in which it earned nothing"
     if standing.unserved[row]:
         text += f"; it was there for too few {source.ledger.unit}s to be served"
     if standing.owed_with_surplus[row]:
@@ -117,28 +122,34 @@ def _standing(source: Source, standing: Standings, row: int) -> str | None:
 
 
 def _record_in_words(source: Source, row: int) -> str:
-    """States how often the client had a turn, when it had the last one, and its guaranteed rate."""
+    """States how often the client was selected, when it was last, its guaranteed rate, and until when it rests."""
     ledger, noun = source.ledger, source.ledger.unit
     if ledger.retired[row]:
         return "This client has retired and gets no more turns."
     turns, rounds = int(ledger.counters["turns"][row]), ledger.last_round - int(ledger.counters["joined"][row])
     if rounds <= 0:
         return "This client has just joined."
-    text = f"This client had {pluralize(turns, 'turn')} in {pluralize(rounds, noun)}"
+    text = f"This client was selected {pluralize(turns, 'time')} in {pluralize(rounds, noun)}"
     if turns:
         interval = rounds / turns
         since = ledger.last_round - int(ledger.counters["last_round"][row])
-        text += f", one every {interval:.1f} {noun}s; the last was {_rounds_ago(since, noun)}"
+        text += f", once every {interval:.1f} {noun}s, last {_rounds_ago(since, noun)}"
+    certified = ledger.certificate()
+    if certified is not None and (counted := int(certified.turns[row])) != turns:
+        count = "counts as a turn" if counted == 1 else "count as turns"
+        text += f"; {counted:,} of these {count}, because {pluralize(turns - counted, 'update')} did not arrive in time"
     queues = ledger.queues
     if queues is not None and (rate := float(queues.guaranteed_rates[row])) > 0:
         rounds_counted = f"{noun}s {AVAILABLE[noun]}" if queues.accrual == "available" else f"{noun}s"
         text += f". Its guarantee is one turn every {1 / rate:.1f} {rounds_counted}"
     if (number := ledger.turn_running(row)) is not None:
         text += f". Its turn of decision {number:,} is running"
+    if until := source.backed_off_until(row):
+        text += f". It missed turns and is backed off: its next turn does not come before {noun} {until + 1:,}"
     return f"{text}."
 
 
 def _rounds_ago(rounds: int, noun: str) -> str:
     if rounds == 0:
-        return "in the last closed round" if noun == "round" else f"that of the last {noun}"
+        return "in the last closed round" if noun == "round" else f"in the last {noun}"
     return f"{pluralize(rounds, noun)} ago"

@@ -15,6 +15,7 @@ from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.watch import Watch
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.certificate import SHARE_OF, SHARE_OF_TURNS, STATUSES, Accrual
+from turnout.kernel.fairness import FairnessQueues
 
 #: Parameters of requests. A view has them as keyword-only arguments, whose names are those of the request.
 Run = Annotated[int | None, Query(ge=1)]
@@ -22,8 +23,8 @@ RoundNumber = Annotated[int | None, Query(ge=1)]
 PageNumber = Annotated[int, Query(ge=1, le=10**9)]
 Size = Annotated[int, Query(ge=1, le=500)]
 Text = Annotated[str, Query(max_length=1000)]
-#: How a map orders clients: by joining, by debt or by turns taken, largest first.
-ClientOrder = Literal["owed", "id", "turns"]
+#: How a map orders clients: by joining, or by turns behind, owed or taken, largest first.
+ClientOrder = Literal["behind", "owed", "id", "turns"]
 POINTS = 300
 DIGITS = 6
 SHOWN_ROWS = 60
@@ -119,12 +120,19 @@ def about(watch: Watch, source: Source) -> dict[str, Any]:
         "slots": ledger.slots,
         "noun": ledger.unit,
         "promise": promise(ledger),
+        "has_queue": queue_of(ledger) is not None,
+        "backs_off": bool(ledger.counters["backed_off"].any()),
         "certificate": certificate(source),
         "share_of": share_of(ledger, ledger.share_accrual),
         "finished": source.finished,
         "reading": source.reading,
         "version": watch.state.version,
     }
+
+
+def queue_of(ledger: Ledger) -> FairnessQueues | None:
+    """Returns the queue of owed turns by which the policy selects; None if it selects in another way."""
+    return ledger.queues if ledger.policy is not None and ledger.policy.selects_by_queue else None
 
 
 def share_of(ledger: Ledger, accrual: Accrual) -> str:
@@ -156,7 +164,15 @@ def certificate(source: Source) -> dict[str, Any]:
     summary = source.ledger.promise_summary()
     if summary is None:
         return {"status": None, "text": _nothing_to_judge(source)}
-    return {"status": summary.status, "text": f"{summary.sentence(source.id_of)}."}
+    text = f"{summary.sentence(source.id_of)}."
+    ledger, resting = source.ledger, source.ledger.counters["backed_off"][~source.ledger.retired]
+    if ledger.share_accrual == "available" and (total := int(resting.sum())):
+        since = f" since {ledger.unit} {ledger.debts_from + 1:,}" if ledger.debts_from else ""
+        text += (
+            f" {pluralize(int((resting > 0).sum()), 'client')} earned nothing in {ledger.unit.pluralize(total)} of "
+            f"back-off after missed turns{since}."
+        )
+    return {"status": summary.status, "text": text}
 
 
 def _nothing_to_judge(source: Source) -> str:
@@ -182,7 +198,7 @@ class Standings(NamedTuple):
         promised: The promised turns.
         turns: The turns that count: with counts="completed" only those whose updates arrived in time.
         behind: Promised turns minus turns that count; negative for a surplus.
-        owed: The queue of owed turns.
+        owed: The queue of owed turns; NaN if the policy does not select by it.
         forfeited: The turns lost because of the cap.
         levels: The statuses, as indices into `turnout.kernel.certificate.STATUSES`.
         unserved: The clients that were there for too few rounds to be served.
@@ -214,7 +230,8 @@ def standings(ledger: Ledger) -> Standings:
     if certified is None:
         unknown, none = np.full(ledger.clients, np.nan), np.zeros(ledger.clients, dtype=np.bool_)
         return Standings(*(unknown,) * 5, np.full(ledger.clients, -1, dtype=np.int64), none)
-    return Standings(*(getattr(certified, name) for name in Standings._fields))
+    standing = Standings(*(getattr(certified, name) for name in Standings._fields))
+    return standing if queue_of(ledger) is not None else standing._replace(owed=np.full(ledger.clients, np.nan))
 
 
 def owed_note(standing: Standings) -> str | None:
@@ -256,7 +273,9 @@ def page_of(total: int, number: int, size: int) -> tuple[slice, dict[str, int]]:
 def client_page(source: Source, order: ClientOrder, page: int) -> tuple[dict[str, Any], IntArray]:
     """Returns the part of a response that says which clients a map shows, and their rows."""
     ledger = source.ledger
-    values = ledger.queues.owed if order == "owed" and ledger.queues is not None else ledger.counters["turns"]
+    standing = standings(ledger)
+    values = {"owed": standing.owed, "behind": standing.behind}.get(order, ledger.counters["turns"])
+    values = ledger.counters["turns"] if np.isnan(values).all() else values
     rows = np.arange(ledger.clients) if order == "id" else np.argsort(-values, kind="stable")
     part, paging = page_of(len(rows), page, SHOWN_ROWS)
     shown = rows[part]

@@ -18,6 +18,7 @@ from turnout.dashboard.views.common import Text, bin_series, mean_by_round
 from turnout.dashboard.watch import LISTED_RUNS, Watch
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray
+from turnout.lab.analysis.judging import JudgedPromise, Judgement, worst_of
 from turnout.lab.analysis.promise import share_of
 from turnout.lab.analysis.statistics import mean_confidence_interval
 from turnout.lab.runs.info import RunInfo
@@ -38,13 +39,14 @@ def runs(watch: Watch) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     pending = 0
     for info in listed[:LISTED_RUNS] if watch.kind == "runs" else []:
-        figures = None
+        figures = status = None
         if info.rounds and (watch.has_digest(info) or time.monotonic() < end):
-            figures = watch.digest(info).figures
+            digest = watch.digest(info)
+            figures, status = digest.figures, None if digest.judgement is None else digest.judgement.status
         elif info.rounds:
             pending += 1
-        rows.append({**_row(info), "figures": figures})
-    return {"rows": rows, "total": len(listed), "pending": pending}
+        rows.append({**_row(info), "figures": figures, "status": status})
+    return {"rows": rows, "total": len(listed), "pending": pending, **_judged_by(watch.promise if rows else None)}
 
 
 def training(watch: Watch, source: Source, *, metric: Text | None = None, runs: Text = "") -> dict[str, Any]:
@@ -85,7 +87,7 @@ def compare(watch: Watch, source: Source, *, runs: Text = "") -> dict[str, Any]:
 
     `runs` are the ids of the runs to compare, separated by commas; by default all runs in the world of this run.
     """
-    data: dict[str, Any] = {"reference_rate": None, "share_of": None, "groups": []}
+    data: dict[str, Any] = {**_judged_by(None), "groups": []}
     if watch.kind == "fleet":
         what = "rounds" if source.ledger.slots is None else "turns"
         fleet = f"A live fleet has only one run. A replay can show its {what} with other policies."
@@ -95,7 +97,6 @@ def compare(watch: Watch, source: Source, *, runs: Text = "") -> dict[str, Any]:
     picks = picked_runs(runs)
     compared = _comparable_runs(watch, source, picks)
     promise = promise_of_runs(infos[0] for infos in compared.values())
-    slots = source.ledger.slots
     groups: list[dict[str, Any]] = []
     for name, group_infos in compared.items():
         infos = [info for info in group_infos if info.rounds]
@@ -115,18 +116,35 @@ def compare(watch: Watch, source: Source, *, runs: Text = "") -> dict[str, Any]:
                 "true_times": given_true_times(infos[0]),
                 "is_current": any(info.id == source.run for info in infos),
                 **{figure: _interval([digest.figures[figure] for digest in digests]) for figure in digests[0].figures},
+                **_worst_judgement([digest.judgement for digest in digests]),
             }
         )
     groups.sort(key=lambda group: group["mean_round"]["mean"])
     reason = "This store has runs of only one policy in this world." if len(groups) < 2 else None
     return {
         **data,
-        "reference_rate": promise.number,
-        "share_of": share_of(promise.accrual, slots),
+        **_judged_by(promise, source.ledger.slots),
         "empty_reason": reason,
         "groups": groups,
         "left_out": len(picks) - sum(len(picks.intersection(group["runs"])) for group in groups),
     }
+
+
+def _judged_by(promise: JudgedPromise | None, slots: int | None = None) -> dict[str, Any]:
+    """Returns the promise by which runs are judged; nothing is judged without one."""
+    if promise is None:
+        return {"reference_rate": None, "share_of": None}
+    return {"reference_rate": promise.number, "share_of": share_of(promise.accrual, slots)}
+
+
+def _worst_judgement(judgements: Sequence[Judgement | None]) -> dict[str, Any]:
+    """Returns the worst status and the largest shortfall of the runs of a group, as `turnout simulate` prints them."""
+    known = [judgement for judgement in judgements if judgement is not None]
+    if len(known) < len(judgements):
+        return {"status": None, "tolerance": None, "worst_shortfall": None}
+    shortfall = max(0.0, *(judgement.summary.largest_shortfall for judgement in known))
+    status = worst_of([judgement.status for judgement in known])
+    return {"status": status, "tolerance": known[0].tolerance, "worst_shortfall": {"mean": shortfall, "half": None}}
 
 
 def picked_runs(text: str) -> set[int]:

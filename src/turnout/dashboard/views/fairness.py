@@ -111,6 +111,7 @@ def client_columns(ledger: Ledger) -> dict[str, Column]:
         "owed": standing.owed,
         "forfeited": standing.forfeited,
         "offered": ledger.counters["offered"] if ledger.knows_availability else np.full(ledger.clients, np.nan),
+        "backed_off": ledger.counters["backed_off"],
         "mean_seconds": ledger.mean_seconds(),
         "reliability": ledger.history.reliability,
         "last_round": np.where(last > 0, last, np.nan),

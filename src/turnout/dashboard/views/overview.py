@@ -16,6 +16,7 @@ from turnout.dashboard.views.common import (
     certificate,
     flags,
     mean_of,
+    queue_of,
     standings,
     tolerance_of,
 )
@@ -32,8 +33,7 @@ SHOWN_RUNNING_TURNS = 50
 RECENT_PER_SLOT = 20
 RATE_POINTS = 60
 SHOWN_CLIENTS = 8
-DRAWS = 400
-MAX_SAMPLED_TURNS = 200_000
+SHOWN_EVENTS = 12
 MAX_NAMED_CLIENTS = 3
 #: The warning of a flag for one client, which the page shows after the client's id, and for several clients.
 WARNINGS = {
@@ -71,8 +71,7 @@ def overview(watch: Watch, source: Source) -> dict[str, Any]:
         "total_time": seconds.sum(),
         "available_count": mean_of(known),
         "cohort": mean_of(sizes),
-        "random": random_baseline(watch, source) if ledger.slots is None else None,
-        "slots": _slot_metrics(watch, source),
+        "slots": _slot_metrics(source),
         "running": _running(source),
         "least_share": None if least is None else shares[least],
         "least": None if least is None else {"id": source.id_of(least)},
@@ -81,6 +80,8 @@ def overview(watch: Watch, source: Source) -> dict[str, Any]:
         "rounds": {"x": x, "mean": mean, "low": low, "high": high},
         "shortfall": shortfall_over_time(ledger),
         "outcomes": outcomes(ledger),
+        "is_attended": None if source.run is not None or watch.kind != "fleet" else watch.writer is not None,
+        "events": source.events(SHOWN_EVENTS),
         "warnings": _warnings(source),
         "behind": _furthest_behind(source, standing, shares),
     }
@@ -89,7 +90,7 @@ def overview(watch: Watch, source: Source) -> dict[str, Any]:
 def debts_over_time(ledger: Ledger) -> dict[str, Any] | None:
     """Returns the worst, mean and 95th percentile of the debts by round; None if no debts are recorded."""
     series = ledger.fairness_series
-    if ledger.queues is None or not len(series["rounds"]):
+    if queue_of(ledger) is None or not len(series["rounds"]):
         return None
     data: dict[str, Any] = {}
     for name in ("worst", "mean", "p95"):
@@ -118,39 +119,6 @@ def outcomes(ledger: Ledger) -> dict[str, int]:
         np.bincount(ledger.turn_column("kinds"), minlength=len(KINDS))[: len(KINDS)] + ledger.dropped_outcomes
     ).tolist()
     return {kind: count for kind, count in zip(KINDS, counts, strict=True) if count or kind == KINDS[ARRIVED]}
-
-
-def random_baseline(watch: Watch, source: Source) -> dict[str, Any] | None:
-    """Returns the mean round duration of random selection, from runs of this store or estimated from known times."""
-    ledger = source.ledger
-    if not len(ledger) or source.policy == "random":
-        return None
-    own_mean = float(ledger.round_column("seconds").mean())
-    estimate = watch.random_rounds(source) or _sample_random_cohorts(ledger)
-    if estimate is None:
-        return None
-    mean, how = estimate
-    return {"mean_round": mean, "saved": 1 - own_mean / mean if mean else None, "how": how}
-
-
-def _sample_random_cohorts(ledger: Ledger) -> tuple[float, str] | None:
-    """Returns the mean duration of random cohorts, each client with one of its own times, and how it was found."""
-    times = ledger.turn_column("times")[-MAX_SAMPLED_TURNS:]
-    known = np.isfinite(times) & (times > 0)
-    rows, seconds = ledger.turn_column("chosen")[-MAX_SAMPLED_TURNS:][known], times[known]
-    size = round(float(np.diff(ledger.starts).mean()))
-    order = np.argsort(rows, kind="stable")
-    clients, first, count = np.unique(rows[order], return_index=True, return_counts=True)
-    if len(clients) < 2 * size or size == 0:
-        return None
-    rng = np.random.default_rng(0)
-    slowest = np.empty(DRAWS)
-    for draw in range(DRAWS):
-        cohort = rng.choice(len(clients), size, replace=False)
-        indices = first[cohort] + (rng.random(size) * count[cohort]).astype(np.int64)
-        slowest[draw] = seconds[order[indices]].max()
-    how = f"estimated from {DRAWS} random cohorts of the {len(clients):,} clients with known times"
-    return float(slowest.mean()), how
 
 
 def _open_round(source: Source) -> dict[str, Any] | None:
@@ -182,7 +150,6 @@ def _behind_row(source: Source, row: int, standing: Standings, shares: FloatArra
         "id": source.id_of(row),
         "status": standing.status(row),
         "behind": standing.behind[row],
-        "owed": standing.owed[row],
         "turns": standing.turns[row],
         "promised": standing.promised[row],
         "share": shares[row],
@@ -210,8 +177,8 @@ def _warnings(source: Source) -> list[dict[str, Any]]:
     return warnings
 
 
-def _slot_metrics(watch: Watch, source: Source) -> dict[str, Any] | None:
-    """Returns the rate of updates, their staleness and the comparison with random selection; None for rounds."""
+def _slot_metrics(source: Source) -> dict[str, Any] | None:
+    """Returns the rate of updates and their staleness; None for rounds."""
     ledger, slots = source.ledger, source.ledger.slots
     if slots is None:
         return None
@@ -229,7 +196,6 @@ def _slot_metrics(watch: Watch, source: Source) -> dict[str, Any] | None:
         "staleness": mean_of(known),
         "stale_in": ledger.stale_in,
         "largest_staleness": known.max() if len(known) else None,
-        "random": _random_rate(watch, source, slots, rate),
         "curve": _rate_curve(ledger, arrivals),
     }
 
@@ -284,23 +250,3 @@ def _rate_curve(ledger: Ledger, arrivals: FloatArray) -> dict[str, Any]:
     seconds = np.diff(started[ends])
     rates = np.divide(counts, seconds, out=np.full(len(seconds), np.nan), where=seconds > 0)
     return {"x": decisions[ends[1:]], "rate": rates}
-
-
-def _random_rate(watch: Watch, source: Source, slots: int, rate: float) -> dict[str, Any] | None:
-    """Returns the rate of random selection, from runs of this store or estimated from known times."""
-    ledger = source.ledger
-    if source.policy == "random" or not np.isfinite(rate):
-        return None
-    recorded = watch.random_rounds(source)
-    if recorded is not None and recorded[0] > 0:
-        started, (between, how) = ledger.round_column("started"), recorded
-        times = between * len(started) / float(started[-1])
-    else:
-        means, seconds = ledger.mean_seconds(), ledger.round_column("seconds")
-        known, ended = means[np.isfinite(means)], seconds[np.isfinite(seconds)]
-        if len(known) < 2 * slots or not ended.any():
-            return None
-        # As long as all slots are in use, the rate is their number divided by the mean turn.
-        times = float(known.mean() / ended.mean())
-        how = f"estimated: with turns of all {len(known):,} clients with known times equally often"
-    return {"rate": rate / times, "times": times, "how": how}

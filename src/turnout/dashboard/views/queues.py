@@ -16,10 +16,11 @@ from turnout.dashboard.views.common import (
     client_page,
     histogram,
     owed_note,
+    queue_of,
     standings,
 )
 from turnout.dashboard.views.overview import debts_over_time
-from turnout.kernel.arrays import FloatArray, IntArray
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 
 COLUMNS = 160
 
@@ -28,9 +29,9 @@ def queues(source: Source, *, order: ClientOrder = "owed", page: PageNumber = 1)
     """Returns the debts of a page of clients by round, a summary of all debts by round, and their distribution now."""
     data, shown = client_page(source, order, page)
     ledger = source.ledger
-    queues = ledger.queues if ledger.clients else None
+    queues = queue_of(ledger) if ledger.clients else None
     debts: FloatArray | None = None
-    reason = f"The policy {source.policy} guarantees no turns, so no turns are owed." if ledger.clients else None
+    reason = f"The policy {source.policy} does not select by a queue of owed turns." if ledger.clients else None
     if queues is not None:
         debts, reason = debt_history(ledger, shown)
     x = np.empty(0, dtype=np.int64)
@@ -50,15 +51,16 @@ def queues(source: Source, *, order: ClientOrder = "owed", page: PageNumber = 1)
     }
 
 
-def turns(source: Source, *, order: ClientOrder = "owed", page: PageNumber = 1) -> dict[str, Any]:
+def turns(source: Source, *, order: ClientOrder = "behind", page: PageNumber = 1) -> dict[str, Any]:
     """Returns the turns and the availability of a page of clients by round (the "pull record" of the paper)."""
     data, shown = client_page(source, order, page)
-    counts, available, edges = turns_and_availability(source.ledger, shown)
+    counts, available, resting, edges = turns_and_availability(source.ledger, shown)
     return {
         **data,
         **turn_bins(source.ledger, edges),
         "counts": counts.T,
         "available": None if available is None else available.T,
+        "resting": None if resting is None else resting.T,
     }
 
 
@@ -71,18 +73,26 @@ def turn_bins(ledger: Ledger, edges: IntArray) -> dict[str, Any]:
     }
 
 
-def turns_and_availability(ledger: Ledger, rows: IntArray) -> tuple[IntArray, FloatArray | None, IntArray]:
-    """Returns for each bin the turns of these clients, the share of rounds they were available in, and the bin edges.
+def turns_and_availability(
+    ledger: Ledger, rows: IntArray
+) -> tuple[IntArray, FloatArray | None, FloatArray | None, IntArray]:
+    """Returns for each bin the turns of these clients, the shares of its rounds, and the bin edges.
 
-    The shares are None if availability is not recorded.
+    The shares are those in which clients were available, None if that is not recorded, and in which they were backed
+    off, None if no client ever was.
     """
     edges = bin_edges(len(ledger), COLUMNS)
     taken = ledger.participation(rows)[0]
     if not len(ledger):
-        return np.zeros((0, len(rows)), dtype=np.int64), None, edges
+        return np.zeros((0, len(rows)), dtype=np.int64), None, None, edges
     counts = np.add.reduceat(taken.astype(np.int64), edges[:-1], axis=0)
-    available = ledger.availability.get(rows, ledger.round_column("rounds"))
-    if available is None:
-        return counts, None, edges
-    share = np.add.reduceat(available.astype(np.int64), edges[:-1], axis=0) / np.diff(edges)[:, None]
-    return counts, share, edges
+
+    def share(mask: BoolArray | None) -> FloatArray | None:
+        if mask is None:
+            return None
+        shares: FloatArray = np.add.reduceat(mask.astype(np.int64), edges[:-1], axis=0) / np.diff(edges)[:, None]
+        return shares
+
+    rounds = ledger.round_column("rounds")
+    resting = ledger.back_offs.get(rows, rounds, sparse=True) if ledger.back_offs.first is not None else None
+    return counts, share(ledger.availability.get(rows, rounds)), share(resting), edges

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from turnout.dashboard.sources.base import Source
+from turnout.dashboard.views.common import queue_of
 from turnout.dashboard.views.overview import RECENT_PER_SLOT, outcomes, rate_of
 from turnout.dashboard.watch import Watch
 from turnout.errors import StoreError
@@ -61,10 +62,18 @@ def metrics(watch: Watch) -> dict[str, dict[str, float]]:
     with suppress(StoreError), watch.locked_source() as source:  # turnout_up reports it
         if source.name:
             own = {"policy": source.policy} | ({} if source.run is None else {"run": str(source.run)})
-            metrics |= {name: {labels(**own): value} for name, value in _values(source).items()}
-            metrics["turnout_outcomes_total"] = {
-                labels(**own, outcome=outcome): count for outcome, count in outcomes(source.ledger).items()
-            }
+            progress = source.reading or {"done": 1, "of": 1}
+            values = {"turnout_read_ratio": progress["done"] / progress["of"]}
+            if (
+                source.was_read or source.reading is None
+            ):  # figures of a part of the file would raise alarms, and counters would jump
+                values |= _values(source)
+                if watch.kind == "fleet":
+                    values["turnout_scheduler_running"] = watch.writer is not None
+                metrics["turnout_outcomes_total"] = {
+                    labels(**own, outcome=outcome): count for outcome, count in outcomes(source.ledger).items()
+                }
+            metrics |= {name: {labels(**own): value} for name, value in values.items()}
     return metrics
 
 
@@ -87,9 +96,7 @@ def _values(source: Source) -> dict[str, float]:
     ledger = source.ledger
     seconds = ledger.round_column("seconds")
     seconds = seconds[np.isfinite(seconds)]
-    progress = source.reading or {"done": 1, "of": 1}
     values: dict[str, float] = {
-        "turnout_read_ratio": progress["done"] / progress["of"],
         "turnout_round": ledger.last_round,
         "turnout_clients": ledger.clients,
         "turnout_round_seconds_total": float(seconds.sum()),
@@ -98,8 +105,8 @@ def _values(source: Source) -> dict[str, float]:
         values["turnout_last_round_seconds"] = float(seconds[-1])
     if (least := ledger.least_served()) is not None:
         values["turnout_least_share"] = float(ledger.shares()[least])
-    if ledger.queues is not None and ledger.clients:
-        debts = ledger.queues.owed[~ledger.retired]
+    if (queue := queue_of(ledger)) is not None and ledger.clients:
+        debts = queue.owed[~ledger.retired]
         values["turnout_worst_debt_turns"] = float(debts.max())
         values["turnout_mean_debt_turns"] = float(debts.mean())
     values |= promise_metrics(ledger.promise_summary())
@@ -113,6 +120,7 @@ def _open_round(source: Source) -> dict[str, float]:
     opened, turns = source.open_round() or (None, [])
     return {
         "turnout_open_round_seconds": 0.0 if opened is None else opened.elapsed,
+        **({} if opened is None or opened.deadline is None else {"turnout_deadline_seconds": opened.deadline}),
         "turnout_open_round_reports": sum(turn.at is not None for turn in turns),
         "turnout_seconds_since_report": seconds_since_report(turns) or 0.0,
     }
@@ -121,12 +129,15 @@ def _open_round(source: Source) -> dict[str, float]:
 def _slots(source: Source, slots: int) -> dict[str, float]:
     running_turns = source.running()
     turns = [turn for _, turn in running_turns]
-    ages = [running_turn.elapsed for running_turn, turn in running_turns if turn.kind is None]
+    waiting = [running_turn for running_turn, turn in running_turns if turn.kind is None]
+    ages = [running_turn.elapsed for running_turn in waiting]
+    oldest = max(waiting, key=lambda running_turn: running_turn.elapsed, default=None)
     rate = rate_of(source.ledger, RECENT_PER_SLOT * slots)
     return {
         "turnout_slots": slots,
         "turnout_running_turns": len(ages),
         "turnout_oldest_turn_seconds": max(ages, default=0.0),
+        **({} if oldest is None or oldest.deadline is None else {"turnout_deadline_seconds": oldest.deadline}),
         "turnout_turns_reported": len(turns) - len(ages),
         "turnout_seconds_since_report": seconds_since_report(turns) or 0.0,
         "turnout_updates_per_second": rate if np.isfinite(rate) else 0.0,

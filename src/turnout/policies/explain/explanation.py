@@ -160,6 +160,7 @@ def inexact_explanation(
         owed=reasons.get("owed"),
         threshold=_cohort_reason(selection, "threshold"),
         objective=_cohort_reason(selection, "objective"),
+        unit="seconds" if "price" in selection.reasons else "turns",
         time_unit=unit,
     )
 
