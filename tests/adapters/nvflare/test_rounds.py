@@ -346,6 +346,17 @@ def test_a_round_of_scaffold_in_which_nobody_returns_keeps_model_and_controls(ma
     assert [turn.kind for turn in turns_of(fleet, "a")] == ["arrived", "late"]
 
 
+def test_control_variates_of_scaffold_that_are_not_finite_are_a_failure(make_job: MakeJob, fleet: str) -> None:
+    def work(control: float) -> Any:
+        controls = {AlgorithmConstants.SCAFFOLD_CTRL_DIFF: {"w": np.full(2, control)}}
+        return always(params={"w": np.ones(2)}, meta=controls)
+
+    controller = Scaffolding(num_clients=2, num_rounds=1, selection=selected(fleet))
+    make_job(a=work(1.0), b=work(np.nan)).run(controller)
+    assert kinds_in(fleet, 1) == {"a": "arrived", "b": "failed"}
+    assert np.isfinite(controller._global_ctrl_weights["w"]).all()
+
+
 def test_a_model_aggregator_is_not_asked_when_nobody_returned(make_job: MakeJob, fleet: str) -> None:
     if "aggregator" not in inspect.signature(FedAvg).parameters:
         pytest.skip("FedAvg of NVFlare 2.7 has no aggregator")

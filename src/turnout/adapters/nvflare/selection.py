@@ -14,7 +14,7 @@ from nvflare.apis.fl_constant import FLContextKey, ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
-from nvflare.app_common.app_constant import AppConstants
+from nvflare.app_common.app_constant import AlgorithmConstants, AppConstants
 
 from turnout.adapters.common.models import as_loss, model_problem
 from turnout.adapters.nvflare.clients import ClientDirectory
@@ -289,7 +289,10 @@ def _model_problem(content: DXO | None, task: Task) -> str | None:
         model = _content_of(task.data)
         return [model.data] if model is not None and isinstance(model.data, Mapping) else []
 
+    controls = content.get_meta_prop(AlgorithmConstants.SCAFFOLD_CTRL_DIFF)
     problem = model_problem(content.data, sent)
+    if problem is None and isinstance(controls, Mapping):
+        problem = model_problem(controls, list)
     return None if problem is None else f"its result cannot be used: {problem}"
 
 
