@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from flwr.app import Message
 
 from turnout.adapters.common.round_texts import join_first
-from turnout.adapters.flower.rounds.round_summary import promise_metrics
+from turnout.adapters.flower.core.round_summary import promise_metrics
 from turnout.live import Scheduler
 from turnout.live._internals import session_of
 from turnout.storage.training_log import OWN_PREFIX
