@@ -35,8 +35,8 @@ FIRST_NODE = 1000
 WEIGHTS = 1000
 #: A folder on a disk, by convention: flushes of the fleet file count.
 DISK = Path("/var/tmp")
-#: The number of rounds after the first one in each run.
-LATER = 2
+#: The number of rounds after the first one in each run, with evaluation and without.
+LATER, LATER_UNEVALUATED = 2, 10
 
 
 def measure_rounds(nodes: int, cohort: int, repeats: int, evaluated: float) -> dict[str, tuple[float, float]]:
@@ -49,11 +49,12 @@ def measure_rounds(nodes: int, cohort: int, repeats: int, evaluated: float) -> d
     Args:
         nodes: The number of virtual nodes.
         cohort: The number of clients per round.
-        repeats: The number of runs of each kind, which have a first round and two later ones.
+        repeats: The number of runs of each kind, which have a first round and later ones.
         evaluated: The share of the nodes that evaluate the model.
     """
     app, fair_app = trivial_app(), with_status(trivial_app())
     seconds: dict[str, list[tuple[float, float]]] = {"plain": [], "later": [], "first": [], "first, queried": []}
+    rounds = 1 + (LATER if evaluated else LATER_UNEVALUATED)
     for _ in range(repeats):
         strategy = FedAvg(
             fraction_train=cohort / nodes,
@@ -61,8 +62,8 @@ def measure_rounds(nodes: int, cohort: int, repeats: int, evaluated: float) -> d
             min_train_nodes=cohort,
             min_available_nodes=cohort,
         )
-        seconds["plain"] += _round_times(strategy, VirtualGrid(app, nodes), LATER + 1)
-        first, *later = _fair_times(VirtualGrid(fair_app, nodes), cohort, LATER + 1, evaluated)
+        seconds["plain"] += _round_times(strategy, VirtualGrid(app, nodes), rounds)
+        first, *later = _fair_times(VirtualGrid(fair_app, nodes), cohort, rounds, evaluated)
         seconds["first"].append(first)
         seconds["later"] += later
         seconds["first, queried"] += _fair_times(VirtualGrid(fair_app, nodes, are_named=False), cohort, 1, evaluated)

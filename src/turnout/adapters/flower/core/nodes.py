@@ -21,7 +21,7 @@ from turnout.log import get_log
 
 log = get_log("flwr")
 #: At most so many nodes are queried in a round: the minimum, and in units of the clients that a round needs.
-MIN_WAVE, WAVE = 64, 4
+MIN_WAVE, WAVE = 48, 2
 IMPOSTOR = "turnout: node %d reports the id %r, under which another is registered"
 
 
