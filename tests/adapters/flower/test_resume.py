@@ -148,7 +148,8 @@ class Server:
 @pytest.fixture
 def server() -> Iterator[Server]:
     tests = HERE.parents[1]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), str(tests.parent / "src")])}
+    path = os.pathsep.join(map(str, (tests, tests.parent, tests.parent / "src")))
+    environment = {**os.environ, "PYTHONPATH": path}
     program = [sys.executable, str(HERE / "killable_app.py")]
     with subprocess.Popen(
         program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
