@@ -40,6 +40,7 @@ from live.fleets import packed_from_disk, turns_in
 from turnout.adapters.flower.resume.saved_run import RunFiles
 from turnout.errors import StateError
 from turnout.live import Scheduler
+from turnout.storage.training_log import read_metrics
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -427,6 +428,13 @@ def test_damaged_metrics_are_an_error_and_the_model_is_kept(folder: Path, damage
     result, spy, _ = resume_run(path)
     assert spy.configured == [3, 4, 5, 6]
     assert list(result.train_metrics_clientapp) == [2, 3, 4, 5, 6]  # those of the last round are computed again
+
+
+def test_metrics_without_a_model_do_not_belong_to_the_next_run(folder: Path) -> None:
+    path, files = folder / "fleet.turnout", RunFiles(folder / "fleet.turnout")
+    files.append_metrics("evaluate", 9, {"accuracy": 0.5})  # of a run that was killed as it finished
+    interrupt_after(path, 2)
+    assert 9 not in read_metrics(files.metrics)["evaluate"]
 
 
 def test_a_line_of_metrics_that_was_not_completed_is_left_out(folder: Path) -> None:

@@ -44,10 +44,10 @@ class SavedProgress(Progress):
         """Begins a run of `rounds` rounds with this model, or restores an unfinished one."""
         super().begin(arrays, rounds)
         self._initial_shapes = shapes_of(arrays)
-        if not self._resume:
-            self._files.remove()
-        saved = self._files.read()
-        if saved is not None:
+        saved = self._files.read() if self._resume else None
+        if saved is None:
+            self._files.remove()  # metrics without a model are of a run that has finished, or was never saved
+        else:
             self._restore(saved)
         self._unsaved.clear()
         self._strategy_state()  # raises an error, before the first round, if a hook returns what cannot be stored

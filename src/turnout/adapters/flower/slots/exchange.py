@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
@@ -15,12 +15,13 @@ from turnout.adapters.common.round_texts import join_first
 from turnout.adapters.flower.core.intake import ReplyIntake, report_late
 from turnout.adapters.flower.core.messages import lifetime
 from turnout.adapters.flower.core.parts import Parts
-from turnout.adapters.flower.core.progress import EndedRound
+from turnout.adapters.flower.core.progress import EndedRound, promise_metrics
 from turnout.adapters.flower.simulated import SimulatedSlots
 from turnout.adapters.flower.slots.updates import check_model, rebase
-from turnout.adapters.flower.slots.version import Version
-from turnout.live import RunningTurn
+from turnout.live import RunningTurn, Scheduler
+from turnout.live._internals import session_of
 from turnout.log import get_log
+from turnout.storage.training_log import OWN_PREFIX
 
 log = get_log("flwr")
 MIN_FAILURES = 10  # turns that fail in a row before a version ends without enough updates
@@ -46,6 +47,42 @@ class SentTurn:
     arrays: ArrayRecord
     version: int
     limit: float
+
+
+@dataclass(slots=True)
+class Version:
+    """A version of the model, from the previous one until its updates are aggregated.
+
+    Attributes:
+        staleness: The staleness of each update that is aggregated.
+        errors: The error replies.
+        failures: The clients whose turns failed, and why.
+        waited: The seconds since the previous version; those of the simulated world in a simulation.
+    """
+
+    staleness: list[int] = field(default_factory=list)
+    errors: list[Message] = field(default_factory=list)
+    failures: list[tuple[str, str]] = field(default_factory=list)
+    waited: float = 0.0
+
+    def summary(self, scheduler: Scheduler) -> tuple[str, dict[str, float]]:
+        """Summarises its updates, their staleness, failed turns and the promise, as a sentence and as numbers."""
+        count, certificate = len(self.staleness), session_of(scheduler).certificate()
+        metrics = {
+            f"{OWN_PREFIX}version-seconds": self.waited,
+            f"{OWN_PREFIX}arrived": float(count),
+            f"{OWN_PREFIX}failed": float(len(self.failures)),
+        }
+        text = f"took {self.waited:.1f} s and has {count} updates"
+        if count:
+            mean = sum(self.staleness) / count
+            metrics |= {f"{OWN_PREFIX}mean-staleness": mean, f"{OWN_PREFIX}max-staleness": float(max(self.staleness))}
+            text += f" with a mean staleness of {mean:.2f}"
+        if self.failures:
+            text += f"; failed {join_first([f'{client}: {why}' for client, why in self.failures])}"
+        if certificate is not None:
+            text += f"; promise {certificate.summary().sentence(scheduler.clients.__getitem__)}"
+        return text, metrics | promise_metrics(certificate)
 
 
 class SlotExchange(ReplyIntake):
