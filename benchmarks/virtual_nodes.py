@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import itertools
+import tempfile
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +18,6 @@ from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Strategy
 
-from benchmarks.harness import memory_folder
 from turnout.adapters.flower.client import with_status
 from turnout.adapters.flower.selection import FairSelection
 from turnout.live import Scheduler
@@ -32,24 +33,28 @@ RUN = 1  # the number of the Flower run
 FIRST_NODE = 1000
 #: The number of weights of the model.
 WEIGHTS = 1000
-#: The number of rounds after the first one in each run.
-LATER = 2
+#: A folder on a disk, by convention: flushes of the fleet file count.
+DISK = Path("/var/tmp")
+#: The number of rounds after the first one in each run, with evaluation and without.
+LATER, LATER_UNEVALUATED = 2, 10
 
 
-def measure_rounds(nodes: int, cohort: int, repeats: int, evaluated: float) -> dict[str, float]:
+def measure_rounds(nodes: int, cohort: int, repeats: int, evaluated: float) -> dict[str, tuple[float, float]]:
     """Runs plain FedAvg and FairSelection alternately, with a client that only adds 1 to the model.
 
-    Returns the shortest CPU seconds, because other programs can only make a round longer: of a round of plain FedAvg,
-    of a later and of the first round with fair selection, and of the first one if each node must be queried.
+    Returns the shortest seconds of the CPU and by the clock, because other programs can only make a round longer: of a
+    round of plain FedAvg, of a later and of the first round with fair selection, and of the first one in which nodes
+    must be queried.
 
     Args:
         nodes: The number of virtual nodes.
         cohort: The number of clients per round.
-        repeats: The number of runs of each kind, which have a first round and two later ones.
+        repeats: The number of runs of each kind, which have a first round and later ones.
         evaluated: The share of the nodes that evaluate the model.
     """
     app, fair_app = trivial_app(), with_status(trivial_app())
-    seconds: dict[str, list[float]] = {"plain": [], "later": [], "first": [], "first, queried": []}
+    seconds: dict[str, list[tuple[float, float]]] = {"plain": [], "later": [], "first": [], "first, queried": []}
+    rounds = 1 + (LATER if evaluated else LATER_UNEVALUATED)
     for _ in range(repeats):
         strategy = FedAvg(
             fraction_train=cohort / nodes,
@@ -57,12 +62,12 @@ def measure_rounds(nodes: int, cohort: int, repeats: int, evaluated: float) -> d
             min_train_nodes=cohort,
             min_available_nodes=cohort,
         )
-        seconds["plain"] += _round_times(strategy, VirtualGrid(app, nodes), LATER + 1)
-        first, *later = _fair_times(VirtualGrid(fair_app, nodes), cohort, LATER + 1, evaluated)
+        seconds["plain"] += _round_times(strategy, VirtualGrid(app, nodes), rounds)
+        first, *later = _fair_times(VirtualGrid(fair_app, nodes), cohort, rounds, evaluated)
         seconds["first"].append(first)
         seconds["later"] += later
         seconds["first, queried"] += _fair_times(VirtualGrid(fair_app, nodes, are_named=False), cohort, 1, evaluated)
-    return {kind: min(times) for kind, times in seconds.items()}
+    return {kind: (min(cpu for cpu, _ in times), min(wall for _, wall in times)) for kind, times in seconds.items()}
 
 
 def trivial_app() -> ClientApp:
@@ -83,28 +88,30 @@ def trivial_app() -> ClientApp:
     return app
 
 
-def _fair_times(grid: VirtualGrid, cohort: int, rounds: int, evaluated: float) -> list[float]:
+def _fair_times(grid: VirtualGrid, cohort: int, rounds: int, evaluated: float) -> list[tuple[float, float]]:
     """Returns the times of the rounds of a new fleet."""
     settings = {"cohort_size": cohort, "guaranteed_rate": cohort / len(grid.get_node_ids()) / 2}
     strategy = FedAvg(fraction_train=1.0, fraction_evaluate=evaluated, min_train_nodes=1, min_available_nodes=1)
     with (
-        memory_folder() as folder,
-        Scheduler.open(folder / "fleet.turnout", settings=settings, deadline=600.0) as scheduler,
+        tempfile.TemporaryDirectory(dir=DISK if DISK.is_dir() else None) as folder,
+        Scheduler.open(Path(folder, "fleet.turnout"), settings=settings, deadline=600.0) as scheduler,
     ):
         return _round_times(FairSelection(strategy, scheduler), grid, rounds)
 
 
-def _round_times(strategy: Strategy, grid: Grid, rounds: int) -> list[float]:
-    """Returns the CPU seconds of each round, without garbage collection, as `timeit` measures."""
-    moments: list[float] = []
+def _round_times(strategy: Strategy | FairSelection, grid: Grid, rounds: int) -> list[tuple[float, float]]:
+    """Returns the seconds of the CPU and by the clock of each round, without garbage collection, like `timeit`."""
+    moments: list[tuple[float, float]] = []
     model = ArrayRecord({"weights": Array(np.zeros(WEIGHTS, dtype=np.float32))})
     gc.collect()
     gc.disable()
     try:
-        strategy.start(grid, model, num_rounds=rounds, evaluate_fn=lambda *_: moments.append(time.thread_time()))
+        strategy.start(
+            grid, model, rounds, evaluate_fn=lambda *_: moments.append((time.process_time(), time.perf_counter()))
+        )
     finally:
         gc.enable()
-    return np.diff(moments).tolist()
+    return [(cpu, wall) for cpu, wall in np.diff(moments, axis=0).tolist()]
 
 
 class VirtualGrid(Grid):
@@ -139,7 +146,7 @@ class VirtualGrid(Grid):
         ids = []
         for message in messages:
             message_id = f"message-{next(self._numbers)}"
-            message.metadata.__dict__["_message_id"] = message_id
+            stamp_message(message, message_id)
             self._replies[message_id] = self._answer(message)
             ids.append(message_id)
         return ids
@@ -157,14 +164,27 @@ class VirtualGrid(Grid):
         node = message.metadata.dst_node_id
         config: dict[str, bool | float | int | str] = {"partition-id": self._partitions[node], "free_cpu": 1.0}
         reply = self._app(_copy(message), Context(RUN, node, {**config, "bandwidth": 1.0}, RecordDict(), {}))
-        reply.metadata.__dict__["_src_node_id"] = node
-        reply.metadata.__dict__["_reply_to_message_id"] = message.metadata.message_id
+        stamp_reply(reply, message, node)
         return _copy(reply)
 
     # What neither strategies nor the adapter use of a grid.
     run: Any = None
     set_run: Any = None
     create_message: Any = None
+
+
+# A grid without a SuperLink must set what the SuperLink sets.
+
+
+def stamp_message(message: Message, message_id: str) -> None:
+    """Gives a message its id."""
+    message.metadata.__dict__["_message_id"] = message_id
+
+
+def stamp_reply(reply: Message, message: Message, node: int) -> None:
+    """Makes a reply the answer of a node to a message."""
+    reply.metadata.__dict__["_src_node_id"] = node
+    reply.metadata.__dict__["_reply_to_message_id"] = message.metadata.message_id
 
 
 def _copy(message: Message) -> Message:

@@ -27,7 +27,8 @@ METRICS: dict[str, Metrics] = {
 
 
 def saved(number: int) -> SavedRun:
-    return SavedRun(number, number + ROUNDS_BEFORE, 1.0, {"weights": [2]}, model(1.0, 2.0))
+    shapes, arrays = {"weights": [2]}, model(1.0, 2.0)
+    return SavedRun(server_round=number, fleet_round=number + ROUNDS_BEFORE, begun_with=shapes, arrays=arrays)
 
 
 def test_metrics_of_a_flower_run_have_rounds_and_times(folder: Path) -> None:
@@ -77,7 +78,7 @@ def test_metrics_of_a_new_fleet_start_at_round_zero(folder: Path) -> None:
         assert group["seconds"][0] == 0
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"server": 3}', b'{"server": {"x": {"accuracy": 1}}}', b"\xff"])
+@pytest.mark.parametrize("damage", [b"\n", b"{\n", b"[]\n", b'["server", 3, 3]\n', b'["server", "x", {}]\n', b"\xff\n"])
 def test_damaged_metrics_are_reported_only_on_the_training_page(folder: Path, damage: bytes) -> None:
     path = folder / "fleet.turnout"
     small_fleet(path, rounds=3, is_open=False)
@@ -86,5 +87,5 @@ def test_damaged_metrics_are_reported_only_on_the_training_page(folder: Path, da
         server.wait_rounds(3)
         answer = server.get("/api/training")
         assert answer.status == 503
-        assert b"cannot be read from fleet.turnout.run.json" in answer.body
+        assert b"cannot be read from fleet.turnout.run.jsonl" in answer.body
         assert server.get("/healthz").status == 200

@@ -32,8 +32,16 @@ def plain(log: TrainingLog) -> dict[str, Any]:
 
 def test_metrics_are_read_as_they_were_written(log: TrainingLog) -> None:
     log.write_metrics(METRICS)
-    assert read_metrics(log.metrics) == METRICS
-    assert tuple(read_metrics(log.metrics)) == METRIC_KINDS
+    assert read_metrics(log.metrics) == {kind: METRICS[kind] for kind in METRIC_KINDS if METRICS[kind]}
+
+
+def test_metrics_are_appended_and_the_last_ones_of_a_round_count(log: TrainingLog) -> None:
+    log.append_metrics("train", 1, {"loss": 0.5})
+    log.append_metrics("server", 1, {"accuracy": 0.5})
+    log.append_metrics("train", 1, {"loss": 0.25})
+    with log.metrics.open("ab") as file:
+        file.write(b'["train", 2, {"lo')  # is being written
+    assert read_metrics(log.metrics) == {"train": {1: {"loss": 0.25}}, "server": {1: {"accuracy": 0.5}}}
 
 
 def test_a_model_is_read_as_it_was_written(log: TrainingLog) -> None:
@@ -49,7 +57,6 @@ def test_series_hold_the_numbers_at_the_rounds_of_the_fleet(log: TrainingLog) ->
     log.write_metrics(METRICS)
     from_zero = {
         "train": {"loss": ([1, 2], [0.5, 0.25])},
-        "evaluate": {},
         "server": {"accuracy": ([0, 2], [0.1, 1.0])},
     }
     assert plain(log) == from_zero, "without a model the fleet began with the run"
@@ -76,12 +83,14 @@ def test_it_is_known_when_metrics_were_last_written(log: TrainingLog) -> None:
     assert log.written_at == log.metrics.stat().st_mtime
 
 
-@pytest.mark.parametrize("damage", [b"", b"[]", b'{"server": 3}', b'{"server": {"1": 3}}', b'{"server": {"x": {}}}'])
+@pytest.mark.parametrize(
+    "damage", [b"\n", b"[]\n", b'{"server": 3}\n', b'["server", 1, 3]\n', b'["server", "x", {}]\n', b"\x00\n"]
+)
 def test_damage_is_refused_with_the_name_of_the_file(log: TrainingLog, damage: bytes) -> None:
     log.metrics.write_bytes(damage)
     with pytest.raises(ValueError):
         read_metrics(log.metrics)
-    with pytest.raises(StoreError, match=r"cannot be read from fleet.turnout.run.json .*restore that file, or remove"):
+    with pytest.raises(StoreError, match=r"cannot be read from fleet.turnout.run.jsonl .*restore that file, or remove"):
         log.series()
 
 

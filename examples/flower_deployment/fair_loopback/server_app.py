@@ -15,7 +15,7 @@ from rich.table import Table
 
 from fair_loopback.task import LEARNER, to_record
 from turnout import Scheduler
-from turnout.adapters.flower import FairSelection, identify_clients
+from turnout.adapters.flower import FairSelection, VersionSettings, identify_clients
 
 app = ServerApp()
 
@@ -78,7 +78,7 @@ def with_turnout(grid: Grid, config: dict, out: Path) -> dict:
         backoff_after=1,
         concurrency=slots or None,
     ) as scheduler:
-        fair = FairSelection(strategy, scheduler, updates_per_version=1 if slots else None)
+        fair = FairSelection(strategy, scheduler, versions=VersionSettings(updates_per_version=1 if slots else None))
         curve = train(fair, grid, int(config["fair-rounds"]))
         print(scheduler.status())
         ids, certificate = scheduler.clients, scheduler.certificate()

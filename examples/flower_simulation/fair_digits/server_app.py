@@ -16,10 +16,11 @@ from rich.table import Table
 
 from fair_digits.task import PHONES, learner, to_record
 from turnout import Scheduler, Selection
-from turnout.adapters.flower import FairSelection, identify_clients, restrict_grid
+from turnout.adapters.flower import ExchangeSettings, FairSelection, VersionSettings, identify_clients, restrict_grid
 from turnout.lab import PaperWorld
 
 app = ServerApp()
+QUICK = ExchangeSettings(poll=0.02)  # all nodes are on this machine
 
 
 class RandomSelection(FedAvg):
@@ -112,7 +113,9 @@ def with_turnout(grid: Grid, settings: dict, seed: int, out: Path) -> Run:
     promise["accrual"] = "always"  # a share of all rounds, not only of those in which a phone is available
     strategy = FedAvg(fraction_train=1.0, min_train_nodes=1, min_available_nodes=1, fraction_evaluate=0.0)
     with Scheduler.open(out / f"seed-{seed}.turnout", settings=promise) as scheduler:
-        fair = FairSelection(strategy, scheduler, simulated=PaperWorld(seed), resume=False, nodes=PHONES, poll=0.05)
+        fair = FairSelection(
+            strategy, scheduler, simulated=PaperWorld(seed), resume=False, nodes=PHONES, exchange=QUICK
+        )
         accuracy = train(fair, grid, settings, seed)
         turns, ids = scheduler.certificate().turns, scheduler.clients
         rounds = [scheduler.history(round=number) for number in range(1, scheduler.round + 1)]
@@ -130,11 +133,11 @@ def without_rounds(grid: Grid, settings: dict, seed: int, out: Path, policy: str
         fair = FairSelection(
             strategy,
             scheduler,
-            updates_per_version=updates_per_version,
+            versions=VersionSettings(updates_per_version=updates_per_version),
             simulated=PaperWorld(seed),
             resume=False,
             nodes=PHONES,
-            poll=0.02,
+            exchange=QUICK,
         )
         seconds: list[float] = []
         accuracy = train(fair, grid, settings, seed, seconds)

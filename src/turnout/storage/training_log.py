@@ -1,8 +1,8 @@
 """The log of a training run, in files beside the fleet's file.
 
 `….run.npz` holds the model after the newest round: a JSON header, which maps a round of the server to a round of
-the fleet, and arrays. `….run.json` holds the metrics by kind and by round of the server. When the run is over, both
-files are renamed to `….last.npz` and `….last.json`. An adapter writes them; the dashboard reads them.
+the fleet, and arrays. `….run.jsonl` holds the metrics, a line of JSON for each kind and round of the server. When the
+run is over, the files are renamed to `….last.npz` and `….last.jsonl`. An adapter writes them; the dashboard reads them.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class TrainingLog:
 
     def __init__(self, fleet: Path) -> None:
         fleet = fleet.resolve()
-        self.model, self.metrics = fleet.with_name(f"{fleet.name}.run.npz"), fleet.with_name(f"{fleet.name}.run.json")
+        self.model, self.metrics = fleet.with_name(f"{fleet.name}.run.npz"), fleet.with_name(f"{fleet.name}.run.jsonl")
         self.last = fleet.with_name(f"{fleet.name}.last.npz")
-        self.last_metrics = fleet.with_name(f"{fleet.name}.last.json")
+        self.last_metrics = fleet.with_name(f"{fleet.name}.last.jsonl")
 
     # Writing
 
@@ -52,7 +52,18 @@ class TrainingLog:
     def write_metrics(self, metrics: Mapping[str, Metrics]) -> None:
         """Writes all metrics so far, by kind and round of the server, atomically."""
         with atomic_write(self.metrics) as file:
-            file.write(json.dumps(metrics).encode())
+            for kind, by_round in metrics.items():
+                for number, values in by_round.items():
+                    file.write(_line(kind, number, values))
+
+    def append_metrics(self, kind: str, number: int, values: Mapping[str, Any]) -> None:
+        """Appends the metrics of a round of the server; later ones replace earlier ones.
+
+        They are not flushed to the disk, which would take longer than a short round: if the power fails, the newest
+        lines may be missing.
+        """
+        with self.metrics.open("ab") as file:
+            file.write(_line(kind, number, values))
 
     def finish(self) -> None:
         """Renames the files of a finished run, so that the model is not lost if its caller did not save it."""
@@ -111,18 +122,24 @@ def read_model(file: Path) -> tuple[dict[str, Any], list[npt.NDArray[Any]]]:
 
 
 def read_metrics(file: Path) -> dict[str, Metrics]:
-    """Returns the metrics of a file by kind and round of the server; raises ValueError for any other content."""
+    """Returns the metrics of a file by kind and round of the server; raises ValueError for any other content.
+
+    A last line without an end is left out: it is being written, or the power failed.
+    """
     with file.open("rb") as opened:
-        content = parse_json(read_bounded(opened, MAX_METRICS_BYTES))
-    if not _nested(content, 3):
-        raise ValueError("the file must hold metrics by kind, round and name")
-    return {kind: {int(round_): values for round_, values in by_round.items()} for kind, by_round in content.items()}
+        *lines, _ = read_bounded(opened, MAX_METRICS_BYTES).split(b"\n")
+    metrics: dict[str, Metrics] = {}
+    for line in lines:
+        match parse_json(line):
+            case [str(kind), int(number), dict(values)]:
+                metrics.setdefault(kind, {})[number] = values
+            case _:
+                raise ValueError("each line must hold a kind, a round and metrics")
+    return metrics
 
 
-def _nested(content: Any, depth: int) -> bool:
-    if depth == 0:
-        return True
-    return isinstance(content, dict) and all(_nested(value, depth - 1) for value in content.values())
+def _line(kind: str, number: int, values: Mapping[str, Any]) -> bytes:
+    return f"{json.dumps([kind, number, values])}\n".encode()
 
 
 def _header(saved: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:

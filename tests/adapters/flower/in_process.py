@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from types import SimpleNamespace
 from typing import Any, TypeVar
 
@@ -15,16 +15,10 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
-from turnout.adapters.flower import FairSelection
+from benchmarks.virtual_nodes import stamp_message, stamp_reply
+from turnout.adapters.flower import ClientSettings, ExchangeSettings, FairSelection, VersionSettings
 from turnout.adapters.flower.client import with_status
 from turnout.live import Scheduler
-
-try:  # a message needs the id of its sender; in older versions the grid sets it
-    from flwr.supercore.task_identity import TaskIdentity
-except ModuleNotFoundError:
-    pass
-else:
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
 SUPERLINK = 1  # the source node id of the SuperLink's replies for disconnected nodes
 LONG = 1e6  # seconds: a longer wait counts as an endless one
@@ -132,7 +126,7 @@ class InProcessGrid(Grid):
         for message in messages:
             message_id = f"message {next(self._number)}"
             metadata = message.metadata
-            metadata.__dict__["_message_id"] = message_id
+            stamp_message(message, message_id)
             node = self.nodes.get(metadata.dst_node_id)
             kind = metadata.message_type.split(".")[0]
             name = "unknown node" if node is None else node.name
@@ -150,12 +144,11 @@ class InProcessGrid(Grid):
         if trouble == "silent":
             return
         if trouble == "gone":
-            reply = Message(node.error, reply_to=message)
-            reply.metadata.__dict__["_src_node_id"] = SUPERLINK
+            reply, sender = Message(node.error, reply_to=message), SUPERLINK
         else:
             content = RecordDict(dict(message.content))
             received = Message(content, dst_node_id=node.node_id, message_type=message.metadata.message_type)
-            received.metadata.__dict__["_message_id"] = message.metadata.message_id
+            stamp_message(received, message.metadata.message_id)
             context = Context(1, node.node_id, node.config, RecordDict(), {})
             try:
                 if trouble == "raises":
@@ -163,8 +156,8 @@ class InProcessGrid(Grid):
                 reply = node.app(received, context)
             except Exception as error:  # like a SuperNode
                 reply = Message(Error(code=2, reason=str(error)), reply_to=received)
-            reply.metadata.__dict__["_src_node_id"] = node.node_id
-        reply.metadata.__dict__["_reply_to_message_id"] = message.metadata.message_id
+            sender = node.node_id
+        stamp_reply(reply, message, sender)
         due = time.monotonic() + {"train": node.seconds, "query": node.query_seconds}.get(kind, 0.0)
         self._due[message.metadata.message_id] = (due, reply)
 
@@ -307,6 +300,15 @@ class Spy(FedAvg):
         self.seen |= {name for reply in replies if reply.has_content() for name in reply.content}
 
 
+def fair_selection(strategy: Strategy, scheduler: Scheduler, **settings: Any) -> FairSelection:
+    """Returns a FairSelection; the settings in its three objects are given by their names."""
+    kinds: dict[str, Any] = {"clients": ClientSettings, "exchange": ExchangeSettings, "versions": VersionSettings}
+    for name, kind in kinds.items():
+        given = [each.name for each in fields(kind) if each.name in settings]
+        settings[name] = kind(**{each: settings.pop(each) for each in given})
+    return FairSelection(strategy, scheduler, **settings)
+
+
 def train(
     scheduler: Scheduler,
     grid: Grid,
@@ -321,7 +323,7 @@ def train(
     **settings: Any,
 ) -> Result:
     """Trains a model under fair selection, whose other settings are given; by default with FedAvg."""
-    fair = FairSelection(open_to_all() if strategy is None else strategy, scheduler, poll=poll, **settings)
+    fair = fair_selection(open_to_all() if strategy is None else strategy, scheduler, poll=poll, **settings)
     return fair.start(grid, arrays or model(0.0), rounds, timeout, train_config, evaluate_fn=evaluate_fn)
 
 

@@ -24,8 +24,15 @@ from flwr.app import ArrayRecord, MetricRecord
 from flwr.serverapp import strategy as stock
 from flwr.serverapp.strategy import Result, Strategy
 
-from adapters.flower.in_process import InProcessGrid, model, named_nodes, open_to_all, partitions, weights
-from turnout.adapters.flower import FairSelection
+from adapters.flower.in_process import (
+    InProcessGrid,
+    fair_selection,
+    model,
+    named_nodes,
+    open_to_all,
+    partitions,
+    weights,
+)
 from turnout.adapters.flower.resume.saved_run import RunFiles
 from turnout.lab import PaperWorld
 from turnout.live import Scheduler
@@ -63,7 +70,7 @@ def play(
         return MetricRecord({"sum": sum(weights(arrays)), "round": server_round})
 
     with Scheduler.open(path, **FLEET) as scheduler:
-        fair = FairSelection(strategy, scheduler, simulated=world, poll=0.25, **settings)
+        fair = fair_selection(strategy, scheduler, simulated=world, poll=0.25, **settings)
         return fair.start(connected, model(1.0, -2.0), num_rounds=rounds, evaluate_fn=evaluate)
 
 
@@ -109,7 +116,7 @@ class Checkpoints:
     def installed(self) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
             for kind, names in (
-                (RunFiles, ("write", "write_metrics", "finish")),
+                (RunFiles, ("write", "write_metrics", "append_metrics", "finish")),
                 (Scheduler, ("register", "choose", "report", "report_many", "report_failure", "close_round")),
             ):
                 for name in names:

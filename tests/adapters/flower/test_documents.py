@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from flwr.serverapp.strategy import FedAvg
 from adapters.flower.in_process import InProcessGrid, Node, model, named_nodes, open_to_all, plain_app, weights
 from adapters.flower.test_client import context, message
 from adapters.flower.test_legacy import Adder
-from turnout.adapters.flower import FairSelection, identify_clients
+from turnout.adapters.flower import ClientSettings, ExchangeSettings, identify_clients
 from turnout.adapters.flower.client import with_status
 from turnout.live import Scheduler
 
@@ -50,9 +49,9 @@ def test_the_page_for_newcomers_has_the_same_lines() -> None:
 @pytest.mark.usefixtures("clock")
 def test_the_code_without_rounds_trains_fairly(tmp_path: Path) -> None:
     grid = InProcessGrid(named_nodes(12, [1.0 + n / 4 for n in range(12)]))
-    names: dict[str, Any] = {"Scheduler": Scheduler, "FairSelection": FairSelection}
+    names: dict[str, Any] = {"Scheduler": Scheduler}
     names["strategy"] = open_to_all(fraction_evaluate=0.0)
-    exec(block_with("updates_per_version=4").replace("/srv/", f"{tmp_path}/"), names)
+    exec(block_with("VersionSettings(updates_per_version=4)").replace("/srv/", f"{tmp_path}/"), names)
     with names["scheduler"] as scheduler:
         result = names["fair"].start(grid, model(0.0), num_rounds=20)
         assert len(result.train_metrics_clientapp) == 20
@@ -72,7 +71,7 @@ def test_the_code_for_groups_reserves_places_also_for_clients_that_join_later(tm
     app = with_status(plain_app())
     cities = ("berlin", "paris", "rome")
     nodes = [Node(100 + n, app, {"client-id": f"c{n}", "city": cities[n % 3]}) for n in range(12)]
-    names: dict[str, Any] = {"Scheduler": Scheduler, "FairSelection": FairSelection, "strategy": open_to_all()}
+    names: dict[str, Any] = {"Scheduler": Scheduler, "strategy": open_to_all()}
     exec(block_with('groups="city"').replace("/srv/", f"{tmp_path}/"), names)
     with names["scheduler"] as scheduler:
         names["fair"].start(InProcessGrid(nodes[:9]), model(0.0), num_rounds=1)
@@ -101,6 +100,7 @@ def test_the_line_for_clients_wraps_an_app() -> None:
 
 def test_the_defaults_of_the_page_are_those_of_the_code() -> None:
     page = (ROOT / "docs" / "flower.md").read_text()
-    parameters = inspect.signature(FairSelection).parameters
     (seconds,) = re.findall(r"`patience` \((\d+) s\)", page)
-    assert parameters["patience"].default == float(seconds)
+    assert ClientSettings().patience == float(seconds)
+    (poll,) = re.findall(r"`poll` \((\S+) s\)", page)
+    assert ExchangeSettings().poll == float(poll)

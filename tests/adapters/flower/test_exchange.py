@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from adapters.flower.in_process import (
     weights,
 )
 from turnout.adapters.flower import restrict_grid
-from turnout.adapters.flower.grid import RestrictedGrid, TimedGrid
+from turnout.adapters.flower.core.messages import Messenger
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -260,9 +261,9 @@ def query(node: int) -> Message:
 
 def test_the_grid_waits_for_all_replies_and_ignores_unknown_message_ids() -> None:
     inner = InProcessGrid(named_nodes(3))
-    grid = TimedGrid(inner, POLL)
-    assert grid.send_and_receive([]) == []
-    assert len(grid.send_and_receive([query(100), query(101), query(102)])) == 3
+    grid = Messenger(inner, POLL)
+    assert grid.ask([], 60.0, list) == []
+    assert len(grid.ask([query(100), query(101), query(102)], 60.0, list)) == 3
     assert grid.pull(["message 1", "message 99"]) == []
     assert grid.pull([]) == []
 
@@ -270,8 +271,8 @@ def test_the_grid_waits_for_all_replies_and_ignores_unknown_message_ids() -> Non
 def test_all_messages_are_sent_at_once_and_wait_up_to_a_limit(clock: Clock) -> None:
     inner = InProcessGrid(named_nodes(3))
     inner.client("c0").query_seconds, inner.client("c1").query_seconds = 60.0, 1.0
-    grid, start = TimedGrid(inner, POLL), clock.now
-    replies = grid.ask([query(100), query(101), query(102)], 6.0)
+    grid, start = Messenger(inner, POLL), clock.now
+    replies = grid.ask([query(100), query(101), query(102)], 6.0, list)
     assert [reply.metadata.src_node_id for reply in replies] == [102, 101]
     assert clock.now - start == 6.0
     assert [[sent.ttl for sent in push] for push in inner.sent("query.turnout")] == [[11.0] * 3]
@@ -279,16 +280,17 @@ def test_all_messages_are_sent_at_once_and_wait_up_to_a_limit(clock: Clock) -> N
 
 def test_a_restricted_grid_lists_fewer_nodes_and_delegates_everything_else() -> None:
     inner = InProcessGrid(named_nodes(3))
-    restricted = RestrictedGrid(TimedGrid(inner, POLL), [102, 100])
-    for grid in (restricted, restrict_grid(inner, {102: "c2", 100: "c0"})):
-        assert grid.get_node_ids() == [100, 102] == [node.node_id for node in grid.get_nodes()]
+    restricted: Any = restrict_grid(inner, {102: "c2", 100: "c0"})
+    assert restricted.get_node_ids() == [100, 102] == [node.node_id for node in restricted.get_nodes()]
     (pushed,) = restricted.push_messages([query(101)])
     assert [reply.metadata.src_node_id for reply in restricted.pull_messages([pushed])] == [101]
-    for call in (
+    calls: list[Callable[[], object]] = [
         lambda: restricted.run,
         lambda: restricted.set_run(1),
         lambda: restricted.create_message(RecordDict(), "", 1, ""),
-    ):
+        lambda: restricted.send_and_receive([]),
+    ]
+    for call in calls:
         with pytest.raises(NotImplementedError):
             call()
 

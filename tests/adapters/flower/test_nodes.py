@@ -28,7 +28,7 @@ from adapters.flower.in_process import (
 from narrowing import known
 from turnout.adapters.flower import identify_clients
 from turnout.adapters.flower.client import Status, with_status
-from turnout.adapters.flower.discovery.statuses import FIRST_CAPACITY, StatusTable
+from turnout.adapters.flower.core.statuses import FIRST_CAPACITY, StatusTable
 from turnout.live import FleetReader, Scheduler
 from turnout.live.features import Feature, Features
 
@@ -92,10 +92,13 @@ def test_a_changed_client_id_is_accepted_with_a_warning(
 
 
 @pytest.mark.parametrize("name", ["", "a\0b", "\ud800", "x" * 1025])
-def test_an_invalid_client_id_is_replaced_by_the_node_id(open_fleet: OpenFleet, name: str) -> None:
+def test_an_invalid_client_id_is_replaced_by_the_node_id_and_the_log_says_so_once(
+    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
     scheduler, grid = open_fleet(), InProcessGrid([named_node("c0", 100), named_node(name, 555)])
     train(scheduler, grid, rounds=2)
     assert turns_of(scheduler) == {"555": 2, "c0": 2}
+    assert caplog.text.count(f"the client-id of node 555 is {name[:49]!r}"[:60]) == 1
 
 
 def test_an_id_cannot_forge_lines_of_the_log(open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture) -> None:
@@ -302,11 +305,11 @@ def test_the_selection_uses_the_status_of_the_latest_reply(open_fleet: OpenFleet
     scheduler = open_fleet(settings={"cohort_size": 3})
     spy, grid = ContextSpy(scheduler), InProcessGrid(nodes_with_status(busier))
     train(scheduler, grid, spy, rounds=3)
-    # one query, then one status with each training and each evaluation reply
+    # one query, then one status with each training reply
     assert [contexts["c0"] for contexts in spy.contexts] == [
         [pytest.approx(1.0), 1.0, 1.0],
+        [pytest.approx(2.0), 0.0, 1.0],
         [pytest.approx(3.0), 0.0, 1.0],
-        [pytest.approx(5.0), 0.0, 1.0],
     ]
     assert len(grid.sent(QUERY)) == 1
 
@@ -395,12 +398,23 @@ def test_nodes_that_answer_one_after_the_other_are_all_identified(open_fleet: Op
     assert {sent.ttl > 3600 for sent in grid.sent(QUERY)[0]} == {True}
 
 
-def test_a_node_that_ignored_the_query_is_identified_by_its_first_reply(open_fleet: OpenFleet) -> None:
-    scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(named_nodes(3))
-    grid.client("c2").trouble, grid.client("c2").troubled = "silent", ("query",)
-    train(scheduler, grid, rounds=2)  # it replies to evaluation
-    assert grid.asked("train") == [["c0", "c1"], ["c0", "c1", "c2"]]
-    assert len(grid.sent(QUERY)) == 1
+def test_many_nodes_are_queried_a_few_at_a_time_while_the_others_train(open_fleet: OpenFleet) -> None:
+    """As long as one round needs: the first round of a large fleet would wait for all of them otherwise."""
+    scheduler, grid = open_fleet(settings={"cohort_size": 20, "guaranteed_rate": 0.01}), InProcessGrid(named_nodes(240))
+    train(scheduler, grid, open_to_all(fraction_evaluate=0.0), rounds=4)
+    assert [len(push) for push in grid.sent(QUERY)] == [48, 48, 48, 48]
+    assert [len(cohort) for cohort in grid.asked("train")] == [20] * 4
+    assert len(scheduler.clients) == 4 * 48
+
+
+def test_queries_go_on_until_a_round_has_enough_clients(open_fleet: OpenFleet) -> None:
+    nodes = named_nodes(130)
+    for node in nodes[126:]:
+        node.config["ward"] = "icu"
+    scheduler, grid = open_fleet(settings={"cohort_size": 3}), InProcessGrid(nodes)
+    train(scheduler, grid, open_to_all(fraction_evaluate=0.0), rounds=1, eligible={"ward": ["icu"]})
+    assert [len(push) for push in grid.sent(QUERY)] == [48, 48, 34]
+    assert scheduler.clients == ["c126", "c127", "c128", "c129"]
 
 
 def test_a_node_that_disconnects_during_the_query_is_not_registered_by_its_node_id(open_fleet: OpenFleet) -> None:

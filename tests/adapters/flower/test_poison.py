@@ -18,6 +18,7 @@ from adapters.flower.in_process import (
     Node,
     Spy,
     after,
+    fair_selection,
     kinds_in,
     model,
     number_of,
@@ -28,11 +29,10 @@ from adapters.flower.in_process import (
     turns_of,
     weights,
 )
-from turnout.adapters.flower import FairSelection
+from turnout.adapters.flower.checks.arrays import model_problem
+from turnout.adapters.flower.checks.replies import ReplyJudge
 from turnout.adapters.flower.client import with_status
 from turnout.adapters.flower.resume.saved_run import RunFiles
-from turnout.adapters.flower.rounds.arrays import model_problem
-from turnout.adapters.flower.rounds.replies import ReplyJudge
 from turnout.errors import TrainingError
 
 pytestmark = pytest.mark.usefixtures("clock")
@@ -257,7 +257,7 @@ def test_a_reply_is_refused_if_its_arrays_are_not_those_of_the_other_replies() -
     def reply(**arrays: Any) -> RecordDict:
         return RecordDict({"arrays": ArrayRecord({name: Array(np.array(values)) for name, values in arrays.items()})})
 
-    sent, judge = reply(weights=[1.0, 2.0]), ReplyJudge(2, None)
+    sent, judge = reply(weights=[1.0, 2.0]), ReplyJudge(None, 2)
     for client in ("a", "b"):  # a strategy that sends a model and gets differences, for example
         assert judge.add(client, sent, reply(change=[1.0])) is None
     assert judge.settle(is_final=True) == (["a", "b"], {})
@@ -277,7 +277,7 @@ def test_a_reply_with_the_model_and_a_second_record_is_accepted_although_it_is_t
     def reply(**records: list[float]) -> RecordDict:
         return RecordDict({name: ArrayRecord({"0": Array(np.array(values))}) for name, values in records.items()})
 
-    sent, judge = reply(arrays=[1.0, 2.0]), ReplyJudge(1, None)
+    sent, judge = reply(arrays=[1.0, 2.0]), ReplyJudge(None)
     assert judge.add("a", sent, reply(arrays=[1.0, 2.0], control=[3.0])) is None
     assert judge.settle(is_final=True) == (["a"], {})
     judge.add("b", sent, reply(arrays=[1.0], control=[3.0]))
@@ -387,7 +387,7 @@ def test_too_many_failed_rounds_in_a_row_end_the_run_with_an_error(
 ) -> None:
     monkeypatch.setattr(Fragile, "fails_in", tuple(range(2, 9)))
     scheduler, grid = open_fleet(**ALL), InProcessGrid(nodes(4, lambda _: None))
-    fair = FairSelection(open_to_all(Fragile), scheduler, max_failed_rounds=limit)
+    fair = fair_selection(open_to_all(Fragile), scheduler, max_failed_rounds=limit)
     with pytest.raises(
         TrainingError, match=rf"{limit} rounds in a row have failed.*ZeroDivisionError\('no examples'\).*start it again"
     ):

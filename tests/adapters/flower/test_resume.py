@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -39,6 +40,7 @@ from live.fleets import packed_from_disk, turns_in
 from turnout.adapters.flower.resume.saved_run import RunFiles
 from turnout.errors import StateError
 from turnout.live import Scheduler
+from turnout.storage.training_log import read_metrics
 
 pytestmark = pytest.mark.usefixtures("clock")
 
@@ -147,7 +149,8 @@ class Server:
 @pytest.fixture
 def server() -> Iterator[Server]:
     tests = HERE.parents[1]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tests), str(tests.parent / "src")])}
+    path = os.pathsep.join(map(str, (tests, tests.parent, tests.parent / "src")))
+    environment = {**os.environ, "PYTHONPATH": path}
     program = [sys.executable, str(HERE / "killable_app.py")]
     with subprocess.Popen(
         program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -309,7 +312,9 @@ def test_a_restarted_server_resumes_after_the_last_round_and_logs_it(
     assert list(result.train_metrics_clientapp) == list(range(1, rounds + 1))
     assert list(result.evaluate_metrics_clientapp) == list(range(1, rounds + 1))
     assert weights(result.arrays) != [1.0, -2.0]
-    assert f"resuming after round {stopped_after} of {rounds} (Flower counts from 1 again)" in caplog.text
+    assert f"resuming after round {stopped_after} of {rounds}" in caplog.text
+    logged = [int(number) for number in re.findall(rf"\[ROUND (\d+)/{rounds}\]", caplog.text)]
+    assert logged[-len(trained) :] == trained or not trained  # Flower's log counts on
 
 
 def test_after_a_finished_run_the_next_start_is_a_new_run_on_the_same_fleet(folder: Path) -> None:
@@ -411,7 +416,7 @@ def test_a_damaged_run_is_an_error_and_is_not_overwritten(folder: Path, damage: 
 
 
 @pytest.mark.parametrize(
-    "damaged", ["", "[1, 2]", '{"train": {"one": {}}}', '{"train": {"1": 5}}', '{"train": {"1": {"a": "b"}}}']
+    "damaged", ["\n", "[1, 2]\n", '["train", "one", {}]\n', '["train", 1, 5]\n', '["train", 1, {"a": "b"}]\n']
 )
 def test_damaged_metrics_are_an_error_and_the_model_is_kept(folder: Path, damaged: str) -> None:
     path, files = folder / "fleet.turnout", RunFiles(folder / "fleet.turnout")
@@ -423,6 +428,22 @@ def test_damaged_metrics_are_an_error_and_the_model_is_kept(folder: Path, damage
     result, spy, _ = resume_run(path)
     assert spy.configured == [3, 4, 5, 6]
     assert list(result.train_metrics_clientapp) == [2, 3, 4, 5, 6]  # those of the last round are computed again
+
+
+def test_metrics_without_a_model_do_not_belong_to_the_next_run(folder: Path) -> None:
+    path, files = folder / "fleet.turnout", RunFiles(folder / "fleet.turnout")
+    files.append_metrics("evaluate", 9, {"accuracy": 0.5})  # of a run that was killed as it finished
+    interrupt_after(path, 2)
+    assert 9 not in read_metrics(files.metrics)["evaluate"]
+
+
+def test_a_line_of_metrics_that_was_not_completed_is_left_out(folder: Path) -> None:
+    path, files = folder / "fleet.turnout", RunFiles(folder / "fleet.turnout")
+    interrupt_after(path, 2)
+    with files.metrics.open("a") as file:
+        file.write('["server", 2, {"los')  # the power failed
+    result, _, _ = resume_run(path)
+    assert list(result.train_metrics_clientapp) == [1, 2, 3, 4, 5, 6]
 
 
 def test_metrics_recovered_after_a_restart_belong_to_the_closed_round(folder: Path) -> None:

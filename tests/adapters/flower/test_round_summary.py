@@ -130,3 +130,14 @@ def test_a_policy_without_a_guarantee_reports_no_promise(
     result = train(scheduler, InProcessGrid(named_nodes(3)), rounds=2)
     assert set(result.train_metrics_clientapp[2]) == OWN | ALWAYS
     assert not re.search("promise|behind|ahead", "".join(log_lines(caplog)))
+
+
+def test_the_metrics_of_the_selection_do_not_fill_the_final_log(
+    open_fleet: OpenFleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = train(open_fleet(), InProcessGrid(named_nodes(3)), rounds=30)
+    messages = [record.getMessage() for record in caplog.records]
+    end = next(index for index, line in enumerate(messages) if line.startswith("Strategy execution finished"))
+    assert len([line for line in messages[end:] if "train_loss" in line]) == 30
+    assert "turnout-" not in "".join(messages)
+    assert "turnout-round-seconds" in result.train_metrics_clientapp[30]

@@ -18,8 +18,9 @@ from flwr.app import Array, ArrayRecord, MetricRecord
 
 from adapters.flower.in_process import model, weights
 from narrowing import known
+from turnout.adapters.flower.core.progress import metrics_of
 from turnout.adapters.flower.resume.packing import unstorable_type
-from turnout.adapters.flower.resume.saved_run import RunFiles, SavedRun, metrics_of
+from turnout.adapters.flower.resume.saved_run import RunFiles, SavedRun
 from turnout.errors import SettingError, StateError
 from turnout.storage.training_log import Metrics
 
@@ -32,7 +33,8 @@ def files(folder: Path) -> RunFiles:
 
 
 def run_with(arrays: ArrayRecord | None = None, **parts: Any) -> SavedRun:
-    return SavedRun(3, 7, 12.5, {"weights": [2]}, arrays or model(1.0, 2.0), **parts)
+    arrays = arrays or model(1.0, 2.0)
+    return SavedRun(server_round=3, fleet_round=7, waited=12.5, begun_with={"weights": [2]}, arrays=arrays, **parts)
 
 
 def round_trip(folder: Path, run: SavedRun) -> SavedRun:
@@ -228,7 +230,7 @@ def test_a_full_disk_is_an_error_and_the_last_round_is_kept(files: RunFiles, mon
 
 def test_remove_deletes_temporary_files_of_a_killed_process(folder: Path) -> None:
     files, other = RunFiles(folder / "fleet[1].turnout"), RunFiles(folder / "fleet1.turnout")
-    temporary = [folder / ".fleet[1].turnout.run.npz.x1y2", folder / ".fleet[1].turnout.run.json.z"]
+    temporary = [folder / ".fleet[1].turnout.run.npz.x1y2", folder / ".fleet[1].turnout.run.jsonl.z"]
     foreign = [folder / ".fleet1.turnout.run.npz.x1y2", other.model]
     files.write(run_with())
     for path in (*temporary, *foreign):
@@ -246,5 +248,5 @@ def test_metrics_are_restored_up_to_the_saved_round(files: RunFiles) -> None:
     files.write_metrics({"train": metrics, "evaluate": {}, "server": server})
     restored = files.read_metrics(2)
     assert math.isnan(restored["server"].pop(1)["loss"])
-    assert restored == {"train": {1: metrics[1], 2: metrics[2]}, "evaluate": {}, "server": {0: {"count": 5}}}
+    assert restored == {"train": {1: metrics[1], 2: metrics[2]}, "server": {0: {"count": 5}}}
     assert MetricRecord(restored["train"][2]) == MetricRecord({"loss": 0.25, "by class": [1.0, 2.0]})

@@ -31,6 +31,7 @@ from adapters.flower.in_process import (
     Clock,
     InProcessGrid,
     Spy,
+    fair_selection,
     model,
     named_nodes,
     open_to_all,
@@ -147,14 +148,7 @@ SLOTS: dict[str, Any] = {"settings": {"guaranteed_rate": 0.05}, "concurrency": 2
         ({}, {"max_failed_rounds": 0}, "max_failed_rounds"),
         *(({}, {"eligible": wrong}, "eligible") for wrong in INELIGIBLE),
         ({}, {"groups": "location"}, r"groups needs a fleet with the policy 'quota', and .* has fair-pace"),
-        ({}, {"save": lambda _: 1}, "save and load must both be functions"),
-        ({}, {"load": lambda *_: None}, "save and load must both be functions"),
-        ({}, {"save": False, "load": print}, "save and load must both be functions"),
-        (
-            {},
-            {"updates_per_version": 4},
-            r"updates_per_version needs a fleet without rounds.*Scheduler.open\(…, concurrency=8\)",
-        ),
+        ({}, {"updates_per_version": 4}, r"updates_per_version needs a fleet without rounds.*open\(…, concurrency=8\)"),
         (SLOTS, {"updates_per_version": 0}, "updates_per_version"),
         (SLOTS, {"discount": -1.0}, "discount"),
         (SLOTS, {"evaluate_every": 0}, "evaluate_every"),
@@ -165,7 +159,7 @@ def test_invalid_arguments_are_refused(
     open_fleet: OpenFleet, fleet: dict[str, Any], settings: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(SettingError, match=problem):
-        FairSelection(open_to_all(), open_fleet(**fleet), **settings)
+        fair_selection(open_to_all(), open_fleet(**fleet), **settings)
 
 
 # Evaluation
@@ -197,7 +191,7 @@ def test_a_silent_node_delays_evaluation_by_at_most_its_deadline(
 ) -> None:
     grid = InProcessGrid(named_nodes(3))
     grid.client("c1").trouble, grid.client("c1").troubled = "silent", ("evaluate",)
-    fair = FairSelection(open_to_all(), open_fleet(deadline=deadline), poll=0.25, evaluate_deadline=evaluate_deadline)
+    fair = fair_selection(open_to_all(), open_fleet(deadline=deadline), poll=0.25, evaluate_deadline=evaluate_deadline)
     start = clock.now
     result = fair.start(grid, model(0.0), num_rounds=1, timeout=timeout)
     assert list(result.evaluate_metrics_clientapp) == [1]
@@ -209,7 +203,7 @@ def test_a_silent_node_delays_evaluation_by_at_most_its_deadline(
 def test_in_a_simulation_the_deadline_does_not_apply_to_evaluation(open_fleet: OpenFleet, clock: Clock) -> None:
     grid = InProcessGrid(partitions(3))
     grid.client("1").trouble, grid.client("1").troubled = "silent", ("evaluate",)
-    fair = FairSelection(open_to_all(), open_fleet(), poll=0.25, simulated=PaperWorld(clients=3))
+    fair = fair_selection(open_to_all(), open_fleet(), poll=0.25, simulated=PaperWorld(clients=3))
     start = clock.now
     fair.start(grid, model(0.0), num_rounds=1, timeout=60)
     assert clock.now - start == 60

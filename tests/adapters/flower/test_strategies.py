@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, Message
 from flwr.serverapp import strategy as stock
 from flwr.serverapp.strategy import Strategy
 
@@ -106,20 +106,36 @@ class Double(stock.FedAvg):
         return [*super().configure_train(*args, **kwargs), *super().configure_train(*args, **kwargs)]
 
 
+class Elsewhere(stock.FedAvg):
+    """Sends as many messages as there are visible nodes, to other nodes."""
+
+    def configure_train(self, *args: Any, **kwargs: Any) -> Any:
+        messages = list(super().configure_train(*args, **kwargs))
+        return [Message(sent.content, node, "train") for node, sent in zip((7, 8), messages, strict=True)]
+
+
 @pytest.mark.parametrize(
-    ("kind", "sent"), [(Picky, "sends 1 messages to 1 nodes"), (Double, "sends 4 messages to 2 nodes")]
+    ("kind", "sent"),
+    [
+        (Picky, r"sends nothing to the selected nodes \[10\d\]:"),
+        (Double, "sends several messages to one node:"),
+        (
+            Elsewhere,
+            r"sends nothing to .* \[\d+, \d+\] and sends messages to the nodes \[7, 8\], which",
+        ),
+    ],
 )
 def test_a_strategy_that_does_not_message_each_selected_node_once_is_refused(
     open_fleet: OpenFleet, kind: type[stock.FedAvg], sent: str
 ) -> None:
     grid = InProcessGrid(named_nodes(3))
-    with pytest.raises(SettingError, match=f"{kind.__name__} sees 2 selected nodes but {sent}"):
+    with pytest.raises(SettingError, match=f"{kind.__name__} {sent}"):
         train(open_fleet(), grid, open_to_all(kind), poll=0.001)
     assert grid.sent("train") == []
 
 
 def test_differential_privacy_around_fair_selection_is_refused(open_fleet: OpenFleet) -> None:
     fair = FairSelection(open_to_all(), open_fleet())
-    outer = stock.DifferentialPrivacyServerSideFixedClipping(fair, 0.0, 1.0, COHORT)
+    outer = stock.DifferentialPrivacyServerSideFixedClipping(cast("Strategy", fair), 0.0, 1.0, COHORT)
     with pytest.raises(SettingError, match="FairSelection must be the outermost strategy"):
         outer.start(InProcessGrid(named_nodes(3)), model(0.0))

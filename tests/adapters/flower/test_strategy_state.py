@@ -110,7 +110,7 @@ def test_attributes_that_are_not_saved_are_named_before_the_first_round(
     assert named[0] < first_round
     assert "these attributes of Careless are not saved" in lines[named[0]]
     assert "lock, window" in lines[named[0]]
-    assert "save= and load=" in lines[named[0]]
+    assert "state_dict()" in lines[named[0]]
     assert "kept" not in lines[named[0]]
     assert [("event" in lines[index], "lock" in lines[index]) for index in named] == [(False, True), (True, False)]
 
@@ -174,26 +174,6 @@ def test_the_state_dict_of_a_strategy_inside_another_is_used(folder: Path) -> No
     assert resumed.rounds == [1, 2, 3, 4, 5, 6]
 
 
-def test_functions_save_and_load_what_attributes_cannot(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def save(strategy: Strategy) -> Any:
-        assert isinstance(strategy, Careless)
-        strategy.kept = 9
-        return {"window": list(strategy.window), "round": {1: strategy.kept}}
-
-    def load(strategy: Strategy, saved: Any) -> None:
-        assert isinstance(strategy, Careless)
-        strategy.window.extend(saved["window"])
-        assert saved["round"] == {1: 9}
-
-    first, second = Careless(), Careless()
-    first.window.extend([0.25, 0.5])
-    interrupt(folder / "fleet.turnout", first, save=save, load=load)
-    play(folder / "fleet.turnout", second, save=save, load=load)
-    assert list(second.window) == [0.25, 0.5]
-    assert second.kept == 9  # attributes are saved as well
-    assert "not saved" not in caplog.text
-
-
 def test_a_state_that_cannot_be_stored_is_refused_before_the_first_round(folder: Path) -> None:
     class Wrong(Hooked):
         def state_dict(self) -> dict[Any, Any]:
@@ -201,8 +181,6 @@ def test_a_state_that_cannot_be_stored_is_refused_before_the_first_round(folder:
 
     with pytest.raises(StateError, match=r"state_dict\(\) of Wrong returns what cannot be stored, a _thread.lock"):
         play(folder / "fleet.turnout", Wrong())
-    with pytest.raises(StateError, match="the function save returns what cannot be stored"):
-        play(folder / "fleet.turnout", open_to_all(), save=lambda _: threading.Lock(), load=lambda *_: None)
     with Scheduler.open(folder / "fleet.turnout") as scheduler:
         assert scheduler.round == 0
 

@@ -189,7 +189,7 @@ def test_a_compressed_model_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="the metrics cannot be read"):
         log.series()
     log.model.unlink()
-    log.metrics.write_text('{"train":' * 100_000)
+    log.metrics.write_text('{"train":' * 100_000 + "\n")
     with pytest.raises(StoreError, match=r"the metrics cannot be read from .* nested at most 50 deep"):
         log.series()
 

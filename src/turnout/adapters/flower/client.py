@@ -15,6 +15,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from turnout.adapters.common.machine import bandwidth, free_cpu, start_measuring
+from turnout.adapters.flower.flower_api import is_older_app
 from turnout.adapters.flower.wire import ACTION, CLIENT_ID, GROUPS, QUERY, RECORD, ClientInfo
 from turnout.errors import SettingError
 
@@ -29,7 +30,7 @@ def with_status(app: ClientApp, status: Status | None = None) -> ClientApp:
     changes when a SuperNode restarts). `status` returns one number for each feature of the fleet; the default is
     `machine_status`, which does not wait.
     """
-    if not isinstance(app, ClientApp) or getattr(app, "_call", None) is not None:
+    if not isinstance(app, ClientApp) or is_older_app(app):
         raise SettingError(
             f"with_status needs a client app of the Message API, got {app!r}: for a client_fn of Flower's older "
             "interface write with_status(message_app(client_fn)), with message_app of turnout.adapters.flower.legacy"
@@ -69,14 +70,14 @@ class _AppWithStatus(ClientApp):
         self._app, self._status = app, status
 
     def __call__(self, message: Message, context: Context) -> Message:
-        groups: dict[str, str] = {}
-        if message.metadata.message_type == QUERY:
+        kind = message.metadata.message_type
+        if kind == QUERY:
             reply = Message(RecordDict(), reply_to=message)
-            groups = _requested_groups(message, context)
-        else:
-            reply = self._app(message, context)
-        if reply.has_content():
-            reply.content[RECORD] = self._client_record(context, groups)
+            reply.content[RECORD] = self._client_record(context, _requested_groups(message, context))
+            return reply
+        reply = self._app(message, context)
+        if kind.startswith("train") and reply.has_content():  # all clients evaluate: there it would cost much more
+            reply.content[RECORD] = self._client_record(context, {})
         return reply
 
     def _client_record(self, context: Context, groups: Mapping[str, str]) -> ConfigRecord:

@@ -10,6 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from turnout.adapters.flower.core.cohort import FlowerRound
+from turnout.adapters.flower.core.exchange import Exchange
+from turnout.adapters.flower.core.intake import Arrival
+from turnout.adapters.flower.core.parts import Parts
 from turnout.errors import SettingError
 from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.lab.worlds.base import World
@@ -116,3 +120,49 @@ class SimulatedSlots(SimulatedFleet):
         """Restores a state returned by `state`."""
         super().restore(state["world"])
         self.now, self._offers = float(state["now"]), int(state["offers"])
+
+
+class SimulatedExchange(Exchange):
+    """Takes exchange times from the world: all replies are awaited; those that fail or are late there are dropped."""
+
+    def __init__(self, parts: Parts, simulated: SimulatedFleet) -> None:
+        super().__init__(parts)
+        self._simulated = simulated
+
+    def _skip(self) -> None:
+        self._simulated.seconds(self._current.opened.round, [])
+
+    def _limit(self, deadline: float | str | None) -> float:
+        """Returns the timeout: the deadline applies to simulated time only."""
+        del deadline
+        return super()._limit(None)
+
+    def _has_enough(self) -> bool:
+        return False
+
+    def _record(self, replies: Mapping[str, Arrival]) -> None:
+        """Records nothing yet: the world says when they arrive."""
+
+    def _end(self, pending: Mapping[str, str]) -> None:
+        """Replaces measured by simulated times, and drops replies that fail or miss the deadline in the world."""
+        self._messenger.forget(pending)
+        current, deadline = self._current, self._current.opened.deadline
+        times = self._simulated.seconds(current.opened.round, current.nodes)
+        for client in list(current.arrived):
+            seconds, (_, reply) = times[client], current.arrived.pop(client)
+            if seconds is None:
+                self._fail(client, "failed in the simulated world")
+            elif deadline is None or seconds <= deadline:
+                current.arrived[client] = (seconds, reply)
+        super()._record(current.arrived)
+        current.waited = _simulated_wait(current, times) or current.waited
+
+
+def _simulated_wait(current: FlowerRound, times: Mapping[str, float | None]) -> float | None:
+    """Returns how long a server would have waited in the simulated world; None if no client has a time there."""
+    arrived = sorted(seconds for seconds, _ in current.arrived.values())
+    if arrived and current.enough:
+        return arrived[current.opened.target_size - 1]
+    longest = max((seconds for seconds in times.values() if seconds is not None), default=None)
+    deadline = current.opened.deadline
+    return longest if longest is None or deadline is None else min(longest, deadline)

@@ -38,7 +38,7 @@ class ClientInfo:
 def pop_client_info(content: RecordDict) -> ClientInfo | None:
     """Removes the record from a reply, so that the strategy sees only its own records, and returns its content.
 
-    Returns None if the record is missing or has no valid client id.
+    Returns None if the record is missing or cannot be read; its client id may still be invalid.
     """
     record = content.pop(RECORD, None)
     text = record.get(INFO) if isinstance(record, ConfigRecord) else None
@@ -49,7 +49,7 @@ def pop_client_info(content: RecordDict) -> ClientInfo | None:
     except (ValueError, RecursionError):
         return None
     client = info.get(CLIENT_ID) if isinstance(info, dict) else None
-    if not isinstance(client, str) or not is_client_id(client):
+    if not isinstance(client, str):
         return None
     return ClientInfo(client, _of_type(info.get("status"), float), _of_type(info.get(GROUPS), str))
 

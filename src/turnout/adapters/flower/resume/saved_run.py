@@ -11,6 +11,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord, MetricRecord
 
+from turnout.adapters.flower.core.progress import EndedRound, metrics_of
 from turnout.adapters.flower.resume.packing import Packer
 from turnout.errors import StateError
 from turnout.storage.training_log import Metrics, TrainingLog, read_metrics, read_model
@@ -18,27 +19,23 @@ from turnout.storage.training_log import Metrics, TrainingLog, read_metrics, rea
 FORMAT = 1
 
 
-@dataclass(slots=True)
-class SavedRun:
-    """The state of a run after round `server_round`, which was round `fleet_round` of the fleet.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedRun(EndedRound):
+    """The state of a run after a round.
 
-    `waited` is the duration of that round in seconds. `begun_with` holds the shapes of the initial model. `metrics` are
-    the strategy's metrics of the round. `expected` maps each client to its predicted seconds. `settings` are those of
-    the strategy when the server was started, and `strategy` is its state after the round. `extra` is what the
-    app's own function saves.
+    Attributes:
+        begun_with: the shapes of the initial model.
+        arrays: the model.
+        settings: the plain attributes of the strategy when the server was started.
+        strategy: the state of the strategy.
+        world: the state of the simulated world.
     """
 
-    server_round: int
-    fleet_round: int
-    waited: float
     begun_with: dict[str, list[int]]
     arrays: ArrayRecord
-    metrics: dict[str, Any] = field(default_factory=dict)
-    expected: dict[str, float] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     strategy: dict[str, Any] = field(default_factory=dict)
     world: dict[str, Any] = field(default_factory=dict)
-    extra: Any = None
 
 
 class RunFiles(TrainingLog):
@@ -85,8 +82,3 @@ class RunFiles(TrainingLog):
 def shapes_of(arrays: ArrayRecord) -> dict[str, list[int]]:
     """Returns the shape of each array of a model, by name."""
     return {name: list(array.shape) for name, array in arrays.items()}
-
-
-def metrics_of(record: MetricRecord) -> dict[str, Any]:
-    """Converts a MetricRecord to a dict that can be serialised as JSON."""
-    return {name: list(value) if isinstance(value, list) else value for name, value in record.items()}

@@ -24,7 +24,9 @@ def strategy_state(strategy: Any) -> tuple[dict[str, Any], list[str]]:
     state: dict[str, Any] = {"class": type(strategy).__name__}
     if has_hooks(strategy):
         own = strategy.state_dict()
-        check_storable(own, f"state_dict() of {type(strategy).__name__}")
+        if (problem := unstorable_type(own)) is not None:
+            kind = type(strategy).__name__
+            raise StateError(f"state_dict() of {kind} returns what cannot be stored, a {problem}: return {STORABLE}")
         return state | {"own": own}, []
     attributes, inner, unsaved = {}, {}, list[str]()
     for name, value in vars(strategy).items():
@@ -38,18 +40,11 @@ def strategy_state(strategy: Any) -> tuple[dict[str, Any], list[str]]:
     return state | {"attributes": attributes, "inner": inner}, unsaved
 
 
-def check_storable(value: Any, source: str) -> None:
-    """Raises StateError if a value contains something that cannot be stored; `source` says what returned it."""
-    problem = unstorable_type(value)
-    if problem is not None:
-        raise StateError(f"{source} returns what cannot be stored, a {problem}: return {STORABLE}")
-
-
-def settings_of(strategy: Any) -> dict[str, Any]:
+def plain_attributes(strategy: Any) -> dict[str, Any]:
     """Returns the plain attributes of a strategy that was just constructed, and by name those of its parts."""
     attributes = getattr(strategy, "__dict__", {}).items()
     own = {name: value for name, value in attributes if type(value) in PLAIN}
-    return own | {name: settings_of(value) for name, value in attributes if _is_part(value)}
+    return own | {name: plain_attributes(value) for name, value in attributes if _is_part(value)}
 
 
 def restore_strategy(strategy: Any, state: Mapping[str, Any], began_with: Mapping[str, Any] | None = None) -> None:
@@ -60,7 +55,7 @@ def restore_strategy(strategy: Any, state: Mapping[str, Any], began_with: Mappin
     Args:
         strategy: the strategy, as it was constructed.
         state: what `strategy_state` returned.
-        began_with: what `settings_of` returned when the saved run began; None to restore everything.
+        began_with: what `plain_attributes` returned when the saved run began; None to restore everything.
     """
     classes, is_own = [kind.__name__ for kind in type(strategy).__mro__], "own" in state
     if state["class"] not in classes or has_hooks(strategy) != is_own:
@@ -72,7 +67,7 @@ def restore_strategy(strategy: Any, state: Mapping[str, Any], began_with: Mappin
         strategy.load_state_dict(state["own"])
         return
     before = {} if began_with is None else began_with
-    now = {} if began_with is None else settings_of(strategy)
+    now = {} if began_with is None else plain_attributes(strategy)
     for name, value in state["attributes"].items():
         if name in now and name in before and repr(now[name]) != repr(before[name]):  # NaN equals itself here
             log.warning("turnout: %s is %r, and was %r when the saved run began", name, now[name], before[name])

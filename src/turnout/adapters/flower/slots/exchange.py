@@ -5,23 +5,23 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from turnout.adapters.common.restart import keep_turns
 from turnout.adapters.common.round_texts import join_first
-from turnout.adapters.flower.checks import check_recipients
-from turnout.adapters.flower.grid import RestrictedGrid, TimedGrid, lifetime
-from turnout.adapters.flower.rounds.cohort import CohortSelector
-from turnout.adapters.flower.rounds.intake import ReplyIntake, report_late
-from turnout.adapters.flower.setup import TrainingSetup
+from turnout.adapters.flower.core.intake import ReplyIntake, report_late
+from turnout.adapters.flower.core.messages import lifetime
+from turnout.adapters.flower.core.parts import Parts
+from turnout.adapters.flower.core.progress import EndedRound, promise_metrics
 from turnout.adapters.flower.simulated import SimulatedSlots
-from turnout.adapters.flower.slots.strategies import SlotSettings
-from turnout.adapters.flower.slots.updates import rebase
-from turnout.adapters.flower.slots.version import Version
-from turnout.live import RunningTurn
+from turnout.adapters.flower.slots.updates import check_model, rebase
+from turnout.live import RunningTurn, Scheduler
+from turnout.live._internals import session_of
 from turnout.log import get_log
+from turnout.storage.training_log import OWN_PREFIX
 
 log = get_log("flwr")
 MIN_FAILURES = 10  # turns that fail in a row before a version ends without enough updates
@@ -49,33 +49,61 @@ class SentTurn:
     limit: float
 
 
+@dataclass(slots=True)
+class Version:
+    """A version of the model, from the previous one until its updates are aggregated.
+
+    Attributes:
+        staleness: The staleness of each update that is aggregated.
+        errors: The error replies.
+        failures: The clients whose turns failed, and why.
+        waited: The seconds since the previous version; those of the simulated world in a simulation.
+    """
+
+    staleness: list[int] = field(default_factory=list)
+    errors: list[Message] = field(default_factory=list)
+    failures: list[tuple[str, str]] = field(default_factory=list)
+    waited: float = 0.0
+
+    def summary(self, scheduler: Scheduler) -> tuple[str, dict[str, float]]:
+        """Summarises its updates, their staleness, failed turns and the promise, as a sentence and as numbers."""
+        count, certificate = len(self.staleness), session_of(scheduler).certificate()
+        metrics = {
+            f"{OWN_PREFIX}version-seconds": self.waited,
+            f"{OWN_PREFIX}arrived": float(count),
+            f"{OWN_PREFIX}failed": float(len(self.failures)),
+        }
+        text = f"took {self.waited:.1f} s and has {count} updates"
+        if count:
+            mean = sum(self.staleness) / count
+            metrics |= {f"{OWN_PREFIX}mean-staleness": mean, f"{OWN_PREFIX}max-staleness": float(max(self.staleness))}
+            text += f" with a mean staleness of {mean:.2f}"
+        if self.failures:
+            text += f"; failed {join_first([f'{client}: {why}' for client, why in self.failures])}"
+        if certificate is not None:
+            text += f"; promise {certificate.summary().sentence(scheduler.clients.__getitem__)}"
+        return text, metrics | promise_metrics(certificate)
+
+
 class SlotExchange(ReplyIntake):
     """Gives turns, sends the current model, and reports each result as soon as it is known.
 
     `step` does whatever can be done now; it is called until there are enough updates, and while clients evaluate.
 
     Args:
-        setup: The strategy, the fleet, and how replies are read.
-        selector: Fills the slots with connected clients.
-        settings: How updates become versions.
-        grid: The grid.
-        versions: The number of the last version.
-        timeout: The seconds after which a version is made of fewer updates, and a turn without a reply has failed.
+        parts: The strategy, the fleet, and how replies are read.
+        simulated: The world that determines the exchange times; None: they are measured.
+        updates: The number of updates that make a version.
+        discount: The exponent of the discount of an update by its staleness.
     """
 
-    def __init__(
-        self,
-        setup: TrainingSetup,
-        selector: CohortSelector,
-        settings: SlotSettings,
-        grid: TimedGrid,
-        versions: int,
-        timeout: float,
-    ) -> None:
-        super().__init__(setup)
-        self._strategy, self._selector, self._settings = setup.strategy, selector, settings
-        self._simulated = setup.simulated if isinstance(setup.simulated, SimulatedSlots) else None
-        self._grid, self._versions, self._timeout = grid, versions, timeout
+    def __init__(self, parts: Parts, simulated: SimulatedSlots | None, updates: int, discount: float) -> None:
+        self._simulated = simulated
+        super().__init__(parts)
+        check_model(parts.progress.arrays)
+        self._updates, self._discount = updates, discount
+        self._versions, self._timeout = parts.progress.rounds, parts.timeout
+        self._slots = parts.scheduler.settings.concurrency or 1
         self._number, self._made = 0, 0  # the version that is being made, and how many models were made
         self._arrays, self._config = ArrayRecord(), ConfigRecord()
         self._is_configured = False  # whether the strategy was configured with the current model
@@ -91,7 +119,22 @@ class SlotExchange(ReplyIntake):
         if self._simulated is not None:
             self._simulated.begin()
 
-    def begin(self, number: int, arrays: ArrayRecord, config: ConfigRecord) -> None:
+    def collect(self, number: int, config: ConfigRecord) -> list[Message]:
+        """Trains until there are enough updates for a version."""
+        self._begin(number, self._parts.progress.arrays, config)
+        return self._run()
+
+    def end(self, number: int, arrays: ArrayRecord | None, metrics: dict[str, Any]) -> EndedRound:
+        """Ends the version: from now on, the next one is made."""
+        ended, now = self._version, self._now()
+        ended.waited, self._began, self._version = max(now - self._began, 0.0), now, Version()
+        self._is_configured = False
+        self._begin(number + 1, self._arrays if arrays is None else arrays, self._config)
+        text, own = ended.summary(self._scheduler)
+        log.info("turnout: version %d %s", number, text)
+        return EndedRound(server_round=number, fleet_round=number, metrics={**metrics, **own})
+
+    def _begin(self, number: int, arrays: ArrayRecord, config: ConfigRecord) -> None:
         """Sends this model, with these settings, from now on; version `number` is made from it."""
         if not self._number:
             self._began = self._now()
@@ -99,36 +142,28 @@ class SlotExchange(ReplyIntake):
             self._made += 1
         self._number, self._arrays, self._config = number, arrays, config
 
-    def run(self) -> list[Message]:
+    def _run(self) -> list[Message]:
         """Returns the replies to aggregate, as soon as there are enough; fewer after a timeout or many failures.
 
         Each update is moved to the current model, and discounted by its staleness.
         """
-        start, needed = time.monotonic(), self._settings.updates_per_version
-        most = max(needed, self._settings.concurrency, MIN_FAILURES)
+        start, needed = time.monotonic(), self._updates
+        most = max(needed, self._slots, MIN_FAILURES)
         while len(self._buffer) < needed and self._failed_in_a_row < most:
             self._fill()
             if self._collect():
                 continue  # its slot is filled at once
             if time.monotonic() - start >= self._timeout:
                 break
-            time.sleep(self._grid.poll)
+            time.sleep(self._messenger.poll)
         self._failed_in_a_row = 0
         return self._take_updates()
-
-    def end_version(self, arrays: ArrayRecord | None) -> Version:
-        """Ends the version with the model that was made; None if it is unchanged. Returns what made it."""
-        ended, now = self._version, self._now()
-        ended.waited, self._began, self._version = max(now - self._began, 0.0), now, Version()
-        self._is_configured = False
-        self.begin(self._number + 1, self._arrays if arrays is None else arrays, self._config)
-        return ended
 
     def step(self) -> None:
         """Does what can be done while the server waits for other replies, for which the simulated world has no time."""
         if self._number and self._simulated is None:
             self._collect()
-            if self._grid.get_node_ids():
+            if self._messenger.nodes():
                 self._fill()
 
     # Replies
@@ -136,7 +171,7 @@ class SlotExchange(ReplyIntake):
     def _collect(self) -> bool:
         """Takes the replies that have arrived, and reports them; returns whether any turn has ended."""
         ended = False
-        for message_id, reply, seconds in self._grid.pull([*self._pending, *self._late]):
+        for message_id, reply, seconds in self._messenger.pull([*self._pending, *self._late]):
             if message_id not in self._pending:
                 self._report_late(self._late.pop(message_id), reply, seconds)
                 continue
@@ -149,7 +184,7 @@ class SlotExchange(ReplyIntake):
         now = time.monotonic()
         for message_id, sent in list(self._pending.items()):
             if now >= sent.limit:
-                self._grid.forget([message_id])
+                self._messenger.forget([message_id])
                 del self._pending[message_id]
                 self._fail_turn(sent.turn, f"no reply within {self._timeout:g} s")
                 ended = True
@@ -191,8 +226,8 @@ class SlotExchange(ReplyIntake):
         if not self._received:
             return
         accepted = self._accepted(is_final=not self._pending and not self._answered)
-        if self._judge.usual is not None:  # from now on, another form needs a majority
-            self._judge.needed = max(min(self._settings.updates_per_version, self._settings.concurrency), 2)
+        if accepted:  # from now on, another form needs a majority
+            self._judge.needed = max(min(self._updates, self._slots), 2)
         for key, (seconds, reply) in accepted.items():
             sent = self._judged.pop(key)
             self._scheduler.report(sent.turn.id, seconds, loss=self._loss(reply))
@@ -213,15 +248,15 @@ class SlotExchange(ReplyIntake):
 
     def _take_updates(self) -> list[Message]:
         """Takes the updates of a version from the buffer, and returns them with all error replies."""
-        needed = self._settings.updates_per_version
+        needed = self._updates
         taken, self._buffer = self._buffer[:needed], self._buffer[needed:]
         if taken and not self._is_configured:  # it compares updates with the model with which it was configured last
-            self._messages([taken[0][0].node])
+            self._configure([taken[0][0].node])
         for sent, reply in taken:
             staleness = self._made - sent.version
             self._version.staleness.append(staleness)
             if staleness:
-                rebase(reply.content, sent.arrays, self._arrays, (1 + staleness) ** -self._settings.discount)
+                rebase(reply.content, sent.arrays, self._arrays, (1 + staleness) ** -self._discount)
         return [reply for _, reply in taken] + self._version.errors
 
     # Turns
@@ -233,10 +268,10 @@ class SlotExchange(ReplyIntake):
         now = time.monotonic()
         running = len(self._pending) + len(self._answered) + len(self._received)
         is_due = self._has_ended or now - self._filled_at >= FILL_INTERVAL or not (self._simulated is None or running)
-        if not is_due or (running and not self._grid.get_node_ids()):
+        if not is_due or (running and not self._messenger.nodes()):
             return
         self._has_ended, self._filled_at = False, now
-        turns, nodes = self._selector.fill(self._grid)
+        turns, nodes = self.selector.fill()
         alive = {turn.id: turn for turn in self._scheduler.running()}
         self._drop_late(alive)
         if not self._is_resumed:
@@ -249,14 +284,14 @@ class SlotExchange(ReplyIntake):
         if not turns:
             return
         by_node = {nodes[turn.client]: turn for turn in turns}
-        messages = self._messages(list(by_node))
-        limits = [self._limit(by_node[message.metadata.dst_node_id]) for message in messages]
+        messages = self._configure(list(by_node))
+        limits = [self._limit(by_node[message.metadata.dst_node_id].deadline) for message in messages]
         for message, limit in zip(messages, limits, strict=True):
             message.metadata.ttl = lifetime(limit)
         clients = [by_node[message.metadata.dst_node_id].client for message in messages]
         log.info("turnout: version %d is trained by %s", self._number, join_first(clients))
         now = time.monotonic()
-        for message, message_id in zip(messages, self._grid.push(messages), strict=True):
+        for message, message_id in zip(messages, self._messenger.push(messages), strict=True):
             node = message.metadata.dst_node_id
             turn = by_node[node]
             if message_id is None:
@@ -265,17 +300,10 @@ class SlotExchange(ReplyIntake):
                 limit = now + self._timeout
                 self._pending[message_id] = SentTurn(turn, node, message, self._arrays, self._made, limit)
 
-    def _messages(self, nodes: Sequence[int]) -> list[Message]:
+    def _configure(self, nodes: Sequence[int]) -> list[Message]:
         """Returns the messages with which the strategy sends the current model to these nodes."""
-        view = RestrictedGrid(self._grid, nodes)
-        config = ConfigRecord(dict(self._config))
-        messages = list(self._strategy.configure_train(self._number, self._arrays, config, view))
-        check_recipients(self._strategy, messages, {str(node): node for node in nodes})
         self._is_configured = True
-        return messages
-
-    def _limit(self, turn: RunningTurn) -> float:
-        return min(self._timeout, self._timeout if turn.deadline is None else turn.deadline)
+        return self._messages(self._number, ConfigRecord(dict(self._config)), nodes)
 
     def _drop_late(self, alive: Mapping[int, RunningTurn]) -> None:
         """Sets turns that have ended without a reply aside, and forgets those whose times are not learned any more."""
@@ -285,7 +313,7 @@ class SlotExchange(ReplyIntake):
                 self._count_failure(sent.turn, "late")
         window = self._scheduler.settings.late_turns
         expired = [sent for sent, turn in self._late.items() if self._scheduler.round - turn.id >= window]
-        self._grid.forget(expired)
+        self._messenger.forget(expired)
         for message_id in expired:
             del self._late[message_id]
 

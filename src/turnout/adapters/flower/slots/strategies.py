@@ -2,44 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Strategy
 
-from turnout.adapters.flower.checks import nested_strategies
+from turnout.adapters.flower.flower_api import NEEDS_ROUNDS, WITHOUT_STATE, nested_strategies
+from turnout.adapters.flower.settings import VersionSettings
 from turnout.errors import SettingError
-from turnout.kernel.arrays import as_count, as_number
 from turnout.live import Scheduler
 
 #: The declaration of a strategy of your own.
 DECLARATION = "works_without_rounds"
-#: Flower's strategies that keep nothing between both methods but the current model.
-TRIED = (
-    *(flower.FedAvg, flower.FedAdagrad, flower.FedAdam, flower.FedAvgM, flower.FedMedian, flower.FedProx),
-    *(flower.FedTrimmedAvg, flower.FedYogi, flower.Krum, flower.MultiKrum, flower.Bulyan, flower.QFedAvg),
-)
-KNOWN = frozenset(base for strategy in TRIED for base in strategy.__mro__)
-#: Why others of Flower's strategies need rounds, by the start of their names.
-NEEDS_ROUNDS = {
-    "DifferentialPrivacy": "its privacy holds only if each aggregation has at most one update of each client",
-    "FedXgb": "its models are trees, and a difference of trees cannot be added to another model",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class SlotSettings:
-    """How updates become versions.
-
-    Attributes:
-        concurrency: The number of slots.
-        updates_per_version: The number of updates that make a version.
-        discount: The exponent of the discount of an update by its staleness.
-    """
-
-    concurrency: int
-    updates_per_version: int
-    discount: float
+KNOWN = frozenset(base for strategy in WITHOUT_STATE for base in strategy.__mro__)
 
 
 def check_slot_strategy(strategy: Strategy) -> None:
@@ -57,26 +29,25 @@ def check_slot_strategy(strategy: Strategy) -> None:
                 raise SettingError(f"{type(layer).__name__} cannot be used without rounds: {_remedy(owner, method)}")
 
 
-def check_slots(
-    strategy: Strategy, scheduler: Scheduler, updates_per_version: int | None, discount: float, *, is_simulated: bool
-) -> SlotSettings | None:
-    """Returns how updates become versions, or None if the fleet has rounds.
+def version_size(
+    strategy: Strategy, scheduler: Scheduler, settings: VersionSettings, *, is_simulated: bool
+) -> int | None:
+    """Returns how many updates make a version, or None if the fleet has rounds.
 
-    Raises SettingError if the arguments do not fit the fleet.
+    Raises SettingError if the settings do not fit the fleet.
 
     Args:
         strategy: The strategy.
         scheduler: The fleet.
-        updates_per_version: The number of updates that make a version.
-        discount: The exponent of the discount by staleness.
+        settings: How updates become versions.
         is_simulated: Whether a world determines the exchange times.
     """
     slots = scheduler.settings.concurrency
     if slots is None:
-        if updates_per_version is not None:
+        if settings.updates_per_version is not None:
             raise SettingError(
-                f"updates_per_version needs a fleet without rounds, and {scheduler.path} has rounds: create another "
-                "fleet with Scheduler.open(…, concurrency=8)"
+                f"updates_per_version needs a fleet without rounds, and {scheduler.path} has rounds: create "
+                "another fleet with Scheduler.open(…, concurrency=8)"
             )
         return None
     if is_simulated and scheduler.settings.deadline is not None:
@@ -85,11 +56,7 @@ def check_slots(
             "simulated world: create the fleet without deadline"
         )
     check_slot_strategy(strategy)
-    return SlotSettings(
-        slots,
-        as_count("updates_per_version", slots if updates_per_version is None else updates_per_version, SettingError),
-        as_number("discount", discount, SettingError, least=0),
-    )
+    return settings.updates_per_version or slots
 
 
 def _remedy(owner: type, method: str) -> str:

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from flwr.app import Array, ArrayRecord, RecordDict
 
-from turnout.adapters.flower.rounds.arrays import NUMPY
-from turnout.adapters.flower.rounds.replies import BYTES
+from turnout.adapters.flower.checks.arrays import NUMPY
+from turnout.adapters.flower.checks.replies import BYTES
 from turnout.errors import SettingError
 
 

@@ -3,33 +3,73 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import Any
 
-from flwr.app import Error, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord
 
 from turnout.adapters.common.models import as_loss
-from turnout.adapters.flower.rounds.replies import ReplyJudge
-from turnout.adapters.flower.setup import TrainingSetup
+from turnout.adapters.flower.core.cohort import CohortSelector
+from turnout.adapters.flower.core.parts import Parts
+from turnout.adapters.flower.core.progress import EndedRound
+from turnout.adapters.flower.flower_api import EXPIRED, restrict_grid
 from turnout.adapters.flower.wire import pop_client_info
+from turnout.errors import SettingError
 from turnout.log import get_log
 
 log = get_log("flwr")
-EXPIRED = (3, 4)  # Flower's error codes for a message, or a reply, that is no longer stored
 #: The seconds until a reply arrived, and the reply.
 Arrival = tuple[float, Message]
 
 
 class ReplyIntake(ABC):
-    """Judges the replies of a round, or of the turns of a fleet without rounds; each has a key.
+    """Collects the replies of a round, or of the turns of a fleet without rounds; each has a key.
 
     Args:
-        setup: The strategy, the fleet, and how replies are read.
+        parts: The strategy, the fleet, and how replies are read.
+
+    Attributes:
+        selector: Selects clients.
+        limit: The seconds that the server waits for replies at present.
     """
 
-    def __init__(self, setup: TrainingSetup) -> None:
-        self._setup, self._scheduler = setup, setup.scheduler
-        self._judge = ReplyJudge(1, setup.weight_key)
+    def __init__(self, parts: Parts) -> None:
+        self._parts, self._scheduler, self._judge = parts, parts.scheduler, parts.judge
+        self._messenger, self.selector = parts.messenger, CohortSelector(parts)
+        self.limit = self._limit(parts.scheduler.settings.deadline)
         self._received: dict[str, Arrival] = {}  # replies that are not judged yet
+
+    @abstractmethod
+    def collect(self, number: int, config: ConfigRecord) -> list[Message] | None:
+        """Trains for round `number`, with these settings; returns what to aggregate, or None if nobody was asked."""
+
+    @abstractmethod
+    def end(self, number: int, arrays: ArrayRecord | None, metrics: dict[str, Any]) -> EndedRound:
+        """Ends the round with the model that was made, or None if it is unchanged, and the strategy's metrics."""
+
+    def step(self) -> None:
+        """Does what can be done while the server waits for evaluations."""
+        return
+
+    def _limit(self, deadline: float | str | None) -> float:
+        """Returns the seconds that the server waits for replies."""
+        return min(self._parts.timeout, deadline) if isinstance(deadline, int | float) else self._parts.timeout
+
+    def _messages(self, number: int, config: ConfigRecord, nodes: Collection[int]) -> list[Message]:
+        """Returns the messages of the strategy, which sees only these nodes; SettingError unless each gets one."""
+        strategy, arrays = self._parts.strategy, self._parts.progress.arrays
+        view = restrict_grid(self._messenger.grid, nodes)
+        messages = list(strategy.configure_train(number, arrays, config, view))
+        recipients = [message.metadata.dst_node_id for message in messages]
+        if sorted(recipients) != sorted(nodes):
+            missing, others = sorted(set(nodes) - set(recipients)), sorted(set(recipients) - set(nodes))
+            problems = [f"sends nothing to the selected nodes {missing}"] if missing else []
+            problems += [f"sends messages to the nodes {others}, which are not selected"] if others else []
+            raise SettingError(
+                f"{type(strategy).__name__} {' and '.join(problems) or 'sends several messages to one node'}: "
+                "FairSelection needs a strategy that sends one message to each visible node"
+            )
+        return messages
 
     @abstractmethod
     def _client(self, key: str) -> str:
@@ -59,17 +99,15 @@ class ReplyIntake(ABC):
             self._errors.append(reply)
             self._fail(key, _error_text(reply.error))
             return
-        self._setup.nodes.record(node, pop_client_info(reply.content))
+        self._parts.nodes.record(node, pop_client_info(reply.content))
         self._received[key] = (seconds, reply)
         problem = self._judge.add(key, sent.content, reply.content)
-        if problem is not None and self._setup.is_checked:
+        if problem is not None:
             self._refuse(key, problem)
 
     def _accepted(self, *, is_final: bool) -> dict[str, Arrival]:
         """Returns the replies that are accepted now; those that are refused are failures of their clients."""
         accepted, refused = self._judge.settle(is_final=is_final)
-        if not self._setup.is_checked:
-            accepted, refused = list(self._received), {}
         for key, problem in refused.items():
             self._refuse(key, problem)
         return {key: self._received.pop(key) for key in accepted}
@@ -81,7 +119,7 @@ class ReplyIntake(ABC):
 
     def _loss(self, reply: Message) -> float | None:
         """Returns the training loss in a reply, for policies that use it; None if it is missing or not finite."""
-        key = self._setup.loss_key
+        key = self._parts.settings.loss_key
         for record in reply.content.values():
             loss = as_loss(record.get(key)) if isinstance(record, MetricRecord) and key else None
             if loss is not None:

@@ -9,38 +9,45 @@ from copy import deepcopy
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 
-from turnout.adapters.flower.checks import nested_strategies
+from turnout.adapters.flower.checks.arrays import model_problem
+from turnout.adapters.flower.checks.replies import ReplyJudge
+from turnout.adapters.flower.core.nodes import NodeDirectory
+from turnout.adapters.flower.core.parts import Aggregate, Aggregator
+from turnout.adapters.flower.flower_api import nested_strategies
 from turnout.adapters.flower.resume.strategy_state import restore_strategy, strategy_state
-from turnout.adapters.flower.rounds.arrays import model_problem
-from turnout.adapters.flower.rounds.replies import ReplyJudge
-from turnout.adapters.flower.setup import TrainingSetup
+from turnout.adapters.flower.settings import ExchangeSettings
 from turnout.errors import StateError, TrainingError
 from turnout.log import get_log
 
 log = get_log("flwr")
 
 
-class Aggregation:
-    """Calls the strategy; if it raises an error, the model and the strategy stay as they were."""
+class GuardedAggregator(Aggregator):
+    """Survives an aggregation that fails: the model and the strategy stay as they were.
 
-    def __init__(self, setup: TrainingSetup) -> None:
-        self._setup, self._strategy = setup, setup.strategy
+    Args:
+        strategy: the strategy.
+        nodes: names the client of a node.
+        weight_key: the metric by which the strategy weights replies.
+        settings: whether models and evaluations are checked, and when training ends.
+    """
+
+    def __init__(
+        self, strategy: Strategy, nodes: NodeDirectory, weight_key: str | None, settings: ExchangeSettings
+    ) -> None:
+        super().__init__(strategy)
+        self._nodes, self._weight_key, self._settings = nodes, weight_key, settings
         self._failed, self._problem = 0, ""  # the number of failed rounds in a row, and the reason of the last one
 
-    def train(
-        self, number: int, replies: Sequence[Message], before: ArrayRecord
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def train(self, number: int, replies: Sequence[Message], before: ArrayRecord) -> Aggregate:
         """Aggregates the replies to training messages; returns no model if no reply has one, or if that fails."""
         if not any(reply.has_content() for reply in replies):
             self._count_failure("no reply could be used")
-        if not replies:
-            return None, None
         try:
             with _undone_on_error(self._strategy):
-                arrays, metrics = self._strategy.aggregate_train(number, replies)
-                problem = None if arrays is None else model_problem(arrays, lambda: [before])
-                if problem is not None and self._setup.is_checked:
-                    raise ValueError(f"the aggregated model cannot be used: {problem}")
+                arrays, metrics = super().train(number, replies, before)
+                if arrays is not None and self._settings.check_replies:
+                    self._check(arrays, before)
         except Exception as error:  # of the strategy, or of a function of the app
             log.exception("turnout: the aggregation of round %d failed, and the model is unchanged: %r", number, error)
             self._count_failure(f"the aggregation raised {error!r}")
@@ -53,30 +60,33 @@ class Aggregation:
 
     def evaluate(self, number: int, replies: Sequence[Message]) -> MetricRecord | None:
         """Aggregates evaluations; returns None if there is none, or if that fails."""
-        usable = self._usable(replies) if self._setup.is_checked else list(replies)
-        if not usable:
-            return None
+        usable = self._usable(replies) if self._settings.check_replies else replies
         try:
             with _undone_on_error(self._strategy):
-                return self._strategy.aggregate_evaluate(number, usable)
+                return super().evaluate(number, usable)
         except Exception as error:  # of the strategy, or of a function of the app
             log.exception("turnout: the aggregation of the evaluations of round %d failed: %r", number, error)
             return None
 
     def check_failures(self) -> None:
         """Raises TrainingError if too many rounds in a row have failed."""
-        if self._setup.max_failed_rounds is not None and self._failed >= self._setup.max_failed_rounds:
+        if self._settings.max_failed_rounds is not None and self._failed >= self._settings.max_failed_rounds:
             raise TrainingError(
                 f"{self._failed} rounds in a row have failed, the last one because {self._problem}: correct the app "
                 "and start it again, which resumes after the last round, or change max_failed_rounds"
             )
+
+    def _check(self, arrays: ArrayRecord, before: ArrayRecord) -> None:
+        problem = model_problem(arrays, lambda: [before])
+        if problem is not None:
+            raise ValueError(f"the aggregated model cannot be used: {problem}")
 
     def _count_failure(self, problem: str) -> None:
         self._failed, self._problem = self._failed + 1, problem
 
     def _usable(self, replies: Sequence[Message]) -> list[Message]:
         """Returns the replies that can be aggregated together, and error replies; logs the others."""
-        judge, problems = ReplyJudge(len(replies), self._setup.weight_key), dict[str, str]()
+        judge, problems = ReplyJudge(self._weight_key, len(replies)), dict[str, str]()
         by_id = {reply.metadata.reply_to_message_id: reply for reply in replies}
         for message_id, reply in by_id.items():
             if reply.has_content():
@@ -85,7 +95,7 @@ class Aggregation:
                     problems[message_id] = problem
         problems |= judge.settle(is_final=True)[1]
         for message_id, problem in problems.items():
-            client = self._setup.nodes.client_of(by_id[message_id].metadata.src_node_id)
+            client = self._nodes.client_of(by_id[message_id].metadata.src_node_id)
             log.warning("turnout: the evaluation of %s is not used: %s", client, problem)
         return [reply for message_id, reply in by_id.items() if message_id not in problems]
 

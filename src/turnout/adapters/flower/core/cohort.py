@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 
 import numpy as np
+from flwr.app import Message
 
 from turnout.adapters.common.restart import take_over_round
-from turnout.adapters.flower.grid import TimedGrid
-from turnout.adapters.flower.rounds.live_round import FlowerRound
-from turnout.adapters.flower.setup import TrainingSetup
+from turnout.adapters.flower.core.parts import Parts
 from turnout.errors import SettingError, StateError
 from turnout.live import RunningTurn, Statuses
-from turnout.live._internals import session_of
+from turnout.live._internals import OpenRound, session_of
 from turnout.log import get_log
 
 log = get_log("flwr")
@@ -20,27 +20,60 @@ CONNECTION_POLL = 1.0  # seconds between two checks of the connected nodes, at m
 PROGRESS_INTERVAL = 10  # seconds between two log lines while waiting for nodes
 
 
+@dataclass(slots=True)
+class FlowerRound:
+    """A round between the selection of its cohort and its close.
+
+    Attributes:
+        opened: the round of the fleet.
+        nodes: the node of each connected client of the cohort.
+        expected: the predicted seconds of each client whose time was learned before.
+        recorded: the clients whose outcome was recorded before a restart of the server.
+        arrived: the seconds and the content of each reply that can be aggregated.
+        errors: the error replies.
+        waited: the seconds that the server waited for replies.
+    """
+
+    opened: OpenRound
+    nodes: dict[str, int]
+    expected: dict[str, float]
+    recorded: frozenset[str] = frozenset()
+    arrived: dict[str, tuple[float, Message]] = field(default_factory=dict)
+    errors: list[Message] = field(default_factory=list)
+    waited: float = 0.0
+
+    @property
+    def enough(self) -> bool:
+        """Whether the target number of replies has arrived."""
+        return len(self.arrived) >= self.opened.target_size
+
+    def replies_to_aggregate(self) -> list[Message]:
+        """Returns the earliest replies up to the target number, ties by row, followed by all error replies."""
+        order = {client: index for index, client in enumerate(self.nodes)}
+        earliest = sorted(self.arrived, key=lambda client: (self.arrived[client][0], order[client]))
+        return [self.arrived[client][1] for client in earliest[: self.opened.target_size]] + self.errors
+
+
 class CohortSelector:
     """Selects the cohort of each round among the clients that are connected.
 
     Args:
-        setup: the fleet and its nodes.
-        timeout: how many seconds it waits for nodes.
+        parts: the fleet and its nodes.
     """
 
-    def __init__(self, setup: TrainingSetup, timeout: float) -> None:
-        self._setup, self._timeout = setup, timeout
-        self._scheduler, self._nodes, self._simulated = setup.scheduler, setup.nodes, setup.simulated
+    def __init__(self, parts: Parts) -> None:
+        self._parts, self._messenger, self._timeout = parts, parts.messenger, parts.timeout
+        self._scheduler, self._nodes = parts.scheduler, parts.nodes
         self._warm: dict[str, int] = {}  # by client: the node on which it was given its last turn
         self._has_gathered = False  # whether `min_nodes` nodes have been connected since the start
         self._registered: dict[str, int] | None = None  # the clients whose rows are in `_rows`
         self._rows = np.zeros(0, dtype=np.int64)
         self._ids: list[str] = []  # all clients of the fleet at that time, by row
 
-    def select(self, grid: TimedGrid) -> FlowerRound:
+    def select(self) -> FlowerRound:
         """Selects a cohort, or takes over the round that an earlier server left open."""
         number = self._scheduler.round + (self._scheduler.open_round is None)
-        connected, recorded = self._connected_clients(grid, number), frozenset[str]()
+        connected, recorded = self._connected_clients(number), frozenset[str]()
         if self._scheduler.open_round is None:
             statuses = self._statuses(connected, number)
             cohort = self._scheduler.choose(statuses, cold=self._cold(connected))
@@ -53,10 +86,10 @@ class CohortSelector:
         self._warm |= nodes
         return FlowerRound(opened, nodes, session_of(self._scheduler).predicted_seconds(), recorded)
 
-    def fill(self, grid: TimedGrid) -> tuple[list[RunningTurn], dict[str, int]]:
+    def fill(self) -> tuple[list[RunningTurn], dict[str, int]]:
         """Gives turns for the free slots of a fleet without rounds; returns them, and the node of each client."""
         slots = self._scheduler.settings.concurrency or 1
-        connected = self._connected_clients(grid, self._scheduler.round // slots + 1)
+        connected = self._connected_clients(self._scheduler.round // slots + 1)
         statuses = self._statuses(connected, self._scheduler.round + 1)
         turns = self._scheduler.fill(statuses, cold=self._cold(connected))
         self._warm |= {turn.client: connected[turn.client] for turn in turns}
@@ -67,7 +100,7 @@ class CohortSelector:
 
         Those that have trained before this server was started are assumed to run since then. `_statuses` comes first.
         """
-        if self._simulated is not None:
+        if self._parts.statuses is not None:  # the times are those of a world
             return []
         last_trained = session_of(self._scheduler).fleet.counters.last_trained[self._rows].tolist()
         for (client, node), last in zip(connected.items(), last_trained, strict=True):
@@ -75,16 +108,16 @@ class CohortSelector:
                 self._warm.setdefault(client, node)
         return [client for client, node in connected.items() if self._warm.get(client) != node]
 
-    def connected_nodes(self, grid: TimedGrid) -> list[int]:
+    def connected_nodes(self) -> list[int]:
         """Returns the connected nodes; before the first round, waits up to the timeout for `min_nodes` of them.
 
         In a fleet that has trained before, some nodes may be gone for good: there it waits at most `patience` seconds.
         """
         start = logged = time.monotonic()
-        required = 1 if self._has_gathered else self._setup.min_nodes
-        while len(nodes := grid.get_node_ids()) < required:
+        required = 1 if self._has_gathered else self._parts.min_nodes
+        while len(nodes := self._messenger.nodes()) < required:
             waited = time.monotonic() - start
-            if nodes and self._scheduler.round and waited > self._setup.patience:
+            if nodes and self._scheduler.round and waited > self._parts.patience:
                 log.warning("turnout: continuing with %d of %d nodes", len(nodes), required)
                 break
             if waited > self._timeout:
@@ -95,7 +128,7 @@ class CohortSelector:
             if time.monotonic() - logged >= PROGRESS_INTERVAL or logged == start:
                 log.info("turnout: waiting for nodes: %d of %d are connected", len(nodes), required)
                 logged = time.monotonic()
-            time.sleep(min(CONNECTION_POLL, grid.poll))
+            time.sleep(min(CONNECTION_POLL, self._messenger.poll))
         self._has_gathered = True
         return nodes
 
@@ -105,19 +138,17 @@ class CohortSelector:
             self._scheduler.register(list(connected))
             self._rows = np.array([session_of(self._scheduler).row(client) for client in connected], dtype=np.int64)
             self._registered, self._ids = connected, self._scheduler.clients
-            if self._setup.groups is not None:
-                groups = self._nodes.groups_of(self._setup.groups, connected)
-                self._scheduler.amend(groups={client: group for client, group in groups.items() if group})
-        if self._simulated is None:
-            return self._nodes.offer(self._rows)
-        return self._simulated.statuses(number, connected)
+            self._nodes.enter(connected)
+        return (
+            self._nodes.offer(self._rows) if self._parts.statuses is None else self._parts.statuses(number, connected)
+        )
 
-    def _connected_clients(self, grid: TimedGrid, number: int) -> dict[str, int]:
+    def _connected_clients(self, number: int) -> dict[str, int]:
         """Returns the node of each connected client; waits up to the timeout for the first one."""
         start = time.monotonic()
         while True:
-            connected = self.connected_nodes(grid)
-            self._nodes.refresh(grid, connected, number)
+            connected = self.connected_nodes()
+            self._nodes.refresh(self._messenger, connected, number)
             by_client = self._nodes.nodes_by_client(connected)
             if by_client:
                 return by_client
@@ -126,4 +157,4 @@ class CohortSelector:
                     f"none of {len(connected)} nodes identified itself within {self._timeout:g} s, or none is "
                     "eligible: check the log of a SuperNode and the setting eligible, or increase timeout"
                 )
-            time.sleep(grid.poll)
+            time.sleep(self._messenger.poll)

@@ -6,12 +6,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from turnout.adapters.flower.discovery.groups import NodeGroups, Rules
-from turnout.adapters.flower.discovery.statuses import StatusTable
-from turnout.adapters.flower.grid import POLL, TimedGrid
+from turnout.adapters.flower.core.messages import Messenger
+from turnout.adapters.flower.core.statuses import StatusTable
+from turnout.adapters.flower.flower_api import APP_ERROR, NAME, REGISTERED, describe_nodes
+from turnout.adapters.flower.settings import ClientSettings, ExchangeSettings
 from turnout.adapters.flower.wire import QUERY, ClientInfo, is_client_id, pop_client_info
 from turnout.counting import pluralize
 from turnout.kernel.arrays import IntArray
@@ -19,8 +20,33 @@ from turnout.live import PAPER_FEATURES, Features, FleetStatus
 from turnout.log import get_log
 
 log = get_log("flwr")
-APP_ERROR = 2  # Flower's error code for an exception in the client app
-PATIENCE = 30.0  # seconds
+#: At most so many nodes are queried in a round: the minimum, and in units of the clients that a round needs.
+MIN_WAVE, WAVE = 48, 2
+IMPOSTOR = "turnout: node %d reports the id %r, under which another is registered"
+
+
+class NodeFilter:
+    """Lets every node take part, and asks it only for the id of its client."""
+
+    def query(self) -> RecordDict:
+        """Returns the content of a query to a node."""
+        return RecordDict()
+
+    def record(self, node: int, groups: Mapping[str, str]) -> None:
+        """Stores what a node answered to a query; nothing if its app does not implement it."""
+
+    def must_query(self, node: int) -> bool:
+        """Returns whether a node must be queried although its client is known."""
+        del node
+        return False
+
+    def admitted(self, nodes: Sequence[int], descriptions: Mapping[int, Any]) -> list[int]:
+        """Returns the nodes that may take part; the SuperLink describes some of them."""
+        del descriptions
+        return list(nodes)
+
+    def enter(self, clients: Mapping[str, int], descriptions: Mapping[int, Any]) -> None:
+        """Is called with the clients that are connected, and their nodes, after others have joined."""
 
 
 class NodeDirectory:
@@ -31,21 +57,21 @@ class NodeDirectory:
     Args:
         features: the features of the fleet.
         patience: how long the first contact lasts after the last answer, in seconds.
-        eligible: the groups whose clients may take part, by the name of the group.
-        group_names: the names of other groups that are needed.
+        needed: the number of clients that a round needs, of which depends how many nodes are queried at once; None: all
+            nodes are.
+        node_filter: decides which nodes may take part; None: all.
     """
 
     def __init__(
         self,
         features: Features,
-        patience: float = PATIENCE,
-        *,
-        eligible: Rules | None = None,
-        group_names: Sequence[str] = (),
+        patience: float,
+        needed: int | None = None,
+        node_filter: NodeFilter | None = None,
     ) -> None:
-        self._patience = patience
-        self._eligible: Rules = eligible or {}
-        self._groups = NodeGroups([*self._eligible, *group_names])
+        self._patience, self._needed = patience, needed
+        self._wave = None if needed is None else max(MIN_WAVE, WAVE * needed)
+        self._filter = NodeFilter() if node_filter is None else node_filter
         self._statuses = StatusTable(features)
         self._clients: dict[int, str] = {}  # by node, the newest last
         self._descriptions: dict[int, Any] = {}  # by node: what the SuperLink knows, which no client can forge
@@ -54,61 +80,71 @@ class NodeDirectory:
         self._queries: dict[str, int] = {}  # by message: the node that has not answered yet
         self._failures: dict[int, tuple[int, int]] = {}  # by node: failed queries, and the round of the next one
         self._has_met = False  # whether a first contact has found a client
+        self._complete: Sequence[int] = ()  # connected nodes, of all of which everything is known
         self._connected: list[int] = []
         self._by_client: dict[str, int] | None = None  # of these nodes; None after a change
         self._rows: IntArray = self._statuses.rows([])
 
-    def refresh(self, grid: TimedGrid, nodes: Sequence[int], round: int) -> None:
-        """Sends a query to each new node, all at once, and takes the answers that have arrived.
+    def refresh(self, messenger: Messenger, nodes: Sequence[int], round: int) -> None:
+        """Sends queries to new nodes, many at once, and takes the answers that have arrived.
 
         A node has one query at a time, which is kept until it is answered, however long that takes. Those who are known
         go on without it; before the first contact nobody can, and the answers are awaited. A node whose query has
         failed is queried again after 1, 2, 4, … rounds, or at once as long as no client is known.
 
         Args:
-            grid: the grid.
+            messenger: sends the queries.
             nodes: the connected nodes.
             round: the round of the fleet, for which clients are selected next.
         """
+        if nodes == self._complete:
+            return
         connected = set(nodes)
         gone = [query for query, node in self._queries.items() if node not in connected]
-        grid.forget(gone)
+        messenger.forget(gone)
         for query in gone:
             del self._queries[query]
         unknown = [node for node in nodes if node not in self._clients]
         if unknown:
-            unknown = self._identify_by_grid(grid, unknown)
+            unknown = self._identify_by_grid(messenger, unknown)
         any_known = len(unknown) < len(nodes)
-        unknown += [node for node in nodes if node in self._clients and self._groups.must_query(node)]
+        unknown += [node for node in nodes if node in self._clients and self._filter.must_query(node)]
         asked = set(self._queries.values())
         due = [
             node
             for node in unknown
             if node not in asked and not (any_known and self._failures.get(node, (0, 0))[1] > round)
         ]
-        self._send_queries(grid, due, round)
-        self._take_answers(grid, round)
-        if not self._has_met or not self.nodes_by_client(nodes):
-            self._await_answers(grid, round)
-            self._has_met = bool(self.nodes_by_client(nodes))
+        self._complete = () if unknown else nodes
+        while True:
+            wave, due = due[: self._wave], due[len(due) if self._wave is None else self._wave :]
+            self._send_queries(messenger, wave, round)
+            self._take_answers(messenger, round)
+            if self._has_met and self.nodes_by_client(nodes):
+                return
+            self._await_answers(messenger, round)
+            known = len(self.nodes_by_client(nodes))
+            if known >= (self._needed or 0) or not due:
+                self._has_met = known > 0
+                return
 
-    def _send_queries(self, grid: TimedGrid, nodes: Sequence[int], round: int) -> None:
-        queries = [Message(self._groups.query(), dst_node_id=node, message_type=QUERY) for node in nodes]
-        for node, query in zip(nodes, grid.push(queries) if queries else [], strict=True):
+    def _send_queries(self, messenger: Messenger, nodes: Sequence[int], round: int) -> None:
+        queries = [Message(self._filter.query(), dst_node_id=node, message_type=QUERY) for node in nodes]
+        for node, query in zip(nodes, messenger.push(queries), strict=True):
             if query is None:
                 self._note_failure(node, round)
             else:
                 self._queries[query] = node
 
-    def _await_answers(self, grid: TimedGrid, round: int) -> None:
+    def _await_answers(self, messenger: Messenger, round: int) -> None:
         """Waits until all queries are answered, or for `patience` seconds after the last answer.
 
         Many virtual nodes share a machine and answer one after the other: as long as they do, none of them is silent.
         """
         last = time.monotonic()
         while self._queries:
-            time.sleep(grid.poll)
-            if self._take_answers(grid, round):
+            time.sleep(messenger.poll)
+            if self._take_answers(messenger, round):
                 last = time.monotonic()
             elif time.monotonic() - last >= self._patience:
                 log.warning(
@@ -117,9 +153,9 @@ class NodeDirectory:
                 )
                 return
 
-    def _take_answers(self, grid: TimedGrid, round: int) -> bool:
+    def _take_answers(self, messenger: Messenger, round: int) -> bool:
         """Records the answers to queries that have arrived; returns whether there were any."""
-        replies, anonymous = grid.pull(self._queries), []
+        replies, anonymous = messenger.pull(self._queries), []
         for query, reply, _ in replies:
             node = self._queries.pop(query)
             if reply.has_error() and reply.error.code != APP_ERROR:
@@ -130,7 +166,7 @@ class NodeDirectory:
             if reply.has_error() and node not in self._clients:  # the app does not implement the query
                 anonymous.append(node)
             self.record(node, info)
-            self._groups.record(node, {} if info is None else info.groups)
+            self._filter.record(node, {} if info is None else info.groups)
             self._by_client = None
         if anonymous:
             log.warning(
@@ -147,6 +183,15 @@ class NodeDirectory:
 
     def record(self, node: int, info: ClientInfo | None) -> None:
         """Stores what a node reports about its client; None if its app does not use `with_status`."""
+        if info is not None and not is_client_id(info.client):
+            if node not in self._clients:
+                log.warning(
+                    "turnout: the client-id of node %d is %.50r, and must have 1 to 1,024 bytes without a null: its "
+                    "node id is used instead",
+                    node,
+                    info.client,
+                )
+            info = None
         named, previous = self._name_of(node), self._clients.get(node)
         client = named or (str(node) if info is None or info.client in self._names else info.client)
         if info is None:
@@ -155,7 +200,7 @@ class NodeDirectory:
             return
         if previous != client:
             if info.client in self._names and named is None:
-                log.warning("turnout: node %d reports the id %r, under which another is registered", node, info.client)
+                log.warning(IMPOSTOR, node, info.client)
             elif previous is not None:
                 log.warning("turnout: node %d was client %r and now reports the id %r", node, previous, client)
             self._assign(node, client)
@@ -166,7 +211,8 @@ class NodeDirectory:
         if self._by_client is None or nodes != self._connected:
             self._connected = list(nodes)
             newest = self._newest_nodes(set(nodes))
-            self._by_client = {client: newest[client] for client in sorted(newest) if self._is_eligible(newest[client])}
+            admitted = set(self.admitted(list(newest.values())))
+            self._by_client = {client: newest[client] for client in sorted(newest) if newest[client] in admitted}
             self._rows = self._statuses.rows(list(self._by_client))
         return self._by_client
 
@@ -174,29 +220,26 @@ class NodeDirectory:
         """Returns the latest status of each client of `nodes_by_client`, whose rows in the fleet are given."""
         return self._statuses.offer(self._rows, fleet_rows)
 
-    def groups_of(self, name: str, nodes: Mapping[str, int]) -> dict[str, str | None]:
-        """Returns the group of each client, whose nodes are given; None where it is not known."""
-        return {client: self._group_of(node, name) for client, node in nodes.items()}
-
-    def _group_of(self, node: int, name: str) -> str | None:
-        return self._groups.group(name, node, self._descriptions.get(node))
-
-    def _is_eligible(self, node: int) -> bool:
-        return all(self._group_of(node, name) in allowed for name, allowed in self._eligible.items())
+    def enter(self, clients: Mapping[str, int]) -> None:
+        """Is called with the clients that are connected, and their nodes, after others have joined."""
+        self._filter.enter(clients, self._descriptions)
 
     def admitted(self, nodes: Sequence[int]) -> list[int]:
         """Returns those of these nodes that may take part."""
-        return [node for node in nodes if self._is_eligible(node)]
+        return self._filter.admitted(nodes, self._descriptions)
 
     def client_of(self, node: int) -> str:
         """Returns the client of a node, or a text that names the node."""
         return self._clients.get(node, f"node {node}")
 
-    def _identify_by_grid(self, grid: TimedGrid, unknown: Sequence[int]) -> list[int]:
+    def _identify_by_grid(self, messenger: Messenger, unknown: Sequence[int]) -> list[int]:
         """Identifies nodes by the names under which they are registered; returns those that must be queried."""
-        if hasattr(grid.inner, "get_nodes"):  # grids before Flower 1.41 know only node ids
-            self._descriptions |= {node.node_id: node for node in grid.inner.get_nodes()}
+        self._descriptions |= describe_nodes(messenger.grid)
         self._names |= {name for node in self._descriptions if (name := self._name_of(node)) is not None}
+        for node, client in list(self._clients.items()):
+            if client in self._names and self._name_of(node) is None:
+                log.warning(IMPOSTOR, node, client)
+                self._assign(node, str(node))
         for node in unknown:
             if (name := self._name_of(node)) is not None:
                 self._assign(node, name)
@@ -204,7 +247,7 @@ class NodeDirectory:
 
     def _name_of(self, node: int) -> str | None:
         """Returns the name under which a node is registered, which is its client id; None if it has none."""
-        name = getattr(self._descriptions.get(node), "name", "")
+        name = getattr(self._descriptions.get(node), NAME, "")
         return name if is_client_id(name) else None
 
     def _assign(self, node: int, client: str) -> None:
@@ -235,15 +278,15 @@ class NodeDirectory:
 
     def _registered(self, node: int) -> tuple[bool, str]:
         """Returns whether a node is registered under a name, and when it was registered."""
-        return self._name_of(node) is not None, getattr(self._descriptions.get(node), "registered_at", "")
+        return self._name_of(node) is not None, getattr(self._descriptions.get(node), REGISTERED, "")
 
 
-def identify_clients(grid: Grid, *, patience: float = PATIENCE) -> dict[str, int]:
+def identify_clients(grid: Grid, *, patience: float = ClientSettings().patience) -> dict[str, int]:
     """Returns the node id of each client that is connected, by client id.
 
     Nodes that the grid does not name are queried; those that do not answer within `patience` seconds are missing.
     """
-    timed = grid if isinstance(grid, TimedGrid) else TimedGrid(grid, POLL)
-    connected, directory = timed.get_node_ids(), NodeDirectory(PAPER_FEATURES, patience)
-    directory.refresh(timed, connected, 1)
+    messenger, directory = Messenger(grid, ExchangeSettings().poll), NodeDirectory(PAPER_FEATURES, patience)
+    connected = messenger.nodes()
+    directory.refresh(messenger, connected, 1)
     return directory.nodes_by_client(connected)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
-from turnout.adapters.flower.rounds.arrays import model_problem
+from turnout.adapters.flower.checks.arrays import model_problem
+from turnout.adapters.flower.core.parts import Judge
 
 BYTES = ("uint8", "int8")  # one-dimensional arrays of these types hold serialized objects, such as trees
 Shapes = tuple[tuple[str, tuple[int, ...] | None], ...]
@@ -36,9 +37,8 @@ class Form:
         return f"its arrays are {_shapes(self.arrays)}, those of the other replies {_shapes(other.arrays)}"
 
 
-@dataclass(slots=True)
-class ReplyJudge:
-    """Judges the replies of one round as they arrive.
+class ReplyJudge(Judge):
+    """Judges the replies of each round as they arrive.
 
     A reply is refused if its arrays or its weight are not finite, or if its form differs from that of the others. That
     form is the usual one of earlier rounds as soon as one reply has it; otherwise the form of more than half of the
@@ -47,21 +47,21 @@ class ReplyJudge:
     model.
 
     Args:
-        needed: the number of replies that the round needs.
         weight_key: the metric by which the strategy weights replies; None if it does not.
-        usual: the form of the replies of earlier rounds.
+        needed: the number of replies that a round needs.
     """
 
-    needed: int
-    weight_key: str | None
-    usual: Form | None = None
-    _undecided: dict[str, Form] = field(default_factory=dict)
+    def __init__(self, weight_key: str | None, needed: int = 1) -> None:
+        super().__init__()
+        self.weight_key, self.needed = weight_key, needed
+        self._usual: Form | None = None  # of the replies so far
+        self._undecided: dict[str, Form] = {}
 
-    def add(self, client: str, sent: RecordDict, reply: RecordDict) -> str | None:
+    def add(self, key: str, sent: RecordDict, reply: RecordDict) -> str | None:
         """Adds a reply; returns what is wrong with its content, or None."""
         problem = self._problem(sent, reply)
         if problem is None:
-            self._undecided[client] = _form(sent, reply)
+            self._undecided[key] = _form(sent, reply)
         return problem
 
     def settle(self, *, is_final: bool) -> tuple[list[str], dict[str, str]]:
@@ -69,7 +69,7 @@ class ReplyJudge:
         form = self._expected_form(is_final)
         if form is None and not is_final:
             return [], {}
-        self.usual = form or self.usual
+        self._usual = form or self._usual
         accepted = [client for client, other in self._undecided.items() if other == form]
         refused = {client: other.difference(form) for client, other in self._undecided.items() if other != form}
         self._undecided.clear()
@@ -77,9 +77,9 @@ class ReplyJudge:
 
     def _expected_form(self, is_final: bool) -> Form | None:
         counts = Counter(self._undecided.values())
-        if self.usual is not None and self.usual in counts:
-            return self.usual
-        knows_model = (self.usual is not None and self.usual.has_model) or any(form.has_model for form in counts)
+        if self._usual is not None and self._usual in counts:
+            return self._usual
+        knows_model = (self._usual is not None and self._usual.has_model) or any(form.has_model for form in counts)
         eligible = [form for form, count in counts.items() if form.has_model or (not knows_model and count > 1)]
         if not eligible:
             return None

@@ -1,0 +1,4 @@
+"""Which strategies, replies and models cannot be used.
+
+This package is private: use what `turnout.adapters.flower` exports.
+"""
