@@ -71,7 +71,7 @@ class LiteralFairPace:
             row: Fraction(self.usual(row, offer))
             / max(Fraction(4, 5) * places, Fraction(1))
             * max(allowed[row], self.tolerance / 2)
-            / (allowed[row] - behind[row] + self.head_start * max(0, 1 - Fraction(offer.round - 1, 100)))
+            / (allowed[row] - behind[row] + self.head_start * max(Fraction(0), 1 - Fraction(offer.round - 1, 100)))
             + Fraction(self.value(row, offer, places))
             for row in others
         }

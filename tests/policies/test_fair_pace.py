@@ -8,13 +8,14 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from policies.examples import make_report, same_state
 from policies.literal_fair_pace import LiteralFairPace
 from turnout import FairPace, RoundOffer, RoundReport
 from turnout.errors import OfferError, SettingError
-from turnout.kernel.arrays import FloatArray, IntArray
+from turnout.kernel.arrays import FloatArray
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.rounds import LateArrivals, Selection
 from turnout.lab import PaperWorld, play
@@ -357,7 +358,7 @@ def test_a_late_time_is_corrected_in_the_usual_times() -> None:
 # Values of turns
 
 
-def turns_with_losses(losses: FloatArray, rounds: int, **settings: Any) -> tuple[IntArray, float]:
+def turns_with_losses(losses: FloatArray, rounds: int, **settings: Any) -> tuple[npt.NDArray[np.int32], float]:
     """Plays the paper's world with these losses; returns the turns, and the largest number that anybody lacked."""
     world, policy, largest = PaperWorld(seed=6), FairPace(40, guaranteed_rate=0.05, value="loss", **settings), 0.0
     for round_ in range(1, rounds + 1):

@@ -125,7 +125,7 @@ def extended(rng: np.random.Generator, pace: Pace) -> Pace:
         pace = pace._replace(head_start=float(rng.choice([1e-12, 0.3, 40.0])))
     if rng.random() < 0.4:
         clients = len(pace.turns)
-        losses = (np.ones(clients), rng.random(clients), rng.integers(0, 3, clients) * 1e-3)[rng.integers(3)]
+        losses = (np.ones(clients), rng.random(clients), rng.integers(0, 3, clients) / 1000)[rng.integers(3)]
         pace = pace._replace(losses=losses, loss_price=float(rng.choice([0.0, 1e-9, 0.7, 1e6])))
     return pace
 
