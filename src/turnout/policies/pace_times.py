@@ -120,6 +120,8 @@ class LearnedTimes(PaceTimes):
         at, seconds = np.arange(len(report.clients))[judged][longer], report.exchange_times.copy()
         predicted = self.model.optimistic(report.contexts[at], 0.0, report.clients[at])
         seconds[at] = credible_times(seconds[at], predicted, self.last)
+        if np.array_equal(seconds, report.exchange_times):
+            return report
         return replace(report, exchange_times=seconds)
 
     def forget(self, rows: IntArray) -> None:
