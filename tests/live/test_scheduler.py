@@ -353,18 +353,6 @@ def test_in_a_small_cohort_a_client_that_missed_its_turn_steps_aside_while_other
     scheduler.abandon_round()
 
 
-def test_in_a_large_cohort_a_client_is_backed_off_after_three_misses_only(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(settings={"cohort_size": 11, "guaranteed_rate": 0.1}, deadline=60.0)
-    clients = named(30)
-    for number in (1, 2, 3):
-        cohort = scheduler.choose(clients)
-        assert ("c0" in cohort) == (number in (1, 2, 3)), number
-        scheduler.report_failure("c0", "it raises an error")
-        scheduler.report_many({client: 1.0 for client in cohort if client != "c0"})
-        scheduler.close_round()
-    assert set(scheduler.status().backing_off) == {"c0"}
-
-
 @pytest.mark.parametrize("late", [False, True])
 def test_a_report_ends_the_back_off(open_fleet: OpenFleet, late: bool) -> None:
     scheduler = open_fleet(backoff_after=2)

@@ -125,11 +125,11 @@ class LearnedTimes(PaceTimes):
         longer = times > DOUBTED * before
         if not longer.any():  # nearly always, which spares the prediction
             return report
-        predicted = self.model.optimistic(report.contexts[judged][longer], 0.0, rows[longer])
-        credible = times.copy()
-        credible[longer] = credible_times(times[longer], predicted, self.last)
-        seconds = report.exchange_times.copy()
-        seconds[judged] = credible
+        at, seconds = np.arange(len(report.clients))[judged][longer], report.exchange_times.copy()
+        predicted = self.model.optimistic(report.contexts[at], 0.0, report.clients[at])
+        seconds[at] = credible_times(seconds[at], predicted, self.last)
+        if np.array_equal(seconds, report.exchange_times):
+            return report
         return replace(report, exchange_times=seconds)
 
     def forget(self, rows: IntArray) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from turnout.kernel.backend import using_kernel
 from turnout.kernel.pace.usual import credible_times
 from turnout.kernel.rounds import RoundOffer, RoundReport
 from turnout.lab import PaperWorld, play
@@ -67,15 +66,6 @@ def test_in_the_first_round_the_others_show_that_a_time_is_an_outlier() -> None:
     assert max(predicted(few)) > 3
 
 
-def test_a_client_that_is_slow_from_the_first_time_on_is_slow_from_the_second_on(policy: FairPace) -> None:
-    policy.add(1)
-    contexts = np.ones((7, 3))
-    for number in (3, 4):
-        available, seconds = np.ones(7, dtype=np.bool_), np.array([100.0])
-        policy.tell(RoundReport(number, np.array([6]), contexts[:1], seconds, available=available))
-    assert policy.learned()[0].predict(contexts)[6] > 13
-
-
 def test_deadlines_of_late_clients_are_learned_as_they_are(policy: FairPace) -> None:
     report(policy, 3, {0: 30.0}, "late")
     assert predicted(policy)[0] > 5
@@ -90,19 +80,6 @@ def test_forgetting_a_client_forgets_its_last_time_and_a_restored_policy_goes_on
     assert predicted(policy) == predicted(restored)
     policy.forget([0])
     assert policy.state()["last"].tolist() == [0.0, 1.0, 1.0, 1.0, 1.0, 1.0]
-
-
-def test_both_kernels_doubt_the_same_times_bit_for_bit() -> None:
-    states = []
-    for kernel in ("compiled", "numpy"):
-        rng, policy = np.random.default_rng(3), FairPace(6, cohort_size=3, guaranteed_rate=0.1)
-        for number in range(1, 40):
-            with using_kernel(kernel):
-                chosen = policy.ask(RoundOffer(number, np.ones(6, dtype=np.bool_), CONTEXTS)).clients
-                outlier = np.where(rng.random(3) < 0.1, 40.0, 1.0)
-                report(policy, number, dict(zip(chosen.tolist(), rng.uniform(0.5, 2, 3) * outlier, strict=True)))
-        states.append({name: np.asarray(value).tolist() for name, value in policy.state().items()})
-    assert states[0] == states[1]
 
 
 def test_clients_that_are_behind_come_first_while_turns_have_taught_nothing() -> None:

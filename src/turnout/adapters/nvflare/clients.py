@@ -33,7 +33,7 @@ class ClientDirectory:
         self._lock = threading.Lock()
         self._statuses: dict[str, Mapping[str, Any] | None] = {}  # of the clients that have asked for work
         self._late: dict[str, LateTurn] = {}
-        self._warm: set[str] = set()  # the clients that were selected since they connected
+        self.warm: set[str] = set()  # the clients that were selected since they connected
 
     def record_request(self, client: str, status: Mapping[str, Any] | None) -> LateTurn | None:
         """Records that a client asks for work; returns the late turn that it has thereby finished, if any."""
@@ -51,17 +51,7 @@ class ClientDirectory:
         with self._lock:
             self._statuses.pop(client, None)
             self._late.pop(client, None)
-            self._warm.discard(client)
-
-    def cold(self, clients: Iterable[str]) -> list[str]:
-        """Returns those that were not selected since they connected: the next turn includes starts and imports."""
-        with self._lock:
-            return [client for client in clients if client not in self._warm]
-
-    def record_selected(self, clients: Iterable[str]) -> None:
-        """Records that these clients are given a task."""
-        with self._lock:
-            self._warm.update(clients)
+            self.warm.discard(client)
 
     def is_known(self, client: str) -> bool:
         """Returns whether a client has asked for work."""

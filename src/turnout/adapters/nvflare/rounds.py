@@ -103,9 +103,9 @@ class FleetRounds:
             if self.scheduler.open_round is not None:
                 cohort, recorded = take_over_round(self.scheduler, statuses)
             else:
-                cohort = self.scheduler.choose(statuses, cold=self._directory.cold(statuses))
-                recorded = frozenset[str]()
-            self._directory.record_selected(cohort)
+                cold = statuses.keys() - self._directory.warm  # the next turn includes starts and imports
+                cohort, recorded = self.scheduler.choose(statuses, cold=cold), frozenset[str]()
+            self._directory.warm.update(cohort)
             opened = self.scheduler.open_round
             assert opened is not None  # choose has opened it
             self._round = SiteRound(opened, frozenset(cohort), recorded)

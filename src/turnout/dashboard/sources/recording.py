@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import BoolArray, FloatArray
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.certificate import TimeUnit
 from turnout.kernel.fairness import FairnessQueues
 from turnout.kernel.rounds import LateArrivals, RoundRecord, RoundReport, Selection
@@ -48,7 +48,10 @@ def read_recording(path: Path, run: int | None = None) -> Recording:
 
 def _record_rounds(reader: FleetReader, path: Path) -> Recording:
     settings, clients, rounds, after = reader.settings, len(reader.clients), reader.round, _features_since(reader)
-    closed_rounds = [_with_offered_contexts(reader, closed) for closed in reader.closed_rounds()]
+    closed_rounds = [
+        replace(closed, contexts=_offered_contexts(reader, closed.round, closed.rows, closed.contexts))
+        for closed in reader.closed_rounds()
+    ]
     kept = [closed for closed in closed_rounds if _is_complete(closed) and closed.round > after]
     if not kept and closed_rounds and not settings.persist_statuses:
         raise SettingError(
@@ -75,8 +78,13 @@ def _record_turns(reader: FleetReader, path: Path) -> Recording:
     """Returns the recording of a fleet without rounds: every turn that has ended is a round with one client."""
     settings, after, clients = reader.settings, _features_since(reader), len(reader.clients)
     assert settings.concurrency is not None
-    ended = sorted((_with_offered_context(reader, turn) for turn in reader.ended_turns()), key=lambda turn: turn.id)
-    turns = [turn for turn in ended if turn.id > after and _is_complete_turn(turn)]
+    ended = sorted(reader.ended_turns(), key=lambda turn: turn.id)
+    turns = [
+        replace(turn, context=_offered_contexts(reader, turn.id, turn.row, turn.context))
+        for turn in ended
+        if turn.id > after and turn.context is not None
+    ]
+    turns = [turn for turn in turns if _is_complete_turn(turn)]
     if not turns:
         raise SettingError(
             f"{path} holds no turn that has ended, with its context and the clients that were there: a replay needs one"
@@ -167,23 +175,11 @@ def _offers(reader: FleetReader, rounds: Sequence[int], clients: int, width: int
     return None if np.isnan(offers).all() else offers
 
 
-def _with_offered_contexts(reader: FleetReader, closed: RecordedRound) -> RecordedRound:
-    """Returns the round with the contexts of clients that started cold, which only the offer has, if it is kept."""
-    if not np.isnan(closed.contexts).any() or (offered := _offered(reader, closed.round)) is None:
-        return closed
-    return replace(closed, contexts=np.where(np.isnan(closed.contexts), offered[closed.rows], closed.contexts))
-
-
-def _with_offered_context(reader: FleetReader, turn: RecordedTurn) -> RecordedTurn:
-    """Returns a turn without rounds in the same way."""
-    if turn.context is None or not np.isnan(turn.context).any() or (offered := _offered(reader, turn.id)) is None:
-        return turn
-    return replace(turn, context=offered[turn.row])
-
-
-def _offered(reader: FleetReader, number: int) -> FloatArray | None:
-    offer = reader.offer(number)
-    return None if offer is None else offer.whole_contexts()
+def _offered_contexts(reader: FleetReader, number: int, rows: IntArray | int, contexts: FloatArray) -> FloatArray:
+    """Returns the contexts of a turn or a round; those of clients that started cold are in the offer, if it is kept."""
+    offer = reader.offer(number) if np.isnan(contexts).any() else None
+    offered = None if offer is None else offer.whole_contexts()
+    return contexts if offered is None else np.where(np.isnan(contexts), offered[rows], contexts)
 
 
 def _is_complete(closed: RecordedRound) -> bool:

@@ -148,9 +148,8 @@ class FleetEvent:
 def _exported_contexts(contexts: FloatArray) -> list[list[float] | None] | None:
     """Returns contexts for JSON: None for one that is unknown or not learned from, and None if all are."""
     known = has_context(contexts).tolist()
-    if known and not any(known):
-        return None
-    return [context if is_known else None for context, is_known in zip(contexts.tolist(), known, strict=True)]
+    exported = [context if is_known else None for context, is_known in zip(contexts.tolist(), known, strict=True)]
+    return exported if any(known) or not known else None
 
 
 def decode_event(
