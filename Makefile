@@ -174,8 +174,8 @@ docs: setup  ## build the documentation site in build/site; a broken link betwee
 docs-links: setup  ## check the links to other sites in the documentation (needs a network connection)
 	$(SPHINX) --builder linkcheck docs build/site-links
 
-pictures: setup  ## take the screenshots of the dashboard in docs/, and of every page, both themes and a phone in build/pictures (needs chromium; 2 min)
-	PYTHONPATH=. $(BIN)/python tests/dashboard/pictures.py docs/pictures --every build/pictures
+pictures: setup  ## take the screenshots of the dashboard in docs/ (needs chromium; 2 min)
+	PYTHONPATH=. $(BIN)/python tests/dashboard/pictures.py docs/pictures
 
 RELEASE := .venv-release
 $(RELEASE)/.installed: pyproject.toml constraints.txt

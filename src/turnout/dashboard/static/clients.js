@@ -1,7 +1,7 @@
 // The table of clients on Fairness and Client; the server sorts, searches and paginates it.
 import { h } from './dom.js';
 import { clientLink, debounce, flagLegend, flags, navigation, pager, roundLink, statusBadge, table } from './parts.js';
-import { count, share, words } from './format.js';
+import { count, share, turns, words } from './format.js';
 
 export const clientsRequest = ({ sort = 'behind', order = 'desc', page, search }) => ({
   sort, order, page: page ?? 1, size: 25, search,
@@ -57,6 +57,8 @@ const columns = ({ share_of: shareOf, promise, has_queue, backs_off }, rows) => 
 
 export function clientsTable(data, search = '') {
   const by = (changes) => navigation.update(changes, { replace: true });
+  const { promise } = data.about;
+  const tolerance = promise?.tolerance == null ? '' : `; each may be ${turns(promise.tolerance)} behind`;
   return [
     h('label', { class: 'find' }, 'Find by id ',
       h('input', {
@@ -64,7 +66,7 @@ export function clientsTable(data, search = '') {
         maxlength: 500, oninput: debounce((text) => by({ search: text, page: null })),
       })),
     table({
-      caption: search ? `Clients whose id contains “${search.slice(0, 40)}”` : 'Clients', columns: columns(data.about, data.rows),
+      caption: search ? `Clients whose id contains “${search.slice(0, 40)}”` : `Clients${tolerance}`, columns: columns(data.about, data.rows),
       rows: data.rows, choosable: true,
       sorted: { sort: data.sort, order: data.order, by },
       none: search ? 'No client id contains this text.' : 'No client has joined yet.',

@@ -46,6 +46,7 @@ function measures(groups, { slots }, shareOf) {
       const isBest = (group) =>
         playable.length > 1 && !group.true_times && group[field]?.mean != null && better * group[field].mean === best;
       return {
+        key: field, optional: field === 'p95_round',
         label: `${field === 'least_share' ? `${label} ${shareOf ?? ''}` : label}${unit ? ` (${unit})` : ''}`,
         info: info(term),
         cell: (group) => [
@@ -74,7 +75,7 @@ function shownGroups(groups) {
 
 function groupTable({ groups, about, share_of: shareOf }, highlighted, highlight) {
   return table({
-    caption: 'Runs that differ only in their seed form a group', rows: groups,
+    caption: 'Runs that differ only in their seed form a group', rows: groups, choosable: true,
     current: (group) => group.name === highlighted,
     columns: [
       {
@@ -101,8 +102,11 @@ function groupTable({ groups, about, share_of: shareOf }, highlighted, highlight
         cell: (group) => group.status && statusBadge(group.status),
       },
       ...measures(groups, about, shareOf),
-      { label: words.rounds, cell: (group) => count(group.rounds) },
-      { label: 'runs', cell: (group) => count(group.runs.length) },
+      {
+        key: 'rounds', label: words.rounds, cell: (group) => count(group.rounds),
+        optional: new Set(groups.map((group) => group.rounds)).size === 1,
+      },
+      { key: 'runs', label: 'runs', cell: (group) => count(group.runs.length) },
     ].filter(Boolean),
   });
 }
