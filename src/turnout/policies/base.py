@@ -165,6 +165,8 @@ class SelectionPolicy(Memory, ABC):
     guarantee: Guarantee | None = None
     #: The turns owed to each client under its guarantee; None if it guarantees nothing.
     debts: FairnessQueues | None = None
+    #: Whether it selects by the queue of owed turns; of other policies, the queue is only an account.
+    selects_by_queue: bool = False
     #: The model of exchange times that it learns; None if it learns none.
     time_model: ExchangeTimeModel | None = None
 

@@ -92,6 +92,8 @@ class WeightedPolicy(GuaranteedPolicy):
         settings: The settings of the guarantee; `Guarantee` documents them. `guaranteed_rate` is 0.15 by default.
     """
 
+    selects_by_queue = True
+
     def __init__(
         self, clients: int, *, cohort_size: int, speed_weight: float, **settings: Unpack[GuaranteeSettings]
     ) -> None:

@@ -43,6 +43,7 @@ class Wrapper(SelectionPolicy):
         self.requires_expected_times = policy.requires_expected_times
         self.guarantee = policy.guarantee
         self.debts = policy.debts
+        self.selects_by_queue = policy.selects_by_queue
         self.time_model = policy.time_model
         self._remember_part("policy", policy, policy.forget)
 

@@ -126,6 +126,7 @@ class WithGuarantee(Wrapper):
         self._most_owed = MostOwed(self.clients, cohort_size=size, guaranteed_rate=guaranteed_rate, **settings)
         self._remember_part("debts", self._most_owed, None)
         self.guarantee, self.debts = self._most_owed.guarantee, self._most_owed.debts
+        self.selects_by_queue = True
         if self.guarantee.max_owed is not None and self.guarantee.max_owed < self._urgency:
             raise SettingError(
                 f"max_owed is {self.guarantee.max_owed}, so no debt reaches urgency {self.urgency:g} and no client "
