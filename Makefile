@@ -29,7 +29,7 @@ $(LIGHT): $(BUILT_FROM)
 		{ echo "turnout needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[plots]' joblib
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[plots]'
 	@touch $@
 
 # turnout is installed already, and is not built again: only its other dependencies are added.

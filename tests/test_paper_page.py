@@ -54,6 +54,8 @@ INVENTORY = (
     *(f"{kind} {number}" for kind, count in NUMBERED.items() for number in range(1, count + 1)),
     *(f"Parameter {symbol}" for symbol in ("β", "m", "λ", "α", "V", "N", "T", "B", "M", "μ", "ε", "I", "γ₁", "γ₂")),
     "Feasibility of P1",
+    "Independent rounds",
+    'Line 13 of Algorithm 1, "break the first loop"',
     "C²MAB and UCB",
     "Context",
     "Baselines",

@@ -1,6 +1,8 @@
-"""Numbers of things in sentences: "1 client", "1,200 clients"."""
+"""Numbers of things in sentences: "1 client", "1,200 clients", "20 h 58 min"."""
 
 from __future__ import annotations
+
+import math
 
 _SINGULAR = {"are": "is", "were": "was", "have": "has", "do": "does"}
 
@@ -23,3 +25,21 @@ def pluralize(count: int, noun: str, verb: str = "", *, of: int | None = None) -
     ending = "" if (count if of is None else of) == 1 else "s"
     agreed = _SINGULAR.get(verb, verb) if count == 1 else verb
     return f"{count:,}{share} {noun}{ending} {agreed}".rstrip()
+
+
+def format_duration(seconds: float) -> str:
+    """Returns a duration in the largest unit that it fills, and the next smaller one.
+
+    >>> format_duration(8.25), format_duration(90), format_duration(75520.9), format_duration(200_000)
+    ('8.2 s', '1 min 30 s', '20 h 58 min', '2 d 7 h')
+    """
+    if not math.isfinite(seconds):
+        return "an unknown time"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        larger, smaller, units = 60, 1, ("min", "s")
+    else:
+        larger, smaller, units = (3600, 60, ("h", "min")) if seconds < 86400 else (86400, 3600, ("d", "h"))
+    whole, rest = divmod(int(seconds) // smaller, larger // smaller)
+    return f"{whole:,} {units[0]} {rest} {units[1]}" if rest else f"{whole:,} {units[0]}"

@@ -100,13 +100,21 @@ def test_the_verifier_runs_without_turnout(fleet: Path, tmp_path: Path) -> None:
 
 
 def test_invalid_arguments_are_reported(fleet: Path, tmp_path: Path) -> None:
-    assert "must be three different files" in error_of("fleet", "certify", fleet, "-o", fleet)
+    assert "must end in .json, got 'fleet.turnout'" in error_of("fleet", "certify", fleet, "-o", fleet)
     assert "there is no fleet at" in error_of("fleet", "certify", tmp_path / "none", "-o", tmp_path / "c.json")
     for option in (("--all",), ("--tolerance", "3")):
         assert "change what is printed" in error_of("fleet", "certify", fleet, "-o", tmp_path / "c.json", *option)
     assert "pass a certificate and its record" in error_of("verify")
     assert "cannot read" in error_of("verify", tmp_path / "none", tmp_path / "none")
-    assert "cannot write" in error_of("fleet", "certify", fleet, "-o", tmp_path / "nowhere" / "c.json")
+    assert "not a folder" in error_of("fleet", "certify", fleet, "-o", fleet / "c.json")
+
+
+def test_swapped_files_are_said_to_be_swapped(fleet: Path, tmp_path: Path) -> None:
+    certificate, record = tmp_path / "deep" / "c.json", tmp_path / "deep" / "c.jsonl"
+    assert run("fleet", "certify", fleet, "-o", certificate).returncode == 0
+    message = f"{record} is the record and {certificate} the certificate: swap them"
+    assert message in error_of("verify", record, certificate)
+    assert "Verified" in run("verify", certificate, record).stdout
 
 
 def test_books_that_do_not_balance_are_reported(fleet: Path, tmp_path: Path) -> None:

@@ -308,7 +308,7 @@ def test_many_runs_are_exported_as_one_table(tmp_path: Path) -> None:
     run("runs", "export", store, "1", "2", "--table", "turns", "--out", file)
     pd = pytest.importorskip("pandas")
     assert len(pd.read_parquet(file)) == 2 * 12 * 8
-    message = "--out must end in .csv, .jsonl, .parquet, which selects the format, not 'turns.txt'"
+    message = "the name of the file must end in .csv or .jsonl or .parquet, got 'turns.txt'"
     assert message in error_of("runs", "export", store, "--out", "turns.txt")
     assert "there is no run 9" in error_of("runs", "export", store, "9", "--table", "runs")
 

@@ -40,7 +40,7 @@ def test_a_client_of_a_fleet_is_explained(fleet: Path) -> None:
                 given = [] if number is None else ["--round", str(number)]
                 answer = json_of("fleet", "explain", fleet, client, *given)
                 assert answer == json.loads(
-                    json.dumps({name: getattr(explained, name) for name in explained.__slots__})
+                    json.dumps({name: getattr(explained, name) for name in (*explained.__slots__, "verdict")})
                 )
                 assert answer["exact"]
                 if number is None:
@@ -70,7 +70,11 @@ def test_a_price_is_explained_with_the_numbers_from_which_it_is_computed(tmp_pat
     assert table["turns behind, this round included"] == f"{explained.behind:,.4g}"
     assert table["turns that it may be behind"] == f"{explained.allowed:,.4g}"
     assert table["price of its turn"] == f"{explained.owed:,.4g} s"
-    assert table["margin"] == f"{explained.margin:,.4g} s"
+    assert table["missing in its price"] == f"{explained.missing_turns:,.4g} s"
+    assert "margin" not in table  # it is the same number
+    first = output.splitlines()[0]
+    assert first == explained.verdict
+    assert re.fullmatch(rf"Round 13: {re.escape(explained.client)} was not selected\. It lacks [\d.]+ s\. If .+", first)
     assert not any(value.endswith("turns") for value in table.values())
 
 

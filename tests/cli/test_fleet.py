@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -127,7 +129,11 @@ def test_the_status_as_json_equals_that_of_the_scheduler(file: Path) -> None:
         status = scheduler.status()
         summary = scheduler.certificate().summary()
         promise = summary.to_dict(scheduler.clients.__getitem__)
-        assert {**asdict(status), "elapsed": shown["elapsed"], "promise": promise} == shown
+        backed_off = scheduler.certificate().backed_off
+        assert backed_off is not None
+        counts = {name: int(count) for name, count in zip(scheduler.clients, backed_off, strict=True) if count}
+        further = {"scheduler": None, "overdue": shown["overdue"], "backed_off": counts}
+        assert {**asdict(status), "elapsed": shown["elapsed"], "promise": promise, **further} == shown
     assert shown["elapsed"] > 0
 
 
@@ -141,7 +147,42 @@ def test_the_status_names_closed_rounds_new_fleets_and_deadlines(file: Path, tmp
     assert "no deadline is set" in text
     with Scheduler.open(tmp_path / "f", settings={"cohort_size": 1, "guaranteed_rate": 0}, deadline=1e-6) as scheduler:
         scheduler.choose({"a": status_of(1)})
-    assert "exceeded by" in output_of("status", tmp_path / "f")
+        text = output_of("status", tmp_path / "f")
+        assert re.search(r"\nRound 1 is overdue by [\d.]+ s\.\n$", text), text
+        assert f"process {os.getpid()} on host" in text
+        assert json_of("status", tmp_path / "f")["scheduler"].startswith(f"process {os.getpid()} ")
+    text = output_of("status", tmp_path / "f")
+    assert "exceeded by" in text
+    assert re.search(r"Round 1 is overdue by [\d.]+ s, and no scheduler is running: start the server again", text), text
+    assert json_of("status", tmp_path / "f")["overdue"] > 0
+
+
+def test_a_back_off_has_a_row_in_the_status_and_a_column_in_the_certificate(tmp_path: Path) -> None:
+    path, clients = tmp_path / "fleet.turnout", [f"phone-{n}" for n in range(4)]
+    late, backed_off = 0, Counter[str]()
+    with Scheduler.open(path, settings={"cohort_size": 2, "guaranteed_rate": 0.2}, deadline=9.0) as scheduler:
+        for number in range(1, 61):
+            backed_off.update(scheduler.status().backing_off.keys())
+            cohort = scheduler.choose(clients)
+            for client in cohort:
+                if client == "phone-3":
+                    scheduler.report_failure(client, "no power")
+                elif client != "phone-2":
+                    scheduler.report(client, 2.0 + int(client[-1]))
+            late = number if "phone-2" in cohort else late
+            scheduler.close_round(after=9.0)
+            if number % 20 == 0:
+                scheduler.report("phone-2", 11.0, round=late)  # ends its back-off early
+    assert backed_off["phone-3"] > backed_off["phone-2"] > 10
+    answer = json.loads(run("certify", path, "--json").stdout)
+    shown = {client["client"]: client["backed_off"] for client in answer["clients"]}
+    assert shown == {client: backed_off[client] for client in clients}
+    text = run("certify", path).stdout
+    assert re.search(rf"phone-3 .*│ +{backed_off['phone-3']} │", text), text
+    assert "owed" not in text
+    assert "backed off: rounds in which a client was not offered a turn" in text
+    assert f"inclusive; {backed_off['phone-3']} rounds so far" in output_of("status", path)
+    assert json_of("status", path)["backed_off"] == {name: count for name, count in shown.items() if count}
 
 
 # certificate
@@ -167,8 +208,9 @@ def test_the_certificate_lists_the_clients_that_are_furthest_behind_first(file: 
         "behind": float(certificate.behind[row]),
         "status": str(certificate.statuses[row]),
         "unserved": False,
-        "owed": float(certificate.owed[row]),
+        "owed": None,  # fair-pace has no queue
         "forfeited": float(certificate.forfeited[row]),
+        "backed_off": 0,
     }
 
 
@@ -337,7 +379,9 @@ def test_an_export_does_not_overwrite_the_fleet(file: Path, tmp_path: Path) -> N
     before = file.read_bytes()
     assert "is the fleet itself" in error_of("export", file, "--out", str(file))
     assert file.read_bytes() == before
-    assert "cannot write" in error_of("export", file, "--out", str(tmp_path / "nowhere" / "audit.jsonl"))
+    assert "must end in .jsonl" in error_of("export", file, "--out", tmp_path / "audit.xlsx")
+    output_of("export", file, "--out", tmp_path / "nowhere" / "audit.jsonl")
+    assert (tmp_path / "nowhere" / "audit.jsonl").read_text() == output_of("export", file)
 
 
 # doctor

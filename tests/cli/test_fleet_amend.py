@@ -38,11 +38,17 @@ def settings_of(file: Path) -> Any:
         return reader.settings
 
 
+AFTERWARDS = (
+    "A program that opens the fleet with the values before is refused from now on: it passes the new ones, leaves them "
+    "out, or passes amended='keep'.\n"
+)
+
+
 def test_settings_are_amended_and_the_change_is_printed(file: Path) -> None:
     printed = amend(file, "--deadline", "120", "--guaranteed-rate", "1/8", "--tolerance", "1.5", "--cohort-size", "4")
     assert printed == (
         f"{file}: amended after round 4: cohort_size from 3 to 4, deadline from 30.0 to 120.0, guaranteed_rate from "
-        "0.1 to 1/8, tolerance from the default to 1.5.\n"
+        f"0.1 to 1/8, tolerance from the default to 1.5.\n{AFTERWARDS}"
     )
     amended = settings_of(file)
     assert amended.deadline == 120.0
@@ -140,7 +146,7 @@ def test_settings_of_a_fleet_without_rounds_are_amended_and_switched_off(tmp_pat
     assert printed == (
         f"{path}: amended after turn 1: min_present from 1 to 3, "
         "min_turn_interval from none to 3600.0, status_ttl from 60.0 to 120.0, "
-        "window_seconds from none to 30.0.\n"
+        f"window_seconds from none to 30.0.\n{AFTERWARDS}"
     )
     amended = settings_of(path)
     assert {name: getattr(amended, name) for name in given} == given

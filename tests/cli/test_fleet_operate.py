@@ -49,11 +49,41 @@ def test_a_backup_of_a_running_fleet_is_complete_and_opens_anywhere(file: Path, 
 
 def test_a_backup_never_replaces_a_file_and_needs_a_sound_fleet(file: Path, tmp_path: Path) -> None:
     assert "exists already: choose another path" in error_of("backup", file, file)
-    assert "there is no folder" in error_of("backup", file, tmp_path / "nowhere" / "copy")
+    output_of("backup", file, tmp_path / "nowhere" / "copy")
     assert "there is no fleet at" in error_of("backup", tmp_path / "none", tmp_path / "copy")
     make_copy_of_a_running_fleet(file)
     assert "is a copy of a file in use" in error_of("backup", file, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
+
+
+def test_a_backup_is_restored_in_the_place_of_a_newer_damaged_or_missing_file(file: Path, tmp_path: Path) -> None:
+    backup, lost = tmp_path / "backup.turnout", tmp_path / "new" / "lost.turnout"
+    output_of("backup", file, backup)
+    rounds = known_rounds(file)
+    with Scheduler.open(file) as scheduler:
+        assert "is being written by process" in error_of("restore", backup, file, "--yes")
+        play(scheduler, 3)
+    newer = file.read_bytes()
+    assert "answer yes, or pass --yes" in error_of("restore", backup, file)
+    done = run("fleet", "restore", backup, file, "--yes")
+    assert done.returncode == 0
+    assert done.stdout.endswith(f"The file that was there is {file}.replaced.\n")
+    assert known_rounds(file) == rounds
+    assert Path(f"{file}.replaced").read_bytes() == newer
+    assert "The file is intact." in output_of("doctor", file)
+    assert "from an earlier restoration" in error_of("restore", backup, file, "--yes")
+    output_of("restore", backup, lost)
+    with Scheduler.open(lost) as scheduler:
+        play(scheduler, 1)
+    assert known_rounds(lost) == rounds + 1
+    assert "neither a fleet nor a store of runs" in error_of("restore", __file__, tmp_path / "no" / "fleet.turnout")
+    assert "is the backup itself" in error_of("restore", backup, backup, "--yes")
+    assert not (tmp_path / "no").exists()
+
+
+def known_rounds(path: Path) -> int:
+    with FleetReader(path) as reader:
+        return reader.round
 
 
 def test_a_fleet_is_compacted_to_what_it_keeps(file: Path, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from functools import partial
 from pathlib import Path
@@ -10,11 +9,10 @@ from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import pytest
-from rich.console import Console
 
 from cli import in_process
 from tracking.recording import Recording
-from turnout.cli.studies.leaderboard import _tables
+from turnout.cli.studies.leaderboard import _print_table
 from turnout.lab import RunStore
 from turnout.lab.studies.leaderboard import leaderboard
 from turnout.lab.studies.leaderboard.contenders import FED_BUFF
@@ -89,7 +87,9 @@ def test_recorded_clients_are_simulated(tmp_path: Path) -> None:
         assert text in done.stdout
 
 
-def test_the_table_of_a_suite_that_trains_has_accuracies_and_says_who_never_reached_the_target() -> None:
+def test_the_table_of_a_suite_that_trains_has_accuracies_and_says_who_never_reached_the_target(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     measured = dict.fromkeys(("mean_round", "later_round", "shortfall", "shortfall_at_end"), 1.5)
     measured |= {"least_share": 0.25, "jain": 0.9, "microseconds": 7.0, "final_accuracy": 0.875}
     row: dict[str, Any] = {**measured, **{f"{name}_band": None for name in measured}}
@@ -98,11 +98,11 @@ def test_the_table_of_a_suite_that_trains_has_accuracies_and_says_who_never_reac
     reached = {**row, "contender": "all reach it", "minutes_to_target": 4.5, "minutes_to_target_band": 0.5, "never": 0}
     missed = {**row, "contender": "two do not", "minutes_to_target": 6.0, "minutes_to_target_band": 1.0, "never": 2}
     missed["microseconds"] = None  # it was not measured
-    (table,) = _tables({"seeds": 2, "rounds": 6, "policies": [reached, missed]}, SUITES["training"])
-    shown = io.StringIO()
-    Console(file=shown, width=240).print(table)
-    assert "min to 0.812" in shown.getvalue()
-    lines = {name: line for line in shown.getvalue().splitlines() for name in (" reach", " two do") if name in line}
+    monkeypatch.setenv("COLUMNS", "240")
+    _print_table({"seeds": 2, "rounds": 6, "policies": [reached, missed]}, SUITES["training"], {"two do not"})
+    shown = capsys.readouterr().out
+    assert "min to 0.812" in shown
+    lines = {name: line for line in shown.splitlines() for name in (" reach", " two do") if name in line}
     assert "4.5 ± 0.5" in lines[" reach"]
     assert "0.875" in lines[" reach"]
     assert "≥ 6.0 ± 1.0 (2 never)" in lines[" two do"]

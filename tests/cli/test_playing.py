@@ -124,7 +124,8 @@ def test_a_missing_package_says_what_to_install(
     plain = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == package else plain(name))
     error = error_of("simulate", "--config", "study.toml", "--backend", backend)
-    assert f"the package {package}: pip install 'turnout[cluster]'" in error
+    extra = "plots" if package == "joblib" else "cluster"
+    assert f"the package {package}: pip install 'turnout[{extra}]'" in error
 
 
 def test_a_log_file_receives_a_line_from_time_to_time(

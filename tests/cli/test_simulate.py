@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from cli import in_process
-from cli.in_process import error_of, json_of
+from cli.in_process import error_of, json_of, output_of
 from turnout.lab import PaperWorld, RoundColumns, RunPlan, RunStore, play_plan
 from turnout.lab.analysis.metrics import summarise
 
@@ -195,13 +195,35 @@ def test_a_guaranteed_rate_is_checked() -> None:
     done = run("check")
     assert done.returncode == 0
     assert "feasible: 40 clients, 8 per round" in done.stdout
-    assert "largest feasible rate is 0.2" in done.stdout
-    done = run("check", "--availability", "0.2", "--rate", "0.19", "--json")
+    assert "largest feasible rate is 0.25" in done.stdout
+    assert "No bound is proved" in run("check", "--rate", "0.22").stdout  # it is feasible because clients are absent
+    done = run("check", "--availability", "0.2", "--rate", "0.19", "--accrual", "always", "--json")
     assert done.returncode == 1
     result = json.loads(done.stdout)
     assert result["largest_feasible_rate"] == pytest.approx(0.17504, abs=1e-5)
     assert "cohort_size of at least 10" in result["remedy"]
-    assert json_of("check", "--availability", "0.9,0.16,0.9", "--cohort-size", "2")["clients_at_risk"] == [1]
+    rare = ("--availability", "0.9,0.16,0.9", "--cohort-size", "2")
+    assert json_of("check", *rare, "--accrual", "always")["clients_at_risk"] == [1]
+    assert json_of("check", *rare)["clients_at_risk"] == []
+
+
+def test_the_check_states_every_condition_of_the_proof_and_no_bound_outside_it() -> None:
+    proved, text = json_of("check"), output_of("check")
+    assert proved["accrual"] == "available"
+    assert len(proved["proved_if"]) == 6
+    for condition in proved["proved_if"]:
+        assert condition in text
+    for outside in (("--accrual", "always"), ("--rate", "0.22")):
+        answer = json_of("check", *outside)
+        assert (answer["feasible"], answer["proved_bound"], answer["proved_if"]) == (True, None, None)
+        assert "Proved" not in output_of("check", *outside)
+
+
+def test_an_infeasible_rate_is_refused_in_the_unit_of_the_user_with_the_true_limit() -> None:
+    message = error_of("simulate", "fair-pace", "--set", "guaranteed_rate=0.26")
+    assert "guaranteed_rate 0.26 cannot be kept with cohort_size 8: the largest feasible rate is 0.25 " in message
+    assert "With a guaranteed_rate of 0.2 and the tolerance 2, FairPace is proved" in message
+    assert run("simulate", "fair-pace", "--rounds", "2", "--set", "guaranteed_rate=0.25").returncode == 0
 
 
 def test_the_check_states_what_is_proved_about_the_tolerance() -> None:
@@ -223,12 +245,13 @@ def test_the_check_states_what_is_proved_about_the_tolerance() -> None:
             "--clients 10 --cohort-size 3 --rate 0.2",
             "with a tolerance of 2, nobody is ever 2.4 turns behind; a tolerance of 1.6 keeps everybody less",
         ),
-        ("--tolerance 0.4", "nobody is ever 0.9812 turns behind.\n"),
+        ("--tolerance 0.4", "nobody is ever 0.9812 turns behind, if "),
         (
-            f"--availability {','.join(['0.1'] * 12 + ['0.9'] * 3)} --rate 0.09",
+            f"--availability {','.join(['0.1'] * 12 + ['0.9'] * 3)} --rate 0.09 --accrual always",
             "available in less than 1.25 × 0.09 of the rounds: clients 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 2 more.\n",
         ),
-        ("--availability 0.9,0.1,0.9 --cohort-size 2 --rate 0.09", "of the rounds: clients 1.\n"),
+        ("--availability 0.9,0.1,0.9 --cohort-size 2 --rate 0.09 --accrual always", "of the rounds: clients 1.\n"),
+        ("--accrual never", "accrual must be 'always' or 'available', got 'never'"),
         ("--availability 0.2,x", "availability must be numbers, such as 0.8 or 0.8,0.5,0.9, not '0.2,x'"),
         ("--tolerance 0", "tolerance must be above 0"),
     ],
@@ -280,7 +303,7 @@ def test_an_invalid_configuration_is_reported_in_one_line(tmp_path: Path, text: 
         ("simulate --world name=training --world rate=0", "rate must be above 0"),
         ("simulate fedcs --concurrency 4", "fedcs cannot give turns one at a time"),
         ("simulate --set cohort_size=3 --concurrency 4", "cohort_size of fair-pace cannot be used with concurrency"),
-        ("simulate --set guaranteed_rate=0.15 --concurrency 4", "the largest feasible rate is 0.025"),
+        ("simulate --set guaranteed_rate=0.15 --concurrency 4", "the largest feasible rate is 0.03125"),
     ],
 )
 def test_errors_are_reported_in_one_line(command: str, message: str) -> None:

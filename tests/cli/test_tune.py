@@ -42,7 +42,8 @@ def test_a_goal_gives_a_value_and_a_table(tmp_path: Path) -> None:
     ):
         assert text in done.stdout, text
     assert "…" not in done.stdout
-    rows = [line.split() for line in done.stdout.splitlines() if line.strip().endswith((" yes", " no"))]
+    lines = (line.strip("│ ") for line in done.stdout.splitlines())
+    rows = [line.split() for line in lines if line.endswith((" yes", " no"))]
     assert [(row[0], row[-1]) for row in rows] == [("0.5", "yes"), ("1", "yes"), ("8", "no")]
     drawn = figure.read_text()
     for text in ("meets the goal: tolerance 1", "tolerances at the points", ">goal<"):

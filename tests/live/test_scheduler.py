@@ -1122,3 +1122,14 @@ def test_any_sequence_of_actions_keeps_the_certificate_and_the_stored_state(
 def retired(scheduler: Scheduler) -> list[int]:
     flags: list[int] = state_of(scheduler).state()["clients.retired"].tolist()
     return flags
+
+
+def test_a_time_in_milliseconds_is_questioned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Scheduler.open(tmp_path / "fleet.turnout", settings={"cohort_size": 1}, deadline=60.0) as scheduler:
+        for seconds in (59.0, 60_000.0):
+            (client,) = scheduler.choose(["a"])
+            scheduler.report(client, seconds)
+            scheduler.close_round()
+    questioned = [record.message for record in caplog.records if "milliseconds" in record.message]
+    assert len(questioned) == 1
+    assert "a reported 60000 s, a thousand times the deadline of 60 s" in questioned[0]

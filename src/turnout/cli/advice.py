@@ -30,7 +30,16 @@ PHRASES = {
     "is a fleet, not": "turnout fleet status FILE describes it",
     "is a plan in TOML, n": "turnout simulate --config FILE plays its runs",
     "cannot be kept for the clients of this fleet": "--allow-infeasible accepts a promise that cannot be kept",
+    "cannot be kept with cohort_size": "--set allow_infeasible=true accepts a promise that cannot be kept",
+    "or create one with Scheduler.open(path)": "turnout fleet create FILE creates one",
 }
+#: Advice for Python programs, which is left out in a shell.
+PYTHON = (
+    ", or pass allow_infeasible=True to go on without a guarantee",
+    ", or create one with Scheduler.open(path)",
+    ", or open it without read_only=True",
+    ": RunStore.runs() lists the runs",
+)
 
 
 def advice_for(error: TurnoutError) -> list[str]:
@@ -56,5 +65,7 @@ def advice_for(error: TurnoutError) -> list[str]:
 
 def describe(error: TurnoutError) -> str:
     """Returns the message of an error, followed by the advice of the command line."""
-    advice = advice_for(error)
-    return f"{error}. Try: {'; '.join(advice)}" if advice else str(error)
+    advice, message = advice_for(error), str(error)
+    for phrase in PYTHON:
+        message = message.replace(phrase, "")
+    return f"{message}. Try: {'; '.join(advice)}" if advice else message

@@ -48,7 +48,7 @@ FLEET = CommandGroup(
         **_in("fleet.dashboard", "dashboard"),
         **_in("fleet.serve", "serve"),
         "tokens": TOKENS,
-        **_in("fleet.operate", "doctor", "backup", "compact", "retire", "forget", "abandon_round"),
+        **_in("fleet.operate", "doctor", "backup", "restore", "compact", "retire", "forget", "abandon_round"),
     },
 )
 RUNS = CommandGroup(
@@ -70,12 +70,19 @@ TRACES = CommandGroup(
     "Example: turnout traces describe traces.csv",
     _in("lab.traces", "describe", "convert"),
 )
+#: The part of the help for each command.
+PANELS = {
+    **dict.fromkeys(("demo", "check"), "See it work"),
+    **dict.fromkeys(("fleet", "verify"), "Run a live fleet"),
+    **dict.fromkeys(("simulate", "runs", "study"), "Simulate and compare"),
+    **dict.fromkeys(("policies", "worlds", "new", "traces", "data"), "Policies, worlds and data"),
+}
 #: All commands, in the order of the help.
 COMMANDS: Mapping[str, str | CommandGroup] = {
     **_in("studies.demo", "demo"),
+    **_in("lab.check", "check"),
     "fleet": FLEET,
     **_in("fleet.certify", "verify"),
-    **_in("lab.check", "check"),
     **_in("lab.simulate", "simulate"),
     "runs": RUNS,
     "study": STUDY,
@@ -110,7 +117,15 @@ class LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         """Imports a command and returns it as typer represents it; None if there is none."""
         place = self._places.get(cmd_name)
-        return place if place is None else _build(place, cmd_name)
+        if place is None:
+            return None
+        command = _build(place, cmd_name)
+        command.rich_help_panel = PANELS.get(cmd_name) if self._places is COMMANDS else None
+        return command
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Shows the help, which is no error, if no command is named."""
+        return super().parse_args(ctx, args if args or ctx.resilient_parsing else ["--help"])
 
 
 @cache
@@ -119,7 +134,11 @@ def _load(function: str, name: str) -> Any:
     parent = typer.Typer(**STYLE)
     parent.callback()(lambda: None)
     parent.command(name)(getattr(import_module(f"turnout.cli.{module}"), attribute))
-    return typer.main.get_group(parent).commands[name]
+    command: Any = typer.main.get_group(parent).commands[name]
+    for parameter in command.params:
+        if getattr(parameter, "is_flag", False):  # newer versions of typer show flags as if they took a value
+            parameter.display_type_rich = lambda **_: None
+    return command
 
 
 def _build(place: str | CommandGroup, name: str) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,14 +14,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 from rich.text import Text
 
 from turnout.errors import SettingError
 from turnout.log import printable as escaped
 
-#: The columns that never wrap: names, which users copy.
-NAMES = ("name", "setting")
 FleetArgument = Annotated[Path, typer.Argument(metavar="FILE", help="File of the fleet, such as fleet.turnout.")]
 ClientArgument = Annotated[str, typer.Argument(metavar="CLIENT", help="Id of the client.")]
 RunOption = Annotated[int | None, typer.Option(min=1, help="Number of the run in a store; by default the only one.")]
@@ -62,32 +60,6 @@ def showing_progress(description: str) -> Iterator[Callable[[int, int | None], N
         yield lambda done, total: progress.update(task, completed=done, total=total)
 
 
-def make_table(*headings: str, title: str | Text | None = None) -> Table:
-    """Returns a table with these columns; that of a heading which ends in `>` is aligned to the right."""
-    table = Table(title=title, show_header=bool(headings))
-    for heading in headings:
-        justify: Any = "right" if heading.endswith(">") else "left"
-        table.add_column(heading.removesuffix(">"), justify=justify, no_wrap=heading in NAMES)
-    return table
-
-
-def print_table(
-    headings: Sequence[str], rows: Iterable[Iterable[str | Sequence[str]]], title: str | None = None
-) -> None:
-    """Prints a table, with the columns of `make_table`; what clients and files have written is escaped.
-
-    Args:
-        headings: The headings; without any, the table has no header.
-        rows: The cells of each row: a text, or a list of lines.
-        title: The title.
-    """
-    table = make_table(*headings, title=None if title is None else printable(title))
-    for row in rows:
-        lines = ([cell] if isinstance(cell, str) else cell for cell in row)
-        table.add_row(*(Text("\n").join(map(printable, cell)) for cell in lines))
-    Console().print(table)
-
-
 def say(*lines: str, err: bool = False) -> None:
     """Prints lines on standard output or standard error; what clients and files have written is escaped."""
     console = Console(stderr=err, highlight=False, soft_wrap=True)
@@ -119,6 +91,27 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SettingError(f"{path} is not a folder that can be written to: {error.strerror or error}") from error
+
+
+def prepare_file(path: Path | None, *suffixes: str) -> None:
+    """Checks, before the work begins, that a file can be written, and creates its folder.
+
+    Args:
+        path: The file; None if none is written.
+        suffixes: What its name may end in; by default anything.
+    """
+    if path is None:
+        return
+    if suffixes and path.suffix not in suffixes:
+        raise SettingError(f"the name of the file must end in {' or '.join(suffixes)}, got {path.name!r}")
+    if path.is_dir():
+        raise SettingError(f"{path} is a folder: name a file in it")
+    make_folder(path.parent)
+    try:
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise SettingError(f"cannot write {path}: {error.strerror or error}") from error
 
 
 def printable(text: str) -> Text:

@@ -26,7 +26,7 @@ from turnout.lab.runs.info import RunInfo
 from turnout.lab.runs.store import RunStore
 from turnout.live import FleetReader
 from turnout.live._internals import StaleError, is_fleet
-from turnout.storage.files.lock import Writer, lock_line
+from turnout.storage.files.lock import running_writer
 from turnout.web.errors import UNREADABLE
 
 log = logging.getLogger("turnout.dashboard")
@@ -187,14 +187,7 @@ class Watch:
     @property
     def writer(self) -> str | None:
         """The process that holds the write lock; read from the lock file, because locking could block a writer."""
-        try:
-            holder = lock_line(self.path)
-        except (OSError, UnicodeDecodeError):
-            return None
-        writer = Writer.parse(holder)
-        if writer is not None and writer.is_dead:  # a killed process leaves its line in the lock file
-            return None
-        return holder or None
+        return running_writer(self.path)
 
     def sizes(self) -> dict[str, Any]:
         """Returns the sizes of the file and of its write-ahead log in bytes, and the time of the last write."""

@@ -165,6 +165,9 @@ class Certificate:
         broken_since: The round since which each client has been more than `tolerance` turns behind; 0 where it is not.
             None if this was not recorded.
         retired: Whether each client has left for good; None if no client has.
+        backed_off: The rounds in which each client was backed off after misses, and so earned nothing with
+            accrual="available"; None if this was not recorded.
+        has_queue: Whether the policy selects by the queue of owed turns; of other policies it is only an account.
         unit: What is counted: rounds, or without rounds decisions.
 
     >>> certificate = Certificate(
@@ -187,6 +190,8 @@ class Certificate:
     tolerance: Tolerance = DEFAULT_TOLERANCE
     broken_since: IntArray | None = None
     retired: BoolArray | None = None
+    backed_off: IntArray | None = None
+    has_queue: bool = True
     unit: TimeUnit = TimeUnit.ROUND
 
     @property
@@ -304,8 +309,9 @@ class Certificate:
             "behind": self.behind,
             "status": self.statuses,
             "unserved": self.unserved,
-            "owed": self.owed,
+            "owed": self.owed if self.has_queue else np.full(len(ids), None),
             "forfeited": self.forfeited,
+            "backed_off": np.zeros(len(ids), np.int64) if self.backed_off is None else self.backed_off,
         }
         shown = list(range(len(ids)) if rows is None else rows)
         entries = zip(*(column[shown].tolist() for column in columns.values()), strict=True)
@@ -329,6 +335,7 @@ class Certificate:
             forfeited_units=self.forfeited_units[rows],
             broken_since=None if self.broken_since is None else self.broken_since[rows],
             retired=None if self.retired is None else self.retired[rows],
+            backed_off=None if self.backed_off is None else self.backed_off[rows],
         )
 
     def _judged_rows(self) -> IntArray:

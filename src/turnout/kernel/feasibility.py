@@ -37,8 +37,12 @@ class Feasibility:
         return self.scale >= 1 - ROUNDING
 
 
-def feasibility(rates: npt.ArrayLike, availability: npt.ArrayLike, cohort_size: int) -> Feasibility:
+def feasibility(
+    rates: npt.ArrayLike, availability: npt.ArrayLike, cohort_size: int, accrual: Accrual = "always"
+) -> Feasibility:
     """Tests whether the rates, one per client, can be kept if clients are available independently.
+
+    They are shares of all rounds, or with accrual="available" of the rounds for which a client is available.
 
     Rates are achievable if and only if no set S of clients is promised more turns than it can get:
     Σ rates over S ≤ E[min(cohort_size, number of S available)]. Adding a client to S increases the right side by
@@ -51,6 +55,7 @@ def feasibility(rates: npt.ArrayLike, availability: npt.ArrayLike, cohort_size: 
         raise SettingError(
             f"rates has {len(requested)} entries, availability {len(probability)}: give one entry per client in both"
         )
+    requested = _earned(requested, probability, accrual)
     size = as_count("cohort_size", cohort_size, SettingError)
     promised = np.flatnonzero(requested > 0)
     if not len(promised):
@@ -118,18 +123,19 @@ def binomial_turns(clients: int, probability: float, cohort_size: int) -> float:
     return float((np.minimum(counts, cohort_size) * weights).sum() / weights.sum())
 
 
-def largest_feasible_rate(availability: npt.ArrayLike, cohort_size: int) -> Fraction:
+def largest_feasible_rate(availability: npt.ArrayLike, cohort_size: int, accrual: Accrual = "always") -> Fraction:
     """Returns the largest rate that can be guaranteed to every client.
 
-    `availability` is the probability that a client is available in a round, one number per client.
+    `availability` is the probability that a client is available in a round, one number per client. The rate is a share
+    of all rounds, or with accrual="available" of the rounds for which a client is available.
 
-    >>> largest_feasible_rate([1.0] * 40, 8)
-    Fraction(1, 5)
+    >>> largest_feasible_rate([1.0] * 40, 8), largest_feasible_rate([0.8] * 40, 8, "available")
+    (Fraction(1, 5), Fraction(1, 4))
     >>> round(float(largest_feasible_rate([0.2] * 40, 8)), 4)
     0.175
     """
     probability = as_probabilities(availability)
-    scale = feasibility(np.ones(len(probability)), probability, cohort_size).scale
+    scale = feasibility(np.ones(len(probability)), probability, cohort_size, accrual).scale
     return Fraction(min(scale, 1.0)).limit_denominator(FINEST)
 
 
@@ -160,24 +166,35 @@ def proved_bound(rate: Fraction, tolerance: Tolerance, clients: int, cohort_size
     return float(exact_tolerance(tolerance) - rate + rate * (clients - 1) / cohort_size)
 
 
+def _earned(rates: FloatArray, probability: FloatArray, accrual: Accrual) -> FloatArray:
+    """Returns what each client earns per round."""
+    return rates * probability if accrual == "available" else rates
+
+
 def require_feasible(
-    rates: npt.ArrayLike, availability: npt.ArrayLike, cohort_size: int, *, tolerance: Tolerance | None = None
+    rates: npt.ArrayLike,
+    availability: npt.ArrayLike,
+    cohort_size: int,
+    *,
+    accrual: Accrual = "always",
+    tolerance: Tolerance | None = None,
 ) -> None:
-    """Raises InfeasiblePromise, with a remedy, unless the rates can be kept.
+    """Raises InfeasiblePromise, with a remedy in terms of the given rates, unless these can be kept.
 
     Args:
         rates: The guaranteed rate of each client.
         availability: The probability that each client is available in a round.
         cohort_size: The number of clients to select in a round.
+        accrual: Whether rates are shares of all rounds ("always"), or of those for which a client is available.
         tolerance: The number of turns that a client may be behind; then the error says what is proved with the largest
-            feasible rate.
+            rate for which something is.
     """
-    requested = as_floats("rates", rates, 1, SettingError)
-    result = feasibility(requested, availability, cohort_size)
+    requested, probability = as_floats("rates", rates, 1, SettingError), as_probabilities(availability)
+    result = feasibility(requested, probability, cohort_size, accrual)
     if result.holds:
         return
-    probability = as_probabilities(availability)
-    sufficient_size = _sufficient_cohort_size(requested, probability, cohort_size)
+    earned = _earned(requested, probability, accrual)
+    sufficient_size = _sufficient_cohort_size(earned, probability, cohort_size)
     largest = Fraction(requested[0] * result.scale).limit_denominator(FINEST) if _all_equal(requested) else None
     problem = (
         f"guaranteed_rate {requested[0]:g} cannot be kept with cohort_size {cohort_size}: the largest feasible rate is "
@@ -187,7 +204,7 @@ def require_feasible(
         f"multiplied by {result.scale:.6g}"
     )
     raise InfeasiblePromise(
-        f"{problem} ({_reason(result.bottleneck, requested, probability, cohort_size)}). "
+        f"{problem} ({_reason(result.bottleneck, earned, probability, cohort_size)}). "
         + _remedy(largest, result.scale, sufficient_size)
         + ", or pass allow_infeasible=True to go on without a guarantee"
         + _proved(largest, tolerance, len(requested), cohort_size),
@@ -239,14 +256,14 @@ def _remedy(largest: Fraction | None, scale: float, sufficient_size: int | None)
 
 
 def _proved(largest: Fraction | None, tolerance: Tolerance | None, clients: int, cohort_size: int) -> str:
-    """Returns a sentence about what is proved with the largest feasible rate; "" if there is no such rate."""
+    """Returns a sentence about what is proved with the largest rate that the proof covers; "" if there is none."""
     if not largest or tolerance is None:
         return ""
-    rate = _round_down(float(largest))
-    if tolerance <= largest:
+    proved_rate = min(largest, Fraction(cohort_size, clients))  # with accrual="available", more can be feasible
+    rate = _round_down(float(proved_rate))
+    if tolerance <= proved_rate:
         return f". The tolerance must exceed the rate: with a guaranteed_rate of {rate} it must be above {rate}"
-    # The sum of feasible rates is at most the cohort size, except for rounding errors.
-    bound = proved_bound(min(largest, Fraction(cohort_size, clients)), tolerance, clients, cohort_size)
+    bound = proved_bound(proved_rate, tolerance, clients, cohort_size)
     return (
         f". With a guaranteed_rate of {rate} and the tolerance {float(tolerance):g}, FairPace is proved to keep every "
         f"client less than {bound:.3f} turns behind if accrual='available' and counts='selected'; the tolerance "

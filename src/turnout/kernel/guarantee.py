@@ -147,9 +147,7 @@ class Guarantee:
             return
         availability = self._availability(queues.clients)
         rates = np.array(queues.guaranteed_rates)
-        if self.accrual == "available":
-            rates *= availability  # the rate is a share of the rounds for which a client is available
-        require_feasible(rates, availability, cohort_size, tolerance=self.tolerance)
+        require_feasible(rates, availability, cohort_size, accrual=self.accrual, tolerance=self.tolerance)
 
     def _availability(self, clients: int) -> FloatArray:
         """Returns the probability that each client is available."""

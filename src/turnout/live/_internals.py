@@ -23,6 +23,7 @@ from turnout.live.journal.events import RecordedTurn as RecordedTurn
 from turnout.live.journal.file_metrics import WriterMetrics as WriterMetrics
 from turnout.live.journal.files import back_up_fleet as back_up_fleet
 from turnout.live.journal.files import is_fleet as is_fleet
+from turnout.live.journal.files import restore_fleet as restore_fleet
 from turnout.live.journal.replay import LIVE_DEFAULTS as LIVE_DEFAULTS
 from turnout.live.journal.replay import check_new_policy as check_new_policy
 from turnout.live.journal.replay import live_policy as live_policy

@@ -6,8 +6,9 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack
 
+from turnout.errors import SettingError
 from turnout.kernel.rounds import RoundRecord
 from turnout.live.features import Features, Status, Statuses
 from turnout.live.identifiers import as_ids
@@ -58,6 +59,7 @@ class Scheduler(FleetQueries):
         features: Features | None = None,
         takeover: bool = False,
         accept_older: bool = False,
+        amended: Literal["refuse", "keep"] = "refuse",
         tracker: str | Tracker | None = None,
         **options: Unpack[SchedulerOptions],
     ) -> Scheduler:
@@ -70,6 +72,8 @@ class Scheduler(FleetQueries):
             takeover: Whether to continue although another process, which hangs, holds the file; it can no longer write.
             accept_older: Whether to continue with a file that has lost acknowledged commits, such as a copy without its
                 log; otherwise it is refused.
+            amended: What happens if an option differs from a setting that was amended since: the fleet is refused, or
+                keeps what was amended.
             tracker: Receives the metrics of every round after it is in the file: a text such as "tensorboard:logs", or
                 an object with `log(metrics, step)` and `close()`. The step is the number of the round; without rounds,
                 that of the newest decision. The tracker is closed with the scheduler; its errors do not stop the fleet.
@@ -82,7 +86,10 @@ class Scheduler(FleetQueries):
             SettingError: If an option is unknown or invalid, or differs from that of the existing fleet.
             StoreError: If the file cannot be opened, is damaged, or is held by another process.
         """
-        session = open_session(Path(path), features, options, takeover=takeover, accept_older=accept_older)
+        if amended not in ("refuse", "keep"):
+            raise SettingError(f"amended must be 'refuse' or 'keep', got {amended!r}")
+        keep, modes = amended == "keep", {"takeover": takeover, "accept_older": accept_older}
+        session = open_session(Path(path), features, options, keep_amended=keep, **modes)
         try:
             opened = cls(session)
             session.track(tracker)

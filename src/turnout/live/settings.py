@@ -293,30 +293,42 @@ class SchedulerSettings:
             raise SettingError("the policy overcommit is for simulations: a fleet has the setting overcommit instead")
         return replace(created, packages=packages_of((REGISTRY, name) for name in policies))
 
-    def check_same(self, options: Mapping[str, Any], path: Path, amended: Mapping[str, int]) -> None:
-        """Raises SettingError if an option differs from the setting of the fleet.
+    def check_same(
+        self, options: Mapping[str, Any], path: Path, amended: Mapping[str, int], *, keep_amended: bool = False
+    ) -> None:
+        """Raises SettingError if options differ from the settings of the fleet; the error names all that do.
 
         Args:
-            options: The options.
+            options: The options. `settings` may leave out what was amended.
             path: The file of the fleet, for messages.
             amended: The round after which each setting was last amended.
+            keep_amended: Whether options may differ from settings that were amended.
         """
-        stored = asdict(self)
+        stored, differences, names = asdict(self), list[str](), list[str]()
         for name, option in _checked_names(_named(options), self.policy, self.settings).items():
             value = SETTINGS[name].check(name, option)
             # Groups that were amended are facts about clients, which a server need not know when it opens the fleet.
-            ignored = ("groups",) if name == "settings" and "groups" in amended else ()
+            ignored = [
+                key
+                for key in (amended if name == "settings" else ())
+                if keep_amended or key == "groups" or not _has_key(value, key)
+            ]
             if _comparable(name, stored[name], ignored) == _comparable(name, value, ignored):
                 continue
-            if name in amended:
-                raise SettingError(
-                    f"{path} was amended in round {amended[name]} and has {name}={stored[name]!r} since, got "
-                    f"{value!r}: open it without {name}, or amend it again"
-                )
-            raise SettingError(
-                f"{path} was created with {name}={stored[name]!r}, got {value!r}: open it without {name}, or "
-                "create a new file; `amend` changes some settings of a fleet"
-            )
+            if name not in amended:
+                differences.append(f"was created with {name}={stored[name]!r}, got {value!r}")
+            elif name == "settings" or not keep_amended:
+                since = f"was amended in round {amended[name]} and has {name}={stored[name]!r} since"
+                differences.append(f"{since}, got {value!r}")
+            else:
+                continue
+            names.append(name)
+        if not differences:
+            return
+        again = "create a new file; `amend` changes some settings of a fleet"
+        if any(name in amended for name in names):
+            again = "pass amended='keep' to keep what was amended, or amend it again"
+        raise SettingError(f"{path} {'; it '.join(differences)}: open it without {' and '.join(names)}, or {again}")
 
 
 #: The declarations of all settings that `Scheduler.open` takes, by name.
@@ -370,6 +382,11 @@ def _policies(policy: Any, settings: Any) -> list[str]:
     if not isinstance(policy, str) or not isinstance(settings, Mapping):
         return []
     return [name for name, _ in nested_settings(policy, settings)]
+
+
+def _has_key(value: Any, key: str) -> bool:
+    """Returns whether a mapping, or one inside it, has this key."""
+    return isinstance(value, Mapping) and (key in value or any(_has_key(inner, key) for inner in value.values()))
 
 
 def _comparable(name: str, value: Any, ignored: Sequence[str] = ()) -> Any:

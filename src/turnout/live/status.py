@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from turnout.counting import pluralize
+from turnout.counting import format_duration, pluralize
 from turnout.kernel.certificate import Certificate, PromiseSummary, TimeUnit
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.replay import FleetState
@@ -78,12 +78,11 @@ class SchedulerStatus:
         return {**data, "elapsed": elapsed, "promise": promise}
 
     def __str__(self) -> str:
-        until = "no deadline" if self.deadline is None else f"deadline after {self.deadline:.1f} s"
+        until = "no deadline" if self.deadline is None else f"deadline after {format_duration(self.deadline)}"
         lines = [f"clients    {self.clients:,}, {self.retired:,} of them retired"]
         if self.is_open:
-            lines.append(
-                f"round      {self.round}, open for {_duration(self.elapsed)}, {until}, {self.target_size} required"
-            )
+            age = format_duration(self.elapsed)
+            lines.append(f"round      {self.round}, open for {age}, {until}, {self.target_size} required")
             lines.append(f"reported   {len(self.arrived)}: {_some(self.arrived)}")
             lines.append(f"pending    {len(self.out)}: {_some(self.out)}")
             if self.failed:
@@ -153,10 +152,6 @@ def _furthest_behind(certificate: Certificate, ids: Sequence[str]) -> dict[str, 
         rows = rows[~certificate.retired[rows]]
     most = rows[np.argsort(-units[rows], kind="stable")][:SHOWN]
     return {ids[row]: int(units[row]) / certificate.units_per_turn for row in most.tolist()}
-
-
-def _duration(seconds: float) -> str:
-    return "an unknown time" if math.isnan(seconds) else f"{seconds:.1f} s"
 
 
 def _some(items: Sequence[str]) -> str:

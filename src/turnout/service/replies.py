@@ -252,8 +252,9 @@ class SelectionOutcome(Reply):
     behind: float
     status: str
     unserved: bool
-    owed: float
+    owed: Annotated[float | None, Field(description="The queue of owed turns; null if the policy has none.")]
     forfeited: float
+    backed_off: Annotated[int, Field(description="The rounds in which it was backed off, which earn nothing.")]
 
 
 class CertificatePage(Reply):

@@ -58,5 +58,6 @@ def test_contenders_are_known_policies_and_those_given_the_true_times_share_a_hu
     assert policy_style("fair-pace", true_times=True).colour == TRUE_TIMES == style_of("FedCS(3)").colour
     assert policy_style("fair-pace").colour != TRUE_TIMES
     assert policy_style("no such policy") == OTHERS[0]
+    assert {OTHERS[0].colour, OTHERS[1].colour}.isdisjoint(style.colour for style in POLICIES.values())
     compared = {contender.policy for suite in SUITES.values() for contender in suite.contenders}
     assert compared <= set(POLICIES)

@@ -13,6 +13,7 @@ from turnout.errors import SelectionError, SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray
 from turnout.kernel.rounds import RoundOffer
 from turnout.lab import PaperWorld, play
+from turnout.policies.rbcsf.exploration import TheoreticalExploration
 from turnout.policies.small_fleet import SmallFleet
 
 ROUNDS = 500
@@ -276,7 +277,7 @@ def test_the_bounds_are_those_of_the_slowest_class() -> None:
     "settings",
     [{}, {"snr_log": "e"}, {"classes": [(1.0, 9.0, 2.0), (5.0, 0.0, 700.0)], "bandwidth": (0.5, 1.0), "model_size": 3}],
 )
-def test_the_bounds_hold_and_are_tight(settings: dict[str, Any]) -> None:
+def test_the_bounds_hold_and_the_longest_time_is_reached(settings: dict[str, Any]) -> None:
     world = PaperWorld(6, clients=400, **settings)
     bounds = world.bounds()
     offers, reports = train_all_available(world, 200)
@@ -291,6 +292,16 @@ def test_the_bounds_hold_and_are_tight(settings: dict[str, Any]) -> None:
     assert 0.9 * bounds["R"] < slowest <= bounds["R"]
     assert noise <= bounds["R"]
     assert bounds["S"] == pytest.approx(max(math.hypot(*row) for row in world.theta.tolist()))
+
+
+def test_uniform_noise_needs_only_its_standard_deviation_in_the_lemma() -> None:
+    """E exp(x · noise) = sinh(a x)/(a x) ≤ exp(x² R²/2) with R = a/√3; docs/paper.md states the schedule of this R."""
+    x = np.linspace(0.01, 30, 500)
+    assert (np.log(np.sinh(x) / x) <= x**2 / 6).all()
+    assert np.log(np.sinh(0.01) / 0.01) > 0.99 * 0.01**2 / 6  # no smaller R suffices
+    bounds = PaperWorld().bounds()
+    schedule = TheoreticalExploration(bounds["R"] / math.sqrt(3), bounds["S"], bounds["L"], delta=0.1)
+    assert [round(schedule(number)) for number in (1, 500)] == [54, 73]
 
 
 @pytest.mark.parametrize(

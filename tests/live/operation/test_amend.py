@@ -509,6 +509,29 @@ def test_options_from_before_an_amendment_are_refused_with_the_round(open_fleet:
     Scheduler.open(scheduler.path, deadline=20.0, settings={"cohort_size": 3}).close()
 
 
+def test_all_options_from_before_amendments_are_named_and_can_be_kept_as_amended(open_fleet: OpenFleet) -> None:
+    old: Any = {"settings": {"cohort_size": 2, "guaranteed_rate": 0.1}, "deadline": 10.0}
+    scheduler = open_fleet(**old)
+    play_world(scheduler, 2)
+    scheduler.amend(deadline=20.0, guaranteed_rate=0.08)
+    scheduler.close()
+    with pytest.raises(SettingError) as caught:
+        Scheduler.open(scheduler.path, **old)
+    for part in (
+        "has settings={",
+        "got {'cohort_size': 2, 'guaranteed_rate': 0.1}",
+        "has deadline=20.0 since, got 10.0",
+    ):
+        assert part in str(caught.value)
+    with Scheduler.open(scheduler.path, **old, amended="keep") as kept:
+        assert (kept.settings.deadline, kept.settings.settings["guaranteed_rate"]) == (20.0, 0.08)
+    Scheduler.open(scheduler.path, settings={"cohort_size": 2}, deadline=20.0).close()  # leaves out what was amended
+    with pytest.raises(SettingError, match=r"was amended in round 2 and has settings=.*got .'cohort_size': 3"):
+        Scheduler.open(scheduler.path, settings={"cohort_size": 3}, amended="keep")
+    with pytest.raises(SettingError, match="amended must be 'refuse' or 'keep', got 'ignore'"):
+        Scheduler.open(scheduler.path, amended="ignore")  # type: ignore[arg-type]
+
+
 def test_an_error_while_writing_leaves_the_fleet_as_it_was(
     scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,17 @@ import numpy as np
 from turnout.live.turns.counters import NEVER, ClientCounters
 
 #: Files contain these keys, so they change only with the format.
-STORED_KEYS = {"joined", "offered", "last_trained", "learned", "misses", "backoff_until", "retired", "broken_since"}
+STORED_KEYS = {
+    "joined",
+    "offered",
+    "last_trained",
+    "learned",
+    "misses",
+    "backoff_until",
+    "backed_off",
+    "retired",
+    "broken_since",
+}
 
 
 def test_new_clients_have_never_trained_and_forgetting_resets_what_reports_have_changed() -> None:

@@ -12,7 +12,8 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-from turnout.cli.options import FleetArgument, JsonOption, print_json, print_table, say
+from turnout.cli.options import FleetArgument, JsonOption, prepare_file, print_json, say
+from turnout.cli.tables import print_table
 from turnout.counting import pluralize
 from turnout.errors import SettingError
 from turnout.kernel.arrays import IntArray
@@ -87,9 +88,11 @@ def _print_certificate(certificate: Certificate, rows: Sequence[int], ids: Seque
     The lines below it say what owed and forfeited turns are, and who was not served yet.
     """
     queued = np.maximum(certificate.behind_units, 0)  # what is owed, unless a client has or had a surplus
+    backed_off = np.zeros(len(ids), np.int64) if certificate.backed_off is None else certificate.backed_off
     further = {
-        "owed>": (certificate.owed, certificate.owed_units != queued),
+        "owed>": (certificate.owed, (certificate.owed_units != queued) & certificate.has_queue),
         "forfeited>": (certificate.forfeited, certificate.forfeited_units > 0),
+        "backed off>": (backed_off, backed_off > 0),
     }
     further = {heading: (values, mask) for heading, (values, mask) in further.items() if mask[rows].any()}
     cells = (
@@ -99,17 +102,22 @@ def _print_certificate(certificate: Certificate, rows: Sequence[int], ids: Seque
             f"{certificate.turns[row]:,}",
             f"{certificate.behind[row]:+,.2f}",
             str(certificate.statuses[row]),
-            *(f"{values[row]:,.2f}" if mask[row] else "" for values, mask in further.values()),
+            *(_number(values[row]) if mask[row] else "" for values, mask in further.values()),
         )
         for row in rows
     )
     print_table(("client", "promised>", "turns>", "behind>", "status", *further), cells)
     if len(rows) < len(ids):
         say(f"The {len(rows)} of {len(ids):,} clients that are furthest behind; --all shows all.")
-    if (certificate.owed_units > queued)[rows].any():
+    if certificate.has_queue and (certificate.owed_units > queued)[rows].any():
         say(
-            "owed: the queue of the paper's policy, rbcsf; it never falls below 0, so a client that once had a surplus "
+            "owed: the queue by which the policy selects; it never falls below 0, so a client that once had a surplus "
             "can be owed more than it is behind."
+        )
+    if "backed off>" in further:
+        say(
+            f"backed off: {certificate.unit.plural} in which a client was not offered a turn because it had missed its "
+            "last ones. They are not promised to it, unless accrual is always."
         )
     if forfeited := float(certificate.forfeited.sum()):
         dropped = f"{forfeited:,.2f} turns were dropped from the queue because of max_owed"
@@ -120,7 +128,13 @@ def _print_certificate(certificate: Certificate, rows: Sequence[int], ids: Seque
         say(f"Without a turn, because they were there for too few rounds to be promised one: {names}{more}.")
 
 
+def _number(value: float | np.int64) -> str:
+    return f"{value:,}" if isinstance(value, np.integer) else f"{value:,.2f}"
+
+
 def _write_certificate(file: Path, out: Path, json: bool) -> bool:
+    with FleetReader(file):  # what is no fleet is refused before a folder is created
+        prepare_file(out, ".json")
     record = out.with_suffix(".jsonl")
     content = write_certificate(file, out, record)
     certificate, ids = _judged_certificate(content, record)
@@ -169,6 +183,9 @@ def verify(
     try:
         with certificate.open("rb") as file, record.open("rb") as lines:
             text = file.read(verifier.LONGEST + 1)
+            if _is_record(text) and not _is_record(lines.readline()):
+                raise SettingError(f"{certificate} is the record and {record} the certificate: swap them")
+            lines.seek(0)
             differences = verifier.differences(text, verifier.lines_of(lines))
         content = {} if differences else json_module.loads(text)
         known = {} if differences else _verified(content, record)
@@ -187,6 +204,14 @@ def verify(
             say(f"Promise {known['promise']['sentence']}.", books, *_summarised(content))
     if differences:
         raise typer.Exit(1)
+
+
+def _is_record(content: bytes) -> bool:
+    """Returns whether a file is a record, by its beginning: a record has a JSON object on each line."""
+    try:
+        return isinstance(json_module.loads(content.partition(b"\n")[0]), dict)
+    except ValueError:
+        return False
 
 
 def _summarised(certificate: Mapping[str, Any]) -> list[str]:

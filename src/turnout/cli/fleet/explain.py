@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from turnout.cli.options import ClientArgument, FleetArgument, JsonOption, print_json, print_table, say
+from turnout.cli.options import ClientArgument, FleetArgument, JsonOption, print_json, say
+from turnout.cli.tables import print_table
 from turnout.kernel.certificate import TimeUnit
 from turnout.live import FleetReader
 from turnout.policies.explain.explanation import Explanation
@@ -21,7 +22,7 @@ ROWS: dict[str, tuple[str, str | None]] = {
     "allowed": ("turns that it may be behind", ""),
     "owed": ("owed", None),
     "threshold": ("slowest time allowed", "s"),
-    "objective": ("objective of the cohort", None),
+    "objective": ("objective of the cohort, slowest time in turns minus owed turns", None),
     "margin": ("margin", None),
     "longer": ("the {turn} would take longer by", "s"),
     "worth": ("which is worth", None),
@@ -32,6 +33,7 @@ ROWS: dict[str, tuple[str, str | None]] = {
 PRICE_HEADINGS = {
     "owed": "price of its turn",
     "threshold": "slowest time of the cohort",
+    "objective": "objective of the cohort, slowest time minus prices",
     "missing_turns": "missing in its price",
     "rounds_until": "{unit}s until its price is high enough",
 }
@@ -56,11 +58,14 @@ def explain(
     with FleetReader(file) as reader:
         explained = reader.explain(client, round_)
     if json:
-        print_json(asdict(explained))
+        print_json({**asdict(explained), "verdict": explained.verdict})
         return
-    say(explained.sentence)
-    if rows := list(_rows(explained)):
-        print_table((), rows)
+    if not explained.exact or explained.seconds is None:
+        say(explained.sentence)
+        return
+    say(explained.verdict)
+    print_table((), list(_rows(explained)))
+    say(f"In words: {explained.sentence}")
 
 
 def _rows(explained: Explanation) -> Iterator[tuple[str, str]]:
@@ -69,6 +74,8 @@ def _rows(explained: Explanation) -> Iterator[tuple[str, str]]:
     for name, (heading, symbol) in ROWS.items():
         value = getattr(explained, name)
         if value is None or (has_price and name == "worth"):  # seconds are worth themselves
+            continue
+        if name == ("missing_turns" if explained.outcome == "chosen" else "margin"):  # 0, and what is missing
             continue
         symbol = ("s" if has_price else "turns") if symbol is None else symbol
         number = f"{value:,.4g} {symbol}".rstrip() if isinstance(value, float) else f"{value:,}"

@@ -1,4 +1,4 @@
-"""`turnout fleet doctor | backup | compact | retire | forget | abandon-round`: what an operator does with a fleet."""
+"""`turnout fleet doctor | backup | restore | compact | retire | forget | abandon-round`: for operators."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from turnout.cli.options import (
     JsonOption,
     YesOption,
     confirm,
+    make_folder,
     print_json,
-    print_table,
     say,
     showing_progress,
 )
+from turnout.cli.tables import print_table
 from turnout.errors import SettingError
 from turnout.live import FleetReader, Scheduler
-from turnout.live._internals import Finding, back_up_fleet, examine
+from turnout.live._internals import Finding, back_up_fleet, examine, is_fleet, restore_fleet
 
 
 def doctor(
@@ -86,9 +87,33 @@ def backup(
 
     Example: turnout fleet backup fleet.turnout backup-monday.turnout
     """
+    if file.is_file():
+        make_folder(copy.parent)
     with showing_progress("pages") as watch:
         content = back_up_fleet(file, copy, watch)
     say(f"{copy} has all {content}.")
+
+
+def restore(
+    backup: Annotated[Path, typer.Argument(metavar="BACKUP", help="File that `turnout fleet backup` wrote.")],
+    file: FleetArgument,
+    yes: YesOption = False,
+) -> None:
+    """Put a backup in the place of a fleet, which may be missing or damaged; no scheduler may hold the file.
+
+    The rounds after the backup are lost. The file that was there is kept beside it, with the suffix .replaced.
+
+    Example: turnout fleet restore monday.turnout fleet.turnout
+    """
+    if is_fleet(backup):
+        make_folder(file.parent)
+    if file.exists():
+        confirm(yes, f"Replace {file} by {backup}? The rounds after the backup are lost.")
+    with showing_progress("pages") as watch:
+        content, replaced = restore_fleet(backup, file, watch)
+    _opened(file, accept_older=True).close()  # its lock file states the newest commit of the file that was there
+    kept = "" if replaced is None else f" The file that was there is {replaced}."
+    say(f"{file} has {content}, those of the backup.{kept}")
 
 
 def compact(file: FleetArgument) -> None:

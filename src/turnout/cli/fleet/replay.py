@@ -12,7 +12,8 @@ import typer
 
 from turnout.cli.lab.plans import contenders
 from turnout.cli.naming import apply_settings
-from turnout.cli.options import JsonOption, RunOption, SettingOption, print_json, print_table, say, showing_progress
+from turnout.cli.options import JsonOption, RunOption, SettingOption, print_json, say, showing_progress
+from turnout.cli.tables import print_table
 from turnout.counting import pluralize
 from turnout.dashboard.sources.recording import read_recording
 from turnout.lab.analysis.replay.recording import Recording

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from turnout.cli.naming import parse_policy, parse_setting
-from turnout.cli.options import FleetArgument, JsonOption, print_json, printable
+from turnout.cli.options import FleetArgument, JsonOption, make_folder, print_json, printable
 from turnout.counting import pluralize
 from turnout.errors import SettingError
 from turnout.live import FleetReader, Scheduler, SchedulerSettings
@@ -90,6 +90,7 @@ def create(
         given["policy"], given["settings"] = parse_policy(policy)
     of_policy = {name: given.pop(name) for name in POLICY_SETTINGS if name in given}
     planned = amended_settings(SchedulerSettings.from_kwargs(given), of_policy)
+    make_folder(file.parent)
     with Scheduler.open(file, **{**given, "settings": planned.settings}) as scheduler:
         created = scheduler.settings
     rounds = "rounds" if created.concurrency is None else pluralize(created.concurrency, "slot")
@@ -125,4 +126,9 @@ def amend(file: FleetArgument, json: JsonOption = False, **options: Any) -> None
     elif amendment is None:
         Console(highlight=False, soft_wrap=True).print("Nothing changed: the fleet has these settings already.")
     else:
-        Console(highlight=False, soft_wrap=True).print(printable(f"{file}: {amendment.sentence()}."))
+        console = Console(highlight=False, soft_wrap=True)
+        console.print(printable(f"{file}: {amendment.sentence()}."))
+        console.print(
+            "A program that opens the fleet with the values before is refused from now on: it passes the new ones, "
+            "leaves them out, or passes amended='keep'."
+        )

@@ -8,12 +8,14 @@ from contextlib import closing
 
 import typer
 
-from turnout.cli.options import ClientArgument, FleetArgument, JsonOption, OutOption, print_json, print_table, say
-from turnout.counting import pluralize
+from turnout.cli.options import ClientArgument, FleetArgument, JsonOption, OutOption, prepare_file, print_json, say
+from turnout.cli.tables import print_table
+from turnout.counting import format_duration, pluralize
 from turnout.errors import SettingError
 from turnout.kernel.certificate import Certificate, TimeUnit
 from turnout.live import FleetReader, SchedulerStatus, Turn
 from turnout.storage.files.atomic import atomic_write
+from turnout.storage.files.lock import running_writer
 
 MAX_SHOWN = 20
 
@@ -21,17 +23,26 @@ MAX_SHOWN = 20
 def status(file: FleetArgument, json: JsonOption = False) -> None:
     """Show the open round, pending, failed and late clients, the promise and who is behind, and back-offs.
 
-    Without rounds, it shows the running turns, with their ages and deadlines.
+    Without rounds, it shows the running turns, with their ages and deadlines. A round that is overdue is a warning.
 
     Example: turnout fleet status fleet.turnout
     """
     with FleetReader(file) as reader, reader.reading():
         now = reader.status()
         training = [] if now.slots is None else _training(reader)
+        backed_off = reader.state().fleet.counters.rounds_backed_off(now.round - now.is_open)
+        rounds_off = {client: int(backed_off[row]) for row, client in enumerate(reader.clients) if backed_off[row]}
+    scheduler = running_writer(file)
+    overdue = max(now.elapsed - now.deadline, 0.0) if now.is_open and now.deadline is not None else None
     if json:
-        print_json(now.to_dict())
+        print_json({**now.to_dict(), "scheduler": scheduler, "overdue": overdue, "backed_off": rounds_off})
         return
-    print_table((), _status_rows(now, training), title=str(file))
+    print_table((), _status_rows(now, training, rounds_off, scheduler), title=str(file))
+    if overdue:
+        stopped = "" if scheduler else ", and no scheduler is running: start the server again, which continues with it"
+        say(f"Round {now.round:,} is overdue by {format_duration(overdue)}{stopped}.")
+    elif now.slots is not None and now.out and scheduler is None:
+        say("Turns are running, but no scheduler is: start the server again, which continues with them.")
 
 
 def history(file: FleetArgument, client: ClientArgument, json: JsonOption = False) -> None:
@@ -66,6 +77,7 @@ def export(file: FleetArgument, out: OutOption = None) -> None:
     if out is not None and out.exists() and out.samefile(file):
         raise SettingError(f"{out} is the fleet itself: export to another file")
     with FleetReader(file) as reader, closing(reader.export()) as events:
+        prepare_file(out, ".jsonl")
         lines = (f"{json_module.dumps(event, ensure_ascii=False)}\n" for event in events)
         if out is not None:
             with atomic_write(out) as temporary:
@@ -84,23 +96,29 @@ def _training(reader: FleetReader) -> list[str]:
     ]
 
 
-def _status_rows(now: SchedulerStatus, training: list[str]) -> Iterator[tuple[str, str | Sequence[str]]]:
+def _status_rows(
+    now: SchedulerStatus, training: list[str], rounds_off: dict[str, int], scheduler: str | None
+) -> Iterator[tuple[str, str | Sequence[str]]]:
+    yield "scheduler", scheduler or "none is running"
     yield "clients", f"{now.clients:,}, {now.retired:,} of them retired"
     if now.is_open:
         yield "round", f"{now.round}, open {_age(now.deadline, now.elapsed)}"
         yield "reported", [f"{len(now.arrived)} of {now.target_size} required", *_shorten(now.arrived)]
-        pending = f"{len(now.out)} since {now.elapsed:.1f} s" if now.out else "none"
+        pending = f"{len(now.out)} since {format_duration(now.elapsed)}" if now.out else "none"
         yield "pending", [pending, *_shorten(now.out)]
     elif now.slots is not None:
         yield "turns", f"{now.round:,} were given; {pluralize(len(now.out), 'slot', 'are', of=now.slots)} in use"
     else:
         yield "round", f"{now.round} is closed, no round is open" if now.round else "no round was opened yet"
-    unit = TimeUnit.of(now.slots).turn
+    unit = TimeUnit.of(now.slots)
     lists = {
         "training": training,
         "failed": [f"{client}: {why}" for client, why in now.failed.items()],
         "behind": [f"{client} by {turns:.2f} turns" for client, turns in now.behind.items()],
-        "backing off": [f"{client} until {unit} {last}, inclusive" for client, last in now.backing_off.items()],
+        "backing off": [
+            f"{client} until {unit.turn} {last:,}, inclusive; {unit.pluralize(rounds_off.get(client, 0))} so far"
+            for client, last in now.backing_off.items()
+        ],
         "promise": [] if now.promise_sentence is None else [now.promise_sentence],
     }
     yield from ((heading, _shorten(lines)) for heading, lines in lists.items() if lines)
@@ -110,10 +128,10 @@ def _status_rows(now: SchedulerStatus, training: list[str]) -> Iterator[tuple[st
 
 def _age(deadline: float | None, elapsed: float) -> str:
     if deadline is None:
-        return f"for {elapsed:.1f} s; no deadline"
+        return f"for {format_duration(elapsed)}; no deadline"
     left = deadline - elapsed
-    relative = f"{left:.1f} s left" if left > 0 else f"exceeded by {-left:.1f} s"
-    return f"for {elapsed:.1f} s; deadline {deadline:.1f} s, {relative}"
+    relative = f"{format_duration(left)} left" if left > 0 else f"exceeded by {format_duration(-left)}"
+    return f"for {format_duration(elapsed)}; deadline {format_duration(deadline)}, {relative}"
 
 
 def _shorten(lines: list[str]) -> list[str]:

@@ -8,7 +8,8 @@ from typing import Annotated, cast
 
 import typer
 
-from turnout.cli.options import FleetArgument, JsonOption, print_json, print_table, say
+from turnout.cli.options import FleetArgument, JsonOption, print_json, say
+from turnout.cli.tables import print_table
 from turnout.errors import SettingError
 from turnout.log import printable as escaped
 from turnout.service.access.tokens import FleetTokens, as_date

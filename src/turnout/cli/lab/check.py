@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import numpy as np
 import typer
@@ -14,12 +14,21 @@ from turnout.cli.options import JsonOption, print_json
 from turnout.counting import pluralize
 from turnout.errors import InfeasiblePromise, SettingError
 from turnout.kernel.arrays import FloatArray
-from turnout.kernel.certificate import DEFAULT_TOLERANCE, as_tolerance
+from turnout.kernel.certificate import DEFAULT_TOLERANCE, Accrual
 from turnout.kernel.fairness import DEFAULT_RATE
 from turnout.kernel.feasibility import largest_feasible_rate, require_feasible
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.slots.limits import slot_limits
 
+#: What the proof of the bound assumes, beside the accrual and a sum of rates that is at most the cohort size.
+CONDITIONS = (
+    "the policy is fair-pace",
+    "turns are earned by being available (accrual is available)",
+    "a turn counts when its client is selected (counts is selected)",
+    "all clients have this one rate",
+    "no round has fewer places than the cohort size",
+    "rate, tolerance and cohort size are never amended",
+)
 #: Above this share of the largest rate at full speed, hardly any slot is free for fast clients.
 SAFE = 0.9
 
@@ -41,6 +50,14 @@ def check(
         float | None,
         typer.Option(help=f"Turns that a client may be behind; by default {DEFAULT_TOLERANCE:g}."),
     ] = None,
+    accrual: Annotated[
+        str | None,
+        typer.Option(
+            metavar="available|always",
+            help="Whether the rate is a share of the rounds for which a client is available, or of all rounds; by "
+            "default of those.",
+        ),
+    ] = None,
     concurrency: Annotated[
         int | None, typer.Option(min=1, help="Number of slots of a server without rounds; needs --times.")
     ] = None,
@@ -60,6 +77,7 @@ def check(
     """
     if concurrency is not None:
         unused = {"--cohort-size": cohort_size, "--availability": availability, "--tolerance": tolerance}
+        unused["--accrual"] = accrual
         for name, value in unused.items():
             if value is not None:
                 raise SettingError(f"{name} cannot be used with --concurrency: omit it")
@@ -70,8 +88,13 @@ def check(
         raise SettingError("--times needs --concurrency: rounds wait for the slowest client, whatever it takes")
     else:
         shares = _per_client("availability", availability or "0.8", "0.8 or 0.8,0.5,0.9", clients)
-        promise = DEFAULT_RATE if rate is None else rate, DEFAULT_TOLERANCE if tolerance is None else tolerance
-        answer = _answer(shares, cohort_size or 8, *promise)
+        promise = Guarantee(
+            DEFAULT_RATE if rate is None else rate,
+            tolerance=DEFAULT_TOLERANCE if tolerance is None else tolerance,
+            accrual=cast(Accrual, accrual or "available"),
+            counts="selected",
+        )
+        answer = _answer(shares, cohort_size or 8, promise)
     if json:
         print_json(answer)
     else:
@@ -82,35 +105,40 @@ def check(
         raise typer.Exit(1)
 
 
-def _answer(shares: FloatArray, size: int, rate: float, tolerance: float) -> dict[str, Any]:
-    rates, largest = np.full(len(shares), rate), float(largest_feasible_rate(shares, size))
-    remedy = None
+def _answer(shares: FloatArray, size: int, promise: Guarantee) -> dict[str, Any]:
+    rate, accrual = float(cast(float, promise.rate)), promise.accrual
+    largest, remedy = float(largest_feasible_rate(shares, size, accrual)), None
     try:
-        require_feasible(rates, shares, size)
+        require_feasible(np.full(len(shares), rate), shares, size, accrual=accrual)
     except InfeasiblePromise as error:
         remedy = str(error).removesuffix(", or pass allow_infeasible=True to go on without a guarantee")
+    at_risk = shares < 1.25 * rate if accrual == "always" else np.zeros(len(shares))
     return {
         "feasible": remedy is None,
         "clients": len(shares),
         "cohort_size": size,
         "rate": rate,
+        "accrual": accrual,
         "largest_feasible_rate": largest,
         "slack": largest - rate,
-        "clients_at_risk": np.flatnonzero(shares < 1.25 * rate).tolist(),
+        "clients_at_risk": np.flatnonzero(at_risk).tolist(),
         "remedy": remedy,
-        "tolerance": float(as_tolerance(tolerance)),
-        **_proved(len(shares), size, rate, tolerance),
+        "tolerance": float(promise.tolerance),
+        **_proved(len(shares), size, rate, promise),
     }
 
 
-def _proved(clients: int, cohort_size: int, rate: float, tolerance: float) -> dict[str, float | None]:
-    """Returns the proved bound of fair-pace, and the tolerance for which the bound is the tolerance asked for."""
-    promise = Guarantee(rate, tolerance=tolerance, accrual="available", counts="selected")
-    bound = promise.proved_bound(clients, cohort_size)
+def _proved(clients: int, cohort_size: int, rate: float, promise: Guarantee) -> dict[str, Any]:
+    """Returns the proved bound, when it holds, and the tolerance for which the bound is the tolerance asked for."""
+    bound, tolerance = promise.proved_bound(clients, cohort_size), float(promise.tolerance)
     if math.isinf(bound) or tolerance <= rate:
-        return {"proved_bound": None, "tolerance_for_proof": None}
+        return {"proved_bound": None, "proved_if": None, "tolerance_for_proof": None}
     needed = 2 * tolerance - bound
-    return {"proved_bound": bound, "tolerance_for_proof": needed if needed > rate else None}
+    return {
+        "proved_bound": bound,
+        "proved_if": list(CONDITIONS),
+        "tolerance_for_proof": needed if needed > rate else None,
+    }
 
 
 def _per_client(name: str, text: str, example: str, clients: int | None) -> FloatArray:
@@ -127,9 +155,10 @@ def _per_client(name: str, text: str, example: str, clients: int | None) -> Floa
 def _lines(answer: dict[str, Any]) -> Iterator[str]:
     largest, rate, tolerance = answer["largest_feasible_rate"], answer["rate"], answer["tolerance"]
     if answer["feasible"]:
+        share = "all rounds" if answer["accrual"] == "always" else "the rounds for which it is available"
         yield (
-            f"[green]feasible[/]: {pluralize(answer['clients'], 'client')}, {answer['cohort_size']} per round, a "
-            f"guaranteed rate of {rate:g} for each."
+            f"[green]feasible[/]: {pluralize(answer['clients'], 'client')}, {answer['cohort_size']} per round, each in "
+            f"{rate:g} of {share}."
         )
         yield f"The largest feasible rate is {largest:.6g}: a slack of {answer['slack']:.6g}."
     else:
@@ -141,10 +170,11 @@ def _lines(answer: dict[str, Any]) -> Iterator[str]:
         needed = answer["tolerance_for_proof"]
         smaller = "" if needed is None else f"; a tolerance of {needed:.4g} keeps everybody less than {tolerance:g}"
         yield (
-            f"Proved for fair-pace, if turns are earned by being available and count when a client is selected: with a "
-            f"tolerance of {tolerance:g}, nobody is ever {answer['proved_bound']:.4g} turns behind"
-            f"{smaller}{' turns behind' if smaller else ''}."
+            f"Proved: with a tolerance of {tolerance:g}, nobody is ever {answer['proved_bound']:.4g} turns behind"
+            f"{smaller}{' turns behind' if smaller else ''}, if {', '.join(CONDITIONS[:-1])}, and {CONDITIONS[-1]}."
         )
+    elif answer["feasible"]:
+        yield "No bound is proved for this promise; turnout simulate measures how far clients fall behind."
 
 
 def _slot_answer(seconds: FloatArray, slots: int, rate: float | None) -> dict[str, Any]:

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from turnout.cli.lab.measuring import Comparison, MeasuredPolicy, measure
 from turnout.cli.options import print_json, say
+from turnout.cli.tables import print_table
 from turnout.counting import pluralize
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, PromiseStatus, TimeUnit
@@ -55,9 +54,6 @@ TargetOption = Annotated[
     typer.Option(min=0, max=1, help="Accuracy, such as 0.9: the time to reach it is compared, in a world that trains."),
 ]
 ANY = (-math.inf, math.inf)
-LEFT = ("policy", "status")
-#: A narrower terminal has no room for lines between the columns, and only for one number beside another.
-WIDE = 100
 
 
 def status_cell(status: PromiseStatus, tolerance: float) -> str:
@@ -136,9 +132,9 @@ def show_comparison(
     if json:
         print_json(comparison.as_dict())
         return
-    console = Console(highlight=False)
-    console.print(_table(comparison, comparison.as_dict()["policies"], console.width))
-    console.print(_explanation(comparison), markup=False)
+    rows = (_cells(comparison, row) for row in comparison.as_dict()["policies"])
+    print_table(_headings(comparison), rows, title=_title(comparison))
+    Console(highlight=False).print(_explanation(comparison), markup=False)
     if folder is not None:
         say(f"Written: {folder}")
 
@@ -192,7 +188,8 @@ def _headings(comparison: Comparison) -> list[str]:
     training = ["accuracy"] if comparison.trains else []
     if comparison.target is not None:
         training.append(f"min to {comparison.target:g}")
-    return ["policy", *speed, *training, "least share", "shortfall", "status", *([] if training else ["Jain"])]
+    numbers = (f"{heading}>" for heading in (*speed, *training, "least share", "shortfall"))
+    return ["policy", *numbers, "status", *([] if training else ["Jain>"])]
 
 
 def _explanation(comparison: Comparison) -> str:
@@ -236,26 +233,3 @@ def _cells(comparison: Comparison, row: dict[str, Any]) -> list[str]:
     cells.append(format_mean(row["least_share"], 3 if comparison.concurrency is None else 4, limits=UNIT_RANGE))
     cells += [f"{row['largest_shortfall']:.2f}", status_cell(row["status"], row["tolerance"])]
     return cells if comparison.trains else [*cells, format_mean(row["jain"], 3, limits=UNIT_RANGE)]
-
-
-def _table(comparison: Comparison, rows: Sequence[dict[str, Any]], width: int) -> Table:
-    table = Table(title=_title(comparison))
-    is_narrow = width < WIDE
-    if is_narrow:
-        table.box, table.padding, table.pad_edge = box.SIMPLE_HEAD, (0, 1, 0, 0), False
-    for heading in _headings(comparison):
-        shown = heading.replace(" ", "\n", 1) if is_narrow else heading
-        table.add_column(shown, justify="left" if heading in LEFT else "right", overflow="fold")
-    for row in rows:
-        name, *cells = _cells(comparison, row)
-        table.add_row(name, *map(_in_lines, cells) if is_narrow else cells)
-    return table
-
-
-def _in_lines(cell: str) -> str:
-    """Returns a cell with one number per line.
-
-    >>> _in_lines("0.107 (0.000 to 0.484)").split(chr(10))
-    ['0.107', '(0.000 to', '0.484)']
-    """
-    return cell.replace(" ± ", "\n± ").replace(" (", "\n(").replace(" to ", " to\n")

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from turnout.cli.options import print_table, progress_bar, say
+from turnout.cli.options import progress_bar, say
+from turnout.cli.tables import print_table
 from turnout.errors import DatasetError
 from turnout.lab.training.datasets import SOURCES, DatasetSource, find_source, load_dataset
 from turnout.lab.training.files import fetch as fetch_files

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from typing import NamedTuple
 
 from turnout.cli.interruption import resumable
 from turnout.cli.lab.tracking import Tracks
-from turnout.cli.options import make_folder, progress_bar, say
+from turnout.cli.options import make_folder, progress_bar, require_packages, say
 from turnout.counting import pluralize
 from turnout.lab.clusters import connect
 from turnout.lab.runs.executors import Executor
@@ -59,6 +60,7 @@ def played(
     connection = connect(machines.backend, machines.address, workers=machines.workers)
     tracks = tracks or Tracks(None)
     if out is not None:
+        require_packages("--out", "plots", "matplotlib")  # it draws figures
         make_folder(out)
         path = path or out / "runs.turnout"
     with ExitStack() as stack:
@@ -68,6 +70,11 @@ def played(
         make_folder(path.parent)
         store = stack.enter_context(RunStore(path))
         missing = missing_plans(plans, store)
+        if len(missing) > 1 and machines.workers != 1 and importlib.util.find_spec("joblib") is None:
+            say(
+                "note: runs are played one after the other: pip install 'turnout[plots]' for all cores (joblib)",
+                err=True,
+            )
         executor = stack.enter_context(connection) if missing else None
         with tracks.following(named, store, missing) as track, watched(missing, executor) as watch:
             if machines == Machines() and len({plan.seed for plan in plans}) == 1 and not any(map(trains, plans)):

@@ -9,9 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from turnout.cli.advice import describe
-from turnout.cli.options import JsonOption, YesOption, confirm, print_json, print_table, say
+from turnout.cli.options import JsonOption, YesOption, confirm, prepare_file, print_json, say
+from turnout.cli.tables import print_table
 from turnout.counting import pluralize
-from turnout.errors import PluginError, SettingError
+from turnout.errors import PluginError
 from turnout.kernel.guarantee import Guarantee
 from turnout.lab.analysis.judging import PAPER_PROMISE, JudgedPromise, guarantee_of_run
 from turnout.lab.analysis.metrics import summarise
@@ -97,9 +98,8 @@ def export(
 
     Example: turnout runs export results/runs.turnout --table rounds --out rounds.parquet
     """
-    if out is not None and out.suffix not in SUFFIXES:
-        raise SettingError(f"--out must end in {', '.join(SUFFIXES)}, which selects the format, not {out.name!r}")
     with RunStore(store, read_only=True) as opened:
+        prepare_file(out, *SUFFIXES)
         infos = [opened.info(run) for run in chosen] if chosen else opened.runs()
         rows = build_table(table, ((info, opened.columns(info.id)) for info in infos), _promise_figures)
     if out is None:
@@ -126,6 +126,7 @@ def delete(
 
     Example: turnout runs delete results/runs.turnout 3 --yes
     """
+    RunStore(store, read_only=True).close()  # a store that is missing is not created
     with RunStore(store) as opened:
         info = opened.info(run)
         confirm(yes, f"Delete run {run} ({_name(info)}, {pluralize(info.rounds, 'round')})?")

@@ -8,10 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from turnout.cli.advice import describe as explained
-from turnout.cli.options import JsonOption, print_json, print_table, say
+from turnout.cli.options import JsonOption, prepare_file, print_json, say
+from turnout.cli.tables import print_table
 from turnout.errors import DatasetError, SettingError
 from turnout.lab.worlds.traces.data import Traces
-from turnout.lab.worlds.traces.formats.files import check_traces, read_traces, write_traces
+from turnout.lab.worlds.traces.formats.files import check_traces, read_traces, trace_format, write_traces
 from turnout.lab.worlds.traces.formats.tables import TraceLayout
 from turnout.lab.worlds.traces.summary import summarise_traces
 
@@ -96,11 +97,13 @@ def convert(
 
     Example: turnout traces convert availability.csv devices.csv --to fleet.npz
     """
+    trace_format(to)
     read = read_traces(*files, layout=_layout(column, on, drop_before, end))
     if part is not None:
         if part not in read.parts:
             raise SettingError(f"these files hold no {part}, only {', '.join(read.parts)}")
         read = Traces(**{part: read.parts[part]})  # type: ignore[arg-type]  # each part has its own type
+    prepare_file(to)
     write_traces(read, to)
     say(f"{to}: {', '.join(f'{name} of {len(trace.ids):,}' for name, trace in read.parts.items())}")
 

@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from turnout.cli.naming import load_here
-from turnout.cli.options import print_table, say
+from turnout.cli.options import say
 from turnout.cli.plugins.describing import REQUIRED, Description, describe_policy, describe_world
+from turnout.cli.tables import print_table
 from turnout.errors import SettingError
 from turnout.lab.worlds.registry import world_names
 from turnout.policies.registry import policy_names

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from turnout.cli.options import say
+from turnout.cli.options import make_folder, say
 from turnout.errors import SettingError
 from turnout.lab.worlds.registry import world_names
 from turnout.policies.registry import policy_names
@@ -47,8 +47,7 @@ def new(
     target = Path(name) if folder is None else folder
     if target.exists() or target.is_symlink():
         raise SettingError(f"{target} exists already: choose another name, or another --folder")
-    if not target.parent.is_dir():
-        raise SettingError(f"there is no folder {target.parent}: create it, or choose another --folder")
+    make_folder(target)
     written = _files(kind, name, module)
     for path, content in written.items():
         file = target / path

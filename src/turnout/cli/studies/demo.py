@@ -14,7 +14,8 @@ from rich.console import Console
 from turnout.cli.lab.comparing import format_mean, status_cell
 from turnout.cli.lab.measuring import Comparison, MeasuredPolicy, Measurement, measure
 from turnout.cli.lab.playing import Machines, played
-from turnout.cli.options import JsonOption, SeedsOption, WorkersOption, make_table, print_json, say
+from turnout.cli.options import JsonOption, SeedsOption, WorkersOption, prepare_file, print_json, say
+from turnout.cli.tables import print_table
 from turnout.kernel.certificate import DEFAULT_TOLERANCE
 from turnout.lab.analysis.judging import JudgedPromise
 from turnout.lab.analysis.statistics import UNIT_RANGE
@@ -56,6 +57,7 @@ def demo(
 
     Example: turnout demo --seeds 5 --report report.html
     """
+    prepare_file(report, ".html", ".htm")
     experiments = [PromiseComparison(), TrainingTime(), Queues(), PullRecord()]
     with played({"demo": plans_of(experiments, seeds, rounds)}, None, Machines(workers)) as store:
         compared = experiments[0].plans(seeds, rounds)
@@ -89,21 +91,18 @@ def _measure(store: RunStore, label: str, plans: Sequence[RunPlan]) -> Measureme
 def _print_table(comparison: Comparison) -> None:
     title = f"{comparison.rounds} rounds (simulated), 40 clients, 8 per round, mean of {comparison.seeds} seeds"
     headings = [heading if heading in ("policy", "status") else f"{heading}>" for heading in HEADINGS]
-    table = make_table(*headings, title=title)
-    for heading, column in zip(headings, table.columns, strict=True):
-        column.no_wrap, column.min_width = not heading.endswith(">"), max(map(len, heading.strip(">").split()))
-    for row in comparison.as_dict()["policies"]:
-        saved = row["time_saved"]["mean"]
-        table.add_row(
+    rows = (
+        (
             row["policy"],
             f"{row['mean_round']['mean']:.2f} s",
-            f"{saved:.0%}" if saved else "",
+            f"{row['time_saved']['mean']:.0%}" if row["time_saved"]["mean"] else "",
             f"{row['least_share']['mean']:.3f}",
             *_worst(row),
         )
-    console = Console()
-    console.print(table)
-    console.print(EXPLANATION, highlight=False)
+        for row in comparison.as_dict()["policies"]
+    )
+    print_table(headings, rows, title=title)
+    Console().print(EXPLANATION, highlight=False)
 
 
 def _worst(row: dict[str, Any]) -> list[str]:

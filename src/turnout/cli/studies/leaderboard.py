@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from turnout.cli.lab.playing import Machines, played
 from turnout.cli.lab.tracking import TrackOption, Tracks
@@ -19,10 +19,10 @@ from turnout.cli.options import (
     JsonOption,
     StoreOption,
     WorkersOption,
-    make_table,
     print_json,
     progress_bar,
 )
+from turnout.cli.tables import Cell, print_table
 from turnout.counting import pluralize
 from turnout.lab.analysis.statistics import UNIT_RANGE, format_interval
 from turnout.lab.studies.framework.reproduce import compute_results
@@ -31,7 +31,9 @@ from turnout.lab.studies.leaderboard.contenders import FED_BUFF
 from turnout.lab.studies.leaderboard.leaderboard import Leaderboard, as_json, with_costs, write_leaderboard
 from turnout.lab.studies.leaderboard.suites import SUITES, Suite, find_suite
 
-MARKS = {"front": "●", "near": "○", "behind": ""}
+MARKS = {"front": "●", "near": "○", "behind": " "}
+#: The columns that a narrow terminal leaves out, the first one first.
+OPTIONAL = ("cost, µs>", "arrived>", "cohort>", "Jain>", "at the end>", "later rounds, s>", "staleness>")
 #: The columns that cannot leave the range from 0 to 1. Without rounds, a share is divided by an equal share.
 SHARES = ("least_share", "jain", "final_accuracy")
 #: The columns of measures, each with its heading and its number of decimals.
@@ -111,16 +113,18 @@ def leaderboard(
         print_json(result)
         return
     console = Console()
-    for table in _tables(result, chosen):
-        console.print(table)
+    known = {contender.label for contender in find_suite(suite).contenders}
+    _print_table(result, chosen, {contender.label for contender in chosen.contenders} - known)
+    if "forecasts" in result:
+        _print_forecasts(result["forecasts"])
     notes = _round_notes(result, chosen) if chosen.slots is None else _slot_notes(chosen)
     console.print("\n".join(notes), highlight=False, style="dim")
     if out is not None:
         console.print(f"Figures and data are in {out}/", highlight=False)
 
 
-def _tables(result: dict[str, Any], suite: Suite) -> list[Table]:
-    """Returns the table of the policies, and that of the forecasts if there are any."""
+def _print_table(result: dict[str, Any], suite: Suite, own: Set[str]) -> None:
+    """Prints the table of the policies; the user's own are in a colour of their own."""
     columns, has_rounds = dict(ROUND_COLUMNS if suite.slots is None else SLOT_COLUMNS), suite.slots is None
     for name in () if suite.trains else ("minutes_to_target", "final_accuracy"):
         del columns[name]
@@ -130,20 +134,21 @@ def _tables(result: dict[str, Any], suite: Suite) -> list[Table]:
         size = f"{pluralize(result['turns'], 'turn')}, {pluralize(result['concurrency'], 'slot')}"
     target = result["policies"][0].get("target") or 0.0
     headings = ["policy", *(f"{heading.format(target=target)}>" for heading, _ in columns.values())]
-    headings = ["", *headings, "cohort>", "arrived>"] if has_rounds else headings
-    headings += ["promise, tolerance", "cost, µs>"] if has_rounds else ["promise, tolerance"]
-    title = f"{suite.title}: {size}, {pluralize(result['seeds'], 'seed')}, mean ± 95 % confidence"
-    table = make_table(*headings, title=title)
+    headings += ["cohort>", "arrived>", "promise, tolerance", "cost, µs>"] if has_rounds else ["promise, tolerance"]
+    rows: list[list[Cell]] = []
     for row in result["policies"]:
-        cells = [row["contender"], *(_cell(row, name, digits, has_rounds) for name, (_, digits) in columns.items())]
+        mark = ("◇" if row["told_truth"] else MARKS.get(row["front"], " ")) + " " if has_rounds else ""
+        label = Text(mark).append(row["contender"], style="bold magenta" if row["contender"] in own else "")
+        cells: list[Cell] = [label, *(_cell(row, name, digits, has_rounds) for name, (_, digits) in columns.items())]
         if has_rounds:
-            mark = "◇" if row["told_truth"] else MARKS.get(row["front"], "")
-            cells = [mark, *cells, f"{row['chosen']:.1f}", f"{row['arrived']:.1%}", _promise(row, "promised")]
+            cells += [f"{row['chosen']:.1f}", f"{row['arrived']:.1%}", _promise(row, "promised")]
             cells.append(_interval(row, "microseconds", 0))
         else:
             cells.append(_promise(row, "promised_share"))
-        table.add_row(*cells)
-    return [table, *([_forecasts_table(result["forecasts"])] if "forecasts" in result else [])]
+        rows.append(cells)
+    seeds = pluralize(result["seeds"], "seed")
+    title = f"{suite.title}: {size}, {seeds}, mean ± 95 % confidence"
+    print_table(headings, rows, title=title, optional=[name for name in OPTIONAL if name in headings])
 
 
 def _cell(row: dict[str, Any], name: str, digits: int, has_rounds: bool) -> str:
@@ -158,14 +163,17 @@ def _promise(row: dict[str, Any], promised: str) -> str:
     return f"({status})" if row[promised] is None else status
 
 
-def _forecasts_table(rows: Sequence[dict[str, Any]]) -> Table:
+def _print_forecasts(rows: Sequence[dict[str, Any]]) -> None:
+    cells = (
+        (
+            row["forecast"],
+            *(_interval(row, name, 1, 100) for name in ("mean_error", "median_error")),
+            "" if row["better_by"] is None else _interval(row, "better_by", 1, 100),
+        )
+        for row in rows
+    )
     title = "Forecasts of exchange times: relative error in the second half of the runs of RBCS-F"
-    table = make_table("forecast", "mean error, %>", "median error, %>", "improvement, points>", title=title)
-    for row in rows:
-        improvement = "" if row["better_by"] is None else _interval(row, "better_by", 1, 100)
-        errors = (_interval(row, name, 1, 100) for name in ("mean_error", "median_error"))
-        table.add_row(row["forecast"], *errors, improvement)
-    return table
+    print_table(("forecast", "mean error, %>", "median error, %>", "improvement, points>"), cells, title=title)
 
 
 def _interval(row: dict[str, Any], name: str, digits: int, scale: float = 1, *, is_share: bool = False) -> str:

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
+from rich.text import Text
 
 from turnout.cli.lab.plans import AddressOption, BackendOption
 from turnout.cli.lab.playing import Machines, played
-from turnout.cli.options import DeviceOption, JsonOption, WorkersOption, make_table, print_json
+from turnout.cli.options import DeviceOption, JsonOption, WorkersOption, print_json, say
+from turnout.cli.tables import print_table
 from turnout.lab.studies.catalogue import EXPERIMENTS, GROUPS, find_experiments
 from turnout.lab.studies.framework.reproduce import (
     Result,
@@ -69,19 +69,16 @@ def reproduce(
     if json:
         print_json({"claims": claims_of(results), "files": [str(path) for path in written]})
         return
-    console = Console()
-    console.print(_claims_table(results))
-    console.print(f"Claims: {verdict_summary(results)}. Figures, data and claims are in {out}/", highlight=False)
+    _print_claims(results)
+    say(f"Claims: {verdict_summary(results)}. Figures, data and claims are in {out}/")
 
 
-def _claims_table(results: list[Result]) -> Table:
-    """Returns a table of all claims with their verdicts and numbers."""
-    table = make_table("experiment", "verdict", "claim and its numbers")
-    table.show_lines = True
-    table.columns[1].no_wrap = True
+def _print_claims(results: list[Result]) -> None:
+    """Prints a table of all claims with their verdicts and numbers."""
+    rows = []
     for result in results:
         for claim in result.findings.claims:
-            numbers = " · ".join(f"{name}: {value}" for name, value in claim.numbers.items())
-            verdict = f"[{COLOURS[claim.verdict]}]{claim.verdict}[/]"
-            table.add_row(result.experiment.name, verdict, f"{claim.statement}\n[dim]{numbers}[/]")
-    return table
+            numbers = Text(" · ".join(f"{name}: {value}" for name, value in claim.numbers.items()), style="dim")
+            verdict = Text(claim.verdict, style=COLOURS[claim.verdict])
+            rows.append((result.experiment.name, verdict, Text(f"{claim.statement}\n").append_text(numbers)))
+    print_table(("experiment", "verdict", "claim and its numbers"), rows, show_lines=True)

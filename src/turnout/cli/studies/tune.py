@@ -8,10 +8,19 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
-from rich.console import Console
 
 from turnout.cli.lab.plans import WorldOption, contenders
-from turnout.cli.options import JsonOption, SeedOption, SettingOption, make_table, print_json, progress_bar, say
+from turnout.cli.options import (
+    JsonOption,
+    SeedOption,
+    SettingOption,
+    prepare_file,
+    print_json,
+    progress_bar,
+    require_packages,
+    say,
+)
+from turnout.cli.tables import print_table
 from turnout.counting import pluralize
 from turnout.dashboard.sources.recording import read_recording
 from turnout.errors import SettingError
@@ -88,6 +97,9 @@ def tune(
     if source is not None and world:
         raise SettingError("--from fits a world to a record and --world describes one: pass only one of them")
     build, description, assumptions = _simulated(plan) if source is None else _fitted(plan, source)
+    prepare_file(figure, ".svg", ".png")
+    if figure is not None:
+        require_packages("--figure", "plots", "matplotlib")
     with progress_bar() as progress:
         task = progress.add_task("Simulating", total=None)
         result = find_setting(
@@ -156,15 +168,17 @@ def _print(result: TuningResult) -> None:
         met = f"{result.runs_meeting} of {len(answer.runs)} other runs met the goal"
         say(f"Recommended: {setting}={answer.value:g} of fair-pace; {met}.")
     headings = (setting.replace("_", " "), *(name for name, _ in COLUMNS.values()), "one run within", "meets")
-    table = make_table(*(f"{heading}>" for heading in headings))
-    table.box = None
-    for heading, column in zip(headings, table.columns, strict=True):
-        column.min_width = max(map(len, heading.split()))
-    for trial in result.trials:
-        figures = (f"{trial.values(name).mean():.{digits}f}" for name, (_, digits) in COLUMNS.items())
-        table.add_row(f"{trial.value:g}", *figures, f"{trial.bound:.2f}", "yes" if trial.meets else "no")
+    rows = (
+        (
+            f"{trial.value:g}",
+            *(f"{trial.values(name).mean():.{digits}f}" for name, (_, digits) in COLUMNS.items()),
+            f"{trial.bound:.2f}",
+            "yes" if trial.meets else "no",
+        )
+        for trial in result.trials
+    )
     say("")
-    Console().print(table)
+    print_table([f"{heading}>" for heading in headings], rows)
     first = result.trials[0].runs
     say(
         f"Means of {len(first)} runs per value. Least share: {first[0].share_of}. Turns behind: of the worst-served "

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 BLACK, ORANGE, SKY, GREEN = "#000000", "#e69f00", "#56b4e9", "#009e73"
 BLUE, VERMILLION, PURPLE, GREY = "#0072b2", "#d55e00", "#cc79a7", "#7f7f7f"
+#: The colours of policies that are not ours.
+MAGENTA, BROWN = "#e6007e", "#8c510a"
 SOLID, DASHED, DOTTED, DASH_DOT, LONG = "-", "--", ":", "-.", (0, (8, 2))
 LineStyle = str | tuple[int, tuple[int, ...]]
 
@@ -64,8 +66,8 @@ NAMED: Mapping[str, Style] = {
 }
 #: Styles of labels that name no policy, by index.
 OTHERS = (
-    Style(BLUE, SOLID, "o"),
-    Style(VERMILLION, DASHED, "s"),
+    Style(MAGENTA, SOLID, "o"),
+    Style(BROWN, DASHED, "s"),
     Style(GREEN, DASH_DOT, "^"),
     Style(PURPLE, LONG, "D"),
     Style(ORANGE, DOTTED, "v"),

@@ -50,7 +50,7 @@ class JoblibExecutor:
 
     def __init__(self, workers: int | None = None) -> None:
         if importlib.util.find_spec("joblib") is None:
-            raise SettingError("parallel runs need the package joblib: pip install 'turnout[cluster]'")
+            raise SettingError("parallel runs need the package joblib: pip install 'turnout[plots]'")
         self.workers = available_cores() if workers is None else as_count("workers", workers, SettingError)
 
     def run(self, function: Callable[[Task], Result], tasks: Sequence[Task]) -> Iterator[tuple[int, Result]]:

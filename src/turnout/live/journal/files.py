@@ -1,9 +1,10 @@
-"""Files of fleets: which files are some, and backups of them."""
+"""Files of fleets: which files are some, backups of them, and their restoration."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 from turnout.counting import pluralize
@@ -14,6 +15,8 @@ from turnout.live.journal.turns import read_unit
 from turnout.storage.files.backup import back_up
 from turnout.storage.files.database import single_value, translate_sqlite_errors
 from turnout.storage.files.identify import application_id
+from turnout.storage.files.lock import WriterLock
+from turnout.storage.files.storefile import StoreFile
 
 
 def is_fleet(path: Path) -> bool:
@@ -40,6 +43,47 @@ def back_up_fleet(path: Path, copy: Path, progress: Callable[[int, int], None] =
     content: list[str] = []
     back_up(path, copy, FLEET, progress, lambda db: content.append(_describe(db)))
     return content[0]
+
+
+def restore_fleet(
+    backup: Path, path: Path, progress: Callable[[int, int], None] = lambda *_: None
+) -> tuple[str, Path | None]:
+    """Puts a backup in the place of a fleet's file, which no process may write; the file that was there is set aside.
+
+    Args:
+        backup: The file that `back_up_fleet` wrote.
+        path: The file of the fleet, which may be missing or damaged.
+        progress: Called with the number of pages that were copied, and of all pages.
+
+    Returns:
+        What the file contains now, and where the file is that was there; None if there was none.
+
+    Raises:
+        StoreError: If the backup is no fleet or is damaged, or the fleet is in use; then nothing is changed.
+    """
+    with closing(StoreFile(backup, FLEET, "read")):
+        pass  # what is no backup is refused before anything is moved
+    if path.exists() and path.samefile(backup):
+        raise StoreError(f"{path} is the backup itself: name the file of the fleet")
+    lock, aside = WriterLock(path.resolve()), path.with_name(f"{path.name}.replaced")
+    moved: list[tuple[Path, Path]] = []
+    try:
+        if aside.exists():
+            raise StoreError(f"{aside} exists already, from an earlier restoration: move it away")
+        try:
+            for suffix in ("", "-wal", "-shm"):
+                old, new = path.with_name(f"{path.name}{suffix}"), aside.with_name(f"{aside.name}{suffix}")
+                if old.exists():
+                    old.replace(new)
+                    moved.append((old, new))
+            content = back_up_fleet(backup, path, progress)
+        except BaseException:
+            for old, new in moved:
+                new.replace(old)
+            raise
+    finally:
+        lock.release()
+    return content, aside if moved else None
 
 
 def _describe(db: sqlite3.Connection) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from turnout.live.operation.notices import infeasible_notice, promise_notice
+from turnout.live.reporter import Outcome
 from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.feasibility import LARGE_FLEET
 from turnout.live.turns.state import Fleet
@@ -46,6 +47,14 @@ class FleetWarnings:
         self._is_infeasible, self._judged_clients = bool(notice), _active_clients(fleet)
         if not was_infeasible:
             self._warn(notice)
+
+    def question_unit(self, outcome: Outcome, deadline: float | str | None) -> None:
+        """Warns if a reported time is so long that it is probably in milliseconds."""
+        if outcome.seconds is not None and isinstance(deadline, int | float) and outcome.seconds >= 1000 * deadline:
+            self._warn(
+                f"{outcome.client} reported {outcome.seconds:g} s, a thousand times the deadline of {deadline:g} s: "
+                "check that times are in seconds, not in milliseconds"
+            )
 
     def _warn(self, notice: str) -> None:
         if notice:

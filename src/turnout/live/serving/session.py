@@ -240,6 +240,7 @@ class FleetSession:
         for outcome, new in zip(outcomes, is_new, strict=True):
             result = {"why": outcome.why} if outcome.seconds is None else {"seconds": outcome.seconds}
             log.event(logging.DEBUG, "report", fleet=self.path.name, client=outcome.client, **result, new=new)
+            self.warnings.question_unit(outcome, self.settings.deadline)
         return is_new
 
     def certificate(self) -> Certificate | None:
@@ -379,18 +380,18 @@ def _as_stored(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def open_session(
-    path: Path, features: Features | None, options: Mapping[str, Any], *, takeover: bool, accept_older: bool
+    path: Path, features: Features | None, options: Mapping[str, Any], *, keep_amended: bool = False, **modes: bool
 ) -> FleetSession:
     """Opens the fleet at `path`, or creates one; the arguments are those of `Scheduler.open`."""
     if not path.exists():
         _create(path, SchedulerSettings.from_kwargs(options), features or PAPER_FEATURES)
-    journal = Journal(path, takeover=takeover, accept_older=accept_older)
+    journal = Journal(path, **modes)
     try:
         stored = journal.settings
         settings = SchedulerSettings.from_dict(stored)
-        amended = rounds_of_amendments(amendments(journal))
-        settings.check_same(options, path, amended)
-        resolved = resolve_features(stored["features"], features, path, amended.get("features"))
+        rounds = rounds_of_amendments(amendments(journal))
+        settings.check_same(options, path, rounds, keep_amended=keep_amended)
+        resolved = resolve_features(stored["features"], features, path, rounds.get("features"))
         return FleetSession(journal, settings, resolved)
     except BaseException:
         journal.close()

@@ -56,6 +56,7 @@ class ClientCounters(ClientColumns):
         learned: The times that the policy has learned from the client, late ones included.
         misses: The consecutive rounds in which the client was late or failed.
         backoff_until: The last round of the client's back-off; 0 if there is none.
+        backed_off: The rounds of all its back-offs, those that are still to come included.
         retired: 1 for a client that has left for good, otherwise 0.
         broken_since: The round since which the client has been beyond the tolerance of its promise; 0 if it is not. A
             retired client keeps the round, because what it is behind no longer changes.
@@ -67,12 +68,13 @@ class ClientCounters(ClientColumns):
     learned: IntArray = column()
     misses: IntArray = column()
     backoff_until: IntArray = column()
+    backed_off: IntArray = column()
     retired: IntArray = column()
     broken_since: IntArray = column()
 
     def forget(self, row: int) -> None:
         """Resets everything that a client's reports have changed, except the last round in which it trained."""
-        for counter in (self.offered, self.learned, self.misses, self.backoff_until):
+        for counter in (self.offered, self.learned, self.misses, self.backoff_until, self.backed_off):
             counter[row] = 0
 
     def judge(self, broken: BoolArray, round: int) -> None:
@@ -80,6 +82,16 @@ class ClientCounters(ClientColumns):
         self.broken_since *= broken
         if broken.any():
             self.broken_since[broken & (self.broken_since == 0)] = round
+
+    def back_off(self, rows: IntArray | int, round: int, last: int) -> None:
+        """Backs clients off after `round`, up to and including round `last`; 0 ends their back-off."""
+        self.backed_off[rows] += max(last, round) - np.maximum(self.backoff_until[rows], round)
+        self.backoff_until[rows] = last
+
+    def rounds_backed_off(self, round: int) -> IntArray:
+        """Returns the rounds up to `round` in which each client was in back-off."""
+        rounds: IntArray = self.backed_off - np.maximum(self.backoff_until - round, 0)
+        return rounds
 
     def backing_off(self, round: int) -> BoolArray:
         """Returns which clients are in back-off after `round` was closed, retired clients included."""

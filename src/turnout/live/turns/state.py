@@ -148,6 +148,8 @@ class Fleet(ABC):
             certificate,
             broken_since=self.counters.broken_since.copy(),
             retired=self.counters.retired.astype(np.bool_),
+            backed_off=self.counters.rounds_backed_off(self.round),
+            has_queue=self.policy.selects_by_queue,
             unit=self.unit,
         )
 
@@ -341,13 +343,14 @@ class Fleet(ABC):
         counters, returned, is_taught = self.counters, rows[kinds <= REDUNDANT], kinds != FAILED
         counters.last_trained[returned] = self.round
         counters.learned[rows[is_taught if self.model is None else is_taught & has_context(contexts)]] += 1
-        counters.misses[returned] = counters.backoff_until[returned] = 0
+        counters.misses[returned] = 0
+        counters.back_off(returned, self.round, 0)
         is_small = self.slots is None and (self.policy.cohort_size or math.inf) <= SMALL_COHORT
         for row in rows[kinds >= LATE].tolist():
             counters.misses[row] += 1
             after = 1 if self._may_step_aside and is_small else self._backoff_after
             backoff = (self.slots or 1) * backoff_rounds(int(counters.misses[row]), after)
-            counters.backoff_until[row] = self.round + backoff if backoff else 0
+            counters.back_off(row, self.round, self.round + backoff if backoff else 0)
             self._last_backoff = max(self._last_backoff, self.round + backoff)
         for index in np.flatnonzero((kinds == CUT_OFF) | (kinds == LATE)).tolist():
             row = int(rows[index])
@@ -355,7 +358,8 @@ class Fleet(ABC):
 
     def _settle_late(self, late: LateTimes) -> None:
         """Ends the wait for late clients whose actual times were learned; their misses are forgiven."""
-        self.counters.misses[late.rows] = self.counters.backoff_until[late.rows] = 0
+        self.counters.misses[late.rows] = 0
+        self.counters.back_off(np.unique(late.rows), self.round, 0)
         self.pending.settle(late)
 
     def _end_round(self) -> None:

@@ -17,7 +17,7 @@ from turnout.kernel.rounds import RoundOffer, Selection
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.explain.margin import SelectionMargin, selection_margin
 from turnout.policies.explain.prices import PriceSentences
-from turnout.policies.explain.sentences import MarginSentences, inexact_sentence
+from turnout.policies.explain.sentences import MarginSentences, format_number, format_turns, inexact_sentence
 
 SelectionOutcome: TypeAlias = Literal[
     "chosen", "not chosen", "not available", "excluded", "resting", "retired", "not joined", "training"
@@ -81,6 +81,23 @@ class Explanation:
     allowed: float | None = None
     urgent: bool = False
     time_unit: TimeUnit = TimeUnit.ROUND
+
+    @property
+    def verdict(self) -> str:
+        """What happened in short: whether the client was selected, by what margin, or what it lacked."""
+        selected = {"chosen": "selected", "not chosen": "not selected"}.get(self.outcome, self.outcome)
+        text = f"{self.time_unit.capitalize()} {self.round:,}: {self.client} was {selected}"
+        amount = format_turns if self.unit == "turns" else lambda value: f"{format_number(value)} s"
+        if self.urgent:
+            text += ", because it is urgent" if self.outcome == "chosen" else " although it is urgent"
+        elif self.outcome == "chosen":
+            return f"{text}{'' if self.margin is None else f', by a margin of {amount(self.margin)}'}."
+        missing = "" if self.missing_turns is None else f" It lacks {amount(self.missing_turns)}."
+        if self.rounds_until is not None:
+            missing += (
+                f" If nothing else changes, it is selected in at most {self.time_unit.pluralize(self.rounds_until)}."
+            )
+        return f"{text}.{missing}"
 
 
 def explain_choice(

@@ -76,6 +76,16 @@ def lock_line(store: Path) -> str:
         return ""
 
 
+def running_writer(store: Path) -> str | None:
+    """Returns the process that writes a store, without taking its lock; None if there is none, or it was killed."""
+    try:
+        holder = lock_line(store)
+    except (OSError, UnicodeDecodeError):
+        return None
+    writer = Writer.parse(holder)
+    return None if not holder or (writer is not None and writer.has_ended(store)) else holder
+
+
 class WriterLock:
     """A lock that is held from construction to `release`.
 
