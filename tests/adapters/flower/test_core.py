@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from flwr.serverapp.strategy import FedAvg
 
 from adapters.flower.conftest import OpenFleet
 from adapters.flower.in_process import InProcessGrid, model, named_nodes, open_to_all, turns_of
@@ -18,7 +19,8 @@ from turnout.live import PAPER_FEATURES
 
 @pytest.mark.usefixtures("clock")
 def test_the_core_alone_trains_and_evaluates_on_the_selected_clients(open_fleet: OpenFleet) -> None:
-    scheduler, grid, strategy = open_fleet(), InProcessGrid(named_nodes(4)), open_to_all()
+    scheduler, grid = open_fleet(), InProcessGrid(named_nodes(4))
+    strategy: FedAvg = open_to_all()
     progress, nodes = Progress(scheduler), NodeDirectory(PAPER_FEATURES, 30.0)
     progress.begin(model(0.0), 4)
     judge, aggregator = Judge(), Aggregator(strategy)

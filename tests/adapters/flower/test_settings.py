@@ -209,6 +209,20 @@ def test_in_a_simulation_the_deadline_does_not_apply_to_evaluation(open_fleet: O
     assert clock.now - start == 60
 
 
+class Sparse(FedAvg):
+    """Decides itself when clients evaluate."""
+
+    def configure_evaluate(self, server_round: int, *args: Any) -> Any:
+        self.fraction_evaluate = 1.0 if server_round == 2 else 0.0
+        return super().configure_evaluate(server_round, *args)
+
+
+def test_a_strategy_may_decide_itself_when_clients_evaluate(open_fleet: OpenFleet) -> None:
+    strategy = open_to_all(Sparse, fraction_evaluate=0.0)
+    result = train(open_fleet(), InProcessGrid(named_nodes(3)), strategy, rounds=3)
+    assert list(result.evaluate_metrics_clientapp) == [2]
+
+
 # Nodes
 
 

@@ -49,13 +49,7 @@ class Exchange(ReplyIntake):
         """Ends the round."""
         del arrays
         current = self._current
-        return EndedRound(
-            server_round=number,
-            fleet_round=current.opened.round,
-            metrics=metrics,
-            waited=current.waited,
-            expected=current.expected,
-        )
+        return EndedRound(number, current.opened.round, metrics, current.waited, current.expected)
 
     def _run(self, messages: Sequence[Message]) -> None:
         """Waits until enough replies arrived, every outcome is known or time is up."""

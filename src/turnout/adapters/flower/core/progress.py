@@ -19,7 +19,7 @@ from turnout.storage.training_log import METRIC_KINDS, OWN_PREFIX, Metrics
 log = get_log("flwr")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class EndedRound:
     """A round, or a version of the model, after its aggregation.
 

@@ -43,7 +43,6 @@ class Training:
         start, progress = time.time(), self.parts.progress
         last, rounds = progress.last, progress.rounds
         evaluates = all(layer.fraction_evaluate for layer in settings_of(self.parts.strategy))
-        every = self.parts.settings.evaluate_every
         if last and evaluates and not progress.has_metrics("evaluate", last):
             self.intake.selector.connected_nodes()
             self._evaluate(last)
@@ -52,7 +51,7 @@ class Training:
             log.info("")
             log.info("[ROUND %s/%s]", number, rounds)
             self._train(number)
-            if evaluates and (not number % every or number == rounds):
+            if not number % self.parts.settings.evaluate_every or number == rounds:
                 self._evaluate(number)
             self._evaluate_on_server(number)
         result = progress.finish()
@@ -76,9 +75,8 @@ class Training:
         """Lets the clients evaluate the model; skips that if the strategy would wait for more nodes."""
         parts = self.parts
         nodes = parts.nodes.admitted(parts.messenger.nodes())
-        required = max(
-            max(layer.min_evaluate_nodes, layer.min_available_nodes) for layer in settings_of(parts.strategy)
-        )
+        layers = [layer for layer in settings_of(parts.strategy) if layer.fraction_evaluate]
+        required = max((max(layer.min_evaluate_nodes, layer.min_available_nodes) for layer in layers), default=0)
         if len(nodes) < required:
             log.warning(
                 "turnout: evaluation is skipped: the strategy needs %d nodes (min_evaluate_nodes), %d are connected",

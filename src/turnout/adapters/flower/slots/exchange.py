@@ -132,7 +132,7 @@ class SlotExchange(ReplyIntake):
         self._begin(number + 1, self._arrays if arrays is None else arrays, self._config)
         text, own = ended.summary(self._scheduler)
         log.info("turnout: version %d %s", number, text)
-        return EndedRound(server_round=number, fleet_round=number, metrics={**metrics, **own})
+        return EndedRound(number, number, {**metrics, **own})
 
     def _begin(self, number: int, arrays: ArrayRecord, config: ConfigRecord) -> None:
         """Sends this model, with these settings, from now on; version `number` is made from it."""
