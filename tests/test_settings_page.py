@@ -39,7 +39,8 @@ def test_the_tables_are_those_of_the_declared_settings() -> None:
     expected: dict[bool, dict[str, list[str]]] = {False: {}, True: {}}
     for name, setting in SETTINGS.items():
         amended = "some" if name == "settings" else "yes" if setting.amendable else "no"
-        value = json.dumps(default.policy) if name == "policy" else repr(getattr(default, name))
+        own = getattr(default, name)
+        value = json.dumps(own) if isinstance(own, str) else repr(own)
         cells = [f"`{value}`", setting.unit or "–", setting.sentence(), amended]
         expected[setting.needs_slots or name == "concurrency"][name] = cells
     assert without_links(rows("The fleet")) == expected[False]

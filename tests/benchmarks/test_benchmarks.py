@@ -62,7 +62,12 @@ SMALL: Mapping[str, tuple[dict[str, Any], int, list[str], list[str]]] = {
         ["until the server", "until it has read", "memory", "size"],
         [],
     ),
-    "flower": ({"nodes": 12, "cohort": 3, "repeats": 1}, 2, [], ["later round /", "first round /"]),
+    "flower": (
+        {"nodes": 12, "cohort": 3, "repeats": 1},
+        8,
+        [],
+        ["later, evaluated"] * 2 + ["later, not evaluated"] * 2 + ["first, queried"] * 2,
+    ),
     "flower-accuracy": ({"seeds": 1, "rounds": 20}, len(SELECTIONS), [], []),
     "sweep": ({"seeds": 1, "workers": 1, "rounds": 20}, 0, ["runs"], ["the whole sweep"]),
     "training": ({"datasets": ["digits"], "repeats": 1}, 1, [], ["digits: plain loop / round"]),

@@ -238,7 +238,7 @@ def small_fleet(
         "deadline": 10.0,
         "overcommit": 1.3,
     }
-    with Scheduler.open(path, **{**defaults, "allow_infeasible": True, **settings}) as scheduler:
+    with Scheduler.open(path, **{**defaults, "allow_infeasible": True, "backoff_after": 3, **settings}) as scheduler:
         play_rounds(scheduler, rounds, named(12) if ids is None else ids, eventful=eventful)
         if is_open:
             opened = scheduler.choose(offer_of(list(scheduler.clients), scheduler.round + 1))

@@ -20,7 +20,7 @@ from live.fleets import (
     state_of,
     take_snapshot,
 )
-from turnout.cli.fleet.recording import read_recording
+from turnout.dashboard.sources.recording import read_recording
 from turnout.errors import OfferError
 from turnout.live import Scheduler
 from turnout.live._internals import examine

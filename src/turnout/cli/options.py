@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -108,8 +109,9 @@ def prepare_file(path: Path | None, *suffixes: str) -> None:
         raise SettingError(f"{path} is a folder: name a file in it")
     make_folder(path.parent)
     try:
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
+        descriptor, name = tempfile.mkstemp(dir=path.parent)
+        os.close(descriptor)
+        Path(name).unlink()
     except OSError as error:
         raise SettingError(f"cannot write {path}: {error.strerror or error}") from error
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import hashlib
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from turnout.errors import OfferError, ReportError, TurnoutError, UnknownClientError, UnknownTurnError
@@ -14,6 +15,11 @@ MAX_ID = 1024
 MAX_REASON = 2000
 #: The largest number of a round; SQLite stores integers of 64 bits.
 LAST_ROUND = 2**62
+
+
+def digest_ids(ids: Sequence[str]) -> str:
+    """Returns a digest of ids, by which a snapshot knows its clients."""
+    return hashlib.blake2b("\0".join(ids).encode(), digest_size=16).hexdigest()
 
 
 def check_client_id(client: object, error: type[TurnoutError]) -> None:

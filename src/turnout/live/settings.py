@@ -304,31 +304,25 @@ class SchedulerSettings:
             amended: The round after which each setting was last amended.
             keep_amended: Whether options may differ from settings that were amended.
         """
-        stored, differences, names = asdict(self), list[str](), list[str]()
+        stored, differences = asdict(self), dict[str, str]()
         for name, option in _checked_names(_named(options), self.policy, self.settings).items():
             value = SETTINGS[name].check(name, option)
             # Groups that were amended are facts about clients, which a server need not know when it opens the fleet.
-            ignored = [
-                key
-                for key in (amended if name == "settings" else ())
-                if keep_amended or key == "groups" or not _has_key(value, key)
-            ]
-            if _comparable(name, stored[name], ignored) == _comparable(name, value, ignored):
+            known = amended if name == "settings" else ()
+            ignored = [key for key in known if keep_amended or key == "groups" or not _has_key(value, key)]
+            is_kept = keep_amended and name in amended and name != "settings"
+            if is_kept or _comparable(name, stored[name], ignored) == _comparable(name, value, ignored):
                 continue
-            if name not in amended:
-                differences.append(f"was created with {name}={stored[name]!r}, got {value!r}")
-            elif name == "settings" or not keep_amended:
-                since = f"was amended in round {amended[name]} and has {name}={stored[name]!r} since"
-                differences.append(f"{since}, got {value!r}")
-            else:
-                continue
-            names.append(name)
-        if not differences:
-            return
-        again = "create a new file; `amend` changes some settings of a fleet"
-        if any(name in amended for name in names):
-            again = "pass amended='keep' to keep what was amended, or amend it again"
-        raise SettingError(f"{path} {'; it '.join(differences)}: open it without {' and '.join(names)}, or {again}")
+            was, since = "was created with", ""
+            if name in amended:
+                was, since = f"was amended in round {amended[name]} and has", " since"
+            differences[name] = f"{was} {name}={stored[name]!r}{since}, got {value!r}"
+        if differences:
+            texts, names = "; it ".join(differences.values()), " and ".join(differences)
+            again = "create a new file; `amend` changes some settings of a fleet"
+            if amended.keys() & differences:
+                again = "pass amended='keep' to keep what was amended, or amend it again"
+            raise SettingError(f"{path} {texts}: open it without {names}, or {again}")
 
 
 #: The declarations of all settings that `Scheduler.open` takes, by name.

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from turnout.cli.fleet import recording
+from turnout.dashboard.sources import recording
 from turnout.dashboard.sources.recording import read_recording
 from turnout.errors import SettingError, StoreError
 from turnout.kernel.randomness import round_rng

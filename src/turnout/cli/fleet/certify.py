@@ -183,7 +183,7 @@ def verify(
     try:
         with certificate.open("rb") as file, record.open("rb") as lines:
             text = file.read(verifier.LONGEST + 1)
-            if _is_record(text) and not _is_record(lines.readline()):
+            if _is_record(text) and not _is_record(lines.readline(verifier.LONGEST)):
                 raise SettingError(f"{certificate} is the record and {record} the certificate: swap them")
             lines.seek(0)
             differences = verifier.differences(text, verifier.lines_of(lines))
@@ -207,11 +207,12 @@ def verify(
 
 
 def _is_record(content: bytes) -> bool:
-    """Returns whether a file is a record, by its beginning: a record has a JSON object on each line."""
+    """Returns whether a file is a record, by its beginning: the first line of a record has its terms."""
     try:
-        return isinstance(json_module.loads(content.partition(b"\n")[0]), dict)
-    except ValueError:
+        first = json_module.loads(content.partition(b"\n")[0])
+    except (ValueError, RecursionError):
         return False
+    return isinstance(first, dict) and first.get("kind") == "terms"
 
 
 def _summarised(certificate: Mapping[str, Any]) -> list[str]:

@@ -178,12 +178,6 @@ class ClientLedger:
         retired: BoolArray = self.counters["left_in"] != UNKNOWN
         return retired
 
-    def count_back_off(self, number: int, resting: BoolArray) -> None:
-        """Counts a round or decision in which these clients were not selected because they had missed turns."""
-        if resting.any():
-            self.counters["backed_off"] += resting
-            self.back_offs.add(number, resting)
-
     def mean_seconds(self) -> FloatArray:
         """Returns the mean exchange time of each client; NaN if no time is known."""
         means = np.full(self.clients, np.nan)

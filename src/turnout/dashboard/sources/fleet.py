@@ -91,6 +91,8 @@ class FleetSource(Source):
                 self._apply(event)
         if self._follower.position >= self._follower.starts_after:
             self._adopt_policy()
+            fleet = self._follower.fleet
+            self.ledger.counters["backed_off"] = fleet.counters.rounds_backed_off(fleet.round)
 
     def backed_off_until(self, row: int) -> int:
         """Returns the last round or decision of a client's back-off; 0 if it is not backed off."""
@@ -258,7 +260,7 @@ class FleetSource(Source):
             closed.round, closed.rows, closed.contexts, closed.available, reasons, closed.opened.timestamp()
         )
         if is_ahead:
-            self._count_back_off(closed.round, closed.rows)
+            self._mark_back_off(closed.round, closed.rows)
         self.ledger.add([decision], [outcomes], partial(self._follower.apply, event) if is_ahead else None)
 
     def _add_turns(self, event: FleetEvent, filled: FilledSlots, *, is_ahead: bool) -> None:
@@ -286,14 +288,15 @@ class FleetSource(Source):
             broken_since=lambda: fleet.counters.broken_since,
         )
         for decision in given if is_ahead else ():
-            self._count_back_off(decision.number, decision.rows)
+            self._mark_back_off(decision.number, decision.rows)
 
-    def _count_back_off(self, number: int, rows: IntArray) -> None:
-        """Counts the clients that were backed off in a round or decision; those that it selected were not."""
+    def _mark_back_off(self, number: int, rows: IntArray) -> None:
+        """Marks the clients that were backed off in a round or decision; those that it selected were not."""
         counters = self._follower.fleet.counters
         resting = (counters.backoff_until >= number) & (counters.retired == 0)
         resting[rows] = False
-        self.ledger.count_back_off(number, resting)
+        if resting.any():
+            self.ledger.back_offs.add(number, resting)
 
     def _adopt_policy(self) -> None:
         """Lets the ledger use the policy of the replayed fleet, once both have reached the same event."""

@@ -18,7 +18,7 @@ from turnout.lab.analysis.replay.replay import replay
 MAX_ROUNDS, MAX_CELLS = 3000, 500_000
 #: A replay is repeated when the record is this much longer.
 GROWTH = 1.2
-TOO_LONG = "This record is too long to be compared with random selection here; `turnout fleet replay` can do it."
+TOO_LONG = "This record is too long to be compared with random selection here: replay it on the command line."
 
 
 class Baselines:

@@ -64,9 +64,8 @@ def metrics(watch: Watch) -> dict[str, dict[str, float]]:
             own = {"policy": source.policy} | ({} if source.run is None else {"run": str(source.run)})
             progress = source.reading or {"done": 1, "of": 1}
             values = {"turnout_read_ratio": progress["done"] / progress["of"]}
-            if (
-                source.was_read or source.reading is None
-            ):  # figures of a part of the file would raise alarms, and counters would jump
+            # Figures of a part of the file would raise alarms, and counters would jump.
+            if source.was_read or source.reading is None:
                 values |= _values(source)
                 if watch.kind == "fleet":
                     values["turnout_scheduler_running"] = watch.writer is not None

@@ -132,3 +132,9 @@ def _shown(name: str, value: Any) -> str:
     if value is None:
         return SETTINGS[name].none_text if name in SETTINGS else "the default"
     return str(value)
+
+
+def as_stored(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns values as they are read from the file, where a tuple is a list."""
+    stored: dict[str, Any] = json.loads(json.dumps(values))
+    return stored

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sqlite3
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,8 @@ import numpy as np
 from turnout.errors import SettingError, StateError, StoreError
 from turnout.kernel.arrays import FloatArray, saved_value
 from turnout.live.features import PAPER_FEATURES, Columns, Feature, Features
-from turnout.live.journal.amendments import AMEND, Amendment, settings_at
+from turnout.live.identifiers import digest_ids
+from turnout.live.journal.amendments import AMEND, Amendment, as_stored, settings_at
 from turnout.live.journal.events import unknown_event
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.schema import corruption, meta_count, meta_value
@@ -26,7 +26,7 @@ from turnout.live.turns.rounds.records import CLOSE, OpenRound
 from turnout.live.turns.rounds.state import RoundFleet
 from turnout.live.turns.slots.records import FILL, RunningTurnRecord
 from turnout.live.turns.slots.state import SlotFleet
-from turnout.live.turns.state import Fleet, digest_ids
+from turnout.live.turns.state import Fleet
 from turnout.plugins import naming_packages
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.registry import build_policy, nested_settings, setting_default, with_defaults
@@ -269,12 +269,12 @@ def resolve_features(
     """
     since = "was created with" if amended_in is None else f"was amended in round {amended_in} and has"
     if features is not None:
-        if json.loads(json.dumps(features.to_dict())) != stored:
+        if as_stored(features.to_dict()) != stored:
             raise SettingError(
                 f"{path} {since} other features ({stored['declared']}): open it with those, or amend them"
             )
         return features
-    if stored == json.loads(json.dumps(PAPER_FEATURES.to_dict())):
+    if stored == as_stored(PAPER_FEATURES.to_dict()):
         return PAPER_FEATURES
     if stored["computed"]:
         raise SettingError(f"{path} {since} features that a function computes: open it with the same features=…")

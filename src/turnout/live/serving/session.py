@@ -16,7 +16,7 @@ from turnout.kernel.certificate import Certificate
 from turnout.live.clock import now
 from turnout.live.features import PAPER_FEATURES, Features
 from turnout.live.identifiers import check_client_id, check_client_ids
-from turnout.live.journal.amendments import Amendment, amendments, write_amendment
+from turnout.live.journal.amendments import Amendment, amendments, as_stored, write_amendment
 from turnout.live.journal.answers import StoredAnswer
 from turnout.live.journal.journal import Journal
 from turnout.live.journal.replay import FleetState, amend_fleet, check_new_policy, load, resolve_features
@@ -102,7 +102,7 @@ class FleetSession:
             self.journal.reset()
             stored = self.journal.settings  # an amendment may have been interrupted after it was written
             self._settings = SchedulerSettings.from_dict(stored)
-            if stored["features"] == _as_stored(self._amended_features.to_dict()):
+            if stored["features"] == as_stored(self._amended_features.to_dict()):
                 self._features = self._amended_features
             self._loaded = load(self.journal, self._settings, self._features)
         return self._loaded
@@ -284,7 +284,7 @@ class FleetSession:
         settings = amended_settings(self._settings, changes)
         check_new_policy(settings, new_features)
         differing = actual_changes(self._settings, settings, changes)
-        stored, former = _as_stored(new_features.to_dict()), _as_stored(self._features.to_dict())
+        stored, former = as_stored(new_features.to_dict()), as_stored(self._features.to_dict())
         if stored != former:
             differing["features"] = (former, stored)
         if differing:
@@ -293,7 +293,7 @@ class FleetSession:
                 at=now(),
                 changes={name: after for name, (_, after) in differing.items()},
                 before={name: before for name, (before, _) in differing.items()},
-                settings=_as_stored({**settings.to_dict(), "features": new_features.to_dict()}),
+                settings=as_stored({**settings.to_dict(), "features": new_features.to_dict()}),
             )
             self._write_amendment(amendment, settings, new_features)
         return list(differing)
@@ -371,12 +371,6 @@ class FleetSession:
         """Raises SettingError inside a group."""
         if self.is_grouping:
             raise SettingError(f"{method} writes more than one transaction: call it outside of a group")
-
-
-def _as_stored(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns values as they are read from the file, where a tuple is a list."""
-    stored: dict[str, Any] = json.loads(json.dumps(values))
-    return stored
 
 
 def open_session(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, sav
 from turnout.kernel.certificate import Certificate, TimeUnit, exact_tolerance
 from turnout.kernel.exchange_time import ExchangeTimeModel
 from turnout.kernel.fairness import FairnessQueues
-from turnout.live.identifiers import unknown_client
+from turnout.live.identifiers import digest_ids, unknown_client
 from turnout.live.turns.counters import ClientCounters
 from turnout.live.turns.history import JUDGED_AFTER, ClientHistory
 from turnout.live.turns.outcomes import CUT_OFF, FAILED, LATE, REDUNDANT
@@ -344,6 +343,8 @@ class Fleet(ABC):
         counters.last_trained[returned] = self.round
         counters.learned[rows[is_taught if self.model is None else is_taught & has_context(contexts)]] += 1
         counters.misses[returned] = 0
+        if self.slots is None:  # a client that stepped aside was selected, because nobody else was there
+            counters.backed_off[rows] -= counters.backoff_until[rows] >= self.round
         counters.back_off(returned, self.round, 0)
         is_small = self.slots is None and (self.policy.cohort_size or math.inf) <= SMALL_COHORT
         for row in rows[kinds >= LATE].tolist():
@@ -389,11 +390,6 @@ class Fleet(ABC):
         rate = int(np.max(queues.accounts().rates))
         self._unbroken_until = self.round + (math.floor(slack / rate) if rate else 0)
         return False
-
-
-def digest_ids(ids: Sequence[str]) -> str:
-    """Returns a digest of ids, by which a snapshot knows its clients."""
-    return hashlib.blake2b("\0".join(ids).encode(), digest_size=16).hexdigest()
 
 
 def row_of(fleet: Fleet, client: object, path: Path) -> int:

@@ -240,6 +240,7 @@ class NodeDirectory:
             if client in self._names and self._name_of(node) is None:
                 log.warning(IMPOSTOR, node, client)
                 self._assign(node, str(node))
+                self._statuses.put(client, {})  # what it has reported is not the status of the owner
         for node in unknown:
             if (name := self._name_of(node)) is not None:
                 self._assign(node, name)
