@@ -368,7 +368,7 @@ def test_the_badge_of_every_page_says_broken(broken_page: Page, broken: Path) ->
         certificate, ids = scheduler.certificate(), scheduler.clients
     summary = certificate.summary()
     assert summary.worst is not None
-    for name in PAGES:
+    for name in (name for name in PAGES if name != "compare"):  # its table has a status for each group
         turn_to(broken_page, name, **({"id": "h11"} if name == "client" else {}))
         broken_page.wait_for(f"{BADGE} !== null")
         assert broken_page.evaluate(f"{BADGE}.className") == "badge bad", name

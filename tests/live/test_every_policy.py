@@ -338,7 +338,7 @@ def test_every_client_of_every_round_is_explained(open_fleet: OpenFleet, policy:
 def test_a_guarantee_is_certified_and_anything_else_is_refused(
     open_fleet: OpenFleet, folder: Path, policy: str, settings: dict[str, Any]
 ) -> None:
-    scheduler = open_fleet(policy=policy, settings=settings)
+    scheduler = open_fleet(policy=policy, settings=settings, backoff_after=3)
     scheduler.register(named(CLIENTS))
     play(scheduler, 6)
     certificate, record = folder / "certificate.json", folder / "record.jsonl"
