@@ -20,7 +20,7 @@ from turnout.kernel.feasibility import largest_feasible_rate, require_feasible
 from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.slots.limits import slot_limits
 
-#: What the proof of the bound assumes, beside the accrual and a sum of rates that is at most the cohort size.
+#: What the proof of the bound assumes, beside a sum of rates that is at most the cohort size.
 CONDITIONS = (
     "the policy is fair-pace",
     "turns are earned by being available (accrual is available)",
@@ -54,8 +54,7 @@ def check(
         str | None,
         typer.Option(
             metavar="available|always",
-            help="Whether the rate is a share of the rounds for which a client is available, or of all rounds; by "
-            "default of those.",
+            help="What the rate is a share of: rounds for which a client is available (the default), or all rounds.",
         ),
     ] = None,
     concurrency: Annotated[

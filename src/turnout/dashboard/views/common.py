@@ -167,10 +167,9 @@ def certificate(source: Source) -> dict[str, Any]:
     text = f"{summary.sentence(source.id_of)}."
     ledger, resting = source.ledger, source.ledger.counters["backed_off"][~source.ledger.retired]
     if ledger.share_accrual == "available" and (total := int(resting.sum())):
-        since = f" since {ledger.unit} {ledger.debts_from + 1:,}" if ledger.debts_from else ""
         text += (
             f" {pluralize(int((resting > 0).sum()), 'client')} earned nothing in {ledger.unit.pluralize(total)} of "
-            f"back-off after missed turns{since}."
+            "back-off after missed turns."
         )
     return {"status": summary.status, "text": text}
 

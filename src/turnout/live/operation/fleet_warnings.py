@@ -19,7 +19,7 @@ class FleetWarnings:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._is_broken = self._is_infeasible = False
+        self._is_broken = self._is_infeasible = self._is_unit_questioned = False
         self._judged_clients = self._round = 0
 
     def start(self, fleet: Fleet, settings: SchedulerSettings) -> None:
@@ -49,8 +49,11 @@ class FleetWarnings:
             self._warn(notice)
 
     def question_unit(self, outcome: Outcome, deadline: float | str | None) -> None:
-        """Warns if a reported time is so long that it is probably in milliseconds."""
-        if outcome.seconds is not None and isinstance(deadline, int | float) and outcome.seconds >= 1000 * deadline:
+        """Warns, once, if a reported time is so long that it is probably in milliseconds."""
+        if self._is_unit_questioned or outcome.seconds is None or not isinstance(deadline, int | float):
+            return
+        if outcome.seconds >= 1000 * deadline:
+            self._is_unit_questioned = True
             self._warn(
                 f"{outcome.client} reported {outcome.seconds:g} s, a thousand times the deadline of {deadline:g} s: "
                 "check that times are in seconds, not in milliseconds"
