@@ -26,7 +26,7 @@ from turnout.dashboard.watch import Watch
 from turnout.errors import StoreError
 from turnout.live import FleetReader, Scheduler
 from turnout.service import calls, fleet, metrics
-from turnout.service.fleet import UNOPENED, UNSTORED, UnavailableError
+from turnout.service.fleet import UNOPENED, UNSTORED
 from turnout.service.serving import Options, open_fleets
 from turnout.storage.files.storefile import StoreFile
 from turnout.web.access import SharedToken
@@ -122,12 +122,12 @@ def test_a_fleet_whose_file_was_replaced_is_down_until_it_is_back_and_the_other_
         assert "fleet.turnout was deleted or replaced while it was in use" in caplog.text
         assert readiness(service).data == {"status": "partly ready", "fleets": {"fleet": UNSTORED}}
         assert (is_up(service, "fleet"), is_up(service, "other")) == (0, 1)
-        with pytest.raises(UnavailableError, match=UNREADABLE):
-            service.fleets["fleet"].file.open_reader()
+        assert service.get("/events?follow=false").data["detail"] == UNREADABLE
+        assert "fleet.turnout is not the file that is served" in caplog.text
         own.replace(path)
         wait_until(lambda: readiness(service).data == {"status": "ready"}, "it was tried again")
         assert service.ok("/clients", {"clients": ["a", "b"]}) == {"new": 1}
-        service.fleets["fleet"].file.open_reader().close()
+        assert service.get("/events?follow=false").status == 200
 
 
 @pytest.mark.parametrize("content", [b"", b"no fleet" * 1000])

@@ -108,10 +108,11 @@ class FleetFile:
         """Opens a reader for another thread, which reads while calls are executed; the caller closes it.
 
         Raises:
-            UnavailableError: If the file is not open, or another file has its name.
+            UnavailableError: If the file is not open.
+            StoreError: If another file has its name.
         """
         if not session_of(self.scheduler).journal.file.is_in_place:
-            raise UnavailableError(UNREADABLE)
+            raise StoreError(f"{self.path} is not the file that is served: put that back, or restart the service")
         return FleetReader(self.scheduler.path)
 
     async def read(
