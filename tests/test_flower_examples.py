@@ -116,6 +116,13 @@ def test_an_ordinary_app_runs_before_and_after_the_diff() -> None:
     assert fair.count("; promise kept: ") == 5
 
 
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A temporary folder with a short path: Ray has its sockets there."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
 @contextmanager
 def running(folder: Path, script: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Runs an example whose processes all know this folder as their place for temporary files."""
@@ -145,11 +152,11 @@ def processes_in(folder: Path) -> list[int]:
 
 
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are found in /proc")
-def test_a_killed_example_leaves_no_process_behind(tmp_path: Path) -> None:
-    with running(tmp_path, RUN, "deployment", "--log") as process:
+def test_a_killed_example_leaves_no_process_behind(place: Path) -> None:
+    with running(place, RUN, "deployment", "--log") as process:
         assert process.stdout is not None
         assert any("waiting for the ids of the clients" in line for line in process.stdout)
-        network = [pid for pid in processes_in(tmp_path) if pid != process.pid and not gone(pid)]
+        network = [pid for pid in processes_in(place) if pid != process.pid and not gone(pid)]
         assert len(network) >= 6  # a SuperLink, four SuperNodes and flwr run
         process.kill()
         wait_until_gone(network)
@@ -164,13 +171,13 @@ def test_a_killed_example_leaves_no_process_behind(tmp_path: Path) -> None:
     ],
 )
 def test_the_examples_start_with_clients_that_need_a_minute_to_import(
-    tmp_path: Path, example: str, app: str, arguments: list[str]
+    place: Path, example: str, app: str, arguments: list[str]
 ) -> None:
     """A SuperNode starts a process for each message, so each of them takes so long."""
-    examples = shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    examples = shutil.copytree(ROOT / "examples", place / "examples")
     client = examples / app / "client_app.py"
     client.write_text(f"import time\n\ntime.sleep(60)\n{client.read_text()}")
-    with running(tmp_path, examples / "run_flower.py", example, *arguments, "--log") as process:
+    with running(place, examples / "run_flower.py", example, *arguments, "--log") as process:
         assert process.stdout is not None
         lines = []
         for line in process.stdout:
