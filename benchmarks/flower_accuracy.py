@@ -25,6 +25,7 @@ SELECTIONS: Mapping[str, tuple[str, dict[str, Any]]] = {
     "FairPace, rate 0.15": ("fair-pace", {"cohort_size": 8, "guaranteed_rate": 0.15}),
     "FairPace, rate 0.2": ("fair-pace", {"cohort_size": 8, "guaranteed_rate": 0.2}),
     "FairPace, rate 0.1, tolerance 1": ("fair-pace", {"cohort_size": 8, "guaranteed_rate": 0.1, "tolerance": 1.0}),
+    "FairPace, rate 0.1, value of losses": ("fair-pace", {"cohort_size": 8, "guaranteed_rate": 0.1, "value": "loss"}),
     "FairPace, rate 0.1, cohorts of 12": ("fair-pace", {"cohort_size": 12, "guaranteed_rate": 0.1}),
 }
 

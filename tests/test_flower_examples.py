@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from turnout.live import FleetReader
+from waiting import gone, wait_until_gone
 
 pytest.importorskip("flwr")
 pytestmark = pytest.mark.framework
@@ -108,3 +114,75 @@ def test_an_ordinary_app_runs_before_and_after_the_diff() -> None:
     assert len(cohorts) == 5
     assert all(len(re.findall(r"\d (?:behind|ahead), ", cohort)) == 4 for cohort in cohorts)
     assert fair.count("; promise kept: ") == 5
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A temporary folder with a short path: Ray has its sockets there."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
+
+
+@contextmanager
+def running(folder: Path, script: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Runs an example whose processes all know this folder as their place for temporary files."""
+    command, environment = [sys.executable, str(script), *arguments], {**os.environ, "TMPDIR": str(folder)}
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder
+    ) as process:
+        limit = threading.Timer(1800, process.kill)  # ends a hanging test
+        limit.start()
+        try:
+            yield process
+        finally:
+            limit.cancel()
+            process.terminate()
+
+
+def processes_in(folder: Path) -> list[int]:
+    """Returns the processes that know this folder as their place for temporary files."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"TMPDIR={folder}".encode() in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+        except (OSError, ValueError):  # of another user, or it has just ended
+            continue
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="processes are found in /proc")
+def test_a_killed_example_leaves_no_process_behind(place: Path) -> None:
+    with running(place, RUN, "deployment", "--log") as process:
+        assert process.stdout is not None
+        assert any("waiting for the ids of the clients" in line for line in process.stdout)
+        network = [pid for pid in processes_in(place) if pid != process.pid and not gone(pid)]
+        assert len(network) >= 6  # a SuperLink, four SuperNodes and flwr run
+        process.kill()
+        wait_until_gone(network)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("example", "app", "arguments"),
+    [
+        ("simulation", "flower_simulation/fair_digits", ["--rounds", "1"]),
+        ("deployment", "flower_deployment/fair_loopback", ["--random-rounds", "1", *PATIENT]),
+    ],
+)
+def test_the_examples_start_with_clients_that_need_a_minute_to_import(
+    place: Path, example: str, app: str, arguments: list[str]
+) -> None:
+    """A SuperNode starts a process for each message, so each of them takes so long."""
+    examples = shutil.copytree(ROOT / "examples", place / "examples")
+    client = examples / app / "client_app.py"
+    client.write_text(f"import time\n\ntime.sleep(60)\n{client.read_text()}")
+    with running(place, examples / "run_flower.py", example, *arguments, "--log") as process:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            lines.append(line)
+            if "turnout: round 1 took" in line:
+                break
+        assert "turnout: round 1 took" in lines[-1], "".join(lines[-60:])
+        assert not re.search(r"took .*(late|failed) ", lines[-1]), lines[-1]

@@ -66,7 +66,7 @@ SMALL: Mapping[str, tuple[dict[str, Any], int, list[str], list[str]]] = {
         {"nodes": 12, "cohort": 3, "repeats": 1},
         8,
         [],
-        ["later, evaluated"] * 2 + ["later, not evaluated"] * 2 + ["first, queried"] * 2,
+        ["later, evaluated"] * 2 + ["later, not evaluated"] * 2 + ["first, queried"] * 2 + ["cold starts"] * 2,
     ),
     "flower-accuracy": ({"seeds": 1, "rounds": 20}, len(SELECTIONS), [], []),
     "sweep": ({"seeds": 1, "workers": 1, "rounds": 20}, 0, ["runs"], ["the whole sweep"]),

@@ -49,11 +49,14 @@ def test_the_text_of_the_page_compares_the_stored_runs_seed_by_seed() -> None:
     shares = mean_confidence_interval(values(fair, "min to 0.85") / values("random", "min to 0.85"))
     losses = sorted(values("random", "same rounds") - values(fair, "same rounds"))[-2:]
     rate, large, strict = "FairPace, rate 0.2", f"{fair}, cohorts of 12", f"{fair}, tolerance 1"
+    value = f"{fair}, value of losses"
     for sentence in (
         "0.85 after {:.2f} ± {:.2f} of random's time".format(*shares),
         f"the accuracy is {difference('random', fair, 'same rounds')} below random's",
         "in the two worst seeds {:.3f} and {:.3f}".format(*losses),
         f"After the same time it is {difference(fair, 'random', 'same time')} above random's",
+        f"gains {difference(value, fair, 'same rounds')} in the same rounds, compared with the same rate without it",
+        f"after the same time it is {difference(value, 'random', 'same time')} above random's",
         f"it is {difference(rate, 'random', 'same rounds')} above random's after the same rounds",
         f"and {difference(rate, 'random', 'same time')} after the same time",
         f"Cohorts of 12 gain {difference(large, fair, 'same rounds')} in the same rounds",
@@ -63,7 +66,7 @@ def test_the_text_of_the_page_compares_the_stored_runs_seed_by_seed() -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("selection", ["random", "FairPace, rate 0.1"])
+@pytest.mark.parametrize("selection", ["random", "FairPace, rate 0.1", "FairPace, rate 0.1, value of losses"])
 def test_a_stored_run_can_be_repeated(selection: str) -> None:
     pytest.importorskip("flwr")
     from benchmarks.flower_training import train

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.cold_starts import FLEET, Who, play
 from live.fleets import (
     OpenFleet,
     World,
@@ -25,39 +26,17 @@ from turnout.errors import OfferError
 from turnout.live import Scheduler
 from turnout.live._internals import examine
 
-CLIENTS, START_UP = named(20), 16.0
-SECONDS = np.linspace(0.1, 2.0, len(CLIENTS))
 
-
-def play(open_fleet: OpenFleet, who: str, *, hinted: bool, seed: int = 0) -> tuple[int, float]:
-    """Plays 60 rounds in which the first turns of some clients are cold starts.
-
-    Returns:
-        The turns of the fastest five, and the seconds of all rounds from the fifth on.
-    """
-    name = f"{who}-{hinted}-{seed}.turnout"
-    scheduler = open_fleet(name, settings={"cohort_size": 5, "guaranteed_rate": 0.1}, deadline=60.0)
-    rng, new, seconds = np.random.default_rng(seed), dict.fromkeys(CLIENTS), 0.0
-    for number in range(1, 61):
-        cohort = scheduler.choose(CLIENTS, cold=list(new) if hinted else ())
-        cold = {"nobody": [], "one": CLIENTS[:1], "round": CLIENTS if number == 1 else [], "everybody": CLIENTS}[who]
-        times = {}
-        for client in cohort:
-            times[client] = float(SECONDS[CLIENTS.index(client)] * (1 + rng.uniform(-0.1, 0.1)))
-            times[client] += START_UP if client in new and client in cold else 0.0
-            new.pop(client, None)
-        scheduler.report_many(times)
-        scheduler.close_round()
-        seconds += max(times.values()) if number >= 5 else 0.0
-    return int(scheduler.certificate().turns[:5].sum()), seconds
+def played(open_fleet: OpenFleet, who: Who, *, hinted: bool, seed: int = 0) -> tuple[int, float]:
+    return play(open_fleet(f"{who}-{hinted}-{seed}.turnout", **FLEET), who, hinted=hinted, seed=seed)
 
 
 @pytest.mark.parametrize(("who", "hinted"), [("everybody", True), ("one", False)])
 def test_fast_clients_keep_their_turns_and_rounds_their_length_after_cold_starts(
-    open_fleet: OpenFleet, who: str, hinted: bool
+    open_fleet: OpenFleet, who: Who, hinted: bool
 ) -> None:
-    turns, seconds = play(open_fleet, who, hinted=hinted)
-    warm_turns, warm_seconds = play(open_fleet, "nobody", hinted=False)
+    turns, seconds = played(open_fleet, who, hinted=hinted)
+    warm_turns, warm_seconds = played(open_fleet, "nobody", hinted=False)
     assert turns >= 0.9 * warm_turns
     assert seconds <= 1.05 * warm_seconds
 
@@ -66,10 +45,10 @@ def test_fast_clients_keep_their_turns_and_rounds_their_length_after_cold_starts
 @pytest.mark.parametrize("hinted", [True, False])
 @pytest.mark.parametrize("who", ["one", "round", "everybody"])
 def test_the_same_for_other_cold_starts_in_the_mean_of_four_seeds(
-    open_fleet: OpenFleet, who: str, hinted: bool
+    open_fleet: OpenFleet, who: Who, hinted: bool
 ) -> None:
-    turns, seconds = np.mean([play(open_fleet, who, hinted=hinted, seed=seed) for seed in range(4)], axis=0)
-    warm = np.mean([play(open_fleet, "nobody", hinted=False, seed=seed) for seed in range(4)], axis=0)
+    turns, seconds = np.mean([played(open_fleet, who, hinted=hinted, seed=seed) for seed in range(4)], axis=0)
+    warm = np.mean([played(open_fleet, "nobody", hinted=False, seed=seed) for seed in range(4)], axis=0)
     if hinted or who == "one":
         assert turns >= 0.9 * warm[0]
         assert seconds <= 1.05 * warm[1]

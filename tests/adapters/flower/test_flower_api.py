@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import re
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import flwr
@@ -91,3 +94,25 @@ def test_messages_keep_their_ids_where_grids_without_a_superlink_set_them() -> N
     stamp_reply(reply, sent, 5)
     ids = (sent.metadata.message_id, reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
     assert ids == ("m1", "m1", 5), f"{VERSION}: {Metadata.__name__} keeps its values elsewhere"
+
+
+#: What Flower documents for apps; `legacy` is for the older interface, of which it needs more.
+DOCUMENTED = {"flwr.app", "flwr.clientapp", "flwr.serverapp", "flwr.serverapp.strategy"}
+OWN = Path(flower_api.__file__).parent
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in OWN.rglob("*.py") if path.name not in ("flower_api.py", "legacy.py")],
+    ids=lambda p: p.stem,
+)
+def test_other_modules_use_documented_names_only(path: Path) -> None:
+    """No other packages, no private attributes of something else than `self`, and no attributes by their names."""
+    tree = ast.parse(path.read_text())
+    modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module}
+    assert {module for module in modules if module.startswith("flwr")} <= DOCUMENTED
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr)]
+    assert [ast.unparse(node) for node in attributes if ast.unparse(node.value) not in ("self", "super()")] == []
+    named = {field.name for field in fields(flower_api.StrategySettings)} - {"kind"}
+    texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    assert named & texts == set()

@@ -457,13 +457,33 @@ def test_the_first_exchange_of_a_node_teaches_no_speed(open_fleet: OpenFleet) ->
         grid.add(named_node("c1", 500))
 
     train(scheduler, grid, rounds=5, evaluate_fn=after(3, replace_node))
-    with FleetReader(scheduler.path) as reader:
-        closed = list(reader.closed_rounds())
-    cold = [
-        [client for client, row in zip(each.clients, each.contexts, strict=True) if np.isnan(row).any()]
-        for each in closed
-    ]
-    assert cold == [["c0", "c1"], [], [], ["c1"], []]
+    assert cold_clients(scheduler) == [["c0", "c1"], [], [], ["c1"], []]
     train(scheduler, grid, rounds=6)  # after a restart of the server alone, its nodes are as warm as before
+    assert cold_clients(scheduler)[5:] == [[]] * 6
+
+
+def test_a_node_that_leaves_and_returns_is_cold_although_its_number_is_the_same(open_fleet: OpenFleet) -> None:
+    """A registered SuperNode keeps its number when it restarts; h1 is away in round 3."""
+    scheduler, grid = open_fleet(settings={"cohort_size": 2, "guaranteed_rate": 0.5}), InProcessGrid(registered(2))
+    away: list[Node] = []
+
+    def leave_or_return(number: int) -> None:
+        if number == 2:
+            away.append(grid.nodes.pop(101))
+        elif number == 3:
+            grid.add(away.pop())
+
+    train(scheduler, grid, rounds=5, evaluate_fn=between_rounds(leave_or_return))
+    assert cold_clients(scheduler) == [["h0", "h1"], [], [], ["h1"], []]
+    late = grid.nodes.pop(101)
+    train(scheduler, grid, rounds=3, evaluate_fn=after(1, lambda: grid.add(late)))
+    assert cold_clients(scheduler)[5:] == [[], ["h1"], []]  # it was not there when the server started again
+
+
+def cold_clients(scheduler: Scheduler) -> list[list[str]]:
+    """Returns for each closed round the clients whose times teach nothing."""
     with FleetReader(scheduler.path) as reader:
-        assert not any(np.isnan(each.contexts).any() for each in reader.closed_rounds(5))
+        return [
+            [client for client, row in zip(closed.clients, closed.contexts, strict=True) if np.isnan(row).any()]
+            for closed in reader.closed_rounds()
+        ]

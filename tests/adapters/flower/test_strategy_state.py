@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from flwr.app import Message
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg, Strategy
@@ -78,8 +79,52 @@ def test_a_setting_that_was_corrected_is_used_after_a_restart(folder: Path, capl
         play(folder / "fleet.turnout", open_to_all(weighted_by_key="num_examples"))
     play(folder / "fleet.turnout", right)
     assert right.weighted_by_key == "num-examples"
-    text = "weighted_by_key is 'num-examples', and was 'num_examples' when the saved run began"
-    assert caplog.text.count(text) == 1
+    assert caplog.text.count("weighted_by_key is 'num-examples', and was 'num_examples' in the saved run") == 1
+
+
+class Scheduled(FedAvg):
+    """Has settings that are no plain numbers, and changes one of them itself."""
+
+    def __init__(self, rates: tuple[float, ...], options: dict[str, Any], factor: Any) -> None:
+        super().__init__(fraction_train=1.0, min_train_nodes=1, min_available_nodes=1)
+        self.rates, self.options, self.factor = rates, options, factor
+        self.seen, self.weights = list[int](), np.random.default_rng().normal(size=3)
+
+    def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
+        self.seen.append(server_round)
+        self.factor = self.factor / 2
+        return super().aggregate_train(server_round, replies)
+
+
+def test_lists_and_numbers_of_numpy_can_be_corrected_too_and_all_else_is_restored(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = Scheduled((0.1, 0.01), {"layers": [8, 8]}, np.float32(8.0))
+    interrupt(folder / "fleet.turnout", first)
+    resumed = Scheduled((0.1, 0.02), {"layers": [8, 4]}, np.float32(8.0))
+    play(folder / "fleet.turnout", resumed)
+    assert (resumed.rates, resumed.options) == ((0.1, 0.02), {"layers": [8, 4]})
+    assert (resumed.factor, resumed.seen) == (0.125, [1, 2, 3, 4, 5, 6])  # what the strategy changed itself
+    assert resumed.weights.tolist() == first.weights.tolist()  # differs at every start, and is no setting
+    assert "rates is (0.1, 0.02), and was (0.1, 0.01) in the saved run" in caplog.text
+    assert "options is {'layers': [8, 4]}, and was {'layers': [8, 8]} in the saved run" in caplog.text
+    assert caplog.text.count("in the saved run") == 2
+
+
+def test_a_strategy_that_is_started_again_is_that_of_the_saved_run(folder: Path) -> None:
+    """Its own changes since it was constructed are no settings."""
+    strategy = Scheduled((0.1,), {}, 8.0)
+    with Scheduler.open(folder / "fleet.turnout", **FLEET) as scheduler:
+        fair, grid = FairSelection(strategy, scheduler), InProcessGrid(named_nodes(4))
+
+        def stop() -> None:
+            strategy.factor, strategy.seen = 77.0, [77]
+            raise Killed
+
+        with pytest.raises(Killed):
+            fair.start(grid, model(1.0), num_rounds=4, evaluate_fn=after(2, stop))
+        fair.start(grid, model(1.0), num_rounds=4)
+    assert (strategy.factor, strategy.seen) == (0.5, [1, 2, 3, 4])
 
 
 # What is not saved
@@ -140,27 +185,29 @@ class Hooked(FedAvg):
 
     def __init__(self) -> None:
         super().__init__(fraction_train=1.0, min_train_nodes=1, min_available_nodes=1)
-        self.lock, self.rounds, self.setting = threading.Lock(), list[int](), "of this start"
+        self.lock, self.rounds, self.setting, self.kept = threading.Lock(), list[int](), "of this start", 1.0
 
     def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
         self.rounds.append(server_round)
         return super().aggregate_train(server_round, replies)
 
     def state_dict(self) -> dict[Any, Any]:
-        return {"rounds": list(self.rounds), 7: b"a number as a key"}
+        return {"rounds": list(self.rounds), "kept": self.kept, 7: b"a number as a key"}
 
     def load_state_dict(self, state: dict[Any, Any]) -> None:
         assert state[7] == b"a number as a key"
-        self.rounds = list(state["rounds"])
+        self.rounds, self.kept = list(state["rounds"]), state["kept"]
 
 
 def test_a_strategy_with_state_dict_saves_and_restores_itself(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     interrupt(folder / "fleet.turnout", Hooked())
     resumed = Hooked()
-    resumed.setting = "of the second start"
+    resumed.setting, resumed.kept = "of the second start", 0.5
     play(folder / "fleet.turnout", resumed)
     assert resumed.rounds == [1, 2, 3, 4, 5, 6]
-    assert resumed.setting == "of the second start"  # only state_dict counts
+    assert (resumed.setting, resumed.kept) == ("of the second start", 1.0)  # only state_dict counts
+    assert caplog.text.count("load_state_dict() has replaced the new kept, which was 0.5") == 1
+    assert "the new setting" not in caplog.text
     assert "not saved" not in caplog.text
 
 

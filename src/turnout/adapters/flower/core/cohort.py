@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -64,7 +65,10 @@ class CohortSelector:
     def __init__(self, parts: Parts) -> None:
         self._parts, self._messenger, self._timeout = parts, parts.messenger, parts.timeout
         self._scheduler, self._nodes = parts.scheduler, parts.nodes
-        self._warm: dict[str, int] = {}  # by client: the node on which it was given its last turn
+        self._since_start: set[int] | None = None  # the nodes that are connected since the first selection
+        self._warm: dict[str, int] = {}  # by client: the node that was given its last turn, and has not left since
+        self._cold, self._judged = set[str](), dict[str, int]()  # the others among these connected clients
+        self._connected: list[int] = []
         self._has_gathered = False  # whether `min_nodes` nodes have been connected since the start
         self._registered: dict[str, int] | None = None  # the clients whose rows are in `_rows`
         self._rows = np.zeros(0, dtype=np.int64)
@@ -76,14 +80,14 @@ class CohortSelector:
         connected, recorded = self._connected_clients(number), frozenset[str]()
         if self._scheduler.open_round is None:
             statuses = self._statuses(connected, number)
-            cohort = self._scheduler.choose(statuses, cold=self._cold(connected))
+            cohort = self._scheduler.choose(statuses, cold=self._cold_clients(connected))
         else:
             cohort, recorded = take_over_round(self._scheduler, connected)
         opened = self._scheduler.open_round
         if opened is None:
             raise StateError("the scheduler has no open round after a selection: another process closed it")
         nodes = {client: connected[client] for client in cohort}
-        self._warm |= nodes
+        self._warm_up(nodes)
         return FlowerRound(opened, nodes, session_of(self._scheduler).predicted_seconds(), recorded)
 
     def fill(self) -> tuple[list[RunningTurn], dict[str, int]]:
@@ -91,22 +95,30 @@ class CohortSelector:
         slots = self._scheduler.settings.concurrency or 1
         connected = self._connected_clients(self._scheduler.round // slots + 1)
         statuses = self._statuses(connected, self._scheduler.round + 1)
-        turns = self._scheduler.fill(statuses, cold=self._cold(connected))
-        self._warm |= {turn.client: connected[turn.client] for turn in turns}
+        turns = self._scheduler.fill(statuses, cold=self._cold_clients(connected))
+        self._warm_up({turn.client: connected[turn.client] for turn in turns})
         return turns, connected
 
-    def _cold(self, connected: dict[str, int]) -> list[str]:
+    def _cold_clients(self, connected: dict[str, int]) -> Collection[str]:
         """Returns the clients that had no turn since they connected: the next one includes starts and imports.
 
-        Those that have trained before this server was started are assumed to run since then. `_statuses` comes first.
+        Those that have trained before, and were connected when this server was started, are assumed to run since then.
+        `_statuses` comes first.
         """
         if self._parts.statuses is not None:  # the times are those of a world
-            return []
-        last_trained = session_of(self._scheduler).fleet.counters.last_trained[self._rows].tolist()
-        for (client, node), last in zip(connected.items(), last_trained, strict=True):
-            if last > 0:
-                self._warm.setdefault(client, node)
-        return [client for client, node in connected.items() if self._warm.get(client) != node]
+            return ()
+        if connected is not self._judged:
+            last_trained = session_of(self._scheduler).fleet.counters.last_trained[self._rows].tolist()
+            for (client, node), last in zip(connected.items(), last_trained, strict=True):
+                if last > 0 and node in (self._since_start or ()):
+                    self._warm.setdefault(client, node)
+            self._cold = {client for client, node in connected.items() if self._warm.get(client) != node}
+            self._judged = connected
+        return self._cold
+
+    def _warm_up(self, nodes: dict[str, int]) -> None:
+        self._warm |= nodes
+        self._cold.difference_update(nodes)
 
     def connected_nodes(self) -> list[int]:
         """Returns the connected nodes; before the first round, waits up to the timeout for `min_nodes` of them.
@@ -148,6 +160,10 @@ class CohortSelector:
         start = time.monotonic()
         while True:
             connected = self.connected_nodes()
+            if connected != self._connected:
+                self._connected, present = connected, set(connected)
+                self._since_start = present if self._since_start is None else self._since_start & present
+                self._warm = {client: node for client, node in self._warm.items() if node in present}
             self._nodes.refresh(self._messenger, connected, number)
             by_client = self._nodes.nodes_by_client(connected)
             if by_client:

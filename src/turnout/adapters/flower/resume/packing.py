@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -76,3 +77,13 @@ def unstorable_type(value: Any) -> str | None:
     except RecursionError:
         return "value that contains itself, or is nested too deeply"
     return None
+
+
+def setting_digest(value: Any) -> str:
+    """Returns a digest of a number, a text, or lists, tuples and dicts of these; "" for all else, such as arrays."""
+    packer, value = Packer(), value.item() if isinstance(value, np.generic) else value
+    try:
+        packed = packer.pack(value)
+    except (TypeError, RecursionError):
+        return ""
+    return "" if packer.arrays else sha256(repr(packed).encode()).hexdigest()

@@ -10,7 +10,12 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from turnout.adapters.flower.core.progress import EndedRound, Progress
 from turnout.adapters.flower.resume.saved_run import RunFiles, SavedRun, shapes_of
-from turnout.adapters.flower.resume.strategy_state import has_hooks, plain_attributes, restore_strategy, strategy_state
+from turnout.adapters.flower.resume.strategy_state import (
+    has_hooks,
+    restore_strategy,
+    setting_digests,
+    strategy_state,
+)
 from turnout.adapters.flower.simulated import SimulatedFleet
 from turnout.errors import StateError
 from turnout.live import Scheduler
@@ -35,7 +40,7 @@ class SavedProgress(Progress):
         has_hooks(strategy)  # raises an error if it has only one of both methods
         super().__init__(scheduler)
         self._strategy, self._simulated, self._resume = strategy, simulated, resume
-        self._settings = plain_attributes(strategy)
+        self._settings = setting_digests(strategy)
         self._unsaved: set[str] = set()  # the attributes that were logged because they are not saved
         self._files = RunFiles(scheduler.path)
         self._initial_shapes: dict[str, list[int]] = {}
@@ -82,7 +87,7 @@ class SavedProgress(Progress):
                 f"{self._files.model} holds an unfinished run of another model: finish it with that model, or start a "
                 "new run with resume=False"
             )
-        restore_strategy(self._strategy, saved.strategy, saved.settings)
+        restore_strategy(self._strategy, saved.strategy, saved.settings, self._settings)
         if self._simulated is not None:
             self._simulated.restore(saved.world)
         self.last, self.arrays = saved.server_round, saved.arrays

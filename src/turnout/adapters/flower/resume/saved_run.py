@@ -26,7 +26,7 @@ class SavedRun(EndedRound):
     Attributes:
         begun_with: the shapes of the initial model.
         arrays: the model.
-        settings: the plain attributes of the strategy when the server was started.
+        settings: a digest of each setting of the strategy when the server was started.
         strategy: the state of the strategy.
         world: the state of the simulated world.
     """

@@ -8,7 +8,7 @@ from typing import Any
 
 from flwr.serverapp.strategy import Strategy
 
-from turnout.adapters.flower.resume.packing import PLAIN, STORABLE, unstorable_type
+from turnout.adapters.flower.resume.packing import STORABLE, setting_digest, unstorable_type
 from turnout.errors import SettingError, StateError
 from turnout.log import get_log
 
@@ -40,22 +40,29 @@ def strategy_state(strategy: Any) -> tuple[dict[str, Any], list[str]]:
     return state | {"attributes": attributes, "inner": inner}, unsaved
 
 
-def plain_attributes(strategy: Any) -> dict[str, Any]:
-    """Returns the plain attributes of a strategy that was just constructed, and by name those of its parts."""
+def setting_digests(strategy: Any) -> dict[str, Any]:
+    """Returns a digest of each setting of a strategy that was just constructed, and by name those of its parts."""
     attributes = getattr(strategy, "__dict__", {}).items()
-    own = {name: value for name, value in attributes if type(value) in PLAIN}
-    return own | {name: plain_attributes(value) for name, value in attributes if _is_part(value)}
+    own = {name: digest for name, value in attributes if (digest := setting_digest(value))}
+    return own | {name: setting_digests(value) for name, value in attributes if _is_part(value)}
 
 
-def restore_strategy(strategy: Any, state: Mapping[str, Any], began_with: Mapping[str, Any] | None = None) -> None:
+def restore_strategy(
+    strategy: Any,
+    state: Mapping[str, Any],
+    before: Mapping[str, Any] | None = None,
+    now: Mapping[str, Any] | None = None,
+) -> None:
     """Restores the state to a strategy.
 
-    A setting that differs from that with which the saved run began was changed by the user, and stays so.
+    A setting that differs from that with which the saved run began was changed by the user, and stays so, unless
+    `load_state_dict` replaces it.
 
     Args:
         strategy: the strategy, as it was constructed.
         state: what `strategy_state` returned.
-        began_with: what `plain_attributes` returned when the saved run began; None to restore everything.
+        before: what `setting_digests` returned when the saved run began; None to restore everything.
+        now: what it returned for this strategy.
     """
     classes, is_own = [kind.__name__ for kind in type(strategy).__mro__], "own" in state
     if state["class"] not in classes or has_hooks(strategy) != is_own:
@@ -63,18 +70,25 @@ def restore_strategy(strategy: Any, state: Mapping[str, Any], began_with: Mappin
             f"the saved run had a {state['class']} with{'' if is_own else 'out'} state_dict(), which this {classes[0]} "
             "does not match: construct the strategy as before, or start a new run with resume=False"
         )
+    before, now = before or {}, now or {}
+    changed = {
+        name: getattr(strategy, name)
+        for name, digest in now.items()
+        if isinstance(digest, str) and before.get(name, digest) != digest
+    }
     if "own" in state:
         strategy.load_state_dict(state["own"])
+        for name, value in changed.items():
+            if setting_digest(getattr(strategy, name, None)) != now[name]:
+                log.warning("turnout: load_state_dict() has replaced the new %s, which was %.200r", name, value)
         return
-    before = {} if began_with is None else began_with
-    now = {} if began_with is None else plain_attributes(strategy)
     for name, value in state["attributes"].items():
-        if name in now and name in before and repr(now[name]) != repr(before[name]):  # NaN equals itself here
-            log.warning("turnout: %s is %r, and was %r when the saved run began", name, now[name], before[name])
+        if name in changed:
+            log.warning("turnout: %s is %.200r, and was %.200r in the saved run", name, changed[name], value)
         else:
             setattr(strategy, name, value)
     for name, inner in state["inner"].items():
-        restore_strategy(getattr(strategy, name, None), inner, before.get(name))
+        restore_strategy(getattr(strategy, name, None), inner, before.get(name), now.get(name))
 
 
 def has_hooks(strategy: Any) -> bool:
