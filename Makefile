@@ -107,7 +107,7 @@ $(LOWEST)/.installed: pyproject.toml release/lowest.py constraints.txt $(STAMP)
 # Other tests of the commands compare texts that newer versions of typer print. These use each of the dependencies: NumPy, pandas, pyarrow, trackers, typer, matplotlib, Plotly, FastAPI.
 LOWEST_TESTS := tests/kernel/test_exchange_time.py tests/kernel/test_backend.py tests/lab/runs/test_tables.py tests/tracking \
 	$(addprefix tests/cli/test_commands.py::,test_the_version_names_the_kernel test_help_lists_the_commands_and_is_the_default test_an_invalid_setting_prints_one_line_and_exits_with_code_two test_the_demo_shows_the_time_saved_and_the_status_of_the_promise) \
-	tests/lab/drawing/test_labels.py tests/lab/drawing/test_style.py tests/dashboard/test_routes.py tests/service/test_routes.py
+	tests/cli/test_help.py tests/lab/drawing/test_labels.py tests/lab/drawing/test_style.py tests/dashboard/test_routes.py tests/service/test_routes.py
 ifeq ($(LOWEST_PYTHON),)
 lowest:
 	@echo "The lowest versions are tested with Python 3.11 only, which was not found: make lowest LOWEST_PYTHON=…"
@@ -115,6 +115,14 @@ else
 lowest: setup $(LOWEST)/.installed  ## test with the lowest versions of the dependencies that pyproject.toml allows
 	PYTHONPATH=$(CURDIR)/src $(LOWEST)/bin/python -m pytest -q -n $(WORKERS) -p no:cacheprovider -o filterwarnings=default -m 'not framework' $(LOWEST_TESTS)
 endif
+
+# The newest versions of what every user installs, each time anew: all other tests run with those of constraints.txt.
+NEWEST := .venv-newest
+NEWEST_TESTS := $(addprefix tests/cli/test_,$(addsuffix .py,help bad_commands tables certify check_slots explain fleet fleet_amend fleet_operate fleet_slots tokens))
+newest: setup  ## test the command line with the newest versions of typer, rich, NumPy and matplotlib
+	$(PYTHON) -m venv --clear $(NEWEST)
+	$(NEWEST)/bin/python -m pip install --quiet --disable-pip-version-check numpy typer rich matplotlib joblib pytest pytest-xdist hypothesis
+	PYTHONPATH=$(CURDIR)/src $(NEWEST)/bin/python -m pytest -q -n $(WORKERS) -p no:cacheprovider -o filterwarnings=default -m 'not framework' $(NEWEST_TESTS)
 
 NVFLARE_OLDEST := .venv-nvflare-2.7
 $(NVFLARE_OLDEST)/.installed: tests/adapters/nvflare/oldest.txt
@@ -200,6 +208,6 @@ dist-check: dist  ## build them a second time and compare, then install and use 
 	test "$$(sort -u build/dist/selections | wc -l)" = 1
 
 clean:  ## remove all build results
-	rm -rf .venv .venv-flower-* .venv-nvflare-* $(LOWEST) $(RELEASE) $(FRAMEWORKS) build dist src/*.egg-info src/turnout/kernel/_fast.cpp src/turnout/kernel/_fast*.so
+	rm -rf .venv .venv-flower-* .venv-nvflare-* $(LOWEST) $(NEWEST) $(RELEASE) $(FRAMEWORKS) build dist src/*.egg-info src/turnout/kernel/_fast.cpp src/turnout/kernel/_fast*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -530,3 +530,12 @@ def test_ctrl_c_without_a_store_says_how_to_keep_runs(command: str, monkeypatch:
         "interrupted: nothing was saved. To keep finished runs, and continue after an interruption: "
         f"turnout {command} --store runs.turnout"
     )
+
+
+def test_training_that_diverges_is_said() -> None:
+    world = ("--world", "name=training", "--world", "hidden=4", "--world", "items=20", "--rounds", "2")
+    arguments = ("simulate", "random", "--set", "cohort_size=3", *world)
+    assert "diverged" not in run(*arguments).stdout
+    assert "random (cohort_size 3): 3 models diverged and were not averaged" in " ".join(
+        run(*arguments, "--world", "rate=1e200").stdout.split()
+    )

@@ -92,6 +92,7 @@ ABOUT = {
     "share_of": SHARE_OF,
     "finished": bool,
     "reading": READING,
+    "clock": Maybe(Columns(counts("rounds", "at"), POINTS)),
     "version": COUNT,
 }
 STANDING = {"id": str, "status": STATUS, "turns": COUNT, **numbers("behind", "promised", "share")}

@@ -213,3 +213,7 @@ def test_runs_and_groups_are_judged_as_the_command_line_judges_them(tmp_path: Pa
         assert group["least_share"]["mean"] == pytest.approx(policy["least_share"]["mean"], rel=1e-5)
         rows = {run["seed"]: run for run in runs["rows"] if run["policy"] == policy["policy"]}
         assert [rows[seed["seed"]]["status"] for seed in seeds] == [seed["status"] for seed in seeds]
+        for row in rows.values():
+            summary = in_process.json_of("runs", "show", store, str(row["id"]))["summary"]
+            assert (summary["status"], summary["share_of"]) == (row["status"], f"{runs['share_of']}")
+            assert summary["largest_shortfall"] == pytest.approx(row["figures"]["shortfall"], rel=1e-5)

@@ -56,7 +56,11 @@ def test_the_list_links_the_dashboard_of_every_fleet() -> None:
         listed = get("/")
         assert (listed.status, listed.headers["content-type"]) == (200, "text/html; charset=utf-8")
         for name in ("phones", "cars"):
-            assert f'<a href="/fleets/{name}/">{name}</a>'.encode() in listed.body
+            assert (
+                f'<tr data-fleet="{name}"><th class="text" scope="row"><a href="/fleets/{name}/">{name}</a>'.encode()
+                in listed.body
+            )
+        assert b'src="/fleets/phones/static/fleets.js"' in listed.body
         assert get("/fleets/cars/").data == {"fleet": "cars", "path": "/"}
         assert get("/fleets/phones/api/store").data == {"fleet": "phones", "path": "/api/store"}
         moved = get("/fleets/cars")

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from turnout.cli.advice import describe
 from turnout.cli.interruption import Interrupted
@@ -99,6 +99,22 @@ STYLE: Mapping[str, Any] = {
 }
 
 
+def _hide_types(params: list[Any]) -> list[Any]:
+    """Hides the types of flags, which newer versions of typer show as if flags took a value: `--json <bool>`."""
+    for parameter in params:
+        if getattr(parameter, "is_flag", False):
+            parameter.display_type_rich = lambda **_: None
+    return params
+
+
+class Command(TyperCommand):
+    """A command whose help is the same with all versions of typer."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Returns the parameters, with the option for help."""
+        return _hide_types(super().get_params(ctx))
+
+
 class LazyGroup(TyperGroup):
     """A group of commands. The module of a command is imported when it is looked up, so that each starts fast.
 
@@ -113,6 +129,10 @@ class LazyGroup(TyperGroup):
         """Sets the commands of the group; typer reads their names only."""
         self._places = commands
         self.commands = dict.fromkeys(commands)  # type: ignore[assignment]
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Returns the parameters, with the option for help."""
+        return _hide_types(super().get_params(ctx))
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
         """Imports a command and returns it as typer represents it; None if there is none."""
@@ -133,12 +153,8 @@ def _load(function: str, name: str) -> Any:
     module, _, attribute = function.partition(":")
     parent = typer.Typer(**STYLE)
     parent.callback()(lambda: None)
-    parent.command(name)(getattr(import_module(f"turnout.cli.{module}"), attribute))
-    command: Any = typer.main.get_group(parent).commands[name]
-    for parameter in command.params:
-        if getattr(parameter, "is_flag", False):  # newer versions of typer show flags as if they took a value
-            parameter.display_type_rich = lambda **_: None
-    return command
+    parent.command(name, cls=Command)(getattr(import_module(f"turnout.cli.{module}"), attribute))
+    return typer.main.get_group(parent).commands[name]
 
 
 def _build(place: str | CommandGroup, name: str) -> Any:

@@ -84,9 +84,11 @@ def make_app(watch: Watch, access: Access, *, fleet: str | None = None, limits: 
                 if body is None:
                     data = view_data(view, watch, source, **arguments)
                     body = as_json(data)
-                    # Elapsed times of open rounds, of running turns and of the system page, and figures of runs that
-                    # are still being computed, change without a new version.
-                    if not any(data.get(timed) for timed in ("open", "is_open", "running", "pending", "uptime")):
+                    # Elapsed times of open rounds, of running turns and of the system page, the last hours, and figures
+                    # of runs that are still being computed, change without a new version.
+                    if not arguments.get("since") and not any(
+                        data.get(timed) for timed in ("open", "is_open", "running", "pending", "uptime")
+                    ):
                         bodies[key] = body
                         if len(bodies) > CACHED_RESPONSES:
                             del bodies[next(iter(bodies))]
@@ -150,7 +152,7 @@ def view_data(view: View, watch: Watch, source: Source, **arguments: Any) -> dic
     """Returns the data of a view for JSON, with the description of the source that every page shows."""
     known = {"watch": watch, "source": source}
     own = [known[name] for name in inspect.signature(view).parameters if name in known]
-    data: dict[str, Any] = plain({"about": about(watch, source), **view(*own, **arguments)})
+    data: dict[str, Any] = plain({"about": about(watch, source, arguments.get("since")), **view(*own, **arguments)})
     return data
 
 

@@ -19,8 +19,8 @@ from turnout.web.guard import PREFIX, PageGuard, caller_of
 from turnout.web.serving import Page
 
 FOLDER = "/fleets/"
-#: Where the list of fleets has its entries.
-LINKS = b"<!-- links -->"
+#: Where the list of fleets has its rows, and the folder of its static files, those of the first fleet.
+ROWS, STATIC = b"<!-- links -->", b"STATIC"
 
 
 def make_page(fleets: Mapping[str, tuple[Path, Callable[[], FleetReader]]], access: Access) -> Page:
@@ -80,7 +80,8 @@ class FleetPages:
         elif len(readable) == 1:
             response = RedirectResponse(f"{FOLDER}{readable[0]}/", 303)
         else:
-            links = (f'<li><a href="{FOLDER}{html.escape(name)}/">{html.escape(name)}</a></li>' for name in readable)
-            page = page_files()["fleets.html"].data
-            response = HTMLResponse(page.replace(LINKS, "\n".join(links).encode()))
+            page, names = page_files()["fleets.html"].data, [html.escape(name) for name in readable]
+            link = '<tr data-fleet="{0}"><th class="text" scope="row"><a href="{1}{0}/">{0}</a></th></tr>'
+            page = page.replace(ROWS, "\n".join(link.format(name, FOLDER) for name in names).encode())
+            response = HTMLResponse(page.replace(STATIC, f"{FOLDER}{names[0]}/static".encode() if names else b""))
         await response(scope, receive, send)

@@ -17,11 +17,11 @@ from typing import Any
 
 from turnout.counting import pluralize
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.digests import Digest, make_digest, promise_of_runs
+from turnout.dashboard.sources.digests import Digest, make_digest
 from turnout.dashboard.sources.fleet import FleetSource
 from turnout.dashboard.sources.run import RunSource, describe_run
 from turnout.errors import ReportError, StoreError, TurnoutError
-from turnout.lab.analysis.judging import JudgedPromise
+from turnout.lab.analysis.judging import JudgedPromise, promise_of_runs
 from turnout.lab.runs.info import RunInfo
 from turnout.lab.runs.store import RunStore
 from turnout.live import FleetReader

@@ -201,6 +201,11 @@ def _explanation(comparison: Comparison) -> str:
             f"min to {comparison.target:g}: simulated minutes until the accuracy is reached; a run that never does "
             "counts with its whole duration."
         )
+    training += [
+        f"{one.contender.name}: {pluralize(one.diverged, 'model')} diverged and were not averaged; use a smaller rate."
+        for one in comparison.measured
+        if one.diverged
+    ]
     if has_rounds:
         speed = [f"saved: time of all rounds against {comparison.baseline}, seed by seed.", *training]
         share = f"as a share {comparison.measured[0].share_of}."

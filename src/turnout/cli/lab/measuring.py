@@ -48,12 +48,13 @@ class MeasuredPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """The measures of a policy: one value per seed each, and its statuses."""
+    """The measures of a policy: one value per seed each, and its statuses; `diverged` counts models with NaN."""
 
     contender: MeasuredPolicy
     values: Mapping[str, list[float]]
     statuses: Sequence[Any]
     share_of: str
+    diverged: int = 0
 
     @property
     def tolerance(self) -> float:
@@ -201,7 +202,8 @@ def measure(
             f"a target accuracy of {target:g} needs runs that measure accuracy: this world trains no model; use the "
             "world 'training'"
         )
-    return Measurement(contender, values, [one.status for one in judged], judged[0].summary.share_of)
+    diverged = sum(int(np.nansum(columns.metrics.get("diverged", 0.0))) for columns in runs)
+    return Measurement(contender, values, [one.status for one in judged], judged[0].summary.share_of, diverged)
 
 
 def _interval(values: Sequence[float]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,8 +15,9 @@ from turnout.cli.tables import print_table
 from turnout.counting import pluralize
 from turnout.errors import PluginError
 from turnout.kernel.guarantee import Guarantee
-from turnout.lab.analysis.judging import PAPER_PROMISE, JudgedPromise, guarantee_of_run
+from turnout.lab.analysis.judging import JudgedPromise, guarantee_of_run, judged_tolerance, promise_of_runs
 from turnout.lab.analysis.metrics import summarise
+from turnout.lab.analysis.promise import knows_available
 from turnout.lab.columns import RoundColumns
 from turnout.lab.runs.info import RunInfo
 from turnout.lab.runs.store import RunStore
@@ -46,14 +48,14 @@ def show(
         return
     with RunStore(store, read_only=True) as opened:
         info = opened.info(run)
-        columns = opened.columns(run)
+        columns, common = opened.columns(run), promise_of_runs(opened.runs())
     shown: dict[str, Any] = _as_dict(info)
     guarantee = None
     try:
         guarantee = guarantee_of_run(info)
     except PluginError as error:
         shown["missing"] = describe(error)
-    shown["summary"] = _summary(columns, guarantee) if info.rounds else {}
+    shown["summary"] = _summary(columns, guarantee, common) if info.rounds else {}
     if json:
         print_json(shown)
         return
@@ -101,7 +103,8 @@ def export(
     with RunStore(store, read_only=True) as opened:
         prepare_file(out, *SUFFIXES)
         infos = [opened.info(run) for run in chosen] if chosen else opened.runs()
-        rows = build_table(table, ((info, opened.columns(info.id)) for info in infos), _promise_figures)
+        figures = partial(_promise_figures, promise_of_runs(opened.runs()))
+        rows = build_table(table, ((info, opened.columns(info.id)) for info in infos), figures)
     if out is None:
         typer.echo(rows.to_csv(), nl=False)
     elif out.suffix == ".parquet":
@@ -110,9 +113,9 @@ def export(
         write_text(out, rows.to_csv() if out.suffix == ".csv" else rows.to_jsonl())
 
 
-def _promise_figures(info: RunInfo, columns: RoundColumns) -> dict[str, Any]:
-    """Returns how a run kept its promise, or the paper's if it has none, for a table of runs."""
-    summary = _summary(columns, guarantee_of_run(info))
+def _promise_figures(common: JudgedPromise, info: RunInfo, columns: RoundColumns) -> dict[str, Any]:
+    """Returns how a run kept its promise, or that of its store if it has none, for a table of runs."""
+    summary = _summary(columns, guarantee_of_run(info), common)
     names = ("least_share", "share_of", "largest_shortfall", "shortfall_at_end", "jain", "tolerance", "status")
     return {name: summary[name] for name in names if name in summary}
 
@@ -134,15 +137,15 @@ def delete(
     say(f"deleted run {run}")
 
 
-def _summary(columns: RoundColumns, guarantee: Guarantee | None) -> dict[str, Any]:
-    """Returns the figures of a run, and the status of its promise if it has one that can be judged."""
-    if guarantee is None:
-        return asdict(PAPER_PROMISE.summarise(columns))
-    if guarantee.accrual == "available" and (columns.available is None or "available" in columns.absent):
+def _summary(columns: RoundColumns, guarantee: Guarantee | None, common: JudgedPromise) -> dict[str, Any]:
+    """Returns the figures of a run, judged by its own promise or else by that of its store, as everywhere."""
+    promise = common
+    if guarantee is not None:
+        promise = JudgedPromise(guarantee.rate, guarantee.accrual, guarantee.counts)
+    if promise.accrual == "available" and not knows_available(columns):
         # Without the recorded availability nobody knows what was promised; the figures are those of all rounds.
-        return asdict(summarise(columns, guaranteed_rate=guarantee.rate, counts=guarantee.counts))
-    promise = JudgedPromise(guarantee.rate, guarantee.accrual, guarantee.counts)
-    judged = promise.judge(columns, guarantee.tolerance)
+        return asdict(summarise(columns, guaranteed_rate=promise.rate, counts=promise.counts))
+    judged = promise.judge(columns, judged_tolerance(guarantee, None))
     return {**asdict(judged.summary), "tolerance": judged.tolerance, "status": judged.status}
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from turnout.dashboard.sources.ledger import CLOCKS
-from turnout.errors import TurnoutError
 from turnout.kernel.arrays import FloatArray, IntArray
-from turnout.kernel.guarantee import Guarantee
 from turnout.kernel.slots.turns import FINISHED
-from turnout.lab.analysis.judging import JudgedPromise, Judgement, first_promise, guarantee_of_run, judged_tolerance
+from turnout.lab.analysis.judging import JudgedPromise, Judgement, judged_tolerance, known_guarantee
 from turnout.lab.analysis.metrics import jain_index
 from turnout.lab.analysis.promise import knows_available
 from turnout.lab.analysis.slots import SlotMetrics, slot_metrics, turn_clocks
@@ -64,24 +61,11 @@ class Digest:
         }
 
 
-def promise_of_runs(infos: Iterable[RunInfo]) -> JudgedPromise:
-    """Returns the promise by which these runs are judged, as `turnout simulate` judges them."""
-    return first_promise([_guarantee(info) for info in infos])
-
-
-def _guarantee(info: RunInfo) -> Guarantee | None:
-    """Returns what a run guarantees; None if it guarantees nothing, or its policy cannot be built here."""
-    try:
-        return guarantee_of_run(info)
-    except (TurnoutError, LookupError, TypeError, ValueError):
-        return None
-
-
 def make_digest(columns: RoundColumns, promise: JudgedPromise, info: RunInfo) -> Digest:
     """Returns the digest of a run that has at least one round, judged by a promise and its own tolerance."""
     judgement = None
     if promise.accrual == "always" or knows_available(columns):
-        judgement = promise.judge(columns, judged_tolerance(_guarantee(info), None))
+        judgement = promise.judge(columns, judged_tolerance(known_guarantee(info), None))
     is_timed = FINISHED in columns.metrics
     order = np.argsort(columns.metrics[FINISHED], kind="stable") if is_timed else np.arange(len(columns))
     metrics: dict[str, Any] = {}

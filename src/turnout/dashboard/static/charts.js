@@ -7,6 +7,7 @@ import { colours } from './palette.js';
 import { navigation } from './parts.js';
 
 const drawn = new Set();
+let clock = null;
 let library = null;
 
 function load() {
@@ -47,6 +48,33 @@ export function chart({
     h('figcaption', null, caption));
 }
 
+/** Sets when rounds began, if charts show the time of the day instead of the numbers of rounds; else null. */
+export function setClock(next) { clock = next; }
+
+/** When a round began, in local time; times between the known rounds are interpolated. */
+function timeOf(round) {
+  const { rounds, at } = clock;
+  const after = rounds.findIndex((known) => known >= round);
+  const next = after < 0 ? rounds.length - 1 : after;
+  const last = Math.max(0, next - 1);
+  const part = Math.min(1, Math.max(0, (round - rounds[last]) / Math.max(1, rounds[next] - rounds[last])));
+  return localTime(at[last] + part * (at[next] - at[last]));
+}
+const localTime = (ms) => new Date(ms - 60_000 * new Date(ms).getTimezoneOffset()).toISOString().slice(0, 23);
+
+/** Changes the axis of a chart of rounds, and its traces, to the time of the day. */
+function showClock(traces, layout) {
+  for (const trace of traces) {
+    if (clock.rounds.length) trace.x = Array.from(trace.x, timeOf);
+    trace.hovertemplate = trace.hovertemplate?.replace(/(up to )?\S+ %\{x:,d\}/, '%{x|%e %b %Y, %H:%M:%S}');
+  }
+  const range = clock.since && [Date.now() - 1000 * clock.since, Date.now()].map(localTime);
+  layout.xaxis = {
+    ...layout.xaxis, type: 'date', title: 'time of the day', tickformat: undefined,
+    hoverformat: '%e %b %Y, %H:%M:%S', ...(range ? { range, autorange: false } : { autorange: true }),
+  };
+}
+
 const axis = (c, options = {}) => ({
   gridcolor: c.line, linecolor: c.line, tickcolor: c.line, zeroline: false, automargin: true, ticks: 'outside',
   ticklen: 4, hoverformat: '.4~g', fixedrange: matchMedia('(pointer: coarse)').matches,
@@ -54,9 +82,11 @@ const axis = (c, options = {}) => ({
   title: { text: options.title ?? '', standoff: 8, font: { color: c.muted } },
 });
 
-function fullLayout(spec, c, width) {
+function fullLayout(spec, c, width, traces) {
   const layout = spec.layout?.(c, width) ?? {};
-  const zoom = zoomOf(spec.id);
+  const isTimed = clock && layout.xaxis?.isRounds;
+  const zoom = isTimed ? {} : zoomOf(spec.id);
+  if (isTimed) showClock(traces, layout);
   const hover = { bgcolor: c.paper, bordercolor: c.muted, font: { color: c.ink }, align: 'left' };
   return {
     height: spec.height, margin: { l: 52, r: 14, t: 18, b: 44 }, paper_bgcolor: 'rgba(0,0,0,0)',
@@ -82,6 +112,7 @@ function zoomOf(id) {
 
 /** Keeps the ranges of a zoomed chart in the address. */
 function keepZoom(element, change) {
+  if (clock) return; // the address keeps numbers only
   const isReset = 'xaxis.autorange' in change || 'yaxis.autorange' in change;
   if (!isReset && !('xaxis.range[0]' in change || 'yaxis.range[0]' in change)) return;
   const ends = [...element.layout.xaxis.range, ...element.layout.yaxis.range].map((end) => Number(end).toPrecision(5));
@@ -91,7 +122,7 @@ function keepZoom(element, change) {
 }
 
 function emptyLayout(spec, c) {
-  const message = { text: 'No data yet.', xref: 'paper', yref: 'paper', x: 0.5, y: 0.5, showarrow: false };
+  const message = { text: clock?.since ? 'No round began in this time.' : 'No data yet.', xref: 'paper', yref: 'paper', x: 0.5, y: 0.5, showarrow: false };
   const hidden = { visible: false };
   return { ...fullLayout({ ...spec, layout: null }, c), xaxis: hidden, yaxis: hidden, annotations: [message] };
 }
@@ -99,13 +130,13 @@ function emptyLayout(spec, c) {
 async function draw(element) {
   const { spec } = element;
   const c = colours();
-  const theme = `${document.documentElement.dataset.theme} ${element.clientWidth} ${spec.state ?? ''} ${c.accent}`;
+  const theme = `${document.documentElement.dataset.theme} ${element.clientWidth} ${spec.state ?? ''} ${c.accent} ${clock?.at} ${clock?.since}`;
   if (element.shown === spec.from && element.theme === theme && element.shownId === spec.id) return;
   Object.assign(element, { shown: spec.from, theme, shownId: spec.id });
   if (!drawn.has(element)) element.replaceChildren();
   const traces = spec.traces(c, element.clientWidth);
   const hasData = traces.some((trace) => trace.x?.length);
-  const layout = hasData ? fullLayout(spec, c, element.clientWidth) : emptyLayout(spec, c);
+  const layout = hasData ? fullLayout(spec, c, element.clientWidth, traces) : emptyLayout(spec, c);
   await window.Plotly.react(element, traces, layout, {
     displaylogo: false, displayModeBar: false, responsive: true, showTips: false,
   });
@@ -243,4 +274,5 @@ export function clientAxis(ids, width) {
 export const mapHeight = (ids) => Math.min(1000, Math.max(200, ids.length * 15 + 70));
 /** The divisor and the unit for times up to `most` seconds. */
 export const timeUnit = (most) => (most >= 7200 ? [3600, 'hours'] : most >= 600 ? [60, 'minutes'] : [1, 'seconds']);
-export const roundAxis = { get title() { return words.round; }, tickformat: ',d', hoverformat: ',d' };
+/** An axis of rounds; charts with `isRounds` show the time of the day if the reader chose that. */
+export const roundAxis = { isRounds: true, get title() { return words.round; }, tickformat: ',d', hoverformat: ',d' };

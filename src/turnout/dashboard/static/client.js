@@ -36,7 +36,7 @@ function strip({ strip: data }, from) {
           marker: { color: c.chosen }, hovertemplate: '%{text}<extra></extra>',
         },
       ].filter(Boolean),
-    layout: () => ({ bargap: 0, xaxis: roundAxis, yaxis: { range: [0, 1], tickformat: '.0%', nticks: 3 } }),
+    layout: () => ({ bargap: 0, xaxis: { ...roundAxis, isRounds: false }, yaxis: { range: [0, 1], tickformat: '.0%', nticks: 3 } }),
     click: (round) => navigation.update({ round }),
   });
 }
@@ -174,7 +174,7 @@ const detail = (data, slots, settings) => [
 ];
 
 export default {
-  name: 'client', label: 'Client', about: ['id'],
+  name: 'client', label: 'Client', about: ['id'], isByRound: ({ id }) => id != null,
   title: ({ id }) => (id == null ? 'Find a client' : `Client ${short(id, 40)}`),
   requests(settings, { client, next }) {
     if (settings.id == null) return { clients: clientsRequest(settings) };

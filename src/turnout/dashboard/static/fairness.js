@@ -2,7 +2,7 @@
 import { bars, chart, line, roundAxis, rule } from './charts.js';
 import { clientsRequest, clientsTable } from './clients.js';
 import {
-  STATUSES, box, card, cards, certificate, charts, clientLink, muted, navigation, renderSlot, statusBadge, table,
+  STATUSES, box, card, cards, certificate, charts, clientLink, muted, navigation, renderSlot, sinceOf, statusBadge, table,
 } from './parts.js';
 import { count, number, plain, ratio, share, turns, words } from './format.js';
 
@@ -170,7 +170,8 @@ function view(data) {
 }
 
 export default {
-  name: 'fairness', label: 'Fairness', requests: (settings) => ({ fairness: {}, clients: clientsRequest(settings) }),
+  name: 'fairness', label: 'Fairness', isByRound: () => true,
+  requests: (settings) => ({ fairness: { since: sinceOf(settings) }, clients: clientsRequest(settings) }),
   view: (slots, settings) => [
     renderSlot(slots.fairness, view),
     box('All clients', renderSlot(slots.clients, (data) => clientsTable(data, settings.search))),

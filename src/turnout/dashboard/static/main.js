@@ -1,7 +1,7 @@
 // Routing, keys, theme and live updates: requests the data of the visible page and redraws it when they change.
-import { drawAll } from './charts.js';
+import { drawAll, setClock } from './charts.js';
 import { fill, h } from './dom.js';
-import { badge, debounce, empty, emptyRounds, hintAtWideTables, navigation, promiseLine } from './parts.js';
+import { badge, debounce, empty, emptyRounds, hintAtWideTables, navigation, promiseLine, sinceOf, timeChoice } from './parts.js';
 import { chooseRun, showRun } from './runs.js';
 import { showGlossary } from './glossary.js';
 import { picksOf, setRuns } from './palette.js';
@@ -35,8 +35,8 @@ const OUTDATED = -1; // version of a slot that must be requested again at once
 // ---- addresses: the hash contains the page and all its settings
 
 function address(page, settings = {}) {
-  const { run, pick } = route.settings;
-  const kept = { ...(run ? { run } : {}), ...(pick ? { pick } : {}) };
+  const { run, pick, time } = route.settings;
+  const kept = { ...(run ? { run } : {}), ...(pick ? { pick } : {}), ...(time ? { time } : {}) };
   const query = new URLSearchParams(
     Object.entries({ ...kept, ...settings }).filter(([, value]) => value != null && value !== ''));
   return `#/${page}${query.size ? `?${query}` : ''}`;
@@ -177,6 +177,7 @@ function draw() {
   const { page, settings } = route;
   const about = Object.values(slots).find((slot) => slot.data?.about)?.data.about;
   if (about) setWords(about);
+  setClock(settings.time && about?.clock ? { ...about.clock, since: sinceOf(settings) } : null);
   setRuns(store.data?.runs ?? [], picksOf(settings), about?.run);
   drawFrame(about);
   const heading = h('h1', null, titleOf(page, settings),
@@ -191,7 +192,7 @@ function draw() {
         'data-key': `${page.name} ${settings.run ?? ''}`, 'data-address': route.address,
         'data-preliminary': isPreliminary(page), class: 'inside',
       },
-      heading, promise, content));
+      heading, promise, about?.clock && page.isByRound?.(settings) && timeChoice(settings), content));
   page.drawn?.(slots, settings);
   hintAtWideTables(at('page'));
   drawAll(at('page'));

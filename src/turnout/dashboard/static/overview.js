@@ -2,8 +2,8 @@
 import { SMOOTHED, band, chart, line, roundAxis, rule, withAverage } from './charts.js';
 import { h } from './dom.js';
 import {
-  alarm, badge, box, card, cards, certificate, charts, clientLink, muted, navigation, renderSlot, roundLink, statusBadge,
-  table,
+  alarm, badge, box, card, cards, certificate, charts, clientLink, muted, navigation, renderSlot, roundLink, sinceOf,
+  statusBadge, table,
 } from './parts.js';
 import { rateChart, slotCards, runningTurns } from './slots.js';
 import { OUTCOMES, UNKNOWN, behind, count, number, percent, ratio, seconds, share, turns, words } from './format.js';
@@ -13,7 +13,7 @@ const GRACE = 1.1;
 const isOverdue = (elapsed, deadline) => elapsed != null && deadline != null && elapsed > GRACE * deadline;
 
 /** What is wrong with the open round or the oldest turn: overdue, or without a scheduler that could end it. */
-function neglect({ open, running, is_attended: isAttended }) {
+export function neglect({ open, running, is_attended: isAttended }) {
   const oldest = running.find((turn) => turn.outcome === 'out');
   const [name, elapsed, deadline] = open ? [`Round ${count(open.round)}`, open.elapsed, open.deadline]
     : oldest ? [`Turn ${count(oldest.turn)}`, oldest.age, oldest.deadline] : [];
@@ -197,9 +197,9 @@ function view(data, slots) {
 }
 
 export default {
-  name: 'overview', label: 'Overview',
+  name: 'overview', label: 'Overview', isByRound: () => true,
   requests: (settings, { overview }) => ({
-    overview: {}, ...(overview?.data?.round > 0 && !overview.data.about.reading ? { baseline: {} } : {}),
+    overview: { since: sinceOf(settings) }, ...(overview?.data?.round > 0 && !overview.data.about.reading ? { baseline: {} } : {}),
   }),
   view: (slots) => renderSlot(slots.overview, (data) => view(data, slots)),
 };

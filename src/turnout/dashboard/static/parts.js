@@ -206,6 +206,15 @@ export const choice = (label, options, chosen, select) =>
     options.map(([value, text]) =>
       h('button', { type: 'button', 'aria-pressed': String(value === chosen), onclick: () => select(value) }, text)));
 
+/** The last hours that a chart of a fleet can show, in seconds. */
+const TIMES = [['', 'rounds'], ['clock', 'clock time'], ['3600', 'last hour'], ['86400', 'last 24 h'], ['604800', 'last 7 days']];
+/** The seconds of which the charts show the rounds; null for all. */
+export const sinceOf = ({ time }) => (Number(time) > 0 ? Number(time) : null);
+/** The choice of what the axes of charts by round show. */
+export const timeChoice = ({ time = '' }) =>
+  choice('Axis', TIMES.map(([value, text]) => [value, value ? text : words.rounds]), time,
+    (next) => navigation.update({ time: next, zoom: null }));
+
 /** Calls `act` with the input's value 250 ms after the last change. */
 let typing;
 export const debounce = (act) => (event) => {

@@ -18,7 +18,7 @@ function map(data) {
         hovertemplate: `%{text}, ${words.round} %{x:,d}: %{z:.2f} turns owed<extra></extra>`, hoverongaps: false,
       },
     ],
-    layout: (c, width) => ({ xaxis: { ...roundAxis, showgrid: false }, yaxis: clientAxis(ids, width) }),
+    layout: (c, width) => ({ xaxis: { ...roundAxis, isRounds: false, showgrid: false }, yaxis: clientAxis(ids, width) }),
     click: (id) => navigation.open('client', { id }),
   });
 }
@@ -62,6 +62,6 @@ function view(data) {
 }
 
 export default {
-  name: 'queues', label: 'Queues', requests: ({ order = 'owed', page = 1 }) => ({ queues: { order, page } }),
+  name: 'queues', label: 'Queues', isByRound: () => true, requests: ({ order = 'owed', page = 1 }) => ({ queues: { order, page } }),
   view: (slots) => renderSlot(slots.queues, view),
 };

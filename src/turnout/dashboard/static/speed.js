@@ -1,6 +1,8 @@
 // Speed model: predicted and actual exchange times, and clients that the model does not explain.
 import { SMOOTHED, band, bars, chart, line, roundAxis, rule, withAverage } from './charts.js';
-import { box, card, cards, charts, clientLink, empty, flags, muted, navigation, renderSlot, table } from './parts.js';
+import {
+  box, card, cards, charts, clientLink, empty, flags, muted, navigation, renderSlot, sinceOf, table,
+} from './parts.js';
 import { FLAGS, count, number, plain, seconds, share, words } from './format.js';
 
 function view(data) {
@@ -90,5 +92,6 @@ function view(data) {
 }
 
 export default {
-  name: 'speed', label: 'Speed model', requests: () => ({ speed: {} }), view: (slots) => renderSlot(slots.speed, view),
+  name: 'speed', label: 'Speed model', isByRound: () => true,
+  requests: (settings) => ({ speed: { since: sinceOf(settings) } }), view: (slots) => renderSlot(slots.speed, view),
 };

@@ -105,7 +105,7 @@ function view(data, settings) {
           `${others}${bands}${rough}`,
         traces: curves(data, groups, 'rounds', 1, highlighted),
         layout: (c, width) => ({
-          xaxis: isTimed ? { ...roundAxis, title: after } : roundAxis, yaxis: title, ...endsOf(c, width),
+          xaxis: isTimed ? { ...roundAxis, isRounds: false, title: after } : roundAxis, yaxis: title, ...endsOf(c, width),
         }),
       }),
       chart({
@@ -120,6 +120,6 @@ function view(data, settings) {
 }
 
 export default {
-  name: 'training', label: 'Training', requests: ({ metric, pick }) => ({ training: { metric, runs: pick } }),
+  name: 'training', label: 'Training', isByRound: () => true, requests: ({ metric, pick }) => ({ training: { metric, runs: pick } }),
   view: (slots, settings) => renderSlot(slots.training, (data) => view(data, settings)),
 };

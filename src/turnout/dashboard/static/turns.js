@@ -71,7 +71,7 @@ function map(data) {
       `One row per client, one column per ${bin === 1 ? words.round : `${count(bin)} ${words.rounds}; ${STRONGER}`}. ` +
       'A guarantee ' +
       'limits how long an available client waits for its next turn. Click a row to open the client.',
-    layout: (c, width) => ({ xaxis: { ...roundAxis, showgrid: false }, yaxis: clientAxis(ids, width) }),
+    layout: (c, width) => ({ xaxis: { ...roundAxis, isRounds: false, showgrid: false }, yaxis: clientAxis(ids, width) }),
     click: (id) => navigation.open('client', { id }),
   });
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -23,6 +24,8 @@ RoundNumber = Annotated[int | None, Query(ge=1)]
 PageNumber = Annotated[int, Query(ge=1, le=10**9)]
 Size = Annotated[int, Query(ge=1, le=500)]
 Text = Annotated[str, Query(max_length=1000)]
+#: Only the rounds that began in the last so many seconds; by default all.
+Since = Annotated[int | None, Query(ge=1, le=10**9)]
 #: How a map orders clients: by joining, or by turns behind, owed or taken, largest first.
 ClientOrder = Literal["behind", "owed", "id", "turns"]
 POINTS = 300
@@ -71,9 +74,16 @@ def bin_edges(count: int, limit: int = POINTS) -> IntArray:
     return np.append(np.arange(0, count, width), count)
 
 
-def bin_series(rounds: npt.ArrayLike, values: npt.ArrayLike, limit: int = POINTS) -> tuple[IntArray, FloatArray]:
-    """Returns the last round of each bin, and the mean, minimum and maximum of each bin, shape (3, bins)."""
+def bin_series(
+    rounds: npt.ArrayLike, values: npt.ArrayLike, limit: int = POINTS, *, first: int = 0
+) -> tuple[IntArray, FloatArray]:
+    """Returns the last round of each bin, and the mean, minimum and maximum of each bin, shape (3, bins).
+
+    Rounds before the `first` are left out.
+    """
     x, y = np.asarray(rounds), np.asarray(values, dtype=np.float64)
+    begin = int(np.searchsorted(x, first))
+    x, y = x[begin:], y[begin:]
     if not len(y):
         return x, np.empty((3, 0))
     edges = bin_edges(len(y), limit)
@@ -87,10 +97,10 @@ def bin_series(rounds: npt.ArrayLike, values: npt.ArrayLike, limit: int = POINTS
     return x[edges[1:] - 1], np.stack([mean, low, high])
 
 
-def mean_by_round(rounds: IntArray, values: FloatArray) -> tuple[IntArray, FloatArray]:
-    """Returns rounds, and the mean of the values of each; long series are binned."""
+def mean_by_round(rounds: IntArray, values: FloatArray, *, first: int = 0) -> tuple[IntArray, FloatArray]:
+    """Returns rounds from the `first` on, and the mean of the values of each; long series are binned."""
     unique_rounds, indices = np.unique(rounds, return_inverse=True)
-    x, (mean, _, _) = bin_series(unique_rounds, np.bincount(indices, values) / np.bincount(indices))
+    x, (mean, _, _) = bin_series(unique_rounds, np.bincount(indices, values) / np.bincount(indices), first=first)
     return x, mean
 
 
@@ -107,7 +117,27 @@ def histogram(values: FloatArray, limit: int = 40) -> dict[str, Any]:
     return {"edges": edges, "counts": counts}
 
 
-def about(watch: Watch, source: Source) -> dict[str, Any]:
+def first_since(ledger: Ledger, since: int | None) -> int:
+    """Returns the first round that began in the last `since` seconds; 0 without a limit."""
+    if since is None:
+        return 0
+    recent = np.flatnonzero(ledger.round_column("started") >= time.time() - since)
+    return int(ledger.round_column("rounds")[recent[0]]) if len(recent) else ledger.last_round + 1
+
+
+def clock(source: Source, since: int | None) -> dict[str, Any] | None:
+    """Returns when rounds began, in milliseconds since 1970; None for a run, whose rounds have no time of the day."""
+    ledger = source.ledger
+    if source.run is not None or not len(ledger):
+        return None
+    begin = int(np.searchsorted(ledger.round_column("rounds"), first_since(ledger, since)))
+    edges = begin + bin_edges(len(ledger) - begin)
+    shown = np.unique(np.append(edges[:1], edges[1:] - 1)) if begin < len(ledger) else edges[:0]
+    at = np.rint(1000 * ledger.round_column("started")[shown]).astype(np.int64)
+    return {"rounds": ledger.round_column("rounds")[shown], "at": at}
+
+
+def about(watch: Watch, source: Source, since: int | None = None) -> dict[str, Any]:
     """Returns the description of the source that every page shows in its header."""
     ledger = source.ledger
     return {
@@ -126,6 +156,7 @@ def about(watch: Watch, source: Source) -> dict[str, Any]:
         "share_of": share_of(ledger, ledger.share_accrual),
         "finished": source.finished,
         "reading": source.reading,
+        "clock": clock(source, since),
         "version": watch.state.version,
     }
 

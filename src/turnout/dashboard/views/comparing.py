@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.sources.digests import promise_of_runs
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.sources.run import describe_run, given_true_times, name_of
 from turnout.dashboard.views.common import Text, bin_series, mean_by_round
 from turnout.dashboard.watch import LISTED_RUNS, Watch
 from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, IntArray
-from turnout.lab.analysis.judging import JudgedPromise, Judgement, worst_of
+from turnout.lab.analysis.judging import JudgedPromise, Judgement, promise_of_runs, worst_of
 from turnout.lab.analysis.promise import share_of
 from turnout.lab.analysis.statistics import mean_confidence_interval
 from turnout.lab.runs.info import RunInfo

@@ -11,10 +11,12 @@ from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.views.common import (
     PageNumber,
+    Since,
     Size,
     Standings,
     Text,
     bin_series,
+    first_since,
     flag_names,
     histogram,
     owed_note,
@@ -34,7 +36,7 @@ MAX_NAMED_UNSERVED = 20
 MAX_MATCHES = 10_000
 
 
-def fairness(source: Source) -> dict[str, Any]:
+def fairness(source: Source, *, since: Since = None) -> dict[str, Any]:
     """Returns taken and promised turns, the distribution of shares, the Lorenz curve and the least share by round."""
     ledger = source.ledger
     shares, turns = ledger.shares(), ledger.counters["turns"]
@@ -49,7 +51,7 @@ def fairness(source: Source) -> dict[str, Any]:
         "shares": histogram(known),
         "taken_vs_promised": _taken_vs_promised(source, standing),
         "lorenz": _lorenz(turns) if ledger.clients else {"x": [], "y": []},
-        "worst_over_time": _worst_over_time(ledger),
+        "worst_over_time": _worst_over_time(ledger, first_since(ledger, since)),
     }
 
 
@@ -159,9 +161,9 @@ def _lorenz(turns: IntArray) -> dict[str, Any]:
     return {"x": curve[points, 0], "y": curve[points, 1]}
 
 
-def _worst_over_time(ledger: Ledger) -> dict[str, Any]:
+def _worst_over_time(ledger: Ledger, first: int) -> dict[str, Any]:
     series = ledger.fairness_series
-    x, (mean, _, _) = bin_series(series["rounds"].astype(np.int64), series["least_share"])
+    x, (mean, _, _) = bin_series(series["rounds"].astype(np.int64), series["least_share"], first=first)
     queues = ledger.queues
     return {
         "x": x,

@@ -10,10 +10,12 @@ from turnout.counting import pluralize
 from turnout.dashboard.sources.base import Source
 from turnout.dashboard.sources.ledger import Ledger
 from turnout.dashboard.views.common import (
+    Since,
     Standings,
     bin_edges,
     bin_series,
     certificate,
+    first_since,
     flags,
     mean_of,
     queue_of,
@@ -49,11 +51,12 @@ WARNINGS = {
 }
 
 
-def overview(watch: Watch, source: Source) -> dict[str, Any]:
+def overview(watch: Watch, source: Source, *, since: Since = None) -> dict[str, Any]:
     """Returns the current round, durations compared with random selection, the promise and warnings."""
     ledger = source.ledger
     seconds = ledger.round_column("seconds")
-    x, (mean, low, high) = bin_series(ledger.round_column("rounds"), seconds)
+    first = first_since(ledger, since)
+    x, (mean, low, high) = bin_series(ledger.round_column("rounds"), seconds, first=first)
     seconds = seconds[np.isfinite(seconds)]  # without rounds, turns may be running
     shares, standing, least = ledger.shares(), standings(ledger), ledger.least_served()
     summary = ledger.promise_summary()
@@ -71,14 +74,14 @@ def overview(watch: Watch, source: Source) -> dict[str, Any]:
         "total_time": seconds.sum(),
         "available_count": mean_of(known),
         "cohort": mean_of(sizes),
-        "slots": _slot_metrics(source),
+        "slots": _slot_metrics(source, first),
         "running": _running(source),
         "least_share": None if least is None else shares[least],
         "least": None if least is None else {"id": source.id_of(least)},
         "jain": jain_index(ledger.counters["turns"]) if ledger.clients else None,
         "worst": None if worst is None else _behind_row(source, worst, standing, shares),
         "rounds": {"x": x, "mean": mean, "low": low, "high": high},
-        "shortfall": shortfall_over_time(ledger),
+        "shortfall": shortfall_over_time(ledger, first),
         "outcomes": outcomes(ledger),
         "is_attended": None if source.run is not None or watch.kind != "fleet" else watch.writer is not None,
         "events": source.events(SHOWN_EVENTS),
@@ -99,12 +102,12 @@ def debts_over_time(ledger: Ledger) -> dict[str, Any] | None:
     return data
 
 
-def shortfall_over_time(ledger: Ledger) -> dict[str, Any] | None:
+def shortfall_over_time(ledger: Ledger, first: int) -> dict[str, Any] | None:
     """Returns by round how far the client that is furthest behind is behind; None if that is not known."""
     series = ledger.fairness_series
     if not np.isfinite(series["behind"]).any():
         return None
-    x, (_, _, high) = bin_series(series["rounds"].astype(np.int64), series["behind"])
+    x, (_, _, high) = bin_series(series["rounds"].astype(np.int64), series["behind"], first=first)
     return {
         "x": x,
         "largest": high,
@@ -177,7 +180,7 @@ def _warnings(source: Source) -> list[dict[str, Any]]:
     return warnings
 
 
-def _slot_metrics(source: Source) -> dict[str, Any] | None:
+def _slot_metrics(source: Source, first: int) -> dict[str, Any] | None:
     """Returns the rate of updates and their staleness; None for rounds."""
     ledger, slots = source.ledger, source.ledger.slots
     if slots is None:
@@ -196,7 +199,7 @@ def _slot_metrics(source: Source) -> dict[str, Any] | None:
         "staleness": mean_of(known),
         "stale_in": ledger.stale_in,
         "largest_staleness": known.max() if len(known) else None,
-        "curve": _rate_curve(ledger, arrivals),
+        "curve": _rate_curve(ledger, arrivals, first),
     }
 
 
@@ -238,9 +241,10 @@ def rate_of(ledger: Ledger, decisions: int | None = None) -> float:
     return float((last - first) / (started[-1] - started[0]))
 
 
-def _rate_curve(ledger: Ledger, arrivals: FloatArray) -> dict[str, Any]:
-    """Returns the updates per second between decisions, by the last decision of each interval."""
-    started, decisions = ledger.round_column("started"), ledger.round_column("rounds")
+def _rate_curve(ledger: Ledger, arrivals: FloatArray, first: int) -> dict[str, Any]:
+    """Returns the updates per second between decisions from the `first` on, by the last one of each interval."""
+    begin = int(np.searchsorted(ledger.round_column("rounds"), first))
+    started, decisions = ledger.round_column("started")[begin:], ledger.round_column("rounds")[begin:]
     if len(started) < 2:
         return {"x": [], "rate": []}
     ends = bin_edges(len(started), RATE_POINTS)

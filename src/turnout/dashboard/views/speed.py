@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from turnout.dashboard.sources.base import Source
-from turnout.dashboard.views.common import flags, histogram, mean_by_round, mean_of
+from turnout.dashboard.views.common import Since, first_since, flags, histogram, mean_by_round, mean_of
 from turnout.kernel.arrays import FloatArray
 from turnout.live._internals import LATE
 
@@ -20,7 +20,7 @@ FLAG_TEXTS = {
 }
 
 
-def speed(source: Source) -> dict[str, Any]:
+def speed(source: Source, *, since: Since = None) -> dict[str, Any]:
     """Returns predicted and actual times with a 90 % band, residuals, the error by round, and flagged clients."""
     ledger = source.ledger
     predicted, actual = ledger.turn_column("predicted"), ledger.turn_column("times")
@@ -29,7 +29,7 @@ def speed(source: Source) -> dict[str, Any]:
     band, inside = _band(predicted[shown], actual[shown])
     error = actual[judged] - predicted[judged]
     rounds = ledger.round_of_each_turn
-    x, by_round = mean_by_round(rounds[judged], np.abs(error))
+    x, by_round = mean_by_round(rounds[judged], np.abs(error), first=first_since(ledger, since))
     return {
         "empty_reason": None if len(judged) or not len(ledger) else _empty_reason(source),
         "known": int((ledger.history.arrived > 0).sum()),

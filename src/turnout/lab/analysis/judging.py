@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from turnout.errors import TurnoutError
 from turnout.kernel.arrays import Rate, exact_rates
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, STATUSES, Accrual, PromiseStatus, Tolerance
 from turnout.kernel.fairness import DEFAULT_RATE
@@ -90,6 +91,19 @@ def guarantee_of_run(info: RunInfo) -> Guarantee | None:
         PluginError: If the package of the policy is missing.
     """
     return guarantee_of_plan(info.plan, info.clients)
+
+
+def known_guarantee(info: RunInfo) -> Guarantee | None:
+    """Returns what a run guarantees; None if it guarantees nothing, or its policy cannot be built here."""
+    try:
+        return guarantee_of_run(info)
+    except (TurnoutError, LookupError, TypeError, ValueError):
+        return None
+
+
+def promise_of_runs(infos: Iterable[RunInfo]) -> JudgedPromise:
+    """Returns the promise by which these runs are judged, as `turnout simulate` judges them."""
+    return first_promise([known_guarantee(info) for info in infos])
 
 
 def guarantee_of_plan(plan: Mapping[str, Any], clients: int) -> Guarantee | None:
