@@ -62,11 +62,12 @@ def test_prices_equal_the_formula(
     if behind >= allowed:
         assert price == -1.0
     else:
+        full = max(allowed, tolerance / 2) + tolerance
         expected = (
             Fraction(usual)
             / max(Fraction(4, 5) * places, Fraction(1))
             * max(allowed, tolerance / 2)
-            / (allowed - behind)
+            / (min(allowed - behind, full) + max(allowed - behind - full, 0) * Fraction(50, 50 + rounds))
         )
         assert price == pytest.approx(float(expected), rel=1e-9)
 

@@ -218,7 +218,7 @@ def test_a_client_without_a_guaranteed_rate_has_no_waiting_time() -> None:
 
 def slow_client(rounds: int, *, usual: float = 420.0, time: float = 100.0) -> tuple[FairPace, RoundOffer]:
     """Returns a policy and an offer: client 11 accrued for `rounds` rounds and takes `time` now, the others 1 s."""
-    policy = FairPace(12, cohort_size=10, times="expected", guaranteed_rate=0.1, tolerance=1)
+    policy = FairPace(12, cohort_size=10, times="expected", guaranteed_rate=0.1, tolerance=1, head_start=0)
     state = policy.state()
     state["queues.rounds"] = np.array([0] * 11 + [rounds])
     state["usual.sums"] = np.stack([np.full(12, usual), np.ones(12)])
@@ -390,7 +390,7 @@ def test_identical_clients_are_explained_exactly() -> None:
 
 def test_one_price_above_all_others_is_explained_exactly() -> None:
     """The other prices are rounded to 0 units, but the selection distinguishes them."""
-    policy = FairPace(6, cohort_size=3, times="expected", guaranteed_rate=0.1, tolerance=1)
+    policy = FairPace(6, cohort_size=3, times="expected", guaranteed_rate=0.1, tolerance=1, head_start=0)
     state = policy.state()
     state["queues.rounds"] = np.array([7, 0, 0, 0, 0, 0])
     state["usual.sums"] = np.stack([np.array([1e9, 3e-9, 1e-9, 5e-9, 2e-9, 4e-9]), np.ones(6)])

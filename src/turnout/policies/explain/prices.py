@@ -40,10 +40,13 @@ class PriceSentences(MarginSentences):
         usual, sharers = float(self.prices.usual[self.row]), self.prices.sharers
         allowed, behind = float(self.prices.allowed[self.row]), float(self.prices.behind[self.row])
         factor = max(allowed, self.prices.least_allowed)
-        share, slack = usual / sharers, allowed - behind + self.prices.head_start
+        share, room = usual / sharers, float(self.prices.rooms[self.row])
+        slack = room + self.prices.head_start
         number = format_number
         part = f", and its share of such a round is {number(usual)}/{number(sharers)} = {number(share)} s"
         head = f", with a head start of {format_turns(self.prices.head_start)}" if self.prices.head_start else ""
+        if room < allowed - behind:
+            head = f", counted as {format_turns(room - allowed)}{head}"
         value = 0.0 if self.prices.values is None else float(self.prices.values[self.row])
         loss, price = f" + {number(value)} s for its loss" if value else "", share * factor / slack + value
         return (
