@@ -73,7 +73,7 @@ class LiteralFairPace:
             / max(Fraction(4, 5) * places, Fraction(1))
             * max(allowed[row], self.tolerance / 2)
             / (
-                self.room(row, allowed[row], behind[row])
+                self.room(row, allowed[row], behind[row], offer.round)
                 + self.head_start * max(Fraction(0), 1 - Fraction(offer.round - 1, 100))
             )
             + Fraction(self.value(row, offer, places))
@@ -96,11 +96,11 @@ class LiteralFairPace:
         gap = math.log(0.001) / math.log(1 - probability)
         return self.tolerance - self.rates[row] * (1 + Fraction(gap))
 
-    def room(self, row: int, allowed: Fraction, behind: Fraction) -> Fraction:
+    def room(self, row: int, allowed: Fraction, behind: Fraction, round: int) -> Fraction:
         """Returns how much further a client may fall behind, as prices count it."""
         full = max(allowed, self.tolerance / 2) + self.tolerance
         excess = max(allowed - behind - full, Fraction(0))
-        return allowed - behind - excess + excess * Fraction(50, 50 + self.earned[row])
+        return allowed - behind - excess + excess * Fraction(24 + round, 25 + self.earned[row])
 
     def value(self, row: int, offer: RoundOffer, places: int) -> float:
         """Returns what the loss of a client adds to its price."""

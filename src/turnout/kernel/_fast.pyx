@@ -21,6 +21,7 @@ cdef extern from "_fast_cohort.hpp" namespace "turnout" nogil:
         double head_start
         const double* losses
         double loss_price
+        double fleet_age
         double settling
         const int64_t* ages
         double common_age
@@ -150,7 +151,7 @@ cdef class _PaceView:
 
     def __init__(self, rates, rounds, const int32_t[::1] turns, int64_t units_per_turn, allowed,
                  double least_allowed, double sharers, double head_start, losses, double loss_price,
-                 double settling, ages):
+                 double fleet_age, double settling, ages):
         cdef const int64_t[::1] units
         cdef const double[::1] doubles
         self.arrays = [turns]
@@ -185,6 +186,7 @@ cdef class _PaceView:
             doubles = losses
             self.arrays.append(doubles)
             self.pace.losses = &doubles[0]
+        self.pace.fleet_age = fleet_age
         self.pace.settling = settling
         self.pace.common_age = 0.0
         if ages is None:

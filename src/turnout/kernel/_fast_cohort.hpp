@@ -58,7 +58,8 @@ struct Pace {
     double head_start;  // units that prices count in addition to those that remain until a client is urgent
     const double* losses;  // relative to the usual loss, or null
     double loss_price;  // what a turn of a client with a loss of 1 is worth in addition
-    double settling;  // a surplus beyond the tolerance counts by settling / (settling + age)
+    double fleet_age;  // a surplus beyond the tolerance counts by fleet_age / (settling + age)
+    double settling;
     const int64_t* ages;  // the rounds in which a client accrued, whatever its rate was then
     double common_age;
     const double* usual_sums;  // (features + 1, clients): sums of contexts, then their number
@@ -262,11 +263,11 @@ TURNOUT_VECTOR static void prices_of_block(const double* TURNOUT_RESTRICT slack,
     const int64_t* ages = pace.ages ? pace.ages + start : nullptr;
     const double common_allowed = pace.common_allowed, least_allowed = pace.least_allowed, sharers = pace.sharers;
     const double head_start = pace.head_start, loss_price = pace.loss_price, settling = pace.settling;
-    const double common_share = settling / (settling + pace.common_age);
+    const double fleet_age = pace.fleet_age, common_share = fleet_age / (settling + pace.common_age);
     for (int64_t i = 0; i < clients; ++i) {
         const double allowance = allowed ? allowed[i] : common_allowed;
         const double own = allowance > least_allowed ? allowance : least_allowed, full = own + 2 * least_allowed;
-        const double share = ages ? settling / (settling + static_cast<double>(ages[i])) : common_share;
+        const double share = ages ? fleet_age / (settling + static_cast<double>(ages[i])) : common_share;
         const double room = slack[i] > full ? full + (slack[i] - full) * share : slack[i];
         const double weight = weights ? (weights[i] + 1.0) * sharers : sharers;
         const double barrier = usual[i] * own / (weight * (room + head_start));
@@ -729,6 +730,7 @@ class Solver {
                 pace.common_allowed,
                 pace.sharers / std::max(pace.common_allowed, pace.least_allowed),
                 std::max(pace.common_allowed, pace.least_allowed) + 2 * pace.least_allowed,
+                pace.fleet_age,
                 pace.settling,
                 pace.head_start,
                 pace.loss_price};

@@ -41,7 +41,8 @@ struct SingleTerms {
     double units_per_turn;
     double allowed;
     double per_unit;  // a price is the usual time / (weight * (room + head_start) * per_unit) + loss * loss_price
-    double full;  // room is slack, of which the part beyond this one counts by settling / (settling + age)
+    double full;  // room is slack, of which the part beyond this one counts by fleet_age / (settling + age)
+    double fleet_age;
     double settling;
     double head_start;
     double loss_price;
@@ -92,7 +93,7 @@ TURNOUT_VECTOR static bool single_block_matters(const SingleArrays& arrays, cons
     const double* TURNOUT_RESTRICT losses = arrays.losses;
     const int64_t* TURNOUT_RESTRICT available = arrays.available;
     const double twice_loss_price = 2 * terms.loss_price, head_start = terms.head_start;
-    const double full = terms.full, settling = terms.settling;
+    const double full = terms.full, fleet_age = terms.fleet_age, settling = terms.settling;
     const double m0 = terms.mean[0], m1 = terms.mean[1], m2 = terms.mean[2];
     const double rate = terms.rate, units_per_turn = terms.units_per_turn, allowed = terms.allowed;
     const double per_unit = terms.per_unit, twice_reach = 2 * reach, twice_largest = 2 * largest;
@@ -118,7 +119,7 @@ TURNOUT_VECTOR static bool single_block_matters(const SingleArrays& arrays, cons
         const double weight = shifted_age - kExactInteger + settling;
         const double excess = slack - full, surplus = (excess + std::fabs(excess)) / 2;
         // The room and the usual time are multiplied by `weight`, instead of a division.
-        const double room = multiply_add(surplus, settling, (slack - surplus + head_start) * weight);
+        const double room = multiply_add(surplus, fleet_age, (slack - surplus + head_start) * weight);
         const double share = multiply_add(weights[i], per_unit, per_unit) * room, cost = twice_usual * weight;
         const double extra = losses ? losses[i] * twice_loss_price : 0.0;
         const int64_t urgent = slack <= 0 ? -1 : 0;

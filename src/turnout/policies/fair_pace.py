@@ -9,9 +9,9 @@ behind; s_i: its usual time; m: the number of places):
 
        price_i = s_i / max(0.8 · m, 1) · max(a_i, tolerance/2) / (r_i + h_t)     seconds that a turn is worth.
 
-   r_i is a_i − b_i up to the limit max(a_i, tolerance/2) + tolerance. What exceeds it counts by 50/(50 + n_i), where
-   n_i is the number of rounds in which the client accrued: a client that joins late need not catch up with the
-   surplus that others gathered in thousands of rounds. h_t = h · max(0, 1 − (round − 1)/100) is the head start, by
+   r_i is a_i − b_i up to the limit max(a_i, tolerance/2) + tolerance. What exceeds it counts (25 + n)/(25 + n_i)
+   times, where n is the number of earlier rounds and n_i that of the rounds in which the client accrued: a client that
+   joins late need not catch up with the surplus that others gathered in thousands of rounds. h_t = h · max(0, 1 − (round − 1)/100) is the head start, by
    default h = tolerance: slow clients can wait longer in the first rounds. With value="loss", a turn is worth value_weight · s / max(0.8 · m, 1) · l_i in addition, where
    s is the median usual time and l_i the last loss of the client, relative to the mean of all last losses: clients
    from which more can be learned are selected more often. Neither changes who is urgent.
@@ -256,7 +256,7 @@ class FairPace(GuaranteedPolicy):
 
     def _pace_of(self, offer: RoundOffer, places: int) -> Pace:
         """Returns the pace with the head start of this round, and the values of turns."""
-        pace = self.pace()
+        pace = self.pace()._replace(age=offer.round - 1)
         if self.head_start:
             pace = pace._replace(head_start=fading(self._head_units, offer.round))
         if self._losses is None or not self._losses.usual:

@@ -1,11 +1,12 @@
 """FairPace's choice: a price in seconds for a turn of each client, and the cohort that it gives.
 
     slack_i = a_i − b_i        turns that client i may still fall behind before it is urgent
-    room_i = min(slack_i, c_i) + max(slack_i − c_i, 0) · 50 / (50 + n_i),  c_i = max(a_i, tolerance/2) + tolerance
+    room_i = min(slack_i, c_i) + max(slack_i − c_i, 0) · (25 + n) / (25 + n_i),  c_i = max(a_i, tolerance/2) + tolerance
     price_i = s_i / (0.8 · m) · max(a_i, tolerance/2) / (room_i + h) + value_i     seconds that its turn is worth
 
 h is the head start of the first rounds, value_i what the client's loss adds, 0 unless it is asked for. n_i is the
-number of rounds in which the client accrued: what it is ahead, beyond the tolerance, counts less the longer it is there.
+number of rounds in which the client accrued, n that of all rounds: what a new client is ahead, beyond the tolerance,
+counts as if it had gone on like this from the first round.
 b_i is how far the client is behind, a_i how far it may be, s_i its usual time and m the number of places. Clients with
 slack_i ≤ 0 are urgent and come first, the smallest slack before the others, among equals the faster, then the lower
 row. The places that are left minimise
@@ -38,9 +39,9 @@ from turnout.kernel.pace.usual import UsualContexts
 SHARING = 0.8
 #: The rounds in which a head start fades.
 HEAD_ROUNDS = 100
-#: A surplus beyond the tolerance counts as a price's room by SETTLING / (SETTLING + rounds). Without this limit a new
-#: client takes most places until it has the surplus that the others gathered in thousands of rounds.
-SETTLING = 50.0
+#: A surplus beyond the tolerance counts (SETTLING + all rounds) / (SETTLING + rounds of the client) times. Otherwise a
+#: new client takes most places until it has the surplus that the others gathered in thousands of rounds.
+SETTLING = 25.0
 #: The largest price, in seconds: a sum of such prices is finite.
 MAX_PRICE = 1e290
 
@@ -59,6 +60,7 @@ class Pace(NamedTuple):
         head_start: Units that prices count in addition to the slack.
         losses: The loss of each client, relative to the usual one; None if losses do not count.
         loss_price: What a turn of a client with a loss of 1 is worth in addition, in seconds.
+        age: The number of rounds before this one, whoever accrued in them.
     """
 
     rates: int | IntArray
@@ -71,6 +73,7 @@ class Pace(NamedTuple):
     head_start: float | FloatArray = 0.0
     losses: FloatArray | None = None
     loss_price: float = 0.0
+    age: int | IntArray = 0
 
     def behind(self, rows: IntArray) -> IntArray:
         """Returns how far these clients are behind (b), in units, this round's accrual included."""
@@ -83,10 +86,10 @@ class Pace(NamedTuple):
         return slack
 
     def room(self, rows: IntArray) -> FloatArray:
-        """Returns the slack of which a large surplus counts in part, in units; it is the divisor of the price."""
+        """Returns the slack in units, of which a large surplus of a new client counts several times."""
         slack = self.slack(rows)
         full = np.maximum(at_rows(self.allowed, rows), self.least_allowed) + 2 * self.least_allowed
-        share = SETTLING / (SETTLING + np.asarray(at_rows(self.rounds, rows), dtype=np.float64))
+        share = (SETTLING + self.age) / (SETTLING + np.asarray(at_rows(self.rounds, rows), dtype=np.float64))
         room: FloatArray = np.where(slack > full, full + (slack - full) * share, slack)
         return room
 
@@ -117,7 +120,8 @@ class Pace(NamedTuple):
         if not isinstance(self.base, int) or self.base:
             promised = self.base + self.rates * (self.rounds + 1)
             terms, ages = self._replace(rates=1, rounds=promised - 1), self.rounds
-        return (*terms[:6], sharers(places), self.head_start, self.losses, self.loss_price, SETTLING, ages)
+        extra = self.head_start, self.losses, self.loss_price
+        return (*terms[:6], sharers(places), *extra, SETTLING + self.age, SETTLING, ages)
 
     def copy(self) -> Pace:
         """Returns a copy that later rounds do not change."""
@@ -168,6 +172,7 @@ class PaceOutlook(NamedTuple):
             head_start=head_start,
             losses=losses,
             loss_price=pace.loss_price,
+            age=pace.age + waited,
         )
         usual, weights = np.full(len(waited), self.usual[row]), np.full(len(waited), self.weights[row])
         return waiting.slack(steps), waiting.prices(steps, usual, weights, self.places)

@@ -45,7 +45,7 @@ class PriceSentences(MarginSentences):
         number = format_number
         part = f", and its share of such a round is {number(usual)}/{number(sharers)} = {number(share)} s"
         head = f", with a head start of {format_turns(self.prices.head_start)}" if self.prices.head_start else ""
-        if room < allowed - behind:
+        if room != allowed - behind:
             head = f", counted as {format_turns(room - allowed)}{head}"
         value = 0.0 if self.prices.values is None else float(self.prices.values[self.row])
         loss, price = f" + {number(value)} s for its loss" if value else "", share * factor / slack + value
