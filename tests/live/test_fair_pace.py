@@ -117,7 +117,9 @@ SENTENCES = {
 
 
 def test_closed_and_open_rounds_are_explained_with_the_price(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(settings={"cohort_size": 2, "guaranteed_rate": "1/4", "tolerance": 1, "head_start": 0}, deadline=600.0)
+    scheduler = open_fleet(
+        settings={"cohort_size": 2, "guaranteed_rate": "1/4", "tolerance": 1, "head_start": 0}, deadline=600.0
+    )
     seconds = {"fast": 10.0, "middle": 30.0, "slow": 90.0}
     for _ in range(9):
         play_round(scheduler, list(seconds), seconds)

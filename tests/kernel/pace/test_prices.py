@@ -54,7 +54,9 @@ def test_prices_equal_the_formula(
     rate: int, rounds: int, turns: int, tolerance: Fraction, usual: float, places: int
 ) -> None:
     allowed, behind = tolerance - Fraction(rate, 20), Fraction(rate * (rounds + 1), 20) - turns
-    pace = Pace(rate, rounds, np.array([turns], dtype=np.int32), 20, float(allowed * 20), float(tolerance * 10), age=400)
+    pace = Pace(
+        rate, rounds, np.array([turns], dtype=np.int32), 20, float(allowed * 20), float(tolerance * 10), age=400
+    )
     row = np.array([0])
     assert Fraction(int(pace.behind(row)[0]), 20) == behind
     assert pace.slack(row)[0] == pytest.approx(float((allowed - behind) * 20), abs=1e-9)
