@@ -147,7 +147,7 @@ def test_an_urgent_client_is_explained_by_its_urgency(open_fleet: OpenFleet) -> 
 
 
 def test_the_numbers_of_an_explanation_are_those_of_the_selection(open_fleet: OpenFleet) -> None:
-    scheduler, world = open_fleet(settings=PROMISE, deadline=3600.0), World(8)
+    scheduler, world = open_fleet(settings={**PROMISE, "head_start": 0}, deadline=3600.0), World(8)
     for round_ in range(1, 16):
         statuses = world.statuses(round_)
         play_round(scheduler, statuses, {c: world.seconds(round_, c, statuses[c]) for c in world.clients})
