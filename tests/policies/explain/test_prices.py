@@ -335,6 +335,17 @@ def test_the_share_of_a_round_is_named(places: int, share: str, price: str) -> N
     assert f"so a turn is worth {price} · " in result.sentence
 
 
+def test_the_surplus_of_a_client_that_joined_late_is_explained_as_it_counts() -> None:
+    policy, offer = slow_client(0)
+    state = policy.state()
+    state["turns"] = np.array([20] * 11 + [5], dtype=np.int32)
+    policy.restore(state)
+    sentence = explained(policy, replace(offer, round=126), 11).sentence
+    # 0.9 + 1 turns count once and 3.9 turns 150/25 times.
+    assert "it is 4.9 turns ahead and may be 0.9 behind, counted as 24.4 turns, so a turn is" in sentence
+    assert "52.5 · 0.9/25.3 = 1.87 s" in sentence
+
+
 @pytest.mark.parametrize("accrual", ["available", "always"])
 @pytest.mark.parametrize("rounds", [0, 3, 30])
 def test_prices_with_a_head_start_and_values_are_explained_exactly(accrual: Any, rounds: int) -> None:
