@@ -11,10 +11,11 @@ behind; s_i: its usual time; m: the number of places):
 
    r_i is a_i − b_i up to the limit max(a_i, tolerance/2) + tolerance. What exceeds it counts (25 + n)/(25 + n_i)
    times, where n is the number of earlier rounds and n_i that of the rounds in which the client accrued: a client that
-   joins late need not catch up with the surplus that others gathered in thousands of rounds. h_t = h · max(0, 1 − (round − 1)/100) is the head start, by
-   default h = tolerance: slow clients can wait longer in the first rounds. With value="loss", a turn is worth value_weight · s / max(0.8 · m, 1) · l_i in addition, where
-   s is the median usual time and l_i the last loss of the client, relative to the mean of all last losses: clients
-   from which more can be learned are selected more often. Neither changes who is urgent.
+   joins late need not catch up with the surplus that others gathered in thousands of rounds. h_t = h · max(0, 1 −
+   (round − 1)/100) is the head start, by default h = tolerance: slow clients can wait longer in the first rounds. With
+   value="loss", a turn is worth value_weight · s / max(0.8 · m, 1) · l_i in addition, where s is the median usual time
+   and l_i the last loss of the client, relative to the mean of all last losses: clients from which more can be learned
+   are selected more often. Neither changes who is urgent.
 
 A slow client makes the round longer, but several slow clients can share one slow round; hence the share. The second
 factor is a barrier: it grows without limit as the client approaches the tolerance, and falls for a client with a
