@@ -117,7 +117,9 @@ SENTENCES = {
 
 
 def test_closed_and_open_rounds_are_explained_with_the_price(open_fleet: OpenFleet) -> None:
-    scheduler = open_fleet(settings={"cohort_size": 2, "guaranteed_rate": "1/4", "tolerance": 1}, deadline=600.0)
+    scheduler = open_fleet(
+        settings={"cohort_size": 2, "guaranteed_rate": "1/4", "tolerance": 1, "head_start": 0}, deadline=600.0
+    )
     seconds = {"fast": 10.0, "middle": 30.0, "slow": 90.0}
     for _ in range(9):
         play_round(scheduler, list(seconds), seconds)
@@ -145,7 +147,7 @@ def test_an_urgent_client_is_explained_by_its_urgency(open_fleet: OpenFleet) -> 
 
 
 def test_the_numbers_of_an_explanation_are_those_of_the_selection(open_fleet: OpenFleet) -> None:
-    scheduler, world = open_fleet(settings=PROMISE, deadline=3600.0), World(8)
+    scheduler, world = open_fleet(settings={**PROMISE, "head_start": 0}, deadline=3600.0), World(8)
     for round_ in range(1, 16):
         statuses = world.statuses(round_)
         play_round(scheduler, statuses, {c: world.seconds(round_, c, statuses[c]) for c in world.clients})

@@ -26,7 +26,7 @@ class LiteralFairPace:
         counts: "selected" or "completed".
         ridge: The number of typical times that the fleet-wide estimate counts for.
         value_weight: What a turn with the usual loss is worth; 0 if losses do not count.
-        head_start: The turns by which prices lag behind in the first round.
+        head_start: The turns by which prices lag behind in the first round; None: as many as the tolerance.
     """
 
     rates: list[Fraction]
@@ -36,7 +36,7 @@ class LiteralFairPace:
     counts: str = "selected"
     ridge: float = 3.0
     value_weight: float = 0.0
-    head_start: Fraction = Fraction(0)
+    head_start: Fraction | None = None
     losses: dict[int, float] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
     rounds: int = 0
@@ -47,6 +47,7 @@ class LiteralFairPace:
         self.earned = [0] * self.clients
         self.present = [0] * self.clients
         self.features = 3
+        self.head_start = self.tolerance if self.head_start is None else self.head_start
         self.ridges = np.full(self.features, self.ridge)
         self.prior = np.zeros(self.features)
         self.samples_in_prior = 0
@@ -71,7 +72,10 @@ class LiteralFairPace:
             row: Fraction(self.usual(row, offer))
             / max(Fraction(4, 5) * places, Fraction(1))
             * max(allowed[row], self.tolerance / 2)
-            / (allowed[row] - behind[row] + self.head_start * max(Fraction(0), 1 - Fraction(offer.round - 1, 100)))
+            / (
+                self.room(row, allowed[row], behind[row], offer.round)
+                + self.head_start * max(Fraction(0), 1 - Fraction(offer.round - 1, 100))
+            )
             + Fraction(self.value(row, offer, places))
             for row in others
         }
@@ -91,6 +95,12 @@ class LiteralFairPace:
         probability = (self.present[row] + 1 + 1) / (self.earned[row] + 1 + 2)  # this round included
         gap = math.log(0.001) / math.log(1 - probability)
         return self.tolerance - self.rates[row] * (1 + Fraction(gap))
+
+    def room(self, row: int, allowed: Fraction, behind: Fraction, round: int) -> Fraction:
+        """Returns how much further a client may fall behind, as prices count it."""
+        full = max(allowed, self.tolerance / 2) + self.tolerance
+        excess = max(allowed - behind - full, Fraction(0))
+        return allowed - behind - excess + excess * Fraction(24 + round, 25 + self.earned[row])
 
     def value(self, row: int, offer: RoundOffer, places: int) -> float:
         """Returns what the loss of a client adds to its price."""

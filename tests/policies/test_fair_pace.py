@@ -108,7 +108,7 @@ def test_it_selects_what_a_literal_implementation_of_the_rule_selects(
         accrual=accrual,
         counts=rule.get("counts", "selected"),
         value_weight=rule.get("value_weight", 0.0),
-        head_start=Fraction(rule.get("head_start", 0)),
+        head_start=Fraction(rule["head_start"]) if "head_start" in rule else None,
     )
     fleet = RandomFleet(len(rates), clients=len(rates), places=True)
     kinds = {"urgent": 0, "priced": 0, "late": 0, "failed": 0, "corrected": 0}
@@ -153,7 +153,8 @@ def test_the_reasons_are_the_terms_of_the_rule() -> None:
             )
             if not reasons["urgent"]:
                 share = literal.usual(row, offer) / (0.8 * 3)
-                price = share * float(max(literal.allowed(row), 1) / (literal.allowed(row) - behind))
+                room = literal.room(row, literal.allowed(row), behind, round_) + 2 * (1 - Fraction(round_ - 1, 100))
+                price = share * float(max(literal.allowed(row), 1) / room)
                 assert reasons["price"] == pytest.approx(price, rel=1e-9, abs=1e-9)
         if len(selection.clients):
             assert selection.reasons["threshold"] == selection.reasons["optimistic"].max()
@@ -389,10 +390,36 @@ def test_clients_with_large_losses_get_more_turns() -> None:
 
 
 def test_slow_clients_wait_longer_with_a_head_start_within_the_tolerance() -> None:
-    plain, _ = turns_with_losses(np.full(40, np.nan), 25)
-    turns, behind = turns_with_losses(np.full(40, np.nan), 25, head_start=2.0)
+    plain, _ = turns_with_losses(np.full(40, np.nan), 25, head_start=0.0)
+    turns, behind = turns_with_losses(np.full(40, np.nan), 25)
     assert (turns == 1).sum() > (plain == 1).sum()
     assert behind <= 2.0
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.15])
+def test_a_client_that_joins_late_takes_at_most_half_more_than_its_share(rate: float) -> None:
+    """Without a limit on the surplus that counts, it takes nearly every round."""
+    policy = FairPace(39, guaranteed_rate=rate, times="expected")
+    rng = np.random.default_rng(1)
+
+    def play(first: int, last: int) -> None:
+        for round_ in range(first, last + 1):
+            count = policy.clients
+            offer = RoundOffer(
+                round_, rng.random(count) < 0.8, np.ones((count, 3)), expected_times=rng.uniform(4, 6, count)
+            )
+            rows = policy.ask(offer).clients
+            policy.tell(RoundReport(round_, rows, offer.contexts[rows], np.full(8, 5.0), available=offer.available))
+
+    play(1, 3000)
+    policy.add(1)
+    play(3001, 3100)
+    assert 100 * rate <= policy.turns[39] <= 1.5 * 100 * 8 / 40
+
+
+def test_a_new_head_start_is_the_tolerance() -> None:
+    assert FairPace(40, tolerance=3.5).head_start == 3.5
+    assert FairPace(40, tolerance=3.5, head_start=0).head_start == 0
 
 
 @pytest.mark.parametrize(

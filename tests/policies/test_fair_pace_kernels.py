@@ -127,6 +127,8 @@ def extended(rng: np.random.Generator, pace: Pace) -> Pace:
         clients = len(pace.turns)
         losses = (np.ones(clients), rng.random(clients), rng.integers(0, 3, clients) / 1000)[rng.integers(3)]
         pace = pace._replace(losses=losses, loss_price=float(rng.choice([0.0, 1e-9, 0.7, 1e6])))
+    if rng.random() < 0.4:
+        pace = pace._replace(age=int(rng.choice([1, 30, 10**6])))
     return pace
 
 

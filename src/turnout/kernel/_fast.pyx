@@ -21,6 +21,10 @@ cdef extern from "_fast_cohort.hpp" namespace "turnout" nogil:
         double head_start
         const double* losses
         double loss_price
+        double fleet_age
+        double settling
+        const int64_t* ages
+        double common_age
         const double* usual_sums
         const double* mean_context
         const double* usual_times
@@ -146,7 +150,8 @@ cdef class _PaceView:
     cdef object arrays
 
     def __init__(self, rates, rounds, const int32_t[::1] turns, int64_t units_per_turn, allowed,
-                 double least_allowed, double sharers, double head_start, losses, double loss_price):
+                 double least_allowed, double sharers, double head_start, losses, double loss_price,
+                 double fleet_age, double settling, ages):
         cdef const int64_t[::1] units
         cdef const double[::1] doubles
         self.arrays = [turns]
@@ -181,6 +186,20 @@ cdef class _PaceView:
             doubles = losses
             self.arrays.append(doubles)
             self.pace.losses = &doubles[0]
+        self.pace.fleet_age = fleet_age
+        self.pace.settling = settling
+        self.pace.common_age = 0.0
+        if ages is None:
+            self.pace.ages = self.pace.rounds
+            if self.pace.rounds is NULL:
+                self.pace.common_age = <double> self.pace.common_rounds
+        elif isinstance(ages, int):
+            self.pace.ages = NULL
+            self.pace.common_age = <double> <int64_t> ages
+        else:
+            units = ages
+            self.arrays.append(units)
+            self.pace.ages = &units[0]
 
     cdef Fleet to_fleet(self, const uint8_t[::1] available, int64_t size):
         cdef Fleet fleet

@@ -58,6 +58,10 @@ struct Pace {
     double head_start;  // units that prices count in addition to those that remain until a client is urgent
     const double* losses;  // relative to the usual loss, or null
     double loss_price;  // what a turn of a client with a loss of 1 is worth in addition
+    double fleet_age;  // a surplus beyond the tolerance counts by fleet_age / (settling + age)
+    double settling;
+    const int64_t* ages;  // the rounds in which a client accrued, whatever its rate was then
+    double common_age;
     const double* usual_sums;  // (features + 1, clients): sums of contexts, then their number
     const double* mean_context;  // of the whole fleet
     const double* usual_times;  // known usual times, or null: then they are estimated
@@ -250,16 +254,23 @@ TURNOUT_VECTOR static void usual_of_block(const double* const* sums, const doubl
 }
 
 // The bit patterns of prices, from the units that remain until a client is urgent; those of urgent
-// clients are negative. `weights` is the number of contexts, or null.
+// clients are negative. `weights` is the number of contexts, or null; `start` is the first client.
 TURNOUT_VECTOR static void prices_of_block(const double* TURNOUT_RESTRICT slack, const double* TURNOUT_RESTRICT usual,
-                                           const double* weights, const double* allowed, double common_allowed,
-                                           double least_allowed, double sharers, double head_start,
-                                           const double* losses, double loss_price, int64_t clients,
+                                           const double* weights, const Pace& pace, int64_t start, int64_t clients,
                                            int64_t* TURNOUT_RESTRICT keys) {
+    const double* allowed = pace.allowed ? pace.allowed + start : nullptr;
+    const double* losses = pace.losses ? pace.losses + start : nullptr;
+    const int64_t* ages = pace.ages ? pace.ages + start : nullptr;
+    const double common_allowed = pace.common_allowed, least_allowed = pace.least_allowed, sharers = pace.sharers;
+    const double head_start = pace.head_start, loss_price = pace.loss_price, settling = pace.settling;
+    const double fleet_age = pace.fleet_age, common_share = fleet_age / (settling + pace.common_age);
     for (int64_t i = 0; i < clients; ++i) {
-        const double own = allowed ? allowed[i] : common_allowed;
+        const double allowance = allowed ? allowed[i] : common_allowed;
+        const double own = allowance > least_allowed ? allowance : least_allowed, full = own + 2 * least_allowed;
+        const double share = ages ? fleet_age / (settling + static_cast<double>(ages[i])) : common_share;
+        const double room = slack[i] > full ? full + (slack[i] - full) * share : slack[i];
         const double weight = weights ? (weights[i] + 1.0) * sharers : sharers;
-        const double barrier = usual[i] * (own > least_allowed ? own : least_allowed) / (weight * (slack[i] + head_start));
+        const double barrier = usual[i] * own / (weight * (room + head_start));
         const double price = losses ? barrier + losses[i] * loss_price : barrier;
         const double limited = price < kLargestPrice ? price : kLargestPrice;
         const double key = slack[i] > 0 ? limited : -1.0;  // -1.0 is a negative integer too
@@ -641,9 +652,7 @@ class Solver {
             usual_of_block(sums_.data(), pace.mean_context, theta, fleet_.features, count, usual_.data());
             weights = pace.usual_sums + fleet_.features * fleet_.clients + start;
         }
-        prices_of_block(slack_.data(), usual, weights, pace.allowed ? pace.allowed + start : nullptr,
-                        pace.common_allowed, pace.least_allowed, pace.sharers, pace.head_start,
-                        pace.losses ? pace.losses + start : nullptr, pace.loss_price, count, keys_.data());
+        prices_of_block(slack_.data(), usual, weights, pace, start, count, keys_.data());
         return keys_.data();
     }
 
@@ -708,7 +717,7 @@ class Solver {
     bool has_quick_check() const {
         const Pace& pace = *fleet_.pace;
         return !fleet_.times && !pace.usual_times && fleet_.features == 3 && fleet_.exploration == 0 &&
-               fleet_.speed_weight == 1 && fleet_.floor == 0 && !pace.rates && pace.rounds && !pace.allowed &&
+               fleet_.speed_weight == 1 && fleet_.floor == 0 && !pace.rates && pace.rounds && pace.ages && !pace.allowed &&
                pace.common_rate >= 0 && static_cast<double>(pace.common_rate) < kExactInteger &&
                static_cast<double>(pace.units_per_turn) < kExactInteger;
     }
@@ -720,6 +729,9 @@ class Solver {
                 static_cast<double>(pace.units_per_turn),
                 pace.common_allowed,
                 pace.sharers / std::max(pace.common_allowed, pace.least_allowed),
+                std::max(pace.common_allowed, pace.least_allowed) + 2 * pace.least_allowed,
+                pace.fleet_age,
+                pace.settling,
                 pace.head_start,
                 pace.loss_price};
     }
@@ -734,6 +746,7 @@ class Solver {
                 {sums, sums + clients, sums + 2 * clients},
                 sums + 3 * clients,
                 pace.rounds + start,
+                pace.ages + start,
                 pace.turns + start,
                 pace.losses ? pace.losses + start : nullptr,
                 available};

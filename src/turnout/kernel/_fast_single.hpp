@@ -28,6 +28,7 @@ struct SingleArrays {
     const double* sums[3];
     const double* weights;
     const int64_t* rounds;
+    const int64_t* ages;
     const int32_t* turns;
     const double* losses;  // or null
     const int64_t* available;  // -1 or 0
@@ -39,7 +40,10 @@ struct SingleTerms {
     double rate;
     double units_per_turn;
     double allowed;
-    double per_unit;  // a price is the usual time / (weight * (slack + head_start) * per_unit) + loss * loss_price
+    double per_unit;  // a price is the usual time / (weight * (room + head_start) * per_unit) + loss * loss_price
+    double full;  // room is slack, of which the part beyond this one counts by fleet_age / (settling + age)
+    double fleet_age;
+    double settling;
     double head_start;
     double loss_price;
 };
@@ -84,11 +88,12 @@ TURNOUT_VECTOR static bool single_block_matters(const SingleArrays& arrays, cons
     const double *TURNOUT_RESTRICT s0 = arrays.sums[0], *TURNOUT_RESTRICT s1 = arrays.sums[1],
                  *TURNOUT_RESTRICT s2 = arrays.sums[2];
     const double* TURNOUT_RESTRICT weights = arrays.weights;
-    const int64_t* TURNOUT_RESTRICT rounds = arrays.rounds;
+    const int64_t *TURNOUT_RESTRICT rounds = arrays.rounds, *ages = arrays.ages;
     const int32_t* TURNOUT_RESTRICT turns = arrays.turns;
     const double* TURNOUT_RESTRICT losses = arrays.losses;
     const int64_t* TURNOUT_RESTRICT available = arrays.available;
     const double twice_loss_price = 2 * terms.loss_price, head_start = terms.head_start;
+    const double full = terms.full, fleet_age = terms.fleet_age, settling = terms.settling;
     const double m0 = terms.mean[0], m1 = terms.mean[1], m2 = terms.mean[2];
     const double rate = terms.rate, units_per_turn = terms.units_per_turn, allowed = terms.allowed;
     const double per_unit = terms.per_unit, twice_reach = 2 * reach, twice_largest = 2 * largest;
@@ -108,13 +113,20 @@ TURNOUT_VECTOR static bool single_block_matters(const SingleArrays& arrays, cons
         const double given = static_cast<double>(turns[i]) * units_per_turn;
         const double behind = multiply_add(rate, shifted - (kExactInteger - 1), -given);  // exact
         const double slack = allowed - behind;
-        const double share = multiply_add(weights[i], per_unit, per_unit) * (slack + head_start);
+        const int64_t age_bits = ages[i] | 0x4330000000000000;
+        double shifted_age;
+        std::memcpy(&shifted_age, &age_bits, sizeof shifted_age);
+        const double weight = shifted_age - kExactInteger + settling;
+        const double excess = slack - full, surplus = (excess + std::fabs(excess)) / 2;
+        // The room and the usual time are multiplied by `weight`, instead of a division.
+        const double room = multiply_add(surplus, fleet_age, (slack - surplus + head_start) * weight);
+        const double share = multiply_add(weights[i], per_unit, per_unit) * room, cost = twice_usual * weight;
         const double extra = losses ? losses[i] * twice_loss_price : 0.0;
         const int64_t urgent = slack <= 0 ? -1 : 0;
-        const int64_t better = twice_usual >= share * (twice_time - extra - twice_reach) ? -1 : 0;
-        const int64_t dearer = twice_usual >= share * (twice_largest - extra) ? -1 : 0;
+        const int64_t better = cost >= share * (twice_time - extra - twice_reach) ? -1 : 0;
+        const int64_t dearer = cost >= share * (twice_largest - extra) ? -1 : 0;
         matters |= (urgent | better | dearer) & available[i];
-        all_rounds |= rounds[i];
+        all_rounds |= rounds[i] | ages[i];
         all_turns |= turns[i];
     }
     return matters || !is_exact(all_rounds, all_turns, terms);
@@ -171,6 +183,8 @@ TURNOUT_VECTOR static bool single_block_differs(const SingleArrays& arrays, cons
         differs |= (c0[i] != a0 ? -1 : 0) | (c1[i] != a1 ? -1 : 0) | (c2[i] != a2 ? -1 : 0) | (t0[i] != b0 ? -1 : 0) |
                    (t1[i] != b1 ? -1 : 0) | (t2[i] != b2 ? -1 : 0) | (s0[i] != d0 ? -1 : 0) | (s1[i] != d1 ? -1 : 0) |
                    (s2[i] != d2 ? -1 : 0) | (weights[i] != weight ? -1 : 0) | (rounds[i] ^ own_rounds);
+    const int64_t *ages = arrays.ages, own_age = *like.ages;
+    for (int64_t i = 0; ages != rounds && i < clients; ++i) differs |= ages[i] ^ own_age;
     const double *losses = arrays.losses, loss = losses ? *like.losses : 0.0;
     for (int64_t i = 0; losses && i < clients; ++i) differs |= losses[i] != loss ? -1 : 0;
     int32_t other_turns = 0;

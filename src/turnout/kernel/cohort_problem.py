@@ -31,7 +31,8 @@ class PriceTerms:
         allowed: How many turns it may be behind.
         least_allowed: The lower limit of `allowed` in the numerator of a price.
         sharers: The number of clients among which the cost of a slow round is divided; it divides the usual time.
-        head_start: The turns that a price counts in addition to those that a client may still fall behind.
+        rooms: The turns that each client may still fall behind, as prices count them: new clients have more.
+        head_start: The turns that a price counts in addition to these.
         values: What the loss of each client adds to its price, in seconds; None if losses do not count.
         outlook: How slack and price of each client develop if it waits.
     """
@@ -41,6 +42,7 @@ class PriceTerms:
     allowed: FloatArray
     least_allowed: float
     sharers: float
+    rooms: FloatArray
     head_start: float
     values: FloatArray | None
     outlook: PaceOutlook

@@ -7,12 +7,15 @@ behind; s_i: its usual time; m: the number of places):
    faster, then the lower row.
 2. The places that are left minimise max(time over the whole cohort) − Σ price, exactly, where
 
-       price_i = s_i / max(0.8 · m, 1) · max(a_i, tolerance/2) / (a_i − b_i)     seconds that a turn is worth.
+       price_i = s_i / max(0.8 · m, 1) · max(a_i, tolerance/2) / (r_i + h_t)     seconds that a turn is worth.
 
-   With a head start h, a_i − b_i + h · max(0, 1 − (round − 1)/100) is in its place: slow clients can wait longer
-   in the first rounds. With value="loss", a turn is worth value_weight · s / max(0.8 · m, 1) · l_i in addition, where
-   s is the median usual time and l_i the last loss of the client, relative to the mean of all last losses: clients
-   from which more can be learned are selected more often. Neither changes who is urgent.
+   r_i is a_i − b_i up to the limit max(a_i, tolerance/2) + tolerance. What exceeds it counts (25 + n)/(25 + n_i)
+   times, where n is the number of earlier rounds and n_i that of the rounds in which the client accrued: a client that
+   joins late need not catch up with the surplus that others gathered in thousands of rounds. h_t = h · max(0, 1 −
+   (round − 1)/100) is the head start, by default h = tolerance: slow clients can wait longer in the first rounds. With
+   value="loss", a turn is worth value_weight · s / max(0.8 · m, 1) · l_i in addition, where s is the median usual time
+   and l_i the last loss of the client, relative to the mean of all last losses: clients from which more can be learned
+   are selected more often. Neither changes who is urgent.
 
 A slow client makes the round longer, but several slow clients can share one slow round; hence the share. The second
 factor is a barrier: it grows without limit as the client approaches the tolerance, and falls for a client with a
@@ -104,7 +107,7 @@ class FairPace(GuaranteedPolicy):
         value: "loss": a turn of a client is worth more if its last loss is large; None: losses do not count.
         value_weight: What a turn with the usual loss is worth, as a share of the cost of a usual round.
         head_start: The turns by which clients may be further behind at first before they get dear; it fades over 100
-            rounds. The tolerance holds all the same.
+            rounds. By default as many as the tolerance, which holds all the same.
         settings: The settings of the guarantee; `Guarantee` documents them. By default `guaranteed_rate` is 0.15,
             `tolerance` 2, `accrual` "available" and `counts` "selected".
 
@@ -136,7 +139,7 @@ class FairPace(GuaranteedPolicy):
         features: int = 3,
         value: Literal["loss"] | None = None,
         value_weight: float = 1.0,
-        head_start: float = 0.0,
+        head_start: float | None = None,
         **settings: Unpack[GuaranteeSettings],
     ) -> None:
         own: GuaranteeSettings = {"accrual": "available", **settings}
@@ -162,6 +165,7 @@ class FairPace(GuaranteedPolicy):
         if value not in ("loss", None):
             raise SettingError(f"value must be 'loss' or None, got {value!r}")
         self.value_weight = as_number("value_weight", value_weight, SettingError, least=0)
+        head_start = float(self.tolerance) if head_start is None else head_start
         self.head_start = as_number("head_start", head_start, SettingError, least=0)
         self._losses = RelativeLosses(clients) if value == "loss" else None
         if self._losses is not None:
@@ -253,7 +257,7 @@ class FairPace(GuaranteedPolicy):
 
     def _pace_of(self, offer: RoundOffer, places: int) -> Pace:
         """Returns the pace with the head start of this round, and the values of turns."""
-        pace = self.pace()
+        pace = self.pace()._replace(age=offer.round - 1)
         if self.head_start:
             pace = pace._replace(head_start=fading(self._head_units, offer.round))
         if self._losses is None or not self._losses.usual:
@@ -290,6 +294,7 @@ class FairPace(GuaranteedPolicy):
                 allowed=np.array(np.broadcast_to(pace.allowed, self.clients)) / pace.units_per_turn,
                 least_allowed=pace.least_allowed / pace.units_per_turn,
                 sharers=sharers(places),
+                rooms=pace.room(rows) / pace.units_per_turn,
                 head_start=float(pace.head_start) / pace.units_per_turn,
                 values=None if pace.losses is None else pace.losses * pace.loss_price,
                 outlook=PaceOutlook(

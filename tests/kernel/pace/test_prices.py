@@ -54,7 +54,9 @@ def test_prices_equal_the_formula(
     rate: int, rounds: int, turns: int, tolerance: Fraction, usual: float, places: int
 ) -> None:
     allowed, behind = tolerance - Fraction(rate, 20), Fraction(rate * (rounds + 1), 20) - turns
-    pace = Pace(rate, rounds, np.array([turns], dtype=np.int32), 20, float(allowed * 20), float(tolerance * 10))
+    pace = Pace(
+        rate, rounds, np.array([turns], dtype=np.int32), 20, float(allowed * 20), float(tolerance * 10), age=400
+    )
     row = np.array([0])
     assert Fraction(int(pace.behind(row)[0]), 20) == behind
     assert pace.slack(row)[0] == pytest.approx(float((allowed - behind) * 20), abs=1e-9)
@@ -62,11 +64,12 @@ def test_prices_equal_the_formula(
     if behind >= allowed:
         assert price == -1.0
     else:
+        full = max(allowed, tolerance / 2) + tolerance
         expected = (
             Fraction(usual)
             / max(Fraction(4, 5) * places, Fraction(1))
             * max(allowed, tolerance / 2)
-            / (allowed - behind)
+            / (min(allowed - behind, full) + max(allowed - behind - full, 0) * Fraction(425, 25 + rounds))
         )
         assert price == pytest.approx(float(expected), rel=1e-9)
 

@@ -218,7 +218,7 @@ def test_a_client_without_a_guaranteed_rate_has_no_waiting_time() -> None:
 
 def slow_client(rounds: int, *, usual: float = 420.0, time: float = 100.0) -> tuple[FairPace, RoundOffer]:
     """Returns a policy and an offer: client 11 accrued for `rounds` rounds and takes `time` now, the others 1 s."""
-    policy = FairPace(12, cohort_size=10, times="expected", guaranteed_rate=0.1, tolerance=1)
+    policy = FairPace(12, cohort_size=10, times="expected", guaranteed_rate=0.1, tolerance=1, head_start=0)
     state = policy.state()
     state["queues.rounds"] = np.array([0] * 11 + [rounds])
     state["usual.sums"] = np.stack([np.full(12, usual), np.ones(12)])
@@ -335,6 +335,17 @@ def test_the_share_of_a_round_is_named(places: int, share: str, price: str) -> N
     assert f"so a turn is worth {price} · " in result.sentence
 
 
+def test_the_surplus_of_a_client_that_joined_late_is_explained_as_it_counts() -> None:
+    policy, offer = slow_client(0)
+    state = policy.state()
+    state["turns"] = np.array([20] * 11 + [5], dtype=np.int32)
+    policy.restore(state)
+    sentence = explained(policy, replace(offer, round=126), 11).sentence
+    # 0.9 + 1 turns count once and 3.9 turns 150/25 times.
+    assert "it is 4.9 turns ahead and may be 0.9 behind, counted as 24.4 turns, so a turn is" in sentence
+    assert "52.5 · 0.9/25.3 = 1.87 s" in sentence
+
+
 @pytest.mark.parametrize("accrual", ["available", "always"])
 @pytest.mark.parametrize("rounds", [0, 3, 30])
 def test_prices_with_a_head_start_and_values_are_explained_exactly(accrual: Any, rounds: int) -> None:
@@ -390,7 +401,7 @@ def test_identical_clients_are_explained_exactly() -> None:
 
 def test_one_price_above_all_others_is_explained_exactly() -> None:
     """The other prices are rounded to 0 units, but the selection distinguishes them."""
-    policy = FairPace(6, cohort_size=3, times="expected", guaranteed_rate=0.1, tolerance=1)
+    policy = FairPace(6, cohort_size=3, times="expected", guaranteed_rate=0.1, tolerance=1, head_start=0)
     state = policy.state()
     state["queues.rounds"] = np.array([7, 0, 0, 0, 0, 0])
     state["usual.sums"] = np.stack([np.array([1e9, 3e-9, 1e-9, 5e-9, 2e-9, 4e-9]), np.ones(6)])

@@ -1,9 +1,12 @@
 """FairPace's choice: a price in seconds for a turn of each client, and the cohort that it gives.
 
     slack_i = a_i − b_i        turns that client i may still fall behind before it is urgent
-    price_i = s_i / (0.8 · m) · max(a_i, tolerance/2) / (slack_i + h) + value_i     seconds that its turn is worth
+    room_i = min(slack_i, c_i) + max(slack_i − c_i, 0) · (25 + n) / (25 + n_i),  c_i = max(a_i, tolerance/2) + tolerance
+    price_i = s_i / (0.8 · m) · max(a_i, tolerance/2) / (room_i + h) + value_i     seconds that its turn is worth
 
-h is the head start of the first rounds, value_i what the client's loss adds; both are 0 unless they are asked for.
+h is the head start of the first rounds, value_i what the client's loss adds, 0 unless it is asked for. n_i is the
+number of rounds in which the client accrued, n that of all rounds: what a new client is ahead, beyond the tolerance,
+counts as if it had gone on like this from the first round.
 b_i is how far the client is behind, a_i how far it may be, s_i its usual time and m the number of places. Clients with
 slack_i ≤ 0 are urgent and come first, the smallest slack before the others, among equals the faster, then the lower
 row. The places that are left minimise
@@ -36,6 +39,9 @@ from turnout.kernel.pace.usual import UsualContexts
 SHARING = 0.8
 #: The rounds in which a head start fades.
 HEAD_ROUNDS = 100
+#: A surplus beyond the tolerance counts (SETTLING + all rounds) / (SETTLING + rounds of the client) times. Otherwise a
+#: new client takes most places until it has the surplus that the others gathered in thousands of rounds.
+SETTLING = 25.0
 #: The largest price, in seconds: a sum of such prices is finite.
 MAX_PRICE = 1e290
 
@@ -54,6 +60,7 @@ class Pace(NamedTuple):
         head_start: Units that prices count in addition to the slack.
         losses: The loss of each client, relative to the usual one; None if losses do not count.
         loss_price: What a turn of a client with a loss of 1 is worth in addition, in seconds.
+        age: The number of rounds before this one, whoever accrued in them.
     """
 
     rates: int | IntArray
@@ -66,6 +73,7 @@ class Pace(NamedTuple):
     head_start: float | FloatArray = 0.0
     losses: FloatArray | None = None
     loss_price: float = 0.0
+    age: int | IntArray = 0
 
     def behind(self, rows: IntArray) -> IntArray:
         """Returns how far these clients are behind (b), in units, this round's accrual included."""
@@ -76,6 +84,14 @@ class Pace(NamedTuple):
         """Returns how much further each client may fall behind before it is urgent, in units."""
         slack: FloatArray = at_rows(self.allowed, rows) - self.behind(rows).astype(np.float64)
         return slack
+
+    def room(self, rows: IntArray) -> FloatArray:
+        """Returns the slack in units, of which a large surplus of a new client counts several times."""
+        slack = self.slack(rows)
+        full = np.maximum(at_rows(self.allowed, rows), self.least_allowed) + 2 * self.least_allowed
+        share = (SETTLING + self.age) / (SETTLING + np.asarray(at_rows(self.rounds, rows), dtype=np.float64))
+        room: FloatArray = np.where(slack > full, full + (slack - full) * share, slack)
+        return room
 
     def prices(self, rows: IntArray, usual: FloatArray, weights: FloatArray | float, places: int) -> FloatArray:
         """Returns the price of a turn of each client in seconds; −1 for urgent clients.
@@ -89,7 +105,7 @@ class Pace(NamedTuple):
         slack = self.slack(rows)
         allowed = np.maximum(at_rows(self.allowed, rows), self.least_allowed)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            prices: FloatArray = usual * allowed / (weights * sharers(places) * (slack + self.head_start))
+            prices: FloatArray = usual * allowed / (weights * sharers(places) * (self.room(rows) + self.head_start))
         if self.losses is not None:
             prices += self.losses[rows] * self.loss_price
         prices = np.where(prices < MAX_PRICE, prices, MAX_PRICE)
@@ -98,13 +114,14 @@ class Pace(NamedTuple):
     def kernel_terms(self, places: int) -> tuple[Any, ...]:
         """Returns the terms as the compiled kernel takes them, which computes rates · (rounds + 1) promised units.
 
-        For amended rates these are 1 · (promised units − 1 + 1).
+        For amended rates these are 1 · (promised units − 1 + 1), and the rounds follow as the last term.
         """
-        terms = self
+        terms, ages = self, None
         if not isinstance(self.base, int) or self.base:
             promised = self.base + self.rates * (self.rounds + 1)
-            terms = self._replace(rates=1, rounds=promised - 1)
-        return (*terms[:6], sharers(places), self.head_start, self.losses, self.loss_price)
+            terms, ages = self._replace(rates=1, rounds=promised - 1), self.rounds
+        extra = self.head_start, self.losses, self.loss_price
+        return (*terms[:6], sharers(places), *extra, SETTLING + self.age, SETTLING, ages)
 
     def copy(self) -> Pace:
         """Returns a copy that later rounds do not change."""
@@ -155,6 +172,7 @@ class PaceOutlook(NamedTuple):
             head_start=head_start,
             losses=losses,
             loss_price=pace.loss_price,
+            age=pace.age + waited,
         )
         usual, weights = np.full(len(waited), self.usual[row]), np.full(len(waited), self.weights[row])
         return waiting.slack(steps), waiting.prices(steps, usual, weights, self.places)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from turnout.kernel.cohort_problem import PriceTerms
 from turnout.policies.explain.margin import SelectionMargin
 from turnout.policies.explain.sentences import MarginSentences, format_number, format_turns, join_names
@@ -40,10 +42,13 @@ class PriceSentences(MarginSentences):
         usual, sharers = float(self.prices.usual[self.row]), self.prices.sharers
         allowed, behind = float(self.prices.allowed[self.row]), float(self.prices.behind[self.row])
         factor = max(allowed, self.prices.least_allowed)
-        share, slack = usual / sharers, allowed - behind + self.prices.head_start
+        share, room = usual / sharers, float(self.prices.rooms[self.row])
+        slack = room + self.prices.head_start
         number = format_number
         part = f", and its share of such a round is {number(usual)}/{number(sharers)} = {number(share)} s"
         head = f", with a head start of {format_turns(self.prices.head_start)}" if self.prices.head_start else ""
+        if not math.isclose(room, allowed - behind, rel_tol=1e-9, abs_tol=1e-9):
+            head = f", counted as {format_turns(room - allowed)}{head}"
         value = 0.0 if self.prices.values is None else float(self.prices.values[self.row])
         loss, price = f" + {number(value)} s for its loss" if value else "", share * factor / slack + value
         return (
