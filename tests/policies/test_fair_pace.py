@@ -396,7 +396,7 @@ def test_slow_clients_wait_longer_with_a_head_start_within_the_tolerance() -> No
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"), [("value", "utility"), ("value_weight", -1), ("head_start", float("nan"))]
+    ("setting", "value"), [("value", 5), ("value", ""), ("value_weight", -1), ("head_start", float("nan"))]
 )
 def test_odd_values_and_head_starts_are_refused(setting: str, value: Any) -> None:
     with pytest.raises(SettingError, match=f"^{setting} must be "):

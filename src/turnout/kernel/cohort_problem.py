@@ -32,7 +32,8 @@ class PriceTerms:
         least_allowed: The lower limit of `allowed` in the numerator of a price.
         sharers: The number of clients among which the cost of a slow round is divided; it divides the usual time.
         head_start: The turns that a price counts in addition to those that a client may still fall behind.
-        values: What the loss of each client adds to its price, in seconds; None if losses do not count.
+        values: What the signal of each client adds to its price, in seconds; None if none counts.
+        signal: The name of that signal.
         outlook: How slack and price of each client develop if it waits.
     """
 
@@ -43,6 +44,7 @@ class PriceTerms:
     sharers: float
     head_start: float
     values: FloatArray | None
+    signal: str
     outlook: PaceOutlook
 
 

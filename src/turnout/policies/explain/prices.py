@@ -45,10 +45,13 @@ class PriceSentences(MarginSentences):
         part = f", and its share of such a round is {number(usual)}/{number(sharers)} = {number(share)} s"
         head = f", with a head start of {format_turns(self.prices.head_start)}" if self.prices.head_start else ""
         value = 0.0 if self.prices.values is None else float(self.prices.values[self.row])
-        loss, price = f" + {number(value)} s for its loss" if value else "", share * factor / slack + value
+        plus, price = (
+            f" + {number(value)} s for its {self.prices.signal}" if value else "",
+            share * factor / slack + value,
+        )
         return (
             f"it usually takes {number(usual)} s{part if sharers > 1 else ''}; {self._behind()}{head}, so a turn is "
-            f"worth {number(share)} · {number(factor)}/{number(slack)}{loss} = {number(price)} s"
+            f"worth {number(share)} · {number(factor)}/{number(slack)}{plus} = {number(price)} s"
         )
 
     def waiting_for_place(self, rounds: int | None, never: str) -> str:
