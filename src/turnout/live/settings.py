@@ -118,11 +118,11 @@ class AmendableOptions(TypedDict, total=False):
     keep_rounds: int | str | None
     keep_offers: int | str | None
     persist_statuses: bool
+    signals: Mapping[str, Sequence[float]]
     status_ttl: float
     window_seconds: float | None
     min_present: int
     min_turn_interval: float | None
-    signals: Mapping[str, Sequence[float]]
 
 
 class SchedulerOptions(AmendableOptions, total=False):
@@ -153,9 +153,6 @@ class SchedulerSettings:
     )
     settings: Mapping[str, Any] = declare(
         {}, None, None, "the settings of the policy and of its guarantee", amendable=False
-    )
-    signals: Mapping[str, Sequence[float]] = declare(
-        {}, "signals", None, "numbers that clients report, with their ranges, such as `{utility = [0, 100]}`"
     )
     model_size: float = declare(
         20.0,
@@ -201,6 +198,9 @@ class SchedulerSettings:
         None, "period", PERIOD, "the same for offers, which take most of the space", none="as long as the rounds"
     )
     persist_statuses: bool = declare(True, "flag", None, "whether statuses and contexts are written to the file")
+    signals: Mapping[str, Sequence[float]] = declare(
+        {}, "signals", None, "numbers that clients report, with their ranges, such as `{utility = [0, 100]}`"
+    )
     concurrency: int | None = declare(
         None, "count", "slots", "how many clients train at any time", none="a fleet with rounds", amendable=False
     )
