@@ -142,7 +142,7 @@ def test_a_fleet_selects_by_a_signal_also_after_a_restart(
 ) -> None:
     rate = 0.1 if concurrency is None else 0.05
     settings = {"guaranteed_rate": rate, "value": "utility", "value_weight": 5.0}
-    given = {"settings": settings, "signals": DECLARED, "persist_statuses": persist_statuses}
+    given: dict[str, Any] = {"settings": settings, "signals": DECLARED, "persist_statuses": persist_statuses}
     if concurrency is None:
         settings["cohort_size"] = 2
     else:

@@ -66,7 +66,10 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
 
 def uses_kernel(name: str, settings: dict[str, Any]) -> bool:
     """Returns whether a kernel computes cohorts, prices or estimates; otherwise both kernels only check arrays."""
-    return name in ("fair-pace", "rbcsf", "fair-oracle", "with-guarantee") or settings.get("estimates") == "learned"
+    return (
+        name in ("fair-pace", "rbcsf", "fair-oracle", "with-guarantee", "cool-down")
+        or settings.get("estimates") == "learned"
+    )
 
 
 @pytest.mark.parametrize(

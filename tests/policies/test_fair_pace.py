@@ -414,7 +414,9 @@ def test_a_signal_counts_exactly_as_the_loss_does() -> None:
         assert selection == by_signal.ask(offer)
         report = fleet.play(offer, selection)
         by_loss.tell(report)
-        by_signal.tell(replace(report, losses=None, signals={"utility": known(report.losses), "other": report.clients}))
+        by_signal.tell(
+            replace(report, losses=None, signals={"utility": known(report.losses), "other": report.exchange_times})
+        )
         assert same_state(by_loss.state(), by_signal.state())
         if round_ == 40:
             by_loss.forget([2])
@@ -432,7 +434,9 @@ def test_another_signal_and_a_missing_one_change_nothing() -> None:
         report = fleet.play(offer, selection)
         plain.tell(report)
         missing = np.full(len(report.clients), np.nan)
-        valued.tell(replace(report, signals={"other": report.clients, **({"utility": missing} if round_ % 2 else {})}))
+        valued.tell(
+            replace(report, signals={"other": report.exchange_times, **({"utility": missing} if round_ % 2 else {})})
+        )
     assert (plain.signals, valued.signals, FairPace(10, value="loss").signals) == ((), ("utility",), ())
 
 
@@ -458,13 +462,13 @@ def test_a_subclass_computes_the_values_of_turns() -> None:
     assert "s for its value = " in explanation.sentence
 
 
-@pytest.mark.parametrize("values", [[1.0, -1.0], [1.0, np.nan], [np.inf, 1.0], [1.0], 1.0])
-def test_values_of_turns_that_are_no_finite_numbers_from_0_are_refused(values: Any) -> None:
+@pytest.mark.parametrize("values", [[1.0, -1.0], [1.0, np.nan], [np.inf, 1.0], [1.0]])
+def test_values_of_turns_that_are_no_finite_numbers_from_0_are_refused(values: list[float]) -> None:
     class Odd(FairPace):
         name = "odd"
 
         def turn_values(self, offer: RoundOffer) -> FloatArray | None:  # noqa: ARG002
-            return values
+            return np.array(values)
 
     with pytest.raises(SettingError, match=r"^turn_values(\[\d\] = .* must be finite| must return shape \(2,\))"):
-        Odd(2, cohort_size=1).ask(RoundOffer(1, [True, True], np.ones((2, 3))))
+        Odd(2, cohort_size=1).ask(RoundOffer(1, np.ones(2, dtype=np.bool_), np.ones((2, 3))))

@@ -642,7 +642,7 @@ def test_losses_reach_the_policy(make_job: MakeJob, fleet: str) -> None:
 def test_metrics_with_the_name_of_a_declared_signal_are_reported(make_job: MakeJob, fleet: str) -> None:
     metrics = {"a": {"utility": 3.5, "other": 1.0}, "b": {"utility": [3.5]}}
     job = make_job(**{client: always(metrics=values) for client, values in metrics.items()})
-    selection = {"fleet": fleet, "deadline": 10, "signals": {"utility": [0, 100]}, "loss_key": ""}
+    selection: Any = {"fleet": fleet, "deadline": 10, "signals": {"utility": [0, 100]}, "loss_key": ""}
     job.run(Averaging(num_clients=2, num_rounds=1, selection=selection))
     turns = {client: (turn.signals, turn.loss) for client, turn in turns_in(fleet, 1).items()}
     assert turns == {"a": ({"utility": 3.5}, None), "b": (None, None)}

@@ -221,11 +221,16 @@ def test_feasibility_uses_the_long_run_share_of_varying_availability() -> None:
     RunPlan("rbcsf", 5, settings={"availability": 0.8}, world_settings=rarely_available).build()
 
 
-def test_a_policy_learns_only_from_signals_that_the_world_reports() -> None:
-    class Useful(PaperWorld):
-        signals = ("utility",)
+class Useful(PaperWorld):
+    """A world that says that it reports a signal."""
 
-    with pytest.raises(SettingError, match=r"learns from the signal 'los' \(did you mean 'loss'\?\), which the world paper"):
+    signals = ("utility",)
+
+
+def test_a_policy_learns_only_from_signals_that_the_world_reports() -> None:
+    with pytest.raises(
+        SettingError, match=r"learns from the signal 'los' \(did you mean 'loss'\?\), which the world paper"
+    ):
         RunPlan("fair-pace", 3, settings={"value": "los"}).build()
     inside = {"policy": "fair-pace", "settings": {"value": "utility"}}
     with pytest.raises(SettingError, match="does not report: it reports none"):

@@ -136,7 +136,12 @@ class FleetRounds:
             return task, current.opened.deadline
 
     def record_arrival(
-        self, task: RoundTask, client: str, seconds: float, loss: float | None, signals: Mapping[str, float]
+        self,
+        task: RoundTask,
+        client: str,
+        seconds: float,
+        loss: float | None,
+        signals: Mapping[str, float] | None = None,
     ) -> bool:
         """Records that a result was accepted; returns whether the round needs no more results."""
         with self._lock:
