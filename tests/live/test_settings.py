@@ -52,7 +52,7 @@ def test_values_that_the_declaration_does_not_allow_are_refused(name: str) -> No
         "count": (0, 2.5, "many", True),
         "flag": (1, "no", None),
         "period": (0, 2.5, "3 weeks"),
-        "signals": (5, ["utility"], "utility", None, {"loss": (0, 1)}),
+        "signals": (5, ["utility"], "utility", None),
     }
     setting = SETTINGS[name]
     slots: dict[str, Any] = {"concurrency": 2} if setting.needs_slots else {}
