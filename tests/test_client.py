@@ -432,6 +432,16 @@ def test_events_are_yielded_and_the_stream_is_resumed(tmp_path: Path, monkeypatc
             next(client.events(9))
 
 
+def test_signals_are_reported_like_losses(tmp_path: Path) -> None:
+    settings = {**ROUNDS, "signals": {"utility": (0, 10)}}
+    with served(tmp_path, {"fleet": settings}) as service, client_of(service) as client:
+        first, second = client.choose(["a", "b"]).cohort
+        assert client.report(first, 1.5, signals={"utility": 2.0})
+        signals = {second: {"utility": 3.0}, "nobody": {"utility": 4.0}}
+        assert client.report_many({second: 2.0, "nobody": 1.0}, signals=signals)[0] == 1
+        assert [turn["signals"] for turn in client.close_round()["turns"]] == [{"utility": 2.0}, {"utility": 3.0}]
+
+
 def test_a_stream_that_cannot_be_opened_is_tried_as_often_as_a_call(
     tmp_path: Path, no_pauses: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:

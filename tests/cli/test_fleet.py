@@ -353,6 +353,18 @@ def test_a_history_shows_losses_if_any_was_reported(file: Path, tmp_path: Path) 
     assert [turn["loss"] for turn in json_of("history", path, "a")["turns"]] == [0.62519, None, -1e-9, 0.5, None]
 
 
+def test_a_fleet_declares_signals_and_its_history_shows_them(tmp_path: Path) -> None:
+    path = tmp_path / "signals.turnout"
+    output_of("create", path, "--signals", "{utility = [0, 100]}", "--policy", "fair-pace:value=utility")
+    with Scheduler.open(path) as scheduler:
+        scheduler.choose({"a": status_of(1)})
+        scheduler.report("a", 5.0, signals={"utility": 3.25})
+        scheduler.close_round()
+    lines = [[cell.strip() for cell in line[1:-1].split("│")] for line in output_of("history", path, "a").splitlines()]
+    assert [line[3] for line in lines if len(line) > 3] == ["3.25"]
+    assert json_of("amend", path, "--signals", "{utility = [0, 5]}")["changes"] == {"signals": {"utility": [0.0, 5.0]}}
+
+
 # export
 
 

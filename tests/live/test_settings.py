@@ -41,7 +41,7 @@ def test_a_declaration_agrees_with_the_type_and_the_default_of_its_field(setting
     assert setting.check(name, default) == default
     assert (type(None) in get_args(hint)) == (setting.none is not None)
     assert (Literal["auto"] in get_args(hint)) == (setting.auto is not None)
-    kinds = {"number": float, "count": int, "flag": bool, "period": str}
+    kinds = {"number": float, "count": int, "flag": bool, "period": str, "signals": str}
     assert setting.kind is None or kinds[setting.kind] in (hint, *get_args(hint))
 
 
@@ -52,6 +52,7 @@ def test_values_that_the_declaration_does_not_allow_are_refused(name: str) -> No
         "count": (0, 2.5, "many", True),
         "flag": (1, "no", None),
         "period": (0, 2.5, "3 weeks"),
+        "signals": (5, ["utility"], "utility", None),
     }
     setting = SETTINGS[name]
     slots: dict[str, Any] = {"concurrency": 2} if setting.needs_slots else {}

@@ -37,6 +37,9 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("fair-pace", {"accrual": "always", "counts": "completed"}),
     ("fair-pace", {"exploration": 0.3, "forgetting": 0.95}),
     ("fair-pace", {"times": "expected"}),
+    ("fair-pace", {"value": "loss", "head_start": 2.0}),
+    ("fair-pace", {"value": "utility", "accrual": "always"}),
+    ("cool-down", {"policy": "fair-pace", "settings": {"value": "utility"}}),
     ("data-size", {"sizes": [float(row % 5) for row in range(40)], "replacement": True}),
     ("oort", {"max_turns": 2, "pacer_window": 3}),
     ("oort", {"pacer_unit": "seconds", "pacer_start": 4.0}),
@@ -63,7 +66,10 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
 
 def uses_kernel(name: str, settings: dict[str, Any]) -> bool:
     """Returns whether a kernel computes cohorts, prices or estimates; otherwise both kernels only check arrays."""
-    return name in ("fair-pace", "rbcsf", "fair-oracle", "with-guarantee") or settings.get("estimates") == "learned"
+    return (
+        name in ("fair-pace", "rbcsf", "fair-oracle", "with-guarantee", "cool-down")
+        or settings.get("estimates") == "learned"
+    )
 
 
 @pytest.mark.parametrize(

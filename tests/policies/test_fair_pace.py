@@ -11,14 +11,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from narrowing import known
 from policies.examples import make_report, same_state
 from policies.literal_fair_pace import LiteralFairPace
-from turnout import FairPace, RoundOffer, RoundReport
+from turnout import FairPace, RoundOffer, RoundReport, check_policy
 from turnout.errors import OfferError, SettingError
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.backend import using_kernel
 from turnout.kernel.rounds import LateArrivals, Selection
 from turnout.lab import PaperWorld, play
+from turnout.policies.explain.explanation import explain_choice
 
 KERNELS = ("compiled", "numpy")
 
@@ -423,8 +425,77 @@ def test_a_new_head_start_is_the_tolerance() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"), [("value", "utility"), ("value_weight", -1), ("head_start", float("nan"))]
+    ("setting", "value"), [("value", 5), ("value", ""), ("value_weight", -1), ("head_start", float("nan"))]
 )
 def test_odd_values_and_head_starts_are_refused(setting: str, value: Any) -> None:
     with pytest.raises(SettingError, match=f"^{setting} must be "):
         FairPace(40, **{setting: value})
+
+
+def test_a_signal_counts_exactly_as_the_loss_does() -> None:
+    by_loss, by_signal = (FairPace(10, cohort_size=3, value=value) for value in ("loss", "utility"))
+    fleet = RandomFleet(7, clients=10)
+    for round_ in range(1, 61):
+        offer = fleet.offer(round_)
+        selection = by_loss.ask(offer)
+        assert selection == by_signal.ask(offer)
+        report = fleet.play(offer, selection)
+        by_loss.tell(report)
+        by_signal.tell(
+            replace(report, losses=None, signals={"utility": known(report.losses), "other": report.exchange_times})
+        )
+        assert same_state(by_loss.state(), by_signal.state())
+        if round_ == 40:
+            by_loss.forget([2])
+            by_signal.forget([2])
+    assert "value" in selection.reasons
+
+
+def test_another_signal_and_a_missing_one_change_nothing() -> None:
+    plain, valued = FairPace(10, cohort_size=3), FairPace(10, cohort_size=3, value="utility")
+    fleet = RandomFleet(7, clients=10)
+    for round_ in range(1, 31):
+        offer = fleet.offer(round_)
+        selection = plain.ask(offer)
+        assert selection == valued.ask(offer)
+        report = fleet.play(offer, selection)
+        plain.tell(report)
+        missing = np.full(len(report.clients), np.nan)
+        valued.tell(
+            replace(report, signals={"other": report.exchange_times, **({"utility": missing} if round_ % 2 else {})})
+        )
+    assert (plain.signals, valued.signals, FairPace(10, value="loss").signals) == ((), ("utility",), ())
+
+
+class ByTurns(FairPace):
+    """Turns of clients with few turns are worth more."""
+
+    name = "by-turns"
+
+    def turn_values(self, offer: RoundOffer) -> FloatArray | None:  # noqa: ARG002
+        return 9 / (1.0 + self.turns)
+
+
+def test_a_subclass_computes_the_values_of_turns() -> None:
+    assert check_policy(ByTurns)
+    policy, plain = ByTurns(12, cohort_size=3, guaranteed_rate=0.01), FairPace(12, cohort_size=3, guaranteed_rate=0.01)
+    world = PaperWorld(seed=2, clients=12)
+    list(play(policy, world, 100))
+    list(play(plain, PaperWorld(seed=2, clients=12), 100))
+    assert np.ptp(policy.turns) < np.ptp(plain.turns)
+    offer = world.offer(101)
+    explanation = explain_choice(policy, offer, policy.ask(offer), 0)
+    assert explanation.exact
+    assert "s for its value = " in explanation.sentence
+
+
+@pytest.mark.parametrize("values", [[1.0, -1.0], [1.0, np.nan], [np.inf, 1.0], [1.0]])
+def test_values_of_turns_that_are_no_finite_numbers_from_0_are_refused(values: list[float]) -> None:
+    class Odd(FairPace):
+        name = "odd"
+
+        def turn_values(self, offer: RoundOffer) -> FloatArray | None:  # noqa: ARG002
+            return np.array(values)
+
+    with pytest.raises(SettingError, match=r"^turn_values(\[\d\] = .* must be finite| must return shape \(2,\))"):
+        Odd(2, cohort_size=1).ask(RoundOffer(1, np.ones(2, dtype=np.bool_), np.ones((2, 3))))

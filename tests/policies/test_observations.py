@@ -6,7 +6,7 @@ import numpy as np
 
 from turnout import RoundReport
 from turnout.kernel.rounds import LateArrivals
-from turnout.policies.observations import LastLosses, MeanTimes, RelativeLosses, part_of
+from turnout.policies.observations import LastSignal, MeanTimes, RelativeSignal, part_of
 
 
 def report_of(rows: list[int], times: list[float], losses: list[float] | None, outcomes: list[str]) -> RoundReport:
@@ -21,7 +21,7 @@ def report_of(rows: list[int], times: list[float], losses: list[float] | None, o
 
 
 def test_a_loss_is_kept_until_another_is_reported() -> None:
-    losses = LastLosses(5)
+    losses = LastSignal(5)
     losses.learn_from(report_of([0, 1, 2], [1, 1, 1], [3.0, 1.0, math.nan], ["arrived", "arrived", "failed"]))
     losses.learn_from(report_of([0, 3], [1, 1], None, ["arrived", "arrived"]))
     assert losses.values.tolist() == [3.0, 1.0, -math.inf, -math.inf, math.inf]
@@ -30,7 +30,7 @@ def test_a_loss_is_kept_until_another_is_reported() -> None:
 
 
 def test_a_missing_loss_counts_as_1_if_no_client_reported_one() -> None:
-    losses = LastLosses(2)
+    losses = LastSignal(2)
     losses.learn_from(report_of([0], [1], None, ["arrived"]))
     assert losses.guessed().tolist() == [1.0, math.inf]
 
@@ -64,7 +64,7 @@ def test_forgetting_the_slowest_client_removes_its_time_from_the_longest() -> No
 
 
 def test_losses_are_relative_to_the_usual_loss_and_limited() -> None:
-    losses = RelativeLosses(7)
+    losses = RelativeSignal(7)
     losses.learn_from(report_of([0, 1, 2], [1, 1, 1], [1.0, 2.0, 3.0], ["arrived"] * 3))
     assert losses.relative.tolist() == [1.0] * 7  # too few
     losses.learn_from(report_of([3, 4, 5], [1, 1, 1], [1e300, -1.0, math.nan], ["arrived", "arrived", "failed"]))
@@ -72,7 +72,7 @@ def test_losses_are_relative_to_the_usual_loss_and_limited() -> None:
     assert (losses.relative * losses.usual).round(12).tolist() == [1.0, 2.0, 3.0, 3.0, 0.0, 3.0, 3.0]
     losses.add(1)
     assert losses.relative[-1] == losses.largest / losses.usual
-    restored = RelativeLosses(8)
+    restored = RelativeSignal(8)
     restored.restore(losses.state())
     assert restored.relative.tolist() == losses.relative.tolist()
     losses.forget(np.array([3]))
@@ -80,7 +80,7 @@ def test_losses_are_relative_to_the_usual_loss_and_limited() -> None:
 
 
 def test_the_usual_loss_of_many_clients_is_computed_now_and_then() -> None:
-    losses, everybody = RelativeLosses(1000), list(range(1000))
+    losses, everybody = RelativeSignal(1000), list(range(1000))
     losses.learn_from(report_of(everybody, [1.0] * 1000, [2.0] * 1000, ["arrived"] * 1000))
     losses.learn_from(report_of(everybody[:9], [1.0] * 9, [1.0] * 9, ["arrived"] * 9))
     assert losses.usual == 2.0

@@ -141,7 +141,8 @@ def test_a_fleet_without_rounds_streams_its_turns(tmp_path: Path) -> None:
     assert joined.kind == "joined"
     given = [{"turn": turn["id"], "client": turn["client"]} for turn in (first, second)]
     assert (filled.kind, filled.id, filled.data["ended"], filled.data["turns"]) == ("filled", 2, [], given)
-    result = {"turn": first["id"], "client": first["client"], "outcome": "arrived", "seconds": 2.0, "loss": None}
+    result = {"turn": first["id"], "client": first["client"], "outcome": "arrived", "seconds": 2.0}
+    result |= {"loss": None, "signals": None}
     assert (ended.kind, ended.id, ended.data["ended"], ended.data["turns"]) == ("filled", 3, [result], [])
     assert state == Event("state", {"running": 1, "slots": 2}, 3)
 

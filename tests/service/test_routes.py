@@ -81,6 +81,24 @@ def test_a_round_over_http_is_the_round_of_the_scheduler(service: Service, tmp_p
         assert (reader.round, reader.clients) == (1, PHONES)
 
 
+def test_declared_signals_are_reported_over_http(tmp_path: Path) -> None:
+    with served(tmp_path, {"fleet": {**ROUNDS, "signals": {"utility": (0, 100)}}}) as service:
+        assert service.ok("/settings")["settings"]["signals"] == {"utility": [0.0, 100.0]}
+        first, second = service.ok("/rounds", {"clients": PHONES})["cohort"]
+        report = {"client": first, "seconds": 1.5, "signals": {"utility": 3.1}}
+        refused = service.post("/reports", {**report, "signals": {"utilty": 3.1}})
+        assert (refused.status, "did you mean 'utility'?" in refused.error) == (409, True)
+        assert service.post("/reports", {**report, "signals": {"utility": "3.1"}}).status == 422
+        assert service.ok("/reports", report) == {"new": True}
+        unknown = {"client": second, "seconds": 2.0, "signals": {"other": 1.0}}
+        answer = service.ok("/reports/batch", {"reports": [unknown, {**unknown, "signals": {"utility": -5}}]})
+        assert (answer["new"], [entry["index"] for entry in answer["refused"]]) == (1, [0])
+        page = service.ok("/rounds/1/close", {})
+        replies.RoundPage.model_validate(page)
+        assert [turn["signals"] for turn in page["turns"]] == [{"utility": 3.1}, None]
+        assert service.ok("/amendments", {"settings": {"signals": {}}})["changed"] == ["signals"]
+
+
 def test_rounds_can_be_abandoned(service: Service) -> None:
     service.ok("/rounds", {"clients": PHONES})
     assert service.ok("/rounds/1/abandon", {}) == {"round": 1}

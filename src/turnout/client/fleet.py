@@ -155,6 +155,7 @@ class FleetClient(Transport):
         seconds: float | None = None,
         *,
         loss: float | None = None,
+        signals: Mapping[str, float] | None = None,
         round: int | None = None,
     ) -> bool:
         """Records that the update of a client arrived; returns False if that was recorded before.
@@ -164,15 +165,18 @@ class FleetClient(Transport):
                 fleet with rounds, leave it out.
             seconds: The exchange time; by default the time since the selection.
             loss: The mean training loss.
+            signals: Numbers by the names of signals that the fleet declares.
             round: The round in which the client was selected; by default the latest.
         """
-        return bool(self._post("reports", {**_whose(client, round), "seconds": seconds, "loss": loss})["new"])
+        reported = {"seconds": seconds, "loss": loss, "signals": signals}
+        return bool(self._post("reports", {**_whose(client, round), **reported})["new"])
 
     def report_many(
         self,
         seconds: Mapping[str, float],
         *,
         losses: Mapping[str, float] | None = None,
+        signals: Mapping[str, Mapping[str, float]] | None = None,
         round: int | None = None,
     ) -> tuple[int, dict[str, str]]:
         """Records many arrivals; returns how many are new, and for those that were refused, why.
@@ -184,7 +188,13 @@ class FleetClient(Transport):
         for start in range(0, len(ids), REPORTS_AT_ONCE):
             part = ids[start : start + REPORTS_AT_ONCE]
             reports = [
-                {"client": client, "seconds": seconds[client], "loss": (losses or {}).get(client), "round": round}
+                {
+                    "client": client,
+                    "seconds": seconds[client],
+                    "loss": (losses or {}).get(client),
+                    "signals": (signals or {}).get(client),
+                    "round": round,
+                }
                 for client in part
             ]
             answer = self._post("reports/batch", {"reports": reports})

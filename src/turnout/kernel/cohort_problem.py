@@ -33,7 +33,8 @@ class PriceTerms:
         sharers: The number of clients among which the cost of a slow round is divided; it divides the usual time.
         rooms: The turns that each client may still fall behind, as prices count them: new clients have more.
         head_start: The turns that a price counts in addition to these.
-        values: What the loss of each client adds to its price, in seconds; None if losses do not count.
+        values: What the signal of each client adds to its price, in seconds; None if none counts.
+        signal: The name of that signal.
         outlook: How slack and price of each client develop if it waits.
     """
 
@@ -45,6 +46,7 @@ class PriceTerms:
     rooms: FloatArray
     head_start: float
     values: FloatArray | None
+    signal: str
     outlook: PaceOutlook
 
 

@@ -30,6 +30,8 @@ from turnout.kernel.arrays import (
 OUTCOMES = ("arrived", "late", "failed")
 #: The outcomes with a time that says something about the client's speed; that of a late client is its deadline.
 TIMED_OUTCOMES = OUTCOMES[:2]
+#: The signal that every client may report without a declaration.
+LOSS = "loss"
 NO_METRICS: Mapping[str, float] = MappingProxyType({})
 
 
@@ -224,6 +226,7 @@ class RoundReport(Value):
             available.
         outcomes: "arrived", "late" or "failed" for each client; None means that all arrived.
         losses: The training losses; NaN for clients that reported none.
+        signals: Other numbers that clients reported, by name; NaN for clients that did not. None if there are none.
         metrics: Named numbers about the round, such as the accuracy of the model.
         late_arrivals: The true times of late clients of earlier rounds.
     """
@@ -235,6 +238,7 @@ class RoundReport(Value):
     available: BoolArray | None = None
     outcomes: Sequence[str] | npt.NDArray[np.str_] | None = None
     losses: FloatArray | None = None
+    signals: Mapping[str, FloatArray] | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     late_arrivals: LateArrivals | None = None
 
@@ -252,6 +256,7 @@ class RoundReport(Value):
                 unavailable = ~in_fleet
                 unavailable[in_fleet] = ~available[clients[in_fleet]]
                 refuse_where(unavailable, "clients", clients, "was not available", ReportError)
+        signals = {str(name): _as_values(str(name), own, len(clients)) for name, own in (self.signals or {}).items()}
         self._set(
             round=as_count("round", self.round, ReportError),
             clients=clients,
@@ -259,7 +264,8 @@ class RoundReport(Value):
             exchange_times=times,
             available=available,
             outcomes=_as_outcomes(self.outcomes, len(clients)),
-            losses=_as_losses(self.losses, len(clients)),
+            losses=None if self.losses is None else _as_values("losses", self.losses, len(clients)),
+            signals=MappingProxyType(signals) or None,
             metrics=MappingProxyType({str(name): float(value) for name, value in self.metrics.items()}),
         )
 
@@ -289,9 +295,14 @@ class RoundReport(Value):
             available=available,
             outcomes=None,
             losses=None,
+            signals=None,
             metrics=NO_METRICS,
             late_arrivals=None,
         )
+
+    def reported(self, signal: str) -> FloatArray | None:
+        """Returns what each client reported under this name, NaN where it did not; "loss" stands for the losses."""
+        return self.losses if signal == LOSS else (self.signals or {}).get(signal)
 
     @property
     def duration(self) -> float:
@@ -363,11 +374,9 @@ def _as_outcomes(outcomes: Sequence[str] | npt.NDArray[np.str_] | None, clients:
     return np.array(names, dtype="U7")
 
 
-def _as_losses(losses: npt.ArrayLike | None, clients: int) -> FloatArray | None:
-    if losses is None:
-        return None
-    array = np.asarray(losses, dtype=np.float64)
+def _as_values(name: str, values: npt.ArrayLike, clients: int) -> FloatArray:
+    array: FloatArray = read_only(np.asarray(values, dtype=np.float64))
     if array.shape != (clients,):
-        raise ReportError(f"losses has shape {array.shape}, but there are {clients} clients: give one loss for each")
-    refuse_where(np.isinf(array), "losses", array, "must not be infinite", ReportError)
+        raise ReportError(f"{name} has shape {array.shape}, but there are {clients} clients: give one value for each")
+    refuse_where(np.isinf(array), name, array, "must not be infinite", ReportError)
     return array

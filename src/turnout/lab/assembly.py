@@ -21,7 +21,7 @@ MISSING = np.float64("nan")
 FILL_VALUES: Mapping[str, Any] = {"available": np.True_, "outcomes": np.uint8(0), "losses": MISSING}
 PER_ROUND = ("cohort_reasons", "metrics")
 #: The fields that hold a mapping from names to columns.
-NAMED_COLUMNS = ("client_reasons", *PER_ROUND)
+NAMED_COLUMNS = ("client_reasons", "signals", *PER_ROUND)
 
 
 def fields_of_records(records: Sequence[RoundRecord], *, clients: int) -> Fields:
@@ -90,6 +90,7 @@ def _part_of_record(record: RoundRecord, clients: int) -> Fields:
         "outcomes": None if report.outcomes is None else np.asarray(report.outcomes),
         "losses": report.losses,
         "client_reasons": client_reasons,
+        "signals": report.signals or {},
         "cohort_reasons": cohort_reasons,
         "metrics": {name: [number] for name, number in report.metrics.items()},
         "absent": {},
@@ -167,6 +168,7 @@ def _sort_by_selection(fields: Fields, reports: Sequence[IntArray]) -> None:
     for name in ("contexts", "exchange_times", "outcomes", "losses"):
         if fields[name] is not None:
             fields[name] = fields[name][row_in_report]
+    fields["signals"] = {name: column[row_in_report] for name, column in fields["signals"].items()}
 
 
 def _refuse_report(round: int) -> None:

@@ -47,6 +47,7 @@ class RoundColumns:
         available: The availability masks (T × N).
         outcomes: The outcome of each row, as an index into OUTCOMES.
         losses: The training loss of each row.
+        signals: Named numbers that clients reported, with one number per row.
         client_reasons: Named reasons of the selection with one number per row.
         cohort_reasons: Named reasons of the selection with one number per round.
         metrics: Named metrics with one number per round.
@@ -64,6 +65,7 @@ class RoundColumns:
     available: BoolArray | None = None
     outcomes: npt.NDArray[np.uint8] | None = None
     losses: FloatArray | None = None
+    signals: Mapping[str, FloatArray] = field(default_factory=dict)
     client_reasons: Mapping[str, FloatArray] = field(default_factory=dict)
     cohort_reasons: Mapping[str, FloatArray] = field(default_factory=dict)
     metrics: Mapping[str, FloatArray] = field(default_factory=dict)
@@ -142,7 +144,7 @@ class RoundColumns:
             if "available" in fields:
                 fields["available"] = unpack_mask(fields["available"], header["clients"])
             for attribute in (*NAMED_COLUMNS, "absent"):
-                names = header[attribute]
+                names = header.get(attribute, [])
                 fields[attribute] = {name: arrays[f"{attribute}.{index}"] for index, name in enumerate(names)}
             fields["absent"] = {name: unpack_mask(mask, header["rounds"]) for name, mask in fields["absent"].items()}
             fields["late"] = _unpack_late(header.get("late", []), arrays)
@@ -193,7 +195,7 @@ class RoundColumns:
             yield Selection(round_, chosen, _next_values(reasons))
 
     def _reports(self) -> Iterator[RoundReport]:
-        metrics = self._named_by_round("metrics")
+        metrics, signals = self._named_by_round("metrics"), self._named_by_round("signals")
         outcome_names = None if self.outcomes is None else _OUTCOME_NAMES[self.outcomes]
         columns = zip(
             self.rounds.tolist(),
@@ -214,6 +216,7 @@ class RoundColumns:
                 available=available,
                 outcomes=outcomes,
                 losses=losses,
+                signals=_next_values(signals),
                 metrics=_next_values(metrics),
                 late_arrivals=self.late.get(round_),
             )

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from turnout.errors import OfferError, SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_number
+from turnout.kernel.rounds import LOSS
 
 Columns = Mapping[str, FloatArray]
 
@@ -316,6 +317,25 @@ class Features:
             f"{f' {feature.unit}' if feature.unit else ''}, got {values[index]:g}: correct it, or leave the client out "
             "of this round"
         )
+
+
+def as_signals(name: str, declared: Any) -> dict[str, list[float]]:
+    """Returns declared signals as they are stored: the smallest and the largest credible value of each, by name.
+
+    Raises:
+        SettingError: If a name or a range is invalid.
+    """
+    if not isinstance(declared, Mapping):
+        raise SettingError(f'{name} must be a mapping such as {{"utility": [0, 100]}}, got {declared!r}')
+    signals = {}
+    for signal, limits in declared.items():
+        if not isinstance(signal, str) or not signal or signal == LOSS:
+            raise SettingError(f"{name} must have non-empty names other than {LOSS!r}, got {signal!r}")
+        if not isinstance(limits, list | tuple) or len(limits) != 2:
+            raise SettingError(f"{signal} in {name} must be a smallest and a largest value, got {limits!r}")
+        Feature(signal, *limits)  # checks the range
+        signals[signal] = list(map(float, limits))
+    return signals
 
 
 #: The features of the RBCS-F paper, which a fleet has by default.

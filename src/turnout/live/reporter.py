@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import numpy as np
+
 from turnout.closing import Closable
-from turnout.errors import ReportedBeforeError, ReportError, UnknownTurnError
+from turnout.errors import ReportedBeforeError, ReportError, UnknownTurnError, suggestion
 from turnout.kernel.arrays import as_number
 from turnout.live.clock import now
 from turnout.live.identifiers import as_reason, as_round, check_client_id
 from turnout.live.journal.journal import Journal
-from turnout.live.journal.schema import meta_count
+from turnout.live.journal.schema import meta_count, meta_value
 from turnout.live.journal.turns import find_turn, open_turns_of
 from turnout.live.retention import late_turns
 from turnout.live.turns.outcomes import STILL_OUT
 from turnout.live.turns.records import Turn
+from turnout.storage.encoding.packing import parse_stored
 
 #: The largest accepted exchange time, in seconds.
 MAX_SECONDS = 1e9
@@ -33,6 +37,7 @@ class Outcome:
         why: The reason of the failure.
         round: The round of the turn; None means the client's latest turn.
         loss: The mean training loss, if it was reported.
+        signals: Numbers by the names of declared signals.
     """
 
     client: str
@@ -40,6 +45,7 @@ class Outcome:
     why: str | None = None
     round: int | None = None
     loss: float | None = None
+    signals: Mapping[str, float] | None = None
 
     def __post_init__(self) -> None:
         check_client_id(self.client, ReportError)
@@ -58,13 +64,51 @@ class Outcome:
             raise ReportError(f"pass the seconds that {self.client!r} took, or the reason why it failed")
 
 
-def outcomes_of(seconds: Mapping[str, float], losses: Mapping[str, float] | None, round: int | None) -> list[Outcome]:
-    """Returns one outcome per arrived client; `losses` may cover all clients, some or none."""
-    losses = losses or {}
-    for client in losses:
-        if client not in seconds:
-            raise ReportError(f"losses has {client!r}, but seconds does not: pass both; nothing was recorded")
-    return [Outcome(client, duration, round=round, loss=losses.get(client)) for client, duration in seconds.items()]
+def outcomes_of(
+    seconds: Mapping[str, float],
+    losses: Mapping[str, float] | None,
+    signals: Mapping[str, Mapping[str, float]] | None,
+    round: int | None,
+) -> list[Outcome]:
+    """Returns one outcome per arrived client; `losses` and `signals` may cover all clients, some or none."""
+    losses, signals = losses or {}, signals or {}
+    for name, given in (("losses", losses), ("signals", signals)):
+        for client in given:
+            if client not in seconds:
+                raise ReportError(f"{name} has {client!r}, but seconds does not: pass both; nothing was recorded")
+    return [
+        Outcome(client, duration, round=round, loss=losses.get(client), signals=signals.get(client))
+        for client, duration in seconds.items()
+    ]
+
+
+def _known_signals(db: sqlite3.Connection, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """Returns the outcomes with the signals that count: those with values in the ranges that the fleet declares.
+
+    Raises:
+        ReportError: If a signal is not declared, or is no number.
+    """
+    if all(outcome.signals is None for outcome in outcomes):
+        return list(outcomes)
+    declared = parse_stored(meta_value(db, "settings")).get("signals", {})
+    known = []
+    for outcome in outcomes:
+        if not isinstance(outcome.signals or {}, Mapping):
+            raise ReportError(f"signals of {outcome.client!r} must be a mapping, not {outcome.signals!r}")
+        own = {}
+        for name, value in (outcome.signals or {}).items():
+            if name not in declared:
+                raise ReportError(
+                    f"{outcome.client!r} reports the signal {name!r}{suggestion(str(name), declared)}, but the fleet "
+                    f"declares {', '.join(declared) or 'none'}: amend its setting signals; nothing was recorded"
+                )
+            if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+                raise ReportError(f"{name} of {outcome.client!r} must be a number, not {value!r}; nothing was recorded")
+            low, high = declared[name]
+            if low <= value <= high:
+                own[name] = float(value)
+        known.append(replace(outcome, signals=own or None))
+    return known
 
 
 def record(journal: Journal, outcomes: Sequence[Outcome], late_window: int) -> list[bool]:
@@ -79,6 +123,7 @@ def record(journal: Journal, outcomes: Sequence[Outcome], late_window: int) -> l
     is_new = []
     with journal.writing() as changes:
         db = changes.db
+        outcomes = _known_signals(db, outcomes)
         in_open = open_turns_of(db, [outcome.client for outcome in outcomes]) if len(outcomes) > 1 else {}
         changed: dict[tuple[int, str], Turn] = {}
         at = now()
@@ -109,8 +154,9 @@ def _updated_open_turn(turn: Turn, outcome: Outcome, at: str) -> Turn | None:
     kind = "arrived" if outcome.seconds is not None else "failed"
     if turn.kind is None:
         # A turn of the open round has no other values yet; `replace` would take four times as long.
-        return Turn(turn.round, turn.row, turn.id, kind, outcome.seconds, outcome.why, at, loss=outcome.loss)
-    if (turn.kind, turn.seconds, turn.why, turn.loss) == (kind, outcome.seconds, outcome.why, outcome.loss):
+        own = (turn.round, turn.row, turn.id, kind, outcome.seconds, outcome.why, at)
+        return Turn(*own, loss=outcome.loss, signals=outcome.signals)
+    if turn.kind == kind and _reported(turn) == _reported(outcome):
         return None
     raise _conflict(turn, f"failed: {turn.why}" if turn.seconds is None else f"{turn.kind} after {turn.seconds:g} s")
 
@@ -118,12 +164,12 @@ def _updated_open_turn(turn: Turn, outcome: Outcome, at: str) -> Turn | None:
 def _updated_closed_turn(turn: Turn, outcome: Outcome, closed: int, late_window: int, at: str) -> Turn | None:
     """Returns the turn of a closed round with the actual time and loss of a late client; None if nothing changes."""
     if turn.kind not in STILL_OUT:
-        if (turn.seconds, turn.why, turn.loss) == (outcome.seconds, outcome.why, outcome.loss):
+        if _reported(turn) == _reported(outcome):
             return None
         raise _conflict(turn, str(turn.kind))
     if outcome.seconds is None:
         return None  # the turn is recorded as missed already
-    if (outcome.seconds, outcome.loss) == (turn.late_seconds, turn.loss):
+    if (outcome.seconds, outcome.loss, outcome.signals) == (turn.late_seconds, turn.loss, turn.signals):
         return None
     if turn.late_seconds is not None:
         raise _conflict(turn, f"late, after {turn.late_seconds:g} s")
@@ -132,12 +178,17 @@ def _updated_closed_turn(turn: Turn, outcome: Outcome, closed: int, late_window:
             f"round {turn.round} of {turn.id!r} was closed {closed - turn.round} rounds ago: its time can be learned "
             f"within {late_window} only"
         )
-    return replace(turn, late_seconds=outcome.seconds, loss=outcome.loss, late_at=at)
+    return replace(turn, late_seconds=outcome.seconds, loss=outcome.loss, signals=outcome.signals, late_at=at)
+
+
+def _reported(of: Turn | Outcome) -> tuple[object, ...]:
+    return of.seconds, of.why, of.loss, of.signals
 
 
 def _conflict(turn: Turn, recorded: str) -> ReportedBeforeError:
     if turn.loss is not None:
         recorded += f", loss {turn.loss:g}"
+    recorded += "".join(f", {name} {value:g}" for name, value in (turn.signals or {}).items())
     return ReportedBeforeError(
         f"{turn.id!r} was reported before in round {turn.round} ({recorded}): the first report is kept"
     )
@@ -167,6 +218,7 @@ class Reporter(Closable):
         seconds: float,
         *,
         loss: float | None = None,
+        signals: Mapping[str, float] | None = None,
         round: int | None = None,
     ) -> bool:
         """Records that the update of a client arrived; returns False if that was recorded before.
@@ -175,9 +227,10 @@ class Reporter(Closable):
             client: The id of the client.
             seconds: The exchange time.
             loss: The mean training loss of the client, if it is known.
+            signals: Numbers by the names of signals that the fleet declares.
             round: The round in which the client was selected; by default the latest.
         """
-        return self._record([Outcome(client, seconds, round=round, loss=loss)])[0]
+        return self._record([Outcome(client, seconds, round=round, loss=loss, signals=signals)])[0]
 
     def report_failure(self, client: str, why: str, *, round: int | None = None) -> bool:
         """Records that a client failed, and why; returns False if that was recorded before."""
@@ -188,10 +241,11 @@ class Reporter(Closable):
         seconds: Mapping[str, float],
         *,
         losses: Mapping[str, float] | None = None,
+        signals: Mapping[str, Mapping[str, float]] | None = None,
         round: int | None = None,
     ) -> int:
-        """Records arrivals in one transaction; returns how many are new. `losses` may cover some of the clients."""
-        return sum(self._record(outcomes_of(seconds, losses, round)))
+        """Records arrivals in one transaction; returns how many are new. Some clients may lack losses and signals."""
+        return sum(self._record(outcomes_of(seconds, losses, signals, round)))
 
     def close(self) -> None:
         """Closes the file."""

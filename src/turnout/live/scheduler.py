@@ -213,6 +213,7 @@ class Scheduler(FleetQueries):
         seconds: float | None = None,
         *,
         loss: float | None = None,
+        signals: Mapping[str, float] | None = None,
         round: int | None = None,
     ) -> bool:
         """Records that the update of a client arrived; returns False if that was recorded before.
@@ -223,23 +224,26 @@ class Scheduler(FleetQueries):
                 selection.
             loss: The mean training loss of the client, for policies that use it. The loss of a late client is stored
                 but not learned.
+            signals: Numbers by the names of signals that the setting `signals` declares, for policies that use them. A
+                number outside of its range, or NaN, is not recorded. Otherwise they are treated as losses.
             round: The round in which the client was selected; by default the latest.
         """
         with self._lock:
             client, number = self._server.turn_of(client, round)
             if seconds is None:
                 number, seconds = self._server.elapsed(client, number)
-            return self._session.record([Outcome(client, seconds, loss=loss, round=number)])[0]
+            return self._session.record([Outcome(client, seconds, loss=loss, signals=signals, round=number)])[0]
 
     def report_many(
         self,
         seconds: Mapping[str, float],
         *,
         losses: Mapping[str, float] | None = None,
+        signals: Mapping[str, Mapping[str, float]] | None = None,
         round: int | None = None,
     ) -> int:
-        """Records arrivals in one transaction; returns how many are new. `losses` may cover some of the clients."""
-        outcomes = outcomes_of(seconds, losses, round)
+        """Records arrivals in one transaction; returns how many are new. Some clients may lack losses and signals."""
+        outcomes = outcomes_of(seconds, losses, signals, round)
         with self._lock:
             return sum(self._session.record(outcomes))
 
@@ -254,16 +258,14 @@ class Scheduler(FleetQueries):
 
     @property
     def ready(self) -> bool:
-        """Whether the round can be closed: enough clients or all have reported, or the deadline has passed.
-
-        If the time since the selection is unknown, no deadline can be waited for.
-        """
+        """Whether the round can be closed: enough clients or all have reported, or the deadline has passed."""
         with self._lock:
             opened = self._session.memory.opened
             if opened is None:
                 return False
             turns = self._session.journal.turns_of(opened.round)
             arrived = sum(turn.kind == "arrived" for turn in turns)
+            # If the time since the selection is unknown (NaN), no deadline can be waited for.
             is_over = opened.deadline is not None and not opened.elapsed < opened.deadline
             return arrived >= opened.target_size or all(turn.kind for turn in turns) or is_over
 
@@ -382,11 +384,8 @@ class Scheduler(FleetQueries):
         self._session.close()
 
     def __repr__(self) -> str:
-        is_open = self.open_round is not None
-        return (
-            f"Scheduler({str(self.path)!r}, policy={self.settings.policy!r}, clients={len(self.clients)}, "
-            f"round={self.round}, is_open={is_open})"
-        )
+        state = f"round={self.round}, is_open={self.open_round is not None}"
+        return f"Scheduler({str(self.path)!r}, policy={self.settings.policy!r}, clients={len(self.clients)}, {state})"
 
 
 def _server_of(session: FleetSession) -> TurnServer:

@@ -16,6 +16,7 @@ from typing import Any, Literal, TypedDict
 from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import MAX_TIME, as_count, as_number, exact_rate
 from turnout.kernel.certificate import TimeUnit
+from turnout.live.features import as_signals
 from turnout.live.retention import Retention, late_turns
 from turnout.plugins import packages_of
 from turnout.policies.base import SelectionPolicy
@@ -40,8 +41,6 @@ MIN_NUMBER = 1e-6
 PERIOD = 'rounds, or text such as "30 days"'
 #: The probability with which automatic over-selection gives enough reports.
 REPORT_CONFIDENCE = 0.9
-
-
 #: The key of a declaration in the metadata of a field.
 DECLARATION = "setting"
 
@@ -62,7 +61,7 @@ class Setting:
         most: The largest number or count.
     """
 
-    kind: Literal["number", "count", "flag", "period"] | None
+    kind: Literal["number", "count", "flag", "period", "signals"] | None
     unit: str | None
     help: str
     auto: str | None = None
@@ -97,6 +96,8 @@ class Setting:
                 return as_count(name, value, SettingError)
             case "period":
                 return Retention.parse(name, value).stored
+            case "signals":
+                return as_signals(name, value)
             case "flag" if not isinstance(value, bool):
                 raise SettingError(f"{name} must be True or False, got {value!r}")
         return value
@@ -104,7 +105,8 @@ class Setting:
 
 def declare(default: Any, *declared: Any, **further: Any) -> Any:
     """Returns the field of a setting: its default, and the arguments of its `Setting`."""
-    return field(default=default, metadata={DECLARATION: Setting(*declared, **further)})
+    value: Any = {"default_factory": dict} if default == {} else {"default": default}
+    return field(**value, metadata={DECLARATION: Setting(*declared, **further)})
 
 
 class AmendableOptions(TypedDict, total=False):
@@ -116,6 +118,7 @@ class AmendableOptions(TypedDict, total=False):
     keep_rounds: int | str | None
     keep_offers: int | str | None
     persist_statuses: bool
+    signals: Mapping[str, Sequence[float]]
     status_ttl: float
     window_seconds: float | None
     min_present: int
@@ -148,9 +151,8 @@ class SchedulerSettings:
     policy: str = declare(
         DEFAULT_POLICY, None, None, 'the selection policy: a name, `"package.module:Name"`, or a class', amendable=False
     )
-    settings: Mapping[str, Any] = field(
-        default_factory=dict,
-        metadata={DECLARATION: Setting(None, None, "the settings of the policy and of its guarantee", amendable=False)},
+    settings: Mapping[str, Any] = declare(
+        {}, None, None, "the settings of the policy and of its guarantee", amendable=False
     )
     model_size: float = declare(
         20.0,
@@ -196,6 +198,9 @@ class SchedulerSettings:
         None, "period", PERIOD, "the same for offers, which take most of the space", none="as long as the rounds"
     )
     persist_statuses: bool = declare(True, "flag", None, "whether statuses and contexts are written to the file")
+    signals: Mapping[str, Sequence[float]] = declare(
+        {}, "signals", None, "numbers that clients report, with their ranges, such as `{utility = [0, 100]}`"
+    )
     concurrency: int | None = declare(
         None, "count", "slots", "how many clients train at any time", none="a fleet with rounds", amendable=False
     )
@@ -386,10 +391,7 @@ def _has_key(value: Any, key: str) -> bool:
 def _comparable(name: str, value: Any, ignored: Sequence[str] = ()) -> Any:
     """Returns the value of a setting in a form in which equal settings are equal: a file stores a tuple as a list.
 
-    Args:
-        name: The name of the setting.
-        value: Its value.
-        ignored: The keys that are left out of mappings.
+    The `ignored` keys are left out of mappings.
     """
     if isinstance(value, Mapping):
         return {key: _comparable(key, entry, ignored) for key, entry in value.items() if key not in ignored}

@@ -159,6 +159,8 @@ class SelectionPolicy(Memory, ABC):
     fills_cohort: bool = True
     #: Whether it can give turns one at a time, whenever a slot is free, while other clients are training.
     fills_slots: bool = False
+    #: The names of the signals in reports from which it learns, other than the loss.
+    signals: tuple[str, ...] = ()
     #: Whether it needs the true expected times, which only simulated worlds know.
     requires_expected_times: bool = False
     #: What it guarantees to every client; None if it guarantees nothing.

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from turnout.errors import PolicyCheckError, SettingError, TurnoutError
-from turnout.kernel.arrays import BoolArray
+from turnout.kernel.arrays import BoolArray, FloatArray
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import SelectionPolicy
 from turnout.policies.small_fleet import SmallFleet
@@ -31,7 +31,7 @@ def make_builder(build: Callable[..., SelectionPolicy], clients: int) -> Build:
 
 def played(policy: SelectionPolicy, **fleet_settings: Any) -> Iterator[tuple[RoundOffer, Selection]]:
     """Plays rounds on a small fleet, and yields each of them before the policy gets its report."""
-    fleet = SmallFleet(clients=policy.clients, **fleet_settings)
+    fleet = SmallFleet(clients=policy.clients, signals=policy.signals, **fleet_settings)
     for round_ in range(1, ROUNDS + 1):
         offer = fleet.offer(round_)
         selection = policy.ask(offer)
@@ -87,6 +87,11 @@ def freeze(policy: SelectionPolicy) -> Iterator[SelectionPolicy]:
             object.__setattr__(each, "__class__", own)
 
 
+def eventful_fleet(policy: SelectionPolicy) -> SmallFleet:
+    """Returns a fleet in which clients are late, fail, and report losses and the signals of the policy."""
+    return SmallFleet(clients=policy.clients, deadline=15.0, failure_rate=0.1, losses=True, signals=policy.signals)
+
+
 def with_flag(mask: BoolArray, client: int) -> BoolArray:
     """Returns a mask in which one more client is marked."""
     changed = mask.copy()
@@ -102,21 +107,27 @@ def with_client(selection: Selection, client: int) -> Selection:
 
 
 def other_report(report: RoundReport, client: int) -> RoundReport:
-    """Returns the report with another time, loss and context of one client."""
+    """Returns the report with another time, loss, context and other signals of one client."""
     own = report.clients == client
+
+    def other(values: FloatArray) -> FloatArray:
+        return np.where(own, values * 3.1 + 0.0314159, values)
+
     return replace(
         report,
         exchange_times=np.where(own, report.exchange_times * (1 + 1e-7), report.exchange_times),  # in the same order
         contexts=np.where(own[:, None], report.contexts * 1.07, report.contexts),
-        losses=None if report.losses is None else np.where(own, report.losses * 3.1 + 0.0314159, report.losses),
+        losses=None if report.losses is None else other(report.losses),
+        signals={name: other(values) for name, values in (report.signals or {}).items()},
     )
 
 
 def numbers_of(report: RoundReport, client: int) -> list[float]:
     """Returns the numbers of one client in a report."""
     own = report.clients == client
-    losses = [] if report.losses is None else report.losses[own].tolist()
-    return [number for number in (*report.exchange_times[own].tolist(), *losses) if np.isfinite(number) and number]
+    columns = (report.exchange_times, report.losses, *(report.signals or {}).values())
+    numbers = [number for column in columns if column is not None for number in column[own].tolist()]
+    return [number for number in numbers if np.isfinite(number) and number]
 
 
 def copied(offer: RoundOffer) -> RoundOffer:
@@ -146,6 +157,7 @@ def reverse_report(report: RoundReport) -> RoundReport:
         exchange_times=report.exchange_times[::-1],
         outcomes=None if report.outcomes is None else report.outcomes[::-1],
         losses=None if report.losses is None else report.losses[::-1],
+        signals={name: values[::-1] for name, values in (report.signals or {}).items()},
     )
 
 

@@ -19,6 +19,7 @@ from turnout.policies.check_support import (
     Build,
     copied,
     equals_joining_client,
+    eventful_fleet,
     freeze,
     is_plain,
     make_builder,
@@ -154,7 +155,7 @@ def the_selection_is_of_the_offered_round(build: Build) -> None:
 def order_does_not_matter(build: Build) -> None:
     """Memory order, the contexts of unavailable clients and the order of a report have no influence."""
     policy, other = build(), build()
-    fleet = SmallFleet(clients=policy.clients, deadline=15.0, failure_rate=0.1, losses=True)
+    fleet = eventful_fleet(policy)
     for round_ in range(1, ROUNDS + 1):
         offer = fleet.offer(round_)
         selection = policy.ask(offer)
@@ -226,7 +227,7 @@ def a_saved_state_does_not_change(build: Build) -> None:
 def replay_gives_the_same_next_selection(build: Build) -> None:
     """The state is a function of the reports."""
     policy, reports = build(), []
-    fleet = SmallFleet(clients=policy.clients, deadline=15.0, failure_rate=0.1, losses=True)
+    fleet = eventful_fleet(policy)
     for round_ in range(1, ROUNDS + 1):
         reports.append(play_round(policy, fleet, round_))
     replayed = build()
@@ -274,7 +275,7 @@ def a_forgotten_client_leaves_no_trace(build: Build) -> None:
     forgotten, its entries must be the same in both, or those of a client that has just joined.
     """
     policy, twin = build(), build()
-    fleet = SmallFleet(clients=policy.clients, deadline=15.0, failure_rate=0.1, losses=True)
+    fleet = eventful_fleet(policy)
     client, reported = 1, []
     for round_ in range(1, ROUNDS + 1):
         offer = fleet.offer(round_)

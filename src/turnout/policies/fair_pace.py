@@ -15,7 +15,7 @@ behind; s_i: its usual time; m: the number of places):
    (round − 1)/100) is the head start, by default h = tolerance: slow clients can wait longer in the first rounds. With
    value="loss", a turn is worth value_weight · s / max(0.8 · m, 1) · l_i in addition, where s is the median usual time
    and l_i the last loss of the client, relative to the mean of all last losses: clients from which more can be learned
-   are selected more often. Neither changes who is urgent.
+   are selected more often. Another signal can take the place of the loss. Neither changes who is urgent.
 
 A slow client makes the round longer, but several slow clients can share one slow round; hence the share. The second
 factor is a barrier: it grows without limit as the client approaches the tolerance, and falls for a client with a
@@ -61,7 +61,7 @@ import numpy as np
 import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import as_number
+from turnout.kernel.arrays import FloatArray, as_number
 from turnout.kernel.certificate import exact_tolerance
 from turnout.kernel.cohort_problem import CohortProblem, PriceTerms
 from turnout.kernel.exchange_time import ExchangeTimeModel
@@ -78,11 +78,11 @@ from turnout.kernel.pace.prices import (
     sharers,
 )
 from turnout.kernel.pace.usual import UsualContexts
-from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
+from turnout.kernel.rounds import LOSS, RoundOffer, RoundReport, Selection
 from turnout.kernel.slots.turns import TurnStart
 from turnout.policies.base import replaced
 from turnout.policies.guaranteed import GuaranteedPolicy
-from turnout.policies.observations import RelativeLosses
+from turnout.policies.observations import RelativeSignal, as_turn_values
 from turnout.policies.pace_times import ExpectedTimes, LearnedTimes, PaceTimes
 
 
@@ -104,8 +104,9 @@ class FairPace(GuaranteedPolicy):
             for in the estimate of a client.
         forgetting: A discount below 1 reduces the influence of old times.
         features: The number of features of a context.
-        value: "loss": a turn of a client is worth more if its last loss is large; None: losses do not count.
-        value_weight: What a turn with the usual loss is worth, as a share of the cost of a usual round.
+        value: "loss", or the name of another signal in reports: a turn of a client is worth more if the last value
+            that it reported is large; None: all turns are worth the same, unless a subclass overrides `turn_values`.
+        value_weight: What a turn with the usual value is worth, as a share of the cost of a usual round.
         head_start: The turns by which clients may be further behind at first before they get dear; it fades over 100
             rounds. By default as many as the tolerance, which holds all the same.
         settings: The settings of the guarantee; `Guarantee` documents them. By default `guaranteed_rate` is 0.15,
@@ -137,7 +138,7 @@ class FairPace(GuaranteedPolicy):
         ridge: float = 3.0,
         forgetting: float = 1.0,
         features: int = 3,
-        value: Literal["loss"] | None = None,
+        value: str | None = None,
         value_weight: float = 1.0,
         head_start: float | None = None,
         **settings: Unpack[GuaranteeSettings],
@@ -162,14 +163,15 @@ class FairPace(GuaranteedPolicy):
             )
             self.features = self.time_model.features
             self._times = LearnedTimes(self.time_model, self.exploration)
-        if value not in ("loss", None):
-            raise SettingError(f"value must be 'loss' or None, got {value!r}")
+        if value is not None and not (isinstance(value, str) and value):
+            raise SettingError(f"value must be 'loss', the name of another signal or None, got {value!r}")
+        self.value, self.signals = value, () if value in (LOSS, None) else (value,)
         self.value_weight = as_number("value_weight", value_weight, SettingError, least=0)
         head_start = float(self.tolerance) if head_start is None else head_start
         self.head_start = as_number("head_start", head_start, SettingError, least=0)
-        self._losses = RelativeLosses(clients) if value == "loss" else None
-        if self._losses is not None:
-            self._remember_part("losses", self._losses, self._losses.forget)
+        self._signal = None if value is None else RelativeSignal(clients, value)
+        if self._signal is not None:
+            self._remember_part("signal", self._signal, self._signal.forget)
         # How often each client was available; only accrual="always" needs it.
         self._presence = Presence(clients) if self.guarantee.accrual == "always" else None
         if self._presence is not None:
@@ -252,18 +254,29 @@ class FairPace(GuaranteedPolicy):
 
     def _learn_from(self, report: RoundReport) -> None:
         self._times.learn_from(report)
-        if self._losses is not None:
-            self._losses.learn_from(report)
+        if self._signal is not None:
+            self._signal.learn_from(report)
 
     def _pace_of(self, offer: RoundOffer, places: int) -> Pace:
         """Returns the pace with the head start of this round, and the values of turns."""
         pace = self.pace()._replace(age=offer.round - 1)
         if self.head_start:
             pace = pace._replace(head_start=fading(self._head_units, offer.round))
-        if self._losses is None or not self._losses.usual:
+        values = self.turn_values(offer)
+        if values is None:
             return pace
+        if self._signal is None or values is not self._signal.relative:
+            values = as_turn_values(values, self.clients)
         price = self.value_weight * self._times.typical_seconds(offer) / sharers(places)
-        return pace._replace(losses=self._losses.relative, loss_price=price)
+        return pace._replace(losses=values, loss_price=price)
+
+    def turn_values(self, offer: RoundOffer) -> FloatArray | None:  # noqa: ARG002
+        """Returns what a turn of each client is worth, relative to a usual turn; None if all are worth the same.
+
+        By default it is the last value of the signal `value`. A subclass that overrides this method computes something
+        else, from what its own `tell` has stored.
+        """
+        return self._signal.relative if self._signal is not None and self._signal.usual else None
 
     @property
     def _head_units(self) -> float:
@@ -297,6 +310,7 @@ class FairPace(GuaranteedPolicy):
                 rooms=pace.room(rows) / pace.units_per_turn,
                 head_start=float(pace.head_start) / pace.units_per_turn,
                 values=None if pace.losses is None else pace.losses * pace.loss_price,
+                signal=self.value or "value",
                 outlook=PaceOutlook(
                     pace.copy(), weighted, weights, places, self._presence_now(), offer.round, self._head_units
                 ),

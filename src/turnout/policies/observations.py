@@ -1,4 +1,4 @@
-"""Per-client statistics that several policies learn from reports: last losses and mean times."""
+"""Per-client statistics that several policies learn from reports: last signals and mean times."""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from turnout.errors import SettingError
-from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_number
-from turnout.kernel.rounds import TIMED_OUTCOMES, RoundReport
+from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_number, refuse_where
+from turnout.kernel.rounds import LOSS, TIMED_OUTCOMES, RoundReport
 from turnout.policies.base import Memory
 
-#: The share of losses that count as they are, and the number of them below which all count the same.
-COUNTED_LOSSES, FEWEST_LOSSES = 0.9, 4
+#: The share of values that count as they are, and the number of them below which all count the same.
+COUNTED_VALUES, FEWEST_VALUES = 0.9, 4
 
 
-class LastLosses(Memory):
-    """The last loss that each client reported.
+class LastSignal(Memory):
+    """The last value of a signal that each client reported, by default of its loss.
 
-    The value is +inf before a client's first turn, and −inf if it had turns but never reported a loss.
+    The value is +inf before a client's first turn, and −inf if it had turns but never reported the signal.
     """
 
     values: FloatArray
 
-    def __init__(self, clients: int) -> None:
+    def __init__(self, clients: int, signal: str = LOSS) -> None:
         super().__init__(clients)
+        self.signal = signal
         self._remember(values=np.inf)
 
     @property
@@ -35,28 +37,28 @@ class LastLosses(Memory):
         return had
 
     def guessed(self) -> FloatArray:
-        """Returns the last losses, with the mean of all reported losses (1 if there is none) for missing ones."""
+        """Returns the last values, with the mean of all reported ones (1 if there is none) for missing ones."""
         reported = self.values[np.isfinite(self.values)]
         guess = float(reported.mean()) if len(reported) else 1.0
-        losses: FloatArray = np.where(self.values == -np.inf, guess, self.values)
-        return losses
+        values: FloatArray = np.where(self.values == -np.inf, guess, self.values)
+        return values
 
     def learn_from(self, report: RoundReport) -> None:
-        """Stores the losses of a report; a client that reported none keeps its earlier loss."""
-        rows = report.clients
-        if report.losses is not None:
-            reported = ~np.isnan(report.losses)
-            self.values[rows[reported]] = report.losses[reported]
+        """Stores the values of a report; a client that reported none keeps its earlier value."""
+        rows, values = report.clients, report.reported(self.signal)
+        if values is not None:
+            reported = ~np.isnan(values)
+            self.values[rows[reported]] = values[reported]
             rows = rows[~reported]
         self.values[rows[self.values[rows] == np.inf]] = -np.inf
 
 
-class RelativeLosses(LastLosses):
-    """The last loss of each client, relative to the usual loss: the mean of all last losses.
+class RelativeSignal(LastSignal):
+    """The last value of each client, relative to the usual value: the mean of all last values.
 
-    A loss counts as the largest one that counts if it is larger than that, or if the client has reported none, and as 0
-    if it is negative. The largest one that counts is exceeded by a tenth of the clients, so that a single client
-    cannot change it. Both are computed again when a hundredth of the losses are new.
+    A value counts as the largest one that counts if it is larger than that, or if the client has reported none, and as
+    0 if it is negative. The largest one that counts is exceeded by a tenth of the clients, so that a single client
+    cannot change it. Both are computed again when a hundredth of the values are new.
     """
 
     relative: FloatArray
@@ -65,29 +67,30 @@ class RelativeLosses(LastLosses):
     reported: int
     fresh: int
 
-    def __init__(self, clients: int) -> None:
-        super().__init__(clients)
+    def __init__(self, clients: int, signal: str = LOSS) -> None:
+        super().__init__(clients, signal)
         self._remember_shared(usual=0.0, largest=0.0, reported=0, fresh=0)
         self.relative = np.ones(clients)
 
     def learn_from(self, report: RoundReport) -> None:
-        """Stores the losses of a report."""
+        """Stores the values of a report."""
         before = np.isfinite(self.values[report.clients])
         super().learn_from(report)
         self.reported += int((np.isfinite(self.values[report.clients]) & ~before).sum())
-        self.fresh += 0 if report.losses is None else int((~np.isnan(report.losses)).sum())
+        values = report.reported(self.signal)
+        self.fresh += 0 if values is None else int((~np.isnan(values)).sum())
         if self.fresh and self.fresh * 100 >= self.reported:
             self._measure()
         else:
             self._relate(report.clients)
 
     def add(self, count: int) -> None:
-        """Appends clients that have reported no loss."""
+        """Appends clients that have reported nothing."""
         super().add(count)
         self._relate(slice(None))
 
     def forget(self, rows: IntArray) -> None:
-        """Removes the losses of these clients, from the usual loss too."""
+        """Removes the values of these clients, from the usual value too."""
         super().forget(rows)
         self.reported = int(np.isfinite(self.values).sum())
         self._measure()
@@ -98,12 +101,12 @@ class RelativeLosses(LastLosses):
         self._relate(slice(None))
 
     def _measure(self) -> None:
-        losses, self.fresh = np.maximum(self.values[np.isfinite(self.values)], 0.0), 0
+        values, self.fresh = np.maximum(self.values[np.isfinite(self.values)], 0.0), 0
         self.usual = self.largest = 0.0
-        if len(losses) >= FEWEST_LOSSES:
-            position = part_of(COUNTED_LOSSES, len(losses) - 1)
-            self.largest = float(np.partition(losses, position)[position])
-            self.usual = float(np.minimum(losses, self.largest).mean())
+        if len(values) >= FEWEST_VALUES:
+            position = part_of(COUNTED_VALUES, len(values) - 1)
+            self.largest = float(np.partition(values, position)[position])
+            self.usual = float(np.minimum(values, self.largest).mean())
         self._relate(slice(None))
 
     def _relate(self, rows: IntArray | slice) -> None:
@@ -161,6 +164,17 @@ class MeanTimes(Memory):
         super().forget(rows)
         if had_times:
             self.longest = float(self.means().max(initial=0.0))
+
+
+def as_turn_values(values: npt.ArrayLike, clients: int) -> FloatArray:
+    """Returns values of turns after checking that there is one for each client, finite and not negative."""
+    array = np.asarray(values, dtype=np.float64)
+    if array.shape != (clients,):
+        raise SettingError(f"turn_values must return shape ({clients},), one value for each client, got {array.shape}")
+    refuse_where(
+        ~((array >= 0) & (array < np.inf)), "turn_values", array, "must be finite and at least 0", SettingError
+    )
+    return array
 
 
 def as_share(field: str, value: object) -> float:

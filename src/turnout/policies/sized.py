@@ -9,7 +9,7 @@ from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, as_count, as_floats, refuse_where, require_length
 from turnout.kernel.rounds import RoundReport
 from turnout.policies.base import CohortPolicy
-from turnout.policies.observations import LastLosses
+from turnout.policies.observations import LastSignal
 
 
 class SizedPolicy(CohortPolicy):
@@ -36,7 +36,7 @@ class LossBasedPolicy(SizedPolicy):
 
     def __init__(self, clients: int, *, cohort_size: int, sizes: npt.ArrayLike | None, seed: int) -> None:
         super().__init__(clients, cohort_size=cohort_size, sizes=sizes, seed=seed)
-        self.losses = LastLosses(self.clients)
+        self.losses = LastSignal(self.clients)
         self._remember_part("losses", self.losses, self.losses.forget)
 
     def tell(self, report: RoundReport) -> None:

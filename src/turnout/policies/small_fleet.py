@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -35,6 +36,7 @@ class SmallFleet:
         deadline: The time, in seconds, after which clients are late; None for no deadline.
         failure_rate: The probability that a client fails half-way.
         losses: Whether clients that arrive report a loss, which is larger for slower classes and falls with time.
+        signals: The names of the signals that clients that arrive report; they are similar to losses.
     """
 
     def __init__(
@@ -46,13 +48,14 @@ class SmallFleet:
         deadline: float | None = None,
         failure_rate: float = 0.0,
         losses: bool = False,
+        signals: Sequence[str] = (),
     ) -> None:
         self.seed = seed
         self.clients = clients
         self.availability = availability
         self.deadline = deadline
         self.failure_rate = failure_rate
-        self.losses = losses
+        self.losses, self.signals = losses, signals
         speed_class = np.arange(clients) * len(TRAINING_SECONDS) // clients
         efficiency = np.log2(1 + np.array(SIGNAL_TO_NOISE))
         self.theta: FloatArray = np.column_stack(
@@ -86,6 +89,10 @@ class SmallFleet:
             times = np.minimum(times, self.deadline)
         self._trained = np.zeros(self.clients, dtype=np.bool_)
         self._trained[chosen] = True
+
+        def reported(name: str) -> FloatArray:
+            return np.where(outcomes == "arrived", self._values(name, offer.round)[chosen], np.nan)
+
         return RoundReport(
             offer.round,
             chosen,
@@ -93,10 +100,11 @@ class SmallFleet:
             np.where(failed, times / 2, times),
             available=offer.available,
             outcomes=outcomes,
-            losses=np.where(outcomes == "arrived", self._losses(offer.round)[chosen], np.nan) if self.losses else None,
+            losses=reported("losses") if self.losses else None,
+            signals={name: reported(name) for name in self.signals},
         )
 
-    def _losses(self, round: int) -> FloatArray:
+    def _values(self, name: str, round: int) -> FloatArray:
         level = self.theta[:, 0] / (1 + round / 20)
-        (factor,) = _drawn(self.seed, "losses", round, self.clients, (0.5, 1.5))
+        (factor,) = _drawn(self.seed, name, round, self.clients, (0.5, 1.5))
         return level * factor

@@ -79,6 +79,12 @@ class Report(OutcomeRequest):
         Field(description="From sending the model until the update arrived; by default since the selection."),
     ] = None
     loss: Annotated[Value | None, Field(description="The mean training loss, for policies that use it.")] = None
+    signals: Annotated[
+        dict[str, Value] | None,
+        Field(
+            description="Numbers by the names that the setting `signals` declares; one outside its range is ignored."
+        ),
+    ] = None
 
 
 class Failure(OutcomeRequest):

@@ -104,6 +104,7 @@ class RecordedTurnReply(Reply):
     outcome: Annotated[str, Field(description='"out" while nothing was reported.')]
     seconds: float | None
     loss: float | None
+    signals: dict[str, float] | None
     why: str | None
     at: Annotated[Moment, Field(description="When the outcome was recorded.")]
     late_seconds: Annotated[float | None, Field(description="The time that a late client reported.")]

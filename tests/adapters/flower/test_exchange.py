@@ -318,6 +318,15 @@ def test_loss_key_names_the_metric_that_holds_the_loss(
     assert [turn.loss for turn in scheduler.history(round=1)] == [expected, expected]
 
 
+@pytest.mark.parametrize("slots", [{}, {"concurrency": 2, "settings": {"guaranteed_rate": 0.1}}])
+def test_metrics_with_the_name_of_a_declared_signal_are_reported(open_fleet: OpenFleet, slots: dict[str, Any]) -> None:
+    scheduler = open_fleet(**slots, signals={"norm_bit": (0, 1), "num-examples": (0, 15), "absent": (0, 1)})
+    train(scheduler, InProcessGrid(named_nodes(2, 5.0)), rounds=1)
+    turns = {turn.id: turn.signals for number in (1, 2) for turn in scheduler.history(round=number)}
+    # The second client has 20 examples, which is out of the range.
+    assert turns == {"c0": {"norm_bit": 1.0, "num-examples": 10.0}, "c1": {"norm_bit": 1.0}}
+
+
 @pytest.mark.parametrize("loss", [0.75, math.nan, math.inf, -math.inf])
 def test_a_finite_loss_reaches_the_scheduler_and_the_update_counts_in_any_case(
     open_fleet: OpenFleet, loss: float

@@ -639,6 +639,15 @@ def test_losses_reach_the_policy(make_job: MakeJob, fleet: str) -> None:
     assert {client: turn.loss for client, turn in turns_in(fleet, 1).items()} == {"a": 0.5, "b": None}
 
 
+def test_metrics_with_the_name_of_a_declared_signal_are_reported(make_job: MakeJob, fleet: str) -> None:
+    metrics = {"a": {"utility": 3.5, "other": 1.0}, "b": {"utility": [3.5]}}
+    job = make_job(**{client: always(metrics=values) for client, values in metrics.items()})
+    selection: Any = {"fleet": fleet, "deadline": 10, "signals": {"utility": [0, 100]}, "loss_key": ""}
+    job.run(Averaging(num_clients=2, num_rounds=1, selection=selection))
+    turns = {client: (turn.signals, turn.loss) for client, turn in turns_in(fleet, 1).items()}
+    assert turns == {"a": ({"utility": 3.5}, None), "b": (None, None)}
+
+
 def test_the_log_names_every_cohort_and_every_outcome(
     make_job: MakeJob, fleet: str, caplog: pytest.LogCaptureFixture
 ) -> None:

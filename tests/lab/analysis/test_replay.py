@@ -330,3 +330,20 @@ def test_fleets_are_recognised_by_their_content_and_invalid_replays_are_rejected
     Scheduler.open(tmp_path / "new.turnout").close()
     with pytest.raises(SettingError, match="no closed round"):
         read_recording(tmp_path / "new.turnout")
+
+
+def test_the_same_policy_learns_the_recorded_signals_in_a_replay(tmp_path: Path) -> None:
+    path, clients = tmp_path / "signals.turnout", [f"phone-{n}" for n in range(8)]
+    settings = {"cohort_size": 2, "guaranteed_rate": 0.05, "value": "utility", "value_weight": 3.0}
+    with Scheduler.open(path, settings=settings, signals={"utility": (0, 10)}, deadline=50.0) as scheduler:
+        for _ in range(30):
+            cohort = scheduler.choose({client: ClientStatus(1.0, 2.0) for client in clients})
+            signals = {client: {"utility": 9.0 if client >= "phone-5" else 1.0} for client in cohort}
+            scheduler.report_many({client: 1.0 + int(client[-1]) for client in cohort}, signals=signals)
+            scheduler.close_round()
+    record = read_recording(path)
+    assert record.past.has_all_contexts
+    again = replay(record, "fair-pace", {}, draws=2)
+    assert (again["other_choices"].replayed, again.known_times) == (0, 1)
+    other = replay(record, "fair-pace", {"value": None}, draws=2)
+    assert other["other_choices"].replayed > 0

@@ -48,6 +48,7 @@ def unusual_rounds() -> list[RoundRecord]:
         available=np.arange(40) < 7,
         outcomes=["late", "failed"],
         losses=np.array([np.nan, 0.5]),
+        signals={"utility": np.array([3.1, np.nan])},
         metrics={"accuracy": 0.25, "a word/with\0odd letters": -0.0},
     )
     pairs = [

@@ -91,11 +91,13 @@ def test_reasons_of_clients_and_of_the_cohort_are_distinguished_in_cohorts_of_on
 
 def test_rows_have_the_order_of_the_selection_regardless_of_the_report() -> None:
     record = RoundRecord(make_selection(4, 2, 9), make_report(9, 4, 2, losses=np.array([9.0, 4.0, 2.0])))
+    record = replace(record, report=replace(record.report, signals={"utility": np.array([0.9, 0.4, 0.2])}))
     columns = columns_of([record])
     assert columns.chosen.tolist() == [4, 2, 9]
     assert columns.exchange_times.tolist() == [0.4, 0.2, 0.9]
     assert columns.losses is not None
     assert columns.losses.tolist() == [4, 2, 9]
+    assert columns.signals["utility"].tolist() == [0.4, 0.2, 0.9]
     (restored,) = columns.records()
     assert restored.selection == record.selection
     assert restored.report.clients.tolist() == [4, 2, 9]

@@ -219,3 +219,21 @@ def test_feasibility_uses_the_long_run_share_of_varying_availability() -> None:
         RunPlan("rbcsf", 5, world_settings=rarely_available).build()
     RunPlan("rbcsf", 5, settings={"allow_infeasible": True}, world_settings=rarely_available).build()
     RunPlan("rbcsf", 5, settings={"availability": 0.8}, world_settings=rarely_available).build()
+
+
+class Useful(PaperWorld):
+    """A world that says that it reports a signal."""
+
+    signals = ("utility",)
+
+
+def test_a_policy_learns_only_from_signals_that_the_world_reports() -> None:
+    with pytest.raises(
+        SettingError, match=r"learns from the signal 'los' \(did you mean 'loss'\?\), which the world paper"
+    ):
+        RunPlan("fair-pace", 3, settings={"value": "los"}).build()
+    inside = {"policy": "fair-pace", "settings": {"value": "utility"}}
+    with pytest.raises(SettingError, match="does not report: it reports none"):
+        RunPlan("cool-down", 3, settings=inside).build()
+    policy, world = RunPlan("cool-down", 3, settings=inside, world=Useful).build()
+    assert (policy.signals, world.signals) == (("utility",), ("utility",))

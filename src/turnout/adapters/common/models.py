@@ -1,4 +1,4 @@
-"""The check of trained models, and of losses, that every adapter makes."""
+"""The check of trained models, and of losses and signals, that every adapter makes."""
 
 from __future__ import annotations
 
@@ -36,6 +36,12 @@ def model_problem(
 def as_loss(value: object) -> float | None:
     """Returns a training loss, for policies that use it; None if it is missing or not finite."""
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def as_signals(metrics: Mapping[str, object], declared: Iterable[str]) -> dict[str, float]:
+    """Returns the metrics of a client that have the name of a declared signal and are finite numbers."""
+    values = {name: as_loss(metrics.get(name)) for name in declared}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _is_finite(values: Any) -> bool:

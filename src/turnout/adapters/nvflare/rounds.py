@@ -135,7 +135,14 @@ class FleetRounds:
             current.tasks.append(task)
             return task, current.opened.deadline
 
-    def record_arrival(self, task: RoundTask, client: str, seconds: float, loss: float | None) -> bool:
+    def record_arrival(
+        self,
+        task: RoundTask,
+        client: str,
+        seconds: float,
+        loss: float | None,
+        signals: Mapping[str, float] | None = None,
+    ) -> bool:
         """Records that a result was accepted; returns whether the round needs no more results."""
         with self._lock:
             current = self._round_of(task)
@@ -144,7 +151,7 @@ class FleetRounds:
             current.outcomes[client] = True
             self.contributions = current.contributions
             if client not in current.recorded:
-                self.scheduler.report(client, seconds, round=current.opened.round, loss=loss)
+                self.scheduler.report(client, seconds, round=current.opened.round, loss=loss, signals=signals)
             is_complete = current.assigned == current.cohort
             return is_complete and current.contributions >= current.opened.target_size
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal
 
 from nvflare.apis.controller_spec import ClientTask, Task, TaskCompletionStatus, TaskOperatorKey
@@ -16,7 +16,7 @@ from nvflare.apis.shareable import Shareable
 from nvflare.apis.signal import Signal
 from nvflare.app_common.app_constant import AlgorithmConstants, AppConstants
 
-from turnout.adapters.common.models import as_loss, model_problem
+from turnout.adapters.common.models import as_loss, as_signals, model_problem
 from turnout.adapters.nvflare.clients import ClientDirectory
 from turnout.adapters.nvflare.fleet import FleetPlan, SelectionOptions, as_stored
 from turnout.adapters.nvflare.groups import SiteGroups
@@ -233,7 +233,7 @@ class FairSelection(EmptyRounds):
         name, result, seconds = client_task.client.name, client_task.result, time.monotonic() - watched.started
         code, content = result.get_return_code(default=ReturnCode.OK), _content_of(result)
         problem = _model_problem(content, client_task.task) if code == ReturnCode.OK else f"returned {code}"
-        loss = self._loss(content)
+        reported = self._reported(content, rounds.scheduler.settings.signals)
         if problem is None and received is not None:
             try:
                 received(client_task=client_task, fl_ctx=fl_ctx)
@@ -246,14 +246,15 @@ class FairSelection(EmptyRounds):
             problem = "its result was not accepted for aggregation"
         if problem is not None:
             rounds.record_failure(watched, name, problem)
-        elif rounds.record_arrival(watched, name, seconds, loss):
+        elif rounds.record_arrival(watched, name, seconds, *reported):
             self.cancel_task(client_task.task, completion_status=TaskCompletionStatus.OK, fl_ctx=fl_ctx)
 
-    def _loss(self, content: DXO | None) -> float | None:
-        """Returns the training loss in a result, for policies that use it; None if it is missing or not finite."""
+    def _reported(self, content: DXO | None, declared: Iterable[str]) -> tuple[float | None, dict[str, float]]:
+        """Returns the training loss in a result, None if it is missing or not finite, and the declared signals."""
         metrics = None if content is None else content.get_meta_prop(MetaKey.INITIAL_METRICS)
-        loss = metrics.get(self._loss_key) if self._loss_key and isinstance(metrics, Mapping) else None
-        return as_loss(loss)
+        if not isinstance(metrics, Mapping):
+            return None, {}
+        return as_loss(metrics.get(self._loss_key)) if self._loss_key else None, as_signals(metrics, declared)
 
     def _settle(self, rounds: FleetRounds) -> None:
         """Accounts for tasks that have ended although NVFlare has not called their callback yet."""

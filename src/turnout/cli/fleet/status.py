@@ -13,6 +13,7 @@ from turnout.cli.tables import print_table
 from turnout.counting import format_duration, pluralize
 from turnout.errors import SettingError
 from turnout.kernel.certificate import Certificate, TimeUnit
+from turnout.kernel.rounds import LOSS
 from turnout.live import FleetReader, SchedulerStatus, Turn
 from turnout.storage.files.atomic import atomic_write
 from turnout.storage.files.lock import running_writer
@@ -149,21 +150,21 @@ def _standing(promise: Certificate, row: int) -> str:
 
 
 def _print_turns(turns: list[Turn], client: str, unit: str) -> None:
-    """Prints the table of a client's turns, with a column for losses if the client reported any."""
-    has_losses = any(turn.loss is not None for turn in turns)
-    losses = ["loss>"] if has_losses else []
-    headings = (f"{unit}>", "outcome", "seconds>", *losses, "why", "late after>", "reported (UTC)")
+    """Prints the table of a client's turns, with a column for losses and each signal if the client reported any."""
+    reported = [{LOSS: turn.loss, **(turn.signals or {})} for turn in turns]
+    names = list(dict.fromkeys(name for own in reported for name, value in own.items() if value is not None))
+    headings = (f"{unit}>", "outcome", "seconds>", *(f"{n}>" for n in names), "why", "late after>", "reported (UTC)")
     rows = (
         (
             str(turn.round),
             turn.kind or "pending",
             _number(turn.seconds),
-            *([_number(turn.loss, ".4g")] if has_losses else []),
+            *(_number(own.get(name), ".4g") for name in names),
             turn.why or "",
             _number(turn.late_seconds),
             (turn.late_at or turn.at or "")[:19].replace("T", " "),
         )
-        for turn in turns
+        for turn, own in zip(turns, reported, strict=True)
     )
     print_table(headings, rows, title=client)
 

@@ -224,6 +224,7 @@ def _round_records(rounds: Sequence[RecordedRound], clients: int, *, wait_for_al
             available=_mask(closed.available, clients),
             outcomes=np.where(redundant, "arrived", closed.outcomes) if wait_for_all else closed.outcomes,
             losses=closed.losses,
+            signals=closed.signals,
             late_arrivals=_late(late) if late else None,
         )
         records.append(RoundRecord(Selection(number, closed.rows), report))
@@ -285,6 +286,7 @@ def _turn_records(
             available=mask,
             outcomes=np.array([turn.kind]),
             losses=None if turn.loss is None else np.array([turn.loss]),
+            signals={name: np.array([value]) for name, value in (turn.signals or {}).items()},
             metrics=own,
         )
         records.append(RoundRecord(Selection(number, rows), report))

@@ -86,21 +86,21 @@ class _KnownResults(WorldWrapper):
         self._results = {record.round: record.report for record in records}
 
     def finish(self, report: RoundReport) -> RoundReport:
-        """Adds the recorded losses and metrics to a turn that ends."""
+        """Adds the recorded losses, signals and metrics to a turn that ends."""
         known = self._results[report.round]
-        return replace(report, losses=known.losses, metrics=known.metrics)
+        return replace(report, losses=known.losses, signals=known.signals, metrics=known.metrics)
 
 
 def _replay_rounds(policy: SelectionPolicy, world: World, records: list[RoundRecord]) -> int | None:
     """Replays the recorded selections without asking the policy; returns the first round that differs, if any."""
-    # A training world only adds losses and metrics, which are recorded; the inner world determines the times.
+    # A training world only adds losses, signals and metrics, which are recorded; the inner world determines the times.
     timing = world.timing
     for record in records:
         recorded = record.report
         report = timing.play(timing.offer(record.round), record.selection)
         if not _equal(report.clients, recorded.clients) or not _equal(report.exchange_times, recorded.exchange_times):
             return record.round
-        policy.tell(replace(report, losses=recorded.losses, metrics=recorded.metrics))
+        policy.tell(replace(report, losses=recorded.losses, signals=recorded.signals, metrics=recorded.metrics))
     return None
 
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from turnout.errors import SettingError
+from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import as_count
+from turnout.kernel.rounds import LOSS
 from turnout.lab import learner_registry as learners
 from turnout.lab.runs.play import RoundRun, Run
 from turnout.lab.runs.slots import SlotRun
@@ -177,8 +178,14 @@ class RunPlan:
         defaults = {"seed": self.seed, "availability": world.availability}
         if self.concurrency is not None:
             defaults |= slot_defaults(world.clients)
-        settings = with_defaults(self.policy, settings, defaults)
-        return build_policy(self.policy, world.clients, **settings), world
+        policy = build_policy(self.policy, world.clients, **with_defaults(self.policy, settings, defaults))
+        for signal in policy.signals:
+            if signal not in world.signals:
+                raise SettingError(
+                    f"{self.policy} learns from the signal {signal!r}{suggestion(signal, [LOSS, *world.signals])}, "
+                    f"which the world {self.world} does not report: it reports {', '.join(world.signals) or 'none'}"
+                )
+        return policy, world
 
     def start(self) -> Run:
         """Builds a new policy and a new world, and returns a run that can be played, saved and restored."""

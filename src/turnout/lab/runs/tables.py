@@ -218,6 +218,7 @@ def _turn_columns(columns: RoundColumns) -> dict[str, Column]:
     }
     if columns.losses is not None:
         table["loss"] = columns.losses
+    table |= {f"signal.{name}": values for name, values in columns.signals.items()}
     return table | {f"reason.{name}": values for name, values in columns.client_reasons.items()}
 
 

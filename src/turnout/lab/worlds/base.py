@@ -24,10 +24,12 @@ class World(ABC):
     Attributes:
         combines_cohorts: Whether it needs rounds, because it combines the results of a cohort.
         needs_slots: Whether it has no rounds: `play` starts the turn of one client, and `finish` ends it.
+        signals: The names of the signals in its reports.
     """
 
     combines_cohorts: bool = False
     needs_slots: bool = False
+    signals: tuple[str, ...] = ()
 
     @property
     @abstractmethod
@@ -129,7 +131,7 @@ class WorldWrapper(World):
     """
 
     def __init__(self, inner: World) -> None:
-        self.inner = inner
+        self.inner, self.signals = inner, inner.signals
 
     @property
     def clients(self) -> int:

@@ -235,7 +235,8 @@ class RecordedWorld(FittedWorld):
     """Replays the recorded offers for any policy: recorded values are used unchanged, missing ones are resampled.
 
     Recorded are the available clients, the contexts (of all clients if complete offers were recorded, else those of the
-    turns), and the times of clients that were also selected in the recorded round with the same context.
+    turns), and for clients that were also selected in the recorded round their losses and signals and, with the same
+    context, their times.
     `recorded_times` counts the reported times that are recorded ones, `reported_times` all times reported so far.
     """
 
@@ -264,7 +265,7 @@ class RecordedWorld(FittedWorld):
 
         The true times of late clients are reported in the round in which they were recorded.
         """
-        report = super().play(offer, selection)
+        report = self._with_signals(super().play(offer, selection))
         arrivals = self.history.columns.late.get(offer.round)
         if arrivals is None:
             return report
@@ -274,6 +275,23 @@ class RecordedWorld(FittedWorld):
             return report
         late_arrivals = LateArrivals(**{name: getattr(arrivals, name)[selected_here] for name in LATE_COLUMNS})
         return replace(report, late_arrivals=late_arrivals)
+
+    def _with_signals(self, report: RoundReport) -> RoundReport:
+        """Adds the recorded losses and signals of the clients that were also selected in the record."""
+        columns, turns = self.history.columns, self._turns_of(report.round)
+        if columns.losses is None and not columns.signals:
+            return report
+        turn_of_row = dict(zip(columns.chosen[turns].tolist(), range(turns.start, turns.stop), strict=True))
+        own = [(index, turn_of_row[row]) for index, row in enumerate(report.clients.tolist()) if row in turn_of_row]
+        indices, recorded = np.array(own, dtype=np.int64).reshape(-1, 2).T
+
+        def known(column: FloatArray) -> FloatArray:
+            values = np.full(len(report.clients), np.nan)
+            values[indices] = column[recorded]
+            return values
+
+        losses = None if columns.losses is None else known(columns.losses)
+        return replace(report, losses=losses, signals={name: known(column) for name, column in columns.signals.items()})
 
     def _available(self, round: int) -> BoolArray:
         mask: BoolArray = read_only(self.history.available[round - 1])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.kernel.rounds import round_seconds
 from turnout.live.journal.amendments import AMEND, Amendment
 from turnout.live.turns.outcomes import KINDS, OUTCOME_OF_KIND, REDUNDANT
-from turnout.live.turns.records import has_context
+from turnout.live.turns.records import has_context, signals_at
 from turnout.live.turns.rounds.records import unpack_closed
 from turnout.live.turns.slots.records import FILL, FilledSlots, unpack_fill
 from turnout.storage.encoding.packing import parse_stored
@@ -53,6 +53,7 @@ class RecordedRound:
         seconds: The time from the selection until the client returned, or until the round was closed without it; 0 for
             a client that was forgotten later.
         losses: The reported losses, NaN for a client that reported none; None if no client reported a loss.
+        signals: The other reported signals, by name; NaN for a client that reported none.
         contexts: The contexts of the cohort; NaN for a client that started cold, and if statuses are not persisted.
         available: Whether each client of the fleet was available, by row; None if a large fleet has dropped it.
         late: The true times of clients that were late in earlier rounds.
@@ -67,6 +68,7 @@ class RecordedRound:
     kinds: IntArray
     seconds: FloatArray
     losses: FloatArray | None
+    signals: Mapping[str, FloatArray]
     contexts: FloatArray
     available: BoolArray | None
     late: tuple[LateTime, ...]
@@ -140,6 +142,7 @@ class FleetEvent:
             "outcomes": [KINDS[kind] for kind in closed.kinds.tolist()],
             "seconds": closed.seconds.tolist(),
             "losses": [None if loss is None or math.isnan(loss) else loss for loss in losses],
+            "signals": [signals_at(closed.signals, index) for index in range(len(closed.rows))],
             "contexts": _exported_contexts(closed.contexts),
             "late": [{"client": late.client, "round": late.round, "seconds": late.seconds} for late in closed.late],
         }
@@ -199,6 +202,7 @@ def _decode_closed_round(data: bytes, availability: bytes | None, ids: Sequence[
         kinds=closed.kinds,
         seconds=closed.seconds,
         losses=closed.losses,
+        signals=closed.signals,
         contexts=closed.contexts,
         available=None if availability is None else closed.available,
         late=tuple(LateTime(number, row, ids[row], seconds) for number, row, seconds in closed.late),
@@ -221,8 +225,9 @@ def _fill_to_dict(event: FleetEvent, filled: FilledSlots) -> dict[str, Any]:
                 "outcome": KINDS[kind],
                 "seconds": seconds,
                 "loss": None if math.isnan(loss) else loss,
+                "signals": signals_at(filled.ended.signals, index),
             }
-            for client, decision, kind, seconds, loss in numbers
+            for index, (client, decision, kind, seconds, loss) in enumerate(numbers)
         ],
         "turns": [{"turn": filled.first + index, "client": client} for index, client in enumerate(event.clients)],
         "contexts": _exported_contexts(filled.contexts),
@@ -245,6 +250,7 @@ class RecordedTurn:
         seconds: The exchange time; the deadline of a late client, or the time until a client failed; 0 for a client
             that was forgotten later.
         loss: The reported loss, or None.
+        signals: The other reported signals, or None.
         decisions: The number of decisions that had been made when the result was learned. Between the turn and its
             result lie `decisions` − `id` other turns.
         given: When the client was given the turn; None if the event is no longer kept.
@@ -258,6 +264,7 @@ class RecordedTurn:
     kind: str
     seconds: float
     loss: float | None
+    signals: Mapping[str, float] | None
     decisions: int
     given: datetime | None
     context: FloatArray | None
@@ -287,6 +294,7 @@ def ended_turns(events: Iterable[FleetEvent]) -> Iterator[RecordedTurn]:
                 kind=KINDS[int(ended.kinds[index])],
                 seconds=float(ended.seconds[index]),
                 loss=None if np.isnan(loss) else loss,
+                signals=signals_at(ended.signals, index),
                 decisions=filled.first - 1,
                 given=given,
                 context=context,

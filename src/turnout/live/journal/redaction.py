@@ -148,6 +148,7 @@ def _redacted(turn: Turn, name: str) -> Turn:
         late_at=None,
         folded=turn.folded or turn.round,
         loss=None,
+        signals=None,
     )
 
 

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from turnout.errors import SettingError, StateError, StoreError
+from turnout.errors import SettingError, StateError, StoreError, suggestion
 from turnout.kernel.arrays import FloatArray, saved_value
+from turnout.kernel.rounds import LOSS
 from turnout.live.features import PAPER_FEATURES, Columns, Feature, Features
 from turnout.live.identifiers import digest_ids
 from turnout.live.journal.amendments import AMEND, Amendment, as_stored, settings_at
@@ -227,8 +228,15 @@ def check_new_policy(settings: SchedulerSettings, features: Features) -> None:
                 raise SettingError(
                     f"{name} must be one value for all clients, got {own[name]!r}: clients may join later"
                 )
-    if live_policy(settings, features.outputs, 1).features not in (None, features.outputs):
+    policy = live_policy(settings, features.outputs, 1)
+    if policy.features not in (None, features.outputs):
         raise SettingError(f"features must be {features.outputs}, as many as the fleet has, or left out")
+    for signal in policy.signals:
+        if signal not in settings.signals:
+            raise SettingError(
+                f"{settings.policy} learns from the signal {signal!r}{suggestion(signal, [LOSS, *settings.signals])}, "
+                f'which the fleet does not declare: add it to signals, such as {{"{signal}": [0, 100]}}'
+            )
 
 
 def _has_rate(settings: SchedulerSettings) -> bool:

@@ -59,6 +59,7 @@ CREATE TABLE turns (
     late_at TEXT,
     folded INTEGER,
     loss REAL,
+    signals TEXT,
     seal INTEGER NOT NULL,
     PRIMARY KEY (round, row)
 ) WITHOUT ROWID;
@@ -110,11 +111,11 @@ def update_turns(db: sqlite3.Connection, turns: Sequence[Turn]) -> None:
     """Writes these turns in place of those of the same clients and rounds."""
     db.executemany(
         "UPDATE turns SET id = ?, kind = ?, seconds = ?, why = ?, at = ?, late_seconds = ?, late_at = ?, "
-        "folded = ?, loss = ?, seal = ? WHERE round = ? AND row = ?",
+        "folded = ?, loss = ?, signals = ?, seal = ? WHERE round = ? AND row = ?",
         [
             (
-                *(t.id, t.kind, t.seconds, t.why, t.at, t.late_seconds, t.late_at, t.folded, t.loss, t.checksum),
-                *(t.round, t.row),
+                *(t.id, t.kind, t.seconds, t.why, t.at, t.late_seconds, t.late_at, t.folded, t.loss),
+                *(t.stored_signals, t.checksum, t.round, t.row),
             )
             for t in turns
         ],

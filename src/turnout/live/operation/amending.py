@@ -28,6 +28,8 @@ POLICY_SETTINGS: Mapping[str, Setting] = {
     "speed_weight": Setting(None, "turns", "the owed turns that a second is worth, for policies with a weight"),
     "groups": Setting(None, None, "the group of each client, for the policy `quota`"),
 }
+#: What can be amended, or could be in another fleet, and is one value for all clients.
+NAMES = {*SETTINGS, *POLICY_SETTINGS} - {"groups", "signals"}
 #: The only policy whose groups can be amended: those of others are parts of a guarantee.
 GROUPED = "quota"
 
@@ -51,7 +53,7 @@ def amended_settings(settings: SchedulerSettings, changes: Mapping[str, Any]) ->
     own: dict[str, Any] = {}
     of_policy = settings.settings
     for name, value in changes.items():
-        if name in (*SETTINGS, *POLICY_SETTINGS) and name != "groups" and not isinstance(value, str | Number | None):
+        if name in NAMES and not isinstance(value, str | Number | None):
             raise SettingError(f"{name} must be one value for all clients, got {short(value)}: clients may join later")
         if name in SETTINGS and SETTINGS[name].amendable:
             own[name] = value

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from turnout.errors import StoreError
 from turnout.kernel.arrays import MAX_CLIENTS, BoolArray, FloatArray, IntArray
 from turnout.storage.encoding.limits import check_clients, inflate, unpack_mask
-from turnout.storage.encoding.packing import corruption_as_store_error, pack, unpack
+from turnout.storage.encoding.packing import corruption_as_store_error, pack, parse_stored, unpack
 
 #: Availability is compressed if so many bytes at its beginning then take less than this share of their size.
 MASK_SAMPLE, MAX_COMPRESSED = 4096, 0.75
@@ -83,6 +84,7 @@ class Turn:
         late_at: When that was recorded.
         folded: The round with which the actual time was learned.
         loss: The mean training loss, if it was reported, in time or late.
+        signals: The declared signals that were reported with values in their ranges, by name; None without any.
     """
 
     round: int
@@ -96,6 +98,7 @@ class Turn:
     late_at: str | None = None
     folded: int | None = None
     loss: float | None = None
+    signals: Mapping[str, float] | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the turn as plain values for JSON; the outcome is "out" while none was reported."""
@@ -105,6 +108,7 @@ class Turn:
             "outcome": self.kind or "out",
             "seconds": self.seconds,
             "loss": self.loss,
+            "signals": self.signals,
             "why": self.why,
             "at": self.at,
             "late_seconds": self.late_seconds,
@@ -115,13 +119,42 @@ class Turn:
     def checksum(self) -> int:
         """The checksum of the turn."""
         columns = (self.round, self.row, self.id, self.kind, self.seconds, self.why, self.at)
-        return zlib.crc32(repr((*columns, self.late_seconds, self.late_at, self.folded, self.loss)).encode())
+        reported = (self.loss, self.stored_signals)
+        return zlib.crc32(repr((*columns, self.late_seconds, self.late_at, self.folded, *reported)).encode())
+
+    @property
+    def stored_signals(self) -> str | None:
+        """The signals as they are stored."""
+        return None if self.signals is None else json.dumps(self.signals, sort_keys=True)
 
 
 def turn_from_row(row: Sequence[Any]) -> tuple[Turn, Any]:
     """Returns the turn of a row of the table of turns, and the checksum that is stored with it."""
-    *columns, checksum = row
-    return Turn(*columns), checksum
+    *columns, signals, checksum = row
+    turn = Turn(*columns)
+    return (turn if signals is None else replace(turn, signals=parse_stored(signals))), checksum
+
+
+def signals_of(turns: Sequence[Turn]) -> dict[str, FloatArray]:
+    """Returns the signals of these turns by name, with NaN where one was not reported."""
+    names = sorted({name for turn in turns for name in turn.signals or ()})
+    return {name: np.array([(turn.signals or {}).get(name, np.nan) for turn in turns]) for name in names}
+
+
+def signals_at(signals: Mapping[str, FloatArray], index: int) -> dict[str, float] | None:
+    """Returns the signals of one turn, as the turn has them."""
+    own = {name: float(values[index]) for name, values in signals.items()}
+    return {name: value for name, value in own.items() if not np.isnan(value)} or None
+
+
+def pack_signals(signals: Mapping[str, FloatArray]) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    """Returns what the header and the arrays of an event store of signals; nothing if there are none."""
+    return ({"signals": list(signals)}, {"signals": np.column_stack(list(signals.values()))}) if signals else ({}, {})
+
+
+def unpack_signals(header: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, FloatArray]:
+    """Returns the signals that `pack_signals` packed."""
+    return {name: arrays["signals"][:, index].copy() for index, name in enumerate(header.get("signals", ()))}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -11,8 +11,12 @@ from turnout.storage.encoding.packing import pack, parse_stored, unpack
 
 #: What clients reported in each kind of event: the arrays of values, by the array of the rows to which they belong.
 REPORTED: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    "close": {"rows": ("contexts", "seconds", "losses"), "late_rows": ("late_seconds",)},
-    "fill": {"rows": ("contexts",), "ended_rows": ("ended_seconds", "losses"), "late_rows": ("late_seconds",)},
+    "close": {"rows": ("contexts", "seconds", "losses", "signals"), "late_rows": ("late_seconds",)},
+    "fill": {
+        "rows": ("contexts",),
+        "ended_rows": ("ended_seconds", "losses", "signals"),
+        "late_rows": ("late_seconds",),
+    },
 }
 
 
@@ -39,5 +43,5 @@ def redact_event(kind: str, data: bytes, row: int, client: str, name: str) -> by
         for value in values:
             if value in arrays:
                 arrays[value] = arrays[value].copy()
-                arrays[value][own] = np.nan if value == "losses" else 0.0
+                arrays[value][own] = np.nan if value in ("losses", "signals") else 0.0
     return pack(header, arrays)

@@ -50,10 +50,13 @@ class PriceSentences(MarginSentences):
         if not math.isclose(room, allowed - behind, rel_tol=1e-9, abs_tol=1e-9):
             head = f", counted as {format_turns(room - allowed)}{head}"
         value = 0.0 if self.prices.values is None else float(self.prices.values[self.row])
-        loss, price = f" + {number(value)} s for its loss" if value else "", share * factor / slack + value
+        plus, price = (
+            f" + {number(value)} s for its {self.prices.signal}" if value else "",
+            share * factor / slack + value,
+        )
         return (
             f"it usually takes {number(usual)} s{part if sharers > 1 else ''}; {self._behind()}{head}, so a turn is "
-            f"worth {number(share)} · {number(factor)}/{number(slack)}{loss} = {number(price)} s"
+            f"worth {number(share)} · {number(factor)}/{number(slack)}{plus} = {number(price)} s"
         )
 
     def waiting_for_place(self, rounds: int | None, never: str) -> str:

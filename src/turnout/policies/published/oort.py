@@ -13,7 +13,7 @@ import numpy.typing as npt
 from turnout.errors import SettingError
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, as_number, smallest
 from turnout.kernel.rounds import TIMED_OUTCOMES, RoundOffer, RoundReport, Selection
-from turnout.policies.observations import LastLosses, as_share, part_of
+from turnout.policies.observations import LastSignal, as_share, part_of
 from turnout.policies.sampling import exponential_keys, weighted_sample_linear
 from turnout.policies.sized import SizedPolicy, per_client_setting
 
@@ -117,7 +117,7 @@ class Oort(SizedPolicy):
         self.pacer_window = as_count("pacer_window", pacer_window, SettingError)
         self.max_turns = None if max_turns is None else as_count("max_turns", max_turns, SettingError)
         self.blacklist_share = as_share("blacklist_share", blacklist_share)
-        self.losses = LastLosses(self.clients)
+        self.losses = LastSignal(self.clients)
         self._remember_part("losses", self.losses, self.losses.forget)
         self._remember(last_rounds=0, durations=0.0, turns=0, failed=False)
         self._remember_shared(gathered=np.zeros(2 * self.pacer_window), rounds=0, relaxed=0)

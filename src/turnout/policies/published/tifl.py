@@ -12,7 +12,7 @@ from turnout.kernel.arrays import BoolArray, FloatArray, IntArray, as_count, sma
 from turnout.kernel.randomness import round_rng
 from turnout.kernel.rounds import RoundOffer, RoundReport, Selection
 from turnout.policies.base import CohortPolicy
-from turnout.policies.observations import LastLosses, MeanTimes
+from turnout.policies.observations import LastSignal, MeanTimes
 
 
 class TiFL(CohortPolicy):
@@ -68,7 +68,7 @@ class TiFL(CohortPolicy):
         self.interval = as_count("interval", interval, SettingError)
         self.profiling_rounds = as_count("profiling_rounds", profiling_rounds, SettingError, least=0)
         self.retier_every = as_count("retier_every", retier_every, SettingError)
-        self.times, self.losses = MeanTimes(self.clients), LastLosses(self.clients)
+        self.times, self.losses = MeanTimes(self.clients), LastSignal(self.clients)
         self._remember_part("times", self.times, self.times.forget)
         self._remember_part("losses", self.losses, self.losses.forget)
         self._remember(turns=0, tier=self.tiers // 2)

@@ -40,6 +40,7 @@ class Wrapper(SelectionPolicy):
         self.features = policy.features
         self.fills_cohort = policy.fills_cohort
         self.fills_slots = policy.fills_slots if self.works_with_slots else False
+        self.signals = policy.signals
         self.requires_expected_times = policy.requires_expected_times
         self.guarantee = policy.guarantee
         self.debts = policy.debts

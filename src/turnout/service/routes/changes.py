@@ -169,11 +169,11 @@ def _check_open(scheduler: Scheduler, round: int) -> None:
 def _report(scheduler: Scheduler, report: models.Report, caller: Caller) -> bool:
     if report.turn is not None:
         _check_turn(scheduler, caller, report.turn, report.client)
-        return scheduler.report(report.turn, report.seconds, loss=report.loss)
+        return scheduler.report(report.turn, report.seconds, loss=report.loss, signals=report.signals)
     client = own_client(caller, report.client)
     if report.seconds is None and not scheduler.settings.has_rounds:
         raise ReportError(f"send the turn of {client!r}, or the seconds that it took")
-    return scheduler.report(client, report.seconds, loss=report.loss, round=report.round)
+    return scheduler.report(client, report.seconds, loss=report.loss, signals=report.signals, round=report.round)
 
 
 def _check_turn(scheduler: Scheduler, caller: Caller, turn: int, client: str | None) -> None:

@@ -117,6 +117,7 @@ class Exchange(ReplyIntake):
             self._scheduler.report_many(
                 {client: seconds for client, (seconds, _) in new.items()},
                 losses={client: loss for client, loss in losses.items() if loss is not None},
+                signals={client: self._signals(reply) for client, (_, reply) in new.items()},
                 round=self._current.opened.round,
             )
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord
 
-from turnout.adapters.common.models import as_loss
+from turnout.adapters.common.models import as_loss, as_signals
 from turnout.adapters.flower.core.cohort import CohortSelector
 from turnout.adapters.flower.core.parts import Parts
 from turnout.adapters.flower.core.progress import EndedRound
@@ -125,6 +125,12 @@ class ReplyIntake(ABC):
             if loss is not None:
                 return loss
         return None
+
+    def _signals(self, reply: Message) -> dict[str, float]:
+        """Returns the metrics in a reply that have the name of a signal that the fleet declares."""
+        records = [record for record in reply.content.values() if isinstance(record, MetricRecord)]
+        metrics = {name: value for record in records for name, value in record.items()}
+        return as_signals(metrics, self._scheduler.settings.signals)
 
 
 def report_late(who: str, reply: Message, seconds: float, report: Callable[[float], object]) -> None:

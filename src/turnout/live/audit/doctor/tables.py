@@ -26,11 +26,21 @@ from turnout.live.turns.records import (
     Turn,
     digest_of,
     offer_digest,
+    signals_at,
     turn_from_row,
     unpack_offer,
 )
 from turnout.live.turns.rounds.records import CLOSE, unpack_closed
 from turnout.live.turns.slots.records import FILL, unpack_fill
+
+
+class RecordedOutcome(NamedTuple):
+    """The outcome of a turn as an event has it: an index into KINDS, the seconds, the loss (or NaN), the signals."""
+
+    kind: int
+    seconds: float
+    loss: float
+    signals: dict[str, float] | None
 
 
 class TurnEvent(NamedTuple):
@@ -41,7 +51,7 @@ class TurnEvent(NamedTuple):
         first: The number of its first round or decision.
         last: The number of its last one; `first` − 1 if no turn was given.
         given: The number and the row of each turn that was given, in order.
-        ended: The number, the row, the outcome (an index into KINDS), the seconds and the loss of each turn that ended.
+        ended: The number and the row of each turn that ended, with its `RecordedOutcome`.
         late: The actual times of clients that were late before.
         has_availability: Whether the availability of the clients is stored.
     """
@@ -50,7 +60,7 @@ class TurnEvent(NamedTuple):
     first: int
     last: int
     given: list[tuple[int, int]]
-    ended: list[tuple[int, int, int, float, float]]
+    ended: list[tuple[int, int, RecordedOutcome]]
     late: LateTimes
     has_availability: bool
 
@@ -66,16 +76,19 @@ def turn_events(db: sqlite3.Connection) -> Iterator[TurnEvent]:
             closed = unpack_closed(data, mask)[0]
             first = last = closed.round
             given = [(closed.round, row) for row in closed.rows.tolist()]
+            turns, late, signals = given, closed.late, closed.signals
             columns = (closed.kinds, closed.seconds, closed.reported_losses)
-            outcomes = zip(*(column.tolist() for column in columns), strict=True)
-            ended = [(*turn, *outcome) for turn, outcome in zip(given, outcomes, strict=True)]
-            late = closed.late
         else:
             filled = unpack_fill(data, mask)
             first, last, late, own = filled.first, filled.last, filled.late, filled.ended
             given = list(enumerate(filled.rows.tolist(), start=filled.first))
-            entries = (own.decisions, own.rows, own.kinds, own.seconds, own.losses)
-            ended = list(zip(*(column.tolist() for column in entries), strict=True))
+            turns, signals = list(zip(own.decisions.tolist(), own.rows.tolist(), strict=True)), own.signals
+            columns = (own.kinds, own.seconds, own.losses)
+        outcomes = zip(turns, *(column.tolist() for column in columns), strict=True)
+        ended = [
+            (*turn, RecordedOutcome(kind, seconds, loss, signals_at(signals, index)))
+            for index, (turn, kind, seconds, loss) in enumerate(outcomes)
+        ]
         yield TurnEvent(seq, first, last, given, ended, late, mask is not None)
 
 
@@ -143,7 +156,7 @@ def check_turns(db: sqlite3.Connection, unit: TimeUnit) -> CheckResult:
         if turn.id != ids.get(turn.row) and not is_new:
             result.problems.append(f"{what} is in row {turn.row}, which has the id {ids.get(turn.row)!r}")
         if outcome is not None:
-            result.problems.extend(_outcome_problems(turn, what, *outcome))
+            result.problems.extend(_outcome_problems(turn, what, outcome))
         recorded = None if turn.folded is None else (turn.folded, turn.late_seconds)
         if turn.row not in forgotten and recorded != late:
             result.problems.append(f"{what} has another late time than the one that was learned")
@@ -154,7 +167,7 @@ def check_turns(db: sqlite3.Connection, unit: TimeUnit) -> CheckResult:
 
 def _replay_turns(
     db: sqlite3.Connection, unit: TimeUnit, after: int
-) -> tuple[dict[tuple[int, int], tuple[int, float, float] | None], dict[tuple[int, int], tuple[int, float]], list[str]]:
+) -> tuple[dict[tuple[int, int], RecordedOutcome | None], dict[tuple[int, int], tuple[int, float]], list[str]]:
     """Returns what the events say about turns, by number and row, and where they contradict each other.
 
     Args:
@@ -163,10 +176,10 @@ def _replay_turns(
         after: Turns up to this number are no longer kept.
 
     Returns:
-        The outcome, the seconds and the loss of each turn, None while it is running; the number with which the actual
-        time of a late client was learned, and the time; the problems.
+        The outcome of each turn, None while it is running; the number with which the actual time of a late client was
+        learned, and the time; the problems.
     """
-    given: dict[tuple[int, int], tuple[int, float, float] | None] = {}
+    given: dict[tuple[int, int], RecordedOutcome | None] = {}
     learned: dict[tuple[int, int], tuple[int, float]] = {}
     problems, last, snapshot = [], after, snapshot_event(db)
     (clients,) = db.execute("SELECT COUNT(*) FROM clients").fetchone()
@@ -178,11 +191,11 @@ def _replay_turns(
         if not event.has_availability and not is_dropped:
             problems.append(f"the availability of clients at event {event.number} is missing")
         given.update(dict.fromkeys(event.given))
-        for number, row, kind, seconds, loss in event.ended:
+        for number, row, outcome in event.ended:
             if number > after:
                 if (number, row) not in given or given[number, row] is not None:
                     problems.append(f"the turn of row {row} in {unit} {number} ended, but was not running")
-                given[number, row] = (kind, seconds, loss)
+                given[number, row] = outcome
         for number, row, seconds in event.late:
             if (number, row) in learned:
                 problems.append(f"the late time of row {row} in {unit} {number} was learned twice")
@@ -191,13 +204,16 @@ def _replay_turns(
     return given, learned, problems
 
 
-def _outcome_problems(turn: Turn, what: str, kind: int, seconds: float, loss: float) -> Iterator[str]:
+def _outcome_problems(turn: Turn, what: str, outcome: RecordedOutcome) -> Iterator[str]:
     """Yields where a turn differs from the outcome that an event has."""
+    kind, seconds, loss, signals = outcome
     if turn.kind != KINDS[kind] or (turn.seconds is not None and turn.seconds != seconds):
         recorded = "" if turn.seconds is None else f" after {turn.seconds:g} s"
         yield f"{what} ended as {KINDS[kind]} after {seconds:g} s, but is recorded as {turn.kind}{recorded}"
     if KINDS[kind] in RETURNED and turn.loss != (None if math.isnan(loss) else loss):
         yield f"{what} ended with loss {loss:g}, but is recorded with loss {turn.loss}"
+    if KINDS[kind] in RETURNED and turn.signals != signals:
+        yield f"{what} ended with the signals {signals}, but is recorded with {turn.signals}"
 
 
 def check_offers(db: sqlite3.Connection, unit: TimeUnit) -> CheckResult:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from turnout.live.turns.outcomes import KINDS
-from turnout.live.turns.records import LateTimes, Turn
+from turnout.live.turns.records import LateTimes, Turn, signals_of
 from turnout.live.turns.rounds.records import ClosedRound, OpenRound
 
 #: The reason that is recorded for clients that had not reported when a round without a known duration was closed.
@@ -54,6 +54,7 @@ def build_closed_round(
         available=opened.available,
         late=LateTimes.of(late_turns),
         losses=None if np.isnan(losses).all() else losses,
+        signals=signals_of(in_order),
     )
     return closed, [finished[turn.row] for turn in turns if finished[turn.row] is not turn]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,15 @@ import numpy.typing as npt
 
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.live.clock import seconds_since
-from turnout.live.turns.records import LateTimes, checked_availability, pack_event, reason_arrays, unpack_reasons
+from turnout.live.turns.records import (
+    LateTimes,
+    checked_availability,
+    pack_event,
+    pack_signals,
+    reason_arrays,
+    unpack_reasons,
+    unpack_signals,
+)
 from turnout.storage.encoding.limits import unpack_mask
 from turnout.storage.encoding.packing import corruption_as_store_error, pack, unpack
 
@@ -34,6 +42,7 @@ class ClosedRound:
         available: Which clients were available, by row.
         late: The actual times of clients that were late in earlier rounds.
         losses: The loss of each client, NaN where none was reported; None if there is no loss at all.
+        signals: The other signals that were reported, by name; NaN for a client that reported none.
     """
 
     round: int
@@ -44,6 +53,7 @@ class ClosedRound:
     available: BoolArray
     late: LateTimes
     losses: FloatArray | None = None
+    signals: Mapping[str, FloatArray] = field(default_factory=dict)
 
     def without_contexts(self) -> ClosedRound:
         """Returns the round with unknown contexts."""
@@ -139,8 +149,9 @@ def pack_closed(round: ClosedRound, *, opened: str, closed: str, target_size: in
     }
     if round.losses is not None:
         arrays["losses"] = round.losses
+    names, signals = pack_signals(round.signals)
     header = {"round": round.round, "opened": opened, "closed": closed, "target_size": target_size}
-    return pack_event(header, arrays, round.available)
+    return pack_event({**header, **names}, {**arrays, **signals}, round.available)
 
 
 def unpack_closed(data: bytes, availability: bytes | None) -> tuple[ClosedRound, dict[str, Any]]:
@@ -157,5 +168,6 @@ def unpack_closed(data: bytes, availability: bytes | None) -> tuple[ClosedRound,
             available,
             LateTimes.from_arrays(arrays),
             arrays.get("losses"),
+            unpack_signals(header, arrays),
         )
     return closed, header

@@ -45,6 +45,7 @@ class RoundFleet(Fleet):
             available=closed.available,
             outcomes=OUTCOME_OF_KIND[closed.kinds],
             losses=closed.losses,
+            signals=closed.signals,
             late_arrivals=self.pending.report(closed.late, self.counters.learned),
         )
         self.policy.check_report(report)

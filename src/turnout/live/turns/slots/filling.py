@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from turnout.live.clock import boot_id
 from turnout.live.settings import SchedulerSettings
 from turnout.live.turns.offering import deadline_of, learnable_contexts, record_offer
 from turnout.live.turns.outcomes import KINDS, LATE
-from turnout.live.turns.records import LateTimes, RecordedOffer, Turn
+from turnout.live.turns.records import LateTimes, RecordedOffer, Turn, signals_of
 from turnout.live.turns.slots.offering import Hold, SlotOffer
 from turnout.live.turns.slots.records import EndedTurns, FilledSlots, RunningTurnRecord
 from turnout.live.turns.slots.state import SlotFleet
@@ -50,7 +50,7 @@ def ended_turns(running_turns: Mapping[int, RunningTurnRecord], turns: Sequence[
         running_turns: The running turns, by decision.
         turns: The same with the outcomes that were reported.
     """
-    ended, late = [], []
+    ended, late, reported = [], [], []
     for turn in turns:
         running_turn = running_turns[turn.round]
         waited = running_turn.elapsed
@@ -63,9 +63,11 @@ def ended_turns(running_turns: Mapping[int, RunningTurnRecord], turns: Sequence[
             waited = turn.seconds
         loss = math.nan if turn.loss is None else turn.loss
         ended.append((turn.round, turn.row, 0.0 if math.isnan(waited) else waited, KINDS.index(str(turn.kind)), loss))
-    columns: Any = zip(*ended, strict=True) if ended else ((),) * len(fields(EndedTurns))
+        reported.append(turn)
     types: Any = (np.int64, np.int64, np.float64, np.int64, np.float64)
-    return EndedTurns(*map(np.array, columns, types)), late
+    columns: Any = zip(*ended, strict=True) if ended else ((),) * len(types)
+    decisions, rows, seconds, kinds, losses = map(np.array, columns, types)
+    return EndedTurns(decisions, rows, seconds, kinds, losses, signals_of(reported)), late
 
 
 def fill_slots(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from turnout.kernel.arrays import BoolArray, FloatArray, IntArray
 from turnout.live.clock import seconds_since
-from turnout.live.turns.records import LateTimes, checked_availability, pack_event
+from turnout.live.turns.records import LateTimes, checked_availability, pack_event, pack_signals, unpack_signals
 from turnout.storage.encoding.packing import corruption_as_store_error, pack, unpack
 
 #: The kind of the event.
@@ -28,6 +28,7 @@ class EndedTurns:
         seconds: The exchange time; the deadline of a late client, or the time until a client failed.
         kinds: The outcome, as an index into KINDS.
         losses: The loss, NaN where none was reported.
+        signals: The other signals that were reported, by name; NaN where none was.
     """
 
     decisions: IntArray
@@ -35,6 +36,7 @@ class EndedTurns:
     seconds: FloatArray
     kinds: IntArray
     losses: FloatArray
+    signals: Mapping[str, FloatArray] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -125,7 +127,8 @@ def pack_fill(filled: FilledSlots) -> tuple[bytes, bytes]:
     }
     if not np.isnan(ended.losses).all():
         arrays["losses"] = ended.losses
-    return pack_event({"first": filled.first, "at": filled.at}, arrays, filled.present)
+    names, signals = pack_signals(ended.signals)
+    return pack_event({"first": filled.first, "at": filled.at, **names}, {**arrays, **signals}, filled.present)
 
 
 def unpack_fill(data: bytes, presence: bytes | None) -> FilledSlots:
@@ -145,6 +148,7 @@ def unpack_fill(data: bytes, presence: bytes | None) -> FilledSlots:
                 arrays["ended_seconds"],
                 arrays["ended_kinds"].astype(np.int64),
                 arrays.get("losses", np.full(len(ended_rows), np.nan)),
+                unpack_signals(header, arrays),
             ),
             late=LateTimes.from_arrays(arrays),
             at=header["at"],

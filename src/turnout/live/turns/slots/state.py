@@ -15,7 +15,7 @@ from turnout.kernel.rounds import RoundReport
 from turnout.kernel.slots.turns import RunningTurns, TurnStart
 from turnout.live.clock import wall_seconds
 from turnout.live.turns.outcomes import OUTCOME_OF_KIND
-from turnout.live.turns.slots.records import FILL, FilledSlots, unpack_fill
+from turnout.live.turns.slots.records import FILL, EndedTurns, FilledSlots, unpack_fill
 from turnout.live.turns.state import Fleet
 from turnout.policies.base import SelectionPolicy, prefixed, subset
 
@@ -142,7 +142,7 @@ class SlotFleet(Fleet):
             known, context = self.contexts.pop(decision, (None, np.empty(0)))
             if known != row:
                 raise ReportError(f"client {row} has no turn of decision {decision}")
-            self._end_turn(decision, row, kind, context, ended.seconds[index : index + 1], ended.losses[index])
+            self._end_turn(decision, row, kind, context, ended, slice(index, index + 1))
 
     def give_turn(self, row: int, present: BoolArray, context: FloatArray) -> None:
         """Counts the turn that the next decision gives.
@@ -199,9 +199,7 @@ class SlotFleet(Fleet):
         super()._restart_learning(features)
         self.contexts = {decision: (row, np.full(features, np.nan)) for decision, (row, _) in self.contexts.items()}
 
-    def _end_turn(
-        self, decision: int, row: int, kind: int, context: FloatArray, seconds: FloatArray, loss: float
-    ) -> None:
+    def _end_turn(self, decision: int, row: int, kind: int, context: FloatArray, ended: EndedTurns, own: slice) -> None:
         """Ends one turn.
 
         Args:
@@ -209,17 +207,19 @@ class SlotFleet(Fleet):
             row: The client.
             kind: The outcome, as an index into KINDS.
             context: The context of the client.
-            seconds: The exchange time, as an array.
-            loss: The loss, NaN if none was reported.
+            ended: The turns that have ended, with what was reported.
+            own: The place of this one among them.
         """
         rows, kinds, contexts = np.array([row]), np.array([kind]), context[None]
+        seconds, losses = ended.seconds[own], ended.losses[own]
         report = RoundReport(
             decision,
             rows,
             contexts,
             seconds,
             outcomes=OUTCOME_OF_KIND[kinds],
-            losses=None if np.isnan(loss) else np.array([loss]),
+            losses=None if np.isnan(losses).all() else losses,
+            signals={name: values[own] for name, values in ended.signals.items()},
         )
         predicted = self._predict(rows, kinds, contexts)  # typical times are learned under any policy
         self.policy.tell_finished(report)

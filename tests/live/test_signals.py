@@ -1,0 +1,292 @@
+"""Declared signals: recorded with the turns in whose reports they come, and passed to the policy."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from live.fleets import (
+    OpenFleet,
+    exported,
+    named,
+    offered,
+    packed,
+    packed_from_disk,
+    play_round,
+    problems,
+    rows_of,
+    state_of,
+    turns_in,
+)
+from narrowing import known
+from turnout.errors import ReportError, SettingError
+from turnout.live import FleetReader, Reporter, Scheduler, certify
+from turnout.live._internals import session_of
+from turnout.live.audit.verify import differences
+
+DECLARED: dict[str, Any] = {"utility": (0, 100), "drift": (-1, 1)}
+LEARNING: dict[str, Any] = {
+    "settings": {"cohort_size": 4, "guaranteed_rate": 0.1, "value": "utility"},
+    "signals": DECLARED,
+}
+
+
+def test_signals_are_passed_to_the_policy_when_the_round_is_closed(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 4}, signals=DECLARED)
+    scheduler.choose(offered(*"abcd"))
+    assert scheduler.report("a", 2.0, signals={"utility": 3, "drift": -0.5})
+    assert scheduler.report("b", 2.0, loss=0.5, signals={"utility": np.float32(0.25)})  # type: ignore[dict-item]
+    scheduler.report("c", 3.0)
+    scheduler.report_failure("d", "its battery died")
+    report = scheduler.close_round().report
+    signals = known(report.signals)
+    np.testing.assert_array_equal(signals["utility"], [3.0, 0.25, math.nan, math.nan])
+    np.testing.assert_array_equal(signals["drift"], [-0.5, math.nan, math.nan, math.nan])
+    recorded = [turn.signals for turn in scheduler.history(round=1)]
+    assert recorded == [{"utility": 3.0, "drift": -0.5}, {"utility": 0.25}, None, None]
+    assert scheduler.history("a")[0].to_dict()["signals"] == {"utility": 3.0, "drift": -0.5}
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
+
+
+def test_values_out_of_range_and_nan_count_as_unknown(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(settings={"cohort_size": 4}, signals=DECLARED)
+    scheduler.choose(offered(*"abcd"))
+    for client, value in zip("abcd", (-0.001, 100.001, math.nan, math.inf), strict=True):
+        assert scheduler.report(client, 2.0, signals={"utility": value})
+        assert not scheduler.report(client, 2.0)  # the same report
+    assert scheduler.close_round().report.signals is None
+    assert [turn.signals for turn in scheduler.history(round=1)] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("signals", "complaint"),
+    [
+        (
+            {"utilty": 1.0},
+            r"'a' reports the signal 'utilty' \(did you mean 'utility'\?\), but the fleet declares drift, utility",
+        ),
+        ({"loss": 1.0}, "'a' reports the signal 'loss', but"),
+        ({"utility": "high"}, "utility of 'a' must be a number, not 'high'; nothing was recorded"),
+        ({"utility": True}, "utility of 'a' must be a number, not True"),
+        ({"utility": None}, "utility of 'a' must be a number, not None"),
+        ([1.0], r"signals of 'a' must be a mapping, not \[1.0\]"),
+    ],
+)
+def test_unknown_names_and_other_values_than_numbers_are_refused(
+    open_fleet: OpenFleet, signals: Any, complaint: str
+) -> None:
+    scheduler = open_fleet(signals=DECLARED)
+    scheduler.choose(offered("a", "b"))
+    before = turns_in(scheduler.path)
+    with pytest.raises(ReportError, match=complaint):
+        scheduler.report("a", 2.0, signals=signals)
+    with pytest.raises(ReportError, match=complaint), Reporter(scheduler.path) as reporter:
+        reporter.report_many({"b": 2.0, "a": 2.0}, signals={"a": signals})
+    with pytest.raises(ReportError, match="signals has 'b', but seconds does not: pass both"):
+        scheduler.report_many({"a": 2.0}, signals={"b": {"utility": 1.0}})
+    assert turns_in(scheduler.path) == before
+
+
+def test_a_fleet_without_declared_signals_accepts_none(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet()
+    client, _ = scheduler.choose(offered("a", "b"))
+    with pytest.raises(ReportError, match="but the fleet declares none: amend its setting signals"):
+        scheduler.report(client, 2.0, signals={"utility": 1.0})
+
+
+def test_a_repeated_signal_has_no_effect_and_a_different_one_is_refused(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(signals=DECLARED)
+    scheduler.choose(offered("a", "b"))
+    assert scheduler.report("a", 2.0, signals={"utility": 0.5})
+    assert not scheduler.report("a", 2.0, signals={"utility": np.float64(0.5)})
+    attempts: list[Callable[[], object]] = [
+        lambda: scheduler.report("a", 2.0),
+        lambda: scheduler.report("a", 2.0, signals={"utility": 0.6}),
+        lambda: scheduler.report_many({"b": 1.0, "a": 2.0}, signals={"a": {"drift": 0.5}}),
+    ]
+    for attempt in attempts:
+        with pytest.raises(ReportError, match=r"after 2 s, utility 0\.5\): the first report is kept"):
+            attempt()
+    scheduler.close_round(after=5.0)
+    for attempt in attempts[:2]:
+        with pytest.raises(ReportError, match=r"arrived, utility 0\.5\): the first report is kept"):
+            attempt()
+
+
+def test_the_signals_of_a_late_client_are_recorded_but_not_learned(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(**LEARNING)
+    scheduler.choose(offered("a", "b"))
+    scheduler.report("a", 1.0, signals={"utility": 2.0})
+    scheduler.close_round(after=10.0)
+    assert scheduler.report("b", 20.0, signals={"utility": 5.0})
+    assert not scheduler.report("b", 20.0, signals={"utility": 5.0})
+    with pytest.raises(ReportError, match=r"\(late, after 20 s, utility 5\): the first report is kept"):
+        scheduler.report("b", 20.0)
+    play_round(scheduler, offered("a"), 1.0)
+    assert scheduler.history("b")[0].signals == {"utility": 5.0}
+    assert state_of(scheduler).state()["policy.signal.values"].tolist() == [2.0, -math.inf]
+    assert problems(scheduler.path) == []
+
+
+@pytest.mark.parametrize("persist_statuses", [True, False])
+@pytest.mark.parametrize("concurrency", [None, 2])
+def test_a_fleet_selects_by_a_signal_also_after_a_restart(
+    open_fleet: OpenFleet, concurrency: int | None, persist_statuses: bool
+) -> None:
+    rate = 0.1 if concurrency is None else 0.05
+    settings = {"guaranteed_rate": rate, "value": "utility", "value_weight": 5.0}
+    given: dict[str, Any] = {"settings": settings, "signals": DECLARED, "persist_statuses": persist_statuses}
+    if concurrency is None:
+        settings["cohort_size"] = 2
+    else:
+        given["concurrency"] = concurrency
+    clients = named(8)
+    utility = {client: 50.0 if client in ("c1", "c5") else 1.0 for client in clients}
+
+    def play(scheduler: Scheduler, rounds: int) -> list[str]:
+        chosen: list[str] = []
+        for _ in range(rounds):
+            if concurrency is None:
+                cohort = scheduler.choose(offered(*clients))
+                scheduler.report_many(
+                    dict.fromkeys(cohort, 2.0), signals={client: {"utility": utility[client]} for client in cohort}
+                )
+                scheduler.close_round()
+                chosen += cohort
+            else:
+                for turn in scheduler.fill(offered(*clients)):
+                    scheduler.report(turn.id, 2.0, signals={"utility": utility[turn.client]})
+                    chosen.append(turn.client)
+        return chosen
+
+    with open_fleet(**given) as scheduler:
+        play(scheduler, 12)
+        before = state_of(scheduler).state()["policy.signal.values"].tolist()
+        assert set(before) == {1.0, 50.0}
+    with open_fleet() as scheduler:
+        assert state_of(scheduler).state()["policy.signal.values"].tolist() == before
+        chosen = play(scheduler, 12)
+        assert chosen.count("c1") + chosen.count("c5") > len(chosen) / 2  # a quarter of the clients
+        assert problems(scheduler.path) == []
+
+
+def test_the_explanation_names_the_signal(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(**LEARNING)
+    clients = named(8)
+    for _ in range(4):
+        cohort = scheduler.choose(offered(*clients))
+        signals = {client: {"utility": 1.0 + clients.index(client)} for client in cohort}
+        scheduler.report_many(dict.fromkeys(cohort, 2.0), signals=signals)
+        scheduler.close_round()
+    explanation = scheduler.explain(cohort[0])
+    assert explanation.exact
+    assert "s for its utility = " in explanation.sentence
+
+
+def test_signals_are_exported_and_those_of_a_forgotten_client_leave_the_file(
+    open_fleet: OpenFleet, folder: Path
+) -> None:
+    scheduler = open_fleet(**LEARNING)
+    value = 12.34567
+    for _ in range(2):
+        cohort = scheduler.choose(offered("a", "b", "c", "d"))
+        signals = {client: {"utility": value if client == "b" else 1.0} for client in cohort}
+        scheduler.report_many(dict.fromkeys(cohort, 2.0), signals=signals)
+        scheduler.close_round()
+    rounds = [event["signals"] for event in exported(scheduler) if event["kind"] == "round"]
+    assert json.loads(json.dumps(rounds[0], allow_nan=False)) == [
+        {"utility": value if c == "b" else 1.0} for c in cohort
+    ]
+    in_text, in_an_array = str(value).encode(), np.float64(value).tobytes()
+    before = b"".join(file.read_bytes() for file in folder.iterdir())
+    assert in_text in before
+    assert in_an_array in before
+    scheduler.forget("b")
+    after = b"".join(file.read_bytes() for file in folder.iterdir())
+    assert in_text not in after
+    assert in_an_array not in after
+    exports = [event["signals"] for event in exported(scheduler) if event["kind"] == "round"]
+    assert exports == [[None if c == "b" else {"utility": 1.0} for c in cohort]] * 2
+    assert rows_of(scheduler.path, "SELECT COUNT(*) FROM turns WHERE signals LIKE '%12.3%'") == [(0,)]
+    assert problems(scheduler.path) == []
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
+
+
+def test_the_doctor_finds_a_signal_that_differs_from_the_event(open_fleet: OpenFleet) -> None:
+    with open_fleet(signals=DECLARED) as scheduler:
+        cohort = scheduler.choose(offered("a", "b"))
+        scheduler.report_many(dict.fromkeys(cohort, 2.0), signals={cohort[0]: {"utility": 1.0}})
+        scheduler.close_round()
+        turn = scheduler.history(cohort[0])[0]
+        with session_of(scheduler).journal.writing() as changes:
+            changes.put_turns([replace(turn, signals={"utility": 2.0})])
+    (problem,) = problems(scheduler.path)
+    assert "ended with the signals {'utility': 1.0}, but is recorded with {'utility': 2.0}" in problem
+
+
+@pytest.mark.parametrize(
+    ("signals", "complaint"),
+    [
+        (["utility"], "signals must be a mapping such as"),
+        ({"": (0, 1)}, "signals must have non-empty names other than 'loss', got ''"),
+        ({"loss": (0, 1)}, "signals must have non-empty names other than 'loss', got 'loss'"),
+        ({"utility": 1}, "utility in signals must be a smallest and a largest value, got 1"),
+        ({"utility": (2, 1)}, "high of utility must be at least 2"),
+        ({"utility": (0, math.inf)}, "high of utility must be finite"),
+    ],
+)
+def test_invalid_declarations_are_refused(open_fleet: OpenFleet, signals: Any, complaint: str) -> None:
+    with pytest.raises(SettingError, match=complaint):
+        open_fleet(signals=signals)
+
+
+def test_a_policy_learns_only_from_declared_signals(open_fleet: OpenFleet) -> None:
+    complaint = (
+        r"fair-pace learns from the signal 'utilty' \(did you mean 'utility'\?\), which the fleet does not declare"
+    )
+    with pytest.raises(SettingError, match=complaint):
+        open_fleet(settings={"value": "utilty"}, signals=DECLARED)
+    inside = {"policy": "fair-pace", "settings": {"value": "drift"}}
+    with pytest.raises(SettingError, match="learns from the signal 'drift'"):
+        open_fleet(policy="warm-up", settings=inside)
+
+
+def test_signals_can_be_amended_as_long_as_the_policy_knows_its_own(open_fleet: OpenFleet) -> None:
+    scheduler = open_fleet(**LEARNING)
+    play_round(scheduler, offered("a", "b"), 1.0)
+    with pytest.raises(SettingError, match="learns from the signal 'utility'"):
+        scheduler.amend(signals={"drift": (0, 1)})
+    with pytest.raises(SettingError, match="signals must be a mapping"):
+        scheduler.amend(signals=5)  # type: ignore[arg-type]
+    with Reporter(scheduler.path) as reporter:
+        assert scheduler.amend(signals={"utility": (0, 5), "age": (0, 1)}) == ["signals"]
+        assert scheduler.amend(signals={"utility": [0.0, 5.0], "age": [0, 1]}) == []
+        scheduler.choose(offered("a", "b"))
+        assert reporter.report("a", 1.0, signals={"utility": 6.0, "age": 0.5})
+        assert scheduler.report("b", 1.0, signals={"utility": 4.0})
+    assert [turn.signals for turn in scheduler.history(round=2)] == [{"age": 0.5}, {"utility": 4.0}]
+    scheduler.close_round()
+    with FleetReader(scheduler.path) as reader:
+        assert reader.settings.signals == {"utility": [0.0, 5.0], "age": [0.0, 1.0]}
+    assert packed(scheduler) == packed_from_disk(scheduler.path)
+
+
+def test_a_certificate_with_its_record_verifies(open_fleet: OpenFleet, tmp_path: Path) -> None:
+    with open_fleet(**LEARNING) as scheduler:
+        for value in (1.0, 2.0):
+            cohort = scheduler.choose(offered(*"abcd"))
+            scheduler.report_many(dict.fromkeys(cohort, 2.0), signals={"a": {"utility": value}})
+            scheduler.close_round()
+        certify(scheduler.path, tmp_path / "certificate.json", tmp_path / "record.jsonl")
+    lines = (tmp_path / "record.jsonl").read_bytes().splitlines(keepends=True)
+    assert [event["signals"] for event in map(json.loads, lines) if event.get("kind") == "round"] == [
+        [{"utility": value}, None, None, None] for value in (1.0, 2.0)
+    ]
+    assert differences((tmp_path / "certificate.json").read_bytes(), lines) == []
