@@ -175,15 +175,16 @@ def _proved(clients: int, places: int, promise: Guarantee, known: Circumstances)
 def _proof_lines(answer: dict[str, Any]) -> Iterator[str]:
     tolerance, bound, needed = answer["tolerance"], answer["proved_bound"], answer["tolerance_for_proof"]
     if bound is not None:
-        smaller = f"; a tolerance of {needed:.4g} keeps everybody less than {tolerance:g} turns behind"
+        proved = f"Proved: with a tolerance of {tolerance:g}, nobody is ever {bound:.4g} turns behind"
+        if needed is not None:
+            proved += f"; a tolerance of {needed:.4g} keeps everybody less than {tolerance:g} turns behind"
         *conditions, last = answer["proved_if"]
-        yield (
-            f"Proved: with a tolerance of {tolerance:g}, nobody is ever {bound:.4g} turns behind"
-            f"{'' if needed is None else smaller}, if {', '.join(conditions)}, and {last}."
-        )
+        yield f"{proved}, if {', '.join(conditions)}, and {last}."
+    elif not answer["feasible"]:
+        return
     elif (counterexample := answer["counterexample"]) is not None:
         yield f"The tolerance is a target: {answer['not_proved']}. No bound can hold: {counterexample}."
-    elif answer["feasible"]:
+    else:
         yield f"No bound is proved, and no counterexample is known: {answer['not_proved']}."
 
 

@@ -135,10 +135,10 @@ def proved_bound(
     """
     units, unit = exact_rates(rate, clients)
     rates = np.sort(units[units > 0])[::-1] if not isinstance(units, int) else np.full(clients if units else 0, units)
-    if not len(rates):
-        return Bound(0.0, _conditions(counts, clients, places, known))
-    fleet = _Fleet(rates, unit, places, known, fails=counts == "completed" and known.failures != 0)
     allowed = exact_tolerance(tolerance)
+    if not len(rates):
+        return Bound(float(allowed), _conditions(counts, clients, places, known))
+    fleet = _Fleet(rates, unit, places, known, fails=counts == "completed" and known.failures != 0)
     if refuted := fleet.refuted(accrual):
         return Bound(math.inf, (), *refuted)
     if allowed <= fleet.rate(0):
@@ -231,11 +231,11 @@ def _conditions(counts: str, clients: int, places: int, known: Circumstances) ->
         "the policy is fair-pace",
         "turns are earned by being available (accrual is available)",
         f"a turn counts when {'it is' if completed else 'its client is'} {counts} (counts is {counts})",
-        f"there are never more than {pluralize(clients, 'client')}, with no other rates",
+        f"there are never more than {pluralize(clients, 'client')}, at no other rates",
     ]
     if known.slots:
-        turn = "no other decision is" if not known.longest_turn else f"at most {known.longest_turn} decisions are"
-        clauses += ["clients are given turns one at a time", f"{turn} made while a turn lasts"]
+        further = pluralize(known.longest_turn or 0, "further decision")
+        clauses += ["clients are given turns one at a time", f"no turn lasts longer than {further}"]
     elif known.missing_places:
         clauses.append(f"all rounds together have {pluralize(known.missing_places, 'place')} fewer than {places} each")
     else:
@@ -243,7 +243,9 @@ def _conditions(counts: str, clients: int, places: int, known: Circumstances) ->
     if completed and known.failures == 0:
         clauses.append("no turn fails")
     elif completed and known.in_a_row is None:
-        clauses.append(f"turns of {pluralize(known.failures or 0, 'client')} fail and the bound is for the others")
+        only = pluralize(known.failures or 0, "client")
+        clauses.append(f"only {only} can have failed turns (the bound is for the others)")
     elif completed:
-        clauses.append(f"at most {known.failures} turns of a round fail and {known.in_a_row} of a client in a row")
+        most = pluralize(known.failures or 0, "failed turn")
+        clauses.append(f"no round has more than {most} and no client has more than {known.in_a_row} in a row")
     return (*clauses, "rates, tolerance and cohort size are never amended")
