@@ -63,7 +63,7 @@ class Adversary:
         most = able[np.argsort(-self.policy.certificate().behind_units[rows[able]], kind="stable")]
         fails[most[: self.known.failures]] = True
         self.failed[rows] = np.where(fails, self.failed[rows] + 1, 0)
-        return np.where(fails, "failed", "arrived").tolist()
+        return ["failed" if fail else "arrived" for fail in fails]
 
     def seconds(self, rows: list[int]) -> FloatArray:
         match self.times:
@@ -157,7 +157,7 @@ def test_the_bounds_for_different_rates_failed_turns_and_missing_places_are_neve
     policy = FairPace(
         len(rates),
         cohort_size=size,
-        guaranteed_rate=rates,
+        guaranteed_rate=list(map(str, rates)),
         tolerance=max(rates) + extra,
         counts="completed",
         features=1,

@@ -47,7 +47,8 @@ class Game:
         """Returns the proved bound on what `worst` returns."""
         rates = [Fraction(rate, self.unit) for rate in self.rates]
         counts = "selected" if self.known.failures == 0 else "completed"
-        answer = proved_bound(rates, len(rates), self.places, tolerance=TOLERANCE, counts=counts, known=self.known)
+        given = list(map(str, rates))
+        answer = proved_bound(given, len(rates), self.places, tolerance=TOLERANCE, counts=counts, known=self.known)
         assert math.isfinite(answer.turns), answer.reason
         beyond = Fraction(answer.turns).limit_denominator(10**6) - TOLERANCE
         return beyond if self.known.in_a_row else beyond + min(rates)
@@ -270,7 +271,7 @@ class Play:
 
     def finish(self, client: int) -> None:
         self.running.finish(client)
-        self.policy.tell_finished(RoundReport(self.decision, [client], np.ones((1, 3)), [1.0]))
+        self.policy.tell_finished(RoundReport(self.decision, np.array([client]), np.ones((1, 3)), np.ones(1)))
 
     def behind(self, row: int) -> float:
         return float(self.policy.certificate().behind[row])
