@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
@@ -148,6 +149,7 @@ GAMES = {
     "failed turns": Game((2, 2, 2), 12, 2, completed(1, 1)),
     "failed turns, different rates": Game((4, 2, 1), 14, 2, completed(1, 1)),
     "failed turns, two in a row": Game((2, 1), 10, 2, completed(1, 2)),
+    "failed turns, more places than clients": Game((4, 3), 14, 3, completed(1, 2)),
     "a client whose turns all fail": Game((2, 2, 2), 6, 2, completed(1, None), faulty=1),
     "slots": Game((2, 2, 2), 12, 1, slots(2)),
     "slots, different rates": Game((4, 2, 1), 12, 1, slots(1)),
@@ -158,6 +160,28 @@ GAMES = {
 def test_no_play_reaches_the_bound(name: str) -> None:
     game = GAMES[name]
     assert game.worst() < game.bound()
+
+
+def drawn_game(rng: random.Random) -> Game:
+    """Draws a small fleet about which something is proved."""
+    while True:
+        count, places, unit = rng.choice([2, 3]), rng.choice([1, 2, 3]), rng.randint(5, 10)
+        rates = tuple(rng.randint(1, rng.choice([unit, unit // 2, unit // 3])) for _ in range(count))
+        kind = rng.randrange(5)
+        known = (FAILS_NEVER, missing(2), completed(1, rng.choice([1, 2])), completed(1, None), slots(2))[kind]
+        game = Game(rates, unit, 1 if kind == 4 else places, known, faulty=int(kind == 3))
+        counts = "selected" if known.failures == 0 else "completed"
+        given = [str(Fraction(rate, unit)) for rate in rates]
+        if proved_bound(given, count, game.places, tolerance=TOLERANCE, counts=counts, known=known).conditions:
+            return game
+
+
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(1, 8))])
+def test_no_play_of_a_drawn_fleet_reaches_the_bound(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(25):
+        game = drawn_game(rng)
+        assert game.worst() < game.bound(), game
 
 
 @pytest.mark.parametrize(

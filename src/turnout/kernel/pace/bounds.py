@@ -13,14 +13,14 @@ changes z_i by r_i · (1 + e_i) − 1 ≤ ρ − 1 at most. If an urgent i is av
 by clients p with x_p ≥ x_i, hence z_p ≥ z_i − r_p · e; all but f of them are not outsiders. The proofs use nothing
 else: neither which of the clients that are not urgent are selected, nor the times, nor that nobody joins or leaves.
 
-*Levels.* If N · ρ ≤ μ, every overshoot is below ρ · (N − 1 − F + D)/μ + e · (r + r_i). Fewer than j clients have z ≥
-B(j, q) = ρ · (1 + (N + q − j)/μ) at the end of any round. Suppose that a round with d missing places is the first to
-end with a set S of j such clients, at B(j, q + d). One of them, i, was available and not selected, else the same had
-held before; it had z_i ≥ B(j, q + d) − r before, so it was urgent, and the selected p had z_p ≥ B(j, q + d) − ρ. If
-the turn of no client of S counted, at least μ − d of these p are not in S: before, j + μ − d clients were at B(j + μ −
-d, q). If it did for s > 0 of them, these were at B(j, q + d) + 1 − ρ ≥ B(s, q) before, because j + μ − d − s ≤ N and N
-· ρ ≤ μ. Both contradict what held before. Now if i is left over with overshoot y, then m − d − f + 1 clients were at z
-≥ y − r · e, so y < B(m − d − f + 1, q) + r · e; failures of its own add r_i · e.
+*Levels.* If N · ρ ≤ μ, every overshoot is below ρ · (max(N − 1 − F, 0) + D)/μ + e · (r + r_i). Fewer than j clients
+have z ≥ B(j, q) = ρ · (1 + (N + q − j)/μ) at the end of any round. Suppose that a round with d missing places is the
+first to end with a set S of j such clients, at B(j, q + d). One of them, i, was available and not selected, else the
+same had held before; it had z_i ≥ B(j, q + d) − r before, so it was urgent, and the selected p had z_p ≥ B(j, q + d) −
+ρ. If the turn of no client of S counted, at least μ − d of these p are not in S: before, j + μ − d clients were at B(j
++ μ − d, q). If it did for s > 0 of them, these were at B(j, q + d) + 1 − ρ ≥ B(s, q) before, because j + μ − d − s ≤ N
+and N · ρ ≤ μ. Both contradict what held before. Now if i is left over with overshoot y, then y < 0, or m − d − f + 1
+clients were at z ≥ y − r · e, so y < B(m − d − f + 1, q) + r · e; failures of its own add r_i · e.
 
 *Sums.* If instead (1 + e) · Σ rates ≤ μ, every overshoot is below δ · (N − 1 + D) + e · (r + r_i), with δ = 2ρ/μ if ρ
 ≤ 1/2, else 1. With w_i = z_i − r_i, every set S of k clients has Σ w < Q(k, q) = δ · Σ_{l=1..k} (N + q − l) at the end
@@ -202,7 +202,7 @@ class _Fleet:
         if self.rate(0) * stretch > 1:
             return None
         if stretch * highest * clients + training <= useful:
-            return stretch * highest * (clients - 1 - self.failures + missing) / useful
+            return stretch * highest * (max(clients - 1 - self.failures, 0) + missing) / useful
         if stretch * total + training <= useful:
             step = 2 * stretch * highest / useful if 2 * stretch * highest <= 1 else Fraction(1)
             return step * (clients - 1 + missing)
