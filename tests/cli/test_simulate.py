@@ -196,7 +196,7 @@ def test_a_guaranteed_rate_is_checked() -> None:
     assert done.returncode == 0
     assert "feasible: 40 clients, 8 per round" in done.stdout
     assert "largest feasible rate is 0.25" in done.stdout
-    assert "No bound is proved" in run("check", "--rate", "0.22").stdout  # it is feasible because clients are absent
+    assert "The tolerance is a target: more" in run("check", "--rate", "0.22").stdout  # feasible, as clients are absent
     done = run("check", "--availability", "0.2", "--rate", "0.19", "--accrual", "always", "--json")
     assert done.returncode == 1
     result = json.loads(done.stdout)
@@ -213,10 +213,45 @@ def test_the_check_states_every_condition_of_the_proof_and_no_bound_outside_it()
     assert len(proved["proved_if"]) == 6
     for condition in proved["proved_if"]:
         assert condition in text
-    for outside in (("--accrual", "always"), ("--rate", "0.22")):
-        answer = json_of("check", *outside)
+    for outside in (("--accrual", "always"), ("--rate", "0.22"), ("--counts", "completed")):
+        answer, text = json_of("check", *outside), output_of("check", *outside)
         assert (answer["feasible"], answer["proved_bound"], answer["proved_if"]) == (True, None, None)
-        assert "Proved" not in output_of("check", *outside)
+        assert answer["not_proved"] in text
+        assert answer["counterexample"] in text
+        assert "Proved" not in text
+
+
+@pytest.mark.parametrize(
+    ("options", "bound", "condition"),
+    [
+        ("--rate 0.1,0.2,0.3 --cohort-size 1", 2 - 0.1 + 0.3 * 2, "there are never more than 3 clients"),
+        ("--rate 0.4,0.3,0.3 --cohort-size 1", 2 - 0.3 + 2 * 0.4 * 2, "at no other rates"),
+        ("--counts completed --failures 0", 2.58125, "no turn fails"),
+        ("--counts completed --failures 2", 2 - 0.15 + 0.15 * 37 / 6, "only 2 clients can have failed turns"),
+        (
+            "--counts completed --failures 1 --in-a-row 1 --rate 0.05",
+            2 + 0.05 + 0.1 * 38 / 7,
+            "no client has more than 1 in a row",
+        ),
+        ("--missing-places 8", 2 - 0.15 + 0.15 * 47 / 8, "all rounds together have 8 places fewer than 8 each"),
+        ("--concurrency 4 --times 60 --clients 12 --rate 0.05", 2.5, "no turn lasts longer than 6 further decisions"),
+    ],
+)
+def test_the_check_states_what_is_proved_for_the_fleet_in_question(options: str, bound: float, condition: str) -> None:
+    answer, text = json_of("check", *options.split()), output_of("check", *options.split())
+    assert answer["proved_bound"] == pytest.approx(bound)
+    assert f"nobody is ever {bound:.4g} turns behind" in text
+    assert condition in " ".join(answer["proved_if"])
+    assert condition in text
+
+
+def test_the_check_compares_different_rates_with_what_is_feasible() -> None:
+    answer = json_of("check", "--rate", "0.1,0.2,0.3", "--cohort-size", "1", "--availability", "1")
+    assert answer["rate"] == [0.1, 0.2, 0.3]
+    assert answer["largest_feasible_factor"] == pytest.approx(1 / 0.6)
+    text = output_of("check", "--rate", "0.1,0.2,0.3", "--cohort-size", "1", "--availability", "1")
+    assert "each in 0.1 to 0.3 of the rounds" in text
+    assert "All rates could be 1.66667 times as high." in text
 
 
 def test_an_infeasible_rate_is_refused_in_the_unit_of_the_user_with_the_true_limit() -> None:
@@ -254,6 +289,13 @@ def test_the_check_states_what_is_proved_about_the_tolerance() -> None:
         ("--accrual never", "accrual must be 'always' or 'available', got 'never'"),
         ("--availability 0.2,x", "availability must be numbers, such as 0.8 or 0.8,0.5,0.9, not '0.2,x'"),
         ("--tolerance 0", "tolerance must be above 0"),
+        ("--failures 1", "--failures needs --counts completed"),
+        ("--counts completed --in-a-row 1", "--in-a-row needs --failures"),
+        ("--concurrency 1 --times 1,1 --rate 0.1,0.2", "--concurrency takes one rate for all clients"),
+        (
+            "--rate 0.1,0.3 --cohort-size 1 --availability 0.11,0.9 --accrual always",
+            "available in less than 1.25 × its rate of the rounds: clients 0.\n",
+        ),
     ],
 )
 def test_the_check_names_bounds_clients_at_risk_and_errors(options: str, text: str) -> None:

@@ -17,7 +17,6 @@ from turnout.kernel.feasibility import (
     expected_turns,
     feasibility,
     largest_feasible_rate,
-    proved_bound,
     require_feasible,
 )
 
@@ -215,10 +214,3 @@ def test_invalid_availability_is_refused(availability: list[float], cohort_size:
 def test_rates_and_availabilities_must_match() -> None:
     with pytest.raises(SettingError, match="rates has 2 entries, availability 3"):
         feasibility([0.1, 0.1], [1.0, 1.0, 1.0], 1)
-
-
-def test_the_proved_bound_is_the_tolerance_less_the_rate_plus_the_turns_of_the_others_per_place() -> None:
-    """With 9 clients, 8 others wait for 4 places: 2 − 1/4 + 1/4 · 8/4."""
-    assert proved_bound(Fraction(1, 4), 2.0, 9, 4) == 2.25
-    assert proved_bound(Fraction(1, 4), 2.0, 16, 4) == 2.0 - 0.25 + 0.25 * 15 / 4, "just feasible"
-    assert proved_bound(Fraction(1, 4), 2.0, 17, 4) == math.inf

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from fractions import Fraction
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from turnout.errors import InfeasiblePromise, SettingError
 from turnout.kernel.guarantee import Guarantee, GuaranteeSettings
+from turnout.kernel.pace.bounds import ABSENT, FAILING, Circumstances
 
 
 @pytest.mark.parametrize("rate", [0, 1, 0.15, "3/20", Fraction(3, 20), np.float32(0.25), [0.1, 0.2], ["1/4", "1/3"]])
@@ -100,13 +100,15 @@ def test_rates_that_no_policy_could_keep_are_refused_unless_allowed() -> None:
     feasible.require_feasible(feasible.queues(4), 2)
 
 
-def test_the_bound_is_proved_for_one_rate_of_all_clients_only() -> None:
+def test_the_bound_is_that_of_the_terms_of_the_promise() -> None:
     proved = Guarantee("1/4", accrual="available", counts="selected").proved_bound(9, 4)
-    assert proved == 2.25
-    for rates, bound in ((["1/4"] * 9, proved), (["1/4"] * 8 + ["1/5"], math.inf)):
-        assert Guarantee(rates, accrual="available", counts="selected").proved_bound(9, 4) == bound
-        assert Guarantee(rates, accrual="always", counts="selected").proved_bound(9, 4) == math.inf
-        assert Guarantee(rates, accrual="available", counts="completed").proved_bound(9, 4) == math.inf
+    assert (proved.turns, proved.reason) == (2.25, "")
+    assert Guarantee("1/4", tolerance=3, counts="selected").proved_bound(9, 4).turns == 3.25
+    assert Guarantee(["1/4"] * 8 + ["1/5"], counts="selected").proved_bound(9, 4).turns == pytest.approx(2.3)
+    assert Guarantee("1/4", accrual="always", counts="selected").proved_bound(9, 4).counterexample == ABSENT
+    assert Guarantee("1/4").proved_bound(9, 4).counterexample == FAILING
+    known = Circumstances(failures=1, in_a_row=1)
+    assert Guarantee("1/8").proved_bound(9, 4, known).turns == pytest.approx(2 + 1 / 8 + 1 / 4 * 7 / 3)
 
 
 def test_one_availability_per_client_must_be_one_for_each() -> None:

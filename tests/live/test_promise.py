@@ -262,7 +262,7 @@ def test_the_error_for_an_infeasible_rate_states_the_proved_bound_and_the_least_
     guarantee = Guarantee(0.15, accrual="available", counts="selected")
     with pytest.raises(InfeasiblePromise) as caught:
         guarantee.require_feasible(guarantee.queues(100), 8)
-    bound = Guarantee(0.08, accrual="available", counts="selected").proved_bound(100, 8)
+    bound = Guarantee(0.08, accrual="available", counts="selected").proved_bound(100, 8).turns
     assert bound == pytest.approx(2.91)
     assert str(caught.value).endswith(
         "or pass allow_infeasible=True to go on without a guarantee. With a guaranteed_rate of 0.08 and the tolerance "

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from turnout.errors import InfeasiblePromise, SettingError
 from turnout.kernel.arrays import FINEST, FloatArray, as_count, as_floats, refuse_where
-from turnout.kernel.certificate import Accrual, Tolerance, exact_tolerance
+from turnout.kernel.certificate import Accrual, Tolerance
+from turnout.kernel.pace.bounds import proved_bound
 from turnout.kernel.pace.presence import expected_absence
 
 # Rates and availabilities are floats; the test tolerates their rounding errors.
@@ -156,16 +157,6 @@ def least_tolerances(rates: npt.ArrayLike, availability: npt.ArrayLike, accrual:
     return least
 
 
-def proved_bound(rate: Fraction, tolerance: Tolerance, clients: int, cohort_size: int) -> float:
-    """Returns how far FairPace is proved to keep clients of one rate from their promise; infinite if it is not.
-
-    The bound holds with accrual="available" and counts="selected"; see `turnout.policies.fair_pace` for the proof.
-    """
-    if clients * rate > cohort_size:
-        return math.inf
-    return float(exact_tolerance(tolerance) - rate + rate * (clients - 1) / cohort_size)
-
-
 def _earned(rates: FloatArray, probability: FloatArray, accrual: Accrual) -> FloatArray:
     """Returns what each client earns per round."""
     return rates * probability if accrual == "available" else rates
@@ -263,7 +254,7 @@ def _proved(largest: Fraction | None, tolerance: Tolerance | None, clients: int,
     rate = _round_down(float(proved_rate))
     if tolerance <= proved_rate:
         return f". The tolerance must exceed the rate: with a guaranteed_rate of {rate} it must be above {rate}"
-    bound = proved_bound(proved_rate, tolerance, clients, cohort_size)
+    bound = proved_bound(proved_rate, clients, cohort_size, tolerance=tolerance).turns
     return (
         f". With a guaranteed_rate of {rate} and the tolerance {float(tolerance):g}, FairPace is proved to keep every "
         f"client less than {bound:.3f} turns behind if accrual='available' and counts='selected'; the tolerance "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any, Literal, TypeAlias, TypedDict
@@ -14,7 +13,8 @@ from turnout.errors import SettingError
 from turnout.kernel.arrays import FloatArray, Rate, as_number, exact_rates, require_length
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, MAX_TURNS, Accrual, Tolerance, as_tolerance
 from turnout.kernel.fairness import DEFAULT_RATE, FairnessQueues
-from turnout.kernel.feasibility import as_probabilities, least_tolerances, proved_bound, require_feasible
+from turnout.kernel.feasibility import as_probabilities, least_tolerances, require_feasible
+from turnout.kernel.pace.bounds import Bound, Circumstances, proved_bound
 
 TurnCounting: TypeAlias = Literal["selected", "completed"]
 
@@ -112,20 +112,23 @@ class Guarantee:
         """Returns new queues that count the turns owed to this number of clients."""
         return FairnessQueues(clients, self.rate, accrual=self.accrual, max_owed=self.max_owed)
 
-    def proved_bound(self, clients: int, cohort_size: int) -> float:
-        """Returns how far FairPace is proved to keep every client from its promise, in turns; infinite if it is not.
+    def proved_bound(self, clients: int, places: int, known: Circumstances = Circumstances()) -> Bound:  # noqa: B008
+        """Returns how far FairPace is proved to keep every client from this promise, or why nothing is proved.
 
-        The bound tolerance − rate + rate · (N − 1)/m holds with accrual="available", counts="selected", one rate for
-        all clients, and N · rate ≤ m. The docstring of `turnout.policies.fair_pace` has the proof.
+        Args:
+            clients: The largest number of clients at a time.
+            places: The number of clients that are selected in a round at least; 1 without rounds.
+            known: What is known about failed turns, missing places and turns without rounds.
         """
-        units, units_per_turn = exact_rates(self.rate, None)
-        if not isinstance(units, int):
-            if (units != units[0]).any():
-                return math.inf
-            units = int(units[0])
-        if self.accrual != "available" or self.counts != "selected":
-            return math.inf
-        return proved_bound(Fraction(units, units_per_turn), self.tolerance, clients, cohort_size)
+        return proved_bound(
+            self.rate,
+            clients,
+            places,
+            tolerance=self.tolerance,
+            accrual=self.accrual,
+            counts=self.counts,
+            known=known,
+        )
 
     def least_tolerance(self, clients: int) -> float:
         """Returns what the tolerance must exceed for every client to be kept within it, given the availability.

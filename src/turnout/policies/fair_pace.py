@@ -27,28 +27,13 @@ absent, so a_i = tolerance − rate_i · (1 + g_i) with g_i = ln 0.001 / ln(1 �
 client is available with probability p_i = (rounds available + 1) / (rounds + 2), this round included.
 
 *Bound.* With N clients of one rate, cohorts of m, N · rate ≤ m, accrual="available" and counts="selected", every
-client is at the end of every round less than
-
-    tolerance − rate + rate · (N − 1)/m
-
-turns behind, for any availability, any exchange times and any estimates of them.
-
-*Proof.* Let U = tolerance − 2 · rate and B(j) = U + rate · (1 + (N − j)/m). Fewer than j clients are B(j) or more turns
-behind at the end of any round. Suppose that a round ends with a set S of j such clients, and that no earlier round did.
-Not all of S were absent or selected, because then none of them would have fallen further behind (rate ≤ 1); hence a
-client of S was available, was not selected, and was at least B(j) − rate ≥ U behind before the round, which is
-b ≥ tolerance − rate with this round's accrual: it was urgent. So m urgent clients that were no less behind were
-selected. If none of them is in S, j + m clients were B(j) − rate = B(j + m) or more behind before the round. If s > 0
-of them are in S, these were at least B(j) + 1 − rate behind, which is at least B(s), because j + m − s ≤ N and
-N · rate ≤ m. Both contradict what held before the round. The bound is B(1). The proof uses neither which of the other
-clients are selected, nor that debts are not negative.
+client is at the end of every round less than tolerance − rate + rate · (N − 1)/m turns behind, for any availability,
+any exchange times and any estimates of them: fewer than j clients are tolerance − 2 · rate + rate · (1 + (N − j)/m) or
+more turns behind, because j of them would have waited for m others that were no less behind. The proof is in
+`turnout.kernel.pace.bounds`, also for different rates, failed turns, missing places and slots.
 
 *Slots.* If clients are given turns one at a time, whenever a slot is free, the rule is the same with m = 1: decisions
-take the place of rounds. A client that is training earns as well, but at most one turn while its turn lasts. The bound
-is not proved then.
-
-Elsewhere (accrual="always", counts="completed", different rates) the tolerance is a target, and the certificate says
-whether it was kept: a client that is absent for a long time, or whose turns fail, falls behind under any rule.
+take the place of rounds. A client that is training earns as well, but at most one turn while its turn lasts.
 """
 
 from __future__ import annotations
@@ -181,7 +166,7 @@ class FairPace(GuaranteedPolicy):
     @property
     def bound(self) -> float:
         """The proved upper bound on how far a client falls behind; infinite if there is none for these settings."""
-        return self.guarantee.proved_bound(self.clients, self.cohort_size)
+        return self.guarantee.proved_bound(self.clients, self.cohort_size).turns
 
     def ask(self, offer: RoundOffer) -> Selection:
         """Selects urgent clients first, then the cohort that minimises the slowest time minus the prices."""

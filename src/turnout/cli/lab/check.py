@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, Any, cast
 
 import numpy as np
@@ -16,19 +17,11 @@ from turnout.errors import InfeasiblePromise, SettingError
 from turnout.kernel.arrays import FloatArray
 from turnout.kernel.certificate import DEFAULT_TOLERANCE, Accrual
 from turnout.kernel.fairness import DEFAULT_RATE
-from turnout.kernel.feasibility import largest_feasible_rate, require_feasible
-from turnout.kernel.guarantee import Guarantee
-from turnout.kernel.slots.limits import slot_limits
+from turnout.kernel.feasibility import feasibility, largest_feasible_rate, require_feasible
+from turnout.kernel.guarantee import Guarantee, TurnCounting
+from turnout.kernel.pace.bounds import Circumstances
+from turnout.kernel.slots.limits import SlotLimits, slot_limits
 
-#: What the proof of the bound assumes, beside a sum of rates that is at most the cohort size.
-CONDITIONS = (
-    "the policy is fair-pace",
-    "turns are earned by being available (accrual is available)",
-    "a turn counts when its client is selected (counts is selected)",
-    "all clients have this one rate",
-    "no round has fewer places than the cohort size",
-    "rate, tolerance and cohort size are never amended",
-)
 #: Above this share of the largest rate at full speed, hardly any slot is free for fast clients.
 SAFE = 0.9
 
@@ -37,7 +30,10 @@ def check(
     clients: Annotated[int | None, typer.Option(min=1, help="Number of clients; by default 40.")] = None,
     cohort_size: Annotated[int | None, typer.Option(min=1, help="Number of clients per round; by default 8.")] = None,
     rate: Annotated[
-        float | None, typer.Option(min=0, max=1, help=f"Guaranteed rate; by default {DEFAULT_RATE:g}.")
+        str | None,
+        typer.Option(
+            help=f"Guaranteed rate: one for all, or one per client: 0.1,0.1,0.3. By default {DEFAULT_RATE:g}."
+        ),
     ] = None,
     availability: Annotated[
         str | None,
@@ -57,6 +53,25 @@ def check(
             help="What the rate is a share of: rounds for which a client is available (the default), or all rounds.",
         ),
     ] = None,
+    counts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="selected|completed",
+            help="When a turn counts: when its client is selected (the default), or when it is completed.",
+        ),
+    ] = None,
+    failures: Annotated[
+        int | None, typer.Option(min=0, help="With --counts completed, how many turns of a round fail at most.")
+    ] = None,
+    in_a_row: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="With --failures, how many turns of one client fail in a row at most; by default any number, but only "
+            "as many clients as --failures says have turns that fail.",
+        ),
+    ] = None,
+    missing_places: Annotated[int, typer.Option(min=0, help="How many places are missing in all rounds together.")] = 0,
     concurrency: Annotated[
         int | None, typer.Option(min=1, help="Number of slots of a server without rounds; needs --times.")
     ] = None,
@@ -75,25 +90,36 @@ def check(
     Example: turnout check --clients 100 --cohort-size 10 --rate 0.05
     """
     if concurrency is not None:
-        unused = {"--cohort-size": cohort_size, "--availability": availability, "--tolerance": tolerance}
-        unused["--accrual"] = accrual
-        for name, value in unused.items():
+        for name, value in {"--cohort-size": cohort_size, "--availability": availability}.items():
             if value is not None:
                 raise SettingError(f"{name} cannot be used with --concurrency: omit it")
         if times is None:
             raise SettingError("--concurrency needs --times, the seconds of a turn: one number, or one per client")
-        answer = _slot_answer(_per_client("times", times, "60 or 60,60,480", clients), concurrency, rate)
+        shares = _per_client("times", times, "60 or 60,60,480", clients)
     elif times is not None:
         raise SettingError("--times needs --concurrency: rounds wait for the slowest client, whatever it takes")
     else:
-        shares = _per_client("availability", availability or "0.8", "0.8 or 0.8,0.5,0.9", clients)
-        promise = Guarantee(
-            DEFAULT_RATE if rate is None else rate,
+        count = rate.count(",") + 1 if rate is not None and "," in rate else clients
+        shares = _per_client("availability", availability or "0.8", "0.8 or 0.8,0.5,0.9", count)
+    for name, value, needed in (("--failures", failures, counts == "completed"), ("--in-a-row", in_a_row, failures)):
+        if value is not None and not needed:
+            raise SettingError(f"{name} needs {'--counts completed' if name == '--failures' else '--failures'}")
+    rates = None if rate is None else _per_client("rate", rate, "0.1 or 0.1,0.1,0.3", len(shares))
+
+    def promised(default: float) -> Guarantee:
+        return Guarantee(
+            default if rates is None else float(rates[0]) if (rates == rates[0]).all() else rates,
             tolerance=DEFAULT_TOLERANCE if tolerance is None else tolerance,
             accrual=cast(Accrual, accrual or "available"),
-            counts="selected",
+            counts=cast(TurnCounting, counts or "selected"),
         )
-        answer = _answer(shares, cohort_size or 8, promise)
+
+    known = Circumstances(missing_places, failures, in_a_row)
+    if concurrency is None:
+        answer = _answer(shares, cohort_size or 8, promised(DEFAULT_RATE), known)
+    else:
+        limits = slot_limits(shares, concurrency)
+        answer = _slot_answer(shares, concurrency, limits, promised(SAFE * limits.full_speed_rate), known)
     if json:
         print_json(answer)
     else:
@@ -104,40 +130,62 @@ def check(
         raise typer.Exit(1)
 
 
-def _answer(shares: FloatArray, size: int, promise: Guarantee) -> dict[str, Any]:
-    rate, accrual = float(cast(float, promise.rate)), promise.accrual
+def _answer(shares: FloatArray, size: int, promise: Guarantee, known: Circumstances) -> dict[str, Any]:
+    asked, accrual = np.asarray(promise.rate, dtype=np.float64), promise.accrual
+    rates = np.broadcast_to(asked, shares.shape)
     largest, remedy = float(largest_feasible_rate(shares, size, accrual)), None
     try:
-        require_feasible(np.full(len(shares), rate), shares, size, accrual=accrual)
+        require_feasible(rates, shares, size, accrual=accrual)
     except InfeasiblePromise as error:
         remedy = str(error).removesuffix(", or pass allow_infeasible=True to go on without a guarantee")
-    at_risk = shares < 1.25 * rate if accrual == "always" else np.zeros(len(shares))
+    at_risk = shares < 1.25 * rates if accrual == "always" else np.zeros(len(shares))
     return {
         "feasible": remedy is None,
         "clients": len(shares),
         "cohort_size": size,
-        "rate": rate,
+        "rate": asked.tolist(),
         "accrual": accrual,
+        "counts": promise.counts,
         "largest_feasible_rate": largest,
-        "slack": largest - rate,
+        "slack": None if asked.ndim else largest - float(asked),
+        "largest_feasible_factor": feasibility(rates, shares, size, accrual).scale,
         "clients_at_risk": np.flatnonzero(at_risk).tolist(),
         "remedy": remedy,
-        "tolerance": float(promise.tolerance),
-        **_proved(len(shares), size, rate, promise),
+        **_proved(len(shares), size, promise, known),
     }
 
 
-def _proved(clients: int, cohort_size: int, rate: float, promise: Guarantee) -> dict[str, Any]:
+def _proved(clients: int, places: int, promise: Guarantee, known: Circumstances) -> dict[str, Any]:
     """Returns the proved bound, when it holds, and the tolerance for which the bound is the tolerance asked for."""
-    bound, tolerance = promise.proved_bound(clients, cohort_size), float(promise.tolerance)
-    if math.isinf(bound) or tolerance <= rate:
-        return {"proved_bound": None, "proved_if": None, "tolerance_for_proof": None}
-    needed = 2 * tolerance - bound
+    bound, tolerance = promise.proved_bound(clients, places, known), float(promise.tolerance)
+    answer = {"tolerance": tolerance, "proved_bound": None, "proved_if": None, "tolerance_for_proof": None}
+    if math.isinf(bound.turns):
+        return {**answer, "not_proved": bound.reason, "counterexample": bound.counterexample or None}
+    needed = 2 * tolerance - bound.turns
     return {
-        "proved_bound": bound,
-        "proved_if": list(CONDITIONS),
-        "tolerance_for_proof": needed if needed > rate else None,
+        **answer,
+        "proved_bound": bound.turns,
+        "proved_if": list(bound.conditions),
+        "tolerance_for_proof": needed if needed > np.asarray(promise.rate, dtype=np.float64).max() else None,
+        "not_proved": None,
+        "counterexample": None,
     }
+
+
+def _proof_lines(answer: dict[str, Any]) -> Iterator[str]:
+    tolerance, bound, needed = answer["tolerance"], answer["proved_bound"], answer["tolerance_for_proof"]
+    if bound is not None:
+        proved = f"Proved: with a tolerance of {tolerance:g}, nobody is ever {bound:.4g} turns behind"
+        if needed is not None:
+            proved += f"; a tolerance of {needed:.4g} keeps everybody less than {tolerance:g} turns behind"
+        *conditions, last = answer["proved_if"]
+        yield f"{proved}, if {', '.join(conditions)}, and {last}."
+    elif not answer["feasible"]:
+        return
+    elif (counterexample := answer["counterexample"]) is not None:
+        yield f"The tolerance is a target: {answer['not_proved']}. No bound can hold: {counterexample}."
+    else:
+        yield f"No bound is proved, and no counterexample is known: {answer['not_proved']}."
 
 
 def _per_client(name: str, text: str, example: str, clients: int | None) -> FloatArray:
@@ -152,34 +200,33 @@ def _per_client(name: str, text: str, example: str, clients: int | None) -> Floa
 
 
 def _lines(answer: dict[str, Any]) -> Iterator[str]:
-    largest, rate, tolerance = answer["largest_feasible_rate"], answer["rate"], answer["tolerance"]
+    largest, rate = answer["largest_feasible_rate"], answer["rate"]
     if answer["feasible"]:
         share = "all rounds" if answer["accrual"] == "always" else "the rounds for which it is available"
-        yield (
-            f"[green]feasible[/]: {pluralize(answer['clients'], 'client')}, {answer['cohort_size']} per round, each in "
-            f"{rate:g} of {share}."
-        )
-        yield f"The largest feasible rate is {largest:.6g}: a slack of {answer['slack']:.6g}."
+        sizes = f"{pluralize(answer['clients'], 'client')}, {answer['cohort_size']} per round"
+        if isinstance(rate, list):
+            yield f"[green]feasible[/]: {sizes}, each in {min(rate):g} to {max(rate):g} of {share}."
+            yield f"All rates could be {answer['largest_feasible_factor']:.6g} times as high."
+        else:
+            yield f"[green]feasible[/]: {sizes}, each in {rate:g} of {share}."
+            yield f"The largest feasible rate is {largest:.6g}: a slack of {answer['slack']:.6g}."
     else:
         yield f"[red]not feasible[/]: {answer['remedy']}."
     if at_risk := answer["clients_at_risk"]:
         shown = ", ".join(map(str, at_risk[:10])) + (f" and {len(at_risk) - 10} more" if len(at_risk) > 10 else "")
-        yield f"At risk because available in less than 1.25 × {rate:g} of the rounds: clients {shown}."
-    if answer["proved_bound"] is not None:
-        needed = answer["tolerance_for_proof"]
-        smaller = "" if needed is None else f"; a tolerance of {needed:.4g} keeps everybody less than {tolerance:g}"
-        yield (
-            f"Proved: with a tolerance of {tolerance:g}, nobody is ever {answer['proved_bound']:.4g} turns behind"
-            f"{smaller}{' turns behind' if smaller else ''}, if {', '.join(CONDITIONS[:-1])}, and {CONDITIONS[-1]}."
-        )
-    elif answer["feasible"]:
-        yield "No bound is proved for this promise; turnout simulate measures how far clients fall behind."
+        promised = "its rate" if isinstance(rate, list) else f"{rate:g}"
+        yield f"At risk because available in less than 1.25 × {promised} of the rounds: clients {shown}."
+    yield from _proof_lines(answer)
 
 
-def _slot_answer(seconds: FloatArray, slots: int, rate: float | None) -> dict[str, Any]:
+def _slot_answer(
+    seconds: FloatArray, slots: int, limits: SlotLimits, promise: Guarantee, known: Circumstances
+) -> dict[str, Any]:
     """Returns which rates can be guaranteed without rounds; the rate is by default the largest that is safe."""
-    limits = slot_limits(seconds, slots)
-    promised = SAFE * limits.full_speed_rate if rate is None else rate
+    if not isinstance(promised := promise.rate, float):
+        raise SettingError("--concurrency takes one rate for all clients")
+    # While a turn lasts, every other slot becomes free once, and again after each turn in it.
+    meanwhile = (min(slots, len(seconds)) - 1) * (math.floor(seconds.max() / seconds.min()) + 1)
     return {
         "feasible": promised <= limits.full_speed_rate * (1 + 1e-9),
         "clients": len(seconds),
@@ -189,6 +236,9 @@ def _slot_answer(seconds: FloatArray, slots: int, rate: float | None) -> dict[st
         "largest_rate_of_any_server": limits.largest_rate,
         "largest_concurrency_for_equal_shares": limits.sufficient_slots,
         "longest_turn_seconds": float(seconds.max()),
+        "accrual": promise.accrual,
+        "counts": promise.counts,
+        **_proved(len(seconds), 1, promise, replace(known, slots=True, longest_turn=meanwhile)),
     }
 
 
@@ -212,3 +262,4 @@ def _slot_lines(answer: dict[str, Any]) -> Iterator[str]:
     best = answer["largest_rate_of_any_server"]
     if best > largest * (1 + 1e-6):
         yield f"A server that gave spare slots to slow clients on purpose could guarantee {best:.6g}."
+    yield from _proof_lines(answer)
