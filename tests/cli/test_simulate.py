@@ -97,8 +97,8 @@ def test_options_take_precedence_over_the_config_file(tmp_path: Path) -> None:
     config = tmp_path / "study.toml"
     config.write_text(CONFIG)
     result = json_of("simulate", "--config", config)
-    assert [row["policy"] for row in result["policies"]] == ["ours", "random (cohort_size 5)"]
-    assert (result["rounds"], result["seeds"], result["baseline"]) == (30, 2, "random (cohort_size 5)")
+    assert [row["policy"] for row in result["policies"]] == ["ours", "random"]
+    assert (result["rounds"], result["seeds"], result["baseline"]) == (30, 2, "random")
     options = ("--rounds", "10", "--seeds", "1", "--set", "cohort_size=4", "--baseline", "ours")
     result = json_of("simulate", "--config", config, *options)
     assert (result["rounds"], result["seeds"], result["baseline"]) == (10, 1, "ours")

@@ -47,7 +47,7 @@ class LiteralFairPace:
         self.earned = [0] * self.clients
         self.present = [0] * self.clients
         self.features = 3
-        self.head_start = self.tolerance if self.head_start is None else self.head_start
+        self.head = self.tolerance if self.head_start is None else self.head_start
         self.ridges = np.full(self.features, self.ridge)
         self.prior = np.zeros(self.features)
         self.samples_in_prior = 0
@@ -74,7 +74,7 @@ class LiteralFairPace:
             * max(allowed[row], self.tolerance / 2)
             / (
                 self.room(row, allowed[row], behind[row], offer.round)
-                + self.head_start * max(Fraction(0), 1 - Fraction(offer.round - 1, 100))
+                + self.head * max(Fraction(0), 1 - Fraction(offer.round - 1, 100))
             )
             + Fraction(self.value(row, offer, places))
             for row in others

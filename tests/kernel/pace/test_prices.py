@@ -69,7 +69,7 @@ def test_prices_equal_the_formula(
             Fraction(usual)
             / max(Fraction(4, 5) * places, Fraction(1))
             * max(allowed, tolerance / 2)
-            / (min(allowed - behind, full) + max(allowed - behind - full, 0) * Fraction(425, 25 + rounds))
+            / (min(allowed - behind, full) + max(allowed - behind - full, Fraction(0)) * Fraction(425, 25 + rounds))
         )
         assert price == pytest.approx(float(expected), rel=1e-9)
 

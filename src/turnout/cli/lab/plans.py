@@ -13,7 +13,7 @@ from turnout.errors import SettingError, suggestion
 from turnout.kernel.arrays import as_count
 from turnout.lab import learner_registry as learners
 from turnout.lab.clusters import BACKENDS
-from turnout.lab.runs.plans import RunPlan
+from turnout.lab.runs.plans import RunPlan, describe
 from turnout.policies.registry import load_policies
 from turnout.storage.encoding.limits import read_file
 from turnout.storage.files.identify import not_a
@@ -91,7 +91,7 @@ def contenders(
         load_policies(name, own)
     # A setting in the name of a policy is more specific than --set, one in the file less.
     named = apply_settings(named, settings or [], overwrite=bool(tables))
-    labels += [""] * (len(named) - len(labels))
+    labels = [given or label for given, label in zip(labels or [""] * len(named), _labels(named), strict=True)]
     world_settings = dict(file.get("world", {}))
     for text in world or []:
         name, value = parse_setting(text)
@@ -111,6 +111,15 @@ def contenders(
         )
         for (name, policy_settings), label in zip(named, labels, strict=True)
     ]
+
+
+def _labels(named: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+    """Returns a label of each policy, without the settings that all of them share; "" for a single policy."""
+    if len(named) < 2:
+        return [""]
+    first = named[0][1].items()
+    shared = {name for name, value in first if all(name in own and own[name] == value for _, own in named)}
+    return [describe(name, {key: own[key] for key in own if key not in shared}) for name, own in named]
 
 
 def read_config(path: Path) -> dict[str, Any]:

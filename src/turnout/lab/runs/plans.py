@@ -112,7 +112,7 @@ class RunPlan:
     @property
     def name(self) -> str:
         """The label, or the policy and its settings."""
-        return self.label or _describe(self.policy, self.settings)
+        return self.label or describe(self.policy, self.settings)
 
     @property
     def key(self) -> str:
@@ -198,14 +198,14 @@ def slot_defaults(clients: int) -> dict[str, Any]:
     return {"cohort_size": 1, "guaranteed_rate": f"3/{4 * clients}"}
 
 
-def _describe(policy: str, settings: Mapping[str, Any]) -> str:
+def describe(policy: str, settings: Mapping[str, Any]) -> str:
     """Returns a policy and its settings in words: "with-guarantee (policy oort (cohort_size 5), urgency 1)"."""
     parts = []
     for key, value in settings.items():
         if key == "settings" and isinstance(settings.get("policy"), str):
             continue
         if key == "policy" and isinstance(value, str) and isinstance(inner := settings.get("settings", {}), Mapping):
-            parts.append(f"policy {_describe(value, inner)}")
+            parts.append(f"policy {describe(value, inner)}")
         else:
             parts.append(f"{key} {value}")
     return f"{policy} ({', '.join(parts)})" if parts else policy
