@@ -42,6 +42,7 @@ cdef extern from "_fast_cohort.hpp" namespace "turnout" nogil:
         double speed_weight
         double floor
         const Pace* pace
+        int threads
 
     cdef struct Member:
         int64_t row
@@ -107,8 +108,9 @@ cdef void _set_contexts(Fleet* fleet, const double[:, :] contexts, const double[
 
 
 cdef Fleet _owed_fleet(const int64_t[::1] owed, int64_t common_credit, double units_per_turn,
-                       const uint8_t[::1] available, int64_t size, double speed_weight):
+                       const uint8_t[::1] available, int64_t size, double speed_weight, int threads):
     cdef Fleet fleet
+    fleet.threads = threads
     fleet.floor = 0.0
     fleet.pace = NULL
     fleet.clients = owed.shape[0]
@@ -123,8 +125,8 @@ cdef Fleet _owed_fleet(const int64_t[::1] owed, int64_t common_credit, double un
 
 def cohort_of_times(const double[::1] times, const int64_t[::1] owed, int64_t common_credit,
                     double units_per_turn, const uint8_t[::1] available, int64_t size, double speed_weight,
-                    double floor):
-    cdef Fleet fleet = _owed_fleet(owed, common_credit, units_per_turn, available, size, speed_weight)
+                    double floor, int threads):
+    cdef Fleet fleet = _owed_fleet(owed, common_credit, units_per_turn, available, size, speed_weight, threads)
     fleet.floor = floor
     fleet.times = &times[0]
     fleet.features = 0
@@ -133,8 +135,8 @@ def cohort_of_times(const double[::1] times, const int64_t[::1] owed, int64_t co
 
 def cohort_of_contexts(const double[:, :] contexts, const double[:, ::1] bank, double exploration,
                        const int64_t[::1] owed, int64_t common_credit, double units_per_turn,
-                       const uint8_t[::1] available, int64_t size, double speed_weight):
-    cdef Fleet fleet = _owed_fleet(owed, common_credit, units_per_turn, available, size, speed_weight)
+                       const uint8_t[::1] available, int64_t size, double speed_weight, int threads):
+    cdef Fleet fleet = _owed_fleet(owed, common_credit, units_per_turn, available, size, speed_weight, threads)
     _set_contexts(&fleet, contexts, bank, exploration)
     return _solved(fleet)
 
@@ -182,8 +184,9 @@ cdef class _PaceView:
             self.arrays.append(doubles)
             self.pace.losses = &doubles[0]
 
-    cdef Fleet to_fleet(self, const uint8_t[::1] available, int64_t size):
+    cdef Fleet to_fleet(self, const uint8_t[::1] available, int64_t size, int threads):
         cdef Fleet fleet
+        fleet.threads = threads
         fleet.clients = available.shape[0]
         fleet.owed = NULL
         fleet.common_credit = 0
@@ -197,9 +200,9 @@ cdef class _PaceView:
 
 
 def paced_cohort_of_times(const double[::1] times, const double[::1] usual_times, tuple pace,
-                          const uint8_t[::1] available, int64_t size):
+                          const uint8_t[::1] available, int64_t size, int threads):
     cdef _PaceView view = _PaceView(*pace)
-    cdef Fleet fleet = view.to_fleet(available, size)
+    cdef Fleet fleet = view.to_fleet(available, size, threads)
     fleet.times = &times[0]
     fleet.features = 0
     view.pace.usual_times = &usual_times[0]
@@ -208,9 +211,9 @@ def paced_cohort_of_times(const double[::1] times, const double[::1] usual_times
 
 def paced_cohort_of_contexts(const double[:, :] contexts, const double[:, ::1] bank, double exploration,
                              const double[:, ::1] usual_sums, const double[::1] mean_context, tuple pace,
-                             const uint8_t[::1] available, int64_t size):
+                             const uint8_t[::1] available, int64_t size, int threads):
     cdef _PaceView view = _PaceView(*pace)
-    cdef Fleet fleet = view.to_fleet(available, size)
+    cdef Fleet fleet = view.to_fleet(available, size, threads)
     _set_contexts(&fleet, contexts, bank, exploration)
     view.pace.usual_sums = &usual_sums[0, 0]
     view.pace.mean_context = &mean_context[0]
