@@ -81,7 +81,7 @@ class FairPaceFleet(_Fleet):
         return RoundReport(1, chosen, contexts, times, available=self.available, losses=np.ones(len(chosen)))
 
     def arrays(self) -> Arrays:
-        """Returns the same: contexts, coefficients, sums of contexts, rounds, turns, availability, and losses if any."""
+        """Returns the same: contexts, coefficients, sums of contexts, rounds, turns, availability, and any losses."""
         (model, usual), losses = self.policy.learned(), self.policy._losses
         rounds = np.asarray(self.policy.debts.accounts().rounds)
         arrays: Arrays = [self.contexts.T, model.coefficients, usual.sums, rounds, self.policy.turns, self.available]

@@ -71,7 +71,7 @@ cdef extern from "_fast_learning.hpp" namespace "turnout" nogil:
         const double* times
 
     void learn_in_place "turnout::learn"(const Lessons&) except +
-    double largest_of "turnout::magnitude"(const double*, int64_t)
+    double largest_of "turnout::magnitude"(const double*, int64_t, int) except +
     void add_flags "turnout::count_flags" (int64_t*, const uint8_t*, int64_t)
 
 
@@ -237,8 +237,11 @@ def learn(double[:, ::1] bank, const int64_t[::1] rows, const double[:, :] conte
         learn_in_place(lessons)
 
 
-def magnitude(const double[::1] numbers):
-    return largest_of(&numbers[0], numbers.shape[0])
+def magnitude(const double[::1] numbers, int threads):
+    cdef double largest
+    with nogil:
+        largest = largest_of(&numbers[0], numbers.shape[0], threads)
+    return largest
 
 
 def count_flags(int64_t[::1] counts, const uint8_t[::1] flags):

@@ -191,7 +191,7 @@ struct Frontier {
 
     int level_of(int64_t value) const {
         int level = 0;
-        for (int step = kLevels / 2; step > 0; step /= 2) level += levels[level + step] <= value ? step : 0;
+        for (int step = kLevels / 2; step > 0; step /= 2) level += (levels[level + step] <= value) * step;
         return level;
     }
 
@@ -648,7 +648,8 @@ class Solver {
         : fleet_(fleet),
           scans_(std::max<int64_t>(std::min<int64_t>(fleet.threads, fleet.clients / kThreadClients), 1), Scan(fleet)),
           estimator_(scans_[0].estimator),
-          urgent_(scans_[0].urgent) {}
+          urgent_(scans_[0].urgent),
+          candidates_(scans_[0].candidates) {}
 
     Cohort solve() {
         if (fleet_.clients <= kSmallFleet)
@@ -663,7 +664,7 @@ class Solver {
     std::vector<Scan> scans_;  // one for each thread
     Estimator& estimator_;
     MostUrgent& urgent_;
-    std::vector<Candidate> candidates_;  // in order of rows
+    std::vector<Candidate>& candidates_;  // in order of rows; those that the first thread finds, and after each stage all
     // For prices only.
     int64_t largest_key_ = 0;
     double units_per_second_ = 1.0;
@@ -810,6 +811,7 @@ class Solver {
     void filter() {
         Frontier frontier = measure();
         std::vector<uint32_t> counts((kTimeBuckets + 1) * kLevels, 0);
+        size_t counted = 0;  // candidates
         for (int64_t start = 0, end; start < fleet_.clients; start = end) {
             end = std::min(start + std::max(std::min(start, fleet_.clients / 8 / kBlock * kBlock), 8 * kBlock), fleet_.clients);
             const int64_t blocks = (end - start + kBlock - 1) / kBlock;
@@ -818,14 +820,15 @@ class Solver {
                 const int64_t last = start + blocks * (part + 1) / parts * kBlock;
                 scan_range(scans_[part], start + blocks * part / parts * kBlock, std::min(last, end), frontier);
             });
-            for (int part = 0; part < parts; ++part) {
+            for (int part = 1; part < parts; ++part) {
                 std::vector<Candidate>& kept = scans_[part].candidates;
-                for (const Candidate& each : kept) {
-                    ++counts[frontier.bucket_of(each.time) * kLevels + frontier.level_of(each.value)];
-                    largest_key_ = std::max(largest_key_, each.value);
-                }
                 candidates_.insert(candidates_.end(), kept.begin(), kept.end());
                 kept.clear();
+            }
+            for (; counted < candidates_.size(); ++counted) {
+                const Candidate& each = candidates_[counted];
+                ++counts[frontier.bucket_of(each.time) * kLevels + frontier.level_of(each.value)];
+                largest_key_ = std::max(largest_key_, each.value);
             }
             frontier.set_floors(counts, fleet_.size, end < fleet_.clients);
         }
@@ -839,18 +842,26 @@ class Solver {
     void scan_range(Scan& scan, int64_t start, int64_t end, const Frontier& frontier) const {
         constexpr int64_t group = sizeof(uint64_t);
         uint8_t competes[kBlock] = {};
+        int64_t places[kBlock];
         for (; start < end; start += kBlock) {
             const int64_t count = std::min(kBlock, end - start);
             const double* times = scan.estimator.times_of_block(start, count);
             const int64_t* values = scan.estimator.values_of_block(start, count);
             mark_competing(times, values, fleet_.available + start, count, frontier, competes);
             if (fleet_.pace && has_negative(values, count)) collect_urgent(scan, start, count, times, values);
+            int64_t left = 0;
             for (int64_t first = 0; first < count; first += group) {
                 uint64_t any;
                 std::memcpy(&any, competes + first, sizeof any);
                 if (!any) continue;
-                for (int64_t i = first; i < std::min(first + group, count); ++i)
-                    if (competes[i]) scan.candidates.push_back({times[i], values[i], static_cast<int32_t>(start + i)});
+                for (int64_t i = first; i < std::min(first + group, count); ++i) {
+                    places[left] = i;  // without a branch, which would often be mispredicted
+                    left += competes[i];
+                }
+            }
+            for (int64_t place = 0; place < left; ++place) {
+                const int64_t i = places[place];
+                scan.candidates.push_back({times[i], values[i], static_cast<int32_t>(start + i)});
             }
         }
     }
@@ -912,9 +923,11 @@ class Solver {
         std::vector<uint64_t> keys(count);
         for (int32_t i = 0; i < count; ++i) keys[i] = bits_of(candidates_[i].time);
         const std::vector<int32_t> by_time = ascending(keys);
+        std::vector<double> times(count);  // in order, as the values that are owed
         std::vector<int64_t> owed(count);
         int64_t most = std::numeric_limits<int64_t>::min();
         for (int32_t i = 0; i < count; ++i) {
+            times[i] = candidates_[by_time[i]].time;
             owed[i] = candidates_[by_time[i]].value;
             most = std::max(most, owed[i]);
         }
@@ -936,8 +949,8 @@ class Solver {
         double best = std::numeric_limits<double>::infinity();
         int32_t best_count = count;
         for (int32_t left = count;; --left) {
-            const double threshold = candidates_[by_time[left - 1]].time;
-            if (left == count || threshold < candidates_[by_time[left]].time) {
+            const double threshold = times[left - 1];
+            if (left == count || threshold < times[left]) {
                 const double value = objective(threshold, units, size, floor);
                 if (value <= best) best = value, best_count = left;
             }
@@ -955,7 +968,7 @@ class Solver {
         Cohort cohort;
         cohort.considered = count;
         cohort.objective = best;
-        cohort.threshold = candidates_[by_time[best_count - 1]].time;
+        cohort.threshold = times[best_count - 1];
         std::vector<uint8_t> chosen(count, 0);
         int64_t wanted = size;
         for (int32_t i = 0; wanted > 0; ++i)
